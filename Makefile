@@ -1,0 +1,43 @@
+# make demo: build a dataset and read it, from nothing.   make test: run every test, from nothing.
+# make check: what CI runs, tests and linters and types.   PYTHON chooses the interpreter (3.11 or newer).
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+DEMO ?= demo
+SRC ?= $(DEMO)/raw
+JOBS ?= $(shell nproc)
+
+SOURCES = $(shell find presize datasets -name '*.py') pyproject.toml README.md
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt
+
+.PHONY: demo test check clean
+
+test: $(VENV)/.presize
+	$(BIN)/pytest
+
+check: test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	cd $(VENV) && bin/mypy --config-file ../pyproject.toml -p presize
+
+demo: $(VENV)/.presize
+	@test -e "$(SRC)" || $(BIN)/presize sample "$(SRC)" --images 1000 --classes 10
+	$(BIN)/presize build "$(SRC)" $(DEMO)/256 --size 256 --jobs $(JOBS) --overwrite
+	$(BIN)/presize build "$(SRC)" $(DEMO)/folder --size 256 --to folder --jobs $(JOBS) --overwrite
+	$(BIN)/python tools/demo.py "$(SRC)" $(DEMO)/folder $(DEMO)/256
+
+# The dependencies once, presize itself whenever a source has changed. Not editable: what is tested
+# is what a user gets from a wheel.
+$(VENV)/.requirements: pyproject.toml tools/constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) ".[torch,test,dev]"
+	@touch $@
+
+$(VENV)/.presize: $(VENV)/.requirements $(SOURCES)
+	$(PIP) --no-deps --force-reinstall .
+	@touch $@
+
+# What make makes by default, and never a folder that was named to it: DEMO=~/photos is not ours to remove.
+clean:
+	rm -rf .venv demo build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

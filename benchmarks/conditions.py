@@ -1,0 +1,70 @@
+"""What a time depends on: the machine, the versions, the photographs. A line of them goes with each
+measurement. No names of machines or people, no paths."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+
+from presize import jpeg
+from presize.errors import ImageError
+
+_PACKAGES = (
+    "presize", "simplejpeg", "cykooz.resizer", "pillow", "opencv-python-headless", "lmdb", "joblib", "numpy",
+)  # fmt: skip
+
+
+def conditions(photos: list[Path]) -> dict[str, object]:
+    """The facts by column name. Reads every photograph, so that the page cache holds them afterwards."""
+    versions = {name: version(name) for name in _PACKAGES}
+    return {**machine(photos[0]), **versions, **source_mix(photos)}
+
+
+def machine(place: Path) -> dict[str, object]:
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": f"{platform.system()} {platform.release().split('-')[0]}",
+        "file_system": _file_system(place),
+        "python": platform.python_version(),
+    }
+
+
+def source_mix(photos: list[Path]) -> dict[str, object]:
+    """Shares of chroma subsampling, and means a photograph. What is no JPEG counts as "other"."""
+    kinds: Counter[str] = Counter()
+    width = height = nbytes = measured = 0
+    for path in photos:
+        data = path.read_bytes()
+        nbytes += len(data)
+        try:
+            header = jpeg.parse(data)
+        except ImageError:
+            continue
+        measured += 1
+        width, height = width + header.width, height + header.height
+        if len(header.sampling) == 3:
+            kinds[{((1, 1),) * 3: "444", ((2, 2), (1, 1), (1, 1)): "420"}.get(header.sampling, "other")] += 1
+    return {
+        "share_444": round(kinds["444"] / len(photos), 3),
+        "share_420": round(kinds["420"] / len(photos), 3),
+        "share_other": round(1 - (kinds["444"] + kinds["420"]) / len(photos), 3),
+        "mean_width": round(width / measured),
+        "mean_height": round(height / measured),
+        "mean_kb": round(nbytes / len(photos) / 1e3, 1),
+    }
+
+
+def _cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _file_system(place: Path) -> str:
+    """The type of the one that holds `place`."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    holding = [(mount[1], mount[2]) for mount in mounts if place.resolve().is_relative_to(mount[1])]
+    return max(holding, key=lambda mount: len(mount[0]))[1]

@@ -1,0 +1,154 @@
+"""Where the microseconds of one image go, in a build by one process.
+
+    python benchmarks/profile_build.py PHOTOS
+
+Runs presize.build.build_dataset with a clock around the functions below. Each is charged with the time
+that none of the others inside it was charged with. The clock itself takes about 3 microseconds a call,
+most of which goes to the stage outside: 10 to 15 an image in "rest of images.presize".
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import simplejpeg
+from build import link_tree
+
+from presize import build, decode, encode, images, jpeg, options, publish, resize, shard, task
+
+_STAGES: dict[str, list[tuple[object, str]]] = {
+    "list the source": [(build, "scan")],
+    "plan": [(build, "make_plan")],
+    "state, lock, tasks": [(build, "_build")],
+    "read the file": [(task, "read_source")],
+    "parse the header": [(jpeg, "parse")],
+    "decode, beside the codec": [(decode, "decode")],
+    "  simplejpeg.decode_jpeg": [(simplejpeg, "decode_jpeg")],
+    "resize": [(resize, "resize")],
+    "ICC profile to sRGB": [(decode, "finish")],
+    "encode, beside the codec": [(encode, "encode")],
+    "  simplejpeg.encode_jpeg": [(simplejpeg, "encode_jpeg")],
+    "rest of images.presize": [(images, "presize")],
+    "CRC-32": [(zlib, "crc32")],
+    "open a shard": [(shard.ShardWriter, "__init__")],
+    "LMDB put": [(shard.ShardWriter, "append")],
+    "LMDB commit and sync": [(shard.ShardWriter, "publish")],
+    "SHA-256 of the shard": [(shard, "file_digest")],
+    "side-car": [(task, "_to_npz"), (task, "_read_sidecar")],
+    "rest of the task": [(build, "write_shard")],
+    "index and manifest": [(build, "publish"), (publish, "publish_manifest")],
+}
+"""What is timed: each function where it is looked up."""
+
+
+class Times(NamedTuple):
+    """Seconds on the wall, and of this thread's CPU time."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    @classmethod
+    def now(cls) -> Times:
+        return cls(time.perf_counter(), time.thread_time())
+
+    def __add__(self, other: Times) -> Times:  # type: ignore[override]
+        return Times(self.wall + other.wall, self.cpu + other.cpu)
+
+    def __sub__(self, other: Times) -> Times:
+        return Times(self.wall - other.wall, self.cpu - other.cpu)
+
+
+class Stopwatch:
+    """Times and calls by stage, each without the stages inside it. For one thread.
+
+    A time is that of the clock on the wall, and that of the CPU: where the first is larger, the stage
+    waited for the disk, or for a busy machine.
+    """
+
+    def __init__(self) -> None:
+        self.times: dict[str, Times] = {}
+        self.calls: dict[str, int] = {}
+        self._inside: list[Times] = []  # for each stage begun, what went to stages within it
+
+    def around(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        self.times.setdefault(stage, Times())
+        self.calls.setdefault(stage, 0)
+
+        @wraps(function)
+        def timed(*arguments: Any, **named: Any) -> Any:
+            self._inside.append(Times())
+            start = Times.now()
+            try:
+                return function(*arguments, **named)
+            finally:
+                spent = Times.now() - start
+                self.times[stage] += spent - self._inside.pop()
+                self.calls[stage] += 1
+                if self._inside:
+                    self._inside[-1] += spent
+
+        return timed
+
+
+@contextmanager
+def timed_stages() -> Iterator[Stopwatch]:
+    stopwatch = Stopwatch()
+    with ExitStack() as patches:
+        for stage, functions in _STAGES.items():
+            for owner, name in functions:
+                timed = stopwatch.around(stage, getattr(owner, name))
+                patches.enter_context(mock.patch.object(owner, name, timed))
+        yield stopwatch
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, metavar="PHOTOS", help="searched recursively for JPEGs")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "presize-benchmark"))
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--size", type=int, default=256)
+    arguments = parser.parse_args()
+    photos = sorted(path for path in arguments.source.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    tree = link_tree(photos, arguments.work, arguments.images)
+    size = options.Size(arguments.size, arguments.size)
+    wanted = options.BuildOptions(options.ImageOptions(sizes=(size,)))
+    out = arguments.work / "profile"
+    for _ in range(2):  # the first imports, and warms the page cache
+        shutil.rmtree(out, ignore_errors=True)
+        os.sync()
+        with timed_stages() as stopwatch:
+            start = Times.now()
+            result = build.build_dataset(tree, out, wanted, options.RunOptions(jobs=1))
+            whole = Times.now() - start
+    shutil.rmtree(out)
+    print(table(stopwatch, whole, result.samples))
+
+
+def table(stopwatch: Stopwatch, whole: Times, samples: int) -> str:
+    """Markdown. The times are microseconds for each sample, also of a stage that not all of them need."""
+    rest = whole
+    for times in stopwatch.times.values():
+        rest -= times
+    lines = ["| stage | µs an image | of them CPU | share of CPU | calls |", "|---|---|---|---|---|"]
+    for stage, times in [*stopwatch.times.items(), ("rest of the build", rest), ("**all**", whole)]:
+        wall, cpu = times.wall / samples * 1e6, times.cpu / samples * 1e6
+        calls = f"{stopwatch.calls[stage]:,}" if stage in stopwatch.calls else ""
+        lines.append(f"| {stage} | {wall:.1f} | {cpu:.1f} | {times.cpu / whole.cpu:.1%} | {calls} |")
+    codecs = sum(times.cpu for stage, times in stopwatch.times.items() if "simplejpeg" in stage)
+    lines += ["", f"The two codec calls take {codecs / whole.cpu:.2f} of the CPU time."]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

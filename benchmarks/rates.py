@@ -1,0 +1,120 @@
+"""Rows of results/build.csv -> images a second by what is counted, and their ratios within rounds.
+
+`python benchmarks/rates.py CSV` prints the table that benchmarks/build.py prints at its end.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+LIMIT = "codec limit"
+STOCK = "stock LMDB script"
+BUILD = "presize build"
+START_UP = "presize start-up"
+"""The arms: what is run, once a round. START_UP is a build of a few images with the same command."""
+
+WORKING = "presize build, without start-up"
+WHOLE = "presize build, whole command"
+"""BUILD is also counted from the start of its command to its end, and the same less its START_UP."""
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of several rounds."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        return cls(median(values), min(values), max(values))
+
+    def format(self, pattern: str) -> str:
+        """`pattern` is that of one number: ``.2f``."""
+        return f"{self.median:{pattern}} ({self.least:{pattern}}–{self.most:{pattern}})"
+
+
+def read(path: Path) -> list[Row]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def images_per_s(rows: list[Row]) -> dict[str, list[float]]:
+    """For each thing counted, one number a round, in the order of the rounds."""
+    rounds = sorted({int(row["round"]) for row in rows})
+    by_arm = {(row["arm"], int(row["round"])): row for row in rows}
+
+    def rate(arm: str, column: str = "seconds", less: str | None = None) -> list[float]:
+        found = []
+        for number in rounds:
+            row = by_arm[arm, number]
+            seconds = float(row[column]) - (float(by_arm[less, number][column]) if less else 0)
+            found.append(int(row["images"]) / seconds)
+        return found
+
+    return {
+        LIMIT: rate(LIMIT),
+        WORKING: rate(BUILD, "process_seconds", less=START_UP),
+        BUILD: rate(BUILD),
+        WHOLE: rate(BUILD, "process_seconds"),
+        STOCK: rate(STOCK),
+    }
+
+
+def ratios(rates: list[float], others: list[float]) -> Spread:
+    """Of runs in the same round: what slows the machine for a while slows both."""
+    return Spread.of([rate / other for rate, other in zip(rates, others, strict=True)])
+
+
+def start_up_seconds(rows: list[Row]) -> Spread:
+    return Spread.of([float(row["process_seconds"]) for row in rows if row["arm"] == START_UP])
+
+
+def table(rows: list[Row]) -> str:
+    """Markdown: medians, and least and most in brackets."""
+    rates = images_per_s(rows)
+    lines = ["| | images/s | of the codec limit | times the stock script |", "|---|---|---|---|"]
+    for name, values in rates.items():
+        of_limit = ratios(values, rates[LIMIT]).format(".2f")
+        times_stock = ratios(values, rates[STOCK]).format(".2f")
+        lines.append(f"| {name} | {Spread.of(values).format('.0f')} | {of_limit} | {times_stock} |")
+    return "\n".join(lines)
+
+
+def summary(rows: list[Row]) -> str:
+    """The table, and what goes with it, in Markdown."""
+    memory = max(float(row["worker_private_mb"]) for row in rows if row["arm"] == BUILD)
+    first = rows[0]
+    return "\n".join(
+        [
+            table(rows),
+            "",
+            f"Start-up (a build of a few images): {start_up_seconds(rows).format('.2f')} s.",
+            f"Private memory of a build worker, at most: {memory:.0f} MB.",
+            f"Other processes took up to {max(float(row['other_cpu']) for row in rows):.1%} of the CPU time.",
+            f"{first['date']}, {len({row['round'] for row in rows})} rounds, {first['procs']} processes, "
+            f"{first['size']} px, {next(row['images'] for row in rows if row['arm'] == BUILD)} photographs "
+            f"(mean {first['mean_width']}×{first['mean_height']}, {first['mean_kb']} kB; "
+            f"{float(first['share_444']):.0%} 4:4:4, {float(first['share_420']):.0%} 4:2:0).",
+            f"{first['cpu']}, {first['cores']} cores, {first['kernel']}, {first['file_system']}.",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    print(summary(read(Path(sys.argv[1]))))

@@ -1,0 +1,110 @@
+"""FolderDataset: a folder of image files, raw or presized; the baseline, without torchvision."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch.utils.data
+
+from presize.datasets.outputs import Decode, check_decode, to_output
+from presize.decode import decode as decode_image
+from presize.errors import ImageError, SourceError
+from presize.rejects import IMAGE_SUFFIXES
+from presize.sources import scan
+
+_IMAGE_NAMES = rf"(?i)({'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))})$"
+
+
+class FolderDataset(torch.utils.data.Dataset[Any]):
+    """The images under `root` as they are, in ImageFolder's order, each decoded when asked for.
+
+    root: a folder of class folders, or of images (then without targets). As in ImageFolder the names
+        decide what is an image; the pixels are upright RGB, by the same decoders as a build's.
+    transform, target_transform, decode: as in LMDBDataset.
+
+    The list of files is Arrow memory, no Python object a file. Safe from threads and in every kind
+    of DataLoader worker. Raises SourceError when there are no images.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        *,
+        decode: Decode = "pil",
+    ) -> None:
+        check_decode(decode)
+        self.root = os.fspath(root)
+        self.transform = transform
+        self.target_transform = target_transform
+        self.decode: Decode = decode
+        source = scan(root, follow_links=True)
+        self._folder = os.fspath(source.root)  # absolute: `root` may have been meant from another place
+        self.classes: list[str] | None = None if source.classes is None else list(source.classes)
+        named_like_images = pc.match_substring_regex(source.table.column("path"), _IMAGE_NAMES)
+        table = source.table.filter(named_like_images)
+        if len(table) == 0:
+            raise SourceError(f"{self.root} holds no files that are named like images")
+        self._paths: pa.LargeStringArray = table.column("path").combine_chunks()
+        self._targets: npt.NDArray[np.int32] | None = None
+        if source.classes is not None:
+            self._targets = table.column("label").to_numpy()
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: SupportsIndex) -> Any:
+        """The sample at `index`, from -len to len - 1: (image, class number), or the image alone.
+
+        Raises IndexError beyond, and ImageError, naming the file, when it cannot be decoded.
+        """
+        i = operator.index(index)
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"sample {i} of {self.root}: expected from {-len(self)} to {len(self) - 1}")
+        i %= len(self)
+        path = Path(self._folder, self._paths[i].as_py())
+        try:
+            data = path.read_bytes()
+            image: Any = data if self.decode == "bytes" else to_output(decode_image(data).pixels, self.decode)
+        except OSError as error:
+            raise ImageError(f"{path}: {error.strerror}") from None
+        except ImageError as error:
+            raise ImageError(f"{path}: {error}") from None
+        if self.transform is not None:
+            image = self.transform(image)
+        if self._targets is None:
+            return image
+        target = int(self._targets[i])
+        return image, target if self.target_transform is None else self.target_transform(target)
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The number of each class; empty without classes."""
+        return {name: i for i, name in enumerate(self.classes or ())}
+
+    @property
+    def targets(self) -> npt.NDArray[np.int32]:
+        """The class number of every sample. A folder without class folders has no such attribute."""
+        if self._targets is None:
+            raise AttributeError(f"{self.root} has no class folders, so no targets")
+        return self._targets
+
+    @property
+    def samples(self) -> list[tuple[str, int | None]]:
+        """(path, class number) of every sample: a new list each time, for code that asks for one."""
+        targets = [None] * len(self) if self._targets is None else self._targets.tolist()
+        paths = [os.path.join(self.root, path) for path in self._paths.to_pylist()]
+        return list(zip(paths, targets, strict=True))
+
+    def __repr__(self) -> str:
+        return f"FolderDataset({self.root!r}, {len(self)} samples, decode={self.decode!r})"

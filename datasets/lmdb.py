@@ -1,0 +1,163 @@
+"""LMDBDataset: a presize dataset in the place of torchvision's ImageFolder."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch.utils.data
+
+from presize.dataset import Dataset
+from presize.datasets.outputs import Decode, check_decode, to_output
+
+
+class LMDBDataset(torch.utils.data.Dataset[Any]):
+    """The dataset that ``presize build SRC root`` made, sample for sample what ImageFolder(SRC) gives.
+
+    root: the folder with manifest.json.
+    transform, target_transform: called with the image and the target, as in torchvision.
+    target: the index column to deliver beside the image, "label" by default; a sequence of names
+        delivers a tuple; None, or a dataset without labels, delivers the image alone.
+    decode: what transform gets. "pil" a PIL image (RGB or L); "numpy" uint8 (height, width, 3), or
+        (height, width) for grey; "tensor" uint8 (3, height, width) in channels-last memory, or
+        (1, height, width); "bytes" the stored value, undecoded.
+
+    For DataLoader workers of every start method: nothing but the path and these arguments is pickled,
+    forked workers use what the parent opened, the index is mapped and shared. Safe from threads.
+    Raises DatasetError when `root` is no dataset, unfinished, truncated, newer, or another layout.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        *,
+        target: str | Sequence[str] | None = "label",
+        decode: Decode = "pil",
+    ) -> None:
+        check_decode(decode)
+        self.root = os.fspath(root)
+        self.transform = transform
+        self.target_transform = target_transform
+        self.decode: Decode = decode
+        self.data = Dataset(root)
+        if target == "label" and "label" not in self.data.index.schema.names:
+            target = None
+        self.target = target
+        self._open()
+
+    def _open(self) -> None:
+        """Make what does not travel between processes."""
+        classes = self.data.manifest.classes
+        self._classes = None if classes is None else list(classes)
+        names = [] if self.target is None else [self.target] if isinstance(self.target, str) else self.target
+        self._targets = [_Column(self.data, name) for name in names]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_classes", "_targets")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._open()
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: SupportsIndex) -> Any:
+        """The sample at `index`, from -len to len - 1: (image, target), or the image alone.
+
+        Raises IndexError beyond, and DatasetError when the stored image is damaged.
+        """
+        return self._read((index,))[0]
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Any]:
+        """A list of samples, in the order asked for; DataLoader calls it once a batch.
+
+        They are read in the order in which they lie on disk; the transforms are called in the order
+        of `indices`, as if one sample were asked for after the other. In a class that has a
+        ``__getitem__`` of its own, that one is called.
+        """
+        if type(self).__getitem__ is not LMDBDataset.__getitem__:
+            return [self[index] for index in indices]
+        return self._read(indices)
+
+    def _read(self, indices: Sequence[SupportsIndex]) -> list[Any]:
+        samples = [self._position(index) for index in indices]
+        images: list[Any] = [None] * len(samples)
+        if self.decode == "bytes":
+            for position, value in self.data.values(samples):
+                images[position] = bytes(value)
+        else:
+            for position, pixels in self.data.pixels(samples):
+                images[position] = to_output(pixels, self.decode)
+        return [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
+
+    def _position(self, index: SupportsIndex) -> int:
+        i = operator.index(index)
+        length = len(self)
+        if not -length <= i < length:
+            raise IndexError(f"sample {i} of {self.root}: expected from {-length} to {length - 1}")
+        return i % length
+
+    def _sample(self, i: int, image: Any) -> Any:
+        if self.transform is not None:
+            image = self.transform(image)
+        if self.target is None:
+            return image
+        target = self._target(i)
+        return image, target if self.target_transform is None else self.target_transform(target)
+
+    def _target(self, i: int) -> Any:
+        values = tuple(column[i] for column in self._targets)
+        return values[0] if isinstance(self.target, str) else values
+
+    @property
+    def classes(self) -> list[str] | None:
+        """The class names, in the order of their numbers; None without classes."""
+        return self._classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The number of each class; empty without classes."""
+        return {name: i for i, name in enumerate(self._classes or ())}
+
+    @property
+    def targets(self) -> npt.NDArray[Any]:
+        """The targets of all samples: a read-only array over the mapped index, where ImageFolder has a list.
+
+        An array of objects for columns of text or lists, made anew at each call. Without a target, or
+        with several, there is no such attribute: ask ``data.numbers(name)`` for one column.
+        """
+        if not isinstance(self.target, str):
+            raise AttributeError(f"{self.root} was opened with target={self.target!r}: targets needs one column")
+        values = self._targets[0].values
+        return values if isinstance(values, np.ndarray) else np.array(values.to_pylist(), object)
+
+    @property
+    def samples(self) -> list[tuple[str, Any]]:
+        """(path in the source, target) of every sample: a new list each time, for code that asks for one."""
+        return [(self.data.path(i), None if self.target is None else self._target(i)) for i in range(len(self))]
+
+    def __repr__(self) -> str:
+        return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r})"
+
+
+class _Column:
+    """An index column whose values come as plain Python objects."""
+
+    def __init__(self, data: Dataset, name: str) -> None:
+        column = data.column(name)
+        self.values: Any = column
+        if column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+            self.values = data.numbers(name)
+        else:
+            data.check_column(name)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.values.item(i) if isinstance(self.values, np.ndarray) else self.values[i].as_py()

@@ -1,0 +1,56 @@
+"""presize: resize an image folder once, pack it as LMDB shards, and train without waiting for data.
+
+>>> from presize import build_dataset                   # doctest: +SKIP
+>>> build_dataset("RAW", "OUT")                         # doctest: +SKIP
+>>> from presize.datasets import LMDBDataset            # doctest: +SKIP
+>>> image, label = LMDBDataset("OUT")[0]                # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from presize.build import BuildResult, build_dataset, plan_build
+    from presize.dataset import Dataset
+    from presize.errors import PresizeError
+    from presize.export import export_dataset
+    from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
+    from presize.sample import make_samples
+    from presize.verify import verify_dataset
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "build": ("BuildResult", "build_dataset", "plan_build"),
+    "dataset": ("Dataset",),
+    "errors": ("PresizeError",),
+    "export": ("export_dataset",),
+    "options": ("BuildOptions", "ErrorBudget", "ImageOptions", "RunOptions", "Size"),
+    "sample": ("make_samples",),
+    "verify": ("verify_dataset",),
+}
+__all__ = [
+    "BuildOptions",
+    "BuildResult",
+    "Dataset",
+    "ErrorBudget",
+    "ImageOptions",
+    "PresizeError",
+    "RunOptions",
+    "Size",
+    "build_dataset",
+    "export_dataset",
+    "make_samples",
+    "plan_build",
+    "verify_dataset",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for, and no more: a build's workers start with few modules."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"presize.{module}"), name)
+    raise AttributeError(f"module 'presize' has no attribute {name!r}")

@@ -1,0 +1,337 @@
+"""A build: scan -> plan -> the tasks that are not finished yet -> publish. The only importer of joblib.
+
+Serial and parallel builds run the same tasks; parallel ones only map them over processes. The
+manifest is published last, so OUT holds the old dataset, or none, until it holds the new one.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import joblib
+import pyarrow as pa
+import pyarrow.compute as pc
+from joblib.externals import loky
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+from presize import estimate, images
+from presize.errors import BuildError, ImageError, SourceError
+from presize.files import writing
+from presize.manifest import OUR_NAMES, Manifest, generation_name
+from presize.names import NAME_MAX_BYTES, file_names, is_safe
+from presize.options import BuildOptions, RunOptions
+from presize.plan import Plan, differences, make_plan
+from presize.publish import publish, remove_replaced, remove_unpublished, shard_name
+from presize.sources import scan
+from presize.state import Place, State, check_ours, lock
+from presize.task import ShardDone, Sidecar, Task, finished, write_shard
+
+_WRITERS = (
+    "cykooz.resizer", "lmdb", "numpy", "opencv-python-headless", "pillow", "presize", "pyarrow", "simplejpeg",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """What a build did.
+
+    stored, rejected: images, and files that claim to be one. skipped: other files, which are none.
+    hidden: files and folders that begin with a dot. outside: files beside the class folders.
+    bytes: of the stored images, all sizes together. shards: of each size.
+    seconds: from scan to manifest. files: of the source, and resumed those that were dealt with before
+        this run.
+    """
+
+    out: Path
+    files: int
+    stored: int
+    rejected: int
+    skipped: int
+    hidden: int
+    outside: int
+    bytes: int
+    shards: int
+    seconds: float
+    resumed: int
+
+    @property
+    def samples(self) -> int:
+        return self.stored + self.rejected
+
+    @property
+    def images_per_s(self) -> float:
+        """Files that this run dealt with, a second."""
+        return (self.files - self.resumed) / self.seconds
+
+
+def plan_build(
+    source: str | os.PathLike[str],
+    options: BuildOptions = BuildOptions(),
+    *,
+    labels: str | os.PathLike[str] | None = None,
+    classes: Sequence[str] | None = None,
+) -> Plan:
+    """What a build of `source` will write. Reads names and sizes, opens no image."""
+    found = scan(source, labels=labels, classes=classes, follow_links=options.follow_links)
+    return make_plan(found, options, codec_versions(), os.sysconf("SC_PAGE_SIZE"))
+
+
+def build_dataset(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: BuildOptions = BuildOptions(),
+    run: RunOptions = RunOptions(),
+    *,
+    labels: str | os.PathLike[str] | None = None,
+    classes: Sequence[str] | None = None,
+    on_plan: Callable[[Plan], None] = lambda _: None,
+    on_shard: Callable[[ShardDone], None] = lambda _: None,
+) -> BuildResult:
+    """Resize the images of `source` and publish them as a dataset in `out` (``out/SIZE`` for several).
+
+    `labels` and `classes` are those of presize.sources.scan. `on_plan` is told the plan, then `on_shard`
+    each finished shard, those of an interrupted build first.
+
+    Calling it again finishes an interrupted build, and does nothing when all is done. Raises SourceError,
+    DatasetError when `out` is something else, ImageError for the first bad image when that is asked for,
+    and BuildError for all else that stops it; KeyboardInterrupt passes through. Whichever it is, finished
+    shards are kept and nothing is published. A second build of the same `out` at once is refused.
+    """
+    start = time.perf_counter()
+    place = check_places(source, out, options)
+    todo = plan_build(source, options, labels=labels, classes=classes)
+    on_plan(todo)
+    if todo.source.rejects and run.on_error == "fail":
+        path, _, reason = todo.source.rejects[0]
+        raise ImageError(f"{path}: {reason}")
+    manifests = place.manifests()
+    if run.overwrite or place.has_leftovers() or not _is_all_of(todo, manifests):
+        with lock(place.out):
+            published, resumed = _build(todo, run, place, on_shard)
+    else:
+        published, resumed = [manifest for manifest in manifests if manifest], len(todo.source.table)
+        _check_rejects(published[0].left_out["rejected"], todo, run)
+    first = published[0]
+    return BuildResult(
+        out=Path(out),
+        files=len(todo.source.table),
+        stored=first.samples,
+        bytes=sum(manifest.bytes for manifest in published),
+        shards=len(first.shards),
+        seconds=time.perf_counter() - start,
+        resumed=resumed,
+        **first.left_out,
+    )
+
+
+def check_places(source: str | os.PathLike[str], out: str | os.PathLike[str], options: BuildOptions) -> Place:
+    """Where a build would write. Raises SourceError, BuildError or DatasetError when it may not write there."""
+    place = Place.of(out, options.image.sizes)
+    inner, outer = place.out.resolve(), Path(source).resolve()
+    if inner.is_relative_to(outer):
+        raise SourceError(f"OUT {out} lies inside the source {source}; choose a place outside of it")
+    if outer.is_relative_to(inner):
+        raise SourceError(f"the source {source} lies inside OUT {out}; choose a place apart from it")
+    try:
+        os.fspath(place.out).encode()
+    except UnicodeEncodeError:
+        raise BuildError(f"the name of OUT {os.fspath(place.out)!r} is not UTF-8; choose another") from None
+    check_ours(place)
+    return place
+
+
+def codec_versions() -> dict[str, str]:
+    """The versions of all that has a say in the bytes of a dataset."""
+    return {name: importlib.metadata.version(name) for name in _WRITERS}
+
+
+def _is_all_of(todo: Plan, manifests: Sequence[Manifest | None]) -> bool:
+    return all(manifest is not None and manifest.digest == todo.digest for manifest in manifests)
+
+
+def _build(
+    todo: Plan, run: RunOptions, place: Place, on_shard: Callable[[ShardDone], None]
+) -> tuple[list[Manifest], int]:
+    """Called with OUT locked. Returns the manifests and how many files were dealt with already."""
+    files = _file_names(todo) if todo.options.layout == "folder" else None
+    state = _begin(todo, place, run.overwrite)
+    if state is None:  # another process has built it meanwhile
+        return [manifest for manifest in place.manifests() if manifest], len(todo.source.table)
+    tasks = list(_tasks(todo, run, place, state.generation, files))
+    found = {task.number: finished(task, state.publishing) for task in tasks}
+    waiting = [task for task in tasks if found[task.number] is None]
+    _check_space(todo, place, sum(len(task.samples) for task in waiting))
+
+    rejected = len(todo.source.rejects)
+    resumed = len(todo.source.table) - sum(len(task.samples) for task in waiting)
+    with closing(_dones(found.values(), waiting, run, place)) as dones:  # or workers would outlive an error
+        for done in dones:
+            rejected += done.rejected
+            on_shard(done)
+            _check_rejects(rejected, todo, run)
+    sidecars = [sidecar for task in tasks if (sidecar := found[task.number] or finished(task, state.publishing))]
+    if len(sidecars) < len(tasks):
+        raise BuildError(
+            f"{len(tasks) - len(sidecars)} finished shards have gone from {place.out}; run again to make them"
+        )
+    manifests = publish(todo, state, sidecars, place, files)
+    place.clear()
+    return manifests, resumed
+
+
+def _check_rejects(rejected: int, todo: Plan, run: RunOptions) -> None:
+    """Raise when so many rejected images are not what was asked for."""
+    if rejected and run.on_error == "fail":
+        raise ImageError(f"{rejected} images were rejected before this run; --overwrite tries them again")
+    if not run.max_errors.allows(rejected, of=len(todo.source.table) + len(todo.source.rejects)):
+        raise BuildError(
+            f"{rejected} images were rejected, which --max-errors {run.max_errors} does not allow; "
+            "the same command with a larger budget goes on from here"
+        )
+
+
+def _file_names(todo: Plan) -> pa.ChunkedArray:
+    """The files of a folder dataset, one a row of the source table. None may be where our own files are."""
+    files = file_names(todo.source.table.column("path"), todo.options.image.format)
+    taken = files.filter(pc.match_substring_regex(files, OUR_NAMES))
+    if len(taken):
+        raise SourceError(f"--to folder keeps files of its own by that name: rename {taken[0].as_py()!r} in the source")
+    for name in todo.source.classes or () if todo.source.by_folder else ():
+        if not is_safe(name) or "/" in name or len(name.encode()) > NAME_MAX_BYTES:
+            raise SourceError(f"--to folder makes a folder for each class, and {name!r} cannot be one")
+    return files
+
+
+def _begin(todo: Plan, place: Place, overwrite: bool) -> State | None:
+    """The state to go on from, or a new one; None when all is published already. Raises BuildError when
+    something else is there and may not be replaced."""
+    state = State.read(place.out)
+    if state is not None and state.identity == todo.identity:
+        return state
+    by_root = place.manifests()
+    manifests = [manifest for manifest in by_root if manifest is not None]
+    if state is None and not overwrite and _is_all_of(todo, by_root):
+        place.clear()
+        return None
+    begun = state if state is not None and (state.publishing or place.has_finished_shards()) else None
+    existing = [begun.identity] if begun else [manifest.identity for manifest in manifests]
+    if existing and not overwrite:
+        what = "an unfinished build" if begun else "a dataset"
+        differs = "; ".join(differences(existing[0], todo.identity)) or "not all sizes are there"
+        raise BuildError(f"OUT {place.out} holds {what} that differs ({differs}); --overwrite replaces it")
+    return _begin_afresh(todo, place, by_root, state)
+
+
+def _begin_afresh(todo: Plan, place: Place, by_root: list[Manifest | None], abandoned: State | None) -> State:
+    """Remove what `abandoned` has written, and put down what is replaced now."""
+    manifests = [manifest for manifest in by_root if manifest is not None]
+    folders = [manifest for manifest in manifests if manifest.layout == "folder"]
+    replaces = {manifest.index.file for manifest in folders}
+    classes = {name for manifest in folders for name in manifest.classes or ()}
+    generations = [manifest.generation for manifest in manifests]
+    if abandoned is not None:
+        replaces |= set(abandoned.replaces)
+        classes |= set(abandoned.replaced_classes)
+        if abandoned.publishing:  # its index lists the files that have their names already
+            generations.append(abandoned.generation)
+            replaces.add(generation_name("index.arrow", abandoned.generation))
+        for root, manifest in zip(
+            abandoned.place(place.out).roots, abandoned.place(place.out).manifests(), strict=True
+        ):
+            if root not in place.roots and manifest is None and root.is_dir():
+                remove_replaced(root, replace(abandoned, replaces=tuple(replaces)))
+                remove_unpublished(root, None)
+                if root != place.out and not os.listdir(root):
+                    root.rmdir()
+    fresh = State(
+        identity=todo.identity,
+        generation=max(generations, default=-1) + 1,
+        replaces=tuple(sorted(replaces)),
+        replaced_classes=tuple(sorted(classes)),
+    )
+    place.clear()
+    for root, manifest in zip(place.roots, by_root, strict=True):
+        remove_unpublished(root, manifest, keep=fresh.replaces)
+    fresh.write(place.out)
+    return fresh
+
+
+def _tasks(todo: Plan, run: RunOptions, place: Place, generation: int, files: pa.ChunkedArray | None) -> Iterator[Task]:
+    for root in place.roots:
+        with writing(root):
+            (root / "shards" if files is None else root).mkdir(parents=True, exist_ok=True)
+    for number, samples in enumerate(todo.shards):
+        rows = todo.source.table.select(["path", "source_nbytes"]).take(pa.array(samples))
+        yield Task(
+            number=number,
+            digest=todo.digest,
+            source=todo.source.root,
+            sidecar=place.sidecar(number),
+            targets=tuple(root / shard_name(number, generation) if files is None else root for root in place.roots),
+            options=todo.options,
+            on_error=run.on_error,
+            samples=samples,
+            nbytes=rows.column("source_nbytes").to_numpy(),
+            paths="\0".join(rows.column("path").to_pylist()),
+            files="" if files is None else "\0".join(files.take(pa.array(samples)).to_pylist()),
+            driver=os.getpid(),
+        )
+
+
+def _check_space(todo: Plan, place: Place, samples: int) -> None:
+    """Raise before anything is written when the disk cannot hold the result."""
+    free = shutil.disk_usage(place.out).free
+    image = todo.options.image
+    if samples == 0 or free > samples * sum(images.record_bytes(image, size) for size in image.sizes):
+        return
+    needed = estimate.estimate(todo).bytes * samples // len(todo.source.table)
+    if needed > free:
+        raise BuildError(
+            f"OUT {place.out} has {free / 1e9:.2f} GB free and about {needed / 1e9:.2f} GB are needed; "
+            "make room, or choose a smaller --size or another disk"
+        )
+
+
+def _dones(
+    found: Iterable[Sidecar | None], waiting: list[Task], run: RunOptions, place: Place
+) -> Generator[ShardDone, None, None]:
+    """The shards finished before, then those of `waiting` as they are finished."""
+    yield from (sidecar.done for sidecar in found if sidecar is not None)
+    jobs = min(run.jobs or joblib.cpu_count(), len(waiting))
+    try:
+        if jobs <= 1 or run.engine == "sequential":
+            yield from map(write_shard, waiting)
+        else:
+            yield from _parallel(waiting, jobs)
+    finally:
+        place.clear_temporary()
+
+
+def _parallel(tasks: list[Task], jobs: int) -> Iterator[ShardDone]:
+    parallel = joblib.Parallel(
+        n_jobs=jobs, backend="loky", return_as="generator_unordered", batch_size=1, max_nbytes=None
+    )
+    # Workers inherit the mask: a Ctrl-C on the terminal is for the driver, which ends them.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        results = parallel(map(joblib.delayed(write_shard), tasks))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        yield from results
+    except TerminatedWorkerError as error:
+        raise BuildError(
+            "a worker process was killed, most often for want of memory; run again to resume, with fewer --jobs"
+        ) from error
+    finally:
+        results.close()
+        # Idle workers would stay for minutes, keep their memory, and hang whoever forks meanwhile.
+        loky.get_reusable_executor(reuse=True).shutdown(wait=True)

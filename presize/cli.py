@@ -1,0 +1,470 @@
+"""The command line: parse, one library call, print, exit code. The only module that knows click."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
+
+import click
+
+from presize import __version__
+from presize import options as choices
+from presize.errors import OptionError, PresizeError, PresizeWarning
+from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
+from presize.progress import Progress
+
+if TYPE_CHECKING:
+    from presize.build import BuildResult
+    from presize.plan import Plan
+    from presize.task import ShardDone
+
+EPILOG = "Exit codes: 0 done, 1 a failure, 2 wrong use, 130 interrupted."
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """The entry point. Errors become one line on standard error; ``--debug`` shows their traceback."""
+    settings = {"debug": False}
+    _open_closed_streams()
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    warnings.simplefilter("always", PresizeWarning)
+    signal.signal(signal.SIGTERM, _terminate)
+    code: object
+    try:
+        code = cli.main(args, prog_name="presize", standalone_mode=False, obj=settings)
+    except click.ClickException as error:
+        code = _fail(error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        code = _fail("interrupted", 130)
+    except PresizeError as error:
+        if settings["debug"]:
+            raise
+        code = _fail(_on_the_command_line(error), 2 if isinstance(error, OptionError) else 1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_closed_streams() -> None:
+    """Let the standard streams that are closed be /dev/null. The next files to be opened, shards above all,
+    would take their places, and what a codec prints would go into them."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)  # workers open files, too
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(os.devnull, "w")
+    sys.stderr = sys.stderr or open(os.devnull, "w")
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"presize: error: {_one_line(message)}", err=True)
+    return code
+
+
+def _one_line(text: str) -> str:
+    """`text` without what a hostile file name could do to a terminal or to a log: line ends, escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _on_the_command_line(error: PresizeError) -> str:
+    """The message, with the option that it begins with spelled as it is typed."""
+    option, colon, rest = str(error).partition(":")
+    return f"--{option.replace('_', '-')}{colon}{rest}" if isinstance(error, OptionError) else str(error)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    if issubclass(category, PresizeWarning):
+        click.echo(f"presize: warning: {_one_line(str(message))}", err=True)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, as an exception that cleans up on its way like Ctrl-C."""
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+class _Interrupted(click.ClickException):
+    """A build was stopped by Ctrl-C."""
+
+    exit_code = 128 + signal.SIGINT
+
+    def __init__(self) -> None:
+        super().__init__("interrupted; the same command resumes the build")
+
+
+class _InterruptedByTerm(_Interrupted):
+    """A build was stopped by SIGTERM."""
+
+    exit_code = 128 + signal.SIGTERM
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, epilog=EPILOG)
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.version_option(__version__, prog_name="presize")
+@click.pass_obj
+def cli(settings: dict[str, bool], debug: bool) -> None:
+    """Resize a folder of images once, pack it as LMDB shards, and train without waiting for data."""
+    settings["debug"] = debug
+
+
+def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A click callback that reads one value, or each of several, with a function of the library."""
+
+    def read(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(parse, value))
+        return None if value is None else parse(value)
+
+    return read
+
+
+def _choice(literal: Any) -> click.Choice[str]:
+    return click.Choice(get_args(literal))
+
+
+_DEFAULT = ImageOptions()
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("source", metavar="SRC")
+@click.argument("out", metavar="OUT")
+@click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    default=["256"],
+    show_default=True,
+    metavar="N|WxH",
+    callback=_parsed(Size.parse),
+    help="Target size in pixels; several make OUT/SIZE each.",
+)
+@click.option(
+    "--fit",
+    type=_choice(choices.Fit),
+    default=_DEFAULT.fit,
+    show_default=True,
+    help="How an image meets its target: by its shorter side, its longer, or exactly.",
+)
+@click.option(
+    "--filter",
+    "filter_",
+    type=_choice(choices.Filter),
+    default=_DEFAULT.filter,
+    show_default=True,
+    help="Antialiasing filter.",
+)
+@click.option(
+    "--resize-backend",
+    type=_choice(choices.ResizeBackend),
+    default=_DEFAULT.resize_backend,
+    show_default=True,
+    help="Library that resamples.",
+)
+@click.option(
+    "--color",
+    type=_choice(choices.Color),
+    default=_DEFAULT.color,
+    show_default=True,
+    help="Channels to store.",
+)
+@click.option(
+    "--format",
+    "format_",
+    type=_choice(choices.Format),
+    default=_DEFAULT.format,
+    show_default=True,
+    help="Format to store.",
+)
+@click.option(
+    "--quality",
+    type=int,
+    default=_DEFAULT.quality,
+    show_default=True,
+    metavar="Q",
+    help="JPEG and WebP quality, 1 to 100.",
+)
+@click.option(
+    "--subsampling",
+    type=_choice(choices.Subsampling),
+    default=_DEFAULT.subsampling,
+    show_default=True,
+    help="JPEG chroma subsampling.",
+)
+@click.option("--upscale", is_flag=True, help="Enlarge images smaller than the target, too.")
+@click.option("--keep-metadata", is_flag=True, help="Keep EXIF, XMP and comments in what is stored.")
+@click.option(
+    "--max-pixels",
+    type=int,
+    default=_DEFAULT.max_pixels,
+    show_default=True,
+    metavar="N",
+    help="Reject sources of more pixels.",
+)
+@click.option(
+    "--to",
+    "layout",
+    type=_choice(choices.Layout),
+    default="lmdb",
+    show_default=True,
+    help="LMDB shards, or ordinary image files.",
+)
+@click.option("--labels", metavar="TABLE", help="CSV, JSON lines or Parquet with a path column; it lists the samples.")
+@click.option("--classes", metavar="FILE|DATASET", help="Class list to use: one name a line, or a dataset's.")
+@click.option("--follow-links", is_flag=True, help="Follow links that lead out of SRC.")
+@click.option("--shard-samples", type=int, metavar="N", help="Samples a shard, at most.  [default: by their number]")
+@click.option("--jobs", type=int, metavar="N", help="Processes.  [default: all cores]")
+@click.option(
+    "--backend",
+    "engine",
+    type=_choice(choices.Engine),
+    default="loky",
+    show_default=True,
+    help="What runs them.",
+)
+@click.option(
+    "--on-error",
+    type=_choice(choices.OnError),
+    default="skip",
+    show_default=True,
+    help="Skip images that cannot be stored, or stop at the first.",
+)
+@click.option(
+    "--max-errors",
+    metavar="N|P%",
+    callback=_parsed(ErrorBudget.parse),
+    help="Stop after more rejected images than this.  [default: any number]",
+)
+@click.option("--dry-run", is_flag=True, help="Print the plan and an estimate; write nothing.")
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace a presize dataset once the new one is whole; a folder's files one by one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def build(
+    source: str, out: str, sizes: tuple[Size, ...], filter_: choices.Filter, format_: choices.Format,
+    layout: choices.Layout, shard_samples: int | None, follow_links: bool, labels: str | None, classes: str | None,
+    jobs: int | None, engine: choices.Engine, on_error: choices.OnError, max_errors: ErrorBudget | None,
+    overwrite: bool, dry_run: bool, as_json: bool, **image: Any,
+) -> None:  # fmt: skip
+    """Resize the images of SRC and pack them into OUT.
+
+    SRC is a folder of class folders, a folder of images, or any folder with --labels. Run it again to
+    finish a build that was interrupted.
+    """
+    from presize.build import build_dataset, check_places, plan_build
+    from presize.labels import read_classes
+
+    image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
+    build_options = BuildOptions(image_options, layout, shard_samples, follow_links)
+    run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite)
+    names = None if classes is None else read_classes(Path(classes))
+    if dry_run:
+        check_places(source, out, build_options)
+        _print_plan(plan_build(source, build_options, labels=labels, classes=names), out, run, as_json)
+        return
+    rejected = stored_bytes = 0
+    with Progress(sys.stderr, "build") as progress:
+
+        def on_shard(done: ShardDone) -> None:
+            nonlocal rejected, stored_bytes
+            rejected += done.rejected
+            stored_bytes += done.bytes
+            note = f"{_megabytes(stored_bytes)}, {rejected:,} rejected"
+            progress.add(done.stored + done.rejected + done.skipped, note)
+
+        try:
+            result = build_dataset(
+                source, out, build_options, run, labels=labels, classes=names,
+                on_plan=lambda plan: progress.begin(len(plan.source.table)), on_shard=on_shard,
+            )  # fmt: skip
+        except KeyboardInterrupt as stop:
+            raise (_InterruptedByTerm if isinstance(stop, _Terminated) else _Interrupted)() from None
+    if as_json:
+        _print_json(
+            samples=result.samples, stored=result.stored, rejected=result.rejected, skipped=result.skipped,
+            seconds=round(result.seconds, 3), images_per_s=round(result.images_per_s, 1), out=str(result.out),
+        )  # fmt: skip
+        return
+    _print(_summary(result))
+
+
+def _summary(result: BuildResult) -> str:
+    idle = result.resumed == result.files
+    rate = "nothing was left to do" if idle else f"{result.images_per_s:,.0f} images/s"
+    lines = [f"{result.out}: {result.stored:,} images, {_megabytes(result.bytes)}, in {result.seconds:.1f} s ({rate})"]
+    if result.rejected:
+        lines.append(f"  {result.rejected:,} images were rejected, with reasons in its rejects file")
+    left_out = {
+        "no images": result.skipped,
+        "hidden": result.hidden,
+        "beside the class folders": result.outside,
+    }
+    if any(left_out.values()):
+        counts = ", ".join(f"{count:,} {what}" for what, count in left_out.items() if count)
+        lines.append(f"  not stored: {counts}")
+    return "\n".join(lines)
+
+
+def _print_plan(plan: Plan, out: str, run: RunOptions, as_json: bool) -> None:
+    from presize.estimate import estimate
+
+    source, image = plan.source, plan.options.image
+    tried = estimate(plan)
+    jobs = run.jobs or len(os.sched_getaffinity(0))
+    existing = next(path for path in [Path(out).absolute(), *Path(out).absolute().parents] if path.exists())
+    free_bytes = shutil.disk_usage(existing).free
+    if as_json:
+        _print_json(
+            samples=len(source.table), classes=source.classes, shards=len(plan.shards), bytes=tried.bytes,
+            cpu_seconds=round(tried.cpu_seconds, 3), tried=tried.tried, rejected=tried.rejected,
+            free_bytes=free_bytes, out=out,
+        )  # fmt: skip
+        return
+    classes = f"{len(source.classes):,} classes" if source.classes is not None else "no classes"
+    sizes = " and ".join(map(str, image.sizes))
+    per_shard = len(plan.shards[0])
+    _print(
+        f"source    {source.root}: {len(source.table):,} files, {classes}\n"
+        f"target    {out}: {sizes} px {image.fit}, {image.format} to {plan.options.layout}\n"
+        f"shards    {len(plan.shards):,} of about {per_shard:,} samples\n"
+        f"estimate  {_megabytes(tried.bytes)} and {tried.cpu_seconds / jobs:,.1f} s on {jobs} cores, "
+        f"from {tried.tried} files tried, {tried.rejected} of them rejected\n"
+        f"free      {_megabytes(free_bytes)}"
+    )
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("dataset", metavar="OUT")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def info(dataset: str, as_json: bool) -> None:
+    """Show what is in the dataset OUT and how it was made."""
+    from presize.manifest import read_manifest
+
+    manifest = read_manifest(dataset)
+    facts = {
+        "samples": manifest.samples,
+        "bytes": manifest.bytes,
+        "classes": None if manifest.classes is None else list(manifest.classes),
+        "shards": len(manifest.shards),
+        "layout": manifest.layout,
+        "size": manifest.size,
+        "options": manifest.identity["options"],
+        "left_out": manifest.left_out,
+        "versions": manifest.identity["versions"],
+        "digest": manifest.digest,
+    }
+    if as_json:
+        _print_json(**facts)
+        return
+    image = manifest.identity["options"]["image"]
+    classes = f"{len(manifest.classes):,} classes" if manifest.classes is not None else "no classes"
+    asked = ", ".join(f"{name} {value}" for name, value in image.items() if name not in ("sizes", "max_pixels"))
+    _print(
+        f"samples   {manifest.samples:,} in {classes}\n"
+        f"stored    {_megabytes(manifest.bytes)}, {manifest.bytes / manifest.samples / 1e3:.1f} kB an image, "
+        f"in {f'{len(manifest.shards):,} shards' if manifest.shards else 'files'}\n"
+        f"size      {manifest.size} px\n"
+        f"made with {asked}\n"
+        f"left out  {', '.join(f'{count:,} {what}' for what, count in manifest.left_out.items())}\n"
+        f"versions  {', '.join(f'{name} {version}' for name, version in manifest.identity['versions'].items())}"
+    )
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("dataset", metavar="OUT")
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Threads.  [default: all cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def verify(dataset: str, jobs: int | None, as_json: bool) -> None:
+    """Read every byte of the dataset OUT and say what is wrong.
+
+    The exit code is 1 if anything is.
+    """
+    from presize.manifest import read_manifest
+    from presize.verify import verify_dataset
+
+    with Progress(sys.stderr, "verify") as progress:
+        progress.begin(read_manifest(dataset).samples)
+        samples, problems = verify_dataset(dataset, jobs=jobs, on_images=progress.add)
+    if as_json:
+        _print_json(samples=samples, problems=[problem._asdict() for problem in problems])
+    else:
+        for problem in problems:
+            _print(_one_line(f"{problem.file}: {problem.what}"))
+        _print(f"{dataset}: {samples:,} samples, {len(problems):,} problems")
+    if problems:
+        raise click.exceptions.Exit(1)
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("dataset", metavar="OUT")
+@click.argument("folder", metavar="DIR")
+@click.option(
+    "--to",
+    "layout",
+    type=click.Choice(["folder"]),
+    default="folder",
+    show_default=True,
+    help="What to make of it.",
+)
+def export(dataset: str, folder: str, layout: str) -> None:  # noqa: ARG001  # one choice so far
+    """Write the images of the dataset OUT as files below DIR."""
+    from presize.export import export_dataset
+    from presize.manifest import read_manifest
+
+    with Progress(sys.stderr, "export") as progress:
+        progress.begin(read_manifest(dataset).samples)
+        written = export_dataset(dataset, folder, on_image=lambda: progress.add(1))
+    _print(f"{folder}: {written:,} files")
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("folder", metavar="DIR")
+@click.option("--images", type=int, default=200, show_default=True, metavar="N", help="Files to make.")
+@click.option("--classes", type=int, default=4, show_default=True, metavar="N", help="Class folders.")
+@click.option(
+    "--long-side",
+    type=int,
+    default=500,
+    show_default=True,
+    metavar="PX",
+    help="Longer side of a typical picture.",
+)
+@click.option("--broken", type=int, default=0, show_default=True, metavar="N", help="How many are broken files.")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Other numbers, other pictures.")
+def sample(folder: str, images: int, **options: int) -> None:
+    """Make photo-like images in DIR, to try everything with."""
+    from presize.sample import SampleOptions, make_samples
+
+    with Progress(sys.stderr, "sample") as progress:
+        progress.begin(images)
+        written = make_samples(Path(folder), SampleOptions(images=images, **options), lambda: progress.add(1))
+    _print(f"{folder}: {written:,} files in {options['classes']} classes")
+
+
+def _print_json(**values: Any) -> None:
+    _print(json.dumps(values, ensure_ascii=False))
+
+
+def _print(text: str) -> None:
+    """`text` on standard output. That it is full is a failure like any other; that nobody reads is for click."""
+    try:
+        click.echo(text)
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        with suppress(OSError):
+            sys.stdout.close()  # or Python tries once more at exit
+        raise click.ClickException(f"cannot print: {error.strerror}") from None
+
+
+def _megabytes(nbytes: float) -> str:
+    return f"{nbytes / 1e9:,.2f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:,.1f} MB"

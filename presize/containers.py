@@ -1,0 +1,111 @@
+"""The file formats around pixels: which one some bytes are, and what of them a decoder should see. Pure."""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Final
+
+from presize.errors import ImageError
+
+_SIGNATURES: Final = (
+    (b"\xff\xd8\xff", "jpeg"),
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"GIF87a", "gif"),
+    (b"GIF89a", "gif"),
+    (b"II*\0", "tiff"),
+    (b"MM\0*", "tiff"),
+    (b"II+\0", "tiff"),
+    (b"MM\0+", "tiff"),
+    (b"\0\0\0\x0cjP  \r\n\x87\n", "jpeg2000"),
+    (b"\xff\x4f\xff\x51", "jpeg2000"),
+)
+_BMP_HEADER_BYTES: Final = (12, 40, 52, 56, 64, 108, 124)
+_TIFF_SINGLE: Final = frozenset((256, 257, 259, 262, 266, 277, 278, 284, 317, 322, 323))
+_TIFF_LISTS: Final = frozenset((258, 273, 279, 292, 293, 320, 324, 325, 338, 339, 347, *range(512, 533)))
+_TIFF_BLOBS: Final = frozenset((700, 34675))  # XMP, ICC profile
+_TIFF_TYPE_BYTES: Final = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 16: 8}
+
+
+def sniff(data: bytes) -> str | None:
+    """The image format that `data` begins like, whatever its name says, or None."""
+    for signature, name in _SIGNATURES:
+        if data.startswith(signature):
+            return name
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    if data[:2] == b"BM" and int.from_bytes(data[14:18], "little") in _BMP_HEADER_BYTES:
+        return "bmp"
+    if re.match(rb"P[1-6][ \t\r\n#]", data):
+        return "ppm"
+    if data[4:8] == b"ftyp":
+        brands = data[8 : min(int.from_bytes(data[:4], "big"), 256)]
+        if {brands[i : i + 4] for i in range(0, len(brands), 4)} & {b"avif", b"avis"}:
+            return "avif"
+    return None
+
+
+def webp_size(data: bytes) -> tuple[int, int]:
+    """Height and width from a WebP's first chunk; (0, 0) if it has none, for the decoder to refuse."""
+    head = data[12:30].ljust(18, b"\0")
+    if head[:4] == b"VP8X":
+        return int.from_bytes(head[15:18], "little") + 1, int.from_bytes(head[12:15], "little") + 1
+    if head[:4] == b"VP8L":
+        bits = int.from_bytes(head[9:13], "little")
+        return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
+    if head[:4] == b"VP8 ":
+        return int.from_bytes(head[16:18], "little") & 0x3FFF, int.from_bytes(head[14:16], "little") & 0x3FFF
+    return 0, 0
+
+
+def png_chunks(data: bytes, kinds: frozenset[bytes]) -> bytes:
+    """The whole chunks of these kinds of a PNG, up to its end or to a chunk that is cut short."""
+    pieces = [data[:8]]
+    position = 8
+    while position + 12 <= len(data):
+        end = position + 12 + int.from_bytes(data[position : position + 4], "big")
+        kind = data[position + 4 : position + 8]
+        if end > len(data):
+            break
+        if kind in kinds:
+            pieces.append(data[position:end])
+        position = end
+        if kind == b"IEND":
+            break
+    return b"".join(pieces)
+
+
+def first_tiff_frame(data: bytes) -> bytes:
+    """A TIFF with the tags that decoding needs in its first directory, and no further directory.
+
+    The others, and those that point out of the file, would only make Pillow and libtiff warn; further
+    frames are not wanted; the orientation is left to the caller.
+    """
+    order = "<" if data[:2] == b"II" else ">"
+    big = 43 in data[2:4]
+    place, count, field, inline = ("Q", "Q", "HHQ8s", 8) if big else ("I", "H", "HHI4s", 4)
+    packed = struct.Struct(order + field)
+    try:
+        (begin,) = struct.unpack_from(order + place, data, 8 if big else 4)
+        (fields,) = struct.unpack_from(order + count, data, begin)
+    except (struct.error, OverflowError) as error:
+        raise ImageError("broken TIFF: its directory lies outside the file") from error
+    first = begin + struct.calcsize(order + count)
+    kept: dict[int, bytes] = {}
+    total_bytes = 0
+    for at in range(first, min(first + fields * packed.size, len(data) - packed.size + 1), packed.size):
+        tag, kind, values, value = packed.unpack_from(data, at)
+        nbytes = values * _TIFF_TYPE_BYTES.get(kind, 0)
+        wanted = tag in _TIFF_SINGLE or tag in _TIFF_LISTS or (tag in _TIFF_BLOBS and kind in (1, 7))
+        if not wanted or tag in kept or nbytes == 0:
+            continue
+        if tag in _TIFF_SINGLE:
+            values = 1  # some writers repeat the one value
+        if nbytes > inline:
+            (offset,) = struct.unpack(order + place, value)
+            total_bytes += nbytes
+            if offset + nbytes > len(data) or total_bytes > len(data) or tag in _TIFF_SINGLE:
+                continue
+        kept[tag] = packed.pack(tag, kind, values, value)
+    directory = b"".join((struct.pack(order + count, len(kept)), *kept.values(), struct.pack(order + place, 0)))
+    return data[:begin] + directory + data[begin + len(directory) :]

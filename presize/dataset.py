@@ -1,0 +1,167 @@
+"""A published dataset, read without torch: its manifest, its index, and its records by sample number."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import simplejpeg
+
+from presize.errors import DatasetError, ImageError
+from presize.manifest import Manifest, read_index, read_manifest
+from presize.options import MAX_SIDE, Color, Format
+from presize.shard import ENGINE, ShardReader
+
+Pixels = npt.NDArray[np.uint8]
+
+
+class Dataset:
+    """The LMDB dataset in `root`, opened for reading.
+
+    Safe to use from threads, in forked children, and to pickle: what travels is the path. The index
+    is mapped: its memory is shared by all processes, and there is no Python object a sample.
+    Raises DatasetError when there is no dataset there, or a damaged, newer or foreign one.
+
+    Samples are numbered from 0; negative numbers are not taken here.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(os.path.realpath(root))
+        self.manifest: Manifest = read_manifest(self.root)
+        if self.manifest.layout == "folder":
+            raise DatasetError(f"{self.root} is a folder of image files; read it with FolderDataset")
+        if self.manifest.engine != ENGINE:
+            raise DatasetError(
+                f"{self.root} was made with LMDB {self.manifest.engine}; this presize reads {ENGINE}: upgrade presize"
+            )
+        self.index: pa.RecordBatch = read_index(self.root, self.manifest)
+        self._shards = [ShardReader(self.root / shard.file, shard.bytes) for shard in self.manifest.shards]
+        # As memoryviews, which give Python ints, and one of them in a third of the time that arrays need.
+        self._shard_of = self.numbers("shard").data
+        self._row_of = self.numbers("row").data
+        self._nbytes = self.numbers("nbytes").data
+        self._path_ends, self._path_bytes = _offsets_and_text(self.column("path"))
+
+    def __len__(self) -> int:
+        return self.manifest.samples
+
+    def __reduce__(self) -> tuple[type[Dataset], tuple[Path]]:
+        return Dataset, (self.root,)
+
+    def column(self, name: str) -> pa.Array:
+        """An index column. Raises DatasetError, saying what there is, when there is no such column."""
+        names = self.index.schema.names
+        if name not in names:
+            raise DatasetError(f"{self.root} has no column {name!r}; it has {', '.join(names)}")
+        return self.index.column(names.index(name))
+
+    def numbers(self, name: str) -> npt.NDArray[Any]:
+        """A numeric index column without nulls, as a read-only array over the mapped file."""
+        try:
+            return np.asarray(self.column(name).to_numpy(zero_copy_only=True))
+        except pa.ArrowInvalid:
+            raise DatasetError(f"column {name!r} of {self.root} is not numeric, or has nulls") from None
+
+    def check_column(self, name: str) -> None:
+        """Raise DatasetError unless each value of a column lies inside it. Reads all of it."""
+        try:
+            self.column(name).validate(full=True)
+        except pa.ArrowInvalid as error:
+            what = str(error).partition("\n")[0]
+            raise DatasetError(f"column {name!r} of {self.root} is damaged: {what}") from None
+
+    def path(self, sample: int) -> str:
+        """The path of a sample in the source that it was built from."""
+        start, end = self._path_ends[sample], self._path_ends[sample + 1]
+        if not 0 <= start <= end <= len(self._path_bytes):
+            raise DatasetError(f"the index of {self.root} is damaged: the path of sample {sample} lies outside of it")
+        return bytes(self._path_bytes[start:end]).decode("utf-8", "replace")
+
+    def values(self, samples: Sequence[int]) -> Iterator[tuple[int, memoryview]]:
+        """For each of `samples` its position in that list and its stored value, in the order in which
+        they lie on disk. A view is valid until the next one is asked for: do not keep it.
+
+        Raises DatasetError when a shard or a record is missing, or not the one that the index means.
+        """
+        shard_of, row_of = self._shard_of, self._row_of
+        for shard, row, position in sorted((shard_of[i], row_of[i], at) for at, i in enumerate(samples)):
+            if not 0 <= shard < len(self._shards):
+                raise DatasetError(f"the index of {self.root} is damaged: there is no shard {shard}")
+            with self._shards[shard] as get:
+                value = get(row)
+                if len(value) != self._nbytes[samples[position]]:
+                    raise self._damage(samples[position], "it has not the length that the index says")
+                yield position, value
+
+    def value(self, sample: int) -> bytes:
+        """The stored bytes of one sample, a copy."""
+        return next(bytes(view) for _, view in self.values((sample,)))
+
+    def pixels(self, samples: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
+        """For each of `samples` its position in that list and its pixels, in the order of values(): a
+        fresh uint8 array, (height, width, 3) RGB or (height, width) grey, as the dataset was built.
+        Raises DatasetError, naming the sample, for a value that is damaged, too."""
+        for position, value in self.values(samples):
+            try:
+                pixels = self._decode(value, samples[position])
+            except DAMAGE as error:
+                raise self._damage(samples[position], error) from None
+            yield position, pixels
+
+    def _decode(self, value: memoryview, sample: int) -> Pixels:
+        shape = (0, 0)
+        if self.manifest.format == "raw":  # the one format that does not say it itself
+            shape = self.index["height"][sample].as_py(), self.index["width"][sample].as_py()
+        return decode_value(value, self.manifest.format, self.manifest.color, shape)
+
+    def _damage(self, sample: int, what: object) -> DatasetError:
+        return DatasetError(
+            f"sample {sample} ({self.path(sample)}) of {self.root} is damaged: {what}; "
+            "presize verify finds all that are"
+        )
+
+
+def _offsets_and_text(strings: pa.Array) -> tuple[memoryview, memoryview]:
+    """Where each string ends, with where the first begins; and the UTF-8 of them all."""
+    _, ends, text = strings.buffers()
+    first, last = strings.offset, strings.offset + len(strings)
+    return memoryview(ends)[8 * first : 8 * (last + 1)].cast("q"), memoryview(text or b"")
+
+
+DAMAGE = (ValueError, ImageError)
+"""What decode_value raises for bytes that are not what they should be."""
+
+
+def decode_value(value: memoryview, format: Format, color: Color, shape: tuple[int, int]) -> Pixels:
+    """A stored value -> a fresh uint8 array, (height, width, 3) RGB or (height, width) grey.
+
+    `color` is the one the dataset was built for. `shape` (height, width) is used by format "raw" alone.
+    Raises one of DAMAGE when the value is damaged.
+    """
+    if format == "jpeg":
+        return _decode_jpeg(value, color)
+    if format == "raw":
+        return _decode_raw(value, color, shape)
+    from presize import decode  # brings Pillow, which JPEG does not need
+
+    return decode.decode(bytes(value), color, MAX_SIDE**2).pixels
+
+
+def _decode_jpeg(value: memoryview, color: Color) -> Pixels:
+    if color == "keep":
+        color = "gray" if simplejpeg.decode_jpeg_header(value)[2] == "Gray" else "rgb"
+    if color == "gray":
+        return np.asarray(simplejpeg.decode_jpeg(value, "GRAY")[:, :, 0])
+    return np.asarray(simplejpeg.decode_jpeg(value, "RGB"))
+
+
+def _decode_raw(value: memoryview, color: Color, shape: tuple[int, int]) -> Pixels:
+    height, width = shape
+    if color == "gray" or (color == "keep" and len(value) == height * width):
+        return np.array(value).reshape(height, width)
+    return np.array(value).reshape(height, width, 3)

@@ -1,0 +1,55 @@
+"""A dataset -> ordinary image files, as they are stored."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from presize.dataset import Dataset
+from presize.encode import encode
+from presize.errors import BuildError, DatasetError
+from presize.names import file_names, is_safe
+from presize.options import ImageOptions
+
+_BATCH = 256
+
+
+def export_dataset(
+    root: str | os.PathLike[str], out: str | os.PathLike[str], on_image: Callable[[], None] = lambda: None
+) -> int:
+    """Write every image of the dataset in `root` below `out`, at the path it had in its source.
+
+    The files hold the stored bytes; raw pixels become PNG. Suffixes follow the stored format, as for
+    ``--to folder``. `out` has to be absent or empty. Calls `on_image` after each file and returns
+    their number. Raises DatasetError when the dataset is damaged, BuildError when `out` cannot be written.
+    """
+    dataset, out = Dataset(root), Path(out)
+    if out.exists() and (not out.is_dir() or os.listdir(out)):
+        raise BuildError(f"export: {out} is not an empty folder; choose a new one")
+    dataset.check_column("path")
+    names = file_names(dataset.column("path"), dataset.manifest.format).to_pylist()
+    unsafe = [name for name in names if not is_safe(name)]
+    if unsafe:
+        raise DatasetError(f"{dataset.root} has the path {unsafe[0]!r}, which leads out of {out}; nothing was written")
+    raw_as_png = ImageOptions(format="png")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name in dataset.manifest.classes or ():
+            if is_safe(name):
+                (out / name).mkdir(parents=True, exist_ok=True)
+        for start in range(0, len(names), _BATCH):
+            batch = names[start : start + _BATCH]
+            samples = range(start, start + len(batch))
+            if dataset.manifest.format == "raw":
+                files = ((i, encode(pixels, raw_as_png)) for i, pixels in dataset.pixels(samples))
+            else:
+                files = ((i, bytes(value)) for i, value in dataset.values(samples))
+            for i, content in files:
+                file = out / batch[i]
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+                on_image()
+    except OSError as error:
+        raise BuildError(f"export: cannot write {error.filename or out}: {error.strerror}") from None
+    return len(names)

@@ -1,0 +1,76 @@
+"""Files that appear whole or not at all: temporary names, durable renames, digests."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from presize.errors import BuildError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Whatever keeps `path` from being written, a full disk above all, is a BuildError that says so."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or " ".join(str(error).split())
+        raise BuildError(f"cannot write {path}: {reason}; what is finished is kept, run again to resume") from None
+
+
+def temporary_name(path: Path) -> Path:
+    """A hidden name beside `path` that no other attempt uses; it ends with ``.tmp``."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove what processes that were stopped had begun to write in `folder` itself, and nothing else."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if _TEMPORARY.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write `content` so that `path` holds either what it held before or all of it, even after a crash.
+    Raises BuildError when that fails."""
+    temporary = temporary_name(path)
+    with writing(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            rename(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def rename(temporary: Path, path: Path) -> None:
+    """Give a file that is already synced its name, durably."""
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def file_digest(path: Path) -> tuple[int, str]:
+    """A file's size in bytes and its SHA-256 in hexadecimal."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), digest

@@ -1,0 +1,59 @@
+"""Records as ordinary image files: staged under hidden names until all of them are there."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from presize.files import writing
+
+
+def staged_path(root: Path, file: str, sample: int) -> Path:
+    """Where a file waits until the build is published: beside its place, hidden, no image by its name."""
+    return (root / file).with_name(f".{sample:09d}.tmp")
+
+
+def stage(root: Path, file: str, sample: int, value: bytes) -> None:
+    """Write one record where it waits. Raises BuildError when the disk is full or forbids it."""
+    path = staged_path(root, file, sample)
+    with writing(root / file):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(value)
+
+
+def unstage(root: Path, file: str, sample: int) -> None:
+    """Give a staged file its name. One that is staged no more has it already (see `is_written`)."""
+    with writing(root / file), suppress(FileNotFoundError):
+        os.replace(staged_path(root, file, sample), root / file)
+
+
+def is_written(root: Path, file: str, sample: int, nbytes: int, publishing: bool) -> bool:
+    """True when a record of `nbytes` is there as a file: staged, or under its name if that may be so."""
+    paths = [staged_path(root, file, sample), root / file][: 1 + publishing]
+    return any(path.is_file() and path.stat().st_size == nbytes for path in paths)
+
+
+_STAGED = re.compile(r"\.\d{9,}\.tmp", re.ASCII)
+
+
+def remove_staged(root: Path) -> None:
+    """Remove what an abandoned build has staged under `root`, as remove_files does."""
+    found = (os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names)
+    remove_files(root, [os.path.relpath(path, root) for path in found if _STAGED.fullmatch(os.path.basename(path))])
+
+
+def remove_files(root: Path, files: Iterable[str]) -> None:
+    """Remove files below `root`, and the folders that this leaves empty: ImageFolder would take them for
+    classes. Files that are gone already do not matter. Raises BuildError when one cannot be removed."""
+    names = set()
+    with writing(root):
+        for file in files:
+            (root / file).unlink(missing_ok=True)
+            names.add(os.path.dirname(file))
+        folders = {folder for name in names for folder in (Path(name), *Path(name).parents)} - {Path()}
+        for folder in sorted(folders, reverse=True):  # what lies deeper comes first
+            if (root / folder).is_dir() and not os.listdir(root / folder):
+                (root / folder).rmdir()

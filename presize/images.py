@@ -1,0 +1,107 @@
+"""One source image -> one stored value a size. Pure: the whole of what a build does to an image.
+
+bytes -> header -> targets -> one decode, at reduced size where that loses nothing -> resize -> encode
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from presize import containers, decode, encode, icc, jpeg, resize
+from presize.options import ImageOptions, Size
+
+
+class Record(NamedTuple):
+    """One stored image: its encoded bytes, and its height and width in pixels."""
+
+    value: bytes
+    height: int
+    width: int
+
+
+class Presized(NamedTuple):
+    """One record for each of ImageOptions.sizes, and the source's upright height and width in pixels."""
+
+    records: tuple[Record, ...]
+    source: Size
+
+
+def presize(data: bytes, options: ImageOptions) -> Presized:
+    """Decode, resize and encode one image of any format that presize.decode reads.
+
+    Raises ImageError with the reason when the image cannot be stored. Thread-safe.
+    """
+    header = jpeg.parse(data) if containers.sniff(data) == "jpeg" else None
+    scale = 1
+    if header is not None:
+        source = _upright(header)
+        scale = _decode_scale([resize.target(source, size, options.fit, options.upscale) for size in options.sizes])
+    decoded = decode.decode(data, options.color, options.max_pixels, scale, header, defer_icc=True)
+    source = Size(decoded.source_height, decoded.source_width)
+    metadata = encode.Metadata()
+    if options.keep_metadata:
+        exif = jpeg.with_orientation_reset(decoded.exif) if decoded.exif else None
+        metadata = encode.Metadata(exif, decoded.xmp, decoded.comment)
+
+    records = []
+    for size in options.sizes:
+        target = resize.target(source, size, options.fit, options.upscale)
+        if target.is_whole_image and _passes_through(decoded, options):
+            records.append(Record(jpeg.strip(data, options.keep_metadata), *source))
+            continue
+        pixels = resize.resize(
+            decoded.pixels,
+            _scaled(target, source, decoded.pixels.shape),
+            options.filter,
+            options.resize_backend,
+        )
+        if decoded.icc is not None:
+            pixels = decode.finish(pixels, decoded.icc, options.color)
+        records.append(Record(encode.encode(pixels, options, metadata), *pixels.shape[:2]))
+    return Presized(tuple(records), source)
+
+
+def record_bytes(options: ImageOptions, size: Size) -> int:
+    """A generous bound on a stored record, in bytes, for sizing maps and transactions: the pixels
+    themselves. With fit "shorter" the longer side is open; twice the square covers most photographs,
+    and a shard that overflows is begun again with a larger map.
+    """
+    return size.height * size.width * 3 * (2 if options.fit == "shorter" else 1)
+
+
+def _upright(header: jpeg.JpegHeader) -> Size:
+    turned = header.orientation >= 5
+    return Size(header.width, header.height) if turned else Size(header.height, header.width)
+
+
+def _decode_scale(targets: list[resize.Target]) -> int:
+    """The reduced size 1/k to decode at: the smallest of 1/2, 1/4, 1/8 that leaves the filter twice
+    the pixels of every target, so that the filter and not the decoder decides how the result looks.
+    Other fractions are slower than a full decode.
+    """
+    reduction = min(target.reduction for target in targets)
+    return next((k for k in (8, 4, 2) if reduction >= 2 * k), 1)
+
+
+def _scaled(target: resize.Target, source: Size, shape: tuple[int, ...]) -> resize.Target:
+    """`target` in the coordinates of an image that was decoded at a reduced size."""
+    y, x = shape[0] / source.height, shape[1] / source.width
+    if (y, x) == (1, 1):
+        return target
+    box = target.box
+    return target._replace(box=resize.Box(box.top * y, box.left * x, box.height * y, box.width * x))
+
+
+def _passes_through(decoded: decode.Decoded, options: ImageOptions) -> bool:
+    """True for a JPEG that loses by a second compression and gains nothing: 8 bits, Huffman coded,
+    YCbCr or grey, upright, sRGB, and in the colours asked for."""
+    header = decoded.header
+    if options.format != "jpeg" or header is None or not decoded.plain:
+        return False
+    return (
+        header.precision == 8
+        and header.huffman
+        and (header.colorspace == "gray" or (header.colorspace == "YCbCr" and options.color != "gray"))
+        and header.orientation == 1
+        and (header.icc is None or icc.is_srgb(header.icc))
+    )

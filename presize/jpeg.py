@@ -1,0 +1,341 @@
+"""A JPEG's segments: the facts of its header, its metadata taken out or put in.
+
+Pure: bytes in, bytes out, no codec. All functions are thread-safe, read nothing outside `data`,
+and raise ImageError with a one-line reason for bytes that are no sound JPEG.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from presize.errors import ImageError
+
+Process = Literal["baseline", "extended", "progressive", "lossless", "arithmetic", "hierarchical"]
+Colorspace = Literal["gray", "YCbCr", "RGB", "CMYK", "YCCK", "other"]
+
+MAX_EXIF = 65_527
+"""The most EXIF bytes that fit into one segment beside their identifier."""
+MAX_XMP = 65_502
+"""The most XMP bytes in one segment, as the XMP specification (part 3) has it."""
+MAX_COMMENT = 65_533
+"""The most bytes in one comment segment."""
+
+_JFIF = b"JFIF\0"
+_ADOBE = b"Adobe"
+_EXIF = b"Exif\0\0"
+_XMP = b"http://ns.adobe.com/xap/1.0/\0"
+_ICC = b"ICC_PROFILE\0"
+_MPF = b"MPF\0"
+
+_SOI, _EOI, _SOS, _APP0, _APP1, _APP2, _APP14, _COM = 0xD8, 0xD9, 0xDA, 0xE0, 0xE1, 0xE2, 0xEE, 0xFE
+_NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))  # TEM and the restart markers stand alone
+_FRAMES: dict[int, Process] = {
+    0xC0: "baseline",
+    0xC1: "extended",
+    0xC2: "progressive",
+    0xC3: "lossless",
+    0xC5: "hierarchical",
+    0xC6: "hierarchical",
+    0xC7: "hierarchical",
+    0xC9: "arithmetic",
+    0xCA: "arithmetic",
+    0xCB: "arithmetic",
+    0xCD: "hierarchical",
+    0xCE: "hierarchical",
+    0xCF: "hierarchical",
+}
+_MARKER = re.compile(rb"\xff[^\x00\xff]")
+_MARKER_AFTER_SCAN = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd7]")
+
+_ORIENTATION = 0x0112
+_SHORT, _LONG = 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class JpegHeader:
+    """What a JPEG says about itself before its image data.
+
+    height, width: in pixels as coded, before `orientation` is applied; each from 1 to 65535.
+    precision: bits a sample, usually 8.
+    sampling: (horizontal, vertical) factors of each component, each from 1 to 4.
+    colorspace: what the components mean, by libjpeg's rules (JFIF and Adobe segments, component ids).
+    orientation: EXIF's, from 1 (upright) to 8; 1 when it is missing or makes no sense.
+    exif: the bytes of a TIFF file. icc: the whole profile, None if a part of it is missing.
+    """
+
+    height: int
+    width: int
+    precision: int
+    process: Process
+    colorspace: Colorspace
+    sampling: tuple[tuple[int, int], ...]
+    orientation: int
+    icc: bytes | None
+    exif: bytes | None
+    xmp: bytes | None
+    comment: bytes | None
+
+    @property
+    def components(self) -> int:
+        return len(self.sampling)
+
+    @property
+    def huffman(self) -> bool:
+        """True for the three processes that every decoder knows: baseline, extended, progressive."""
+        return self.process in ("baseline", "extended", "progressive")
+
+
+def parse(data: bytes) -> JpegHeader:
+    """The header of the JPEG in `data`, read up to its first scan."""
+    frame: bytes | None = None
+    process: Process = "baseline"
+    jfif = False
+    adobe: int | None = None
+    exif = xmp = comment = None
+    icc_parts: list[bytes] = []
+    for marker, begin, end in _segments(data):
+        if marker in _FRAMES:
+            if frame is not None:
+                raise ImageError("broken JPEG: two frame headers")
+            frame, process = data[begin + 4 : end], _FRAMES[marker]
+        elif marker == _APP1:
+            if exif is None and data.startswith(_EXIF, begin + 4, end):
+                exif = data[begin + 10 : end]
+            elif xmp is None and data.startswith(_XMP, begin + 4, end):
+                xmp = data[begin + 4 + len(_XMP) : end]
+        elif marker == _APP2 and data.startswith(_ICC, begin + 4, end):
+            icc_parts.append(data[begin + 4 + len(_ICC) : end])
+        elif marker == _APP0:
+            jfif = jfif or _is_jfif(data, begin, end)
+        elif marker == _APP14 and _is_adobe(data, begin, end):
+            adobe = data[begin + 15]
+        elif marker == _COM and comment is None:
+            comment = data[begin + 4 : end]
+    if frame is None:
+        raise ImageError("broken JPEG: a scan without a frame header")
+    precision, height, width, ids, sampling = _frame(frame)
+    return JpegHeader(
+        height,
+        width,
+        precision,
+        process,
+        _colorspace(ids, jfif, adobe),
+        sampling,
+        orientation_of(exif) if exif is not None else 1,
+        _joined(icc_parts) if icc_parts else None,
+        exif,
+        xmp,
+        comment,
+    )
+
+
+def orientation_of(exif: bytes) -> int:
+    """The orientation in EXIF (the bytes of a TIFF file), from 1 to 8; 1 if there is none or it is odd."""
+    found = _orientation_field(exif)
+    if found is None:
+        return 1
+    order, at = found
+    kind, count = struct.unpack_from(order + "HI", exif, at + 2)
+    if kind not in (_SHORT, _LONG) or count != 1:
+        return 1
+    value: int = struct.unpack_from(order + ("H" if kind == _SHORT else "I"), exif, at + 8)[0]
+    return value if 1 <= value <= 8 else 1
+
+
+def with_orientation_reset(exif: bytes) -> bytes:
+    """`exif`, saying that the image is upright. Its length, and all else in it, stays."""
+    found = _orientation_field(exif)
+    if found is None:
+        return exif
+    order, at = found
+    return exif[: at + 2] + struct.pack(order + "HIHH", _SHORT, 1, 1, 0) + exif[at + 12 :]
+
+
+def strip(data: bytes, keep_metadata: bool = False) -> bytes:
+    """`data` up to the end of its image, its compressed pixels as they are, without its metadata.
+
+    What decoders need stays: a JFIF segment (less its thumbnail) and an Adobe segment. Everything
+    after the end marker goes: further frames (MPO), the video of a motion photo. With `keep_metadata`
+    all metadata stays but MPF, an index of the frames that are gone.
+    """
+    pieces = [data[:2]]
+    position = 2
+    while True:
+        for marker, begin, end in _segments(data, position):
+            if _APP0 <= marker <= 0xEF or marker == _COM:
+                pieces.append(_kept_metadata(data, marker, begin, end, keep_metadata))
+            else:
+                pieces.append(data[begin:end])
+            position = end
+        found = _MARKER_AFTER_SCAN.search(data, position)
+        if found is None:
+            raise ImageError("truncated JPEG: no end marker")
+        pieces.append(data[position : found.start()])
+        position = found.start()
+        if data[position + 1] == _EOI:
+            pieces.append(b"\xff\xd9")
+            return b"".join(pieces)
+
+
+def bare(data: bytes) -> bytes:
+    """`data` without the metadata before its first scan, for decoders that stumble over it.
+
+    Like strip, but whatever follows the first scan's header stays, be it sound or not.
+    """
+    pieces = [data[:2]]
+    position = 2
+    for marker, begin, end in _segments(data):
+        if _APP0 <= marker <= 0xEF or marker == _COM:
+            pieces.append(_kept_metadata(data, marker, begin, end, keep_metadata=False))
+        else:
+            pieces.append(data[begin:end])
+        position = end
+    pieces.append(data[position:])
+    return b"".join(pieces)
+
+
+def with_metadata(
+    data: bytes, exif: bytes | None = None, xmp: bytes | None = None, comment: bytes | None = None
+) -> bytes:
+    """`data`, a JPEG, with these segments put in after its start (and its JFIF segment, if it has one).
+
+    One that does not fit into a segment is left out: more than MAX_EXIF, MAX_XMP, MAX_COMMENT bytes.
+    """
+    at = 2
+    if data[2:4] == b"\xff\xe0":
+        at = 4 + int.from_bytes(data[4:6], "big")
+    pieces = [data[:at]]
+    if exif and len(exif) <= MAX_EXIF:
+        pieces.append(_segment(_APP1, _EXIF + exif))
+    if xmp and len(xmp) <= MAX_XMP:
+        pieces.append(_segment(_APP1, _XMP + xmp))
+    if comment and len(comment) <= MAX_COMMENT:
+        pieces.append(_segment(_COM, comment))
+    pieces.append(data[at:])
+    return b"".join(pieces)
+
+
+def _segments(data: bytes, position: int = 2) -> Iterator[tuple[int, int, int]]:
+    """(marker, begin, end) of each segment from `position`, up to and including the next scan's header
+    or, between scans, up to the end marker. `begin` is that of the marker; its payload is at begin + 4.
+
+    Stray bytes between segments are passed over, as libjpeg does.
+    """
+    if position == 2 and data[:2] != b"\xff\xd8":
+        raise ImageError("not a JPEG: it does not begin with FF D8")
+    size = len(data)
+    first = position == 2
+    while True:
+        # The pattern costs more than these two looks, which are enough for any ordinary file.
+        if position + 4 <= size and data[position] == 0xFF and 0xC0 <= data[position + 1] <= 0xFE:
+            begin = position
+        else:
+            found = _MARKER.search(data, position)
+            if found is None:
+                raise ImageError("truncated JPEG: it ends within its header")
+            begin = found.start()
+        marker = data[begin + 1]
+        if marker in _NO_LENGTH:
+            position = begin + 2
+            continue
+        if marker == _EOI:
+            if first:
+                raise ImageError("broken JPEG: no image data")
+            return
+        if marker == _SOI:
+            raise ImageError("broken JPEG: a second start marker in its header")
+        if begin + 4 > size:
+            raise ImageError("truncated JPEG: it ends within its header")
+        length = data[begin + 2] << 8 | data[begin + 3]
+        position = begin + 2 + length
+        if length < 2:
+            raise ImageError(f"broken JPEG: a segment (FF {marker:02X}) of length {length}")
+        if position > size:
+            raise ImageError(f"truncated JPEG: it ends within a segment (FF {marker:02X})")
+        yield marker, begin, position
+        if marker == _SOS:
+            return
+
+
+def _frame(payload: bytes) -> tuple[int, int, int, bytes, tuple[tuple[int, int], ...]]:
+    """Precision, height, width, component ids and sampling factors from a frame header."""
+    if len(payload) < 9 or len(payload) != 6 + 3 * payload[5]:
+        raise ImageError("broken JPEG: a frame header of the wrong length")
+    precision, height, width = struct.unpack_from(">BHH", payload)
+    if height == 0:
+        raise ImageError("a JPEG whose header does not give its height is not supported")
+    if width == 0:
+        raise ImageError("broken JPEG: its width is 0")
+    sampling = tuple((factors >> 4, factors & 15) for factors in payload[7::3])
+    for horizontal, vertical in sampling:
+        if not (1 <= horizontal <= 4 and 1 <= vertical <= 4):
+            raise ImageError(f"broken JPEG: sampling factors {horizontal}x{vertical}")
+    return precision, height, width, payload[6::3], sampling
+
+
+def _colorspace(ids: bytes, jfif: bool, adobe: int | None) -> Colorspace:
+    """What libjpeg takes the components for (default_decompress_parms in its jdapimin.c)."""
+    if len(ids) == 1:
+        return "gray"
+    if len(ids) == 3:
+        if jfif:
+            return "YCbCr"
+        if adobe is not None:
+            return "RGB" if adobe == 0 else "YCbCr"
+        return "RGB" if ids == b"RGB" else "YCbCr"
+    if len(ids) == 4:
+        return "YCCK" if adobe else "CMYK"
+    return "other"
+
+
+def _is_jfif(data: bytes, begin: int, end: int) -> bool:
+    return end - begin >= 18 and data.startswith(_JFIF, begin + 4, end)
+
+
+def _is_adobe(data: bytes, begin: int, end: int) -> bool:
+    return end - begin >= 16 and data.startswith(_ADOBE, begin + 4, end)
+
+
+def _kept_metadata(data: bytes, marker: int, begin: int, end: int, keep_metadata: bool) -> bytes:
+    """What strip leaves of one APPn or comment segment."""
+    if keep_metadata:
+        is_index = marker == _APP2 and data.startswith(_MPF, begin + 4, end)
+        return b"" if is_index else data[begin:end]
+    if marker == _APP0 and _is_jfif(data, begin, end):
+        return _segment(_APP0, data[begin + 4 : begin + 16] + b"\0\0")
+    if marker == _APP14 and _is_adobe(data, begin, end):
+        return _segment(_APP14, data[begin + 4 : begin + 16])
+    return b""
+
+
+def _segment(marker: int, payload: bytes) -> bytes:
+    return struct.pack(">BBH", 0xFF, marker, 2 + len(payload)) + payload
+
+
+def _joined(parts: list[bytes]) -> bytes | None:
+    """The profile whose numbered parts (number, total, bytes) these are, or None if they do not add up."""
+    parts = sorted(parts, key=lambda part: part[:1])
+    if [part[:2] for part in parts] != [bytes((i, len(parts) & 0xFF)) for i in range(1, len(parts) + 1)]:
+        return None
+    return b"".join(part[2:] for part in parts)
+
+
+def _orientation_field(exif: bytes) -> tuple[str, int] | None:
+    """The byte order, as struct writes it, and the place of the 12-byte orientation field of IFD0."""
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
+    if order is None or len(exif) < 8:
+        return None
+    (at,) = struct.unpack_from(order + "I", exif, 4)
+    if at + 2 > len(exif):
+        return None
+    (count,) = struct.unpack_from(order + "H", exif, at)
+    last = min(at + 2 + 12 * count, len(exif) - 11)
+    tag = struct.pack(order + "H", _ORIENTATION)
+    for field in range(at + 2, last, 12):
+        if exif.startswith(tag, field):
+            return order, field
+    return None

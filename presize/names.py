@@ -1,0 +1,66 @@
+"""Paths in a source -> the names of image files. Pure."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.errors import SourceError
+from presize.options import Format
+
+_SUFFIX: dict[Format, tuple[str, str]] = {
+    "jpeg": (".jpg", r"(?i)\.(jpe?g|jpe|jfif)$"),
+    "png": (".png", r"(?i)\.png$"),
+    "webp": (".webp", r"(?i)\.webp$"),
+    "raw": (".png", r"(?i)\.png$"),  # pixels leave a dataset as PNG
+}
+NAME_MAX_BYTES = 255
+
+
+def file_names(paths: pa.ChunkedArray | pa.Array, format: Format) -> pa.ChunkedArray:
+    """The files for records whose sources are `paths` (large_string, distinct, relative, POSIX): distinct, too.
+
+    A name that already ends like `format` is kept; another gets the format's suffix instead of its
+    own, or after its own where it would meet another file or a folder: ``a.png`` and ``a.gif`` become
+    ``a.png.jpg`` and ``a.gif.jpg``. A name that is nothing but a suffix, such as ``.png``, counts as having none.
+    Raises SourceError for a name that would be longer than file systems allow.
+    """
+    suffix, fits = _SUFFIX[format]
+    paths = pa.chunked_array([paths]) if isinstance(paths, pa.Array) else paths
+    folders = _folders(paths)
+    kept = pc.match_substring_regex(paths, fits)
+    names = pc.if_else(kept, paths, _append(pc.replace_substring_regex(paths, r"([^/])\.[^./]+$", r"\1"), suffix))
+    longer = paths
+    while True:
+        counts = names.value_counts()
+        repeated = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
+        taken = pc.is_in(names, value_set=pa.concat_arrays([repeated, folders]))
+        clashes = pc.and_not(taken, kept)
+        if not pc.any(clashes).as_py():
+            break
+        longer = pc.if_else(clashes, _append(longer, suffix), longer)
+        names = pc.if_else(clashes, longer, names)
+    last_parts = pc.replace_substring_regex(names, "(?s)^.*/", "")
+    too_long = last_parts.filter(pc.greater(pc.binary_length(last_parts), NAME_MAX_BYTES))
+    if len(too_long):
+        name = too_long[0].as_py()
+        raise SourceError(f"the file name {name!r} would be longer than {NAME_MAX_BYTES} bytes; rename the source")
+    return names
+
+
+def _append(names: pa.ChunkedArray, suffix: str) -> pa.ChunkedArray:
+    return pc.binary_join_element_wise(names, *(pa.scalar(text, names.type) for text in (suffix, "")))
+
+
+def _folders(paths: pa.ChunkedArray) -> pa.Array:
+    """Every folder that one of the paths leads through."""
+    found = [pa.array([], paths.type)]
+    while len(paths := paths.filter(pc.match_substring(paths, "/"))):
+        found.append(pc.replace_substring_regex(paths, "/[^/]*$", "").unique())
+        paths = found[-1]
+    return pa.concat_arrays(found)
+
+
+def is_safe(path: str) -> bool:
+    """True when a relative POSIX path stays below the folder it is joined to."""
+    return bool(path) and "\0" not in path and not any(part in ("", ".", "..") for part in path.split("/"))

@@ -1,0 +1,218 @@
+"""What can be asked of a build: choices listed once, and frozen dataclasses that check themselves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from numbers import Real
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+from presize.errors import OptionError
+
+Fit = Literal["shorter", "longer", "stretch", "crop", "pad"]
+Filter = Literal["box", "bilinear", "hamming", "bicubic", "lanczos"]
+ResizeBackend = Literal["cykooz", "pillow"]
+Color = Literal["rgb", "gray", "keep"]
+Format = Literal["jpeg", "png", "webp", "raw"]
+Subsampling = Literal["420", "422", "444"]
+Layout = Literal["lmdb", "folder"]
+OnError = Literal["skip", "fail"]
+Engine = Literal["loky", "sequential"]
+
+MAX_SIDE = 16383
+"""The longest side of a target, in pixels: WebP's format ends there, JPEG's at 65535."""
+
+MAX_PIXELS = 178_956_970
+"""Sources with more pixels than this are refused by default: Pillow's own decompression-bomb limit."""
+
+
+class Size(NamedTuple):
+    """A target size, (height, width) in pixels; ImageOptions takes sides from 1 to MAX_SIDE."""
+
+    height: int
+    width: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``"256"`` is a square, ``"320x240"`` is width x height, as people write it.
+
+        >>> Size.parse("256")
+        Size(height=256, width=256)
+        >>> Size.parse("320x240")
+        Size(height=240, width=320)
+        """
+        match = re.fullmatch(r"(\d{1,9})(?:[xX](\d{1,9}))?", text.strip(), re.ASCII)
+        if not match:
+            raise OptionError(f"size: expected N or WxH in pixels, such as 256 or 320x240, got {text!r}")
+        width = int(match[1])
+        return cls(int(match[2] or width), width)
+
+    def __str__(self) -> str:
+        """The name of its folder when there are several: ``256``, or ``320x240`` (width x height)."""
+        return str(self.height) if self.height == self.width else f"{self.width}x{self.height}"
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """All that decides the stored bytes of one image.
+
+    sizes: one target or several, each made from one decode; stored in this order.
+    fit: how an image meets its target (see presize.resize.target_size).
+    filter: the antialiasing filter; bicubic is torchvision's and Pillow's (a = -0.5).
+    color: "rgb" stores three channels, "gray" one, "keep" whichever the source has.
+    quality: 1 to 100, for jpeg and webp. 90 with 4:2:0 is what FFCV and the timm recipes train from.
+    upscale: enlarge images smaller than the target; otherwise they keep their size.
+    keep_metadata: keep EXIF, XMP and comments, with the orientation reset since the pixels are upright.
+    max_pixels: a source of more pixels is an ImageError, found before it is decoded.
+    """
+
+    sizes: tuple[Size, ...] = (Size(256, 256),)
+    fit: Fit = "shorter"
+    filter: Filter = "bicubic"
+    resize_backend: ResizeBackend = "cykooz"
+    color: Color = "rgb"
+    format: Format = "jpeg"
+    quality: int = 90
+    subsampling: Subsampling = "420"
+    upscale: bool = False
+    keep_metadata: bool = False
+    max_pixels: int = MAX_PIXELS
+
+    def __post_init__(self) -> None:
+        check_type("size", self.sizes, tuple)
+        for size in self.sizes:
+            check_type("size", size, Size)
+            for pixels in size:
+                check_range("size", pixels, 1, MAX_SIDE)
+        if not self.sizes:
+            raise OptionError("size: at least one is needed, such as 256, got none")
+        if len(set(self.sizes)) < len(self.sizes):
+            raise OptionError(f"size: each may be asked for once, got {', '.join(map(str, self.sizes))}")
+        check_choice("fit", self.fit, Fit)
+        check_choice("filter", self.filter, Filter)
+        check_choice("resize_backend", self.resize_backend, ResizeBackend)
+        check_choice("color", self.color, Color)
+        check_choice("format", self.format, Format)
+        check_choice("subsampling", self.subsampling, Subsampling)
+        check_range("quality", self.quality, 1, 100)
+        check_range("max_pixels", self.max_pixels, 1, 2**40)
+        check_type("upscale", self.upscale, bool)
+        check_type("keep_metadata", self.keep_metadata, bool)
+        if self.color == "keep" and self.format == "webp":
+            raise OptionError("color: keep needs a format that has grey images; WebP has none, choose jpeg, png or raw")
+        if self.keep_metadata and self.format == "raw":
+            raise OptionError("keep_metadata: format raw stores pixels alone; choose jpeg, png or webp")
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """All that decides the bytes of a dataset, besides its source.
+
+    shard_samples: samples a shard, at least 1; None chooses by the number of samples (presize.plan).
+    follow_links: take links that lead out of the source, too.
+    """
+
+    image: ImageOptions = field(default_factory=ImageOptions)
+    layout: Layout = "lmdb"
+    shard_samples: int | None = None
+    follow_links: bool = False
+
+    def __post_init__(self) -> None:
+        check_type("image", self.image, ImageOptions)
+        check_choice("to", self.layout, Layout)
+        check_type("follow_links", self.follow_links, bool)
+        if self.shard_samples is not None:
+            check_range("shard_samples", self.shard_samples, 1, 2**31 - 1)
+        if self.layout == "folder" and self.image.format == "raw":
+            raise OptionError("to: format raw has no image files; choose --to lmdb, or jpeg, png or webp")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for manifest.json; sizes as the strings that Size.parse reads."""
+        values = asdict(self)
+        values["image"]["sizes"] = [str(size) for size in self.image.sizes]
+        return values
+
+
+@dataclass(frozen=True)
+class ErrorBudget:
+    """How many rejected images a build bears: a count from 0 up, or a share of all samples from 0 to 1,
+    or any number (None and None)."""
+
+    count: int | None = None
+    share: Fraction | float | None = None
+
+    def __post_init__(self) -> None:
+        if self.count is not None:
+            check_range("max_errors", self.count, 0, 2**63 - 1)
+        if self.share is not None and not (isinstance(self.share, Real) and 0 <= self.share <= 1):
+            raise OptionError(f"max_errors: expected a share from 0 to 1, got {self.share!r}")
+        if self.count is not None and self.share is not None:
+            raise OptionError(f"max_errors: expected a count or a share, got both {self.count} and {self.share}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``"100"`` is a count from 0 up, ``"0.5%"`` a share from 0 to 100 percent.
+
+        >>> ErrorBudget.parse("0.5%").allows(1, of=200)
+        True
+        """
+        match = re.fullmatch(r"(\d{1,18})|(\d{1,3}(?:\.\d{1,9})?)%", text.strip(), re.ASCII)
+        if not match or (match[2] and Fraction(match[2]) > 100):
+            raise OptionError(f"max_errors: expected a count or a percentage, such as 100 or 0.5%, got {text!r}")
+        return cls(count=int(match[1])) if match[1] else cls(share=Fraction(match[2]) / 100)
+
+    def __str__(self) -> str:
+        """As parse() reads it, or ``unlimited``."""
+        if self.share is not None:
+            return f"{float(self.share * 100):.9f}".rstrip("0").rstrip(".") + "%"
+        return "unlimited" if self.count is None else str(self.count)
+
+    def allows(self, rejected: int, of: int) -> bool:
+        """True when `rejected` of `of` samples are within the budget."""
+        if self.count is not None:
+            return rejected <= self.count
+        return self.share is None or rejected <= self.share * of
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a build is carried out. None of it changes a byte of the result.
+
+    jobs: processes, at least 1; None uses every core this process may use.
+    on_error: "skip" records images that cannot be stored and goes on; "fail" stops at the first.
+    overwrite: replace a dataset that was made from another source or with other options.
+    """
+
+    jobs: int | None = None
+    engine: Engine = "loky"
+    on_error: OnError = "skip"
+    max_errors: ErrorBudget = ErrorBudget()
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("backend", self.engine, Engine)
+        check_choice("on_error", self.on_error, OnError)
+        check_type("max_errors", self.max_errors, ErrorBudget)
+        check_type("overwrite", self.overwrite, bool)
+        if self.jobs is not None:
+            check_range("jobs", self.jobs, 1, 4096)
+
+
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Raise OptionError unless `value` is one of the Literal `choices`."""
+    allowed = get_args(choices)
+    if value not in allowed:
+        raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+
+
+def check_range(name: str, value: object, low: int, high: int) -> None:
+    """Raise OptionError unless `value` is a whole number from `low` to `high`, both included."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise OptionError(f"{name}: expected a whole number from {low} to {high}, got {value!r}")
+
+
+def check_type(name: str, value: object, kind: type) -> None:
+    """Raise OptionError unless `value` is a `kind`."""
+    if not isinstance(value, kind):
+        raise OptionError(f"{name}: expected {kind.__name__}, got {value!r}")

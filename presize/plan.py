@@ -1,0 +1,144 @@
+"""Samples and options -> the shards to write, and the digest that says what they are. Pure.
+
+The plan depends on nothing else: not on the number of cores, not on the clock, not on the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from presize.manifest import ARROW_OPTIONS
+from presize.options import BuildOptions
+from presize.sources import Source
+
+_MOST_SHARDS = 512
+_MOST_SAMPLES_A_SHARD = 32768
+
+
+def shard_count(samples: int, shard_samples: int | None = None) -> int:
+    """How many shards hold `samples` (1 or more), at most `shard_samples` each when that is given.
+
+    By itself: the square root, up to 512, and never more than 32,768 samples a shard. That makes 32
+    shards of a thousand images, enough for every core and for an even finish, 512 of ten million,
+    half of what a process may have open by default (1024 files), and 3,052 of a hundred million. The number of
+    cores has no say: the same images make the same shards everywhere.
+    """
+    if shard_samples is not None:
+        return -(-samples // shard_samples)
+    return max(min(math.isqrt(samples - 1) + 1, _MOST_SHARDS), -(-samples // _MOST_SAMPLES_A_SHARD))
+
+
+def deal(samples: int, shards: int) -> tuple[npt.NDArray[np.int64], ...]:
+    """The samples of each shard, ascending: each shard is a fair sample of the whole, and all are of
+    the same length give or take one. Order is by a fixed mixing of the sample numbers (SplitMix64,
+    Steele, Lea and Flood 2014), which no library version can change.
+    """
+    order = np.argsort(mix(np.arange(samples, dtype=np.uint64)), kind="stable")
+    bounds = [samples * shard // shards for shard in range(shards + 1)]
+    return tuple(np.sort(order[low:high]) for low, high in pairwise(bounds))
+
+
+def mix(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64's output function: a bijection of 64-bit numbers that leaves no pattern."""
+    z = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a build will write.
+
+    identity: what decides every byte of the result, as plain JSON values.
+    shards: for each shard its samples, as ascending rows of Source.table.
+    """
+
+    source: Source
+    options: BuildOptions
+    identity: dict[str, Any]
+    shards: tuple[npt.NDArray[np.int64], ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the identity, in hexadecimal: a shard made under the same digest can be kept."""
+        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
+
+
+def make_plan(source: Source, options: BuildOptions, versions: dict[str, str], page_size: int) -> Plan:
+    """`versions` are those of the codecs; `page_size` is the operating system's, in bytes."""
+    samples = len(source.table)
+    classes = json.dumps(source.classes).encode()
+    identity = {
+        "options": options.to_json(),
+        "versions": versions,
+        "page_size": page_size,
+        "source": {"files": samples, "sha256": _table_digest(source.table)},
+        "classes": hashlib.sha256(classes).hexdigest(),
+    }
+    return Plan(source, options, identity, deal(samples, shard_count(samples, options.shard_samples)))
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What differs between two identities, in words: ``["quality was 90, is 80"]``."""
+    found = []
+    for name, value in _flat(new).items():
+        was = _flat(old).get(name)
+        if was != value and name != "source.files":
+            if name == "source.sha256":
+                found.append(
+                    f"the source has changed ({old['source']['files']} files then, {new['source']['files']} now)"
+                )
+            elif name == "classes":
+                found.append("the class list has changed")
+            else:
+                found.append(f"{name.rpartition('.')[2]} was {_words(was)}, is {_words(value)}")
+    return found
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _words(value: object) -> str:
+    return " and ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+class _HashSink:
+    """A file for Arrow to write to, which keeps just the hash."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.hash = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.hash.update(data)
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _table_digest(table: pa.Table) -> str:
+    """Of the values, however they are cut into chunks."""
+    sink = _HashSink()
+    combined = table.combine_chunks().replace_schema_metadata(None)
+    with pa.PythonFile(sink, "w") as file, pa.ipc.new_stream(file, combined.schema, options=ARROW_OPTIONS) as stream:
+        stream.write_table(combined)
+    return sink.hash.hexdigest()

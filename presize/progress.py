@@ -1,0 +1,62 @@
+"""How far a long command has come: a bar on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self, TextIO
+
+from tqdm import tqdm
+
+_LINE_EVERY_S = 10.0
+
+
+class Progress:
+    """Counts images on `stream`, with their rate, the time left, and a note. Silent until begin().
+
+    A context manager, for one thread.
+    """
+
+    def __init__(self, stream: TextIO, what: str) -> None:
+        self._stream = stream
+        self._what = what
+        self._bar: tqdm | None = None
+        self._total = self._done = 0
+        self._start = self._last_line = 0.0
+
+    def begin(self, total: int) -> None:
+        """There are `total` images to come."""
+        self._total = total
+        self._start = self._last_line = time.monotonic()
+        if self._stream.isatty():
+            self._bar = tqdm(
+                total=total,
+                file=self._stream,
+                desc=self._what,
+                unit="img",
+                dynamic_ncols=True,
+                smoothing=0.05,
+            )
+
+    def add(self, images: int, note: str = "") -> None:
+        """`images` more are done; `note` is shown with them."""
+        self._done += images
+        if self._bar is not None:
+            self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(images)
+        elif self._done and time.monotonic() - self._last_line >= _LINE_EVERY_S:
+            self._last_line = time.monotonic()
+            rate = self._done / (self._last_line - self._start)
+            left_s = (self._total - self._done) / rate
+            line = f"{self._what}: {self._done:,} of {self._total:,} images, {rate:,.0f}/s, {left_s:,.0f} s left"
+            self._stream.write(f"{line}, {note}\n" if note else f"{line}\n")
+            self._stream.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()

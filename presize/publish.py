@@ -1,0 +1,195 @@
+"""Finished shards -> a dataset: its index, rejects and manifest put in place, what they replace removed."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize import folder, shard
+from presize.errors import BuildError, PresizeWarning
+from presize.files import sync_folder, write_atomically, writing
+from presize.manifest import (
+    INDEX_COLUMNS,
+    MANIFEST,
+    DataFile,
+    Manifest,
+    generation_name,
+    index_columns,
+    is_data_file,
+    publish_manifest,
+    write_index,
+)
+from presize.names import is_safe
+from presize.plan import Plan
+from presize.rejects import NOT_AN_IMAGE, Reject, to_jsonl
+from presize.state import Place, State
+from presize.task import Sidecar
+
+
+def publish(
+    plan: Plan, state: State, sidecars: Sequence[Sidecar], place: Place, files: pa.ChunkedArray | None
+) -> list[Manifest]:
+    """Publish the dataset of each size in its root, and return the manifests.
+
+    `sidecars` are those of all shards, by number. `files` are the files of a folder dataset, one a row
+    of the source table. Interrupted at any point, it can be called again with the same arguments.
+    Raises BuildError when not one image could be stored.
+    """
+    order = np.concatenate([sidecar.columns["sample"] for sidecar in sidecars]).argsort()
+    if not len(order):
+        raise BuildError(
+            f"none of the {len(plan.source.table)} files of {plan.source.root} could be stored{_why(sidecars)}"
+        )
+    merged = {
+        name: np.concatenate([sidecar.columns[name] for sidecar in sidecars])[order] for name in sidecars[0].columns
+    }
+    lengths = [len(sidecar.columns["sample"]) for sidecar in sidecars]
+    merged["shard"] = np.repeat(np.arange(len(sidecars)), lengths)[order]
+    merged["row"] = np.concatenate([np.arange(length) for length in lengths])[order]
+    rejects = _rejects(plan, sidecars)
+    indexes = [_index(plan, merged, k, files) for k in range(len(place.roots))]
+    manifests = [
+        _write_data(plan, state, sidecars, k, root, index, rejects)
+        for k, (root, index) in enumerate(zip(place.roots, indexes, strict=True))
+    ]
+    if files is not None and not state.publishing:  # the indexes are there by now, to tell which files are ours
+        state = replace(state, publishing=True)
+        state.write(place.out)
+    for root, index, manifest in zip(place.roots, indexes, manifests, strict=True):
+        if files is None:
+            sync_folder(root / "shards")
+        else:
+            _name_files(root, index, merged["sample"])
+        publish_manifest(root, manifest)
+        remove_replaced(root, state, index)
+        remove_unpublished(root, manifest)
+        if plan.options.layout == "folder" and plan.source.by_folder:
+            _keep_empty_classes(root, plan.source.classes or ())
+    return manifests
+
+
+def _why(sidecars: Sequence[Sidecar]) -> str:
+    reasons = [reason for sidecar in sidecars for _, _, reason in sidecar.rejects]
+    return f"; the first: {reasons[0]}" if reasons else ""
+
+
+def _index(plan: Plan, merged: dict[str, npt.NDArray[np.int64]], size: int, files: pa.ChunkedArray | None) -> pa.Table:
+    stored = plan.source.table.take(pa.array(merged["sample"]))
+    values = merged | {name: merged[f"{name}_{size}"] for name in ("height", "width", "nbytes", "crc32")}
+    if files is not None:
+        stored = stored.append_column("file", files.take(pa.array(merged["sample"])))
+    columns = {
+        name: stored.column(name) if name in stored.column_names else pa.array(values[name], kind)
+        for name, kind in index_columns(plan.options.layout).items()
+    }
+    labels = [name for name in stored.column_names if name not in INDEX_COLUMNS]
+    return pa.table(columns | {name: stored.column(name) for name in labels})
+
+
+def _rejects(plan: Plan, sidecars: Sequence[Sidecar]) -> list[Reject]:
+    rejected = [reject for sidecar in sidecars for reject in sidecar.rejects]
+    paths = plan.source.table.column("path").take(pa.array([sample for sample, _, _ in rejected], pa.int64()))
+    found = [Reject(path, error, reason) for path, (_, error, reason) in zip(paths.to_pylist(), rejected, strict=True)]
+    return [*plan.source.rejects, *found]
+
+
+def _write_data(
+    plan: Plan,
+    state: State,
+    sidecars: Sequence[Sidecar],
+    size: int,
+    root: Path,
+    index: pa.Table,
+    rejects: list[Reject],
+) -> Manifest:
+    rejects_name = generation_name("rejects.jsonl", state.generation)
+    write_atomically(root / rejects_name, to_jsonl(rejects))
+    lmdb = plan.options.layout == "lmdb"
+    shards = [
+        DataFile(shard_name(sidecar.number, state.generation), *sidecar.shards[size], len(sidecar.columns["sample"]))
+        for sidecar in sidecars
+        if lmdb
+    ]
+    skipped = sum(reject.error == NOT_AN_IMAGE for reject in rejects)
+    return Manifest(
+        layout=plan.options.layout,
+        identity=plan.identity,
+        digest=plan.digest,
+        generation=state.generation,
+        size=str(plan.options.image.sizes[size]),
+        classes=plan.source.classes,
+        samples=len(index),
+        bytes=pc.sum(index.column("nbytes")).as_py(),
+        left_out={
+            "rejected": len(rejects) - skipped,
+            "skipped": skipped,
+            "hidden": plan.source.hidden,
+            "outside": plan.source.outside,
+        },
+        engine=shard.ENGINE if lmdb else None,
+        index=write_index(root, generation_name("index.arrow", state.generation), index),
+        rejects=DataFile.of(root, rejects_name, len(rejects)),
+        shards=tuple(shards),
+    )
+
+
+def shard_name(number: int, generation: int) -> str:
+    return generation_name(f"shards/{number:05d}.lmdb", generation)
+
+
+def _name_files(root: Path, index: pa.Table, samples: npt.NDArray[np.int64]) -> None:
+    """Give staged files their names. A folder cannot change in one step, so first it stops being a dataset."""
+    (root / MANIFEST).unlink(missing_ok=True)
+    for file, sample in zip(index.column("file").to_pylist(), samples.tolist(), strict=True):
+        folder.unstage(root, file, sample)
+    os.sync()  # one for all folders: the manifest must not outlive the names
+
+
+def _keep_empty_classes(root: Path, classes: tuple[str, ...]) -> None:
+    """A folder for each class, so that ImageFolder numbers those of `root` as those of its source."""
+    for name in classes:
+        with writing(root / name):
+            (root / name).mkdir(exist_ok=True)
+
+
+def remove_replaced(root: Path, state: State, index: pa.Table | None = None) -> None:
+    """Remove the images of the folder datasets that `state` replaces, but those that `index` names, too,
+    and their classes where these are empty now."""
+    keep = set(index.column("file").to_pylist()) if index is not None and "file" in index.column_names else set()
+    for name in filter(is_data_file, state.replaces):
+        if not (root / name).is_file():
+            continue
+        try:
+            with (root / name).open("rb") as file, pa.ipc.open_file(file) as old:
+                gone = set(old.read_all().column("file").to_pylist()) - keep
+        except (OSError, KeyError, pa.ArrowInvalid):
+            message = f"{root / name} is damaged: it cannot tell which images it replaces, and they are left"
+            warnings.warn(message, PresizeWarning, stacklevel=2)
+            continue
+        folder.remove_files(root, filter(is_safe, gone))
+    for name in filter(is_safe, state.replaced_classes):
+        if (root / name).is_dir() and not os.listdir(root / name):
+            (root / name).rmdir()
+
+
+def remove_unpublished(root: Path, manifest: Manifest | None, keep: Sequence[str] = ()) -> None:
+    """Remove the data files in `root` that neither `manifest` nor `keep` names, and what is staged there."""
+    named = {file.file for file in manifest.files()} if manifest else set()
+    names = [path.relative_to(root).as_posix() for path in [*root.glob("*"), *root.glob("shards/*")]]
+    gone = [name for name in names if is_data_file(name) and name not in named and name not in keep]
+    for name in gone:
+        (root / name).unlink()
+    is_folder = manifest is not None and manifest.layout == "folder"
+    shards = root / "shards"  # in a folder dataset this may be a class, and an empty one
+    if (not is_folder or any(name.startswith("shards/") for name in gone)) and shards.is_dir():
+        if not os.listdir(shards):
+            shards.rmdir()
+    folder.remove_staged(root)

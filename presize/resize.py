@@ -1,0 +1,162 @@
+"""Where an image lands for each --fit, and the back-ends that resample it. Pure.
+
+All back-ends antialias: the filter's support grows with the reduction, as in Pillow and in
+torchvision's ``antialias=True``. "bicubic" is the cubic convolution with a = -0.5 (Catmull-Rom).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import cykooz_resizer
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from presize.options import Filter, Fit, ResizeBackend, Size
+
+Pixels = npt.NDArray[np.uint8]
+
+
+class Box(NamedTuple):
+    """A part of an image, in pixels from its top left corner; fractions are parts of a pixel."""
+
+    top: float
+    left: float
+    height: float
+    width: float
+
+
+class Target(NamedTuple):
+    """How one image meets one target size.
+
+    box: the part of the source that is used.
+    size: what the box is resampled to.
+    canvas: what the result is centred on, black around it; None when nothing is added.
+    """
+
+    box: Box
+    size: Size
+    canvas: Size | None = None
+
+    @property
+    def is_whole_image(self) -> bool:
+        """True when every source pixel is kept as it is and none is added."""
+        return self.canvas is None and self.box == (0, 0, *self.size)
+
+    @property
+    def reduction(self) -> float:
+        """Source pixels for each stored pixel, along the axis that is reduced least."""
+        return min(self.box.height / self.size.height, self.box.width / self.size.width)
+
+
+def target(source: Size, wanted: Size, fit: Fit, upscale: bool) -> Target:
+    """How an upright image of `source` pixels meets `wanted`.
+
+    shorter: the image covers `wanted` and keeps its shape; for N that makes its shorter side N and its
+        longer side ``int(N * long / short)``, as torchvision's Resize computes it.
+    longer: the image lies inside `wanted` and keeps its shape.
+    stretch: exactly `wanted`, whatever the shape.
+    crop: exactly `wanted`, covered, the surplus cut off evenly at both ends.
+    pad: exactly `wanted`, inside, black bars around it.
+
+    Without `upscale` no axis grows: shorter, longer and pad then use the image as it is, stretch
+    shrinks just the axes that are too long, and crop cuts what is there to cut. So crop and stretch
+    give less than `wanted` for a small image; pad always gives exactly `wanted`.
+    """
+    height, width = source
+    whole = Box(0, 0, height, width)
+    if fit == "stretch":
+        shrunk = Size(min(wanted.height, height), min(wanted.width, width))
+        return Target(whole, wanted if upscale else shrunk)
+    if fit == "crop":
+        return _crop(source, wanted, upscale)
+    # Compared across, not divided: no rounding decides which side meets its target.
+    height_meets = wanted.height * width >= wanted.width * height
+    if fit != "shorter":
+        height_meets = wanted.height * width <= wanted.width * height
+    if height_meets:
+        size = Size(wanted.height, max(1, wanted.height * width // height))
+    else:
+        size = Size(max(1, wanted.width * height // width), wanted.width)
+    grows = size.height >= height if height_meets else size.width >= width
+    if grows and not upscale:
+        size = source
+    return Target(whole, size, wanted if fit == "pad" and size != wanted else None)
+
+
+def _crop(source: Size, wanted: Size, upscale: bool) -> Target:
+    height, width = source
+    if not upscale and (wanted.height >= height or wanted.width >= width):
+        size = Size(min(wanted.height, height), min(wanted.width, width))
+        return Target(Box((height - size.height) // 2, (width - size.width) // 2, *size), size)
+    if wanted.height * width >= wanted.width * height:
+        used = wanted.width * height / wanted.height
+        return Target(Box(0, (width - used) / 2, height, used), wanted)
+    used = wanted.height * width / wanted.width
+    return Target(Box((height - used) / 2, 0, used, width), wanted)
+
+
+def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBackend) -> Pixels:
+    """`pixels` (height, width, 3) or (height, width), uint8, C-contiguous, as `target` says.
+
+    Returns an array of the same rank, C-contiguous; `pixels` itself when nothing is to be done.
+    Thread-safe: each thread has its own scratch memory.
+    """
+    box, size, canvas = target
+    if box[2:] == size:  # nothing to resample, at most to cut
+        top, left = int(box.top), int(box.left)
+        pixels = pixels[top : top + size.height, left : left + size.width]
+    else:
+        height, width = pixels.shape[:2]  # a box may end past them, by a rounding
+        inside = Box(box.top, box.left, min(box.height, height - box.top), min(box.width, width - box.left))
+        pixels = BACKENDS[backend](pixels, inside, size, filter)
+    if canvas is None:
+        return np.ascontiguousarray(pixels)
+    padded = np.zeros((*canvas, *pixels.shape[2:]), np.uint8)
+    top, left = (canvas.height - size.height) // 2, (canvas.width - size.width) // 2
+    padded[top : top + size.height, left : left + size.width] = pixels
+    return padded
+
+
+def _cykooz(pixels: Pixels, box: Box, size: Size, filter: Filter) -> Pixels:
+    if filter == "hamming":  # the one filter it does not have
+        return _pillow(pixels, box, size, filter)
+    height, width = pixels.shape[:2]
+    kind = cykooz_resizer.PixelType.U8x3 if pixels.ndim == 3 else cykooz_resizer.PixelType.U8
+    source = cykooz_resizer.ImageData(width, height, kind, pixels.tobytes())
+    result = cykooz_resizer.ImageData(size.width, size.height, kind)
+    options = _cykooz_options(filter)
+    if box != (0, 0, height, width):
+        options = options.copy()
+        options.crop_box = cykooz_resizer.CropBox(box.left, box.top, box.width, box.height)
+    if not hasattr(_scratch, "resizer"):
+        _scratch.resizer = cykooz_resizer.Resizer()
+    _scratch.resizer.resize(source, result, options)
+    return np.frombuffer(result.get_buffer(), np.uint8).reshape(*size, *pixels.shape[2:])
+
+
+_scratch = threading.local()
+
+
+@functools.cache
+def _cykooz_options(filter: Filter) -> Any:
+    kernel = {"box": "box", "bilinear": "bilinear", "bicubic": "catmull_rom", "lanczos": "lanczos3"}[filter]
+    algorithm = cykooz_resizer.ResizeAlg.convolution(cykooz_resizer.FilterType[kernel])
+    return cykooz_resizer.ResizeOptions(algorithm, use_alpha=False)
+
+
+def _pillow(pixels: Pixels, box: Box, size: Size, filter: Filter) -> Pixels:
+    corners = (box.left, box.top, box.left + box.width, box.top + box.height)
+    image = Image.fromarray(pixels).resize((size.width, size.height), Image.Resampling[filter.upper()], corners)
+    return np.asarray(image)
+
+
+BACKENDS: dict[ResizeBackend, Callable[[Pixels, Box, Size, Filter], Pixels]] = {
+    "cykooz": _cykooz,
+    "pillow": _pillow,
+}
+"""Each takes pixels, the box of them to use, the (height, width) to make of it, and the filter."""

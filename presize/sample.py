@@ -1,0 +1,302 @@
+"""A raw folder of photo-like images, to try everything without a data set.
+
+A picture is painted back to front, as the dead-leaves model of natural scenes has it: leaves of all sizes
+out of focus, the subject that tells its class, leaves in focus; then texture with a 1/f spectrum, shading
+and sensor noise. Sizes, bytes a pixel and spectra are tuned to 1,000 photographs of ImageNet.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from presize.errors import OptionError, SourceError
+from presize.options import check_range
+
+HUES = (
+    "red",
+    "orange",
+    "yellow",
+    "lime",
+    "green",
+    "jade",
+    "cyan",
+    "azure",
+    "blue",
+    "violet",
+    "magenta",
+    "rose",
+)
+"""Names of the hues, in twelve equal steps around the colour circle."""
+
+SUBJECTS = {
+    "disc": (32, 1.0),
+    "star": (10, 0.45),
+    "square": (4, 1.0),
+    "triangle": (3, 1.0),
+    "burst": (20, 0.6),
+}
+"""Shapes that tell a class: corners on a circle, and how much nearer every second one is to its centre."""
+
+FIELD_SIDE = 1024
+"""Height and width of the noise fields that texture is cut from. They repeat without a seam."""
+
+ORIENTATION = 0x0112
+"""The EXIF tag that says how a stored picture is to be turned."""
+
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+"""How an upright picture is turned to be stored under each EXIF orientation, which its readers undo."""
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """All that decides the bytes of a sample folder, for given versions of numpy, OpenCV and Pillow.
+
+    images: files to write, the broken ones included.
+    classes: folders they are spread over evenly, at most one an image.
+    long_side: longer side of a typical picture in pixels; a few are far smaller or larger.
+    rotated: share of the readable files, 0 to 1, that are stored turned, with an EXIF orientation of 2 to 8.
+    broken: files that cannot be read in full: cut short, empty, an HTML page, random bytes, in turn.
+    """
+
+    images: int = 200
+    classes: int = 4
+    long_side: int = 500
+    rotated: float = 0.05
+    broken: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_range("images", self.images, 1, 10_000_000)
+        check_range("classes", self.classes, 1, min(self.images, 10_000))
+        check_range("long_side", self.long_side, 16, 4096)
+        check_range("broken", self.broken, 0, self.images)
+        check_range("seed", self.seed, 0, 2**63 - 1)
+        if not isinstance(self.rotated, int | float) or not 0 <= self.rotated <= 1:
+            raise OptionError(f"rotated: expected a share from 0 to 1, got {self.rotated!r}")
+
+    def label(self, index: int) -> int:
+        """The class of file `index`, from 0 to classes - 1."""
+        return index * self.classes // self.images
+
+
+def make_samples(
+    folder: Path, options: SampleOptions = SampleOptions(), on_image: Callable[[], None] | None = None
+) -> int:
+    """Write a sample folder and return its number of files; `on_image` is called after each.
+
+    The folder is made if need be. Raises SourceError if it holds anything or cannot be written.
+    """
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise SourceError(f"{folder} is not empty; choose a new folder for the samples, or empty this one first")
+        for label in range(options.classes):
+            (folder / class_name(label, options.classes)).mkdir(parents=True)
+        for index in range(options.images):
+            path, content = sample_file(options, index)
+            (folder / path).write_bytes(content)
+            if on_image:
+                on_image()
+    except OSError as error:
+        raise SourceError(f"cannot write {error.filename or folder}: {error.strerror}") from None
+    return options.images
+
+
+def class_name(label: int, classes: int) -> str:
+    """The folder of a class: its number, so that they sort, and what is seen in it.
+
+    >>> class_name(7, classes=12)
+    '07-blue-square'
+    """
+    return f"{label:0{len(str(classes - 1))}}-{HUES[round(12 * _hue(label)) % 12]}-{_subject(label)}"
+
+
+def sample_file(options: SampleOptions, index: int) -> tuple[str, bytes]:
+    """The path inside the folder, and the content, of file `index`, from 0 to images - 1. Pure."""
+    name = class_name(options.label(index), options.classes)
+    path = f"{name}/{index:0{max(4, len(str(options.images - 1)))}}"
+    rng = np.random.default_rng((options.seed, index, 1))
+    broken = index * options.broken // options.images
+    if (index + 1) * options.broken // options.images > broken:
+        return f"{path}.jpg", broken_bytes(picture(options, index), broken, rng)
+    suffix, content = encoded(picture(options, index), rng.random() < options.rotated, rng)
+    return path + suffix, content
+
+
+def encoded(pixels: NDArray[np.uint8], rotated: bool, rng: np.random.Generator) -> tuple[str, bytes]:
+    """The suffix and the bytes of a file that shows uint8 (height, width, 3). Rotated ones are JPEG."""
+    image, stream, draw = Image.fromarray(pixels), io.BytesIO(), rng.random(4).tolist()
+    if draw[0] < 0.02 and not rotated:
+        if draw[1] < 0.5:
+            image.putalpha(Image.linear_gradient("L").resize(image.size))
+        image.save(stream, "PNG", compress_level=1)
+        return ".png", stream.getvalue()
+    if draw[0] < 0.04 and not rotated:
+        image.save(stream, "WEBP", quality=85, method=0)
+        return ".webp", stream.getvalue()
+    exif = Image.Exif()
+    if rotated:
+        exif[ORIENTATION] = int(rng.integers(2, 9))
+        image = image.transpose(TURNS[exif[ORIENTATION]])
+    if draw[3] < 0.03:
+        image = image.convert("L")
+    image.save(
+        stream,
+        "JPEG",
+        quality=max(60, 97 - int(rng.exponential(4))),
+        subsampling="4:4:4" if draw[1] < 0.2 else "4:2:0",
+        progressive=draw[2] < 0.05,
+        exif=exif if rotated else b"",
+    )
+    return ".jpg", stream.getvalue()
+
+
+def broken_bytes(pixels: NDArray[np.uint8], turn: int, rng: np.random.Generator) -> bytes:
+    """What stands in place of an image: by `turn` modulo 4, half of it, nothing, HTML, random bytes."""
+    if turn % 4 == 0:
+        Image.fromarray(pixels).save(stream := io.BytesIO(), "JPEG", quality=90)
+        return stream.getvalue()[: stream.tell() // 2]
+    return (b"", b"<!DOCTYPE html>\n<title>404 Not Found</title>\n", rng.bytes(20_000))[turn % 4 - 1]
+
+
+def picture(options: SampleOptions, index: int) -> NDArray[np.uint8]:
+    """The upright pixels of file `index`: uint8 (height, width, 3), RGB."""
+    rng = np.random.default_rng((options.seed, index, 0))
+    height, width = picture_size(options.long_side, rng)
+    light = Light(rng.uniform(70, 160), rng.uniform(30, 75), rng.normal(0.2, 0.9))
+    softness = max(1, min(height, width) / 500)
+    # What is out of focus has no detail: a quarter of the size holds it.
+    sky, ground = light.colours(2, rng)
+    canvas: NDArray[Any] = np.full((-(-height // 4), -(-width // 4), 4), sky, np.uint8)
+    canvas[int(len(canvas) * rng.uniform(0.2, 0.9)) :] = ground
+    _paint_leaves(canvas, rng, 30, 0.06, light)
+    canvas = cv2.GaussianBlur(canvas, (0, 0), rng.uniform(0.4, 3) * softness)
+    canvas = cv2.resize(canvas, (width, height), interpolation=cv2.INTER_LINEAR)
+    for _ in range(rng.integers(1, 4)):
+        _paint_subject(canvas, rng, options.label(index))
+    _paint_leaves(canvas, rng, int(np.exp(rng.uniform(2.5, 7))), 0.008, light)
+    canvas = cv2.GaussianBlur(canvas, (0, 0), rng.uniform(0.3, 0.85) * softness)
+
+    def noise(alpha: float, strength: float) -> NDArray[np.float32]:
+        return _noise(options.seed, alpha, (height, width), rng) * np.float32(strength)
+
+    scene = canvas[..., :3].astype(np.float32)
+    texture = noise(rng.choice((0.6, 0.8, 1.0, 1.3)), np.exp(rng.uniform(1.5, 4.5)) / 128)
+    scene[..., 0] += canvas[..., 3] * texture
+    scene[..., 0] += noise(2.0, rng.uniform(5, 25)) + noise(0.0, np.exp(rng.uniform(-1.5, 2.2)))
+    scene[..., 1] += noise(1.2, 4)
+    scene[..., 2] += noise(1.2, 6)
+    return np.asarray(cv2.cvtColor(np.clip(scene, 0, 255).astype(np.uint8), cv2.COLOR_YCrCb2RGB), np.uint8)
+
+
+def picture_size(long_side: int, rng: np.random.Generator) -> tuple[int, int]:
+    """A (height, width) as ImageNet has them: mostly 4:3 or 3:2 at `long_side`, some odd, small or large."""
+    kind = rng.random()
+    aspect = rng.choice((4 / 3, 4 / 3, 3 / 2)) if kind < 0.65 else rng.uniform(1, 1.7)
+    usual, odd, small, large = 1, np.exp(rng.normal(0, 0.2)), rng.uniform(0.15, 0.5), rng.uniform(1.4, 2.2)
+    scale = usual if kind < 0.65 else odd if kind < 0.92 else small if kind < 0.97 else large
+    long = max(8, round(long_side * scale))
+    short = max(8, int(long / aspect))
+    return (long, short) if rng.random() < 0.25 else (short, long)
+
+
+class Light(NamedTuple):
+    """The light of one picture: mean and spread of its luminance, 0 to 255, and how warm it is, about 0."""
+
+    exposure: float
+    contrast: float
+    warmth: float
+
+    def colours(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Colours (count, 4), each 0 to 255: luminance, Cr, Cb, and how strong the texture is."""
+        # Natural colours differ most in lightness, then from orange to blue, least from green to magenta.
+        luminance = rng.normal(self.exposure, self.contrast, (count, 1))
+        warmth, magenta = rng.normal((self.warmth, 0), (0.9, 0.4), (count, 2)).T
+        tints = 128 + np.outer(warmth, (7, -11)) + np.outer(magenta, (8, 8))
+        colours = np.hstack((luminance, tints, 255 * rng.random((count, 1)) ** 2))
+        return colours.clip(0, 255)
+
+
+def _paint_leaves(canvas: NDArray[Any], rng: np.random.Generator, count: int, smallest: float, light: Light) -> None:
+    """Paint blobs whose radii run from `smallest` to 0.4 of the shorter side, few of them large."""
+    height, width = canvas.shape[:2]
+    # Radii of density 1 / radius**3: a scene then looks alike at every scale, as natural ones do.
+    radii = min(height, width) / np.sqrt(rng.uniform(0.4**-2, smallest**-2, (count, 1)))
+    angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
+    for waves in (2, 3, 5):
+        depth, phase = rng.normal(0, 0.35 / waves, (count, 1)), rng.uniform(0, 2 * np.pi, (count, 1))
+        radii = radii * (1 + depth * np.cos(waves * angles + phase))
+    outlines = _outline(radii, rng.uniform(0.15, 1, (count, 1)), rng.uniform(0, np.pi, (count, 1)))
+    outlines += rng.random((count, 1, 2)) * (width, height)
+    for outline, colour in zip(outlines, light.colours(count, rng).tolist(), strict=True):
+        _fill(canvas, outline, colour)
+
+
+def _paint_subject(canvas: NDArray[Any], rng: np.random.Generator, label: int) -> None:
+    """Paint the shape of a class in its hue, of any size, direction and lightness, near the middle."""
+    height, width = canvas.shape[:2]
+    corners, inner = SUBJECTS[_subject(label)]
+    radii = np.where(np.arange(corners) % 2, inner, 1.0) * min(height, width) * rng.uniform(0.15, 0.4)
+    outline = _outline(radii, rng.uniform(0.7, 1), rng.uniform(0, 2 * np.pi))
+    hue = (_hue(label) + rng.normal(0, 0.015)) % 1 * 360
+    hsv = np.array([[[hue, rng.uniform(0.3, 0.7), rng.uniform(0.35, 0.9)]]], np.float32)
+    tone = 255 * cv2.cvtColor(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB), cv2.COLOR_RGB2YCrCb)[0, 0]
+    _fill(canvas, outline + rng.uniform(0.2, 0.8, 2) * (width, height), [*tone.tolist(), rng.uniform(60, 200)])
+
+
+def _hue(label: int) -> float:
+    """The hue of a class, 0 to 1 around the colour circle. Golden-ratio steps keep any number apart."""
+    return label * 0.381966 % 1
+
+
+def _subject(label: int) -> str:
+    return list(SUBJECTS)[label % len(SUBJECTS)]
+
+
+def _outline(radii: NDArray[Any], squeeze: Any, turn: Any) -> NDArray[np.float64]:
+    """Corners (..., corners, 2), x and y, `radii` from the origin, squeezed along y, turned by radians."""
+    angles = np.linspace(0, 2 * np.pi, radii.shape[-1], endpoint=False)
+    x, y = radii * np.cos(angles), radii * np.sin(angles) * squeeze
+    return np.stack((x * np.cos(turn) - y * np.sin(turn), x * np.sin(turn) + y * np.cos(turn)), axis=-1)
+
+
+def _fill(canvas: NDArray[Any], outline: NDArray[np.float64], colour: list[float]) -> None:
+    """Fill a polygon in place, with smooth edges, to a sixteenth of a pixel."""
+    cv2.fillPoly(canvas, [np.round(outline * 16).astype(np.int32)], colour, cv2.LINE_AA, 4)
+
+
+@lru_cache(maxsize=8)
+def _field(seed: int, alpha: float) -> NDArray[np.float32]:
+    """Noise of amplitude 1 / frequency**alpha: float32 (FIELD_SIDE, FIELD_SIDE), mean 0, variance 1."""
+    rng = np.random.default_rng((seed, round(100 * alpha), 2))
+    spectrum = np.fft.rfft2(rng.standard_normal((FIELD_SIDE, FIELD_SIDE)))
+    frequency = np.hypot(np.fft.fftfreq(FIELD_SIDE)[:, None], np.fft.rfftfreq(FIELD_SIDE))
+    frequency[0, 0] = 1
+    field = np.fft.irfft2(spectrum * frequency**-alpha)
+    return np.asarray((field - field.mean()) / field.std(), np.float32)
+
+
+def _noise(seed: int, alpha: float, size: tuple[int, int], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Noise of amplitude 1 / frequency**alpha: float32 of `size` (height, width), cut from a random place."""
+    field = _field(seed, float(alpha))
+    if max(size) > FIELD_SIDE:
+        field = np.tile(field, [-(-pixels // FIELD_SIDE) for pixels in size])
+    top, left = (int(rng.integers(full - pixels + 1)) for full, pixels in zip(field.shape, size, strict=True))
+    return field[top : top + size[0], left : left + size[1]]

@@ -1,0 +1,330 @@
+"""A raw folder or a label table -> the table of samples, in dataset order.
+
+The table has the columns ``path`` (relative to the source, POSIX), ``source_nbytes``,
+``source_mtime_ns`` and the label columns. It is Arrow memory: a million files are no million
+Python objects. No image is opened here; the build decides by content what is one.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import os
+import stat
+import warnings
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from presize.errors import PresizeWarning, SourceError
+from presize.labels import check_classes, class_labels, naming, read_table
+from presize.rejects import Reject, claims_to_be_an_image
+
+_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
+_CHUNK = 65536
+_Identity = tuple[int, int]
+_LINK_OUT = "a link out of the source; use --follow-links if you trust it"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a build starts from.
+
+    root: the source folder, absolute.
+    table: one row a file, in dataset order.
+    classes: the class names that ``label`` counts into, or None when the labels are no classes.
+    rejects: what can be told from names alone: links out of the source, names that are not UTF-8, ...
+    hidden, outside: files and folders that begin with a dot; files beside the class folders.
+    by_folder: whether the classes are folders of the source.
+    """
+
+    root: Path
+    table: pa.Table
+    classes: tuple[str, ...] | None
+    rejects: tuple[Reject, ...] = ()
+    hidden: int = 0
+    outside: int = 0
+    by_folder: bool = False
+
+
+def scan(
+    root: str | os.PathLike[str],
+    *,
+    labels: str | os.PathLike[str] | None = None,
+    classes: Sequence[str] | None = None,
+    follow_links: bool = False,
+) -> Source:
+    """List the samples of a source.
+
+    A folder of folders is a class each, in the order of torchvision's ImageFolder: by class, then
+    folder, then name. A folder of files has no labels. `labels` names a table (CSV, JSON lines or
+    Parquet) whose ``path`` column lists the samples instead, in its own order.
+    `classes` fixes the class list; without it the classes are the sorted folder names or labels.
+    Files that cannot be samples are rejects; links out of the source are, unless `follow_links`.
+
+    Raises SourceError, and warns with PresizeWarning about what was probably not meant.
+    """
+    folder, identity = _resolve(root)
+    with naming("classes"):
+        known = None if classes is None else check_classes(classes)
+    if labels is not None:
+        with naming(f"labels {os.fspath(labels)!r}"):
+            return _scan_table(folder, labels, known, follow_links)
+    walk = _Walk(folder, follow_links)
+    class_folders = sorted(walk.enter(_Folder("", (identity,))))
+    if class_folders:
+        return _scan_classes(walk, class_folders, known)
+    if known is not None:
+        raise SourceError(f"--classes needs class folders, or --labels; source {folder!r} has no folders")
+    return _source(walk, walk.table(), None)
+
+
+def _resolve(root: str | os.PathLike[str]) -> tuple[str, _Identity]:
+    name = os.fspath(root)
+    try:
+        status = os.stat(name)
+    except FileNotFoundError:
+        raise SourceError(f"source {name!r} does not exist; expected a folder of images") from None
+    except (OSError, ValueError) as error:  # ValueError for a null character
+        reason = getattr(error, "strerror", None) or error
+        raise SourceError(f"source {name!r}: {reason}; expected a folder of images") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise SourceError(f"source {name!r} is a file; expected a folder of images")
+    return os.path.realpath(name), _identity(status)
+
+
+def _scan_classes(walk: _Walk, folders: list[_Folder], classes: tuple[str, ...] | None) -> Source:
+    names = tuple(folder.path for folder in folders)
+    if classes is None and set(map(str.lower, names)) <= _SPLITS:
+        warnings.warn(
+            f"source {walk.root!r} holds just {', '.join(names)}: they become its classes; "
+            "if they are splits, build each apart, with the same --classes",
+            PresizeWarning,
+            stacklevel=3,
+        )
+    number = {name: i for i, name in enumerate(classes or names)}
+    unknown = [name for name in names if name not in number]
+    if unknown:
+        raise SourceError(
+            f"class folder {unknown[0]!r} ({len(unknown)} such) is not in the class list of {len(number)} names; "
+            "add it to the list or move the folder away"
+        )
+    outside = walk.files
+    label = [np.empty(0, np.int32)]
+    for folder in folders:
+        before = walk.files
+        walk.descend(folder)
+        label.append(np.full(walk.files - before, number[folder.path], np.int32))
+    table = walk.table()
+    beside = table.column("path").slice(0, outside)
+    table = table.slice(outside).append_column("label", pa.array(np.concatenate(label)))
+    source = _source(walk, table, tuple(number), outside)
+    images = sum(map(claims_to_be_an_image, beside.to_pylist()))
+    if images:
+        warnings.warn(
+            f"source {walk.root!r} has folders, which become its classes; {images} images beside them belong to none "
+            "and are left out: move the folders away, or the images into them, or list them all with --labels",
+            PresizeWarning,
+            stacklevel=3,
+        )
+    return source
+
+
+def _source(walk: _Walk, table: pa.Table, classes: tuple[str, ...] | None, outside: int = 0) -> Source:
+    if len(table) == 0:
+        counts = {"hidden": walk.hidden, "beside the class folders": outside, "refused": len(walk.rejects)}
+        found = [f"{count} {what}" for what, count in counts.items() if count]
+        if walk.rejects:
+            found[-1] += f", the first is {walk.rejects[0].path!r}, {walk.rejects[0].reason}"
+        raise SourceError(
+            f"source {walk.root!r} holds no files ({', '.join(found) or 'nothing at all'}); "
+            "expected image files, or a folder of them for each class"
+        )
+    return Source(Path(walk.root), table, classes, tuple(walk.rejects), walk.hidden, outside, classes is not None)
+
+
+class _Folder(NamedTuple):
+    """A folder by its path from the source, and the device and inode of it and of all above it."""
+
+    path: str
+    chain: tuple[_Identity, ...]
+
+
+class _Refused(Exception):
+    """A file cannot be a sample, for this reason."""
+
+
+class _Walk:
+    """Gathers the files of one folder after the other, without an object for each.
+
+    files, hidden: how many were met so far. rejects: files that cannot be samples.
+    """
+
+    def __init__(self, root: str, follow_links: bool) -> None:
+        self.root = root
+        self.hidden = 0
+        self.rejects: list[Reject] = []
+        self._follow_links = follow_links
+        self._folders = 0
+        self._folder_numbers, self._sizes, self._mtimes = array("q"), array("q"), array("q")
+        self._paths: list[str] = []
+        self._path_chunks: list[pa.Array] = []
+
+    @property
+    def files(self) -> int:
+        return len(self._sizes)
+
+    def descend(self, folder: _Folder) -> None:
+        """Enter a folder and all below it in the order of their paths, as sorted os.walk gives them."""
+        waiting = [folder]
+        while waiting:  # what lies in a folder comes after it, so the first of those waiting is the next of all
+            for inner in self.enter(heapq.heappop(waiting)):
+                heapq.heappush(waiting, inner)
+
+    def enter(self, folder: _Folder) -> list[_Folder]:
+        """Take in the files of one folder, and return the folders in it, in any order."""
+        self._folders += 1
+        inner = []
+        try:
+            with os.scandir(os.path.join(self.root, folder.path)) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        self.hidden += 1
+                        continue
+                    path = f"{folder.path}/{entry.name}" if folder.path else entry.name
+                    try:
+                        status = self._look_at(entry, path, folder)
+                    except _Refused as reason:
+                        self.rejects.append(Reject(_as_utf8(path), SourceError.__name__, str(reason)))
+                        continue
+                    if stat.S_ISDIR(status.st_mode):
+                        inner.append(_Folder(path, (*folder.chain, _identity(status))))
+                    else:
+                        self._append(path, status)
+        except OSError as error:
+            raise SourceError(f"folder {os.path.join(self.root, folder.path)!r}: {error.strerror}") from None
+        return inner
+
+    def _look_at(self, entry: os.DirEntry[str], path: str, folder: _Folder) -> os.stat_result:
+        """What a file or a folder to enter is. Nothing is opened."""
+        try:
+            status = entry.stat()
+        except OSError as error:
+            raise _Refused(f"cannot be looked at: {error.strerror}") from None
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if not (entry.name.isascii() or _is_utf8(entry.name)):
+            if is_folder:
+                raise SourceError(f"the name of folder {path!r} is not UTF-8; rename it")
+            raise _Refused("its name is not UTF-8")
+        if not is_folder and not stat.S_ISREG(status.st_mode):
+            raise _Refused("neither a file nor a folder")
+        if entry.is_symlink() and not self._follow_links and not _is_inside(entry.path, self.root):
+            if is_folder:  # many images, perhaps a class: too much to go on without
+                raise SourceError(f"folder {path!r} is {_LINK_OUT}")
+            raise _Refused(_LINK_OUT)
+        if is_folder and _identity(status) in folder.chain:
+            raise _Refused("a link to a folder that it lies in")
+        return status
+
+    def _append(self, path: str, status: os.stat_result) -> None:
+        self._folder_numbers.append(self._folders)
+        self._sizes.append(status.st_size)
+        self._mtimes.append(status.st_mtime_ns)
+        self._paths.append(path)
+        if len(self._paths) == _CHUNK:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._path_chunks.append(pa.array(self._paths, pa.large_string()))
+        self._paths.clear()
+
+    def table(self) -> pa.Table:
+        """The files of all folders, in the order in which these were entered, then by name."""
+        self._flush()
+        numbers = (self._folder_numbers, self._sizes, self._mtimes)
+        folders, sizes, mtimes = (pa.array(np.frombuffer(values, np.int64)) for values in numbers)
+        names = ["folder", "path", "source_nbytes", "source_mtime_ns"]
+        table = pa.table([folders, pa.chunked_array(self._path_chunks), sizes, mtimes], names)
+        # Arrow sorts by UTF-8 bytes, which is Python's order by code points.
+        return table.sort_by([("folder", "ascending"), ("path", "ascending")]).drop_columns("folder")
+
+
+def _identity(status: os.stat_result) -> _Identity:
+    return status.st_dev, status.st_ino
+
+
+def _is_inside(path: str, root: str) -> bool:
+    return os.path.join(os.path.realpath(path), "").startswith(os.path.join(root, ""))
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _as_utf8(path: str) -> str:
+    """A path for people to read, with the bytes that are not UTF-8 as ``\\xff``."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _scan_table(
+    root: str, labels: str | os.PathLike[str], classes: tuple[str, ...] | None, follow_links: bool
+) -> Source:
+    table = read_table(labels)
+    columns = {name: table.column(name) for name in table.column_names}
+    known = None
+    if "label" in columns and pa.types.is_large_string(columns["label"].type):
+        columns["label"], known = class_labels(columns["label"], classes)
+    elif classes is not None:
+        raise SourceError("--classes needs a label column of strings")
+    sizes, mtimes = _look_up(table.column("path"), root, follow_links)
+    files = {"path": columns.pop("path"), "source_nbytes": sizes, "source_mtime_ns": mtimes}
+    return Source(Path(root), pa.table(files | columns), known)
+
+
+def _look_up(paths: pa.ChunkedArray, root: str, follow_links: bool) -> list[pa.ChunkedArray]:
+    """The sizes in bytes and the mtimes in nanoseconds of the files that a table lists."""
+
+    @functools.cache
+    def leads_out(folder: str) -> bool:
+        return not follow_links and not _is_inside(os.path.join(root, folder), root)
+
+    def look_at(path: str) -> tuple[int, int]:
+        full = f"{root}/{path}"
+        try:
+            status = os.lstat(full)
+            is_link = stat.S_ISLNK(status.st_mode)
+            if is_link:
+                status = os.stat(full)
+        except FileNotFoundError:
+            raise _Refused("does not exist") from None
+        except OSError as error:
+            raise _Refused(f"cannot be looked at: {error.strerror}") from None
+        if leads_out(path if is_link else os.path.dirname(path)):
+            raise _Refused(f"is {_LINK_OUT}")
+        if not stat.S_ISREG(status.st_mode):
+            raise _Refused("is not a file")
+        return status.st_size, status.st_mtime_ns
+
+    refused, first = 0, ""
+    chunks = []
+    for start in range(0, len(paths), _CHUNK):
+        found = []
+        for path in paths.slice(start, _CHUNK).to_pylist():
+            try:
+                found.append(look_at(path))
+            except _Refused as reason:
+                first = first or f"{path!r} {reason}"
+                refused += 1
+        chunks.append(np.array(found, np.int64).reshape(-1, 2))
+    if refused:
+        raise SourceError(f"{refused} of its {len(paths)} paths cannot be used, the first: {first}; source {root!r}")
+    return [pa.chunked_array([chunk[:, k] for chunk in chunks]) for k in range(2)]

@@ -1,0 +1,170 @@
+"""What a build keeps in OUT while it is unfinished, and who may write there.
+
+All of it is hidden files, never folders, which ImageFolder would take for classes: the lock, the
+state (what is being built), and the side-car of each finished shard (presize.task).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from presize.errors import BuildError
+from presize.files import remove_temporary, sync_folder, write_atomically
+from presize.manifest import MANIFEST, STATE, Manifest, read_manifest
+
+_LOCK = ".presize.lock"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a build writes: OUT, absolute, since workers may stand elsewhere, and the folder of the dataset
+    of each size: OUT itself for one, OUT/SIZE for several."""
+
+    out: Path
+    roots: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, out: str | os.PathLike[str], sizes: Sequence[object]) -> Place:
+        place = Path(os.path.abspath(out))
+        return cls(place, (place,) if len(sizes) == 1 else tuple(place / str(size) for size in sizes))
+
+    def manifests(self) -> list[Manifest | None]:
+        """The manifest in each root, None where there is none. Raises DatasetError for one that is not ours."""
+        return [read_manifest(root) if (root / MANIFEST).exists() else None for root in self.roots]
+
+    def sidecar(self, shard: int) -> Path:
+        return self.out / f".presize-{shard:05d}.npz"
+
+    def has_leftovers(self) -> bool:
+        """True while a build is unfinished or goes on, and after one was killed."""
+        return any(self.out.glob(".presize*"))
+
+    def has_finished_shards(self) -> bool:
+        return any(self.out.glob(".presize-*.npz"))
+
+    def clear_temporary(self) -> None:
+        for folder in {self.out, *self.roots, *(root / "shards" for root in self.roots)}:
+            remove_temporary(folder)
+
+    def clear(self) -> None:
+        """Remove state and side-cars. The state goes first: without it the rest is known to be left over."""
+        (self.out / STATE).unlink(missing_ok=True)
+        for leftover in self.out.glob(".presize-*.npz"):
+            leftover.unlink()
+        self.clear_temporary()
+
+
+@dataclass(frozen=True)
+class State:
+    """The content of OUT/.presize.json.
+
+    identity: what is being built (presize.plan). generation: the one its files are named for.
+    replaces: the indexes, in any root, of folder datasets whose images are to go, and replaced_classes
+        those whose folders are to go once they are empty.
+    publishing: True once a folder's staged files are being given their names.
+    """
+
+    identity: dict[str, Any]
+    generation: int
+    replaces: tuple[str, ...] = ()
+    replaced_classes: tuple[str, ...] = ()
+    publishing: bool = False
+
+    def write(self, out: Path) -> None:
+        write_atomically(out / STATE, json.dumps(asdict(self), indent=1).encode())
+
+    @classmethod
+    def read(cls, out: Path) -> State | None:
+        """The state of the unfinished build in `out`; None when there is none, or none that makes sense."""
+        try:
+            values = json.loads((out / STATE).read_bytes())
+            return cls(
+                dict(values["identity"]),
+                int(values["generation"]),
+                tuple(map(str, values["replaces"])),
+                tuple(map(str, values["replaced_classes"])),
+                bool(values["publishing"]),
+            )
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def place(self, out: Path) -> Place:
+        """Where this build was writing."""
+        return Place.of(out, self.identity["options"]["image"]["sizes"])
+
+
+@contextmanager
+def lock(out: Path) -> Iterator[None]:
+    """Hold `out`, made when absent, for this process. The lock ends with the process, however that ends."""
+    created = not out.exists()
+    path = out / _LOCK
+    held = -1
+    try:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            while held < 0:
+                held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not _is_still(path, held):  # another build ended and took the file away between the two calls
+                    os.close(held)
+                    held = -1
+            if created:
+                sync_folder(out.parent)
+        except BlockingIOError:
+            raise BuildError(f"another build is writing to OUT {out}; wait for it, or choose another OUT") from None
+        except OSError as error:
+            raise BuildError(f"cannot write to OUT {out}: {error.strerror}") from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            if created and not os.listdir(out):
+                out.rmdir()
+    finally:
+        if held >= 0:
+            os.close(held)
+
+
+def _is_still(path: Path, held: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(held), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def check_ours(place: Place) -> None:
+    """Raise unless OUT and the dataset folders in it are absent, empty, or made by presize.
+
+    What is refused is left as it is: presize removes nothing that it did not make.
+    """
+    out, roots = place.out, place.roots
+    if out not in roots and (out / MANIFEST).exists():
+        read_manifest(out)
+        raise BuildError(f"OUT {out} is a dataset of one size; choose another OUT for several")
+    for folder in dict.fromkeys([out, *roots]):
+        if not os.path.lexists(folder):
+            continue
+        if not folder.is_dir():
+            raise BuildError(f"OUT {folder} is a file; choose a folder")
+        if (folder / MANIFEST).exists():
+            read_manifest(folder)  # raises for the manifest of another program, or of a newer presize
+        elif not (out / STATE).exists():
+            _check_empty(folder, {root.name for root in roots} if folder not in roots else set())
+
+
+def _check_empty(folder: Path, expected: set[str]) -> None:
+    others = sorted(name for name in os.listdir(folder) if name not in expected and not name.startswith(".presize"))
+    if others and all((folder / name / MANIFEST).exists() for name in others):
+        raise BuildError(f"OUT {folder} holds datasets of the sizes {', '.join(others)}; choose another OUT")
+    if others:
+        raise BuildError(
+            f"OUT {folder} holds {others[0]!r} and is not a presize dataset; nothing in it is touched: "
+            "choose an empty or a new folder"
+        )

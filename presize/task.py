@@ -1,0 +1,249 @@
+"""One build task: read its samples, presize each, write one shard a size, certify it.
+
+A task runs in one process and shares nothing with others. Its side-car (its index rows and rejects)
+is put in place last of all and is the proof that its shard is finished. Imports stay few here: each
+worker process pays for them before its first image.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import io
+import json
+import os
+import signal
+import threading
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from presize import folder, images, shard
+from presize.containers import sniff
+from presize.errors import BuildError, ImageError, NotAnImageError
+from presize.files import temporary_name, writing
+from presize.options import BuildOptions, OnError
+from presize.rejects import NOT_AN_IMAGE, claims_to_be_an_image
+
+_ABOUT_THE_FILE = {
+    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP,
+    errno.ENAMETOOLONG,
+}  # fmt: skip
+_LARGE_BYTES = 64 << 20
+_MOST_BYTES = 1 << 31
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker has to know; small, and nothing in it is a handle.
+
+    number: the shard's. digest: the plan's. source: the raw folder. sidecar: where its proof goes.
+    targets: for each size the shard to write, or the folder to write files into.
+    samples, nbytes: each sample's row in the source table and its size in bytes.
+    paths: each sample's path, joined by NULs, since a million samples must not be a million objects.
+    files: for folders each sample's file name, joined likewise; otherwise empty.
+    driver: the process id that the build runs under; workers on this machine end when it does.
+    """
+
+    number: int
+    digest: str
+    source: Path
+    sidecar: Path
+    targets: tuple[Path, ...]
+    options: BuildOptions
+    on_error: OnError
+    samples: npt.NDArray[np.int64]
+    nbytes: npt.NDArray[np.int64]
+    paths: str
+    files: str
+    driver: int
+
+
+class ShardDone(NamedTuple):
+    """What became of a shard's samples. skipped: files that are no images, by content and by name."""
+
+    number: int
+    stored: int
+    rejected: int
+    skipped: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """A finished shard's part of the index.
+
+    columns: arrays of equal length, one row a stored record, in shard order: ``sample``,
+        ``source_height``, ``source_width``, and for the size number k ``height_k``, ``width_k``,
+        ``nbytes_k``, ``crc32_k``.
+    shards: for each size the shard's size in bytes and its SHA-256; nothing for folders.
+    rejects: the row in the source table, the error and the reason of each sample not stored.
+    """
+
+    number: int
+    columns: dict[str, npt.NDArray[Any]]
+    shards: list[tuple[int, str]]
+    rejects: list[tuple[int, str, str]]
+
+    @property
+    def done(self) -> ShardDone:
+        skipped = sum(error == NOT_AN_IMAGE for _, error, _ in self.rejects)
+        stored_bytes = sum(int(c.sum()) for name, c in self.columns.items() if name.startswith("nbytes_"))
+        stored = len(self.columns["sample"])
+        return ShardDone(self.number, stored, len(self.rejects) - skipped, skipped, stored_bytes)
+
+
+def write_shard(task: Task) -> ShardDone:
+    """Carry out one task. Raises ImageError for a bad image when ``on_error`` is "fail", BuildError
+    when the disk is full or the source has gone; leaves nothing behind but finished shards."""
+    if os.getpid() != task.driver:
+        _become_worker(task.driver)
+    doubled = 0
+    while True:
+        try:
+            sidecar = _write(task, 1 << doubled)
+        except shard.MapFull:
+            doubled += 1
+            continue
+        # Not synced: should the power fail, a side-car that is damaged or has lost its shard counts as absent.
+        temporary = temporary_name(task.sidecar)
+        with writing(task.sidecar):
+            temporary.write_bytes(_to_npz(sidecar, task.digest))
+            os.replace(temporary, task.sidecar)
+        return sidecar.done
+
+
+def _write(task: Task, map_factor: int) -> Sidecar:
+    sizes = task.options.image.sizes
+    rejects: list[tuple[int, str, str]] = []
+    rows: list[tuple[int, ...]] = []
+    paths, files = task.paths.split("\0"), task.files.split("\0")
+    with ExitStack() as stack:
+        writers = [stack.enter_context(writer) for writer in _shard_writers(task, map_factor)]
+        for position, (sample, nbytes) in enumerate(zip(task.samples.tolist(), task.nbytes.tolist(), strict=True)):
+            try:
+                presized = images.presize(read_source(task.source, paths[position], nbytes), task.options.image)
+            except ImageError as error:
+                rejects.append((sample, *_reject(paths[position], error, task.on_error)))
+                continue
+            row: tuple[int, ...] = (sample, *presized.source)
+            for k, (value, height, width) in enumerate(presized.records):
+                if writers:
+                    writers[k].append(value)
+                else:
+                    folder.stage(task.targets[k], files[position], sample, value)
+                row += (height, width, len(value), zlib.crc32(value))
+            rows.append(row)
+        shards = [writer.publish() for writer in writers]
+        if not writers:
+            os.sync()  # one for all files: the side-car must not outlive them
+    names = ["sample", "source_height", "source_width"]
+    names += [f"{name}_{k}" for k in range(len(sizes)) for name in ("height", "width", "nbytes", "crc32")]
+    table = np.array(rows, np.int64).reshape(-1, len(names))
+    return Sidecar(task.number, dict(zip(names, table.T, strict=True)), shards, rejects)
+
+
+def _shard_writers(task: Task, map_factor: int) -> Iterator[shard.ShardWriter]:
+    if task.options.layout == "folder":
+        return
+    for path, size in zip(task.targets, task.options.image.sizes, strict=True):
+        record_bytes = images.record_bytes(task.options.image, size)
+        map_bytes = map_factor * shard.map_bytes(len(task.samples), record_bytes)
+        yield shard.ShardWriter(path, map_bytes, shard.commit_records(record_bytes))
+
+
+def _reject(path: str, error: ImageError, on_error: OnError) -> tuple[str, str]:
+    if isinstance(error, NotAnImageError) and not claims_to_be_an_image(path):
+        return NOT_AN_IMAGE, str(error)
+    if on_error == "fail":
+        raise ImageError(f"{path}: {error}")
+    return ImageError.__name__, str(error)
+
+
+def read_source(source: Path, path: str, nbytes: int) -> bytes:
+    """A source file of `nbytes`; of a large one that begins like no image, the beginning alone.
+
+    Raises ImageError when it cannot be read, has changed or is larger than any decoder takes, and
+    BuildError when that is not about this file.
+    """
+    try:
+        with open(os.path.join(source, path), "rb", buffering=0) as file:
+            if nbytes > _LARGE_BYTES and sniff(head := file.read(4096)) is None:
+                return head
+            if nbytes > _MOST_BYTES:
+                raise ImageError(f"{nbytes} bytes, more than decoders take ({_MOST_BYTES})")
+            if nbytes > _LARGE_BYTES:
+                file.seek(0)
+            data = file.read()
+    except OSError as error:
+        if error.errno in _ABOUT_THE_FILE and source.is_dir():
+            raise ImageError(f"cannot be read: {error.strerror}") from None
+        raise BuildError(f"cannot read {path!r} in {source}: {error.strerror}; run again to resume") from None
+    if len(data) != nbytes:
+        raise ImageError(f"it changed during the build: {nbytes} bytes when listed, {len(data)} when read")
+    return data
+
+
+def _to_npz(sidecar: Sidecar, digest: str) -> bytes:
+    facts = {"digest": digest, "shards": sidecar.shards, "rejects": sidecar.rejects}
+    buffer = io.BytesIO()
+    arrays: dict[str, Any] = {"facts": np.frombuffer(json.dumps(facts).encode(), np.uint8), **sidecar.columns}
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def finished(task: Task, publishing: bool = False) -> Sidecar | None:
+    """The side-car of a task whose shard is there and whole, else None.
+
+    publishing: a folder's files may have their names already.
+    """
+    sidecar = _read_sidecar(task)
+    if sidecar is None:
+        return None
+    if task.options.layout == "lmdb":
+        whole = [path.is_file() and path.stat().st_size for path in task.targets] == [n for n, _ in sidecar.shards]
+        return sidecar if whole else None
+    files = dict(zip(task.samples.tolist(), task.files.split("\0"), strict=True))
+    for k, root in enumerate(task.targets):
+        for sample, nbytes in zip(*(sidecar.columns[name].tolist() for name in ("sample", f"nbytes_{k}")), strict=True):
+            if not folder.is_written(root, files[sample], sample, nbytes, publishing):
+                return None
+    return sidecar
+
+
+def _read_sidecar(task: Task) -> Sidecar | None:
+    """None when it is absent, damaged, or of another plan."""
+    try:
+        with task.sidecar.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            columns = {name: arrays[name] for name in arrays.files}
+        facts = json.loads(columns.pop("facts").tobytes())
+        if facts["digest"] != task.digest:
+            return None
+        shards = [(int(size), str(sha256)) for size, sha256 in facts["shards"]]
+        rejects = [(int(sample), str(error), str(reason)) for sample, error, reason in facts["rejects"]]
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+        return None
+    return Sidecar(task.number, columns, shards, rejects)
+
+
+@functools.cache  # once a process
+def _become_worker(driver: int) -> None:
+    """Leave Ctrl-C to the driver, and end when it has ended, however it did."""
+    if os.getppid() != driver:
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == driver:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="presize-watch-driver", daemon=True).start()

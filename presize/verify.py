@@ -1,0 +1,164 @@
+"""Re-read everything in a dataset -> a list of problems. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from presize.dataset import DAMAGE, decode_value
+from presize.errors import DatasetError
+from presize.files import file_digest
+from presize.manifest import DataFile, Manifest, read_index, read_manifest
+from presize.names import is_safe
+from presize.shard import ShardReader, check_structure
+
+
+class Problem(NamedTuple):
+    """Something wrong: the file it is in, from the dataset's folder, and what it is."""
+
+    file: str
+    what: str
+
+
+def verify_dataset(
+    root: str | os.PathLike[str],
+    *,
+    jobs: int | None = None,
+    on_images: Callable[[int], None] = lambda _: None,
+) -> tuple[int, list[Problem]]:
+    """Read every byte of the dataset in `root`; returns its number of samples and what is wrong.
+
+    Checked: that each file named in the manifest is there with its size and SHA-256; the structure of
+    each shard, by a reader that hostile files cannot crash; that index and shards agree row for row;
+    each value's CRC-32; that each image decodes, to the size that the index says. A shard whose bytes
+    are not what they should be is not opened.
+
+    `jobs` threads share the work, all cores by default. `on_images` is told how many images more were
+    checked. Raises DatasetError when there is no dataset to verify.
+    """
+    root = Path(root)
+    manifest = read_manifest(root)
+    problems = [Problem(file.file, what) for file in manifest.files() for what in _check_file(root, file)]
+    broken = {problem.file for problem in problems}
+    if manifest.index.file in broken:
+        return manifest.samples, problems
+    try:
+        index = read_index(root, manifest)
+        index.validate(full=True)
+    except DatasetError as error:
+        return manifest.samples, [*problems, Problem(manifest.index.file, str(error))]
+    except pa.ArrowInvalid as error:
+        return manifest.samples, [*problems, Problem(manifest.index.file, str(error).splitlines()[0])]
+    problems += (Problem(manifest.index.file, what) for what in _check_index(manifest, index))
+    with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:  # decoders release the GIL
+        for checked, found in pool.map(lambda part: part(), _parts(root, manifest, index, broken)):
+            problems += found
+            on_images(checked)
+    return manifest.samples, problems
+
+
+def _check_file(root: Path, expected: DataFile) -> Iterator[str]:
+    try:
+        nbytes, sha256 = file_digest(root / expected.file)
+    except OSError as error:
+        yield f"cannot be read: {error.strerror}"
+        return
+    if nbytes != expected.bytes:
+        yield f"has {nbytes} bytes where the manifest says {expected.bytes}"
+    elif sha256 != expected.sha256:
+        yield "its SHA-256 is not the one in the manifest"
+
+
+def _check_index(manifest: Manifest, index: pa.RecordBatch) -> Iterator[str]:
+    paths = index["path"].to_pylist()
+    unsafe = [path for path in paths if not is_safe(path)]
+    if unsafe:
+        yield f"{len(unsafe)} paths lead out of the source, the first is {unsafe[0]!r}"
+    if len(set(paths)) < len(paths):
+        yield "a path stands in it twice"
+    if manifest.classes is not None:
+        labels = index["label"].to_numpy(zero_copy_only=False)
+        if labels.min() < 0 or labels.max() >= len(manifest.classes):
+            yield f"a label is not the number of one of the {len(manifest.classes)} classes"
+    if manifest.layout == "lmdb":
+        for shard, file in enumerate(manifest.shards):
+            rows = np.sort(index["row"].to_numpy()[index["shard"].to_numpy() == shard])
+            if not np.array_equal(rows, np.arange(file.rows)):
+                yield f"it does not name each of the {file.rows} rows of {file.file} once"
+
+
+_Part = Callable[[], tuple[int, list[Problem]]]
+
+
+def _parts(root: Path, manifest: Manifest, index: pa.RecordBatch, broken: set[str]) -> Iterator[_Part]:
+    """What can be checked side by side: a shard, or some files of a folder."""
+    if manifest.layout == "lmdb":
+        shards = index["shard"].to_numpy()
+        for number, file in enumerate(manifest.shards):
+            if file.file not in broken:
+                rows = index.take(pa.array(np.flatnonzero(shards == number)))
+                yield partial(_check_shard, root, manifest, file, rows)
+    else:
+        for start in range(0, index.num_rows, 1000):
+            yield partial(_check_images, root, manifest, index.slice(start, 1000))
+
+
+def _check_shard(root: Path, manifest: Manifest, file: DataFile, rows: pa.RecordBatch) -> tuple[int, list[Problem]]:
+    """`rows` are the index rows of this shard."""
+    structure = check_structure(root / file.file)
+    if structure:
+        return len(rows), [Problem(file.file, what) for what in structure]
+    problems = []
+    reader = ShardReader(root / file.file, file.bytes)
+    try:
+        if (entries := reader.entries()) != file.rows:
+            problems.append(Problem(file.file, f"it has {entries} records where the manifest says {file.rows}"))
+        with reader as get:
+            for row in rows.to_pylist():
+                try:
+                    what = _check_value(get(row["row"]), manifest, row)
+                except DatasetError:
+                    what = "is missing"
+                if what:
+                    problems.append(Problem(file.file, f"row {row['row']} ({row['path']}) {what}"))
+    except DatasetError as error:
+        problems.append(Problem(file.file, str(error)))
+    return len(rows), problems
+
+
+def _check_images(root: Path, manifest: Manifest, rows: pa.RecordBatch) -> tuple[int, list[Problem]]:
+    problems = []
+    for row in rows.to_pylist():
+        if not is_safe(row["file"]):
+            problems.append(Problem(manifest.index.file, f"{row['file']!r} leads out of the dataset"))
+            continue
+        try:
+            value = (root / row["file"]).read_bytes()
+        except OSError as error:
+            problems.append(Problem(row["file"], f"cannot be read: {error.strerror}"))
+            continue
+        if what := _check_value(memoryview(value), manifest, row):
+            problems.append(Problem(row["file"], what))
+    return len(rows), problems
+
+
+def _check_value(value: memoryview, manifest: Manifest, row: dict[str, Any]) -> str:
+    """What is wrong with a stored value, as the end of a sentence; empty when nothing is."""
+    if len(value) != row["nbytes"] or zlib.crc32(value) != row["crc32"]:
+        return "is not what was stored: its length or CRC-32 differs from the index"
+    shape = (row["height"], row["width"])
+    try:
+        pixels = decode_value(value, manifest.format, manifest.color, shape)
+    except DAMAGE as error:
+        return f"cannot be decoded: {error}"
+    if pixels.shape[:2] != shape:
+        return f"is {pixels.shape[1]}x{pixels.shape[0]} pixels where the index says {shape[1]}x{shape[0]}"
+    return ""

@@ -1,0 +1,27 @@
+"""Folders and datasets that several test files read. The suite makes all of its own images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builds import SERIAL, SMALL
+from presize.build import build_dataset
+from presize.sample import SampleOptions, make_samples
+
+
+@pytest.fixture(scope="session")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 photo-like images in 3 classes, 4 of them broken; read only."""
+    folder = tmp_path_factory.mktemp("raw") / "photos"
+    make_samples(folder, SampleOptions(images=60, classes=3, long_side=160, broken=4, rotated=0.2))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def dataset(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`raw` built at 64 px into LMDB shards; read only."""
+    out = tmp_path_factory.mktemp("dataset") / "64"
+    build_dataset(raw, out, SMALL, SERIAL)
+    return out

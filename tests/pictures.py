@@ -1,0 +1,21 @@
+"""Pictures that tests make for themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def smooth_image(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """A smooth random picture, uint8 (height, width, 3): codecs change it little."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width]
+    waves = [
+        128
+        + 100
+        * np.sin(
+            rng.uniform(0.5, 3) * 2 * np.pi * (y / height * rng.uniform() + x / width * rng.uniform())
+            + rng.uniform(0, 6)
+        )
+        for _ in range(3)
+    ]
+    return np.stack(waves, axis=-1).round().astype(np.uint8)

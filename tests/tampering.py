@@ -1,0 +1,74 @@
+"""Datasets with something wrong: copies in which the manifest, the index or the records are changed,
+and the sizes in the manifest follow, so that what is wrong lies where the test wants it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pyarrow as pa
+
+from presize.shard import ShardWriter
+
+
+def change_manifest(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """`change` the values of the manifest in place."""
+    values = json.loads((root / "manifest.json").read_bytes())
+    change(values)
+    (root / "manifest.json").write_text(json.dumps(values), "utf-8")
+
+
+def read_table(root: Path) -> pa.Table:
+    return pa.ipc.open_file((root / "index.arrow").read_bytes()).read_all()
+
+
+def write_table(root: Path, table: pa.Table, rows_per_batch: int | None = None) -> None:
+    """Put `table` in the place of the index."""
+    with pa.OSFile(str(root / "index.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, rows_per_batch)
+    index_has_changed(root)
+
+
+def index_has_changed(root: Path) -> None:
+    nbytes = (root / "index.arrow").stat().st_size
+    change_manifest(root, lambda values: values["index"].update(bytes=nbytes))
+
+
+def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    """`table` with other `values` in a column that it has."""
+    return table.set_column(table.column_names.index(name), name, values)
+
+
+def with_value(table: pa.Table, name: str, row: int, value: object) -> pa.Table:
+    values = table.column(name).to_pylist()
+    values[row] = value
+    return with_column(table, name, pa.array(values, table.schema.field(name).type))
+
+
+def change_offset(root: Path, name: str, row: int, offset: int) -> None:
+    """Let the text of `row` in a column of text begin elsewhere, as no Arrow writer would have it."""
+    column = read_table(root).column(name).combine_chunks()
+    offsets = np.frombuffer(column.buffers()[1], np.int64)[: len(column) + 1]
+    content = (root / "index.arrow").read_bytes()
+    assert content.count(offsets.tobytes()) == 1
+    changed = offsets.copy()
+    changed[row] = offset
+    (root / "index.arrow").write_bytes(content.replace(offsets.tobytes(), changed.tobytes()))
+
+
+def change_records(root: Path, change: Callable[[int, int, bytes], bytes]) -> None:
+    """Write each shard again, with the records that `change(shard, row, value)` returns."""
+    manifest = json.loads((root / "manifest.json").read_bytes())
+    for number, shard in enumerate(manifest["shards"]):
+        path = root / shard["file"]
+        with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+            values = [value for _, value in txn.cursor()]
+        with ShardWriter(path, 1 << 26, 1000) as writer:
+            for row, value in enumerate(values):
+                writer.append(change(number, row, value))
+            shard["bytes"], shard["sha256"] = writer.publish()
+    (root / "manifest.json").write_text(json.dumps(manifest), "utf-8")

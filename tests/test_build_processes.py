@@ -1,0 +1,207 @@
+"""Builds as processes: signals, lost drivers and workers, full disks. Each runs the real command."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from builds import files
+from presize.sample import SampleOptions, make_samples
+from presize.verify import verify_dataset
+
+COMMAND = [sys.executable, "-m", "presize", "build"]
+ARGS = ["--size", "64", "--jobs", "2", "--shard-samples", "25"]
+PATIENCE_S = 60
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """600 images: a build of them lasts long enough to be stopped in the middle. Read only."""
+    folder = tmp_path_factory.mktemp("photos") / "raw"
+    make_samples(folder, SampleOptions(images=60, classes=2, long_side=700))
+    for image in [path for path in folder.rglob("*") if path.is_file()]:
+        for copy in range(9):
+            os.link(image, image.with_stem(f"{image.stem}-{copy}"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The files of an undisturbed build of `photos`."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    assert run(photos, out).returncode == 0
+    return files(out)
+
+
+def run(
+    photos: Path, out: Path, *more: str, preexec: Callable[[], None] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, str(photos), str(out), *ARGS, *more]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, preexec_fn=preexec, check=False, cwd="/"
+    )
+
+
+def start(photos: Path, out: Path) -> subprocess.Popen[str]:
+    """A build that has finished some shards and is at work on others."""
+    build = subprocess.Popen(
+        [*COMMAND, str(photos), str(out), *ARGS],
+        start_new_session=True,  # a process group of its own, as on a terminal
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd="/",
+    )
+    wait_until(lambda: len(list(out.glob(".presize-*.npz"))) >= 2 or build.poll() is not None)
+    assert build.poll() is None, "it ended before it could be stopped"
+    return build
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.005)
+
+
+def children(pid: int) -> Iterator[int]:
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            _, _, after = stat.read_text().rpartition(")")
+        except OSError:
+            continue
+        if int(after.split()[1]) == pid:
+            yield int(stat.parent.name)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def workers(pid: int) -> list[int]:
+    return [child for child in children(pid) if "popen_loky" in Path(f"/proc/{child}/cmdline").read_text()]
+
+
+@pytest.mark.parametrize(
+    ("stop", "to_group", "code"),
+    [
+        (signal.SIGINT, True, 130),  # Ctrl-C reaches driver and workers
+        (signal.SIGINT, False, 130),
+        (signal.SIGTERM, False, 143),
+    ],
+    ids=["Ctrl-C", "SIGINT", "SIGTERM"],
+)
+def test_a_stopped_build_says_how_to_go_on_and_can(
+    stop: signal.Signals, to_group: bool, code: int, photos: Path, whole: dict[str, str], tmp_path: Path
+) -> None:
+    build = start(photos, tmp_path / "out")
+    own = workers(build.pid)
+    (os.killpg if to_group else os.kill)(build.pid, stop)
+    _, errors = build.communicate(timeout=PATIENCE_S)
+    assert build.returncode == code
+    assert errors == ("presize: error: interrupted; the same command resumes the build\n")
+    assert not [pid for pid in own if is_running(pid)]
+    assert not [name for name in files(tmp_path / "out") if name.endswith(".tmp")]
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert run(photos, tmp_path / "out").returncode == 0
+    assert files(tmp_path / "out") == whole
+
+
+def test_a_killed_build_leaves_no_workers_and_resumes(photos: Path, whole: dict[str, str], tmp_path: Path) -> None:
+    build = start(photos, tmp_path / "out")
+    own = workers(build.pid)
+    build.kill()
+    build.communicate(timeout=PATIENCE_S)
+    assert len(own) == 2
+    wait_until(lambda: not [pid for pid in own if is_running(pid)])
+    again = run(photos, tmp_path / "out", "--json")
+    assert json.loads(again.stdout)["stored"] == 600
+    assert files(tmp_path / "out") == whole
+
+
+def test_a_killed_worker_is_an_error_and_not_a_hang(photos: Path, whole: dict[str, str], tmp_path: Path) -> None:
+    build = start(photos, tmp_path / "out")
+    os.kill(workers(build.pid)[0], signal.SIGKILL)
+    _, errors = build.communicate(timeout=PATIENCE_S)
+    assert build.returncode == 1
+    assert "a worker process was killed, most often for want of memory" in errors
+    assert "Traceback" not in errors
+    assert run(photos, tmp_path / "out").returncode == 0
+    assert files(tmp_path / "out") == whole
+
+
+SCRIPT = """
+import multiprocessing, os, sys
+from presize import BuildOptions, ImageOptions, RunOptions, Size, build_dataset
+
+def build(source, out):
+    build_dataset(source, out, BuildOptions(ImageOptions(sizes=(Size(64, 64),))), RunOptions(jobs=2))
+
+source, out = sys.argv[1:]
+build(source, f"{out}/parent")
+children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+print(sum("popen_loky" in open(f"/proc/{child}/cmdline").read() for child in children), "workers stay")
+child = multiprocessing.get_context("fork").Process(target=build, args=(source, f"{out}/child"))
+child.start()
+child.join()
+print("child exited with", child.exitcode)
+"""
+
+
+def test_no_worker_stays_and_a_forked_child_can_build_too(photos: Path, tmp_path: Path) -> None:
+    args = [sys.executable, "-c", SCRIPT, str(photos), str(tmp_path)]
+    ran = subprocess.run(args, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd="/")
+    assert ran.stdout == "0 workers stay\nchild exited with 0\n", ran.stderr
+    assert files(tmp_path / "parent") == files(tmp_path / "child")
+
+
+def test_a_second_build_of_the_same_out_is_refused(photos: Path, tmp_path: Path) -> None:
+    build = start(photos, tmp_path / "out")
+    second = run(photos, tmp_path / "out")
+    build.communicate(timeout=PATIENCE_S)
+    assert (build.returncode, second.returncode) == (0, 1)
+    assert "another build is writing" in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("layout", "file_bytes", "what"),
+    [
+        ("lmdb", 100_000, "/shards/"),
+        ("folder", 3_000, ".jpg"),
+        ("folder", 20_000, "/index.arrow"),
+        ("lmdb", 500, "/.presize.json"),
+    ],
+    ids=["a shard", "an image file", "the index", "the state"],
+)
+def test_a_disk_that_fills_up_is_one_line_and_can_be_resumed(
+    layout: str, file_bytes: int, what: str, photos: Path, tmp_path: Path
+) -> None:
+    def full_disk() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, resource.RLIM_INFINITY))
+
+    failed = run(photos, tmp_path / "out", "--to", layout, preexec=full_disk)
+    assert failed.returncode == 1
+    assert failed.stderr.startswith(f"presize: error: cannot write {tmp_path / 'out'}")
+    assert what in failed.stderr
+    assert failed.stderr.count("\n") == 1
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert run(photos, tmp_path / "out", "--to", layout).returncode == 0
+    assert verify_dataset(tmp_path / "out") == (600, [])
+
+
+def test_out_that_cannot_be_made_is_one_line(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    failed = run(photos, tmp_path / "file" / "out")
+    assert (failed.returncode, failed.stderr.count("\n")) == (1, 1)
+    assert "cannot write to OUT" in failed.stderr

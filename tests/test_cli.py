@@ -1,0 +1,358 @@
+"""The command line: what is printed, where to, and the exit code. In this process where that will do."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import pytest
+from PIL import Image
+
+from builds import files
+from pictures import smooth_image
+from presize.cli import cli, main
+from presize.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: object
+    out: str
+    err: str
+
+
+@pytest.fixture
+def presize(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """The presize command, run in this process."""
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+    def run(*args: object) -> Ran:
+        with pytest.raises(SystemExit) as exit, pytest.MonkeyPatch.context() as patch:
+            patch.setattr("warnings.simplefilter", lambda *_: None)
+            main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return Ran(exit.value.code, captured.out, captured.err)
+
+    return run
+
+
+BUILD = ("--size", "64", "--jobs", "1")
+
+
+def test_build_says_what_was_made(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
+    ran = presize("build", raw, tmp_path / "out", *BUILD)
+    assert ran.code == 0
+    assert f"{tmp_path / 'out'}: 56 images, " in ran.out
+    assert "4 images were rejected, with reasons in its rejects file" in ran.out
+    assert ran.err == ""
+
+
+def test_build_json_is_one_object(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
+    result = json.loads(presize("build", raw, tmp_path / "out", *BUILD, "--json").out)
+    assert list(result) == ["samples", "stored", "rejected", "skipped", "seconds", "images_per_s", "out"]
+    assert (result["samples"], result["stored"], result["rejected"]) == (60, 56, 4)
+
+
+def test_building_again_says_that_nothing_was_left_to_do(presize: Callable[..., Ran], raw: Path, dataset: Path) -> None:
+    assert "nothing was left to do" in presize("build", raw, dataset, *BUILD).out
+
+
+def test_finishing_skipped_files_is_something_to_do(presize: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    Image.fromarray(smooth_image(40, 50)).save(tmp_path / "raw" / "a.jpg")
+    for number in range(3):
+        (tmp_path / "raw" / f"{number}.txt").write_text("no image")
+    first, again = (presize("build", tmp_path / "raw", tmp_path / "out", *BUILD).out for _ in range(2))
+    assert "images/s" in first
+    assert "nothing was left to do" in again
+    assert "not stored: 3 no images" in again
+
+
+def test_a_rejected_link_is_no_work_done_again(presize: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    Image.fromarray(smooth_image(40, 50)).save(tmp_path / "raw" / "a.jpg")
+    Image.fromarray(smooth_image(40, 50)).save(tmp_path / "b.jpg")
+    (tmp_path / "raw" / "b.jpg").symlink_to(tmp_path / "b.jpg")
+    first, again = (presize("build", tmp_path / "raw", tmp_path / "out", *BUILD).out for _ in range(2))
+    assert "images/s" in first
+    assert "nothing was left to do" in again
+    assert "1 images were rejected" in again
+
+
+def test_dry_run_writes_nothing_and_tells_the_plan(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
+    ran = presize("build", raw, tmp_path / "out", *BUILD, "--dry-run")
+    assert ran.code == 0
+    for words in ("60 files, 3 classes", "64 px shorter, jpeg to lmdb", "8 of about", "rejected", "free"):
+        assert words in ran.out
+    assert not (tmp_path / "out").exists()
+
+
+def test_dry_run_json_is_one_object(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
+    plan = json.loads(presize("build", raw, tmp_path / "out", *BUILD, "--dry-run", "--json").out)
+    assert list(plan) == [
+        "samples", "classes", "shards", "bytes", "cpu_seconds", "tried", "rejected", "free_bytes", "out",
+    ]  # fmt: skip
+    assert (plan["samples"], len(plan["classes"]), plan["shards"]) == (60, 3, 8)
+    assert plan["tried"] == 48
+    assert plan["out"] == str(tmp_path / "out")
+
+
+def test_info_tells_how_it_was_made(presize: Callable[..., Ran], dataset: Path) -> None:
+    out = presize("info", dataset).out
+    for words in ("56 in 3 classes", "8 shards", "64 px", "quality 90", "4 rejected", "simplejpeg "):
+        assert words in out
+
+
+def test_info_json_is_one_object(presize: Callable[..., Ran], dataset: Path) -> None:
+    facts = json.loads(presize("info", dataset, "--json").out)
+    assert (facts["samples"], facts["shards"], len(facts["classes"])) == (56, 8, 3)
+    assert facts["bytes"] == sum(Dataset(dataset).numbers("nbytes").tolist())
+    assert facts["options"]["image"]["quality"] == 90
+
+
+def test_verify_of_a_sound_dataset_exits_with_0(presize: Callable[..., Ran], dataset: Path) -> None:
+    ran = presize("verify", dataset)
+    assert (ran.code, ran.out) == (0, f"{dataset}: 56 samples, 0 problems\n")
+
+
+def test_verify_of_a_damaged_dataset_exits_with_1_and_says_what(
+    presize: Callable[..., Ran], raw: Path, tmp_path: Path
+) -> None:
+    presize("build", raw, tmp_path / "out", *BUILD)
+    os.truncate(tmp_path / "out" / "shards" / "00003.lmdb", 8192)
+    ran = presize("verify", tmp_path / "out", "--json")
+    assert ran.code == 1
+    result = json.loads(ran.out)
+    assert result["samples"] == 56
+    assert result["problems"][0]["file"] == "shards/00003.lmdb"
+    assert result["problems"][0]["what"].startswith("has 8192 bytes where the manifest says ")
+
+
+def test_export_writes_files(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
+    assert presize("export", dataset, tmp_path / "files").out == f"{tmp_path / 'files'}: 56 files\n"
+    assert len(files(tmp_path / "files")) == 56
+
+
+def test_sample_makes_what_build_takes(presize: Callable[..., Ran], tmp_path: Path) -> None:
+    made = presize("sample", tmp_path / "raw", "--images", 6, "--classes", 2, "--long-side", 64)
+    assert made.out == f"{tmp_path / 'raw'}: 6 files in 2 classes\n"
+    assert presize("build", tmp_path / "raw", tmp_path / "out", *BUILD).code == 0
+
+
+def test_several_sizes_make_several_datasets(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
+    presize("build", raw, tmp_path / "out", "--size", "64", "--size", "48x32", "--jobs", "1")
+    assert sorted(os.listdir(tmp_path / "out")) == ["48x32", "64"]
+    assert json.loads(presize("info", tmp_path / "out" / "48x32", "--json").out)["size"] == "48x32"
+
+
+def test_classes_may_come_from_another_dataset(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
+    part = tmp_path / "part"
+    part.mkdir()
+    (part / "1-jade-star").mkdir()
+    Image.fromarray(smooth_image(40, 50)).save(part / "1-jade-star" / "a.jpg")
+    presize("build", part, tmp_path / "out", *BUILD, "--classes", dataset)
+    assert Dataset(tmp_path / "out").numbers("label").tolist() == [1]
+
+
+MISTAKES = [
+    (["build", "RAW"], 2, "Missing argument 'OUT'", "no OUT"),
+    (["biuld", "RAW", "OUT"], 2, "Did you mean 'build'?", "a typo in the command"),
+    (["build", "RAW", "OUT", "--siez", "1"], 2, "Did you mean '--size'?", "a typo in an option"),
+    (["build", "RAW", "OUT", "--size", "0"], 2, "--size: expected a whole number from 1 to 16383, got 0", "size 0"),
+    (["build", "RAW", "OUT", "--size", "256px"], 2, "such as 256 or 320x240, got '256px'", "a unit"),
+    (["build", "RAW", "OUT", "--size", "9", "--size", "9"], 2, "--size: each may be asked for once", "a size twice"),
+    (["build", "RAW", "OUT", "--fit", "cover"], 2, "'cover' is not one of 'shorter'", "an unknown fit"),
+    (["build", "RAW", "OUT", "--quality", "101"], 2, "--quality: expected a whole number from 1 to 100", "quality"),
+    (["build", "RAW", "OUT", "--jobs", "0"], 2, "--jobs: expected a whole number from 1", "no jobs"),
+    (["build", "RAW", "OUT", "--max-errors", "few"], 2, "--max-errors: expected a count or a percentage", "a word"),
+    (
+        ["build", "RAW", "OUT", "--to", "folder", "--format", "raw"],
+        2,
+        "--to: format raw has no image files",
+        "raw files",
+    ),
+    (["build", "nowhere", "OUT"], 1, "source 'nowhere' does not exist", "no source"),
+    (["build", "FILE", "OUT"], 1, "is a file; expected a folder of images", "a file as source"),
+    (["build", "EMPTY", "OUT"], 1, "holds no files", "an empty source"),
+    (["build", "RAW", "RAW/out"], 1, "lies inside the source", "OUT in SRC"),
+    (["build", "RAW", "FILE"], 1, "is a file; choose a folder", "OUT is a file"),
+    (["build", "RAW", "RAW/out", "--dry-run"], 1, "lies inside the source", "a plan for OUT in SRC"),
+    (
+        ["build", "RAW", "FULL", "--dry-run"],
+        1,
+        "holds 'mine' and is not a presize dataset",
+        "a plan for a folder in use",
+    ),
+    (["build", "RAW", "OUT", "--labels", "nowhere.csv"], 1, "nowhere.csv", "no table"),
+    (["build", "RAW", "OUT", "--classes", "nowhere"], 1, "classes 'nowhere': No such file", "no class list"),
+    (
+        ["build", "RAW", "OUT", "--max-errors", "3"],
+        1,
+        "4 images were rejected, which --max-errors 3",
+        "too many errors",
+    ),
+    (["build", "RAW", "OUT", "--on-error", "fail"], 1, ".jpg: ", "a broken image"),
+    (["info", "nowhere"], 1, "nowhere does not exist", "no dataset"),
+    (["info", "RAW"], 1, "is not a presize dataset", "a raw folder"),
+    (["verify", "EMPTY"], 1, "is not a presize dataset", "an empty folder"),
+    (["export", "DATASET", "RAW"], 1, "is not an empty folder", "a folder in use"),
+    (["sample", "RAW"], 1, "is not empty", "a folder in use"),
+    (["sample", "FILE/x"], 1, "cannot write", "below a file"),
+    (["sample", "OUT", "--images", "0"], 2, "--images: expected a whole number from 1", "no images"),
+]
+
+
+@pytest.mark.parametrize(("args", "code", "words", "reason"), MISTAKES, ids=[row[3] for row in MISTAKES])
+def test_a_mistake_is_one_clear_line(
+    args: list[str],
+    code: int,
+    words: str,
+    reason: str,
+    presize: Callable[..., Ran],
+    raw: Path,
+    dataset: Path,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full" / "mine").mkdir(parents=True)
+    places = {
+        "RAW": raw,
+        "OUT": tmp_path / "out",
+        "FILE": tmp_path / "file",
+        "EMPTY": tmp_path / "empty",
+        "FULL": tmp_path / "full",
+        "DATASET": dataset,
+    }
+    for name, place in places.items():
+        args = [arg.replace(name, str(place)) for arg in args]
+    ran = presize(*args)
+    assert ran.code == code, reason
+    assert ran.err.startswith("presize: error: ")
+    assert ran.err.count("\n") == 1
+    assert words in ran.err
+    assert ran.out == ""
+
+
+def test_a_hostile_file_name_does_nothing_to_the_terminal(presize: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "\x1b]0;mine\x07\n\u202e.jpg").touch()
+    ran = presize("build", tmp_path / "raw", tmp_path / "out", "--jobs", "1", "--on-error", "fail")
+    assert ran.err == "presize: error: \\x1b]0;mine\\x07\\n\\u202e.jpg: the file is empty\n"
+
+
+def test_a_warning_is_one_line_and_no_failure(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        (tmp_path / "raw" / split).mkdir(parents=True)
+        Image.fromarray(smooth_image(40, 50)).save(tmp_path / "raw" / split / "a.jpg")
+    ran = command("build", tmp_path / "raw", tmp_path / "out", *BUILD)
+    assert ran.returncode == 0
+    assert ran.stderr.startswith("presize: warning: source ")
+    assert "holds just train, val: they become its classes" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    ran = command("--debug", "info", tmp_path)
+    assert ran.returncode == 1
+    assert "Traceback" in ran.stderr
+    assert "DatasetError" in ran.stderr
+
+
+def test_a_closed_pipe_is_not_a_traceback(dataset: Path) -> None:
+    assert shell(f"info {dataset} | true").stderr == ""
+
+
+def test_a_full_output_is_one_clear_line(dataset: Path) -> None:
+    for args in (["info", dataset], ["info", dataset, "--json"], ["verify", dataset]):
+        with open("/dev/full", "w") as full:
+            ran = command(*args, stdout=full)
+        assert (ran.returncode, ran.stderr) == (1, "presize: error: cannot print: No space left on device\n")
+
+
+def test_what_does_not_fit_the_output_buffer_fails_alike(tmp_path: Path) -> None:
+    for number in range(2000):
+        (tmp_path / "raw" / f"class {number}").mkdir(parents=True)
+    Image.fromarray(smooth_image(40, 50)).save(tmp_path / "raw" / "class 7" / "a.jpg")
+    with open("/dev/full", "w") as full:
+        ran = command("build", tmp_path / "raw", tmp_path / "out", "--dry-run", "--json", stdout=full)
+    assert (ran.returncode, ran.stderr) == (1, "presize: error: cannot print: No space left on device\n")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_build_without_standard_error_is_silent(jobs: int, raw: Path, tmp_path: Path) -> None:
+    ran = shell(f"build {raw} {tmp_path / 'out'} --size 64 --jobs {jobs} 2>&-")
+    assert ran.returncode == 0
+    assert "56 images" in ran.stdout
+
+
+def test_an_error_without_standard_error_is_an_exit_code(tmp_path: Path) -> None:
+    assert shell(f"info {tmp_path} 2>&-").returncode == 1
+    assert shell(f"build {tmp_path} {tmp_path}/out --size 0 2>&-").returncode == 2
+
+
+def test_closed_standard_streams_are_given_to_no_file(tmp_path: Path) -> None:
+    program = "import os, sys, presize.cli as c; c._open_closed_streams(); os.write(4, b'%d' % os.open(sys.argv[1], 0))"
+    told = tmp_path / "descriptor"
+    subprocess.run(f'{sys.executable} -c "{program}" {tmp_path} 4>{told} <&- >&- 2>&-', shell=True, cwd="/", check=True)
+    assert int(told.read_bytes()) > 2
+
+
+def test_a_terminal_gets_a_bar(raw: Path, tmp_path: Path) -> None:
+    terminal, stderr = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 100))
+    args = [sys.executable, "-m", "presize", "build", str(raw), str(tmp_path / "out"), *BUILD]
+    with subprocess.Popen(args, stderr=stderr, stdout=subprocess.DEVNULL, cwd="/"):
+        os.close(stderr)
+        shown = "".join(lines_of(terminal))
+    assert "build: 100%" in shown
+    assert "60/60" in shown
+    assert "4 rejected" in shown
+
+
+def lines_of(terminal: int) -> Iterator[str]:
+    with os.fdopen(terminal, "rb", buffering=0) as file:
+        while True:
+            try:
+                yield file.read(4096).decode()
+            except OSError:  # how a terminal says that nobody writes to it any more
+                return
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_every_command_has_help(name: str, presize: Callable[..., Ran]) -> None:
+    ran = presize(name, "--help")
+    assert ran.code == 0
+    assert "Exit codes:" in ran.out
+
+
+def test_the_list_of_commands_cuts_no_sentence_off(presize: Callable[..., Ran]) -> None:
+    _, _, commands = presize("--help").out.partition("Commands:")
+    assert "..." not in commands
+
+
+def command(*args: object, stdout: int | IO[str] = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    """The presize command as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "presize", *map(str, args)],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd="/",
+        check=False,
+    )
+
+
+def shell(args: str) -> subprocess.CompletedProcess[str]:
+    """The presize command as a shell runs it, for redirections."""
+    return subprocess.run(
+        f"{sys.executable} -m presize {args}", shell=True, capture_output=True, text=True, cwd="/", check=False
+    )

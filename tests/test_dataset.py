@@ -1,0 +1,410 @@
+"""A dataset without torch: records and pixels by sample number, and what is said of damaged ones."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+import presize.shard
+from builds import SERIAL
+from pictures import smooth_image
+from presize import encode
+from presize.build import build_dataset
+from presize.dataset import DAMAGE, Dataset, decode_value
+from presize.errors import DatasetError
+from presize.options import BuildOptions, Color, Format, ImageOptions, RunOptions, Size
+from presize.verify import verify_dataset
+from tampering import change_manifest, change_offset, change_records, read_table, with_value, write_table
+
+
+@pytest.fixture
+def copied(dataset: Path, tmp_path: Path) -> Path:
+    """A copy of `dataset`, to be changed at will."""
+    return Path(shutil.copytree(dataset, tmp_path / "copied"))
+
+
+def read_all(data: Dataset) -> list[bytes]:
+    return [data.value(i) for i in range(len(data))]
+
+
+# --- records ---
+
+
+def test_values_come_in_the_order_of_the_disk_with_their_positions(dataset: Path) -> None:
+    data = Dataset(dataset)
+    shards, rows = data.numbers("shard"), data.numbers("row")
+    wanted = [40, 3, 17, 3, 55, 0]
+    found = [(position, bytes(view)) for position, view in data.values(wanted)]
+    places = [(shards[wanted[position]], rows[wanted[position]], position) for position, _ in found]
+    assert places == sorted(places)
+    assert dict(found) == {k: data.value(i) for k, i in enumerate(wanted)}
+
+
+def test_each_value_is_the_one_that_the_index_describes(dataset: Path) -> None:
+    data = Dataset(dataset)
+    values = read_all(data)
+    assert [len(value) for value in values] == data.numbers("nbytes").tolist()
+    assert [zlib.crc32(value) for value in values] == data.numbers("crc32").tolist()
+
+
+def test_no_samples_are_no_values(dataset: Path) -> None:
+    assert list(Dataset(dataset).values([])) == []
+    assert list(Dataset(dataset).pixels([])) == []
+
+
+def test_paths_are_those_of_the_index(dataset: Path) -> None:
+    data = Dataset(dataset)
+    assert [data.path(i) for i in range(len(data))] == data.column("path").to_pylist()
+
+
+def test_numbers_are_read_only_and_lie_in_the_mapped_file(dataset: Path) -> None:
+    before = pa.total_allocated_bytes()
+    numbers = Dataset(dataset).numbers("label")
+    assert pa.total_allocated_bytes() == before
+    assert numbers.dtype == np.int32
+    with pytest.raises(ValueError, match="read-only"):
+        numbers[0] = 1
+
+
+def test_a_column_that_is_not_there_is_named_beside_those_that_are(dataset: Path) -> None:
+    with pytest.raises(DatasetError, match=r"has no column 'boxes'; it has path, shard, row, .*, label"):
+        Dataset(dataset).column("boxes")
+
+
+def test_text_is_not_numbers(dataset: Path) -> None:
+    with pytest.raises(DatasetError, match=r"column 'path' of .* is not numeric, or has nulls"):
+        Dataset(dataset).numbers("path")
+
+
+def test_a_dataset_is_pickled_as_its_path(dataset: Path) -> None:
+    data = Dataset(dataset)
+    assert read_all(pickle.loads(pickle.dumps(data))) == read_all(data)
+    assert len(pickle.dumps(data)) < 200 + len(str(dataset))
+
+
+def test_a_relative_path_means_the_same_from_anywhere(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(dataset.parent)
+    data = Dataset(dataset.name)
+    monkeypatch.chdir("/")
+    assert read_all(pickle.loads(pickle.dumps(data))) == read_all(Dataset(dataset))
+
+
+# --- pixels ---
+
+FORMATS: list[Format] = ["jpeg", "png", "webp", "raw"]
+COLORS: list[Color] = ["rgb", "gray", "keep"]
+KINDS = [(format, color) for format in FORMATS for color in COLORS if (format, color) != ("webp", "keep")]
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A colour and a grey picture, 20 x 24."""
+    folder = tmp_path_factory.mktemp("mixed")
+    Image.fromarray(smooth_image(20, 24)).save(folder / "color.png")
+    Image.fromarray(smooth_image(20, 24)[:, :, 0]).save(folder / "gray.png")
+    return folder
+
+
+@pytest.mark.parametrize(("format", "color"), KINDS)
+def test_pixels_come_in_the_colours_they_were_built_for(
+    mixed: Path, tmp_path: Path, format: Format, color: Color
+) -> None:
+    options = ImageOptions(sizes=(Size(16, 16),), format=format, color=color, quality=95)
+    build_dataset(mixed, tmp_path / "OUT", BuildOptions(options), SERIAL)
+    data = Dataset(tmp_path / "OUT")
+    colored, gray = (pixels for _, pixels in sorted(data.pixels([0, 1])))
+    assert colored.shape == ((16, 19) if color == "gray" else (16, 19, 3))
+    assert gray.shape == ((16, 19) if color in ("gray", "keep") else (16, 19, 3))
+    for pixels in (colored, gray):
+        assert pixels.dtype == np.uint8
+        assert pixels.flags.writeable, "they are the caller's"
+        assert pixels.flags.c_contiguous
+    if format != "raw":
+        stored = Image.open(BytesIO(data.value(0)))
+        by_pillow = np.asarray(stored.convert("L" if color == "gray" else "RGB"), int)
+        assert np.abs(colored - by_pillow).max() <= 8, "decoders may smooth colours their own way"
+
+
+@pytest.mark.parametrize(("format", "color"), [kind for kind in KINDS if kind[0] != "raw"])
+def test_what_is_stored_is_an_ordinary_image(mixed: Path, tmp_path: Path, format: Format, color: Color) -> None:
+    options = ImageOptions(sizes=(Size(16, 16),), format=format, color=color)
+    build_dataset(mixed, tmp_path / "OUT", BuildOptions(options), SERIAL)
+    (_, value), *_ = Dataset(tmp_path / "OUT").values([0])
+    (tmp_path / "image").write_bytes(value)
+    with Image.open(tmp_path / "image") as image:
+        assert image.format == format.upper()
+        assert image.size == (19, 16)
+
+
+def test_an_image_beyond_pillows_own_limit_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = encode.encode(smooth_image(20, 24), ImageOptions(format="png"))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    assert decode_value(memoryview(value), "png", "rgb", (0, 0)).shape == (20, 24, 3)
+
+
+def spoilt(value: bytes) -> Iterator[bytes]:
+    """`value` cut short, with other bytes in front, and changed here and there."""
+    yield b""
+    yield value[: len(value) // 2]
+    yield b"\0" * len(value)
+    yield b"<html>" + value
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        changed = np.frombuffer(value, np.uint8).copy()
+        changed[rng.integers(len(value), size=3)] = rng.integers(256, size=3)
+        yield changed.tobytes()
+
+
+@pytest.mark.parametrize(("format", "color"), KINDS)
+def test_damaged_bytes_are_pixels_or_one_of_two_errors(format: Format, color: Color) -> None:
+    image = smooth_image(20, 24)
+    value = encode.encode(image if color == "rgb" else image[:, :, 0].copy(), ImageOptions(format=format))
+    for damaged in spoilt(value):
+        try:
+            pixels = decode_value(memoryview(damaged), format, color, (20, 24))
+        except DAMAGE as error:
+            assert "\n" not in str(error)
+        else:
+            assert pixels.dtype == np.uint8
+
+
+def test_raw_pixels_of_the_wrong_colours_are_damage() -> None:
+    with pytest.raises(ValueError, match="cannot reshape"):
+        decode_value(memoryview(bytes(20 * 24)), "raw", "rgb", (20, 24))
+
+
+# --- damage ---
+
+
+def place_of(root: Path, sample: int) -> tuple[int, int]:
+    table = read_table(root)
+    return table.column("shard")[sample].as_py(), table.column("row")[sample].as_py()
+
+
+def replaced(root: Path, sample: int, by: Callable[[bytes], bytes]) -> None:
+    """Put other bytes in the place of one sample's."""
+    place = place_of(root, sample)
+    change_records(root, lambda shard, row, value: by(value) if (shard, row) == place else value)
+
+
+@pytest.mark.parametrize(
+    ("by", "words"),
+    [
+        (lambda value: bytes(len(value)), ""),
+        (lambda value: value[: len(value) // 2] + bytes(len(value) - len(value) // 2), ""),
+        (lambda value: value + b"\0", "it has not the length that the index says"),
+        (lambda value: value[:-1], "it has not the length that the index says"),
+        (lambda _: b"", "it has not the length that the index says"),
+    ],
+    ids=["zeros", "half of zeros", "longer", "shorter", "empty"],
+)
+def test_a_damaged_image_is_named_by_number_and_path(copied: Path, by: Callable[[bytes], bytes], words: str) -> None:
+    replaced(copied, 5, by)
+    data = Dataset(copied)
+    with pytest.raises(DatasetError) as caught:
+        list(data.pixels([3, 5, 7]))
+    message = str(caught.value)
+    assert message.startswith(f"sample 5 ({data.path(5)}) of {copied} is damaged: {words}")
+    assert message.endswith("; presize verify finds all that are")
+    assert "\n" not in message
+    assert len(list(data.pixels([3, 7]))) == 2, "the others can be read"
+    assert [problem.what for problem in verify_dataset(copied, jobs=1)[1]], "and verify does find it"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("shard", 8, "the index of .* is damaged: there is no shard 8"),
+        ("shard", -1, "the index of .* is damaged: there is no shard -1"),
+        ("row", 1000, r"\.lmdb has no row 1000: its index belongs to another dataset"),
+        ("row", -1, r"\.lmdb has no row -1: its index belongs to another dataset"),
+        ("nbytes", 1, r"sample 4 \(.*\) of .* is damaged: it has not the length that the index says"),
+        ("nbytes", -1, r"sample 4 \(.*\) of .* is damaged: it has not the length that the index says"),
+    ],
+)
+def test_an_index_that_points_nowhere_is_damage(copied: Path, column: str, value: int, words: str) -> None:
+    write_table(copied, with_value(read_table(copied), column, 4, value))
+    data = Dataset(copied)
+    assert len(data.manifest.shards) == 8
+    with pytest.raises(DatasetError, match=words):
+        data.value(4)
+    assert data.value(5)
+
+
+def test_an_index_of_raw_pixels_with_a_wrong_size_is_damage(mixed: Path, tmp_path: Path) -> None:
+    options = ImageOptions(sizes=(Size(16, 16),), format="raw")
+    build_dataset(mixed, tmp_path / "OUT", BuildOptions(options), SERIAL)
+    write_table(tmp_path / "OUT", with_value(read_table(tmp_path / "OUT"), "width", 0, 7))
+    with pytest.raises(DatasetError, match=r"sample 0 \(color\.png\) of .* is damaged: cannot reshape"):
+        list(Dataset(tmp_path / "OUT").pixels([0]))
+
+
+@pytest.mark.parametrize("offset", [10**12, -5, 0])
+def test_a_path_that_lies_outside_the_index_is_damage(copied: Path, offset: int) -> None:
+    change_offset(copied, "path", 20, offset)
+    data = Dataset(copied)
+    with pytest.raises(DatasetError, match=r"is damaged: the path of sample (19|20) lies outside of it"):
+        [data.path(i) for i in range(len(data))]
+    with pytest.raises(DatasetError, match=r"column 'path' of .* is damaged: "):
+        data.check_column("path")
+
+
+def test_a_path_that_is_no_utf8_is_shown_as_well_as_can_be(copied: Path) -> None:
+    first = Dataset(copied).path(0)
+    content = (copied / "index.arrow").read_bytes()
+    assert content.count(first.encode()) == 1
+    (copied / "index.arrow").write_bytes(content.replace(first.encode(), b"\xff" * len(first)))
+    assert Dataset(copied).path(0) == "\ufffd" * len(first)
+
+
+def test_a_shard_that_is_missing_is_an_error_when_it_is_needed(copied: Path) -> None:
+    shard, _ = place_of(copied, 9)
+    (copied / f"shards/{shard:05d}.lmdb").unlink()
+    data = Dataset(copied)
+    other = next(i for i in range(56) if place_of(copied, i)[0] != shard)
+    assert data.value(other)
+    with pytest.raises(DatasetError, match=rf"{shard:05d}\.lmdb: No such file or directory; the dataset is incomplete"):
+        data.value(9)
+
+
+def test_a_folder_of_images_is_opened_by_another_class(raw: Path, tmp_path: Path) -> None:
+    options = BuildOptions(ImageOptions(sizes=(Size(32, 32),)), layout="folder")
+    build_dataset(raw, tmp_path / "OUT", options, SERIAL)
+    with pytest.raises(DatasetError, match="is a folder of image files; read it with FolderDataset"):
+        Dataset(tmp_path / "OUT")
+
+
+@pytest.mark.parametrize("engine", ["1.0", None])
+def test_another_lmdb_engine_is_named(copied: Path, engine: str | None) -> None:
+    change_manifest(copied, lambda values: values.update(engine=engine))
+    with pytest.raises(DatasetError, match=rf"was made with LMDB {engine}; this presize reads 0\.9: upgrade presize"):
+        Dataset(copied)
+
+
+def test_shards_may_be_links_to_another_disk(copied: Path, tmp_path: Path, dataset: Path) -> None:
+    os.rename(copied / "shards", tmp_path / "elsewhere")
+    (copied / "shards").symlink_to(tmp_path / "elsewhere")
+    assert read_all(Dataset(copied)) == read_all(Dataset(dataset))
+
+
+# --- a dataset that changes while it is open ---
+
+
+@pytest.fixture
+def two_sources(tmp_path: Path) -> tuple[Path, Path]:
+    """Two folders of 12 pictures by the same names."""
+    for name, seed in (("first", 0), ("second", 100)):
+        (tmp_path / name).mkdir()
+        for i in range(12):
+            Image.fromarray(smooth_image(40, 40, seed + i)).save(tmp_path / name / f"{i:02d}.png")
+    return tmp_path / "first", tmp_path / "second"
+
+
+THIRDS = BuildOptions(ImageOptions(sizes=(Size(32, 32),)), shard_samples=4)
+
+
+def test_a_dataset_that_was_overwritten_reads_on_what_it_has_open(
+    two_sources: tuple[Path, Path], tmp_path: Path
+) -> None:
+    build_dataset(two_sources[0], tmp_path / "OUT", THIRDS, SERIAL)
+    old = Dataset(tmp_path / "OUT")
+    before = read_all(old)
+    build_dataset(two_sources[1], tmp_path / "OUT", THIRDS, RunOptions(jobs=1, overwrite=True))
+    new = Dataset(tmp_path / "OUT")
+    after = read_all(new)
+    assert all(a != b for a, b in zip(before, after, strict=True))
+    assert read_all(old) == before
+    with pytest.raises(DatasetError, match="or was moved or replaced"):
+        list(new.__class__.values(_opened_before(old), range(12)))
+
+
+def _opened_before(data: Dataset) -> Dataset:
+    """`data` as it was before it had read anything."""
+    data._shards = [presize.shard.ShardReader(shard.path, shard.nbytes) for shard in data._shards]
+    return data
+
+
+def test_images_of_another_build_are_never_taken_for_this_ones(two_sources: tuple[Path, Path], tmp_path: Path) -> None:
+    build_dataset(two_sources[0], tmp_path / "OUT", THIRDS, SERIAL)
+    old = Dataset(tmp_path / "OUT")
+    shutil.rmtree(tmp_path / "OUT")
+    build_dataset(two_sources[1], tmp_path / "OUT", THIRDS, SERIAL)
+    with pytest.raises(DatasetError, match=r"truncated or replaced|has not the length"):
+        list(old.values(range(12)))
+    assert len(read_all(Dataset(tmp_path / "OUT"))) == 12
+
+
+# --- threads ---
+
+
+def test_threads_read_the_same(dataset: Path) -> None:
+    data = Dataset(dataset)
+    expected = [pixels for _, pixels in sorted(data.pixels(range(56)), key=lambda found: found[0])]
+
+    def read(seed: int) -> bool:
+        order = np.random.default_rng(seed).permutation(56).tolist()
+        return all(np.array_equal(pixels, expected[order[position]]) for position, pixels in data.pixels(order))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, range(16)))
+
+
+def test_reading_that_is_broken_off_lets_its_shard_go(dataset: Path) -> None:
+    data = Dataset(dataset)
+
+    def begin() -> Iterator[tuple[int, memoryview]]:
+        values = data.values(range(56))
+        next(values)
+        return values
+
+    before = sum(shard.readers for shard in presize.shard._open_shards.values())
+    with ThreadPoolExecutor(1) as pool:
+        begun = pool.submit(begin).result()
+    assert sum(shard.readers for shard in presize.shard._open_shards.values()) == before + 1
+    del begun  # in another thread than it was begun in
+    assert sum(shard.readers for shard in presize.shard._open_shards.values()) == before
+
+
+# --- old bytes ---
+
+OLD = Path(__file__).parent / "fixtures" / "format-1"  # made once, by tools/make_fixture.py
+OLD_SAMPLES = [  # path, label, shape, CRC-32 of the stored value and of the pixels
+    ("ant/10.png", 0, (24, 32, 3), 1842220851, 2158789306),
+    ("ant/9.png", 0, (24, 30, 3), 1339959493, 3989887176),
+    ("ant/sub/0.png", 0, (24, 30, 3), 669833280, 4158320991),
+    ("bee/1.png", 1, (24, 29, 3), 694580421, 4180057479),
+    ("cow/été.png", 2, (24, 28, 3), 1104837513, 287828127),
+    ("cow/ü/2.png", 2, (24, 27, 3), 2659964309, 790865336),
+]
+
+
+@pytest.mark.parametrize("i", range(6))
+def test_a_dataset_of_format_1_is_read_for_ever(i: int) -> None:
+    data = Dataset(OLD)
+    ((_, pixels),) = data.pixels([i])
+    found = (data.path(i), data.numbers("label").item(i), pixels.shape)
+    assert (*found, zlib.crc32(data.value(i)), zlib.crc32(pixels.tobytes())) == OLD_SAMPLES[i]
+
+
+def test_a_dataset_of_format_1_says_the_same_of_itself_for_ever() -> None:
+    data = Dataset(OLD)
+    manifest = data.manifest
+    assert (len(data), manifest.classes, manifest.size) == (6, ("ant", "bee", "cow"), "24")
+    assert (manifest.format, manifest.color, manifest.engine) == ("jpeg", "rgb", "0.9")
+    assert [(shard.file, shard.rows) for shard in manifest.shards] == [
+        ("shards/00000.lmdb", 2),
+        ("shards/00001.lmdb", 4),
+    ]
+    assert manifest.left_out["rejected"] == 1
+    assert verify_dataset(OLD, jobs=1) == (6, [])

@@ -1,0 +1,74 @@
+"""Exported files hold the stored bytes, in the places their sources had."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from builds import SERIAL, files
+from pictures import smooth_image
+from presize.build import build_dataset
+from presize.dataset import Dataset
+from presize.errors import BuildError
+from presize.export import export_dataset
+from presize.options import BuildOptions, Format, ImageOptions, Size
+
+
+def built(tmp_path: Path, format: Format = "jpeg") -> Path:
+    for i, name in enumerate(["cats/a.png", "cats/a.jpg", "dogs/sub/b.jpeg"]):
+        path = tmp_path / "raw" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(smooth_image(40, 50, seed=i)).save(path)
+    (tmp_path / "raw" / "ants").mkdir()
+    build_dataset(
+        tmp_path / "raw", tmp_path / "out", BuildOptions(ImageOptions((Size(24, 24),), format=format)), SERIAL
+    )
+    return tmp_path / "out"
+
+
+def test_every_image_is_written_as_it_is_stored(tmp_path: Path) -> None:
+    out = built(tmp_path)
+    assert export_dataset(out, tmp_path / "files") == 3
+    data = Dataset(out)
+    for i, name in enumerate(["cats/a.jpg", "cats/a.png.jpg", "dogs/sub/b.jpeg"]):
+        assert (tmp_path / "files" / name).read_bytes() == data.value(i)
+
+
+def test_an_empty_class_keeps_its_folder(tmp_path: Path) -> None:
+    export_dataset(built(tmp_path), tmp_path / "files")
+    assert (tmp_path / "files" / "ants").is_dir()
+
+
+@pytest.mark.parametrize(("format", "kind"), [("png", "PNG"), ("webp", "WEBP"), ("raw", "PNG")])
+def test_the_suffix_follows_the_stored_format(format: Format, kind: str, tmp_path: Path) -> None:
+    out = built(tmp_path, format)
+    export_dataset(out, tmp_path / "files")
+    written = tmp_path / "files" / "dogs" / "sub" / f"b.{kind.lower()}"
+    with Image.open(io.BytesIO(written.read_bytes())) as image:
+        assert image.format == kind
+        assert np.array_equal(np.asarray(image), next(pixels for _, pixels in Dataset(out).pixels([2])))
+
+
+def test_progress_counts_every_image(tmp_path: Path) -> None:
+    counted: list[None] = []
+    export_dataset(built(tmp_path), tmp_path / "files", on_image=lambda: counted.append(None))
+    assert len(counted) == 3
+
+
+def test_a_folder_that_holds_something_is_not_touched(tmp_path: Path) -> None:
+    out = built(tmp_path)
+    before = files(tmp_path / "raw")
+    with pytest.raises(BuildError, match="not an empty folder"):
+        export_dataset(out, tmp_path / "raw")
+    assert files(tmp_path / "raw") == before
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    out = built(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(BuildError, match="export: cannot write"):
+        export_dataset(out, tmp_path / "file" / "files")

@@ -1,0 +1,210 @@
+"""FolderDataset: a folder of images as it is, in ImageFolder's order, without torchvision."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Subset
+
+from builds import SERIAL
+from pictures import smooth_image
+from presize.build import build_dataset
+from presize.datasets import FolderDataset, LMDBDataset
+from presize.errors import ImageError, OptionError, SourceError
+from presize.options import BuildOptions, ImageOptions, Size
+from presize.rejects import IMAGE_SUFFIXES, claims_to_be_an_image
+
+NAMES = "cow/2.jpg cow/10.jpg cow/a/1.PNG cow/a-b/1.webp ant/z.bmp ant/A.gif ant/é.tiff bee/1.jpeg".split()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures of many formats in three classes, and files that are none; read only."""
+    folder = tmp_path_factory.mktemp("photos")
+    for i, name in enumerate(NAMES):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        image = Image.fromarray(smooth_image(20 + i, 30, seed=i))
+        turned = Image.Exif()
+        turned[0x0112] = 6  # shown turned by 90 degrees
+        image.save(folder / name, **({"exif": turned} if name == "cow/10.jpg" else {}))
+    (folder / "ant" / "notes.txt").touch()
+    (folder / "cow" / "a" / "list.csv").touch()
+    (folder / "readme.md").touch()
+    return folder
+
+
+def image_folder(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
+    """The classes and samples of torchvision's ImageFolder(root), by its own algorithm."""
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    samples = []
+    for number, name in enumerate(classes):
+        for folder, _, files in sorted(os.walk(root / name, followlinks=True)):
+            named = [file for file in sorted(files) if claims_to_be_an_image(file)]
+            samples += [(os.path.join(folder, file), number) for file in named]
+    return classes, samples
+
+
+def test_classes_samples_and_targets_are_those_of_image_folder(photos: Path) -> None:
+    classes, samples = image_folder(photos)
+    ds = FolderDataset(photos)
+    assert ds.classes == classes == ["ant", "bee", "cow"]
+    assert ds.class_to_idx == {"ant": 0, "bee": 1, "cow": 2}
+    assert ds.samples == samples
+    assert ds.targets.tolist() == [label for _, label in samples]
+    assert len(ds) == len(NAMES)
+
+
+@pytest.mark.parametrize("suffix", [*sorted(IMAGE_SUFFIXES), ".JPG", ".txt", ".jpg.txt", "jpg", ""])
+def test_names_decide_what_is_an_image(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "sure.png").touch()
+    (tmp_path / f"a{suffix}").touch()
+    assert len(FolderDataset(tmp_path)) == 1 + claims_to_be_an_image(f"a{suffix}")
+
+
+@pytest.mark.parametrize("i", range(len(NAMES)))
+def test_images_are_upright_rgb_in_every_form(photos: Path, i: int) -> None:
+    pil, array, tensor = (FolderDataset(photos, decode=decode)[i][0] for decode in ("pil", "numpy", "tensor"))
+    path, _ = FolderDataset(photos).samples[i]
+    with Image.open(path) as image:
+        shape = (image.height, image.width) if "10.jpg" not in path else (image.width, image.height)
+    assert (pil.mode, pil.size) == ("RGB", shape[::-1])
+    assert (array.shape, array.dtype) == ((*shape, 3), np.uint8)
+    assert array.flags.writeable
+    assert (tuple(tensor.shape), tensor.dtype) == ((3, *shape), torch.uint8)
+    assert np.array_equal(np.asarray(pil), array)
+    assert np.array_equal(tensor.permute(1, 2, 0).numpy(), array)
+
+
+def test_bytes_are_those_of_the_file(photos: Path) -> None:
+    ds = FolderDataset(photos, decode="bytes")
+    assert [image for image, _ in ds] == [Path(path).read_bytes() for path, _ in ds.samples]
+
+
+def test_transforms_get_the_image_and_the_class_number(photos: Path) -> None:
+    ds = FolderDataset(photos, len, str, decode="bytes")
+    assert list(ds) == [(os.path.getsize(path), str(label)) for path, label in ds.samples]
+
+
+def test_a_label_is_a_plain_int(photos: Path) -> None:
+    ds = FolderDataset(photos, decode="bytes")
+    assert {type(label) for _, label in ds} == {type(label) for _, label in ds.samples} == {int}
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, torch.tensor])
+def test_an_index_means_what_it_means_for_a_list(photos: Path, kind: Callable[[int], Any]) -> None:
+    ds = FolderDataset(photos, decode="bytes")
+    assert [ds[kind(i)] for i in range(-8, 8)] == list(ds) * 2
+
+
+@pytest.mark.parametrize("i", [-1000, -9, 8, 2**70])
+def test_an_index_beyond_the_end_states_the_range(photos: Path, i: int) -> None:
+    with pytest.raises(IndexError, match=rf"sample {i} of .*: expected from -8 to 7"):
+        FolderDataset(photos)[i]
+
+
+def test_a_folder_without_class_folders_has_images_alone(photos: Path) -> None:
+    ds = FolderDataset(photos / "ant", decode="numpy")
+    assert ds[0].shape == (25, 30, 3)
+    assert (ds.classes, ds.class_to_idx, ds.samples[0]) == (None, {}, (str(photos / "ant" / "A.gif"), None))
+    assert not hasattr(ds, "targets")
+
+
+def test_links_are_followed_as_image_folder_does(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "linked").mkdir()
+    for name in ("ant", "cow"):
+        (tmp_path / "linked" / name).symlink_to(photos / name)
+    assert FolderDataset(tmp_path / "linked").samples == image_folder(tmp_path / "linked")[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "the file is empty"), (b"\xff\xd8\xff\xe0 cut short", ""), (b"<html>", "an HTML page, not an image")],
+)
+def test_an_image_that_cannot_be_decoded_is_named(photos: Path, tmp_path: Path, content: bytes, words: str) -> None:
+    shutil.copytree(photos, tmp_path / "photos")
+    (tmp_path / "photos" / "bee" / "1.jpeg").write_bytes(content)
+    with pytest.raises(ImageError, match=rf"/photos/bee/1\.jpeg: .*{words}"):
+        FolderDataset(tmp_path / "photos")[3]
+
+
+def test_an_image_that_has_gone_is_named(photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "photos")
+    ds = FolderDataset(tmp_path / "photos")
+    (tmp_path / "photos" / "bee" / "1.jpeg").unlink()
+    with pytest.raises(ImageError, match=r"/photos/bee/1\.jpeg: No such file or directory"):
+        ds[3]
+
+
+@pytest.mark.parametrize(("name", "words"), [("nowhere", "nowhere"), ("bee/1.jpeg", "1.jpeg")])
+def test_what_is_no_folder_is_refused(photos: Path, name: str, words: str) -> None:
+    with pytest.raises(SourceError, match=words):
+        FolderDataset(photos / name)
+
+
+def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(SourceError, match="holds no files that are named like images"):
+        FolderDataset(tmp_path)
+
+
+def test_another_decode_is_refused(photos: Path) -> None:
+    with pytest.raises(OptionError, match="decode: expected one of pil, numpy, tensor, bytes, got 'jpeg'"):
+        FolderDataset(photos, decode="jpeg")  # type: ignore[arg-type]
+
+
+def test_it_says_what_it_is(photos: Path) -> None:
+    assert repr(FolderDataset(photos)) == f"FolderDataset('{photos}', 8 samples, decode='pil')"
+
+
+def test_a_presized_folder_has_the_samples_of_its_source(photos: Path, tmp_path: Path) -> None:
+    image = ImageOptions(sizes=(Size(16, 16),), format="png")
+    build_dataset(photos, tmp_path / "folder", BuildOptions(image, layout="folder"), SERIAL)
+    build_dataset(photos, tmp_path / "lmdb", BuildOptions(image), SERIAL)
+    files, packed = FolderDataset(tmp_path / "folder", decode="numpy"), LMDBDataset(tmp_path / "lmdb", decode="numpy")
+    assert files.classes == packed.classes
+    assert files.targets.tolist() == packed.targets.tolist()
+    assert all(np.array_equal(a, b) for (a, _), (b, _) in zip(files, packed, strict=True))
+
+
+def test_a_presized_folder_without_classes_has_its_images_alone(photos: Path, tmp_path: Path) -> None:
+    options = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), layout="folder")
+    build_dataset(photos / "ant", tmp_path / "folder", options, SERIAL)
+    assert len(FolderDataset(tmp_path / "folder")) == 3
+
+
+def test_a_relative_path_means_the_same_from_anywhere(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(photos.parent)
+    ds = FolderDataset(photos.name, decode="bytes")
+    assert ds.samples[0][0] == f"{photos.name}/ant/A.gif"
+    monkeypatch.chdir("/")
+    assert ds[0] == FolderDataset(photos, decode="bytes")[0]
+
+
+def test_there_is_no_python_object_a_file(photos: Path) -> None:
+    values = vars(FolderDataset(photos)).values()
+    assert not [value for value in values if isinstance(value, list | dict | tuple) and len(value) > 3]
+    assert {type(value) for value in values} >= {pa.LargeStringArray, np.ndarray}
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_deliver_every_sample(photos: Path, method: str) -> None:
+    ds = FolderDataset(photos, len, decode="bytes")
+    loader = DataLoader(ds, batch_size=3, num_workers=1, multiprocessing_context=method)
+    found = [pair for sizes, labels in loader for pair in zip(sizes.tolist(), labels.tolist(), strict=True)]
+    assert found == list(ds)
+
+
+def test_copies_and_parts_read_the_same(photos: Path) -> None:
+    ds = FolderDataset(photos, decode="bytes")
+    assert list(pickle.loads(pickle.dumps(ds))) == list(ds)
+    assert [Subset(ds, [3, 1])[i] for i in (0, 1)] == [ds[3], ds[1]]

@@ -1,0 +1,183 @@
+"""presize.icc: the fast way from a profile to sRGB, against Little CMS."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from presize.decode import finish
+from presize.icc import matrix_shaper, to_srgb
+from profiles import GRAY_LINEAR, LINEAR, SRGB, SWAPPED, black_only_profile, curve, display_profile, profile
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (150, 171, 3), dtype=np.uint8)
+CURVES = (b"rTRC", b"gTRC", b"bTRC")
+COLORANTS = [(0.6097, 0.3111, 0.0195), (0.2053, 0.6257, 0.0609), (0.1492, 0.0632, 0.7446)]  # of Adobe RGB (1998)
+
+
+def adobe(*curves: bytes, **tags: bytes) -> bytes:
+    """A profile with the primaries of Adobe RGB and one curve for all channels, or three."""
+    colorants = [b"XYZ " + bytes(4) + struct.pack(">3i", *(round(v * 65536) for v in color)) for color in COLORANTS]
+    three = curves if len(curves) == 3 else curves * 3
+    every = {**dict(zip((b"rXYZ", b"gXYZ", b"bXYZ"), colorants, strict=True)), **dict(zip(CURVES, three, strict=True))}
+    return profile(b"RGB ", every | {name.encode(): tag for name, tag in tags.items()})
+
+
+def parametric(kind: int, *parameters: float) -> bytes:
+    values = [round(value * 65536) for value in parameters]
+    return b"para" + bytes(4) + struct.pack(f">HH{len(values)}i", kind, 0, *values)
+
+
+def sampled(gamma: float, count: int) -> bytes:
+    points = (np.linspace(0, 1, count) ** gamma * 65535).round().astype(">u2")
+    return b"curv" + bytes(4) + struct.pack(">I", count) + points.tobytes()
+
+
+def lut() -> bytes:
+    """An A2B0 table by which all colours are one grey."""
+    matrix = struct.pack(">9i", 65536, 0, 0, 0, 65536, 0, 0, 0, 65536)
+    straight = bytes(range(256))
+    return b"mft1" + bytes(4) + bytes((3, 3, 2, 0)) + matrix + straight * 3 + bytes((128, 128, 128)) * 8 + straight * 3
+
+
+def by_lcms(pixels: npt.NDArray[np.uint8], icc: bytes) -> npt.NDArray[np.uint8]:
+    image = Image.fromarray(pixels)
+    transform = to_srgb(icc, "RGB")
+    return np.asarray(image if transform is None else transform.apply(image))
+
+
+def difference(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> int:
+    return int(np.abs(one.astype(np.int16) - other).max())
+
+
+FAST = {
+    "linear": LINEAR,
+    "gamma 2.2": display_profile(2.2, (1, 2, 0)),
+    "gamma 1.8": display_profile(1.8),
+    "swapped": SWAPPED,
+    "adobe": adobe(curve(2.2)),
+    "no points": adobe(b"curv" + bytes(8)),
+    "two points": adobe(sampled(1.0, 2)),
+    "sampled": adobe(sampled(2.4, 1024)),
+    "coarse": adobe(sampled(1.8, 17)),
+    "parametric 0": adobe(parametric(0, 2.4)),
+    "parametric 1": adobe(parametric(1, 2.2, 1.1, -0.1)),
+    "parametric 2": adobe(parametric(2, 2.2, 1.1, -0.1, 0.0)),
+    "parametric 3": adobe(parametric(3, 2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045)),
+    "parametric 4": adobe(parametric(4, 2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045, 0.0, 0.0)),
+    "each its own": adobe(curve(1.8), sampled(2.2, 300), parametric(0, 2.4)),
+}
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_the_fast_way_is_at_most_one_level_from_lcms(name: str) -> None:
+    icc = FAST[name]
+    assert matrix_shaper(icc) is not None
+    converted = finish(PIXELS, icc, "rgb")
+    assert converted.flags.c_contiguous
+    assert converted.flags.writeable
+    assert difference(converted, by_lcms(PIXELS, icc)) == 1
+    assert difference(PIXELS, converted) > 10
+
+
+def test_every_value_of_every_channel_is_at_most_one_level_from_lcms() -> None:
+    ramps = np.zeros((3, 256, 3), np.uint8)
+    for channel in range(3):
+        ramps[channel, :, channel] = np.arange(256)
+    for icc in FAST.values():
+        assert difference(finish(ramps, icc, "rgb"), by_lcms(ramps, icc)) <= 1
+
+
+BROKEN_CURVES = {
+    "a type of its own": b"abcd" + bytes(8),
+    "cut off": b"curv" + bytes(4) + struct.pack(">I", 1),
+    "more points than bytes": b"curv" + bytes(4) + struct.pack(">I", 1 << 31) + bytes(40),
+    "a parametric curve of no type": parametric(9, 2.2),
+    "nothing by nothing": parametric(1, 2.2, 0.0, 1.0),
+    "infinite": parametric(0, -2.0),
+    "overflowing": parametric(1, 32000.0, 32000.0, 1.0),
+    "beyond 1": parametric(1, 2.2, 1.2, 0.0),
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("tag", BROKEN_CURVES.values(), ids=list(BROKEN_CURVES))
+def test_broken_curves_are_left_to_lcms(tag: bytes) -> None:
+    icc = adobe(curve(2.2), tag, curve(2.2))
+    assert matrix_shaper(icc) is None
+    assert np.array_equal(finish(PIXELS, icc, "rgb"), by_lcms(PIXELS, icc))
+
+
+@pytest.mark.parametrize(
+    ("icc", "changes"),
+    [
+        (adobe(curve(2.2), A2B0=lut()), True),
+        (adobe(curve(2.2), A2B1=lut()), True),
+        (adobe(parametric(4, 2.2, 0.9, 0.0, 0.0, 0.0, 0.1, 0.0)), True),  # a black that is to be compensated
+        (SRGB, False),
+        (GRAY_LINEAR, False),
+        (black_only_profile(), False),
+        (b"", False),
+        (SWAPPED[:200], False),
+    ],
+)
+def test_other_profiles_are_left_to_lcms(icc: bytes, changes: bool) -> None:
+    assert matrix_shaper(icc) is None
+    assert np.array_equal(finish(PIXELS, icc, "rgb"), by_lcms(PIXELS, icc))
+    assert np.array_equal(finish(PIXELS, icc, "rgb"), PIXELS) is not changes
+
+
+def test_of_two_tags_with_a_name_the_first_counts_as_in_lcms() -> None:
+    icc = bytearray(adobe(curve(1.0), zTRC=curve(3.0)))
+    at = icc.index(b"zTRC")
+    icc[at : at + 4] = b"gTRC"
+    assert difference(finish(PIXELS, bytes(icc), "rgb"), by_lcms(PIXELS, bytes(icc))) <= 1
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 70_000), (70_000, 1), (3, 20_001), (700, 500)])
+def test_pixels_of_any_shape(shape: tuple[int, int]) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    assert difference(finish(pixels, SWAPPED, "rgb"), by_lcms(pixels, SWAPPED)) <= 1
+
+
+def test_pixels_are_only_read() -> None:
+    pixels = PIXELS.copy()
+    pixels.setflags(write=False)
+    finish(pixels, SWAPPED, "rgb")
+    assert np.array_equal(pixels, PIXELS)
+    strided = PIXELS[::-1, ::2]
+    assert np.array_equal(finish(strided, SWAPPED, "rgb"), finish(PIXELS, SWAPPED, "rgb")[::-1, ::2])
+
+
+def test_the_colors_asked_for() -> None:
+    converted = finish(PIXELS, SWAPPED, "rgb")
+    assert np.array_equal(finish(PIXELS, SWAPPED, "keep"), converted)
+    assert np.array_equal(finish(PIXELS, SWAPPED, "gray"), np.asarray(Image.fromarray(converted).convert("L")))
+    grey = finish(PIXELS[:, :, 0].copy(), GRAY_LINEAR, "keep")
+    assert (grey.shape, grey.dtype) == (PIXELS.shape[:2], np.uint8)
+
+
+def test_a_name_that_is_no_ascii_does_not_matter() -> None:
+    icc = adobe(curve(2.2)).replace(b"made for a test", b"\xc9cran de test..")
+    assert difference(finish(PIXELS, icc, "rgb"), by_lcms(PIXELS, icc)) <= 1
+
+
+@given(
+    st.sampled_from([LINEAR, FAST["each its own"], FAST["parametric 4"], FAST["sampled"], SRGB]),
+    st.lists(st.tuples(st.integers(0, 700), st.integers(0, 255)), max_size=12),
+    st.integers(0, 5000),
+)
+def test_no_profile_raises(icc: bytes, edits: list[tuple[int, int]], length: int) -> None:
+    damaged = bytearray(icc)
+    for position, value in edits:
+        damaged[position % len(damaged)] = value
+    mutated = bytes(damaged[:length])
+    pixels = PIXELS[:4]
+    converted = finish(pixels, mutated, "rgb")
+    if matrix_shaper(mutated) is None:
+        assert np.array_equal(converted, by_lcms(pixels, mutated))

@@ -1,0 +1,194 @@
+"""One image through the whole of what a build does to it."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image
+
+from pictures import smooth_image
+from presize.decode import decode
+from presize.errors import ImageError
+from presize.images import Presized, presize
+from presize.options import ImageOptions, Size
+from profiles import GRAY_LINEAR, SWAPPED
+
+
+def options(*sizes: int, **others: object) -> ImageOptions:
+    return ImageOptions(sizes=tuple(Size(size, size) for size in sizes), **others)  # type: ignore[arg-type]
+
+
+def jpeg(pixels: np.ndarray, subsampling: str = "444", **save: object) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(
+        buffer, "JPEG", quality=95, subsampling=f"{subsampling[0]}:{subsampling[1]}:{subsampling[2]}", **save
+    )
+    return buffer.getvalue()
+
+
+def decoded(result: Presized, number: int = 0) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(result.records[number].value)))
+
+
+def exif(orientation: int) -> bytes:
+    tags = Image.Exif()
+    tags[0x0112] = orientation
+    return tags.tobytes()
+
+
+def test_an_image_is_stored_at_its_target_size() -> None:
+    result = presize(jpeg(smooth_image(300, 400)), options(64))
+    assert result.records[0][1:] == (64, 85)
+    assert decoded(result).shape == (64, 85, 3)
+    assert result.source == Size(300, 400)
+
+
+def test_stored_pixels_are_those_of_a_plain_resize() -> None:
+    pixels = smooth_image(300, 400)
+    expected = np.asarray(Image.fromarray(pixels).resize((85, 64), Image.Resampling.BICUBIC)).astype(int)
+    assert np.abs(decoded(presize(jpeg(pixels), options(64, format="png"))) - expected).mean() < 1
+
+
+def test_several_sizes_come_from_one_image() -> None:
+    result = presize(jpeg(smooth_image(300, 400)), options(64, 32))
+    assert [record[1:] for record in result.records] == [(64, 85), (32, 42)]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_what_is_stored_is_upright(orientation: int) -> None:
+    upright = smooth_image(96, 128)
+    turn = {1: None, 2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}[orientation]
+    stored = Image.fromarray(upright) if turn is None else Image.fromarray(upright).transpose(Image.Transpose(turn))
+    result = presize(jpeg(np.asarray(stored), exif=exif(orientation)), options(96, format="png"))
+    assert result.source == Size(96, 128)
+    assert np.abs(decoded(result).astype(int) - upright).mean() < 3
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda pixels: jpeg(pixels), "baseline"),
+        (lambda pixels: jpeg(pixels, "420"), "any subsampling"),
+        (lambda pixels: jpeg(pixels, progressive=True), "progressive"),
+        (lambda pixels: jpeg(pixels[:, :, 0]), "grey"),
+        (lambda pixels: jpeg(pixels, exif=exif(1)), "upright by its own account"),
+    ],
+)
+def test_a_plain_jpeg_that_fits_is_not_compressed_again(make: object, reason: str) -> None:
+    data = make(smooth_image(60, 50))  # type: ignore[operator]
+    value = presize(data, options(64)).records[0].value
+    assert np.array_equal(simplejpeg.decode_jpeg(value), simplejpeg.decode_jpeg(data)), reason
+    assert data[data.index(b"\xff\xda") :] == value[value.index(b"\xff\xda") :], "the scan is the same bytes"
+
+
+@pytest.mark.parametrize(
+    ("make", "asked", "reason"),
+    [
+        (lambda pixels: jpeg(pixels, exif=exif(6)), options(64), "it lies on its side"),
+        (lambda pixels: jpeg(pixels), options(40), "it is too large"),
+        (lambda pixels: jpeg(pixels), options(64, color="gray"), "it has colours"),
+        (lambda pixels: jpeg(pixels), options(64, fit="pad"), "it needs bars"),
+        (lambda pixels: jpeg(pixels), options(64, upscale=True), "it is too small"),
+    ],
+)
+def test_a_jpeg_that_does_not_fit_is_encoded_anew(make: object, asked: ImageOptions, reason: str) -> None:
+    data = make(smooth_image(60, 50))  # type: ignore[operator]
+    value = presize(data, asked).records[0].value
+    assert data[data.index(b"\xff\xda") :] != value[value.index(b"\xff\xda") :], reason
+
+
+def test_a_damaged_jpeg_does_not_pass_through() -> None:
+    data = jpeg(smooth_image(60, 50))
+    with pytest.raises(ImageError):
+        presize(data[: len(data) // 2], options(64))
+
+
+def test_one_size_may_pass_through_where_another_is_resized() -> None:
+    data = jpeg(smooth_image(60, 50))
+    passed, resized = presize(data, options(64, 32)).records
+    assert data[data.index(b"\xff\xda") :] == passed.value[passed.value.index(b"\xff\xda") :]
+    assert resized[1:] == (38, 32)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_metadata_is_left_out(fits: bool) -> None:
+    data = jpeg(smooth_image(60, 50), exif=exif(1), comment=b"secret", xmp=b"<secret/>")
+    value = presize(data, options(64 if fits else 32)).records[0].value
+    image = Image.open(io.BytesIO(value))
+    assert not image.getexif()
+    assert b"secret" not in value
+
+
+@pytest.mark.parametrize("format", ["jpeg", "png", "webp"])
+@pytest.mark.parametrize("fits", [True, False])
+def test_metadata_is_kept_when_asked_for(fits: bool, format: str) -> None:
+    tags = Image.Exif()
+    tags[0x010F] = "a camera"
+    tags[0x0112] = 6
+    data = jpeg(smooth_image(60, 50), exif=tags.tobytes())
+    value = presize(data, options(64 if fits else 32, keep_metadata=True, format=format)).records[0].value
+    kept = Image.open(io.BytesIO(value)).getexif()
+    assert kept[0x010F] == "a camera"
+    assert kept[0x0112] == 1, "the pixels are upright now"
+
+
+@pytest.mark.parametrize(
+    ("color", "source_channels", "stored_shape"),
+    [
+        ("rgb", 3, (48, 64, 3)),
+        ("rgb", 1, (48, 64, 3)),
+        ("gray", 3, (48, 64)),
+        ("gray", 1, (48, 64)),
+        ("keep", 3, (48, 64, 3)),
+        ("keep", 1, (48, 64)),
+    ],
+)
+def test_the_colours_asked_for_are_stored(color: str, source_channels: int, stored_shape: tuple[int, ...]) -> None:
+    pixels = smooth_image(96, 128) if source_channels == 3 else smooth_image(96, 128)[:, :, 0]
+    assert decoded(presize(jpeg(pixels), options(48, color=color))).shape == stored_shape
+
+
+@pytest.mark.parametrize(("profile", "channels"), [(SWAPPED, 3), (GRAY_LINEAR, 1)], ids=["colours", "grey"])
+@pytest.mark.parametrize("color", ["rgb", "gray", "keep"])
+def test_colours_are_converted_to_srgb_after_the_resize(profile: bytes, channels: int, color: str) -> None:
+    pixels = smooth_image(96, 128) if channels == 3 else smooth_image(96, 128)[:, :, 0]
+    data = jpeg(pixels, icc_profile=profile)
+    got = decoded(presize(data, options(48, color=color, format="png"))).astype(int)
+    full = Image.fromarray(decode(data, color).pixels)  # type: ignore[arg-type]
+    assert np.abs(got - np.asarray(full.resize((64, 48), Image.Resampling.BICUBIC))).mean() < 1.5
+
+
+@pytest.mark.parametrize("format", ["jpeg", "png", "webp"])
+def test_each_format_is_what_it_says(format: str) -> None:
+    value = presize(jpeg(smooth_image(96, 128)), options(48, format=format)).records[0].value
+    assert Image.open(io.BytesIO(value)).format == format.upper()
+
+
+def test_raw_is_the_pixels_row_by_row() -> None:
+    data = jpeg(smooth_image(96, 128))
+    raw = presize(data, options(48, format="raw")).records[0]
+    assert np.array_equal(
+        np.frombuffer(raw.value, np.uint8).reshape(48, 64, 3), decoded(presize(data, options(48, format="png")))
+    )
+
+
+def test_the_subsampling_asked_for_is_stored() -> None:
+    data = jpeg(smooth_image(96, 128))
+    stored = {sub: presize(data, options(48, subsampling=sub)).records[0].value for sub in ("420", "422", "444")}
+    assert {sub: simplejpeg.decode_jpeg_header(value)[3] for sub, value in stored.items()} == {s: s for s in stored}
+
+
+def test_a_large_jpeg_is_decoded_small_and_looks_the_same() -> None:
+    pixels = smooth_image(1600, 1200)
+    data = jpeg(pixels, "420")
+    got = decoded(presize(data, options(64, format="png"))).astype(int)
+    full = np.asarray(Image.open(io.BytesIO(data)).resize((64, 85), Image.Resampling.BICUBIC))
+    assert np.abs(got - full).max() <= 3
+
+
+def test_the_same_image_and_options_give_the_same_bytes() -> None:
+    data = jpeg(smooth_image(96, 128))
+    assert presize(data, options(48)) == presize(data, options(48))

@@ -1,0 +1,351 @@
+"""A JPEG's segments: what its header says, and metadata taken out and put in."""
+
+from __future__ import annotations
+
+import io
+import struct
+from itertools import pairwise
+
+import cv2
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from presize import jpeg
+from presize.errors import ImageError
+
+_Y, _X = np.mgrid[0:40, 0:56]
+PHOTO = np.stack([_X * 4, _Y * 6, (_X * _Y) % 256], axis=-1).astype(np.uint8)
+
+
+def saved(image: Image.Image | None = None, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    (image or Image.fromarray(PHOTO)).save(buffer, "JPEG", **options)
+    return buffer.getvalue()
+
+
+def segment(marker: int, payload: bytes) -> bytes:
+    return struct.pack(">BBH", 0xFF, marker, len(payload) + 2) + payload
+
+
+def header(*segments: bytes, ids: bytes = b"\1\2\3", sof: int = 0xC0, height: int = 8, width: int = 8) -> bytes:
+    """A JPEG up to its first scan."""
+    frame = struct.pack(">BHHB", 8, height, width, len(ids)) + b"".join(bytes((i, 0x11, 0)) for i in ids)
+    return b"\xff\xd8" + b"".join(segments) + segment(sof, frame) + segment(0xDA, b"\1\1\0\0\x3f\0")
+
+
+def exif(order: str = "<", kind: int = 3, value: int = 6, count: int = 1, tag: int = 0x0112) -> bytes:
+    start = b"II*\0" if order == "<" else b"MM\0*"
+    packed = struct.pack(order + ("HH" if kind == 3 else "I"), *((value, 0) if kind == 3 else (value,)))
+    fields = struct.pack(order + "HHI", 0x010E, 2, 4) + b"abc\0" + struct.pack(order + "HHI", tag, kind, count)
+    return start + struct.pack(order + "IH", 8, 2) + fields + packed + struct.pack(order + "I", 0) + b"rest"
+
+
+def icc_part(number: int, total: int, part: bytes) -> bytes:
+    return segment(0xE2, b"ICC_PROFILE\0" + bytes((number, total)) + part)
+
+
+JFIF = segment(0xE0, b"JFIF\0\1\2\0\0\1\0\1\0\0")
+
+
+def adobe(transform: int) -> bytes:
+    return segment(0xEE, b"Adobe\0\x64\0\0\0\0" + bytes([transform]))
+
+
+ENCODINGS = {
+    "baseline 4:2:0": saved(subsampling="4:2:0"),
+    "progressive": saved(progressive=True),
+    "grey": saved(Image.fromarray(PHOTO).convert("L")),
+    "RGB inside": saved(keep_rgb=True),
+    "restart markers": cv2.imencode(".jpg", PHOTO, [cv2.IMWRITE_JPEG_RST_INTERVAL, 2])[1].tobytes(),
+    "progressive with restart markers": saved(progressive=True, restart_marker_blocks=3),
+    "much metadata": saved(exif=b"Exif\0\0" + exif(), icc_profile=b"p" * 70_000, comment=b"c", xmp=b"<x/>"),
+}
+
+
+@pytest.mark.parametrize(
+    ("data", "process", "colorspace", "sampling"),
+    [
+        (saved(subsampling="4:2:0"), "baseline", "YCbCr", ((2, 2), (1, 1), (1, 1))),
+        (saved(subsampling="4:4:4", progressive=True), "progressive", "YCbCr", ((1, 1), (1, 1), (1, 1))),
+        (saved(Image.fromarray(PHOTO).convert("L")), "baseline", "gray", ((1, 1),)),
+        (saved(keep_rgb=True), "baseline", "RGB", ((1, 1), (1, 1), (1, 1))),
+        (saved(Image.fromarray(PHOTO).convert("CMYK")), "baseline", "CMYK", ((1, 1),) * 4),
+    ],
+)
+def test_the_header_of_a_real_file_is_read(
+    data: bytes, process: str, colorspace: str, sampling: tuple[tuple[int, int], ...]
+) -> None:
+    read = jpeg.parse(data)
+    assert (read.height, read.width, read.precision) == (40, 56, 8)
+    assert (read.process, read.colorspace, read.sampling) == (process, colorspace, sampling)
+    assert read.components == len(sampling) and read.huffman
+
+
+@pytest.mark.parametrize(
+    ("segments", "ids", "expected", "reason"),
+    [
+        ([], b"\1", "gray", "one component"),
+        ([], b"\1\2\3", "YCbCr", "the usual ids"),
+        ([], b"RGB", "RGB", "ids that spell it"),
+        ([], b"\5\6\7", "YCbCr", "libjpeg's guess for other ids"),
+        ([JFIF], b"RGB", "YCbCr", "JFIF means YCbCr, whatever the ids"),
+        ([adobe(0)], b"\1\2\3", "RGB", "Adobe: no transform"),
+        ([adobe(1)], b"RGB", "YCbCr", "Adobe: transform"),
+        ([JFIF, adobe(0)], b"\1\2\3", "YCbCr", "JFIF counts before Adobe"),
+        ([segment(0xEE, b"Adobe\0")], b"RGB", "RGB", "an Adobe segment too short to count"),
+        ([segment(0xE0, b"JFIF\0")], b"RGB", "RGB", "a JFIF segment too short to count"),
+        ([], b"\1\2\3\4", "CMYK", "four components"),
+        ([adobe(0)], b"\1\2\3\4", "CMYK", "Adobe: no transform"),
+        ([adobe(2)], b"\1\2\3\4", "YCCK", "Adobe: transform"),
+        ([], b"\1\2", "other", "no meaning for two"),
+    ],
+)
+def test_the_colorspace_follows_the_rules_of_libjpeg(
+    segments: list[bytes], ids: bytes, expected: str, reason: str
+) -> None:
+    assert jpeg.parse(header(*segments, ids=ids)).colorspace == expected, reason
+
+
+@pytest.mark.parametrize(
+    ("sof", "process", "huffman"),
+    [
+        (0xC0, "baseline", True),
+        (0xC1, "extended", True),
+        (0xC2, "progressive", True),
+        (0xC3, "lossless", False),
+        (0xC5, "hierarchical", False),
+        (0xC9, "arithmetic", False),
+        (0xCA, "arithmetic", False),
+    ],
+)
+def test_the_process_follows_from_the_frame_marker(sof: int, process: str, huffman: bool) -> None:
+    read = jpeg.parse(header(sof=sof))
+    assert (read.process, read.huffman) == (process, huffman)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "does not begin with FF D8"),
+        (b"\x89PNG", "does not begin with FF D8"),
+        (b"\xff\xd8", "ends within its header"),
+        (b"\xff\xd8\xff", "ends within its header"),
+        (b"\xff\xd8\xff\xe0", "ends within its header"),
+        (b"\xff\xd8\xff\xe0\0\x10JFIF", "ends within a segment (FF E0)"),
+        (b"\xff\xd8\xff\xe0\0\1", "a segment (FF E0) of length 1"),
+        (b"\xff\xd8\xff\xd9", "no image data"),
+        (b"\xff\xd8\xff\xd8\xff\xd9", "a second start marker"),
+        (b"\xff\xd8" + segment(0xDA, b"\0"), "without a frame header"),
+        (header(height=0), "does not give its height"),
+        (header(width=0), "its width is 0"),
+        (header(segment(0xC0, b"x" * 9)), "two frame headers"),
+        (b"\xff\xd8" + segment(0xC0, b"\x08\0\x08\0\x08\3") + segment(0xDA, b""), "of the wrong length"),
+        (header(ids=b""), "of the wrong length"),
+        (header().replace(b"\1\x11\0", b"\1\x51\0"), "sampling factors 5x1"),
+    ],
+)
+def test_a_malformed_header_is_refused_with_a_reason(data: bytes, reason: str) -> None:
+    with pytest.raises(ImageError) as caught:
+        jpeg.parse(data)
+    assert reason in str(caught.value)
+
+
+def test_fill_bytes_and_stray_bytes_between_segments_are_passed_over() -> None:
+    data = header(JFIF, b"\xff\xff\xff", segment(0xFE, b"hi"), b"stray\xff\0\xff\xd0")
+    read = jpeg.parse(data)
+    assert (read.comment, read.colorspace) == (b"hi", "YCbCr")
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kind", [3, 4])
+@pytest.mark.parametrize("value", range(1, 9))
+def test_orientation_is_read_in_both_byte_orders_and_widths(order: str, kind: int, value: int) -> None:
+    tiff = exif(order, kind, value)
+    assert jpeg.orientation_of(tiff) == value
+    read = jpeg.parse(header(segment(0xE1, b"Exif\0\0" + tiff)))
+    assert (read.orientation, read.exif) == (value, tiff)
+
+
+@pytest.mark.parametrize(
+    ("tiff", "reason"),
+    [
+        (b"", "nothing there"),
+        (b"II*\0", "no directory"),
+        (exif()[:20], "cut within the directory"),
+        (exif()[:4] + b"\xff" * 4 + exif()[8:], "a directory far outside"),
+        (b"XX" + exif()[2:], "no byte order"),
+        (exif(value=0), "below the range"),
+        (exif(value=9), "above the range"),
+        (exif(kind=4, value=2**32 - 1), "far above the range"),
+        (exif(kind=7), "a type that has no order"),
+        (exif(count=2), "two orientations"),
+        (exif(tag=0x0113), "another tag"),
+    ],
+)
+def test_an_odd_orientation_counts_as_upright(tiff: bytes, reason: str) -> None:
+    assert jpeg.orientation_of(tiff) == 1, reason
+    assert jpeg.parse(header(segment(0xE1, b"Exif\0\0" + tiff))).orientation == 1, reason
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kind", [3, 4])
+def test_resetting_the_orientation_changes_nothing_else(order: str, kind: int) -> None:
+    before = exif(order, kind, 8)
+    after = jpeg.with_orientation_reset(before)
+    assert jpeg.orientation_of(after) == 1
+    assert after == exif(order, 3, 1)
+
+
+def test_exif_without_an_orientation_is_left_as_it_is() -> None:
+    assert jpeg.with_orientation_reset(exif(tag=0x0113)) == exif(tag=0x0113)
+    assert jpeg.with_orientation_reset(b"junk") == b"junk"
+
+
+def test_metadata_is_found() -> None:
+    read = jpeg.parse(ENCODINGS["much metadata"])
+    assert read.icc == b"p" * 70_000
+    assert (read.exif, read.xmp, read.comment) == (exif(), b"<x/>", b"c")
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected", "reason"),
+    [
+        ([(1, 2, b"a"), (2, 2, b"b")], b"ab", "in order"),
+        ([(2, 2, b"b"), (1, 2, b"a")], b"ab", "out of order"),
+        ([(1, 1, b"a")], b"a", "one"),
+        ([(1, 2, b"a")], None, "one is missing"),
+        ([(1, 2, b"a"), (1, 2, b"b")], None, "one is there twice"),
+        ([(1, 2, b"a"), (2, 3, b"b")], None, "they disagree"),
+        ([(0, 1, b"a")], None, "counted from 0"),
+        ([], None, "none"),
+    ],
+)
+def test_a_profile_is_joined_from_its_parts(
+    parts: list[tuple[int, int, bytes]], expected: bytes | None, reason: str
+) -> None:
+    assert jpeg.parse(header(*(icc_part(*part) for part in parts))).icc == expected, reason
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("keep_metadata", [False, True])
+def test_strip_leaves_the_pixels_as_they_are(name: str, keep_metadata: bool) -> None:
+    before = ENCODINGS[name]
+    after = jpeg.strip(before + b"trailer\xff\xd8\xff\xd9", keep_metadata)
+    assert after.endswith(b"\xff\xd9") and b"trailer" not in after
+    mode = "GRAY" if name == "grey" else "RGB"
+    assert np.array_equal(simplejpeg.decode_jpeg(after, mode), simplejpeg.decode_jpeg(before, mode))
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_strip_twice_is_strip_once(name: str) -> None:
+    once = jpeg.strip(ENCODINGS[name])
+    assert jpeg.strip(once) == once
+
+
+def test_strip_takes_all_metadata_out() -> None:
+    read = jpeg.parse(jpeg.strip(ENCODINGS["much metadata"]))
+    assert (read.exif, read.xmp, read.comment, read.icc) == (None, None, None, None)
+
+
+def test_strip_can_keep_metadata() -> None:
+    read = jpeg.parse(jpeg.strip(ENCODINGS["much metadata"], keep_metadata=True))
+    assert (read.exif, read.xmp, read.comment, read.icc) == (exif(), b"<x/>", b"c", b"p" * 70_000)
+
+
+def test_strip_drops_the_second_frame_of_an_mpo_and_its_index() -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(PHOTO).save(buffer, "MPO", save_all=True, append_images=[Image.fromarray(PHOTO[::-1])])
+    assert b"MPF\0" in buffer.getvalue()
+    for keep_metadata in (False, True):
+        after = jpeg.strip(buffer.getvalue(), keep_metadata)
+        assert b"MPF\0" not in after and after.count(b"\xff\xd8\xff") == 1
+
+
+def test_strip_keeps_jfif_without_its_thumbnail_and_adobe() -> None:
+    thumbnail = segment(0xE0, b"JFIF\0\1\2\1\0\x48\0\x48\1\1rgb")
+    extension = segment(0xE0, b"JFXX\0\x10...")
+    after = jpeg.strip(header(thumbnail, extension, adobe(1)) + b"scan\xff\xd9")
+    assert after == header(segment(0xE0, b"JFIF\0\1\2\1\0\x48\0\x48\0\0"), adobe(1)) + b"scan\xff\xd9"
+
+
+def test_strip_is_not_misled_by_end_markers_inside_segments_or_by_stuffed_bytes() -> None:
+    between = segment(0xC4, b"\xff\xd9\xff\xd9") + segment(0xFE, b"\xff\xd9") + segment(0xDA, b"\1\1\0\0\x3f\0")
+    scan = b"ab\xff\0\xd9\xff\xd0cd\xff\xff\xd1ef"
+    after = jpeg.strip(header() + scan + between + scan + b"\xff\xd9" + b"trailer\xff\xd9")
+    assert after == header() + scan + between.replace(segment(0xFE, b"\xff\xd9"), b"") + scan + b"\xff\xd9"
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.6, 0.9])
+def test_strip_refuses_a_file_without_an_end(kept: float) -> None:
+    data = ENCODINGS["progressive"]
+    with pytest.raises(ImageError, match="truncated JPEG"):
+        jpeg.strip(data[: int(len(data) * kept)])
+
+
+def test_bare_leaves_everything_after_the_first_scan_header() -> None:
+    data = header(JFIF, segment(0xE1, b"Exif\0\0" + exif())) + b"scan, and no end"
+    assert jpeg.bare(data) == header(JFIF) + b"scan, and no end"
+
+
+@pytest.mark.parametrize("data", [saved(), saved(keep_rgb=True)], ids=["JFIF", "no JFIF"])
+def test_metadata_put_in_is_found_again(data: bytes) -> None:
+    after = jpeg.with_metadata(data, exif(), b"<x/>", b"hello")
+    read = jpeg.parse(after)
+    assert (read.exif, read.xmp, read.comment, read.orientation) == (exif(), b"<x/>", b"hello", 6)
+    assert jpeg.strip(after) == jpeg.strip(data)
+    with Image.open(io.BytesIO(after)) as image:
+        assert image.getexif()[0x0112] == 6
+        assert (image.info["xmp"], image.info["comment"]) == (b"<x/>", b"hello")
+
+
+def test_nothing_put_in_changes_nothing() -> None:
+    assert jpeg.with_metadata(saved()) == saved()
+
+
+def test_metadata_is_left_out_when_it_does_not_fit_into_a_segment() -> None:
+    at_most = jpeg.with_metadata(saved(), b"e" * jpeg.MAX_EXIF, b"x" * jpeg.MAX_XMP, b"c" * jpeg.MAX_COMMENT)
+    read = jpeg.parse(at_most)
+    assert read.exif is not None and read.xmp is not None and read.comment is not None
+    more = [b"_" * (limit + 1) for limit in (jpeg.MAX_EXIF, jpeg.MAX_XMP, jpeg.MAX_COMMENT)]
+    assert jpeg.with_metadata(saved(), *more) == saved()
+
+
+def check_never_anything_but_an_image_error(data: bytes) -> None:
+    jpeg.with_orientation_reset(data)
+    assert 1 <= jpeg.orientation_of(data) <= 8
+    for read in (jpeg.parse, jpeg.strip, jpeg.bare):
+        try:
+            read(data)
+        except ImageError as error:
+            assert str(error) and "\n" not in str(error)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_result_or_an_image_error(data: bytes) -> None:
+    check_never_anything_but_an_image_error(data)
+    check_never_anything_but_an_image_error(b"\xff\xd8\xff" + data)
+    check_never_anything_but_an_image_error(b"II*\0" + data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_damaged_files_give_a_result_or_an_image_error(data: st.DataObject) -> None:
+    whole = data.draw(
+        st.sampled_from([saved(), saved(progressive=True), saved(exif=b"Exif\0\0" + exif(), icc_profile=b"p" * 9)])
+    )
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), min_size=2, max_size=6)))
+    pieces = [whole[a:b] + data.draw(st.binary(max_size=4)) for a, b in pairwise([0, *cuts])]
+    check_never_anything_but_an_image_error(b"".join(pieces))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=60), st.integers(1, 8), st.sampled_from("<>"))
+def test_a_reset_orientation_is_upright_whatever_follows_it(rest: bytes, value: int, order: str) -> None:
+    before = exif(order, 3, value) + rest
+    after = jpeg.with_orientation_reset(before)
+    assert len(after) == len(before) and jpeg.orientation_of(after) == 1

@@ -1,0 +1,557 @@
+"""Label tables and class lists: what is read, what is refused, and that equal values are equal bytes."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from builds import SERIAL, SMALL
+from presize import labels
+from presize.build import build_dataset
+from presize.errors import DatasetError, SourceError
+from presize.labels import class_labels, naming, read_classes, read_table
+from presize.manifest import INDEX_COLUMNS
+from presize.plan import _table_digest
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder / name
+
+
+def parquet(folder: Path, table: pa.Table, **options: Any) -> Path:
+    pa.parquet.write_table(table, folder / "labels.parquet", **options)
+    return folder / "labels.parquet"
+
+
+def jsonl(folder: Path, *rows: dict[str, Any]) -> Path:
+    return write(folder, "labels.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(SourceError) as caught:
+        read_table(path)
+    assert str(caught.value).isprintable(), repr(str(caught.value))
+    assert len(str(caught.value)) < 500
+    return str(caught.value)
+
+
+def column_types(table: pa.Table) -> dict[str, str]:
+    return {field.name: str(field.type) for field in table.schema}
+
+
+# CSV
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "reason"),
+    [
+        ("path,n\na,1\n", [("a", 1)], "as usual"),
+        ("path,n\na,1", [("a", 1)], "no newline at the end"),
+        ("path,n\r\na,1\r\nb,2\r\n", [("a", 1), ("b", 2)], "from Windows"),
+        ("\ufeffpath,n\na,1\n", [("a", 1)], "with a byte order mark"),
+        ('path,n\n"a,b",1\n', [("a,b", 1)], "a comma in quotes"),
+        ('path,n\n"a\nb",1\n', [("a\nb", 1)], "a newline in quotes"),
+        ('path,n\n"a ""b""",1\n', [('a "b"', 1)], "quotes in quotes"),
+        ("path,n\n007,1\n1e3,2\n", [("007", 1), ("1e3", 2)], "paths are text, whatever they look like"),
+        ("path,n\nNA,1\nnull,2\n", [("NA", 1), ("null", 2)], "no path is a null"),
+        ("path,n\n caté 🐈,1\n", [(" caté 🐈", 1)], "spaces and emoji"),
+        ("path,n\na,\nb,3\n", [("a", None), ("b", 3)], "a number may be missing"),
+        ("n,path\n1,b\n2,a\n", [("b", 1), ("a", 2)], "columns in any order, rows in theirs"),
+    ],
+)
+def test_csv_is_read(text: str, rows: list[tuple[str, int | None]], reason: str, tmp_path: Path) -> None:
+    table = read_table(write(tmp_path, "labels.csv", text))
+    assert list(zip(*table.select(["path", "n"]).to_pydict().values(), strict=True)) == rows, reason
+
+
+def test_the_type_of_a_csv_column_is_decided_by_all_of_it(tmp_path: Path) -> None:
+    text = "path,n\n" + "".join(f"{i:060},{i}\n" for i in range(40_000)) + "last,many\n"
+    table = read_table(write(tmp_path, "labels.csv", text))
+    assert len(text) > 2 * 2**20, "more than pyarrow reads at once"
+    assert column_types(table)["n"] == "large_string"
+
+
+def test_csv_columns_have_the_types_of_their_values(tmp_path: Path) -> None:
+    text = "path,text,whole,real,yes,day,none\na,x,9223372036854775807,0.5,true,2020-02-29,\n"
+    table = read_table(write(tmp_path, "labels.csv", text))
+    assert column_types(table) == {
+        "path": "large_string",
+        "text": "large_string",
+        "whole": "int64",
+        "real": "double",
+        "yes": "bool",
+        "day": "date32[day]",
+        "none": "null",
+    }
+    assert table.to_pylist()[0]["whole"] == 2**63 - 1
+
+
+# JSON lines
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".ndjson", ".json", ".JSONL"])
+def test_json_lines_go_by_several_names(suffix: str, tmp_path: Path) -> None:
+    assert read_table(write(tmp_path, "labels" + suffix, '{"path": "a"}\n')).to_pylist() == [{"path": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "reason"),
+    [
+        ('\ufeff{"path": "a"}\r\n\r\n{"path": "b"}', [{"path": "a"}, {"path": "b"}], "from Windows"),
+        ('{"path": "a", "n": 1}\n{"path": "b"}\n', [{"path": "a", "n": 1}, {"path": "b", "n": None}], "a missing key"),
+        ('{"path": "a"}\n{"n": 1, "path": "b"}\n', [{"path": "a", "n": None}, {"path": "b", "n": 1}], "a late key"),
+        ('{"path": "2020-01-01"}\n', [{"path": "2020-01-01"}], "text that looks like a date is text"),
+        ('{"path": "a\u2028b"}\n', [{"path": "a\u2028b"}], "a line ends with a newline and nothing else"),
+        ('{"path": "\\ud83d\\udc08"}\n', [{"path": "🐈"}], "an escaped emoji"),
+        ('{"path": "a", "n": 9223372036854775807}\n', [{"path": "a", "n": 2**63 - 1}], "exact whole numbers"),
+        (
+            '{"path": "a", "n": 1}\n{"path": "b", "n": 1.5}\n',
+            [{"path": "a", "n": 1.0}, {"path": "b", "n": 1.5}],
+            "mixed",
+        ),
+        ('{"path": "a", "l": [null, 1]}\n', [{"path": "a", "l": [None, 1]}], "pyarrow's reader gets it wrong"),
+        ('{"path": "a", "l": [[], null, ["x"]]}\n', [{"path": "a", "l": [[], None, ["x"]]}], "lists of lists"),
+        ('{"path": "a", "s": {"b": [{"c": 1}]}}\n', [{"path": "a", "s": {"b": [{"c": 1}]}}], "structs"),
+        ('{"path": "a", "s": {}}\n', [{"path": "a", "s": {}}], "a struct of nothing"),
+    ],
+)
+def test_json_lines_are_read(text: str, rows: list[dict[str, Any]], reason: str, tmp_path: Path) -> None:
+    assert read_table(write(tmp_path, "labels.jsonl", text)).to_pylist() == rows, reason
+
+
+SCALARS = {
+    "whole": st.integers(-(2**52), 2**52),
+    "real": st.floats(allow_nan=False),
+    "text": st.text(st.characters(blacklist_categories=["Cs"]), max_size=5),
+    "yes": st.booleans(),
+}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), piece=st.integers(1, 5))
+def test_json_values_come_back_however_many_are_read_at_once(data: st.DataObject, piece: int, tmp_path: Path) -> None:
+    kinds = {name: st.none() | scalar for name, scalar in SCALARS.items()}
+    kinds |= {f"{name}s": st.none() | st.lists(st.none() | scalar, max_size=3) for name, scalar in SCALARS.items()}
+    kinds["struct"] = st.none() | st.fixed_dictionaries(dict(kinds))
+    rows = data.draw(st.lists(st.fixed_dictionaries(kinds), min_size=1, max_size=8))
+    rows = [{"path": str(i), **row} for i, row in enumerate(rows)]
+    path = jsonl(tmp_path, *rows)
+    whole = read_table(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(labels, "_JSON_ROWS", piece)
+        pieces = read_table(path)
+    assert whole.to_pylist() == rows
+    assert pieces.to_pylist() == rows
+    assert _table_digest(pieces) == _table_digest(whole)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "\n"]), inner),
+            max_leaves=5,
+        ),
+        max_size=4,
+    ),
+    piece=st.integers(1, 4),
+)
+def test_any_json_is_a_table_or_a_one_line_error(rows: list[Any], piece: int, tmp_path: Path) -> None:
+    path = jsonl(tmp_path, *({"path": str(i), "value": value} for i, value in enumerate(rows)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(labels, "_JSON_ROWS", piece)
+        try:
+            table = read_table(path)
+        except SourceError as error:
+            assert str(error).isprintable()
+        else:
+            table.validate(full=True)
+
+
+# Parquet
+
+
+def test_parquet_is_read(tmp_path: Path) -> None:
+    day = datetime.datetime(2020, 2, 29, 12, tzinfo=datetime.UTC)
+    rows = {
+        "path": ["a", "b"],
+        "many": [2**64 - 1, None],
+        "price": [decimal.Decimal("1.50"), None],
+        "when": [day, None],
+        "raw": [b"\xff\0", None],
+        "box": [[0.5, 1.0], None],
+    }
+    types = [
+        pa.string(),
+        pa.uint64(),
+        pa.decimal128(5, 2),
+        pa.timestamp("us", "UTC"),
+        pa.binary(),
+        pa.list_(pa.float32()),
+    ]
+    table = pa.table([pa.array(values, kind) for values, kind in zip(rows.values(), types, strict=True)], [*rows])
+    read = read_table(parquet(tmp_path, table))
+    assert read.to_pydict() == rows
+    assert column_types(read) == {
+        "path": "large_string",
+        "many": "uint64",
+        "price": "decimal128(5, 2)",
+        "when": "timestamp[us, tz=UTC]",
+        "raw": "large_binary",
+        "box": "large_list<item: float>",
+    }
+
+
+def test_a_dictionary_is_what_it_stands_for(tmp_path: Path) -> None:
+    column = pa.array(["dog", None, "cat"]).dictionary_encode()
+    table = read_table(parquet(tmp_path, pa.table({"path": ["a", "b", "c"], "kind": column})))
+    assert table.column("kind").to_pylist() == ["dog", None, "cat"]
+    assert column_types(table)["kind"] == "large_string"
+
+
+def test_a_table_takes_nothing_from_the_names_of_its_folders(tmp_path: Path) -> None:
+    (tmp_path / "split=train").mkdir()
+    table = read_table(parquet(tmp_path / "split=train", pa.table({"path": ["a"]})))
+    assert table.column_names == ["path"]
+
+
+def test_what_a_writer_notes_about_columns_is_left_out(tmp_path: Path) -> None:
+    field = pa.field("path", pa.string(), nullable=False, metadata={"note": "private"})
+    table = pa.table([["a"]], pa.schema([field], metadata={"pandas": "{}"}))
+    assert read_table(parquet(tmp_path, table)).schema == pa.schema({"path": pa.large_string()})
+    assert read_table(parquet(tmp_path, table)).schema.metadata is None
+    assert read_table(parquet(tmp_path, table)).schema.field("path").metadata is None
+
+
+def test_an_extension_is_kept_as_what_it_is_stored_as(tmp_path: Path) -> None:
+    column = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(6, dtype=np.int32).reshape(2, 3))
+    table = read_table(parquet(tmp_path, pa.table({"path": ["a", "b"], "boxes": column})))
+    assert table.column("boxes").to_pylist() == [[0, 1, 2], [3, 4, 5]]
+    assert column_types(table)["boxes"] == "large_list<item: int32>"
+
+
+def test_a_type_that_an_index_cannot_keep_is_refused_by_name(tmp_path: Path) -> None:
+    column = pa.array([[("key", 1)]], pa.map_(pa.string(), pa.int64()))
+    message = refusal(parquet(tmp_path, pa.table({"path": ["a"], "extra": column})))
+    assert "column 'extra' holds map<" in message
+    assert message.endswith("which an index cannot keep; leave it out")
+
+
+# What is refused
+
+
+def columns(**values: list[Any]) -> Callable[[Path], Path]:
+    return lambda folder: parquet(folder, pa.table(values))
+
+
+def csv(content: str | bytes) -> Callable[[Path], Path]:
+    return lambda folder: write(folder, "labels.csv", content)
+
+
+def json_lines(content: str | bytes) -> Callable[[Path], Path]:
+    return lambda folder: write(folder, "labels.jsonl", content)
+
+
+def folder_named(name: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        (folder / name).mkdir()
+        return folder / name
+
+    return make
+
+
+GARBAGE = bytes(range(256)) * 64
+
+REFUSED = [
+    (lambda folder: folder / "labels.csv", "No such file or directory", "not there"),
+    (lambda folder: folder / "la\nbels.csv", r"la\nbels.csv': No such file", "a name that breaks lines"),
+    (lambda folder: folder / ("x" * 300 + ".csv"), "File name too long", "no file system has it"),
+    (folder_named("labels.csv"), "Is a directory", "a folder, named like CSV"),
+    (folder_named("labels.parquet"), "Is a directory", "a folder of Parquet files is not one table"),
+    (folder_named("labels"), "expected a name that ends with .csv, .jsonl", "a folder"),
+    (lambda folder: write(folder, "labels.tsv", "path\na\n"), "ends with .csv, .jsonl, .ndjson, .json", "unknown"),
+    (lambda folder: write(folder, ".csv", "path\na\n"), "expected a name that ends", "a name without a suffix"),
+    (lambda folder: write(folder, "labels.parquet", GARBAGE), "Parquet magic bytes not found", "not Parquet"),
+    (lambda folder: write(folder, "labels.parquet", b""), "Parquet file size is 0 bytes", "nothing at all"),
+    (lambda folder: write(folder, "labels.parquet", b"PAR1" + GARBAGE + b"PAR1"), "Parquet file size", "a bad footer"),
+    (csv(GARBAGE), "labels.csv': ", "not CSV"),
+    (csv(b""), "Empty CSV file", "nothing at all"),
+    (csv(bytes(5000)), "CSV", "zeros"),
+    (csv("path,n\na,1\nb,2,\x1b[31m\n"), r"Expected 2 columns, got 3: b,2,\x1b[31m", "terminal codes stay text"),
+    (csv(b"path,n\n\xff,1\n"), "In CSV column #0: CSV conversion error to string: invalid UTF8", "Latin-1"),
+    (csv(b"path,label\na,caf\xe9\n"), "column 'label' is not UTF-8 text", "Latin-1 in labels"),
+    (csv(b"path,caf\xe9\na,1\n"), "it is not UTF-8 text", "Latin-1 in the names of columns"),
+    (csv("path,label\n"), "it lists no samples", "a header alone"),
+    (csv("path"), "Empty CSV file or block", "a header alone, without its newline"),
+    (csv("file,label\na,1\n"), "it has no path column; it has 'file', 'label'", "another name"),
+    (csv(" path,label\na,1\n"), "it has ' path', 'label'", "a space is part of a name"),
+    (csv("a\n1\n"), "it has no path column; it has 'a'", "one column"),
+    (csv(",".join(f"{i:030}" for i in range(999)) + "\n"), "'000000000000000000000000000000', ", "a thousand columns"),
+    (csv("path,n,n\na,1,2\n"), "it has the column 'n' more than once", "which of the two?"),
+    (csv("path,path\na,b\n"), "it has the column 'path' more than once", "which of the two?"),
+    (csv("path,n\n,1\na,2\n"), "'' is no path from the source down", "an empty path"),
+    (json_lines(""), "it has no path column; it has none", "nothing at all"),
+    (json_lines("\n \n"), "it has no path column; it has none", "blank lines"),
+    (json_lines("{}\n{}\n"), "it has no path column; it has none", "nothing in the lines"),
+    (json_lines('{"path": "a"}\n{"path": \n'), "line 2 is not JSON: Expecting value", "a line cut short"),
+    (json_lines('[{"path": "a"}]\n'), "line 1 is not a JSON object; expected one a line", "one array of all"),
+    (json_lines('{"path": "a"}\n5\n'), "line 2 is not a JSON object", "a number"),
+    (json_lines('{"path": "a", "n": ' + "[" * 100_000 + "\n"), "line 1 is not JSON: maximum recursion", "too deep"),
+    (json_lines('{"path": "a", "n": ' + "9" * 5000 + "}\n"), "line 1 is not JSON: Exceeds the limit", "too long"),
+    (json_lines('{"path": "a", "n": 18446744073709551616}\n'), "column 'n': ", "more than 64 bits"),
+    (json_lines('{"path": "a", "n": 1}\n{"path": "b", "n": "x"}\n'), "column 'n': Could not convert 'x'", "mixed"),
+    (json_lines(b'{"path": "\xff"}\n'), "it is not UTF-8 text", "Latin-1"),
+    (json_lines('{"path": "\\ud800"}\n'), "it is not UTF-8 text", "half an emoji"),
+    (json_lines('{"path": "a", "\\ud800": 1}\n'), "it is not UTF-8 text", "half an emoji as a name"),
+    (json_lines('{"path": 5}\n'), "the path column holds int64, expected strings", "numbers as paths"),
+    (json_lines('{"path": null}\n'), "the path column holds null, expected strings", "no path at all"),
+    (json_lines('{"path": "a"}\n{"n": 1}\n'), "1 of 2 rows have no path", "a row without a path"),
+    (columns(path=[1.5]), "the path column holds double, expected strings", "numbers as paths"),
+    (columns(path=["a", None, None]), "2 of 3 rows have no path", "nulls as paths"),
+    (columns(path=["a", "b", "a", "c", "b", "a"]), "2 paths are listed more than once, the first is 'a', 3 t", "twice"),
+    (columns(path=["a\n", "a\n"]), r"the first is 'a\n', 2 times", "a name that breaks lines"),
+    (columns(path=[{"\n": 1}]), r"the path column holds struct<\n: int64>, expected strings", "structs as paths"),
+    (columns(path=["a", "b"], label=["x", None]), "1 of 2 rows have no label", "a class for every sample"),
+    (columns(path=["a", "b"], label=["x", ""]), "1 of 2 rows have no label", "a class has a name"),
+    (columns(path=["a", "b"], label=[None, 5]), "1 of 2 rows have no label", "a number for every sample"),
+    (csv("path,label\na,\nb,\n"), "2 of 2 rows have no label", "an empty column"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "message", "reason"), REFUSED)
+def test_what_is_no_label_table_is_refused(
+    make: Callable[[Path], Path], message: str, reason: str, tmp_path: Path
+) -> None:
+    assert message in refusal_with_name(make(tmp_path)), reason
+
+
+def refusal_with_name(path: Path) -> str:
+    """As a scan words it."""
+    with pytest.raises(SourceError) as caught, naming(f"labels {str(path)!r}"):
+        read_table(path)
+    assert str(caught.value).isprintable(), repr(str(caught.value))
+    assert str(caught.value).startswith(f"labels {str(path)!r}: ")
+    assert len(str(caught.value)) - len(str(path)) < 450
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "../a", "a/../../b", "..", ".", "./a", "a/./b", "a//b", "a/", "/", "a\0b", "\n/.."]
+)
+def test_a_path_that_does_not_lead_down_from_the_source_is_refused(path: str, tmp_path: Path) -> None:
+    message = refusal(jsonl(tmp_path, {"path": "ok"}, {"path": path}))
+    assert f"{path!r} is no path from the source down; expected such as cats/1.jpg" in message
+
+
+@pytest.mark.parametrize("name", sorted(set(INDEX_COLUMNS) - {"path"}))
+def test_a_column_that_the_index_has_itself_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    assert f"the index has a column {name!r} of its own; rename yours" in refusal(
+        jsonl(tmp_path, {"path": "a", name: 1})
+    )
+
+
+def test_text_that_is_not_utf8_in_parquet_is_refused(tmp_path: Path) -> None:
+    bad = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+    assert "Invalid UTF8" in refusal(parquet(tmp_path, pa.table({"path": ["a"], "text": bad}), store_schema=True))
+
+
+# Equal values are equal bytes
+
+
+NASTY = [
+    {
+        "path": f"a/{i}.jpg",
+        "whole": None if i % 3 == 0 else i,
+        "real": None if i % 4 == 0 else i / 7,
+        "text": None if i % 5 == 0 else f"é{i}",
+        "yes": None if i % 6 == 0 else i % 2 == 0,
+        "list": None if i % 3 == 1 else [i, None, 2][: i % 4],
+        "texts": None if i % 7 == 1 else ["x" * j if j % 2 else None for j in range(i % 5)],
+        "struct": None if i % 2 else {"a": i if i % 3 else None, "b": [{"c": None if i % 5 else "s"}, None]},
+        "nothing": None,
+    }
+    for i in range(100)
+]
+
+
+def test_the_digest_does_not_depend_on_the_kind_of_table(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist(NASTY)
+    digests = {
+        _table_digest(read_table(jsonl(tmp_path, *NASTY))),
+        _table_digest(read_table(parquet(tmp_path, table))),
+        _table_digest(read_table(parquet(tmp_path, table, row_group_size=7))),
+        _table_digest(read_table(parquet(tmp_path, table, use_dictionary=False, compression="none"))),
+    }
+    assert len(digests) == 1
+
+
+def test_csv_and_json_lines_of_the_same_numbers_have_one_digest(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist(NASTY).select(["path", "whole", "real", "yes"])
+    pa.csv.write_csv(table, tmp_path / "labels.csv")
+    assert _table_digest(read_table(tmp_path / "labels.csv")) == _table_digest(
+        read_table(jsonl(tmp_path, *table.to_pylist()))
+    )
+
+
+@pytest.mark.parametrize("length", [1, 3, 64, 99, 100])
+def test_the_digest_does_not_depend_on_slices_and_chunks(length: int) -> None:
+    table = pa.Table.from_pylist([*NASTY, *NASTY])[100:]  # so that nothing begins at its buffer's start
+    pieces = pa.concat_tables([table.slice(i, length) for i in range(0, 100, length)])
+    assert digest_of_plain(pieces) == digest_of_plain(pa.Table.from_pylist(NASTY))
+
+
+def digest_of_plain(table: pa.Table) -> str:
+    plain = {name: labels._plain_column(name, table.column(name)) for name in table.column_names}
+    return _table_digest(pa.table(plain))
+
+
+KINDS = {
+    "numbers": lambda values, _: pa.array(values),
+    "text": lambda values, _: pa.array(values.astype(str)),
+    "fixed-size lists": lambda values, _: pa.FixedSizeListArray.from_arrays(np.repeat(values, 3), 3),
+    "lists": lambda values, _: pa.ListArray.from_arrays(np.arange(len(values) + 1, dtype=np.int32), values),
+    "structs": lambda values, _: pa.StructArray.from_arrays([pa.array(values)], ["x"]),
+    "fixed-size binaries": lambda values, _: pa.array([bytes([v]) * 3 for v in values], pa.binary(3)),
+    "decimals": lambda values, _: pa.array(values).cast(pa.decimal128(20)),
+    "bools": lambda values, _: pa.array(values % 2 == 0),
+    "views": lambda values, _: pa.array(values.astype(str)).cast(pa.string_view()),
+    "structs of lists": lambda values, hide: pa.StructArray.from_arrays([hide(KINDS["lists"](values, hide))], ["x"]),
+    "lists of structs": lambda values, hide: pa.ListArray.from_arrays(
+        np.arange(len(values) + 1, dtype=np.int32), hide(KINDS["structs"](values, hide))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_lies_under_nulls_has_no_say(kind: str) -> None:
+    hidden = np.arange(100) % 3 == 0
+    validity = pa.py_buffer(np.packbits(~hidden, bitorder="little").tobytes())
+
+    def hide(array: pa.Array) -> pa.Array:
+        """The same memory, with a third of it declared null."""
+        children = [array.field(i) for i in range(array.type.num_fields)] if pa.types.is_struct(array.type) else None
+        if pa.types.is_nested(array.type) and children is None:
+            children = [array.values]
+        own = array.buffers()[1 : array.type.num_buffers]
+        return pa.Array.from_buffers(array.type, len(array), [validity, *own], children=children)
+
+    def column(seed: int) -> pa.Array:
+        values = np.where(hidden, np.random.default_rng(seed).integers(10, 99, 100), np.arange(100) % 89 + 10)
+        return hide(KINDS[kind](values, hide))
+
+    assert column(1).equals(column(2))
+    assert digest_of_plain(pa.table({"x": column(1)})) == digest_of_plain(pa.table({"x": column(2)}))
+    assert labels._plain(column(1)).to_pylist() == column(1).to_pylist()
+
+
+def test_what_memory_held_before_has_no_say(tmp_path: Path) -> None:
+    paths = [jsonl(tmp_path, *NASTY), parquet(tmp_path, pa.Table.from_pylist(NASTY), row_group_size=9)]
+    script = (
+        "import sys; from presize.labels import read_table; from presize.plan import _table_digest\n"
+        "for path in sys.argv[1:]: print(_table_digest(read_table(path)))"
+    )
+    digests = set()
+    for fill in ("85", "170"):  # what glibc fills fresh memory with
+        environment = os.environ | {"MALLOC_PERTURB_": fill, "ARROW_DEFAULT_MEMORY_POOL": "system"}
+        ran = subprocess.run(
+            [sys.executable, "-c", script, *paths], env=environment, capture_output=True, text=True, check=True
+        )
+        digests |= set(ran.stdout.split())
+    assert digests == {_table_digest(read_table(paths[0]))}
+
+
+# Classes
+
+
+def numbered(values: list[str], classes: list[str] | None = None) -> tuple[list[int], tuple[str, ...]]:
+    numbers, known = class_labels(pa.chunked_array([pa.array(values, pa.large_string())]), classes)
+    assert numbers.type == pa.int32()
+    return numbers.to_pylist(), known
+
+
+def test_labels_are_numbered_in_the_order_of_their_names() -> None:
+    assert numbered(["dog", "Cat", "é", "dog", "cat"]) == ([2, 0, 3, 2, 1], ("Cat", "cat", "dog", "é"))
+
+
+def test_labels_are_numbered_by_the_class_list() -> None:
+    assert numbered(["dog", "cat"], ["dog", "ant", "cat"]) == ([0, 2], ("dog", "ant", "cat"))
+
+
+def test_a_label_that_is_no_class_is_named() -> None:
+    with pytest.raises(SourceError, match=r"the label 'c\\nat' is not in the class list of 1 names"):
+        numbered(["dog", "c\nat"], ["dog"])
+
+
+@pytest.mark.parametrize(
+    ("content", "names", "reason"),
+    [
+        (b"dog\ncat\n", ("dog", "cat"), "in their order"),
+        (b"dog\ncat", ("dog", "cat"), "no newline at the end"),
+        (b"dog\r\ncat\r\n", ("dog", "cat"), "from Windows"),
+        (b"\xef\xbb\xbfdog\n", ("dog",), "with a byte order mark"),
+        (b"\ndog\n\n\ncat\n", ("dog", "cat"), "blank lines are none"),
+        (b" dog \nbull dog\n", (" dog ", "bull dog"), "spaces are part of a name"),
+        ("Hündin\u2028🐈\n".encode(), ("Hündin\u2028🐈",), "a line ends with a newline and nothing else"),
+        (b"a\rb\n", ("a\rb",), "a line ends with a newline and nothing else"),
+    ],
+)
+def test_a_class_list_is_a_name_a_line(content: bytes, names: tuple[str, ...], reason: str, tmp_path: Path) -> None:
+    assert read_classes(write(tmp_path, "classes.txt", content)) == names, reason
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "reason"),
+    [
+        (b"", "expected at least one name, got none", "nothing at all"),
+        (b"\n\n", "expected at least one name, got none", "blank lines"),
+        (b"dog\ncat\ndog\n", "'dog' is there 2 times", "which of the two numbers?"),
+        (b"caf\xe9\n", "it is not UTF-8 text; expected a name a line", "Latin-1"),
+        (GARBAGE, "is not UTF-8 text; expected a name a line", "an image, say"),
+    ],
+)
+def test_what_is_no_class_list_is_refused(content: bytes, message: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"^classes") as caught:
+        read_classes(write(tmp_path, "cl\nasses.txt", content))
+    assert message in str(caught.value), reason
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["no\nwhere", "x" * 300])
+def test_a_class_list_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"^classes") as caught:
+        read_classes(tmp_path / name)
+    assert repr(str(tmp_path / name)) in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+def test_a_folder_without_a_dataset_has_no_classes(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="is not a presize dataset"):
+        read_classes(tmp_path)
+
+
+def test_the_classes_of_a_dataset_are_taken_over(dataset: Path, raw: Path) -> None:
+    assert read_classes(dataset) == tuple(sorted(os.listdir(raw)))
+
+
+def test_a_dataset_without_classes_is_refused(raw: Path, tmp_path: Path) -> None:
+    one_class = min(path for path in raw.iterdir() if path.is_dir())
+    build_dataset(one_class, tmp_path / "out", SMALL, SERIAL)
+    with pytest.raises(SourceError, match=r"^classes '.*/out': the dataset has no classes$"):
+        read_classes(tmp_path / "out")

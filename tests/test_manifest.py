@@ -1,0 +1,413 @@
+"""The manifest and the index are read with suspicion: what is wrong with them is one clear error."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from presize.errors import DatasetError
+from presize.manifest import generation_name, is_data_file, publish_manifest, read_index, read_manifest
+from processes import run_python
+from tampering import (
+    change_manifest,
+    change_offset,
+    index_has_changed,
+    read_table,
+    with_column,
+    with_value,
+    write_table,
+)
+
+
+@pytest.fixture
+def damaged(dataset: Path, tmp_path: Path) -> Path:
+    """A copy of a dataset's manifest and index, to be changed at will."""
+    for name in ("manifest.json", "index.arrow"):
+        shutil.copy(dataset / name, tmp_path)
+    return tmp_path
+
+
+# --- manifest.json ---
+
+
+def test_a_manifest_reads_back_as_it_was_published(dataset: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(dataset)
+    publish_manifest(tmp_path, manifest)
+    assert read_manifest(tmp_path) == manifest
+    assert (tmp_path / "manifest.json").read_bytes() == (dataset / "manifest.json").read_bytes()
+
+
+def test_a_manifest_may_have_more_than_this_version_knows(damaged: Path) -> None:
+    change_manifest(damaged, lambda values: values.update(note="added by hand"))
+    assert read_manifest(damaged).samples == 56
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is damaged: Expecting value"),
+        (b"not JSON", "is damaged: Expecting value"),
+        (b'{"format": "presize", "version": 1,', "is damaged: "),
+        (b"\xff\xfe\xfd", "is damaged: "),
+        (b"[" * 100_000, "is damaged: "),
+        (b'{"a":' * 100_000, "is damaged: "),
+        (b"9" * 10_000, "is damaged: "),
+        (b"[]", "is not a presize manifest"),
+        (b"null", "is not a presize manifest"),
+        (b'{"format": "webdataset"}', "is not a presize manifest but another program's"),
+        (b'{"version": 1}', "is not a presize manifest"),
+        (b'{"format": "presize"}', "is damaged: it has no 'version'"),
+        (b'{"format": "presize", "format": "presize", "version": 1}', "is damaged: an object in it has a key twice"),
+        (b'{"format": "presize", "version": 2}', "has format version 2; this presize reads up to 1: upgrade presize"),
+        (b'{"format": "presize", "version": 7, "layout": "?"}', "has format version 7"),
+        (b'{"format": "presize", "version": true}', "is damaged: expected a count, got True"),
+        (b'{"format": "presize", "version": 1.0}', "is damaged: expected a count, got 1.0"),
+        (b'{"format": "presize", "version": "2"}', "is damaged: expected a count, got '2'"),
+        (b'{"format": "presize", "version": -1}', "is damaged: expected a count, got -1"),
+    ],
+    ids=lambda value: repr(value)[:40] if isinstance(value, bytes) else None,
+)
+def test_content_that_is_no_manifest_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "manifest.json").write_bytes(content)
+    with pytest.raises(DatasetError) as caught:
+        read_manifest(tmp_path)
+    assert words in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def put(*place: str | int, value: object) -> Callable[[dict[str, Any]], object]:
+    """A change that puts `value` at a place such as ("shards", 0, "bytes")."""
+
+    def change(values: Any) -> None:
+        for step in place[:-1]:
+            values = values[step]
+        values[place[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        *((put("index", "file", value=name), "is not the name of a file of a dataset") for name in ["../index.arrow"]),
+        (put("index", "file", value="/etc/passwd"), "is not the name of a file of a dataset"),
+        (put("index", "file", value="index.arrow\n"), "is not the name of a file of a dataset"),
+        (put("index", "file", value="index-\u0661.arrow"), "is not the name of a file of a dataset"),
+        (put("index", "file", value="x" * 10**6), "is not the name of a file of a dataset"),
+        (put("rejects", "file", value="manifest.json"), "is not the name of a file of a dataset"),
+        (put("shards", 0, "file", value="shards/../../00000.lmdb"), "is not the name of a file of a dataset"),
+        (put("shards", 0, "file", value="shards/00000.lmdb/../x"), "is not the name of a file of a dataset"),
+        (put("shards", 0, "file", value="shards/00000.lmdb\0"), "is not the name of a file of a dataset"),
+        (put("shards", 0, "file", value=5), "expected text, got 5"),
+        (put("shards", 0, "bytes", value=-1), "expected a count, got -1"),
+        (put("shards", 0, "bytes", value=True), "expected a count, got True"),
+        (put("shards", 0, "bytes", value=4096.0), "expected a count, got 4096.0"),
+        (put("shards", 0, "bytes", value=10**30), "expected a count, got 1000"),
+        (put("shards", 0, "rows", value=10**6), "its shards do not add up to its samples"),
+        (put("shards", 0, value=None), "expected an object, got None"),
+        (put("shards", 0, value=[]), "expected an object, got []"),
+        (put("shards", 0, value={}), "it has no 'file'"),
+        (put("shards", value={"0": 1}), "expected a list, got {'0': 1}"),
+        (put("shards", value=""), "expected a list, got ''"),
+        (put("shards", value=[]), "its shards do not add up to its samples"),
+        (put("samples", value=0), "it has no samples"),
+        (put("samples", value=10**9), "its shards do not add up to its samples"),
+        (put("samples", value="56"), "expected a count, got '56'"),
+        (put("layout", value="tar"), "layout: expected one of lmdb, folder, got 'tar'"),
+        (put("layout", value=["lmdb"]), "layout: expected one of lmdb, folder, got ['lmdb']"),
+        (put("classes", value="abc"), "expected a list, got 'abc'"),
+        (put("classes", value=["a", 1]), "expected text, got 1"),
+        (put("classes", value=["a", "b", "a"]), "it has a class twice"),
+        (put("identity", value=None), "expected an object, got None"),
+        (put("identity", value={}), "it has no 'options'"),
+        (put("identity", "options", value=[]), ""),
+        (put("identity", "options", "image", "format", value="gif"), "format: expected one of jpeg, png, webp, raw"),
+        (put("identity", "options", "image", "color", value={}), "color: expected one of rgb, gray, keep, got {}"),
+        (put("left_out", value=[1]), "expected an object, got [1]"),
+        (put("left_out", "rejected", value=-2), "expected a count, got -2"),
+        (put("engine", value=0.9), "expected text, got 0.9"),
+        (put("generation", value=None), "expected a count, got None"),
+        (lambda values: values.pop("digest"), "it has no 'digest'"),
+    ],
+)  # fmt: skip
+def test_a_manifest_with_a_wrong_value_is_refused(
+    damaged: Path, change: Callable[[dict[str, Any]], object], words: str
+) -> None:
+    change_manifest(damaged, change)
+    with pytest.raises(DatasetError) as caught:
+        read_manifest(damaged)
+    message = str(caught.value)
+    assert message.startswith(f"{damaged}/manifest.json is damaged: ")
+    assert words in message
+    assert message.endswith("; copy or build the dataset again")
+    assert "\n" not in message
+    assert len(message) < 400
+
+
+def places(values: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The way to each value in nested lists and objects."""
+    steps = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    return [here, *(place for step, value in steps for place in places(value, (*here, step)))]
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), value=JSON_VALUES)
+def test_whatever_stands_in_a_manifest_it_is_read_or_refused(
+    data: st.DataObject, value: object, dataset: Path, tmp_path: Path
+) -> None:
+    values = json.loads((dataset / "manifest.json").read_bytes())
+    values["shards"] = values["shards"][:2]
+    place = data.draw(st.sampled_from(places(values)[1:]))
+    put(*place, value=copy.deepcopy(value))(values)
+    (tmp_path / "manifest.json").write_text(json.dumps(values), "utf-8")
+    try:
+        read_manifest(tmp_path)
+    except DatasetError as error:
+        assert "\n" not in str(error)
+
+
+# --- what is there instead ---
+
+
+def nothing(_: Path) -> str:
+    return "does not exist; expected the folder that a presize build has made"
+
+
+def a_file(root: Path) -> str:
+    root.touch()
+    return "is a file; expected the folder that a presize build has made"
+
+
+def an_empty_folder(root: Path) -> str:
+    root.mkdir()
+    return "is not a presize dataset, it has no manifest.json; presize build makes one of a folder of images"
+
+
+def an_unfinished_build(root: Path) -> str:
+    root.mkdir()
+    (root / ".presize.json").touch()
+    return "holds an unfinished build; run the same presize build again to finish it"
+
+
+def one_size_of_an_unfinished_build(root: Path) -> str:
+    root.mkdir()
+    (root.parent / ".presize.json").touch()
+    return "holds an unfinished build; run the same presize build again to finish it"
+
+
+def several_sizes(root: Path) -> str:
+    for size in ("256", "160"):
+        (root / size).mkdir(parents=True)
+        (root / size / "manifest.json").touch()
+    return f"holds the datasets 160, 256; open one of them, such as {root}/160"
+
+
+def a_manifest_that_is_a_folder(root: Path) -> str:
+    (root / "manifest.json").mkdir(parents=True)
+    return "Is a directory"
+
+
+def links_in_a_circle(root: Path) -> str:
+    root.symlink_to(root)
+    return "Too many levels of symbolic links"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        nothing,
+        a_file,
+        an_empty_folder,
+        an_unfinished_build,
+        one_size_of_an_unfinished_build,
+        several_sizes,
+        a_manifest_that_is_a_folder,
+        links_in_a_circle,
+    ],
+)
+def test_where_there_is_no_dataset_it_is_said_what_there_is(tmp_path: Path, make: Callable[[Path], str]) -> None:
+    root = tmp_path / "OUT"
+    words = make(root)
+    with pytest.raises(DatasetError) as caught:
+        read_manifest(root)
+    assert str(root) in str(caught.value)
+    assert words in str(caught.value)
+
+
+# --- index.arrow ---
+
+
+def test_the_index_is_mapped_and_not_copied(dataset: Path) -> None:
+    before = pa.total_allocated_bytes()
+    index = read_index(dataset, read_manifest(dataset))
+    assert pa.total_allocated_bytes() == before
+    assert index.num_rows == 56
+    assert b"index.arrow" in Path("/proc/self/maps").read_bytes()
+
+
+def test_names_of_folders_need_not_be_utf8(dataset: Path, tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    shutil.copytree(dataset, folder)
+    assert read_index(folder, read_manifest(folder)).num_rows == 56
+
+
+def without(name: str) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: table.drop_columns([name])
+
+
+def null_in(name: str) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: with_value(table, name, 3, None)
+
+
+def as_type(name: str, kind: pa.DataType) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: with_column(table, name, table.column(name).cast(kind))
+
+
+def twice(name: str) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: table.append_column(name, table.column(name))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without("path"), "it has no column path of large_string without nulls"),
+        (without("crc32"), "it has no column crc32 of uint32 without nulls"),
+        (without("label"), "it has no column label of int32 without nulls"),
+        (null_in("shard"), "it has no column shard of int32 without nulls"),
+        (null_in("path"), "it has no column path of large_string without nulls"),
+        (null_in("label"), "it has no column label of int32 without nulls"),
+        (as_type("row", pa.int64()), "it has no column row of int32 without nulls"),
+        (as_type("nbytes", pa.int32()), "it has no column nbytes of int64 without nulls"),
+        (as_type("path", pa.string()), "it has no column path of large_string without nulls"),
+        (as_type("label", pa.float32()), "it has no column label of int32 without nulls"),
+        (twice("row"), "it has no column row of int32 without nulls"),
+        (lambda table: table.slice(0, 55), "has 55 rows where the manifest says 56"),
+        (lambda table: pa.concat_tables([table, table]).combine_chunks(), "has 112 rows where the manifest says 56"),
+    ],
+)
+def test_an_index_of_another_shape_is_refused(
+    damaged: Path, change: Callable[[pa.Table], pa.Table], words: str
+) -> None:
+    write_table(damaged, change(read_table(damaged)))
+    with pytest.raises(DatasetError) as caught:
+        read_index(damaged, read_manifest(damaged))
+    assert words in str(caught.value)
+    assert str(caught.value).endswith("; copy or build the dataset again")
+
+
+def test_an_index_of_several_batches_is_refused(damaged: Path) -> None:
+    write_table(damaged, read_table(damaged), rows_per_batch=10)
+    with pytest.raises(DatasetError, match="is damaged: it has 6 record batches, not 1"):
+        read_index(damaged, read_manifest(damaged))
+
+
+@pytest.mark.parametrize(("row", "offset"), [(56, 10**9), (56, -8), (0, -1)])
+def test_text_that_begins_or_ends_outside_the_index_is_refused(damaged: Path, row: int, offset: int) -> None:
+    change_offset(damaged, "path", row, offset)
+    with pytest.raises(DatasetError, match="is damaged: "):
+        read_index(damaged, read_manifest(damaged))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is damaged: "),
+        (b"ARROW1\0\0", "is damaged: "),
+        (bytes(5000), "is damaged: "),
+        (b"x" * 5000, "is damaged: "),
+    ],
+)
+def test_an_index_that_is_no_arrow_file_is_refused(damaged: Path, content: bytes, words: str) -> None:
+    (damaged / "index.arrow").write_bytes(content)
+    index_has_changed(damaged)
+    with pytest.raises(DatasetError, match=words) as caught:
+        read_index(damaged, read_manifest(damaged))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_truncated_index_is_refused_before_it_is_mapped(damaged: Path) -> None:
+    os.truncate(damaged / "index.arrow", 1000)
+    with pytest.raises(DatasetError, match=r"index\.arrow has 1000 bytes where the manifest says \d+: truncated"):
+        read_index(damaged, read_manifest(damaged))
+
+
+def test_a_missing_index_is_said_to_be(damaged: Path) -> None:
+    (damaged / "index.arrow").unlink()
+    with pytest.raises(DatasetError, match=r"index\.arrow: No such file or directory; copy or build the dataset again"):
+        read_index(damaged, read_manifest(damaged))
+
+
+FLIPS = """
+    import random, sys
+    from pathlib import Path
+    from presize.errors import DatasetError
+    from presize.manifest import read_index, read_manifest
+    root = Path(sys.argv[1])
+    manifest, whole = read_manifest(root), (root / "index.arrow").read_bytes()
+    draw, read = random.Random(0), 0
+    for _ in range(400):
+        content = bytearray(whole)
+        for _ in range(draw.randint(1, 3)):
+            # The ends of the file say where all else lies.
+            content[draw.choice((draw.randrange(3000), -draw.randrange(1, 3000)))] = draw.randrange(256)
+        (root / "index.arrow").write_bytes(content)
+        try:
+            read_index(root, manifest)
+            read += 1
+        except DatasetError as error:
+            assert "\\n" not in str(error)
+    print(read)
+"""
+
+
+def test_an_index_with_flipped_bytes_is_read_or_refused_but_crashes_nothing(damaged: Path) -> None:
+    assert 0 < int(run_python(FLIPS, damaged)) < 400
+
+
+# --- names ---
+
+
+@pytest.mark.parametrize(
+    ("name", "generation", "expected"),
+    [("index.arrow", 0, "index.arrow"), ("index.arrow", 2, "index-2.arrow"), ("shards/0.lmdb", 1, "shards/0-1.lmdb")],
+)
+def test_a_generation_has_names_of_its_own(name: str, generation: int, expected: str) -> None:
+    assert generation_name(name, generation) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("index.arrow", True),
+        ("index-12.arrow", True),
+        ("rejects.jsonl", True),
+        ("shards/00000.lmdb", True),
+        ("shards/123456-3.lmdb", True),
+        ("manifest.json", False),
+        ("shards/0.lmdb", False),
+        ("shards/00000.lmdb.bak", False),
+        ("my-index.arrow", False),
+        ("photos/index.arrow", False),
+        ("index-.arrow", False),
+    ],
+)
+def test_only_names_that_presize_gives_are_its_files(name: str, ours: bool) -> None:
+    assert is_data_file(name) is ours

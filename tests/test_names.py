@@ -1,0 +1,148 @@
+"""Names of image files: each distinct from all others, with a suffix that fits, and never outside."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import get_args
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from presize.errors import SourceError
+from presize.names import file_names, is_safe
+from presize.options import Format
+
+PARTS = st.lists(
+    st.sampled_from(["a", "b", ".", "..", ".jpg", ".JPEG", ".png", ".gif", ".webp", " ", "\n", "\\", "é", "🐈", "-"]),
+    min_size=1,
+    max_size=4,
+).map("".join)
+"""Names of files and folders, put together from what has gone wrong somewhere before."""
+
+PATHS = st.lists(PARTS, min_size=1, max_size=3).map("/".join).filter(is_safe)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[str]:
+    """Files of one folder: distinct, and none of them is a folder, too."""
+    paths = sorted(draw(st.sets(PATHS, min_size=1, max_size=12)))
+    return [path for path in paths if not any(other.startswith(path + "/") for other in paths)]
+
+
+def named(paths: list[str], format: Format = "jpeg") -> list[str]:
+    return file_names(pa.array(paths, pa.large_string()), format).to_pylist()
+
+
+@given(paths=trees(), format=st.sampled_from(get_args(Format)))
+def test_files_are_as_many_as_their_sources(paths: list[str], format: Format) -> None:
+    assert len(set(named(paths, format))) == len(paths)
+
+
+@given(paths=trees(), format=st.sampled_from(get_args(Format)))
+def test_no_file_is_a_folder_of_another(paths: list[str], format: Format) -> None:
+    names = set(named(paths, format))
+    assert not [name for name in names for other in names if other.startswith(name + "/")]
+
+
+@given(paths=trees(), format=st.sampled_from(get_args(Format)))
+def test_a_file_stays_in_the_folder_of_its_source(paths: list[str], format: Format) -> None:
+    names = named(paths, format)
+    assert list(map(os.path.dirname, names)) == list(map(os.path.dirname, paths))
+    assert all(map(is_safe, names))
+
+
+@given(paths=trees(), format=st.sampled_from(get_args(Format)))
+def test_a_fitting_name_is_kept_whatever_the_others_are(paths: list[str], format: Format) -> None:
+    names = named(paths, format)
+    kept = [path for path in paths if file_names(pa.array([path], pa.large_string()), format)[0].as_py() == path]
+    assert [names[paths.index(path)] for path in kept] == kept
+    assert named(names, format) == names, "they all fit now"
+
+
+@given(paths=trees(), cut=st.integers(0, 12))
+def test_names_do_not_depend_on_how_the_column_is_cut(paths: list[str], cut: int) -> None:
+    column = pa.array(paths, pa.large_string())
+    pieces = pa.chunked_array([column[:cut], column[cut:]], pa.large_string())
+    assert file_names(pieces, "jpeg").to_pylist() == named(paths)
+
+
+@pytest.mark.parametrize(
+    ("paths", "names", "reason"),
+    [
+        (["a.jpg"], ["a.jpg"], "it fits"),
+        (["a.JPEG", "b.jpe", "c.jfif"], ["a.JPEG", "b.jpe", "c.jfif"], "JPEG goes by many names"),
+        (["a.png"], ["a.jpg"], "the content is JPEG now"),
+        (["a.png", "a.gif"], ["a.png.jpg", "a.gif.jpg"], "they would meet"),
+        (["a.png", "a.jpg"], ["a.png.jpg", "a.jpg"], "the one that fits keeps its name"),
+        (["a.png", "a.gif", "a.png.jpg"], ["a.png.jpg.jpg", "a.gif.jpg", "a.png.jpg"], "they meet twice"),
+        (["a.png", "a.gif", "a.png.bmp"], ["a.png.jpg.jpg", "a.gif.jpg", "a.png.bmp.jpg"], "one suffix a clash"),
+        (["x/a.png", "y/a.png"], ["x/a.jpg", "y/a.jpg"], "in two folders they do not meet"),
+        (["a.png", "a.jpg/b.png"], ["a.png.jpg", "a.jpg/b.jpg"], "it would meet a folder"),
+        (["a.png", "a.jpg/b/c.png"], ["a.png.jpg", "a.jpg/b/c.jpg"], "it would meet a folder of folders"),
+        (["v1.0/img"], ["v1.0/img.jpg"], "the dot is the folder's"),
+        (["img"], ["img.jpg"], "without a suffix"),
+        (["img."], ["img..jpg"], "an empty suffix is none"),
+        ([".png", "x/.hidden"], [".png.jpg", "x/.hidden.jpg"], "a dot in front begins no suffix"),
+        (["a.tar.gz"], ["a.tar.jpg"], "the last suffix alone"),
+        (["a.jpg\n", "a\n.png"], ["a.jpg", "a\n.jpg"], "a newline is a character like any other"),
+        (["c a t.PNG", "🐈.heic"], ["c a t.jpg", "🐈.jpg"], "spaces and emoji"),
+    ],
+)
+def test_jpeg_files_get_names_that_fit(paths: list[str], names: list[str], reason: str) -> None:
+    assert named(paths) == names, reason
+
+
+@pytest.mark.parametrize(
+    ("format", "name"), [("jpeg", "a.bmp.jpg"), ("png", "a.bmp.png"), ("webp", "a.bmp.webp"), ("raw", "a.bmp.png")]
+)
+def test_each_format_has_its_suffix(format: Format, name: str) -> None:
+    assert named(["a.bmp", "a.tif"], format)[0] == name
+
+
+def test_no_paths_give_no_names() -> None:
+    assert named([]) == []
+
+
+def test_a_name_of_255_bytes_is_the_longest() -> None:
+    longest = "d" * 200 + "/" + "é" * 125 + "a.jpg"
+    assert named([longest]) == [longest]
+
+
+def test_a_name_that_becomes_too_long_is_named() -> None:
+    with pytest.raises(SourceError, match=r"'x{254}\.jpg' would be longer than 255 bytes"):
+        named(["x" * 254])
+
+
+SAFE = [
+    ("a", True, "a file"),
+    ("a/b/c.jpg", True, "a file in folders"),
+    ("...", True, "three dots mean nothing"),
+    ("a/..b/c..", True, "dots beside other characters"),
+    ("a\\..\\b", True, "a backslash separates nothing here"),
+    ("a\n", True, "an odd name, but a name"),
+    ("", False, "the folder itself"),
+    ("/a", False, "absolute"),
+    ("a/", False, "a folder"),
+    ("a//b", False, "two spellings of one path"),
+    (".", False, "the folder itself"),
+    ("./a", False, "two spellings of one path"),
+    ("..", False, "upwards"),
+    ("a/../b", False, "upwards"),
+    ("a/..", False, "upwards"),
+    ("a\0b", False, "no file system has it"),
+]
+
+
+@pytest.mark.parametrize(("path", "safe", "reason"), SAFE)
+def test_a_safe_path_stays_inside(path: str, safe: bool, reason: str) -> None:
+    assert is_safe(path) == safe, reason
+
+
+@given(path=st.lists(st.sampled_from(["a", ".", "..", "/"]), max_size=6).map("".join))
+def test_a_safe_path_is_its_own_normal_form(path: str) -> None:
+    inside = Path("/root", path)
+    normal = os.path.normpath(inside) == f"/root/{path}" and path != ""
+    assert is_safe(path) == normal

@@ -1,0 +1,262 @@
+"""Options cannot be built wrong: every error tells the option and the value."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pickle
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from presize.errors import OptionError
+from presize.options import (
+    MAX_SIDE,
+    BuildOptions,
+    ErrorBudget,
+    ImageOptions,
+    RunOptions,
+    Size,
+    check_choice,
+    check_range,
+    check_type,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "reason"),
+    [
+        ("256", Size(256, 256), "a square"),
+        ("320x240", Size(height=240, width=320), "width first, as people write it"),
+        ("320X240", Size(height=240, width=320), "either case"),
+        (" 256\n", Size(256, 256), "space around it says nothing"),
+        ("0256", Size(256, 256), "zeros in front say nothing"),
+    ],
+)
+def test_a_size_is_parsed(text: str, size: Size, reason: str) -> None:
+    assert Size.parse(text) == size, reason
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "x", "256x", "x256", "256x256x3", "-1", "+1", "1.5", "1e3", "25_6", "²", "٣", "1 x 2", "9" * 10]
+)
+def test_what_is_no_size_is_refused_with_its_text(text: str) -> None:
+    with pytest.raises(OptionError, match="size: expected N or WxH") as caught:
+        Size.parse(text)
+    assert str(caught.value).endswith(repr(text))
+
+
+@given(text=st.text() | st.text("0123456789xX .-"))
+def test_any_text_is_a_size_or_an_option_error(text: str) -> None:
+    try:
+        size = Size.parse(text)
+    except OptionError as error:
+        assert_one_line(error)
+    else:
+        assert size.height >= 0
+        assert size.width >= 0
+
+
+@given(height=st.integers(1, MAX_SIDE), width=st.integers(1, MAX_SIDE))
+def test_a_size_reads_back_as_it_is_written(height: int, width: int) -> None:
+    assert Size.parse(str(Size(height, width))) == Size(height, width)
+
+
+def image(**wrong: Any) -> Callable[[], object]:
+    return lambda: ImageOptions(**wrong)
+
+
+def build(**wrong: Any) -> Callable[[], object]:
+    return lambda: BuildOptions(**wrong)
+
+
+def run(**wrong: Any) -> Callable[[], object]:
+    return lambda: RunOptions(**wrong)
+
+
+def budget(**wrong: Any) -> Callable[[], object]:
+    return lambda: ErrorBudget(**wrong)
+
+
+WRONG = [
+    (image(fit="longest"), "fit", "'longest'", "no such choice"),
+    (image(fit=None), "fit", "None", "a choice has to be made"),
+    (image(fit=["crop"]), "fit", "['crop']", "one choice, not a list of them"),
+    (image(filter="nearest"), "filter", "'nearest'", "it aliases, so it is not offered"),
+    (image(resize_backend="opencv"), "resize_backend", "'opencv'", "no such back-end"),
+    (image(color="RGB"), "color", "'RGB'", "choices are lower case"),
+    (image(format="jpg"), "format", "'jpg'", "the format's name, not a suffix"),
+    (image(subsampling=420), "subsampling", "420", "a name, not a number"),
+    (image(quality=0), "quality", "0", "from 1 up"),
+    (image(quality=101), "quality", "101", "up to 100"),
+    (image(quality=90.0), "quality", "90.0", "a whole number"),
+    (image(quality=True), "quality", "True", "a truth value is no number"),
+    (image(quality="90"), "quality", "'90'", "a number, not its text"),
+    (image(max_pixels=0), "max_pixels", "0", "nothing would be allowed"),
+    (image(max_pixels=math.inf), "max_pixels", "inf", "a whole number"),
+    (image(upscale="no"), "upscale", "'no'", "the text would count as true"),
+    (image(keep_metadata=1), "keep_metadata", "1", "True or False"),
+    (image(keep_metadata=True, format="raw"), "keep_metadata", "raw", "raw pixels have no room for it"),
+    (image(color="keep", format="webp"), "color", "keep", "WebP would make grey images RGB"),
+    (image(sizes=()), "size", "none", "there would be nothing to store"),
+    (image(sizes=(256,)), "size", "256", "a number is no size"),
+    (image(sizes=("256",)), "size", "'256'", "text is for Size.parse"),
+    (image(sizes="256"), "size", "'256'", "text is for Size.parse"),
+    (image(sizes=Size(256, 256)), "size", "256", "one size has to lie in a tuple"),
+    (image(sizes=((256, 256),)), "size", "(256, 256)", "height and width have to be told apart"),
+    (image(sizes=[Size(256, 256)]), "size", "[Size(height=256, width=256)]", "a list could change later"),
+    (image(sizes=(Size(0, 9),)), "size", "0", "no pixels"),
+    (image(sizes=(Size(9, -1),)), "size", "-1", "fewer than none"),
+    (image(sizes=(Size(9, 16384),)), "size", "16384", "WebP ends at 16383"),
+    (image(sizes=(Size(9, 9.5),)), "size", "9.5", "half a pixel"),
+    (image(sizes=(Size(9, 9), Size(8, 8), Size(9, 9))), "size", "9, 8, 9", "two would share a folder"),
+    (build(image={}), "image", "{}", "not a dict"),
+    (build(layout="tar"), "to", "'tar'", "no such layout"),
+    (build(layout="folder", image=ImageOptions(format="raw")), "to", "raw", "raw pixels are no image file"),
+    (build(shard_samples=0), "shard_samples", "0", "an empty shard"),
+    (build(shard_samples=2**31), "shard_samples", str(2**31), "rows are 32-bit numbers"),
+    (build(follow_links="no"), "follow_links", "'no'", "the text would count as true"),
+    (run(jobs=0), "jobs", "0", "nobody would work"),
+    (run(jobs=5000), "jobs", "5000", "more than any machine takes"),
+    (run(jobs="4"), "jobs", "'4'", "a number, not its text"),
+    (run(engine="spark"), "backend", "'spark'", "no such engine"),
+    (run(on_error="raise"), "on_error", "'raise'", "no such choice"),
+    (run(max_errors=5), "max_errors", "5", "a count or a share? ErrorBudget says"),
+    (run(overwrite="no"), "overwrite", "'no'", "the text would count as true"),
+    (budget(count=-1), "max_errors", "-1", "fewer than none"),
+    (budget(count=1.5), "max_errors", "1.5", "a whole number"),
+    (budget(share=1.01), "max_errors", "1.01", "more than all"),
+    (budget(share=-0.1), "max_errors", "-0.1", "fewer than none"),
+    (budget(share=math.nan), "max_errors", "nan", "it compares with nothing"),
+    (budget(share="1%"), "max_errors", "'1%'", "text is for ErrorBudget.parse"),
+    (budget(count=1, share=0.5), "max_errors", "1 and 0.5", "which of the two?"),
+]
+
+
+@pytest.mark.parametrize(("make", "option", "value", "reason"), WRONG)
+def test_a_wrong_option_is_refused_by_name_and_value(
+    make: Callable[[], object], option: str, value: str, reason: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        make()
+    assert str(caught.value).startswith(f"{option}: "), reason
+    assert value in str(caught.value), reason
+    assert_one_line(caught.value)
+
+
+@pytest.mark.parametrize("options", [ImageOptions, BuildOptions, RunOptions])
+def test_options_cannot_be_changed_once_made(options: Callable[[], Any]) -> None:
+    made = options()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(made, dataclasses.fields(made)[0].name, None)
+
+
+@pytest.mark.parametrize("options", [ImageOptions(), BuildOptions(), RunOptions(max_errors=ErrorBudget.parse("1%"))])
+def test_options_travel_to_other_processes(options: Any) -> None:
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_build_options_are_plain_json() -> None:
+    options = BuildOptions(ImageOptions(sizes=(Size(256, 256), Size(240, 320))), shard_samples=7)
+    values = options.to_json()
+    assert json.loads(json.dumps(values)) == values
+    assert values["image"]["sizes"] == ["256", "320x240"]
+    assert values["shard_samples"] == 7
+
+
+def test_every_option_that_decides_bytes_is_in_the_json() -> None:
+    values = BuildOptions().to_json()
+    assert set(values) == {option.name for option in dataclasses.fields(BuildOptions)}
+    assert set(values["image"]) == {option.name for option in dataclasses.fields(ImageOptions)}
+
+
+@pytest.mark.parametrize(
+    ("text", "rejected", "of", "allowed", "reason"),
+    [
+        ("0", 0, 10, True, "none were"),
+        ("0", 1, 10, False, "one too many"),
+        ("3", 3, 3, True, "a count does not look at the whole"),
+        ("3", 4, 1000, False, "a count does not look at the whole"),
+        ("0%", 0, 10, True, "none were"),
+        ("0%", 1, 10**9, False, "one too many"),
+        ("100%", 10, 10, True, "all of them"),
+        ("50%", 1, 1, False, "more than half"),
+        ("0.7%", 7, 1000, True, "exactly: in floating point 0.7 / 100 * 1000 is less than 7"),
+        ("0.57%", 57, 10_000, True, "exactly: in floating point 0.57 * 10000 is less than 5700"),
+        ("0.7%", 8, 1000, False, "one too many"),
+    ],
+)
+def test_a_budget_allows_up_to_its_limit(text: str, rejected: int, of: int, allowed: bool, reason: str) -> None:
+    assert ErrorBudget.parse(text).allows(rejected, of) == allowed, reason
+
+
+def test_without_a_limit_everything_may_be_rejected() -> None:
+    assert ErrorBudget().allows(10**9, of=10**9)
+    assert str(ErrorBudget()) == "unlimited"
+
+
+@given(percent=st.integers(0, 10_000), of=st.integers(1, 10_000), rejected=st.integers(0, 10_000))
+def test_a_percentage_is_taken_exactly(percent: int, of: int, rejected: int) -> None:
+    text = f"{percent // 100}.{percent % 100:02}%"
+    assert ErrorBudget.parse(text).allows(rejected, of) == (rejected * 10_000 <= percent * of)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "%", "-1", "1.5", "101%", "100.1%", "1e2%", "0x1", "nan%", "٣", "1 %", "%5", "5%%"]
+)
+def test_what_is_no_budget_is_refused_with_its_text(text: str) -> None:
+    with pytest.raises(OptionError, match="max_errors: expected a count or a percentage") as caught:
+        ErrorBudget.parse(text)
+    assert str(caught.value).endswith(repr(text))
+
+
+@given(text=st.text() | st.text("0123456789.% "))
+def test_any_text_is_a_budget_or_an_option_error(text: str) -> None:
+    try:
+        parsed = ErrorBudget.parse(text)
+    except OptionError as error:
+        assert_one_line(error)
+    else:
+        assert parsed.allows(0, of=1)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        ErrorBudget(count=0),
+        ErrorBudget(count=12),
+        ErrorBudget(share=Fraction(57, 10_000)),
+        ErrorBudget(share=Fraction(1)),
+    ],
+)
+def test_a_budget_reads_back_as_it_is_written(made: ErrorBudget) -> None:
+    assert ErrorBudget.parse(str(made)) == made
+
+
+def test_a_share_may_be_a_float() -> None:
+    assert str(ErrorBudget(share=0.005)) == "0.5%"
+    assert ErrorBudget(share=0.5).allows(1, of=2)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        lambda: check_choice("colour", "blue\n", Literal["red", "green"]),
+        lambda: check_range("count", 11, 1, 10),
+        lambda: check_type("flag", "\x1b[31m", bool),
+    ],
+)
+def test_checks_say_what_was_expected_in_one_line(check: Callable[[], None]) -> None:
+    with pytest.raises(OptionError, match="expected") as caught:
+        check()
+    assert_one_line(caught.value)
+
+
+def assert_one_line(error: Exception) -> None:
+    assert str(error).isprintable()
+    assert str(error)

@@ -1,0 +1,122 @@
+"""The plan is pure: how samples are dealt to shards, and what the digest takes in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from presize.options import BuildOptions, ImageOptions, Size
+from presize.plan import deal, differences, make_plan, shard_count
+from presize.sources import Source
+
+
+@pytest.mark.parametrize(
+    ("samples", "shards", "reason"),
+    [
+        (1, 1, "one image, one file"),
+        (2, 2, "the square root, rounded up"),
+        (1000, 32, "enough for all cores of a usual machine"),
+        (10_000, 100, "a hundred images each"),
+        (10_000_000, 512, "half of the 1024 files that may be open by default"),
+        (100_000_000, 3052, "no shard above 32,768 samples, so that a lost one is soon made again"),
+    ],
+)
+def test_the_number_of_shards_follows_from_the_number_of_samples(samples: int, shards: int, reason: str) -> None:
+    assert shard_count(samples) == shards, reason
+
+
+def test_shard_samples_is_an_upper_bound() -> None:
+    assert shard_count(100, shard_samples=30) == 4
+    assert max(map(len, deal(100, 4))) <= 30
+
+
+@given(samples=st.integers(1, 3000), shards=st.integers(1, 60))
+def test_each_sample_lies_in_exactly_one_shard(samples: int, shards: int) -> None:
+    dealt = deal(samples, shards)
+    assert np.array_equal(np.sort(np.concatenate(dealt)), np.arange(samples))
+
+
+@given(samples=st.integers(1, 3000), shards=st.integers(1, 60))
+def test_shards_are_even_and_in_dataset_order(samples: int, shards: int) -> None:
+    dealt = deal(samples, shards)
+    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+    assert all((np.diff(shard) > 0).all() for shard in dealt)
+
+
+def test_each_shard_is_a_fair_sample_of_the_whole() -> None:
+    middles = [shard.mean() for shard in deal(100_000, 100)]
+    # The mean of 1000 uniform draws from 0..99,999 has a standard deviation of 913.
+    assert np.abs(np.array(middles) - 50_000).max() < 5 * 913
+
+
+def test_dealing_never_changes() -> None:
+    assert [shard.tolist() for shard in deal(10, 3)] == FIXED_DEAL, "datasets in the field depend on it"
+
+
+FIXED_DEAL = [[2, 4, 6], [1, 5, 8], [0, 3, 7, 9]]
+
+
+def source(paths: list[str], nbytes: int = 7, label: int = 0, chunks: int = 1) -> Source:
+    rows = pa.table(
+        {
+            "path": pa.array(paths, pa.large_string()),
+            "source_nbytes": pa.array([nbytes] * len(paths), pa.int64()),
+            "source_mtime_ns": pa.array([5] * len(paths), pa.int64()),
+            "label": pa.array([label] * len(paths), pa.int32()),
+        }
+    )
+    if chunks > 1:
+        rows = pa.concat_tables([rows.slice(0, 1), rows.slice(1)])
+    return Source(Path("/raw"), rows, ("a", "b"))
+
+
+def plan_digest(samples: Source, options: BuildOptions = BuildOptions(), page_size: int = 4096) -> str:
+    return make_plan(samples, options, {"simplejpeg": "1"}, page_size).digest
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (source(["a/1", "a/3"]), "another file"),
+        (source(["a/1", "a/2"], nbytes=8), "another size on disk"),
+        (source(["a/1", "a/2"], label=1), "another label"),
+        (source(["a/1", "a/2", "a/3"]), "one file more"),
+    ],
+)
+def test_the_digest_takes_in_the_samples(other: Source, reason: str) -> None:
+    assert plan_digest(other) != plan_digest(source(["a/1", "a/2"])), reason
+
+
+def test_the_digest_takes_in_options_and_page_size() -> None:
+    samples = source(["a/1", "a/2"])
+    digests = {
+        plan_digest(samples),
+        plan_digest(samples, BuildOptions(ImageOptions(quality=80))),
+        plan_digest(samples, BuildOptions(ImageOptions(sizes=(Size(256, 256), Size(160, 160))))),
+        plan_digest(samples, BuildOptions(shard_samples=1)),
+        plan_digest(samples, page_size=16384),
+    }
+    assert len(digests) == 5
+
+
+def test_the_digest_does_not_see_how_the_table_is_cut_into_chunks() -> None:
+    assert plan_digest(source(["a/1", "a/2"], chunks=2)) == plan_digest(source(["a/1", "a/2"]))
+
+
+def test_differences_are_told_in_words() -> None:
+    old = make_plan(source(["a/1", "a/2"]), BuildOptions(), {}, 4096).identity
+    new = make_plan(source(["a/1"]), BuildOptions(ImageOptions(quality=80)), {}, 4096).identity
+    assert differences(old, new) == [
+        "quality was 90, is 80",
+        "the source has changed (2 files then, 1 now)",
+    ]
+
+
+def test_identical_identities_have_no_differences() -> None:
+    identity = make_plan(source(["a/1"]), BuildOptions(), {}, 4096).identity
+    assert differences(identity, identity) == []

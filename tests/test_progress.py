@@ -1,0 +1,36 @@
+"""Progress: a bar, lines now and then, or nothing."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from presize.progress import Progress
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds, to be set."""
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    return now
+
+
+def test_where_nobody_looks_it_is_a_line_every_ten_seconds(clock: list[float]) -> None:
+    stream = io.StringIO()
+    with Progress(stream, "build") as progress:
+        progress.begin(5000)
+        for _ in range(5):
+            clock[0] += 4
+            progress.add(400, "a note")
+    assert stream.getvalue() == "build: 1,200 of 5,000 images, 100/s, 38 s left, a note\n"
+
+
+def test_with_nothing_done_there_is_no_rate_to_tell(clock: list[float]) -> None:
+    stream = io.StringIO()
+    with Progress(stream, "build") as progress:
+        progress.begin(10)
+        clock[0] += 11
+        progress.add(0)
+    assert stream.getvalue() == ""

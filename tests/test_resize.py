@@ -1,0 +1,160 @@
+"""Where images land for each fit, and what resampling does to their pixels."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from pictures import smooth_image
+from presize.options import Filter, Fit, ResizeBackend, Size
+from presize.resize import Box, Target, resize, target
+
+sides = st.integers(1, 5000)
+sizes = st.builds(Size, sides, sides)
+
+
+def pixels_of(found: Target) -> Size:
+    return found.canvas or found.size
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted", "fit", "expected", "reason"),
+    [
+        (Size(375, 500), Size(256, 256), "shorter", Size(256, 341), "torchvision: int(256 * 500 / 375)"),
+        (Size(500, 375), Size(256, 256), "shorter", Size(341, 256), "the same, upright"),
+        (Size(375, 500), Size(200, 400), "shorter", Size(300, 400), "covers a box that is not square"),
+        (Size(375, 500), Size(256, 256), "longer", Size(192, 256), "lies inside"),
+        (Size(375, 500), Size(256, 256), "stretch", Size(256, 256), "whatever the shape"),
+        (Size(375, 500), Size(240, 320), "crop", Size(240, 320), "exactly"),
+        (Size(375, 500), Size(256, 256), "pad", Size(256, 256), "exactly, with bars"),
+        (Size(200, 500), Size(256, 256), "shorter", Size(200, 500), "small images are not enlarged"),
+        (Size(200, 150), Size(256, 256), "longer", Size(200, 150), "small images are not enlarged"),
+        (Size(200, 500), Size(256, 256), "stretch", Size(200, 256), "only the long axis shrinks"),
+        (Size(200, 500), Size(256, 256), "crop", Size(200, 256), "what is there to cut"),
+        (Size(200, 150), Size(256, 256), "pad", Size(256, 256), "pad is exact even for small images"),
+        (Size(1, 5000), Size(256, 256), "longer", Size(1, 256), "no side vanishes"),
+        (Size(256, 256), Size(256, 256), "shorter", Size(256, 256), "what fits is kept"),
+    ],
+)
+def test_a_target_is_met_as_the_fit_says(source: Size, wanted: Size, fit: Fit, expected: Size, reason: str) -> None:
+    assert pixels_of(target(source, wanted, fit, upscale=False)) == expected, reason
+
+
+@given(source=sizes, side=sides)
+def test_shorter_gives_the_size_that_torchvision_computes(source: Size, side: int) -> None:
+    short, long = sorted(source)
+    expected = Size(side, int(side * long / short))
+    if source.height > source.width:
+        expected = Size(expected.width, expected.height)
+    assert target(source, Size(side, side), "shorter", upscale=True).size == expected
+
+
+@given(source=sizes, wanted=sizes, fit=st.sampled_from(["shorter", "longer", "stretch", "crop"]))
+def test_nothing_is_enlarged_unless_asked(source: Size, wanted: Size, fit: Fit) -> None:
+    found = target(source, wanted, fit, upscale=False)
+    assert found.size.height <= found.box.height
+    assert found.size.width <= found.box.width
+
+
+@given(source=sizes, wanted=sizes, fit=st.sampled_from(["stretch", "crop", "pad"]))
+def test_with_upscale_the_exact_fits_are_exact(source: Size, wanted: Size, fit: Fit) -> None:
+    assert pixels_of(target(source, wanted, fit, upscale=True)) == wanted
+
+
+@given(
+    source=sizes, wanted=sizes, fit=st.sampled_from(["shorter", "longer", "stretch", "crop", "pad"]), up=st.booleans()
+)
+def test_the_box_lies_inside_the_image(source: Size, wanted: Size, fit: Fit, up: bool) -> None:
+    box = target(source, wanted, fit, up).box
+    assert box.top >= 0
+    assert box.left >= 0
+    assert box.top + box.height <= source.height * (1 + 1e-9)
+    assert box.left + box.width <= source.width * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("backend", ["cykooz", "pillow"])
+@given(
+    height=st.integers(40, 90), width=st.integers(40, 90), full=st.integers(90, 999), fit=st.sampled_from(get_args(Fit))
+)
+@settings(deadline=None)
+def test_a_box_that_ends_past_the_image_by_a_rounding_is_taken(
+    backend: ResizeBackend, height: int, width: int, full: int, fit: Fit
+) -> None:
+    found = target(Size(full, full), Size(17, 11), fit, False)
+    y, x = height / full, width / full  # as when a reduced decode has shrunk the image
+    box = Box(found.box.top * y, found.box.left * x, found.box.height * y, found.box.width * x)
+    pixels = np.zeros((height, width, 3), np.uint8)
+    assert resize(pixels, found._replace(box=box), "bicubic", backend).shape[:2] == pixels_of(found)
+
+
+@given(source=sizes, wanted=sizes)
+def test_longer_lies_inside_and_shorter_covers(source: Size, wanted: Size) -> None:
+    inside = target(source, wanted, "longer", upscale=True).size
+    covering = target(source, wanted, "shorter", upscale=True).size
+    assert inside.height <= wanted.height
+    assert inside.width <= wanted.width
+    assert covering.height >= wanted.height
+    assert covering.width >= wanted.width
+
+
+@pytest.mark.parametrize("backend", ["cykooz", "pillow"])
+@pytest.mark.parametrize("filter", ["box", "bilinear", "hamming", "bicubic", "lanczos"])
+def test_every_backend_resamples_as_pillow_does(filter: Filter, backend: ResizeBackend) -> None:
+    pixels = smooth_image(300, 401)
+    pixels[::7] = 255  # edges that an aliasing filter would miss
+    got = resize(pixels, target(Size(300, 401), Size(64, 64), "shorter", False), filter, backend)
+    expected = np.asarray(Image.fromarray(pixels).resize((85, 64), Image.Resampling[filter.upper()]))
+    assert np.abs(got.astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("backend", ["cykooz", "pillow"])
+def test_a_box_between_pixels_is_resampled_as_pillow_does(backend: ResizeBackend) -> None:
+    pixels = smooth_image(301, 200)
+    found = target(Size(301, 200), Size(64, 64), "crop", False)
+    corners = (found.box.left, found.box.top, found.box.left + found.box.width, found.box.top + found.box.height)
+    expected = np.asarray(Image.fromarray(pixels).resize((64, 64), Image.Resampling.BICUBIC, corners))
+    assert np.abs(resize(pixels, found, "bicubic", backend).astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("backend", ["cykooz", "pillow"])
+def test_grey_stays_grey(backend: ResizeBackend) -> None:
+    pixels = np.ascontiguousarray(smooth_image(100, 80)[:, :, 0])
+    assert resize(pixels, target(Size(100, 80), Size(20, 20), "shorter", False), "bicubic", backend).shape == (25, 20)
+
+
+def test_shrinking_does_not_alias() -> None:
+    stripes = np.zeros((64, 640, 3), np.uint8)
+    stripes[:, ::2] = 255  # finer than the result can show: it has to become grey
+    small = resize(stripes, Target(Box(0, 0, 64, 640), Size(8, 80)), "bicubic", "cykooz")
+    assert np.abs(small[:, 2:-2].astype(int) - 128).max() <= 2
+
+
+def test_padding_is_black_and_even() -> None:
+    pixels = np.full((10, 30, 3), 200, np.uint8)
+    padded = resize(pixels, target(Size(10, 30), Size(30, 30), "pad", False), "bicubic", "cykooz")
+    assert (padded[:10] == 0).all()
+    assert (padded[10:20] == 200).all()
+    assert (padded[20:] == 0).all()
+
+
+def test_a_crop_without_resampling_keeps_the_middle_pixels() -> None:
+    pixels = smooth_image(40, 30)
+    cut = resize(pixels, target(Size(40, 30), Size(20, 40), "crop", False), "bicubic", "cykooz")
+    assert np.array_equal(cut, pixels[10:30])
+
+
+def test_nothing_to_do_copies_nothing() -> None:
+    pixels = smooth_image(40, 30)
+    assert np.shares_memory(
+        pixels, resize(pixels, target(Size(40, 30), Size(64, 64), "shorter", False), "box", "cykooz")
+    )
+
+
+def test_the_result_is_contiguous() -> None:
+    cut = resize(smooth_image(40, 30), target(Size(40, 30), Size(20, 10), "crop", False), "bicubic", "cykooz")
+    assert cut.flags.c_contiguous

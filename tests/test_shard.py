@@ -1,0 +1,646 @@
+"""One shard: the same bytes every time, nothing left behind, and safe reading from threads and forks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import resource
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import lmdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import presize.shard
+from presize.errors import BuildError, DatasetError
+from presize.shard import MapFull, ShardReader, ShardWriter, check_structure, commit_records, map_bytes, max_open_shards
+from processes import run_python
+
+MIB = 1 << 20
+
+
+def write(path: Path, values: Sequence[bytes], map_bytes: int = 64 * MIB, commit_records: int = 100) -> ShardReader:
+    with ShardWriter(path, map_bytes, commit_records) as writer:
+        rows = [writer.append(value) for value in values]
+        nbytes, _ = writer.publish()
+    assert rows == list(range(len(values)))
+    return ShardReader(path, nbytes)
+
+
+def read(reader: ShardReader, rows: int) -> list[bytes]:
+    with reader as get:
+        return [bytes(get(row)) for row in range(rows)]
+
+
+def record(shard: int, row: int) -> bytes:
+    return f"record {row} of shard {shard}. ".encode() * (1 + 37 * row % 11 * 40)
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[ShardReader]:
+    """12 shards of 4 records."""
+    return [write(tmp_path / f"{k:02d}.lmdb", [record(k, row) for row in range(4)]) for k in range(12)]
+
+
+# --- writing ---
+
+
+@given(values=st.lists(st.binary(max_size=9000), max_size=30), commit=st.integers(1, 5))
+def test_records_read_back_as_they_were_written(values: list[bytes], commit: int) -> None:
+    with TemporaryDirectory() as folder:
+        assert read(write(Path(folder, "a.lmdb"), values, commit_records=commit), len(values)) == values
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([], "a shard whose samples were all rejected"),
+        ([b""], "an empty value"),
+        ([b"", b"a", b""], "empty values between others"),
+        ([bytes(5 * MIB), os.urandom(5 * MIB)], "large values"),
+        ([os.urandom(n) for n in (4079, 4080, 4081, 2020, 2021, 8175, 8176, 8177)], "around the ends of pages"),
+    ],
+)
+def test_records_of_unusual_sizes_are_stored(tmp_path: Path, values: list[bytes], reason: str) -> None:
+    reader = write(tmp_path / "a.lmdb", values)
+    assert read(reader, len(values)) == values, reason
+    assert reader.entries() == len(values)
+    assert check_structure(tmp_path / "a.lmdb") == []
+
+
+@pytest.mark.parametrize("commit", [1, 2, 3, 5, 6, 7])
+def test_commits_fall_between_any_two_records(tmp_path: Path, commit: int) -> None:
+    values = [record(0, row) for row in range(6)]
+    assert read(write(tmp_path / "a.lmdb", values, commit_records=commit), 6) == values
+
+
+def test_the_same_records_make_the_same_bytes(tmp_path: Path) -> None:
+    values = [os.urandom(n) for n in (0, 10, 3000, 5000, 50_000, 9, 2 * MIB, 100) * 5]
+    write(tmp_path / "a.lmdb", values, commit_records=7)
+    write(tmp_path / "b.lmdb", values, commit_records=7)
+    assert (tmp_path / "a.lmdb").read_bytes() == (tmp_path / "b.lmdb").read_bytes()
+
+
+def test_what_was_in_memory_before_does_not_show_in_a_shard(tmp_path: Path) -> None:
+    secret = b"not to be seen again" * 200
+    write(tmp_path / "a.lmdb", [secret] * 100)
+    write(tmp_path / "b.lmdb", [b"x" * 3000] * 100)
+    assert b"not to be seen" not in (tmp_path / "b.lmdb").read_bytes()
+
+
+def test_a_key_is_the_row_number_as_eight_bytes(tmp_path: Path) -> None:
+    write(tmp_path / "a.lmdb", [b"x"] * 300)
+    with lmdb.open(str(tmp_path / "a.lmdb"), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+        assert [key for key, _ in txn.cursor()] == [row.to_bytes(8, "big") for row in range(300)]
+
+
+def test_a_shard_is_one_file_and_its_size_and_digest_are_told(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "a.lmdb", MIB, 10) as writer:
+        writer.append(b"abc")
+        nbytes, sha256 = writer.publish()
+    assert os.listdir(tmp_path) == ["a.lmdb"]
+    assert (tmp_path / "a.lmdb").stat().st_size == nbytes
+    assert len(sha256) == 64
+
+
+def test_a_shard_has_no_name_until_it_is_published(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "a.lmdb", MIB, 1) as writer:
+        writer.append(b"abc")
+        assert not (tmp_path / "a.lmdb").exists()
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_exception_removes_what_was_written(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), ShardWriter(tmp_path / "a.lmdb", MIB, 1) as writer:
+        writer.append(b"abc")
+        raise ZeroDivisionError
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("values", "commit"), [([bytes(2 * MIB)], 10), ([bytes(300_000)] * 4, 1)])
+def test_a_map_that_is_too_small_is_told_apart_and_leaves_nothing(
+    tmp_path: Path, values: list[bytes], commit: int
+) -> None:
+    with pytest.raises(MapFull):
+        write(tmp_path / "a.lmdb", values, MIB, commit)
+    assert os.listdir(tmp_path) == []
+    assert read(write(tmp_path / "a.lmdb", values, 4 * MIB, commit), len(values)) == values
+
+
+@pytest.mark.parametrize(("records", "record_bytes"), [(1, 1), (1, 5 * MIB), (100, 2000), (100, 4000), (1000, 30_000)])
+def test_records_of_the_size_that_was_said_fit_the_map(tmp_path: Path, records: int, record_bytes: int) -> None:
+    room = map_bytes(records, record_bytes)
+    write(tmp_path / "a.lmdb", [bytes(record_bytes)] * records, room, commit_records(record_bytes))
+    assert room % MIB == 0
+
+
+def test_large_records_are_committed_sooner(tmp_path: Path) -> None:
+    script = """
+        import resource, sys
+        from pathlib import Path
+        from presize.shard import ShardWriter
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with ShardWriter(Path(sys.argv[1]), 1 << 30, 1000) as writer:
+            for _ in range(50):
+                writer.append(bytes(6 << 20))
+            writer.publish()
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+    """
+    assert int(run_python(script, tmp_path / "a.lmdb")) < 150, "MiB; all records together are 300"
+
+
+DISK_FULL = """
+    import sys
+    from pathlib import Path
+    from presize.errors import BuildError
+    from presize.shard import ShardWriter
+    folder, limit, commit, records = Path(sys.argv[1]), *map(int, sys.argv[2:])
+    if limit:
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    at = "open"
+    try:
+        with ShardWriter(folder / "a.lmdb", 1 << 30, commit) as writer:
+            at = "append"
+            for _ in range(records):
+                writer.append(bytes(100_000))
+            at = "publish"
+            writer.publish()
+    except BuildError as error:
+        print(at, error)
+    print(sorted(path.name for path in folder.iterdir()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "commit", "records", "at"),
+    [(5000, 1, 1, "open"), (MIB, 1, 100, "append"), (MIB, 7, 100, "append"), (MIB, 1000, 100, "publish")],
+)
+def test_a_file_that_may_not_grow_is_one_clear_line(
+    tmp_path: Path, limit: int, commit: int, records: int, at: str
+) -> None:
+    assert run_python(DISK_FULL, tmp_path, limit, commit, records).splitlines() == [
+        f"{at} cannot write {tmp_path}/a.lmdb: File too large; what is finished is kept, run again to resume",
+        "[]",
+    ]
+
+
+@contextmanager
+def full_disk(place: Path) -> Iterator[Path]:
+    """A file system of 1 MiB, where this may be made."""
+    place.mkdir()
+    mounted = shutil.which("mount") and subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "presize-test", place], capture_output=True, check=False
+    )
+    if not mounted or mounted.returncode:
+        pytest.skip("mounting a small file system is not permitted here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.parametrize(("commit", "at"), [(1, "append"), (1000, "publish")])
+def test_a_full_disk_is_one_clear_line(tmp_path: Path, commit: int, at: str) -> None:
+    with full_disk(tmp_path / "disk") as disk:
+        assert run_python(DISK_FULL, disk, 0, commit, 100).splitlines() == [
+            f"{at} cannot write {disk}/a.lmdb: No space left on device; what is finished is kept, run again to resume",
+            "[]",
+        ]
+
+
+def test_a_folder_that_is_not_there_cannot_be_written_to(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"cannot write .*/no/a\.lmdb: No such file or directory; "):
+        ShardWriter(tmp_path / "no" / "a.lmdb", MIB, 1)
+
+
+def test_a_name_that_is_taken_by_a_folder_cannot_be_published(tmp_path: Path) -> None:
+    (tmp_path / "a.lmdb").mkdir()
+    with pytest.raises(BuildError, match=r"a\.lmdb: Is a directory; "):
+        write(tmp_path / "a.lmdb", [b"x"])
+    assert os.listdir(tmp_path) == ["a.lmdb"]
+
+
+def test_names_need_not_be_utf8(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    folder.mkdir()
+    assert read(write(folder / "a.lmdb", [b"x"]), 1) == [b"x"]
+
+
+# --- reading ---
+
+
+def truncated(path: Path) -> int:
+    nbytes = path.stat().st_size
+    os.truncate(path, nbytes - 4096)
+    return nbytes
+
+
+def truncated_and_certified(path: Path) -> int:
+    os.truncate(path, path.stat().st_size - 4096)
+    return path.stat().st_size
+
+
+def longer(path: Path) -> int:
+    with path.open("ab") as file:
+        file.write(b"x")
+    return path.stat().st_size - 1
+
+
+def gone(path: Path) -> int:
+    path.unlink()
+    return 8192
+
+
+def empty(path: Path) -> int:
+    path.write_bytes(b"")
+    return 0
+
+
+def zeros(path: Path) -> int:
+    path.write_bytes(bytes(8192))
+    return 8192
+
+
+def a_folder(path: Path) -> int:
+    path.unlink()
+    path.mkdir()
+    return path.stat().st_size
+
+
+def a_pipe(path: Path) -> int:
+    path.unlink()
+    os.mkfifo(path)
+    return 0
+
+
+def engine_1(path: Path) -> int:
+    path.unlink()
+    with (
+        lmdb.open(str(path), subdir=False, lock=False, map_size=MIB, lib_version=1) as env,
+        env.begin(write=True) as txn,
+    ):
+        txn.put(bytes(8), b"x")
+    return path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (truncated, "truncated or replaced; copy or build the dataset again"),
+        (longer, "truncated or replaced; copy or build the dataset again"),
+        (truncated_and_certified, "is damaged: "),
+        (gone, "No such file or directory; the dataset is incomplete, or was moved or replaced"),
+        (empty, "cannot be opened as a shard"),
+        (zeros, "cannot be opened as a shard: File is not an LMDB file"),
+        (engine_1, "cannot be opened as a shard: File is not an LMDB file"),
+        (a_folder, "truncated or replaced"),
+        (a_pipe, "truncated or replaced"),
+    ],
+)
+def test_a_file_that_is_not_the_shard_is_refused_before_it_is_mapped(
+    tmp_path: Path, spoil: Callable[[Path], int], words: str
+) -> None:
+    path = tmp_path / "a.lmdb"
+    write(path, [bytes(10_000)] * 3)
+    reader = ShardReader(path, spoil(path))
+    with pytest.raises(DatasetError, match=words) as caught, reader:
+        pass
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("row", [4, 5, 2**31 - 1, -1, -(2**31)])
+def test_a_row_that_is_not_there_is_named(shards: list[ShardReader], row: int) -> None:
+    with shards[0] as get:
+        with pytest.raises(DatasetError, match=f"has no row {row}: its index belongs to another dataset"):
+            get(row)
+        assert bytes(get(3)) == record(0, 3), "and reading goes on"
+
+
+def test_a_damaged_page_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    reader = write(tmp_path / "a.lmdb", [b"x" * 100] * 5)
+    content = (tmp_path / "a.lmdb").read_bytes()
+    (tmp_path / "a.lmdb").write_bytes(content[:8192] + bytes(len(content) - 8192))
+    with reader as get, pytest.raises(DatasetError, match=r"a\.lmdb is damaged: .*; copy or build it again"):
+        get(0)
+
+
+def test_a_file_is_opened_once_however_its_path_is_spelled(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    reader = write(folder / "a.lmdb", [record(0, 0)])
+    os.link(folder / "a.lmdb", folder / "b.lmdb")
+    (tmp_path / "link").symlink_to(folder)
+    paths = [folder / "a.lmdb", folder / "b.lmdb", tmp_path / "link" / "a.lmdb", folder / ".." / "folder" / "a.lmdb"]
+    with ExitStack() as stack:
+        gets = [stack.enter_context(ShardReader(path, reader.nbytes)) for path in paths]
+        assert [bytes(get(0)) for get in gets] == [record(0, 0)] * 4
+        assert len(open_files(tmp_path)) == 1
+
+
+def test_a_shard_replaced_at_its_path_is_another_shard(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    old = write(path, [b"old" * 3000])
+    assert read(old, 1) == [b"old" * 3000]
+    new = write(path, [b"new" * 3000])
+    assert new.nbytes == old.nbytes
+    with old as get_old, new as get_new:
+        assert (bytes(get_old(0)), bytes(get_new(0))) == (b"old" * 3000, b"new" * 3000)
+
+
+def test_a_reader_is_pickled_as_a_path_and_a_size(shards: list[ShardReader]) -> None:
+    with shards[0] as get, pickle.loads(pickle.dumps(shards[0])) as copied:
+        assert bytes(get(1)) == bytes(copied(1))
+    assert len(pickle.dumps(shards[0])) < 200 + len(shards[0].path)
+
+
+# --- how many are open ---
+
+
+def open_files(folder: Path) -> list[str]:
+    """The names of the files below `folder` that this process has open."""
+    links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+    places = [os.readlink(link) for link in links if link.is_symlink()]
+    return sorted(Path(place).name for place in places if place.startswith(str(folder)))
+
+
+@pytest.fixture
+def three_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Room for three more shards than are open before the test."""
+    room = len(presize.shard._open_shards) + 3
+    with monkeypatch.context() as patched, ExitStack() as stack:
+        for shard in [*presize.shard._open_shards.values()]:  # those of other tests stay
+            shard.readers += 1
+            stack.callback(setattr, shard, "readers", shard.readers - 1)
+        patched.setattr(presize.shard, "max_open_shards", lambda: room)
+        yield
+
+
+@pytest.mark.usefixtures("three_at_once")
+def test_the_shard_used_least_recently_is_closed_for_another(tmp_path: Path, shards: list[ShardReader]) -> None:
+    for k in (0, 1, 2, 0, 3):
+        read(shards[k], 4)
+    assert open_files(tmp_path) == ["00.lmdb", "02.lmdb", "03.lmdb"]
+    for k in (4, 5, 1):
+        assert read(shards[k], 4) == [record(k, row) for row in range(4)]
+    assert open_files(tmp_path) == ["01.lmdb", "04.lmdb", "05.lmdb"]
+
+
+@pytest.mark.usefixtures("three_at_once")
+def test_a_shard_in_use_is_never_closed(tmp_path: Path, shards: list[ShardReader]) -> None:
+    with ExitStack() as stack:
+        gets = [stack.enter_context(shard) for shard in shards]
+        views = [get(2) for get in gets]
+        assert [bytes(view) for view in views] == [record(k, 2) for k in range(12)]
+    read(write(tmp_path / "more.lmdb", [b"x"]), 1)
+    assert len(open_files(tmp_path)) == 3
+
+
+@pytest.mark.usefixtures("three_at_once")
+def test_a_reader_may_be_left_in_another_thread(tmp_path: Path, shards: list[ShardReader]) -> None:
+    stack = ExitStack()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(stack.enter_context, shards[0]).result()
+    stack.close()
+    for k in (1, 2, 3):
+        read(shards[k], 4)
+    assert open_files(tmp_path) == ["01.lmdb", "02.lmdb", "03.lmdb"]
+
+
+def test_the_garbage_collector_may_end_a_reader_while_a_shard_is_opened(
+    shards: list[ShardReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reading() -> Iterator[None]:
+        with shards[0]:
+            yield
+
+    cycle: list[object] = [reading()]
+    next(cycle[0])  # type: ignore[call-overload]
+    cycle.append(cycle)
+    gc.disable()
+    del cycle
+    really_open = lmdb.open
+
+    def open_and_collect(*args: object, **options: object) -> lmdb.Environment:
+        gc.collect()
+        return really_open(*args, **options)
+
+    monkeypatch.setattr(presize.shard.lmdb, "open", open_and_collect)
+    thread = threading.Thread(target=read, args=(shards[1], 4), daemon=True)
+    thread.start()
+    thread.join(10)
+    gc.enable()
+    assert not thread.is_alive(), "the lock was taken twice by one thread"
+
+
+@pytest.mark.parametrize(
+    ("soft", "shards", "reason"),
+    [
+        (1024, 512, "the usual limit: the other half is for the program"),
+        (10, 8, "fewer would open and close all the time"),
+        (1_048_576, 30_000, "as in containers: Linux allows a process 65,530 maps"),
+        (resource.RLIM_INFINITY, 30_000, "no limit on files is none on maps"),
+    ],
+)
+def test_the_number_of_open_shards_follows_from_the_limits(
+    soft: int, shards: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
+    assert max_open_shards() == shards, reason
+
+
+MANY_SHARDS = """
+    import os, random, resource, sys, threading
+    from pathlib import Path
+    from presize.shard import ShardReader, ShardWriter
+    folder = Path(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
+
+    def record(shard, row):
+        return f"{shard}/{row} ".encode() * 700
+
+    readers = []
+    for k in range(100):
+        with ShardWriter(folder / f"{k}.lmdb", 1 << 20, 10) as writer:
+            for row in range(3):
+                writer.append(record(k, row))
+            readers.append(ShardReader(folder / f"{k}.lmdb", writer.publish()[0]))
+    wrong = []
+
+    def read(seed):
+        draw = random.Random(seed)
+        try:
+            for _ in range(2000):
+                k, row = draw.randrange(100), draw.randrange(3)
+                with readers[k] as get:
+                    if bytes(get(row)) != record(k, row):
+                        wrong.append((k, row))
+        except BaseException as error:
+            wrong.append(error)
+            raise
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    print(len(wrong), sum(os.readlink(f"/proc/self/fd/{fd}").endswith(".lmdb")
+                          for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")))
+"""
+
+
+def test_more_shards_than_files_allowed_are_read_by_many_threads(tmp_path: Path) -> None:
+    wrong, still_open = run_python(MANY_SHARDS, tmp_path).split()
+    assert wrong == "0"
+    assert int(still_open) <= 24 + 8, "half of the limit, and those in use while others were opened"
+
+
+NO_FILES_LEFT = """
+    import os, resource, sys
+    from pathlib import Path
+    from presize.errors import DatasetError
+    from presize.shard import ShardReader, ShardWriter
+    with ShardWriter(Path(sys.argv[1]), 1 << 20, 10) as writer:
+        reader = ShardReader(sys.argv[1], writer.publish()[0])
+    used = len(os.listdir("/proc/self/fd")) - 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used, used))
+    try:
+        with reader:
+            pass
+    except DatasetError as error:
+        print(error)
+"""
+
+
+def test_a_program_that_has_no_files_left_is_told_what_to_do(tmp_path: Path) -> None:
+    words = f"{tmp_path}/a.lmdb cannot be opened as a shard: Too many open files; allow more with ulimit -n\n"
+    assert run_python(NO_FILES_LEFT, tmp_path / "a.lmdb") == words
+
+
+# --- fork ---
+
+FORKS = """
+    import os, random, sys, threading, time
+    from pathlib import Path
+    from presize.shard import ShardReader, ShardWriter
+    folder, forks = Path(sys.argv[1]), int(sys.argv[2])
+
+    def record(shard, row):
+        return f"{shard}/{row} ".encode() * 5000
+
+    readers = []
+    for k in range(6):
+        with ShardWriter(folder / f"{k}.lmdb", 1 << 22, 10) as writer:
+            for row in range(8):
+                writer.append(record(k, row))
+            readers.append(ShardReader(folder / f"{k}.lmdb", writer.publish()[0]))
+
+    def right(draw, shards):
+        k, row = draw.randrange(shards), draw.randrange(8)
+        with readers[k] as get:
+            return bytes(get(row)) == record(k, row)
+
+    def read_for_ever(seed):
+        draw = random.Random(seed)
+        while True:
+            right(draw, 4)  # the last two are opened by children alone
+
+    for seed in range(4):
+        threading.Thread(target=read_for_ever, args=(seed,), daemon=True).start()
+    done = 0
+    for k in range(forks):
+        time.sleep(0.002)
+        child = os.fork()
+        if child == 0:
+            draw = random.Random(k)
+            code = 0 if all(right(draw, 6) for _ in range(100)) else 1
+            if k % 2:
+                sys.exit(code)  # with all that Python does at its end
+            os._exit(code)
+        done += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    print(done, flush=True)
+    os._exit(0)
+"""
+
+
+def test_children_forked_while_threads_read_read_the_same(tmp_path: Path) -> None:
+    assert run_python(FORKS, tmp_path, 50) == "50\n"
+
+
+CHILD_MEMORY = """
+    import os, sys
+    from pathlib import Path
+    from presize.shard import ShardReader, ShardWriter
+    with ShardWriter(Path(sys.argv[1]), 1 << 20, 10) as writer:
+        for row in range(10):
+            writer.append(bytes(1000))
+        reader = ShardReader(sys.argv[1], writer.publish()[0])
+
+    def read(times):
+        for k in range(times):
+            with reader as get:
+                get(k % 10)
+
+    def private_kib():
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty"))
+
+    read(10)
+    child = os.fork()
+    if child == 0:
+        read(2000)
+        before = private_kib()
+        read(20000)
+        print(private_kib() - before, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_reading_in_a_forked_child_keeps_no_memory(tmp_path: Path) -> None:
+    grown_kib = int(run_python(CHILD_MEMORY, tmp_path / "a.lmdb"))
+    assert grown_kib < 300, "a transaction for each read would leave 5000 KiB behind"
+
+
+INHERITED = """
+    import os, sys
+    from pathlib import Path
+    import presize.shard
+    from presize.shard import ShardReader, ShardWriter
+    presize.shard.max_open_shards = lambda: 3
+    readers = []
+    for k in range(8):
+        path = Path(sys.argv[1]) / f"{k}.lmdb"
+        with ShardWriter(path, 1 << 20, 10) as writer:
+            writer.append(b"%d" % k)
+            readers.append(ShardReader(path, writer.publish()[0]))
+
+    def read(k):
+        with readers[k] as get:
+            return bytes(get(0)) == b"%d" % k
+
+    def open_shards():
+        links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+        return sorted(Path(os.readlink(link)).stem for link in links if os.path.exists(link)
+                      and os.readlink(link).endswith(".lmdb"))
+
+    assert all(map(read, (0, 1, 2)))
+    child = os.fork()
+    if child == 0:
+        assert all(map(read, (3, 4, 5, 6, 7, 0, 1, 2, 7)))
+        print(*open_shards(), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_child_closes_nothing_that_its_parent_opened(tmp_path: Path) -> None:
+    assert run_python(INHERITED, tmp_path).split() == ["0", "1", "2", "7"]

@@ -1,0 +1,207 @@
+"""verify finds every kind of damage, and nothing in a sound dataset."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from builds import SERIAL
+from pictures import smooth_image
+from presize.build import build_dataset
+from presize.errors import DatasetError
+from presize.files import file_digest
+from presize.manifest import MANIFEST
+from presize.options import BuildOptions, ImageOptions, Layout, Size
+from presize.verify import verify_dataset
+
+
+def built(tmp_path: Path, layout: Layout = "lmdb") -> Path:
+    """A dataset of 6 images in 2 classes and, as LMDB, 2 shards."""
+    for i in range(6):
+        path = tmp_path / "raw" / f"class-{i % 2}" / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(smooth_image(40, 50, seed=i)).save(path)
+    options = BuildOptions(ImageOptions(sizes=(Size(24, 24),)), layout, shard_samples=3)
+    build_dataset(tmp_path / "raw", tmp_path / "out", options, SERIAL)
+    return tmp_path / "out"
+
+
+def reseal(out: Path, change: Callable[[dict[str, Any]], object] = lambda _: None) -> None:
+    """Make sizes and checksums in the manifest right again, as somebody would who hides what was done."""
+    manifest = json.loads((out / MANIFEST).read_text())
+    for file in [manifest["index"], manifest["rejects"], *manifest["shards"]]:
+        file["bytes"], file["sha256"] = file_digest(out / file["file"])
+    change(manifest)
+    (out / MANIFEST).write_text(json.dumps(manifest))
+
+
+def edit_index(out: Path, name: str, values: list[Any]) -> None:
+    with pa.ipc.open_file(out / "index.arrow") as reader:
+        table = reader.read_all()
+    number = table.schema.get_field_index(name)
+    table = table.set_column(
+        number, table.field(number), pa.chunked_array([pa.array(values, table.field(number).type)])
+    )
+    with pa.ipc.new_file(out / "index.arrow", table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+
+
+def edit_record(out: Path, row: int, value: bytes | None) -> None:
+    """Put other bytes, or none, in the place of a record of the first shard."""
+    with (
+        lmdb.open(str(out / "shards" / "00000.lmdb"), subdir=False, lock=False, lib_version=0) as env,
+        env.begin(write=True) as txn,
+    ):
+        if value is None:
+            txn.delete(row.to_bytes(8, "big"))
+        else:
+            txn.put(row.to_bytes(8, "big"), value)
+
+
+def problems(out: Path) -> list[str]:
+    return [f"{problem.file}: {problem.what}" for problem in verify_dataset(out)[1]]
+
+
+@pytest.mark.parametrize("layout", ["lmdb", "folder"])
+def test_a_sound_dataset_has_no_problems(layout: Layout, tmp_path: Path) -> None:
+    assert verify_dataset(built(tmp_path, layout)) == (6, [])
+
+
+def test_progress_counts_every_image(tmp_path: Path) -> None:
+    counts: list[int] = []
+    verify_dataset(built(tmp_path), on_images=counts.append)
+    assert sum(counts) == 6
+
+
+@pytest.mark.parametrize("file", ["shards/00001.lmdb", "index.arrow", "rejects.jsonl"])
+def test_a_missing_file_is_found(file: str, tmp_path: Path) -> None:
+    out = built(tmp_path)
+    (out / file).unlink()
+    assert problems(out) == [f"{file}: cannot be read: No such file or directory"]
+
+
+@pytest.mark.parametrize("file", ["shards/00001.lmdb", "index.arrow"])
+def test_a_truncated_file_is_found_before_it_is_mapped(file: str, tmp_path: Path) -> None:
+    out = built(tmp_path)
+    size = (out / file).stat().st_size
+    os.truncate(out / file, size - 1)
+    assert problems(out) == [f"{file}: has {size - 1} bytes where the manifest says {size}"]
+
+
+def test_one_changed_bit_is_found_anywhere(tmp_path: Path) -> None:
+    out = built(tmp_path)
+    for file in ("shards/00000.lmdb", "index.arrow"):
+        content = (out / file).read_bytes()
+        for place in range(0, len(content), len(content) // 20):
+            changed = bytearray(content)
+            changed[place] ^= 1
+            (out / file).write_bytes(changed)
+            assert problems(out) == [f"{file}: its SHA-256 is not the one in the manifest"], place
+        (out / file).write_bytes(content)
+
+
+def test_a_damaged_shard_does_not_keep_the_others_from_being_checked(tmp_path: Path) -> None:
+    out = built(tmp_path)
+    (out / "shards" / "00000.lmdb").unlink()
+    edit_index(out, "crc32", [0] * 6)
+    manifest = json.loads((out / MANIFEST).read_text())
+    manifest["index"]["bytes"], manifest["index"]["sha256"] = file_digest(out / "index.arrow")
+    (out / MANIFEST).write_text(json.dumps(manifest))
+    assert len(problems(out)) == 1 + 3
+
+
+def test_a_shard_with_a_broken_structure_is_not_opened(tmp_path: Path) -> None:
+    out = built(tmp_path)
+    shard = bytearray((out / "shards" / "00000.lmdb").read_bytes())
+    shard[2 * 4096 : 2 * 4096 + 16] = b"\xff" * 16
+    (out / "shards" / "00000.lmdb").write_bytes(shard)
+    reseal(out)
+    found = problems(out)
+    assert found
+    assert all(problem.startswith("shards/00000.lmdb: ") for problem in found)
+
+
+def test_a_record_that_was_exchanged_is_found(tmp_path: Path) -> None:
+    out = built(tmp_path)
+    edit_record(out, 1, b"something else")
+    reseal(out)
+    (found,) = problems(out)
+    assert "row 1 (class-" in found
+    assert "its length or CRC-32 differs from the index" in found
+
+
+def test_a_record_that_is_missing_is_found(tmp_path: Path) -> None:
+    out = built(tmp_path)
+    edit_record(out, 2, None)
+    reseal(out)
+    found = problems(out)
+    assert "shards/00000.lmdb: it has 2 records where the manifest says 3" in found
+    assert any("row 2" in problem and "is missing" in problem for problem in found)
+
+
+def test_a_record_that_no_decoder_takes_is_found(tmp_path: Path) -> None:
+    out = built(tmp_path)
+    value = b"\xff\xd8\xff not a picture"
+    edit_record(out, 0, value)
+    with pa.ipc.open_file(out / "index.arrow") as reader:
+        index = reader.read_all().to_pydict()
+    place = next(i for i in range(6) if (index["shard"][i], index["row"][i]) == (0, 0))
+    index["nbytes"][place], index["crc32"][place] = len(value), zlib.crc32(value)
+    edit_index(out, "nbytes", index["nbytes"])
+    edit_index(out, "crc32", index["crc32"])
+    reseal(out)
+    (found,) = problems(out)
+    assert "row 0 " in found
+    assert "cannot be decoded" in found
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        ("width", [7] * 6, "pixels where the index says 7x24"),
+        ("crc32", [7] * 6, "its length or CRC-32 differs from the index"),
+        ("label", [0, 1, 2, 0, 1, 0], "a label is not the number of one of the 2 classes"),
+        ("label", [0, 1, -1, 0, 1, 0], "a label is not the number of one of the 2 classes"),
+        ("row", [0] * 6, "it does not name each of the 3 rows of shards/00000.lmdb once"),
+        ("shard", [9] * 6, "it does not name each of the 3 rows of shards/00000.lmdb once"),
+        ("path", ["a"] * 6, "a path stands in it twice"),
+        ("path", ["../a", "b", "c", "d", "e", "f"], "1 paths lead out of the source, the first is '../a'"),
+    ],
+)
+def test_an_index_that_does_not_agree_is_found(column: str, values: list[Any], words: str, tmp_path: Path) -> None:
+    out = built(tmp_path)
+    edit_index(out, column, values)
+    reseal(out)
+    assert any(words in problem for problem in problems(out))
+
+
+def test_a_file_that_was_exchanged_is_found(tmp_path: Path) -> None:
+    out = built(tmp_path, "folder")
+    shutil.copy(out / "class-0" / "0.jpg", out / "class-1" / "1.jpg")
+    (out / "class-0" / "2.jpg").unlink()
+    assert problems(out) == [
+        "class-0/2.jpg: cannot be read: No such file or directory",
+        "class-1/1.jpg: is not what was stored: its length or CRC-32 differs from the index",
+    ]
+
+
+def test_a_folder_index_that_leads_out_is_not_followed(tmp_path: Path) -> None:
+    out = built(tmp_path, "folder")
+    edit_index(out, "file", ["/etc/passwd", "../raw/class-0/0.png", "", "a\0b", "class-0/../..", "."])
+    reseal(out)
+    assert len([problem for problem in problems(out) if "leads out of the dataset" in problem]) == 6
+
+
+def test_what_is_no_dataset_cannot_be_verified(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="is not a presize dataset"):
+        verify_dataset(tmp_path)
