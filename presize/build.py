@@ -319,13 +319,14 @@ def _parallel(tasks: list[Task], jobs: int) -> Iterator[ShardDone]:
     parallel = joblib.Parallel(
         n_jobs=jobs, backend="loky", return_as="generator_unordered", batch_size=1, max_nbytes=None
     )
-    # Workers inherit the mask: a Ctrl-C on the terminal is for the driver, which ends them.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    results: Generator[ShardDone, None, None] = (done for done in ())
     try:
-        results = parallel(map(joblib.delayed(write_shard), tasks))
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    try:
+        # Workers inherit the mask: a Ctrl-C on the terminal is for the driver, which ends them.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            results = parallel(map(joblib.delayed(write_shard), tasks))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # a Ctrl-C that came meanwhile is raised here
         yield from results
     except TerminatedWorkerError as error:
         raise BuildError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -89,6 +90,11 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def without_joblib(errors: str) -> str:
+    """`errors` less what joblib's resource tracker warns of, seldom, when it loses a message at exit."""
+    return re.sub(r".*/resource_tracker\.py:\d+: UserWarning: .*\n +warnings\.warn\(.*\n", "", errors)
+
+
 def workers(pid: int) -> list[int]:
     return [child for child in children(pid) if "popen_loky" in Path(f"/proc/{child}/cmdline").read_text()]
 
@@ -110,7 +116,7 @@ def test_a_stopped_build_says_how_to_go_on_and_can(
     (os.killpg if to_group else os.kill)(build.pid, stop)
     _, errors = build.communicate(timeout=PATIENCE_S)
     assert build.returncode == code
-    assert errors == ("presize: error: interrupted; the same command resumes the build\n")
+    assert without_joblib(errors) == "presize: error: interrupted; the same command resumes the build\n"
     assert not [pid for pid in own if is_running(pid)]
     assert not [name for name in files(tmp_path / "out") if name.endswith(".tmp")]
     assert not (tmp_path / "out" / "manifest.json").exists()
