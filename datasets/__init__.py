@@ -6,7 +6,29 @@ if __name__ != "presize.datasets":
         "run from another folder, or import presize.datasets"
     )
 
+from presize.datasets.collate import collate
+from presize.datasets.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
 from presize.datasets.folder import FolderDataset
 from presize.datasets.lmdb import LMDBDataset
+from presize.datasets.loader import Loader
+from presize.datasets.make_loader import make_loader
+from presize.datasets.order import Sequential, ShardShuffled, Shuffled, Weighted, class_balanced
+from presize.datasets.sampler import EpochSampler
 
-__all__ = ["FolderDataset", "LMDBDataset"]
+__all__ = [
+    "CenterCrop",
+    "EpochSampler",
+    "FolderDataset",
+    "LMDBDataset",
+    "Loader",
+    "RandomCrop",
+    "RandomResizedCrop",
+    "Resize",
+    "Sequential",
+    "ShardShuffled",
+    "Shuffled",
+    "Weighted",
+    "class_balanced",
+    "collate",
+    "make_loader",
+]

@@ -10,10 +10,16 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import torch
 import torch.utils.data
 
 from presize.dataset import Dataset
+from presize.datasets.batches import BatchReader
+from presize.datasets.collate import BatchOfViews, new_batch
+from presize.datasets.crops import Crop
 from presize.datasets.outputs import Decode, check_decode, to_output
+from presize.datasets.sampler import Visit
+from presize.errors import OptionError
 
 
 class LMDBDataset(torch.utils.data.Dataset[Any]):
@@ -23,6 +29,10 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     transform, target_transform: called with the image and the target, as in torchvision.
     target: the index column to deliver beside the image, "label" by default; a sequence of names
         delivers a tuple; None, or a dataset without labels, delivers the image alone.
+    crop, flip: one of presize.datasets' crops, taken of each image before it is decoded, and the probability
+        of mirroring it; both before `transform`. All images then have one size. What is drawn depends on
+        (seed, epoch, sample) under our samplers, and on torch's generator, in a worker the worker's,
+        under any other.
     decode: what transform gets. "pil" a PIL image (RGB or L); "numpy" uint8 (height, width, 3), or
         (height, width) for grey; "tensor" uint8 (3, height, width) in channels-last memory, or
         (1, height, width); "bytes" the stored value, undecoded.
@@ -40,8 +50,12 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         *,
         target: str | Sequence[str] | None = "label",
         decode: Decode = "pil",
+        crop: Crop | None = None,
+        flip: float = 0.0,
     ) -> None:
         check_decode(decode)
+        if decode == "bytes" and (crop is not None or flip):
+            raise OptionError("decode: bytes are not decoded, so there is nothing to crop or flip; choose another")
         self.root = os.fspath(root)
         self.transform = transform
         self.target_transform = target_transform
@@ -50,6 +64,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if target == "label" and "label" not in self.data.index.schema.names:
             target = None
         self.target = target
+        self.crop = crop
+        self.flip = flip
+        self._reader = None if crop is None and not flip else BatchReader(self.data, crop, flip)
         self._open()
 
     def _open(self) -> None:
@@ -79,6 +96,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Any]:
         """A list of samples, in the order asked for; DataLoader calls it once a batch.
 
+        With `crop` and decode "tensor" the images are views of one batch, which presize.datasets.collate
+        takes as it is.
+
         They are read in the order in which they lie on disk; the transforms are called in the order
         of `indices`, as if one sample were asked for after the other. In a class that has a
         ``__getitem__`` of its own, that one is called.
@@ -89,6 +109,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def _read(self, indices: Sequence[SupportsIndex]) -> list[Any]:
         samples = [self._position(index) for index in indices]
+        if self._reader is not None:
+            return self._read_crops(self._reader, samples, indices)
         images: list[Any] = [None] * len(samples)
         if self.decode == "bytes":
             for position, value in self.data.values(samples):
@@ -97,6 +119,17 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             for position, pixels in self.data.pixels(samples):
                 images[position] = to_output(pixels, self.decode)
         return [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
+
+    def _read_crops(self, reader: BatchReader, samples: list[int], indices: Sequence[SupportsIndex]) -> list[Any]:
+        batch = new_batch((len(samples), *reader.shape))
+        pixels = batch.numpy()
+        reader.read(pixels, np.array(samples, np.int64), *_visits(indices))
+        if self.decode != "tensor":
+            squeezed = pixels[:, :, :, 0] if reader.shape[2] == 1 else pixels
+            return [self._sample(i, to_output(image, self.decode)) for i, image in zip(samples, squeezed, strict=True)]
+        images = batch.permute(0, 3, 1, 2)
+        views = [self._sample(i, image) for i, image in zip(samples, images.unbind(), strict=True)]
+        return views if self.transform is not None else BatchOfViews(views, images)
 
     def _position(self, index: SupportsIndex) -> int:
         i = operator.index(index)
@@ -116,6 +149,19 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def _target(self, i: int) -> Any:
         values = tuple(column[i] for column in self._targets)
         return values[0] if isinstance(self.target, str) else values
+
+    def batch_targets(self, samples: npt.NDArray[np.int64]) -> Any:
+        """The targets of many samples at once, as torch's default collate makes them of single ones: int64
+        (n,) for class numbers. None for a dataset without a target."""
+        if self.target is None or len(samples) == 0:
+            return None
+        column = self._targets[0].values if isinstance(self.target, str) else None
+        if isinstance(column, np.ndarray) and column.dtype.kind == "i" and self.target_transform is None:
+            return torch.from_numpy(column[samples].astype(np.int64))
+        targets = [self._target(i) for i in samples.tolist()]
+        if self.target_transform is not None:
+            targets = [self.target_transform(target) for target in targets]
+        return torch.utils.data.default_collate(targets)
 
     @property
     def classes(self) -> list[str] | None:
@@ -144,8 +190,25 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         """(path in the source, target) of every sample: a new list each time, for code that asks for one."""
         return [(self.data.path(i), None if self.target is None else self._target(i)) for i in range(len(self))]
 
+    def batch_bytes(self, batch_size: int) -> int:
+        """About the bytes of a batch of pixels: exact with a crop, else by the mean size of a stored image."""
+        if self._reader is not None:
+            height, width, channels = self._reader.shape
+            return batch_size * height * width * channels
+        heights, widths = self.data.numbers("height"), self.data.numbers("width")
+        return int(batch_size * 3 * np.multiply(heights, widths, dtype=np.int64).mean()) if len(self) else 0
+
     def __repr__(self) -> str:
         return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r})"
+
+
+def _visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.int64]]:
+    """(seed, epoch, keys): what the crops of these samples are drawn from."""
+    first = indices[0] if indices else None
+    if isinstance(first, Visit):
+        visits: Any = indices
+        return first.seed, first.epoch, np.array([visit.key for visit in visits], np.int64)
+    return int(torch.randint(2**62, ())), 0, np.arange(len(indices))
 
 
 class _Column:

@@ -319,7 +319,10 @@ def _parallel(tasks: list[Task], jobs: int) -> Iterator[ShardDone]:
     parallel = joblib.Parallel(
         n_jobs=jobs, backend="loky", return_as="generator_unordered", batch_size=1, max_nbytes=None
     )
-    results: Generator[ShardDone, None, None] = (done for done in ())
+    # A build that stops early means to: no news of tasks that were not waited for. (A filter would not do:
+    # joblib's threads put the warnings module's filters back while it warns.)
+    parallel._warn_exit_early = lambda: None
+    results: Generator[ShardDone, None, None] | None = None
     try:
         # Workers inherit the mask: a Ctrl-C on the terminal is for the driver, which ends them.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -333,6 +336,7 @@ def _parallel(tasks: list[Task], jobs: int) -> Iterator[ShardDone]:
             "a worker process was killed, most often for want of memory; run again to resume, with fewer --jobs"
         ) from error
     finally:
-        results.close()
+        if results is not None:
+            results.close()
         # Idle workers would stay for minutes, keep their memory, and hang whoever forks meanwhile.
         loky.get_reusable_executor(reuse=True).shutdown(wait=True)

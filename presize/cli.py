@@ -198,6 +198,12 @@ _DEFAULT = ImageOptions()
     show_default=True,
     help="JPEG chroma subsampling.",
 )
+@click.option(
+    "--tiles/--no-tiles",
+    default=_DEFAULT.tiles,
+    show_default=True,
+    help="Store JPEG in tiles, so that a crop is read without the rest.",
+)
 @click.option("--upscale", is_flag=True, help="Enlarge images smaller than the target, too.")
 @click.option("--keep-metadata", is_flag=True, help="Keep EXIF, XMP and comments in what is stored.")
 @click.option(

@@ -95,7 +95,7 @@ class Dataset:
             with self._shards[shard] as get:
                 value = get(row)
                 if len(value) != self._nbytes[samples[position]]:
-                    raise self._damage(samples[position], "it has not the length that the index says")
+                    raise self.damage(samples[position], "it has not the length that the index says")
                 yield position, value
 
     def value(self, sample: int) -> bytes:
@@ -110,7 +110,7 @@ class Dataset:
             try:
                 pixels = self._decode(value, samples[position])
             except DAMAGE as error:
-                raise self._damage(samples[position], error) from None
+                raise self.damage(samples[position], error) from None
             yield position, pixels
 
     def _decode(self, value: memoryview, sample: int) -> Pixels:
@@ -119,7 +119,7 @@ class Dataset:
             shape = self.index["height"][sample].as_py(), self.index["width"][sample].as_py()
         return decode_value(value, self.manifest.format, self.manifest.color, shape)
 
-    def _damage(self, sample: int, what: object) -> DatasetError:
+    def damage(self, sample: int, what: object) -> DatasetError:
         return DatasetError(
             f"sample {sample} ({self.path(sample)}) of {self.root} is damaged: {what}; "
             "presize verify finds all that are"

@@ -6,7 +6,8 @@ PresizeError                 one clear line; the command line prints it and exit
 ├── ImageError               one image cannot be stored; a build records it and goes on
 │   └── NotAnImageError      the bytes are not those of an image format that presize reads
 ├── DatasetError             a dataset is missing, unfinished, damaged, newer than this presize, or foreign
-└── BuildError               a build cannot begin or go on; what is finished is kept and can be resumed
+├── BuildError               a build cannot begin or go on; what is finished is kept and can be resumed
+└── LoaderError              a loader cannot go on: one of its workers died, say
 
 PresizeWarning               something is allowed but probably not what was meant
 
@@ -42,6 +43,10 @@ class DatasetError(PresizeError):
 
 class BuildError(PresizeError):
     """A build cannot begin or go on. What it had finished is kept, and the same command resumes it."""
+
+
+class LoaderError(PresizeError):
+    """A loader cannot go on: one of its workers died, or failed by a mistake in presize."""
 
 
 class PresizeWarning(UserWarning):

@@ -62,6 +62,8 @@ class ImageOptions:
     filter: the antialiasing filter; bicubic is torchvision's and Pillow's (a = -0.5).
     color: "rgb" stores three channels, "gray" one, "keep" whichever the source has.
     quality: 1 to 100, for jpeg and webp. 90 with 4:2:0 is what FFCV and the timm recipes train from.
+    tiles: store JPEG in tiles, so that a reader can decode just the part that it crops (presize.jpegtiles);
+        no other format has them, nor has a JPEG that is stored as it is.
     upscale: enlarge images smaller than the target; otherwise they keep their size.
     keep_metadata: keep EXIF, XMP and comments, with the orientation reset since the pixels are upright.
     max_pixels: a source of more pixels is an ImageError, found before it is decoded.
@@ -75,6 +77,7 @@ class ImageOptions:
     format: Format = "jpeg"
     quality: int = 90
     subsampling: Subsampling = "420"
+    tiles: bool = True
     upscale: bool = False
     keep_metadata: bool = False
     max_pixels: int = MAX_PIXELS
@@ -97,6 +100,7 @@ class ImageOptions:
         check_choice("subsampling", self.subsampling, Subsampling)
         check_range("quality", self.quality, 1, 100)
         check_range("max_pixels", self.max_pixels, 1, 2**40)
+        check_type("tiles", self.tiles, bool)
         check_type("upscale", self.upscale, bool)
         check_type("keep_metadata", self.keep_metadata, bool)
         if self.color == "keep" and self.format == "webp":

@@ -72,3 +72,10 @@ def change_records(root: Path, change: Callable[[int, int, bytes], bytes]) -> No
                 writer.append(change(number, row, value))
             shard["bytes"], shard["sha256"] = writer.publish()
     (root / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+
+
+def overwrite_value(root: Path, sample: int) -> None:
+    """Put zeros in the place of one stored image, as many as it has bytes."""
+    table = read_table(root)
+    place = table.column("shard")[sample].as_py(), table.column("row")[sample].as_py()
+    change_records(root, lambda shard, row, value: bytes(len(value)) if (shard, row) == place else value)

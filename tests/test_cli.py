@@ -165,7 +165,7 @@ def test_classes_may_come_from_another_dataset(presize: Callable[..., Ran], data
 MISTAKES = [
     (["build", "RAW"], 2, "Missing argument 'OUT'", "no OUT"),
     (["biuld", "RAW", "OUT"], 2, "Did you mean 'build'?", "a typo in the command"),
-    (["build", "RAW", "OUT", "--siez", "1"], 2, "Did you mean '--size'?", "a typo in an option"),
+    (["build", "RAW", "OUT", "--qualty", "1"], 2, "Did you mean '--quality'?", "a typo in an option"),
     (["build", "RAW", "OUT", "--size", "0"], 2, "--size: expected a whole number from 1 to 16383, got 0", "size 0"),
     (["build", "RAW", "OUT", "--size", "256px"], 2, "such as 256 or 320x240, got '256px'", "a unit"),
     (["build", "RAW", "OUT", "--size", "9", "--size", "9"], 2, "--size: each may be asked for once", "a size twice"),

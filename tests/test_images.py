@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from PIL import Image
 
 from pictures import smooth_image
 from presize.decode import decode
+from presize.encode import MAX_JPEG_SIDE, encode
 from presize.errors import ImageError
 from presize.images import Presized, presize
+from presize.jpegtiles import cut
 from presize.options import ImageOptions, Size
 from profiles import GRAY_LINEAR, SWAPPED
 
@@ -179,6 +182,55 @@ def test_the_subsampling_asked_for_is_stored() -> None:
     data = jpeg(smooth_image(96, 128))
     stored = {sub: presize(data, options(48, subsampling=sub)).records[0].value for sub in ("420", "422", "444")}
     assert {sub: simplejpeg.decode_jpeg_header(value)[3] for sub, value in stored.items()} == {s: s for s in stored}
+
+
+@pytest.mark.parametrize("color", ["rgb", "gray"])
+@pytest.mark.parametrize("subsampling", ["420", "422", "444"])
+def test_a_jpeg_is_stored_in_tiles_unless_told_otherwise(subsampling: str, color: str) -> None:
+    data = jpeg(smooth_image(300, 400))
+    asked = options(128, subsampling=subsampling, color=color)
+    value = presize(data, asked).records[0].value
+    part = cut(value, 40, 50, 30, 40)
+    assert part is not None
+    assert len(part.data) < len(value)
+    pixels = np.asarray(Image.open(io.BytesIO(part.data)))[part.top : part.top + 30, part.left : part.left + 40]
+    assert np.array_equal(pixels, np.asarray(Image.open(io.BytesIO(value)))[40:70, 50:90])
+    plain = presize(data, replace(asked, tiles=False)).records[0].value
+    assert cut(plain, 40, 50, 30, 40) is None
+    assert b"\xff\xdd" not in plain, "no restart interval"
+    # The encoders round differently, and quantise by the same tables.
+    tables = [Image.open(io.BytesIO(stored)).quantization for stored in (value, plain)]  # type: ignore[attr-defined]
+    assert tables[0] == tables[1]
+    difference = np.abs(decoded(presize(data, asked)).astype(int) - np.asarray(Image.open(io.BytesIO(plain))))
+    assert difference.mean() < 1
+
+
+def test_tiles_and_metadata_go_together() -> None:
+    data = jpeg(smooth_image(200, 200), exif=exif(6), comment=b"a comment")
+    value = presize(data, options(100, keep_metadata=True)).records[0].value
+    assert Image.open(io.BytesIO(value)).info["comment"] == b"a comment"
+    part = cut(value, 40, 50, 30, 40)
+    assert part is not None
+    assert len(part.data) < len(value)
+
+
+def test_a_jpeg_that_passes_through_has_no_tiles() -> None:
+    value = presize(jpeg(smooth_image(60, 50)), options(64)).records[0].value
+    assert cut(value, 0, 0, 8, 8) is None
+
+
+@pytest.mark.parametrize("format", ["png", "webp", "raw"])
+def test_other_formats_are_the_same_with_tiles_and_without(format: str) -> None:
+    data = jpeg(smooth_image(96, 128))
+    assert presize(data, options(48, format=format)) == presize(data, options(48, format=format, tiles=False))
+
+
+@pytest.mark.parametrize("tiles", [True, False])
+def test_an_image_too_long_for_a_jpeg_is_refused(tiles: bool) -> None:
+    longest = np.zeros((MAX_JPEG_SIDE, 2, 3), np.uint8)
+    assert Image.open(io.BytesIO(encode(longest, options(64, tiles=tiles)))).size == (2, MAX_JPEG_SIDE)
+    with pytest.raises(ImageError, match=r"2x65501 pixels are more than JPEG stores: 65500 a side"):
+        encode(np.zeros((MAX_JPEG_SIDE + 1, 2, 3), np.uint8), options(64, tiles=tiles))
 
 
 def test_a_large_jpeg_is_decoded_small_and_looks_the_same() -> None:

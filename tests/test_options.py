@@ -99,6 +99,7 @@ WRONG = [
     (image(quality="90"), "quality", "'90'", "a number, not its text"),
     (image(max_pixels=0), "max_pixels", "0", "nothing would be allowed"),
     (image(max_pixels=math.inf), "max_pixels", "inf", "a whole number"),
+    (image(tiles="no"), "tiles", "'no'", "the text would count as true"),
     (image(upscale="no"), "upscale", "'no'", "the text would count as true"),
     (image(keep_metadata=1), "keep_metadata", "1", "True or False"),
     (image(keep_metadata=True, format="raw"), "keep_metadata", "raw", "raw pixels have no room for it"),

@@ -1,0 +1,135 @@
+"""The crops of many samples -> one batch of pixels in memory that is already there. No processes, no torch types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from presize.dataset import DAMAGE, Dataset
+from presize.datasets.crops import Crop, as_size
+from presize.datasets.draws import uniform
+from presize.datasets.regions import read_region
+from presize.errors import DatasetError, OptionError
+
+Ints = npt.NDArray[np.int64]
+Pixels = npt.NDArray[np.uint8]
+
+
+class Skipped(NamedTuple):
+    """A sample that was left out of its batch: where it would have been, and why."""
+
+    position: int
+    reason: str
+
+
+class BatchReader:
+    """Reads crops of a dataset's samples into batches.
+
+    crop: which part of each image; None takes all of it, and then all images must be of one size.
+    flip: the probability of mirroring left to right, from 0 to 1.
+
+    A batch is uint8 (samples, height, width, channels), RGB, or one channel for a dataset that was built
+    with color "gray"; "keep" gives RGB. Picklable by the dataset's path, safe from threads and in forks.
+    """
+
+    def __init__(self, data: Dataset, crop: Crop | None, flip: float = 0.0) -> None:
+        if not isinstance(flip, (int, float)) or not 0 <= flip <= 1:
+            raise OptionError(f"flip: expected a probability from 0 to 1, got {flip!r}")
+        if crop is not None and not hasattr(crop, "boxes"):
+            raise OptionError(f"crop: expected one of presize.datasets' crops, such as CenterCrop(224), got {crop!r}")
+        self.data = data
+        self.crop = crop
+        self.flip = flip
+        self.shape = (*self._size(), 1 if data.manifest.color == "gray" else 3)
+        """(height, width, channels) of each image of a batch."""
+
+    def _size(self) -> tuple[int, int]:
+        if self.crop is not None:
+            return as_size(self.crop.size)
+        heights, widths = self.data.numbers("height"), self.data.numbers("width")
+        if len(heights) == 0 or heights.min() != heights.max() or widths.min() != widths.max():
+            raise OptionError(
+                f"crop: the images of {self.data.root} have different sizes and cannot be stacked; "
+                "choose one, such as RandomResizedCrop(224) or CenterCrop(224)"
+            )
+        return int(heights[0]), int(widths[0])
+
+    def read(
+        self, out: Pixels, samples: Ints, seed: int, epoch: int, keys: Ints, *, skip: bool = False
+    ) -> list[Skipped]:
+        """Fill out[:len(samples)], C-contiguous, with `samples`, in their order. They are read in the order
+        in which they lie on disk. (seed, epoch, keys[i]) decide crop and flip of samples[i].
+
+        A damaged sample raises DatasetError, naming it; with `skip` it is left out, the others move up, and
+        the result lists what was left out. So does one that is too small for the crop.
+        """
+        random = uniform(seed, epoch, keys, 1 + (0 if self.crop is None else self.crop.draws))
+        heights = np.maximum(self.data.numbers("height")[samples].astype(np.int64), 1)  # a hostile index has others
+        widths = np.maximum(self.data.numbers("width")[samples].astype(np.int64), 1)
+        if self.crop is None:
+            zeros = np.zeros_like(heights)
+            boxes = np.stack((zeros, zeros, heights, widths), axis=1)
+        else:
+            boxes = self.crop.boxes(heights, widths, random[:, 1:])
+        outside = (boxes[:, :2] < 0).any(axis=1)
+        outside |= (boxes[:, 0] + boxes[:, 2] > heights) | (boxes[:, 1] + boxes[:, 3] > widths)
+        skipped = [self._too_small(samples, position) for position in np.flatnonzero(outside).tolist()]
+        if skipped and not skip:
+            raise DatasetError(skipped[0].reason)
+        wanted = np.flatnonzero(~outside)
+        skipped += self._fill(out, samples, wanted, heights, widths, boxes, random[:, 0] < self.flip, skip)
+        if skipped:
+            skipped.sort()
+            kept = np.setdiff1d(np.arange(len(samples)), [position for position, _ in skipped])
+            out[: len(kept)] = out[kept]
+        return skipped
+
+    def _fill(
+        self,
+        out: Pixels,
+        samples: Ints,
+        wanted: Ints,
+        heights: Ints,
+        widths: Ints,
+        boxes: Ints,
+        flips: npt.NDArray[np.bool_],
+        skip: bool,
+    ) -> list[Skipped]:
+        exact = self.crop is None or self.crop.exact
+        format = self.data.manifest.format
+        shapes = list(zip(heights.tolist(), widths.tolist(), strict=True))
+        rectangles = boxes.tolist()
+        mirrored = flips.tolist()
+        skipped = []
+        numbers: Sequence[int] = samples[wanted].tolist()
+        positions = wanted.tolist()
+        for at, value in self.data.values(numbers):
+            position = positions[at]
+            try:
+                read_region(
+                    out[position],
+                    value,
+                    format,
+                    shapes[position],
+                    rectangles[position],
+                    flip=mirrored[position],
+                    exact=exact,
+                )
+            except DAMAGE as error:
+                damage = self.data.damage(numbers[at], error)
+                if not skip:
+                    raise damage from None
+                skipped.append(Skipped(position, str(damage)))
+        return skipped
+
+    def _too_small(self, samples: Ints, position: int) -> Skipped:
+        sample = int(samples[position])
+        height, width = self.data.numbers("height")[sample], self.data.numbers("width")[sample]
+        return Skipped(
+            position,
+            f"sample {sample} ({self.data.path(sample)}) of {self.data.root} is {height} pixels high and {width} wide, "
+            f"too small for {self.crop}; choose a smaller crop, or Resize or RandomResizedCrop",
+        )

@@ -1,0 +1,102 @@
+"""One stored value and a box of it -> pixels, cut before decoding, in a given place of a batch. Pure.
+
+Only what the box needs is decoded: its tiles (presize.jpegtiles), at 1/2, 1/4 or 1/8 of the size where
+the box is at least twice as large as what is asked for.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+import torch
+
+from presize import jpegtiles
+from presize.dataset import decode_value
+from presize.datasets.crops import DECODE_SCALES
+from presize.options import Format
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def read_region(
+    out: Pixels,
+    value: memoryview,
+    format: Format,
+    shape: tuple[int, int],
+    box: tuple[int, int, int, int],
+    *,
+    flip: bool,
+    exact: bool,
+) -> None:
+    """Fill `out`, uint8 (height, width, 3) RGB or (height, width, 1) grey, C-contiguous, with `box`, which
+    is (top, left, height, width) in pixels and lies inside the image of `shape` (height, width).
+
+    flip: mirror it left to right. exact: decode at full size always. Stored grey becomes RGB where `out`
+    has three channels. Raises presize.dataset.DAMAGE for a damaged value. Thread-safe.
+    """
+    channels = out.shape[2]
+    if format == "jpeg":
+        pixels = _jpeg(value, box, (out.shape[0], out.shape[1]), "RGB" if channels == 3 else "GRAY", exact)
+    else:
+        if format == "raw":  # without a copy of all of it
+            whole = np.frombuffer(value, np.uint8).reshape(*shape, -1)
+        else:
+            whole = decode_value(value, format, "rgb" if channels == 3 else "gray", shape)
+        pixels = _part(whole, box)
+        if channels == 3 and (pixels.ndim == 2 or pixels.shape[2] == 1):
+            pixels = np.repeat(pixels.reshape(*box[2:], 1), 3, axis=2)
+    resample(pixels, out, flip)
+
+
+def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
+    """Bring `pixels` (height, width[, channels]) to the shape of `out`, bilinear and antialiased.
+
+    Where a side shrinks this is torch's antialiased interpolation of uint8 images, which is what
+    torchvision calls; where none does, OpenCV's linear, which is the same within one grey level.
+    """
+    height, width, channels = out.shape
+    if pixels.shape[:2] == (height, width):
+        np.copyto(out, pixels.reshape(out.shape))
+    elif pixels.shape[0] <= height and pixels.shape[1] <= width:
+        cv2.resize(pixels, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
+    else:
+        if not pixels.flags.writeable:  # a view of a shard; torch warns of such, though it only reads
+            pixels = pixels.copy()
+        source = torch.from_numpy(pixels.reshape(*pixels.shape[:2], channels)).permute(2, 0, 1).unsqueeze(0)
+        result = torch.from_numpy(out).permute(2, 0, 1).unsqueeze(0)
+        # What torch.nn.functional.interpolate calls; only here can the result go where it belongs.
+        torch.ops.aten._upsample_bilinear2d_aa.out(source, [height, width], False, None, None, out=result)
+    if flip:
+        cv2.flip(out, 1, dst=out)
+
+
+def _jpeg(value: memoryview, box: tuple[int, int, int, int], size: tuple[int, int], mode: str, exact: bool) -> Pixels:
+    top, left, height, width = box
+    scale = 1 if exact else next((k for k in DECODE_SCALES if _allows(box, size, k)), 1)
+    cut = jpegtiles.cut(value, top, left, height, width)
+    data: bytes | memoryview = value
+    if cut is not None:
+        data, top, left = cut
+    if scale == 1:
+        pixels: Pixels = simplejpeg.decode_jpeg(data, mode)
+    else:
+        whole_height, whole_width, _, _ = simplejpeg.decode_jpeg_header(data)
+        pixels = simplejpeg.decode_jpeg(
+            data, mode, min_height=-(-whole_height // scale), min_width=-(-whole_width // scale)
+        )
+        top, left, height, width = top // scale, left // scale, height // scale, width // scale
+    return _part(pixels, (top, left, height, width))
+
+
+def _part(pixels: Pixels, box: tuple[int, int, int, int]) -> Pixels:
+    top, left, height, width = box
+    if pixels.shape[0] < top + height or pixels.shape[1] < left + width:
+        raise ValueError(f"it is {pixels.shape[0]} pixels high and {pixels.shape[1]} wide, less than the index says")
+    return pixels[top : top + height, left : left + width]
+
+
+def _allows(box: tuple[int, int, int, int], size: tuple[int, int], scale: int) -> bool:
+    """True when a decode at 1/scale has enough pixels for `size`, and the box lies on whole ones of it."""
+    return box[2] >= scale * size[0] and box[3] >= scale * size[1] and not any(edge % scale for edge in box)

@@ -1,0 +1,173 @@
+"""An order of presize.datasets.order as a torch sampler: split over ranks, and resumed from a few integers."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import repeat
+from typing import Any
+
+import torch.distributed
+import torch.utils.data
+
+from presize.datasets.order import MOST_SEED, Last, Order, Schedule
+from presize.errors import OptionError
+from presize.options import check_range
+
+_DRAWN_AT_ONCE = 1024
+
+
+class Visit(int):
+    """A sample number that says which visit to that sample it is.
+
+    Equal to, hashed as and printed as the plain int. It carries what random crops are drawn from, because
+    persistent workers never see set_epoch(): `seed`, `epoch`, and `key` (see Order.keys).
+    """
+
+    seed: int
+    epoch: int
+    key: int
+
+    def __new__(cls, sample: int, seed: int, epoch: int, key: int) -> Visit:
+        visit = super().__new__(cls, sample)
+        visit.seed = seed
+        visit.epoch = epoch
+        visit.key = key
+        return visit
+
+    def __reduce__(self) -> tuple[type[Visit], tuple[int, int, int, int]]:
+        return Visit, (int(self), self.seed, self.epoch, self.key)
+
+
+class EpochSampler(torch.utils.data.Sampler[int]):
+    """`order` as a sampler for a plain DataLoader: gives Visits, in O(1) memory.
+
+    rank, ranks: which share of the positions is drawn here; torch.distributed's when it is initialised,
+        otherwise 0 of 1. Ranks take turns (see Schedule).
+    batch_size, last: the DataLoader's batch size on one rank, and what becomes of the samples that fill no
+        batch on all of them: "keep", "drop" or "pad" (see Schedule). With "keep", the default, ranks may differ by
+        a sample and so by a batch, which DistributedDataParallel does not take: use its join(), or "drop"
+        or "pad". `batch_size` matters for "drop" and "pad" alone.
+
+    Epochs: the first iteration is epoch 0, and each one after that is the next epoch, whether the one before
+    it was finished or left early, so that a plain loop is shuffled anew each time. set_epoch() says otherwise;
+    called with the epoch that is due anyway, as loops written for DistributedSampler do, it changes nothing.
+
+    Resuming: a DataLoader draws indices ahead of the batches it hands out, so that only who takes the
+    batches knows how far an epoch has come. It says so: ``state_after(batches, batch_size)``, or
+    ``state_dict(consumed)`` in global positions. load_state_dict() goes on from there with any number of
+    ranks or workers, and with another batch size: with "keep" all positions left come exactly once.
+
+    Not for workers: it stays in the process of the DataLoader. One iteration at a time.
+    Raises OptionError for a rank, a batch size or a `last` that cannot be.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        *,
+        rank: int | None = None,
+        ranks: int | None = None,
+        batch_size: int = 1,
+        last: Last = "keep",
+    ) -> None:
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if ranks is None:
+            ranks = torch.distributed.get_world_size() if distributed else 1
+        if rank is None:
+            rank = torch.distributed.get_rank() if distributed else 0
+        self.order = order
+        self.schedule = Schedule(len(order), batch_size, ranks, rank, last)
+        self._epoch = 0
+        self._start = 0
+        self._begun = False
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that was begun last, or before that the one that will be."""
+        return self._epoch
+
+    @property
+    def start(self) -> int:
+        """The global position at which that epoch was begun: 0, unless it was resumed."""
+        return self._start
+
+    def __len__(self) -> int:
+        """Samples on this rank in that epoch, from `start` on."""
+        return self.schedule.sample_count(self._start)
+
+    def __iter__(self) -> Iterator[Visit]:
+        # A generator, so that an epoch begins with its first sample: DataLoader makes iterators it never uses.
+        epoch, start = self.begin()
+        seed = self.order.seed
+        for first in range(0, self.schedule.sample_count(start), _DRAWN_AT_ONCE):
+            positions = self.schedule.positions(start, first, first + _DRAWN_AT_ONCE)
+            samples = self.order.samples(epoch, positions).tolist()
+            keys = self.order.keys(epoch, positions).tolist()
+            yield from map(Visit, samples, repeat(seed), repeat(epoch), keys)
+
+    def begin(self) -> tuple[int, int]:
+        """Begin the epoch that is due: its number, and the global position at which to begin. Iterating does
+        it; for those who take positions from the schedule themselves, as Loader does."""
+        if self._begun:
+            self._epoch, self._start = self._epoch + 1, 0
+        self._begun = True
+        return self._epoch, self._start
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make `epoch` the next to be iterated: from its beginning, or from where load_state_dict() left it."""
+        check_range("epoch", epoch, 0, MOST_SEED)
+        if self._begun or epoch != self._epoch:
+            self._epoch, self._start, self._begun = epoch, 0, False
+
+    def state_dict(self, consumed: int | None = None) -> dict[str, int]:
+        """Where training stands, as a few integers, equal on all ranks.
+
+        consumed: the positions of `epoch` that all ranks together have consumed, counted from the epoch's
+            beginning, as Schedule.consumed() gives it; may be left out until the epoch is begun. At its end
+            the state is the beginning of the next epoch.
+        """
+        return self._state(self.schedule, consumed)
+
+    def state_after(self, batches: int, batch_size: int) -> dict[str, int]:
+        """state_dict() when this rank has consumed `batches` of `batch_size` samples since `epoch` was begun or
+        resumed. All ranks must have consumed as many; where the last one is short of a batch, save rank 0's."""
+        schedule = replace(self.schedule, batch_size=batch_size)
+        return self._state(schedule, schedule.consumed(self._start, batches))
+
+    def _state(self, schedule: Schedule, consumed: int | None) -> dict[str, int]:
+        if consumed is None:
+            if self._begun:
+                raise OptionError(
+                    "consumed: needed once an epoch is begun, since indices are drawn ahead; "
+                    "use state_after(batches, batch_size)"
+                )
+            consumed = self._start
+        check_range("consumed", consumed, 0, len(self.order))
+        over = consumed > 0 and replace(schedule, rank=0).batch_count(consumed) == 0
+        return {
+            **self._identity(),
+            "epoch": self._epoch + over,
+            "consumed": 0 if over else consumed,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where state_dict() was taken, under any number of ranks, batch size or workers.
+        Raises OptionError when it is of another order, seed or length, or not a state at all."""
+        for name, value in self._identity().items():
+            if state.get(name) != value:
+                raise OptionError(f"state: expected one saved with {name} {value}, got {state.get(name)!r}")
+        epoch, consumed = state.get("epoch"), state.get("consumed")
+        check_range("state: epoch", epoch, 0, MOST_SEED)
+        check_range("state: consumed", consumed, 0, len(self.order))
+        self._epoch, self._start, self._begun = int(state["epoch"]), int(state["consumed"]), False
+
+    def _identity(self) -> dict[str, int]:
+        """What a state must have in common with the order that it is loaded into."""
+        return {
+            "length": len(self.order),
+            "population": self.order.population,
+            "seed": self.order.seed,
+            "order": zlib.crc32(repr(self.order).encode()),  # its kind, and the window of ShardShuffled
+        }

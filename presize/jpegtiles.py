@@ -1,0 +1,251 @@
+"""Tile-indexed JPEG: an ordinary baseline JPEG that can be cut to a crop without decoding it.
+
+Its restart interval cuts it into independent tiles, k MCUs wide and one MCU high, and an APP9 segment
+lists their lengths in bytes (docs/format.md has both to the byte). A crop of it is another ordinary JPEG,
+made of the tiles under the crop, and decodes to the same pixels, bit for bit.
+
+Pure: bytes in, bytes out, no codec. All functions are thread-safe and read nothing outside `data`.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+IDENTIFIER = b"presize\0"
+"""What the payload of the APP9 segment begins with, before a version byte."""
+
+VERSION = 1
+
+_TAG = IDENTIFIER + bytes((VERSION,))
+_FIXED_BYTES = 2 + len(_TAG)  # what the length of the segment counts besides the tiles
+_MAX_TILES = (0xFFFF - _FIXED_BYTES) // 2
+
+_CYCLE = np.array([0xD0 + i % 8 for i in range(_MAX_TILES)], np.uint8)  # of restart markers
+_SOF0, _EOI, _SOS, _DRI, _APP9 = 0xC0, 0xD9, 0xDA, 0xDD, 0xE9
+# Tables, metadata and the interval; any other segment before the scan makes a JPEG none of ours.
+_HARMLESS = frozenset((0xC4, 0xDB, _DRI, 0xFE, *range(0xE0, 0xF0)))
+
+_NEAR = 1024  # a header without metadata has about 640 bytes
+_CACHED_HEADER_BYTES = 2048
+
+
+class Cut(NamedTuple):
+    """A JPEG that covers a box, and where (in its own pixels) the box begins.
+
+    data: what was given to cut, where the box needs all of it, or else a view of new memory.
+    """
+
+    data: bytes | memoryview
+    top: int
+    left: int
+
+
+class _Layout(NamedTuple):
+    """How a scan falls into tiles; a pure function of the header.
+
+    size_at: where the frame header has the height and, behind it, the width.
+    margin: (rows, columns) of pixels around a box that change it: 1 where chroma is interpolated.
+    shape: (rows of tiles, tiles in a row).
+    markers: those that end the tiles, 2 bytes each.
+    """
+
+    height: int
+    width: int
+    tile_height: int
+    tile_width: int
+    margin: tuple[int, int]
+    size_at: int
+    shape: tuple[int, int]
+    markers: bytes
+
+
+def restart_interval(mcus_in_row: int) -> int:
+    """The width of a tile in MCUs: the divisor of `mcus_in_row` (at least 1) from 2 up that is nearest
+    to 4, the larger on a tie. It may be the whole row, and is for a prime number.
+
+    >>> [restart_interval(n) for n in (16, 22, 30, 43, 1)]
+    [4, 2, 5, 43, 1]
+    """
+    # Tiles of one MCU could leave a cut 4 pixels wide, where libjpeg interpolates no chroma.
+    divisors = [k for k in range(2, mcus_in_row + 1) if mcus_in_row % k == 0]
+    return min(divisors, key=lambda k: (abs(k - 4), -k), default=1)
+
+
+def with_index(data: bytes) -> bytes:
+    """`data`, a JPEG, with the lengths of its tiles in a segment before its scan.
+
+    `data` itself where cut could do nothing with it: more than one scan, not baseline, no restart
+    interval that divides its rows of MCUs evenly, an index already, bytes that are no sound JPEG, more
+    than 32,762 tiles (one segment holds no more) or a tile of more than 65,535 bytes.
+    """
+    segments = _segments(data)
+    if segments is None:
+        return data
+    _, sos, scan = segments[-1]
+    layout = _layout(data[:scan])
+    if IDENTIFIER in data[:sos] or layout is None:
+        return data
+    values = np.frombuffer(data, np.uint8)
+    ff = scan + np.flatnonzero(values[scan:-1] == 0xFF)
+    ends = ff[values[ff + 1] != 0] + 2  # FF 00 stands for a byte FF; anything else ends a tile
+    if values[ends - 1].tobytes() != layout.markers[1::2] or ends[-1] != len(data):
+        return data
+    lengths = np.diff(ends, prepend=scan)
+    if lengths.max() > 0xFFFF:
+        return data
+    payload = _TAG + lengths.astype(">u2").tobytes()
+    return b"".join((data[:sos], struct.pack(">BBH", 0xFF, _APP9, 2 + len(payload)), payload, data[sos:]))
+
+
+def cut(data: bytes | memoryview, top: int, left: int, height: int, width: int) -> Cut | None:
+    """The part of `data` that a decoder needs for the box of `height` x `width` pixels at (top, left).
+
+    Decoded at full size, rows top..top+height and columns left..left+width of the result are, bit for
+    bit, the box of all of `data` decoded. The same holds of a decode at 1/2 or 1/4 of a box whose four
+    edges are multiples of 2 or 4 (or the image's own), all divided by as much.
+
+    None, and `data` has to be decoded whole, if it has no index that is sound, or the box is empty or
+    does not lie in the image. `data` itself where the box needs all of it. Never raises for what the
+    bytes are, and trusts none of them; whether the pixels can be decoded only the decoder can tell.
+    """
+    # APP9 lies directly before the scan's header, so that all before it is the same in all images of one
+    # size, and parsed once.
+    near = bytes(data[:_NEAR])
+    at = near.find(_TAG) - 4
+    if at < 0:
+        if _segments(near) is not None:  # the header ends here, without an index
+            return None
+        at = bytes(data).find(_TAG) - 4
+        if at < 0:
+            return None
+    lengths_at = at + 4 + len(_TAG)
+    sos = at + 2 + (data[at + 2] << 8 | data[at + 3])
+    if sos + 4 > len(data):
+        return None
+    scan = sos + 2 + (data[sos + 2] << 8 | data[sos + 3])
+    header = bytes(data[:at]) + data[sos:scan]
+    layout = _layout(header)
+    if layout is None:
+        return None
+    tiles = len(layout.markers) // 2
+    if data[at] != 0xFF or data[at + 1] != _APP9 or sos - lengths_at != 2 * tiles:
+        return None
+    bottom, right = top + height, left + width
+    if not (0 <= top < bottom <= layout.height and 0 <= left < right <= layout.width):
+        return None
+
+    # As native integers: numpy is slow on the stored ones.
+    lengths = np.frombuffer(data, ">u2", tiles, lengths_at).astype(np.intp)
+    ends = lengths.cumsum()
+    if ends[-1] != len(data) - scan:
+        return None
+    row_count, column_count = layout.shape
+    margin_y, margin_x = layout.margin
+    first_row = max(top - margin_y, 0) // layout.tile_height
+    first_column = max(left - margin_x, 0) // layout.tile_width
+    last_row = min((bottom - 1 + margin_y) // layout.tile_height, row_count - 1)
+    last_column = min((right - 1 + margin_x) // layout.tile_width, column_count - 1)
+    if first_row == first_column == 0 and last_row == row_count - 1 and last_column == column_count - 1:
+        return Cut(data, top, left)
+    y, x = first_row * layout.tile_height, first_column * layout.tile_width
+    size = struct.pack(
+        ">HH",
+        min((last_row + 1) * layout.tile_height, layout.height) - y,
+        min((last_column + 1) * layout.tile_width, layout.width) - x,
+    )
+
+    # An index that lies is found out here: its tiles would not end in the markers that are due.
+    first, last = first_row * column_count + first_column, last_row * column_count + last_column
+    ends += scan
+    checked = slice(max(first - 1, 0), last + 1)
+    pairs = np.ndarray(len(data) - 1, ">u2", data, strides=1)
+    if pairs[ends[checked] - 2].tobytes() != layout.markers[2 * checked.start : 2 * checked.stop]:
+        return None
+
+    # The tiles of one row that are wanted lie side by side, each with the marker that ends it.
+    row_ends = ends[first + last_column - first_column : last + 1 : column_count]
+    row_starts = (ends - lengths)[first : last + 1 : column_count]
+    if first_column == 0 and last_column == column_count - 1:
+        row_starts, row_ends = row_starts[:1], row_ends[-1:]
+    runs = [data[start:end] for start, end in zip(row_starts.tolist(), row_ends.tolist(), strict=True)]
+    result = bytearray().join((header[: layout.size_at], size, header[layout.size_at + 4 :], *runs))
+    wanted = lengths.reshape(layout.shape)[first_row : last_row + 1, first_column : last_column + 1]
+    marks = wanted.cumsum()
+    marks += len(header) - 1
+    values = np.frombuffer(result, np.uint8)
+    values[marks] = _CYCLE[: len(marks)]
+    values[-1] = _EOI
+    return Cut(memoryview(result), top - y, left - x)
+
+
+def _layout(header: bytes) -> _Layout | None:
+    """_parsed, from a cache for all but large headers: those have metadata, which no two images share."""
+    return _cached(header) if len(header) <= _CACHED_HEADER_BYTES else _parsed(header)
+
+
+def _parsed(header: bytes) -> _Layout | None:
+    """The layout that `header` gives (all before the scan but the index), or None if it is none of ours."""
+    segments = _segments(header)
+    if segments is None or segments[-1][2] != len(header):
+        return None
+    frame = interval = b""
+    size_at = 0
+    for marker, begin, end in segments[:-1]:
+        if marker == _SOF0 and not frame:
+            frame, size_at = header[begin + 4 : end], begin + 5
+        elif marker == _DRI and not interval:
+            interval = header[begin + 4 : end]
+        elif marker == _SOF0 or marker == _DRI or marker not in _HARMLESS:
+            return None
+    scan = header[segments[-1][1] + 4 :]
+    count = frame[5] if len(frame) >= 9 else 0
+    factors, ids = frame[7::3], frame[6::3]
+    if count not in (1, 3) or len(frame) != 6 + 3 * count or frame[0] != 8 or len(interval) != 2:
+        return None
+    # One scan of all components, in order, and whole coefficients: what baseline is.
+    if len(scan) != 4 + 2 * count or scan[0] != count or scan[1:-3:2] != ids or scan[-3:] != b"\0\x3f\0":
+        return None
+    # Chroma at half the resolution or the same, across and down; grey has no choice.
+    across, down = factors[0] >> 4, factors[0] & 15
+    if across not in (1, 2) or down not in (1, 2) or factors[1:] not in (b"", b"\x11\x11"):
+        return None
+    if count == 1 and factors != b"\x11":
+        return None
+    height, width = struct.unpack_from(">HH", frame, 1)
+    mcus_in_row, mcu_rows = -(-width // (8 * across)), -(-height // (8 * down))
+    k = int.from_bytes(interval, "big")
+    if mcus_in_row * mcu_rows == 0 or k == 0 or mcus_in_row % k or (k == 1 and mcus_in_row > 1):
+        return None
+    shape = mcu_rows, mcus_in_row // k
+    if shape[0] * shape[1] > _MAX_TILES:
+        return None
+    markers = b"".join(bytes((0xFF, 0xD0 + i % 8)) for i in range(shape[0] * shape[1] - 1)) + b"\xff\xd9"
+    margin = int(down == 2), int(across == 2)
+    return _Layout(height, width, 8 * down, 8 * across * k, margin, size_at, shape, markers)
+
+
+_cached = lru_cache(maxsize=1024)(_parsed)
+
+
+def _segments(data: bytes) -> list[tuple[int, int, int]] | None:
+    """(marker, begin, end) of each segment of `data` up to its first scan's header, or None without one.
+
+    Nothing may stand between them: what jpeg.parse forgives to strangers is no concern here.
+    """
+    if data[:2] != b"\xff\xd8":
+        return None
+    segments = []
+    end = 2
+    while end + 4 <= len(data) and data[end] == 0xFF:
+        begin, marker = end, data[end + 1]
+        end += 2 + (data[begin + 2] << 8 | data[begin + 3])
+        if end < begin + 4 or end > len(data):
+            return None
+        segments.append((marker, begin, end))
+        if marker == _SOS:
+            return segments
+    return None

@@ -1,0 +1,420 @@
+"""Tile-indexed JPEG: a cut decodes to the pixels of the whole, and nothing that a file says can harm."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import struct
+import subprocess
+from functools import lru_cache
+
+import cv2
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from pictures import smooth_image
+from presize import jpeg
+from presize.jpegtiles import cut, restart_interval, with_index
+
+SAMPLINGS = {
+    "4:4:4": (1, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),
+    "4:2:2": (2, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422),
+    "4:2:0": (2, 2, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420),
+    "4:4:0": (1, 2, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440),
+    "grey": (1, 1, None),
+}
+
+
+def picture(height: int, width: int) -> np.ndarray:
+    """Waves and noise, uint8 (height, width, 3): every pixel tells, colours too."""
+    rng = np.random.default_rng(height * 1000 + width)
+    noisy = smooth_image(height, width, width).astype(int) + rng.integers(-60, 60, (height, width, 3))
+    return noisy.clip(0, 255).astype(np.uint8)
+
+
+@lru_cache(maxsize=64)
+def plain(height: int, width: int, sampling: str = "4:2:0", quality: int = 90, interval: int | None = None) -> bytes:
+    """A JPEG with restart markers and no index."""
+    across, _, factor = SAMPLINGS[sampling]
+    if interval is None:
+        interval = restart_interval(-(-width // (8 * across)))
+    options = [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_RST_INTERVAL, interval]
+    pixels = picture(height, width)
+    if factor is None:
+        pixels = pixels[:, :, 0]
+    else:
+        options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor]
+    return bytes(cv2.imencode(".jpg", pixels, options)[1])
+
+
+def tiled(height: int, width: int, sampling: str = "4:2:0", quality: int = 90) -> bytes:
+    data = with_index(plain(height, width, sampling, quality))
+    assert data != plain(height, width, sampling, quality)
+    return data
+
+
+def decoded(data: bytes | memoryview, scale: int = 1) -> np.ndarray:
+    """As training reads it: strictly, so that a stray or a missing byte is an error."""
+    height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+    size = (-(-height // scale), -(-width // scale)) if scale > 1 else (0, 0)
+    return simplejpeg.decode_jpeg(
+        data, "GRAY" if colorspace == "Gray" else "RGB", min_height=size[0], min_width=size[1], min_factor=scale
+    )
+
+
+@lru_cache(maxsize=64)
+def whole(data: bytes, scale: int = 1) -> np.ndarray:
+    return decoded(data, scale)
+
+
+@st.composite
+def boxes(draw: st.DrawFn, height: int, width: int, step: int = 1) -> tuple[int, int, int, int]:
+    """(top, left, height, width) within an image; edges are multiples of `step` or the image's own."""
+    edges = []
+    for side in (height, width):
+        places = st.sampled_from([*range(0, side, step), side])
+        edges.append(sorted(draw(st.lists(places, min_size=2, max_size=2, unique=True))))
+    (top, bottom), (left, right) = edges
+    return top, left, bottom - top, right - left
+
+
+sizes = st.sampled_from([1, 2, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 100, 128, 129, 176, 203, 272])
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    data=st.data(),
+    height=sizes,
+    width=sizes,
+    sampling=st.sampled_from([*SAMPLINGS]),
+    quality=st.sampled_from([1, 30, 75, 90, 100]),
+)
+def test_a_cut_has_the_pixels_of_the_whole(
+    data: st.DataObject, height: int, width: int, sampling: str, quality: int
+) -> None:
+    stored = tiled(height, width, sampling, quality)
+    for _ in range(4):
+        top, left, rows, columns = data.draw(boxes(height, width))
+        part = cut(memoryview(stored), top, left, rows, columns)
+        assert part is not None
+        pixels = decoded(part.data)[part.top : part.top + rows, part.left : part.left + columns]
+        np.testing.assert_array_equal(pixels, whole(stored)[top : top + rows, left : left + columns])
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    data=st.data(),
+    height=sizes.filter(lambda side: side > 8),
+    width=sizes.filter(lambda side: side > 8),
+    sampling=st.sampled_from([*SAMPLINGS]),
+    scale=st.sampled_from([2, 4]),
+)
+def test_a_cut_at_reduced_size_has_the_pixels_of_the_whole(
+    data: st.DataObject, height: int, width: int, sampling: str, scale: int
+) -> None:
+    stored = tiled(height, width, sampling)
+    reference = whole(stored, scale)
+    assert reference.shape[:2] == (-(-height // scale), -(-width // scale))
+    for _ in range(4):
+        top, left, rows, columns = data.draw(boxes(height, width, scale))
+        part = cut(stored, top, left, rows, columns)
+        assert part is not None
+        assert part.top % scale == part.left % scale == 0
+        y, x, rows, columns = part.top // scale, part.left // scale, -(-rows // scale), -(-columns // scale)
+        expected = reference[top // scale :, left // scale :][:rows, :columns]
+        np.testing.assert_array_equal(decoded(part.data, scale)[y : y + rows, x : x + columns], expected)
+
+
+def test_a_cut_takes_a_neighbour_only_at_an_edge_of_a_tile() -> None:
+    stored = tiled(128, 256)  # 8 rows of 4 tiles, 16 x 64 pixels each
+    shapes = {
+        (17, 65, 14, 62): (16, 64, 1, 1),
+        (16, 65, 14, 62): (32, 64, 16, 1),
+        (17, 64, 14, 62): (16, 128, 1, 64),
+        (17, 65, 15, 63): (32, 128, 1, 1),
+        (0, 0, 15, 63): (16, 64, 0, 0),
+        (113, 193, 15, 63): (16, 64, 1, 1),
+    }
+    for box, (height, width, top, left) in shapes.items():
+        part = cut(stored, *box)
+        assert part is not None
+        assert (*decoded(part.data).shape[:2], part.top, part.left) == (height, width, top, left)
+    for sampling in ("4:4:4", "grey"):
+        part = cut(tiled(128, 256, sampling), 8, 32, 8, 32)  # 8 x 32 pixels a tile
+        assert part is not None
+        assert (*decoded(part.data).shape[:2], part.top, part.left) == (8, 32, 0, 0)
+
+
+def test_a_box_that_needs_every_tile_gets_the_very_same_bytes() -> None:
+    stored = tiled(64, 80)
+    assert cut(stored, 0, 0, 64, 80) == (stored, 0, 0)
+    part = cut(stored, 2, 3, 60, 70)
+    assert part is not None
+    assert part.data is stored
+    assert part[1:] == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        (-1, 0, 8, 8),
+        (0, -1, 8, 8),
+        (0, 0, 0, 8),
+        (0, 0, 8, 0),
+        (0, 0, 65, 8),
+        (60, 0, 5, 8),
+        (0, 80, 1, 1),
+        (9, 9, -4, 4),
+    ],
+)
+def test_a_box_outside_the_image_has_no_cut(box: tuple[int, int, int, int]) -> None:
+    assert cut(tiled(64, 80), *box) is None
+
+
+@given(mcus=st.integers(1, 2048))
+def test_the_interval_divides_a_row_and_is_near_to_4(mcus: int) -> None:
+    k = restart_interval(mcus)
+    assert mcus % k == 0
+    assert k >= 2 or mcus == 1
+    assert all(abs(k - 4) <= abs(other - 4) for other in range(2, mcus + 1) if mcus % other == 0)
+
+
+def test_the_larger_of_two_intervals_equally_near_to_4_is_taken() -> None:
+    assert [restart_interval(mcus) for mcus in (15, 30, 60, 6)] == [5, 5, 4, 3]
+    assert restart_interval(18) == 3
+    assert restart_interval(42) == 3
+
+
+def refused() -> dict[str, bytes]:
+    """JPEGs that can have no index."""
+    photo = Image.fromarray(picture(64, 80))
+
+    def saved(**options: object) -> bytes:
+        buffer = io.BytesIO()
+        photo.save(buffer, "JPEG", **options)
+        return buffer.getvalue()
+
+    sound = plain(64, 80)
+    cmyk = io.BytesIO()
+    photo.convert("CMYK").save(cmyk, "JPEG", restart_marker_rows=1)
+    return {
+        "no restart markers": saved(),
+        "progressive": saved(progressive=True, restart_marker_rows=1),
+        "4:1:1": bytes(
+            cv2.imencode(
+                ".jpg",
+                picture(64, 80),
+                [
+                    cv2.IMWRITE_JPEG_RST_INTERVAL,
+                    3,
+                    cv2.IMWRITE_JPEG_SAMPLING_FACTOR,
+                    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411,
+                ],
+            )[1]
+        ),
+        "CMYK": cmyk.getvalue(),
+        "an interval that divides no row": plain(64, 80, interval=4),
+        "an interval of one": plain(64, 80, interval=1),
+        "an interval of two rows": plain(64, 80, interval=10),
+        "bytes after the end": sound + b"\0",
+        "truncated": sound[:-2],
+        "truncated in its header": sound[:300],
+        "a marker lost": sound.replace(b"\xff\xd1", b"\xd1"),
+        "markers out of order": sound.replace(b"\xff\xd1", b"\xff\xd2"),
+        "two frame headers": sound[:20] + sound[sound.find(b"\xff\xc0") :][:19] + sound[20:],
+        "stray bytes in its header": sound[:20] + b"\0" + sound[20:],
+        "an index already": tiled(64, 80),
+        "no JPEG": b"RIFF",
+        "nothing": b"",
+    }
+
+
+@pytest.mark.parametrize("data", refused().values(), ids=refused().keys())
+def test_what_cannot_be_cut_stays_as_it_is(data: bytes) -> None:
+    assert with_index(data) is data
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_jpeg_without_an_index_has_no_cut(sampling: str) -> None:
+    assert cut(plain(64, 80, sampling), 0, 0, 8, 8) is None
+
+
+def test_a_tile_too_long_for_the_index_means_no_index() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (16, 8 * 509), np.uint8)  # 509 is a prime
+    data = bytes(cv2.imencode(".jpg", noise, [cv2.IMWRITE_JPEG_QUALITY, 100, cv2.IMWRITE_JPEG_RST_INTERVAL, 509])[1])
+    assert len(data) < 2 * 65535
+    assert with_index(data) is not data
+    noise = np.random.default_rng(0).integers(0, 256, (16, 8 * 1021), np.uint8)
+    data = bytes(cv2.imencode(".jpg", noise, [cv2.IMWRITE_JPEG_QUALITY, 100, cv2.IMWRITE_JPEG_RST_INTERVAL, 1021])[1])
+    assert with_index(data) is data
+
+
+def test_more_tiles_than_a_segment_can_list_mean_no_index() -> None:
+    for rows, indexed in ((32762 // 64, True), (32762 // 64 + 1, False)):
+        grey = np.zeros((8 * rows, 8 * 256), np.uint8)
+        data = bytes(cv2.imencode(".jpg", grey, [cv2.IMWRITE_JPEG_RST_INTERVAL, 4])[1])
+        assert (with_index(data) is not data) == indexed
+
+
+def test_the_index_is_what_the_format_page_says() -> None:
+    before, stored = plain(64, 128), tiled(64, 128)
+    sos = before.find(b"\xff\xda")
+    assert stored[:sos] == before[:sos]
+    assert struct.unpack_from(">HH8sB", stored, sos) == (0xFFE9, 2 + 8 + 1 + 2 * 8, b"presize\0", 1)
+    lengths = struct.unpack_from(">8H", stored, sos + 13)
+    assert stored[sos + 13 + 16 :] == before[sos:]
+    position = len(stored) - sum(lengths)
+    assert position == sos + 13 + 16 + 14
+    for number, length in enumerate(lengths):
+        position += length
+        assert stored[position - 2 : position] == (bytes((0xFF, 0xD0 + number % 8)) if number < 7 else b"\xff\xd9")
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_other_decoders_read_what_is_stored(sampling: str) -> None:
+    before, stored = plain(100, 170, sampling), tiled(100, 170, sampling)
+    for data in (before, stored):
+        assert jpeg.parse(data).process == "baseline"
+    np.testing.assert_array_equal(decoded(stored), decoded(before))
+    for read in (_pillow, _opencv, _djpeg if shutil.which("djpeg") else _pillow):
+        np.testing.assert_array_equal(read(stored), read(before))
+    # A cut is an ordinary JPEG, too.
+    part = cut(stored, 30, 50, 20, 60)
+    assert part is not None
+    assert _pillow(part.data).shape == _opencv(part.data).shape == decoded(part.data).squeeze().shape
+
+
+def _pillow(data: bytes | memoryview) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(data)))
+
+
+def _opencv(data: bytes | memoryview) -> np.ndarray:
+    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+
+
+def _djpeg(data: bytes | memoryview) -> np.ndarray:
+    ran = subprocess.run(["djpeg", "-strict", "-pnm"], input=data, capture_output=True, check=True)
+    return np.frombuffer(ran.stdout, np.uint8)
+
+
+@pytest.mark.parametrize("sampling", ["4:2:0", "grey"])
+def test_an_index_lives_beside_metadata(sampling: str) -> None:
+    stored = jpeg.with_metadata(tiled(64, 80, sampling), exif=b"II*\0\x08\0\0\0" + bytes(5000), comment=b"presize")
+    part = cut(stored, 20, 20, 10, 10)
+    assert part is not None
+    assert len(part.data) < len(stored)
+    pixels = decoded(part.data)[part.top : part.top + 10, part.left : part.left + 10]
+    np.testing.assert_array_equal(pixels, decoded(stored)[20:30, 20:30])
+
+
+def test_metadata_that_looks_like_an_index_costs_the_cut_and_nothing_else() -> None:
+    stored = jpeg.with_metadata(tiled(64, 80), comment=tiled(16, 16))
+    assert cut(stored, 20, 20, 10, 10) is None
+    assert with_index(jpeg.with_metadata(plain(64, 80), comment=b"presize\0")) == jpeg.with_metadata(
+        plain(64, 80), comment=b"presize\0"
+    )
+
+
+def test_stripping_takes_the_index_away() -> None:
+    assert jpeg.strip(tiled(64, 80)) == jpeg.strip(plain(64, 80))
+    assert cut(jpeg.strip(tiled(64, 80)), 0, 0, 8, 8) is None
+
+
+HOSTILE = tiled(64, 96)
+INDEX = HOSTILE.find(b"presize\0") - 4
+SCAN = HOSTILE.find(b"\xff\xda") + 14
+
+
+def harmless(data: bytes, top: int, left: int, height: int, width: int) -> None:
+    """Cut without an exception and within the value, to a JPEG or to None."""
+    # Memory of its own, with guards that a read past its ends would bring to light.
+    part = cut(memoryview(b"\xff\xd9" * 40 + data + b"\xff\xd9" * 40)[80:-80], top, left, height, width)
+    assert part == cut(data, top, left, height, width)
+    if part is not None:
+        assert 0 <= part.top
+        assert 0 <= part.left
+        assert len(part.data) <= len(data)
+        assert bytes(part.data[:2]) == b"\xff\xd8"
+
+
+box_of_hostile = boxes(64, 96)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    flips=st.lists(st.tuples(st.integers(0, SCAN + 40), st.integers(0, 255)), min_size=1, max_size=4),
+    box=box_of_hostile,
+)
+@example(flips=[(INDEX + 2, 255), (INDEX + 3, 255)], box=(0, 0, 8, 8))
+@example(flips=[(INDEX + 2, 0), (INDEX + 3, 0)], box=(0, 0, 8, 8))
+@example(flips=[(INDEX + 12, 2)], box=(0, 0, 8, 8))
+def test_changed_bytes_do_no_harm(flips: list[tuple[int, int]], box: tuple[int, int, int, int]) -> None:
+    data = bytearray(HOSTILE)
+    for at, value in flips:
+        data[at] = value
+    harmless(bytes(data), *box)
+
+
+@settings(deadline=None, max_examples=200)
+@given(end=st.integers(0, len(HOSTILE)), begin=st.integers(0, 40), box=box_of_hostile)
+def test_missing_bytes_do_no_harm(end: int, begin: int, box: tuple[int, int, int, int]) -> None:
+    harmless(HOSTILE[:end], *box)
+    harmless(HOSTILE[begin:end], *box)
+    harmless(HOSTILE[:begin] + HOSTILE[end:], *box)
+    if end < len(HOSTILE):
+        assert cut(HOSTILE[:end], *box) is None
+
+
+@settings(deadline=None, max_examples=200)
+@given(payload=st.binary(max_size=60), box=box_of_hostile)
+def test_an_index_of_anything_does_no_harm(payload: bytes, box: tuple[int, int, int, int]) -> None:
+    for begun in (payload, b"presize\0" + payload, b"presize\0\1" + payload):
+        rest = HOSTILE[HOSTILE.find(b"\xff\xda") :]
+        harmless(HOSTILE[:INDEX] + struct.pack(">HH", 0xFFE9, 2 + len(begun)) + begun + rest, *box)
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data())
+def test_lengths_that_are_not_those_of_the_tiles_give_no_wrong_pixels(data: st.DataObject) -> None:
+    lengths = list(struct.unpack_from(f">{(SCAN - 14 - INDEX - 13) // 2}H", HOSTILE, INDEX + 13))
+    one, other = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=2, max_size=2, unique=True))
+    moved = data.draw(st.integers(1, lengths[one]))
+    lengths[one] -= moved
+    lengths[other] += moved  # their sum is right
+    changed = HOSTILE[: INDEX + 13] + struct.pack(f">{len(lengths)}H", *lengths) + HOSTILE[SCAN - 14 :]
+    top, left, rows, columns = data.draw(box_of_hostile)
+    harmless(changed, top, left, rows, columns)
+    part = cut(changed, top, left, rows, columns)
+    if part is not None:
+        pixels = decoded(part.data)[part.top : part.top + rows, part.left : part.left + columns]
+        np.testing.assert_array_equal(pixels, whole(HOSTILE)[top : top + rows, left : left + columns])
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_an_index_of_another_version_is_left_alone(version: int) -> None:
+    data = bytearray(HOSTILE)
+    data[INDEX + 12] = version
+    assert cut(bytes(data), 0, 0, 8, 8) is None
+
+
+def test_a_huge_image_on_paper_takes_no_memory() -> None:
+    data = bytearray(HOSTILE)
+    frame = data.find(b"\xff\xc0")
+    data[frame + 5 : frame + 9] = b"\xff" * 4
+    data[data.find(b"\xff\xdd") + 4 :][:2] = b"\0\2"
+    assert cut(bytes(data), 0, 0, 8, 8) is None
+
+
+@settings(deadline=None, max_examples=100)
+@given(flips=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=4), end=st.integers(0, 9999))
+def test_an_index_is_made_for_whatever_bytes_or_not_at_all(flips: list[tuple[int, int]], end: int) -> None:
+    data = bytearray(plain(64, 96)[:end])
+    for at, value in flips:
+        if at < len(data):
+            data[at] = value
+    stored = with_index(bytes(data))
+    assert stored == data or cut(stored, 0, 0, 1, 1) is not None

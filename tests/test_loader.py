@@ -1,0 +1,362 @@
+"""Loader: what it delivers, in every way of running it, and how it ends."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from presize.build import build_dataset
+from presize.dataset import Dataset
+from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Shuffled, Weighted
+from presize.errors import DatasetError, LoaderError, OptionError
+from presize.options import BuildOptions, ImageOptions, RunOptions, Size
+from processes import run_python
+from tampering import overwrite_value
+
+CROP = RandomResizedCrop(24)
+
+
+def digest(batches: Any) -> list[tuple[bytes, list[int]]]:
+    return [(images.numpy().tobytes(), targets.tolist()) for images, targets in batches]
+
+
+def children() -> list[int]:
+    return [process.pid or 0 for process in multiprocessing.active_children()]
+
+
+@pytest.fixture(scope="module")
+def data(dataset: Path) -> LMDBDataset:
+    return LMDBDataset(dataset)
+
+
+@pytest.fixture(scope="module")
+def plain(data: LMDBDataset) -> list[list[tuple[bytes, list[int]]]]:
+    """Two epochs, read in this thread."""
+    loader = Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, workers=0)
+    return [digest(loader), digest(loader)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    yield
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while children() or [thread for thread in threading.enumerate() if thread.name.startswith("presize-loader")]:
+        assert time.monotonic() < deadline, "workers are left"
+        time.sleep(0.01)
+    assert not [name for name in os.listdir("/dev/shm") if "presize" in name]
+
+
+def test_a_batch_is_channels_last_uint8_with_the_targets_of_its_samples(data: LMDBDataset) -> None:
+    with Loader(data, 16, crop=CROP, workers=0) as loader:
+        images, targets = next(iter(loader))
+    assert images.shape == (16, 3, 24, 24) and images.dtype == torch.uint8
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert targets.dtype == torch.int64 and targets.tolist() == data.targets[:16].tolist()
+
+
+def test_an_evaluation_epoch_is_the_middle_of_every_image_in_order(data: LMDBDataset) -> None:
+    loader = Loader(data, 7, crop=CenterCrop(24), workers=0)
+    images = torch.cat([images for images, _ in loader])
+    assert len(loader) == -(-len(data) // 7) and len(images) == len(data)
+    for i, image in enumerate(images):
+        pixels = np.asarray(data[i][0])
+        top, left = round((pixels.shape[0] - 24) / 2), round((pixels.shape[1] - 24) / 2)
+        assert np.array_equal(image.permute(1, 2, 0), pixels[top : top + 24, left : left + 24])
+
+
+@pytest.mark.parametrize(
+    ("workers", "mode", "context"),
+    [
+        (1, "processes", "fork"),
+        (2, "processes", "fork"),
+        (4, "processes", "fork"),
+        (2, "processes", "spawn"),
+        (1, "threads", None),
+        (3, "threads", None),
+    ],
+)
+def test_the_batches_are_the_same_however_they_are_read(
+    workers: int, mode: Any, context: str | None, data: LMDBDataset, plain: list[Any]
+) -> None:
+    with Loader(
+        data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, workers=workers, mode=mode, context=context
+    ) as loader:
+        assert [digest(loader), digest(loader)] == plain
+    assert plain[0] != plain[1]
+
+
+def test_each_epoch_has_every_sample_once(data: LMDBDataset) -> None:
+    loader = Loader(data, 8, crop=CROP, shuffle=True, workers=0)
+    for _ in range(2):
+        targets = torch.cat([targets for _, targets in loader])
+        assert sorted(targets.tolist()) == sorted(data.targets.tolist())
+
+
+@pytest.mark.parametrize(("last", "batches"), [("keep", [16, 16, 16, 8]), ("drop", [16] * 3), ("pad", [16] * 4)])
+def test_the_last_batch_is_kept_dropped_or_filled_up(last: Any, batches: list[int], data: LMDBDataset) -> None:
+    loader = Loader(data, 16, crop=CROP, last=last, workers=0)
+    assert len(data) == 56 and len(loader) == len(batches)
+    assert [len(images) for images, _ in loader] == batches
+
+
+@pytest.mark.parametrize("mode", ["processes", "threads"])
+def test_batches_that_are_kept_stay_what_they_were(mode: Any, data: LMDBDataset, plain: list[Any]) -> None:
+    with Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, workers=2, mode=mode) as loader:
+        kept = list(loader)
+        for _ in loader:
+            pass
+        assert digest(kept) == plain[0]
+    assert digest(kept) == plain[0]  # nor does their memory go with the loader
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_is_resumed_where_it_was_left_with_other_workers(
+    workers: int, data: LMDBDataset, plain: list[Any]
+) -> None:
+    first = Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, workers=2)
+    batches = []
+    for batch in first:
+        batches.append(batch)
+        if len(batches) == 3:
+            break
+    state = first.state_dict()
+    assert all(isinstance(value, int) for value in state.values())
+    with Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, workers=workers) as second:
+        second.load_state_dict(state)
+        assert len(second) == len(plain[0]) - 3
+        assert digest(batches) + digest(second) == plain[0]
+        assert digest(second) == plain[1]
+
+
+def test_after_a_break_the_next_epoch_begins(data: LMDBDataset, plain: list[Any]) -> None:
+    with Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, workers=2) as loader:
+        for _ in loader:
+            break
+        assert not children()
+        assert digest(loader) == plain[1]
+        loader.set_epoch(0)
+        assert digest(loader) == plain[0]
+
+
+def test_workers_stay_from_epoch_to_epoch(data: LMDBDataset) -> None:
+    with Loader(data, 8, crop=CROP, workers=2) as loader:
+        list(loader)
+        before = children()
+        list(loader)
+        assert len(before) == 2 and children() == before
+
+
+def test_the_state_of_another_order_is_refused(data: LMDBDataset) -> None:
+    state = Loader(data, 8, crop=CROP, shuffle=True, seed=5, workers=0).state_dict()
+    with pytest.raises(OptionError, match="state: expected one saved with seed 6, got 5"):
+        Loader(data, 8, crop=CROP, shuffle=True, seed=6, workers=0).load_state_dict(state)
+
+
+def test_ranks_share_each_epoch(data: LMDBDataset) -> None:
+    ranks = [
+        Loader(data, 5, crop=CenterCrop(24), shuffle=True, workers=0, rank=rank, ranks=3, last="keep")
+        for rank in range(3)
+    ]
+    pixels = [image.numpy().tobytes() for loader in ranks for images, _ in loader for image in images]
+    alone = Loader(data, 5, crop=CenterCrop(24), workers=0)
+    assert sorted(pixels) == sorted(image.numpy().tobytes() for images, _ in alone for image in images)
+
+
+def test_a_sample_drawn_twice_is_cropped_twice(data: LMDBDataset) -> None:
+    weights = np.zeros(len(data))
+    weights[7] = 1
+    order = Weighted(weights, length=12)
+    images, targets = next(iter(Loader(data, 12, crop=CROP, order=order, workers=0)))
+    assert set(targets.tolist()) == {int(data.targets[7])}
+    assert len({image.numpy().tobytes() for image in images}) > 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_normalized_batches_are_what_torchvision_makes_of_them(dtype: torch.dtype, data: LMDBDataset) -> None:
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    plain, _ = next(iter(Loader(data, 8, crop=CROP, workers=0)))
+    loader = Loader(data, 8, crop=CROP, workers=0, normalize=(mean, std), dtype=dtype)
+    images, _ = next(iter(loader))
+    expected = (plain.double() / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+    assert images.dtype == dtype and images.is_contiguous(memory_format=torch.channels_last)
+    assert (images - expected).abs().max() < 8 * torch.finfo(dtype).eps
+
+
+def test_targets_of_any_kind_are_what_default_collate_makes_of_them(dataset: Path) -> None:
+    for target, expected in [(None, None), ("path", list), (("label", "path"), list)]:
+        batch = next(iter(Loader(LMDBDataset(dataset, target=target), 4, crop=CROP, workers=0)))
+        if expected is None:
+            assert batch.shape == (4, 3, 24, 24)
+        else:
+            assert isinstance(batch[1], expected) and len(batch[1]) == (4 if target == "path" else 2)
+    doubled = LMDBDataset(dataset, target_transform=lambda label: 2.0 * label)
+    _, targets = next(iter(Loader(doubled, 56, crop=CROP, workers=0)))
+    assert targets.tolist() == [2.0 * label for label in doubled.targets.tolist()]
+
+
+def test_grey_and_raw_datasets_are_read_as_well(raw: Path, tmp_path: Path) -> None:
+    image = ImageOptions(sizes=(Size(48, 48),), fit="crop", upscale=True, color="gray", format="raw")
+    build_dataset(raw, tmp_path / "gray", BuildOptions(image), RunOptions(jobs=1))
+    images, _ = next(iter(Loader(LMDBDataset(tmp_path / "gray"), 4, workers=0)))  # of one size: no crop needed
+    assert images.shape == (4, 1, 48, 48)
+    stored = Dataset(tmp_path / "gray").value(2)
+    assert images[2].numpy().tobytes() == stored
+
+
+@pytest.fixture
+def damaged(dataset: Path, tmp_path: Path) -> LMDBDataset:
+    """A copy of the dataset in which sample 20 is no JPEG any more."""
+    copied = Path(shutil.copytree(dataset, tmp_path / "damaged"))
+    overwrite_value(copied, 20)
+    return LMDBDataset(copied)
+
+
+@pytest.mark.parametrize(("workers", "mode"), [(0, "threads"), (2, "threads"), (2, "processes")])
+def test_a_damaged_sample_reaches_the_caller_with_its_path(workers: int, mode: Any, damaged: LMDBDataset) -> None:
+    path = damaged.data.path(20)
+    with pytest.raises(DatasetError, match=rf"sample 20 \({path}\) of .* is damaged"):
+        list(Loader(damaged, 8, crop=CROP, workers=workers, mode=mode))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_damaged_sample_can_be_skipped_and_is_counted(workers: int, damaged: LMDBDataset, data: LMDBDataset) -> None:
+    with Loader(damaged, 8, crop=CenterCrop(24), workers=workers, on_error="skip") as loader:
+        got = digest(loader)
+        assert loader.skipped == 1
+    whole = digest(Loader(data, 8, crop=CenterCrop(24), workers=0))
+    assert got[:2] + got[3:] == whole[:2] + whole[3:]
+    pixels, targets = whole[2]
+    each = len(pixels) // 8
+    assert got[2] == (pixels[: 4 * each] + pixels[5 * each :], targets[:4] + targets[5:])
+
+
+def test_a_crop_larger_than_an_image_names_the_image(data: LMDBDataset) -> None:
+    for crop in (RandomCrop(100), CenterCrop(100)):
+        with pytest.raises(DatasetError, match=r"sample 0 \(.*\) of .* is \d+ pixels high and \d+ wide, too small for"):
+            next(iter(Loader(data, 4, crop=crop, workers=0)))
+
+
+def test_a_dataset_that_is_deleted_while_open_is_one_error(dataset: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(dataset, tmp_path / "gone"))
+    loader = Loader(LMDBDataset(copied), 8, crop=CROP, workers=2)
+    shutil.rmtree(copied)
+    with pytest.raises(DatasetError, match="No such file or directory; the dataset is incomplete"):
+        list(loader)
+
+
+def test_a_killed_worker_is_an_error_within_seconds(data: LMDBDataset) -> None:
+    loader = Loader(data, 1, crop=CROP, workers=2, prefetch=1)
+    batches = iter(loader)
+    next(batches)
+    os.kill(children()[0], signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(LoaderError, match=r"a loader worker died \(killed by SIGKILL\)"):
+        for _ in batches:
+            time.sleep(0.01)
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("how", ["end", "break", "error", "Ctrl-C", "exit in the middle"])
+def test_a_program_leaves_no_process_behind(how: str, dataset: Path) -> None:
+    script = """
+        import multiprocessing, signal, os, sys
+        from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
+        loader = Loader(LMDBDataset(sys.argv[1]), 4, crop=RandomResizedCrop(24), workers=2)
+        how = sys.argv[2]
+        try:
+            for number, batch in enumerate(loader):
+                if number == 0:
+                    print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+                if number == 2 and how == "break":
+                    break
+                if number == 2 and how == "error":
+                    raise ValueError
+                if number == 2 and how == "Ctrl-C":
+                    os.kill(os.getpid(), signal.SIGINT)
+                if number == 2 and how == "exit in the middle":
+                    sys.exit(0)
+        except (ValueError, KeyboardInterrupt):
+            pass
+    """
+    pids = [int(pid) for pid in run_python(script, dataset, how).split()]
+    assert len(pids) == 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_workers_end_when_their_driver_is_killed(dataset: Path) -> None:
+    script = """
+        import multiprocessing, os, signal, sys
+        from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
+        if os.fork() == 0:
+            loader = Loader(LMDBDataset(sys.argv[1]), 4, crop=RandomResizedCrop(24), workers=2)
+            for batch in loader:
+                print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.wait()
+    """
+    pids = [int(pid) for pid in run_python(script, dataset).split()]
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "workers outlive their driver"
+        time.sleep(0.02)
+
+
+def test_two_epochs_at_once_are_refused(data: LMDBDataset) -> None:
+    loader = Loader(data, 8, crop=CROP, workers=0)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(LoaderError, match="in the middle of an epoch"):
+        iter(loader)
+    del batches
+    assert len(list(loader)) == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch_size": 0}, "batch_size: expected a whole number from 1"),
+        ({"workers": -1}, "workers: expected a whole number from 0"),
+        ({"prefetch": 0}, "prefetch: expected a whole number from 1"),
+        ({"mode": "fibres"}, "mode: expected one of processes, threads, got 'fibres'"),
+        ({"flip": 1.5}, "flip: expected a probability from 0 to 1, got 1.5"),
+        ({"crop": 224}, "crop: expected one of presize.datasets' crops"),
+        ({"crop": None}, "crop: the images of .* have different sizes and cannot be stacked"),
+        ({"last": "some"}, "last: expected one of keep, drop, pad"),
+        ({"on_error": "ignore"}, "on_error: expected one of raise, skip"),
+        ({"dtype": torch.float16}, "dtype: torch.float16 needs normalize"),
+        ({"normalize": ((0.5,), (0.5,))}, r"normalize: expected \(mean, std\) of 3 channels"),
+        ({"normalize": ((0.5,) * 3, (0.0,) * 3)}, r"normalize: expected \(mean, std\)"),
+        ({"normalize": ((0.5,) * 3, (0.5,) * 3), "dtype": torch.int8}, "dtype: expected a floating-point type"),
+        ({"order": Shuffled(9)}, "order: expected one of 56 samples"),
+        ({"order": Shuffled(56), "shuffle": True}, "order: it has a shuffle and a seed of its own"),
+        ({"rank": 3, "ranks": 2}, "rank: expected a whole number from 0 to 1, got 3"),
+    ],
+)
+def test_options_that_cannot_be_are_one_line(options: dict[str, Any], said: str, data: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match=said):
+        Loader(data, **{"batch_size": 8, "crop": CROP, "workers": 0} | options)
+
+
+def test_a_transform_is_refused_since_it_would_not_be_called(dataset: Path) -> None:
+    with pytest.raises(OptionError, match="dataset: a Loader calls no transform"):
+        Loader(LMDBDataset(dataset, transform=str), 8, crop=CROP)
+
+
+def test_a_batch_that_memory_cannot_hold_is_one_error(data: LMDBDataset) -> None:
+    with pytest.raises(LoaderError, match=r"4 batches of .* MB need more than the .* MB of memory"):
+        next(iter(Loader(data, 2**27, crop=RandomResizedCrop(16383), workers=1)))

@@ -1,0 +1,404 @@
+"""Orders: each sample once, well mixed, the same for ever; and the batches that ranks make of them."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from presize.dataset import Dataset
+from presize.datasets.order import (
+    ClassBalanced,
+    Last,
+    Order,
+    Schedule,
+    Sequential,
+    ShardShuffled,
+    Shuffled,
+    Weighted,
+    class_balanced,
+    permute,
+)
+from presize.errors import DatasetError, OptionError
+from presize.plan import deal
+
+SEEDS = st.integers(0, 2**63 - 1)
+LENGTHS = st.one_of(st.integers(0, 40), st.integers(1000, 1100), st.integers(1, 6000))
+
+
+@dataclass(frozen=True)
+class Shards:
+    """A dataset that has nothing but its shard column."""
+
+    column: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def numbers(self, name: str) -> npt.NDArray[Any]:
+        assert name == "shard"
+        return self.column
+
+
+def dealt(samples: int, shards: int) -> Shards:
+    """As a build deals them."""
+    column = np.empty(samples, np.int32)
+    for shard, members in enumerate(deal(samples, shards)):
+        column[members] = shard
+    return Shards(column)
+
+
+def epoch_of(order: Order, epoch: int = 0) -> npt.NDArray[np.int64]:
+    return order.samples(epoch, np.arange(len(order)))
+
+
+def z_score(counts: npt.NDArray[np.int64], expected: npt.NDArray[np.float64] | float) -> float:
+    """How many standard deviations chi-square lies above what chance gives."""
+    freedom = len(counts) - 1
+    return float((((counts - expected) ** 2 / expected).sum() - freedom) / math.sqrt(2 * freedom))
+
+
+ORDERS: list[Order] = [
+    Sequential(5000),
+    Shuffled(5000, seed=7),
+    ShardShuffled(dealt(5000, 20), seed=7, window=3),
+    Weighted(np.arange(5000), seed=7),
+    class_balanced(np.arange(5000) // 1700, seed=7),
+]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: type(order).__name__)
+def test_a_position_is_answered_alike_whatever_else_is_asked_for(order: Order) -> None:
+    for epoch in (0, 3):
+        samples, keys = epoch_of(order, epoch), order.keys(epoch, np.arange(len(order)))
+        some = np.array([4999, 0, 17, 17, 2500, 1])
+        assert order.samples(epoch, some).tolist() == samples[some].tolist()
+        assert order.keys(epoch, some).tolist() == keys[some].tolist()
+        assert order.samples(epoch, some[:0]).shape == (0,)
+        assert samples.dtype == keys.dtype == np.int64
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: type(order).__name__)
+def test_a_pickled_order_is_the_same_order(order: Order) -> None:
+    again = pickle.loads(pickle.dumps(order))
+    assert (again.seed, again.population, len(again)) == (order.seed, order.population, len(order))
+    assert epoch_of(again, 5).tolist() == epoch_of(order, 5).tolist()
+
+
+@pytest.mark.parametrize("order", ORDERS[1:], ids=lambda order: type(order).__name__)
+def test_each_epoch_and_each_seed_has_an_order_of_its_own(order: Order) -> None:
+    def with_seed(seed: int) -> Order:
+        if isinstance(order, Weighted):
+            return Weighted(np.arange(5000), seed)
+        assert isinstance(order, Shuffled | ShardShuffled | ClassBalanced)
+        return replace(order, seed=seed) if not isinstance(order, ShardShuffled) else ShardShuffled(order.data, seed, 3)
+
+    epochs = [tuple(epoch_of(order, epoch)) for epoch in range(20)]
+    seeds = [tuple(epoch_of(with_seed(seed))) for seed in (0, 1, 2, 2**63 - 1)]
+    assert len({*epochs, *seeds}) == 24
+
+
+@pytest.mark.parametrize("order", ORDERS[:3], ids=lambda order: type(order).__name__)
+def test_without_replacement_a_visit_is_known_by_its_sample(order: Order) -> None:
+    positions = np.arange(100)
+    assert order.keys(1, positions).tolist() == order.samples(1, positions).tolist()
+
+
+@pytest.mark.parametrize("order", ORDERS[3:], ids=lambda order: type(order).__name__)
+def test_with_replacement_each_visit_has_a_key_that_no_sample_has(order: Order) -> None:
+    keys = order.keys(1, np.arange(len(order)))
+    assert len(set(keys)) == len(order)
+    assert keys.min() >= order.population
+
+
+@given(length=LENGTHS, seed=SEEDS, epoch=st.integers(0, 1000))
+def test_a_shuffle_has_every_sample_once(length: int, seed: int, epoch: int) -> None:
+    assert np.array_equal(np.sort(epoch_of(Shuffled(length, seed), epoch)), np.arange(length))
+
+
+@given(samples=st.integers(0, 3000), shards=st.integers(1, 60), window=st.integers(1, 70), epoch=st.integers(0, 9))
+def test_a_shuffle_by_shards_has_every_sample_once(samples: int, shards: int, window: int, epoch: int) -> None:
+    order = ShardShuffled(dealt(samples, shards), 1, window)
+    assert np.array_equal(np.sort(epoch_of(order, epoch)), np.arange(samples))
+
+
+@given(length=st.integers(10**6, 2**48), seed=SEEDS)
+def test_any_part_of_a_long_shuffle_lies_inside_and_has_no_sample_twice(length: int, seed: int) -> None:
+    positions = np.r_[0:500, length // 2 : length // 2 + 500, length - 500 : length]
+    samples = Shuffled(length, seed).samples(0, positions)
+    assert len(set(samples)) == 1500
+    assert 0 <= samples.min()
+    assert samples.max() < length
+
+
+def test_the_order_of_a_seed_never_changes() -> None:
+    """Or a run could not be resumed after an upgrade."""
+    positions = np.arange(6)
+    assert Shuffled(1000, seed=1).samples(2, positions).tolist() == GOLDEN["sorted"]
+    assert Shuffled(1_281_167, seed=1).samples(2, positions).tolist() == GOLDEN["feistel"]
+    assert ShardShuffled(dealt(5000, 20), 1, 4).samples(2, positions).tolist() == GOLDEN["shards"]
+    assert Weighted(np.arange(5000), 1).samples(2, positions).tolist() == GOLDEN["weighted"]
+    assert class_balanced(np.arange(5000) // 1700, 1).samples(2, positions).tolist() == GOLDEN["balanced"]
+
+
+GOLDEN = {
+    "sorted": [485, 149, 626, 480, 501, 912],
+    "feistel": [617697, 705462, 90253, 1065363, 592250, 904716],
+    "shards": [2674, 4034, 4359, 1897, 1786, 4863],
+    "weighted": [3666, 4625, 2038, 4107, 3151, 4184],
+    "balanced": [3372, 3809, 390, 3706, 2682, 4653],
+}
+
+
+def test_a_shuffle_takes_no_memory_for_its_length() -> None:
+    order = Shuffled(2**40)
+    tracemalloc.start()
+    order.samples(0, np.arange(256))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 300_000
+
+
+@pytest.mark.parametrize(
+    ("length", "bins", "reason"),
+    [(7, 7, "sorted"), (1000, 50, "sorted"), (1031, 64, "a prime, so that some walk"), (10**9, 64, "two long sides")],
+)
+def test_a_sample_lands_anywhere_alike_and_so_does_the_next_one_from_there(length: int, bins: int, reason: str) -> None:
+    side = math.isqrt(length - 1) + 1
+    positions = np.array([0, 1, side - 1, side, length - 1]) % length
+    landed = np.array([permute(positions, length, (seed, 0, 0)) for seed in range(4000)])
+    assert z_score(np.bincount(landed[:, 0] * bins // length, minlength=bins), 4000 / bins) < 4, reason
+    if length > 7:  # where a distance of 0 is a bin of its own
+        distances = (landed[:, 1:] - landed[:, :1]) % length
+        for column in distances.T:
+            assert z_score(np.bincount(column * bins // length, minlength=bins), 4000 / bins) < 4, reason
+
+
+def test_all_orders_of_a_few_samples_come_alike_often() -> None:
+    seen = [tuple(epoch_of(Shuffled(4, seed), epoch)) for seed in range(60) for epoch in range(40)]
+    counts = np.unique(seen, axis=0, return_counts=True)[1]
+    assert len(counts) == 24
+    assert z_score(counts, 100.0) < 4
+
+
+@pytest.mark.parametrize("length", [1000, 1031, 5000])
+def test_a_shuffle_leaves_as_much_in_place_as_chance_does(length: int) -> None:
+    there = np.arange(length)
+    shuffles = np.array([epoch_of(Shuffled(length, 3), epoch) for epoch in range(300)])
+    fixed = (shuffles == there).sum(1)
+    assert fixed.mean() == pytest.approx(1, abs=0.2)  # Poisson: a standard error of 0.06
+    assert fixed.var() == pytest.approx(1, abs=0.35)
+    assert np.abs(shuffles - there).mean() == pytest.approx(length / 3, rel=0.01)
+    followed = (np.diff(shuffles, axis=1) == 1).sum(1)  # neighbours that stay neighbours
+    assert followed.mean() == pytest.approx(1, abs=0.2)
+
+
+def test_epochs_have_nothing_to_do_with_each_other() -> None:
+    first, second = epoch_of(Shuffled(5000, 3), 0), epoch_of(Shuffled(5000, 3), 1)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 4 / math.sqrt(5000)
+
+
+def test_a_shuffle_by_shards_stays_inside_a_window_of_shards() -> None:
+    data = dealt(5000, 20)
+    order = ShardShuffled(data, seed=1, window=4)
+    visited = data.column[epoch_of(order)].reshape(5, 1000)  # 250 samples a shard
+    assert [len(set(group)) for group in visited] == [4] * 5
+    assert len(set(visited.ravel())) == 20
+    # Mixed: shards follow one another as chance has it.
+    assert (np.diff(visited[0]) == 0).mean() == pytest.approx(1 / 4, abs=0.05)
+
+
+def test_groups_of_shards_are_even() -> None:
+    data = dealt(900, 9)
+    order = ShardShuffled(data, seed=1, window=4)  # 3 + 3 + 3, not 4 + 4 + 1
+    assert [len(set(group)) for group in data.column[epoch_of(order)].reshape(3, 300)] == [3, 3, 3]
+
+
+def test_a_shard_without_samples_is_passed_over() -> None:
+    data = Shards(np.repeat(np.array([0, 5, 7], np.int32), 10))
+    assert sorted(epoch_of(ShardShuffled(data, seed=3, window=1))) == list(range(30))
+
+
+@pytest.mark.parametrize("shard", [-1, 2**31 - 1])
+def test_a_shard_that_cannot_be_is_damage(shard: int) -> None:
+    column = np.zeros(30, np.int32)
+    column[7] = shard
+    with pytest.raises(DatasetError, match=f"there is no shard {shard}"):
+        ShardShuffled(Shards(column)).samples(0, np.arange(3))
+
+
+def class_variance(order: Order, classes: npt.NDArray[np.int64], batch: int) -> float:
+    """Variance of the number of a batch's samples of a class, relative to that of a global shuffle
+    (hypergeometric), over all classes and the batches of five epochs."""
+    share = 1 / (classes.max() + 1)
+    chance = batch * share * (1 - share) * (len(classes) - batch) / (len(classes) - 1)
+    counts = [
+        np.bincount(classes[samples], minlength=classes.max() + 1)
+        for epoch in range(5)
+        for samples in epoch_of(order, epoch).reshape(-1, batch)
+    ]
+    return float(((np.array(counts) - batch * share) ** 2).mean() / chance)
+
+
+def test_batches_of_a_folder_sorted_by_class_are_mixed_as_well_by_shards_as_globally() -> None:
+    classes = np.repeat(np.arange(10), 2000)
+    cut = Shards(np.repeat(np.arange(40, dtype=np.int32), 500))  # shards of neighbours, as others make them
+    assert class_variance(Shuffled(20_000), classes, 100) == pytest.approx(1, abs=0.06)
+    assert class_variance(ShardShuffled(dealt(20_000, 40), window=4), classes, 100) == pytest.approx(1, abs=0.06)
+    assert class_variance(ShardShuffled(cut, window=4), classes, 100) > 10
+
+
+def test_a_dataset_travels_as_its_path(dataset: Path) -> None:
+    order = ShardShuffled(Dataset(dataset), seed=1, window=2)
+    before = epoch_of(order)
+    pickled = pickle.dumps(order)
+    assert len(pickled) < 400
+    assert epoch_of(pickle.loads(pickled)).tolist() == before.tolist()
+    assert sorted(before) == list(range(len(order)))
+
+
+def test_samples_are_drawn_in_proportion_to_their_weights() -> None:
+    weights = np.array([1, 0, 3, 0.5, 0, 2])
+    drawn = np.bincount(epoch_of(Weighted(weights, length=65_000)), minlength=6)
+    kept = weights > 0
+    assert z_score(drawn[kept], 10_000 * weights[kept]) < 4
+    assert not drawn[~kept].any()
+
+
+@given(weights=st.lists(st.floats(0, allow_infinity=False), min_size=1).filter(any), seed=SEEDS)
+def test_only_samples_with_a_weight_are_drawn(weights: list[float], seed: int) -> None:
+    drawn = epoch_of(Weighted(weights, seed, length=50))
+    assert all(weights[sample] > 0 for sample in drawn)
+
+
+def test_classes_come_alike_often_and_so_do_the_samples_of_one() -> None:
+    targets = np.array([3] * 90 + [-1] * 9 + [8])
+    drawn = epoch_of(class_balanced(targets, seed=2, length=90_000))
+    counts = np.bincount(drawn, minlength=100)
+    assert z_score(np.array([counts[:90].sum(), counts[90:99].sum(), counts[99]]), 30_000) < 4
+    assert z_score(counts[:90], 30_000 / 90) < 4
+    assert z_score(counts[90:99], 30_000 / 9) < 4
+
+
+def test_orders_with_replacement_are_as_long_as_the_dataset_unless_told() -> None:
+    assert len(Weighted([1, 1, 1])) == len(class_balanced([0, 1, 0])) == 3
+    assert len(Weighted([1, 1, 1], length=7)) == len(class_balanced([0, 1, 0], length=7)) == 7
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Sequential(-1), "length: expected a whole number from 0 to 281474976710656, got -1"),
+        (lambda: Shuffled(3.0), "length: expected a whole number from 0 to 281474976710656, got 3.0"),  # type: ignore[arg-type]
+        (lambda: Shuffled(3, seed=-1), "seed: expected a whole number from 0 to 9223372036854775807, got -1"),
+        (lambda: Shuffled(3, seed=2**63), "seed: expected .* got 9223372036854775808"),
+        (lambda: ShardShuffled(dealt(3, 1), window=0), "window: expected a whole number from 1 .* got 0"),
+        (lambda: Weighted([]), "weights: expected one number a sample, got none"),
+        (lambda: Weighted([[1.0]]), r"weights: expected one number .* got an array of shape \(1, 1\) and type float64"),
+        (lambda: Weighted(["a"]), "weights: expected one number a sample, got an array of shape .* type <U1"),
+        (lambda: Weighted([1, -0.5]), "weights: expected finite numbers of 0 or more, got -0.5 for sample 1"),
+        (lambda: Weighted([1, 1, math.nan]), "weights: expected finite .* got nan for sample 2"),
+        (lambda: Weighted([math.inf]), "weights: expected finite .* got inf for sample 0"),
+        (lambda: Weighted([0, 0]), "weights: expected at least one above 0, got 2 of 0"),
+        (lambda: Weighted([1], length=-1), "length: expected a whole number from 0"),
+        (lambda: class_balanced([]), "targets: expected one whole number a sample, got none"),
+        (lambda: class_balanced([0.5]), r"targets: .* got an array of shape \(1,\) and type float64"),
+        (lambda: Schedule(10, 0), "batch_size: expected a whole number from 1 .* got 0"),
+        (lambda: Schedule(10, 1, ranks=0), "ranks: expected a whole number from 1 .* got 0"),
+        (lambda: Schedule(10, 1, 2, 2), "rank: expected a whole number from 0 to 1, got 2"),
+        (lambda: Schedule(10, 1, last="cut"), "last: expected one of keep, drop, pad, got 'cut'"),  # type: ignore[arg-type]
+        (lambda: Schedule(10, 1).batch_count(11), "start: expected a whole number from 0 to 10, got 11"),
+        (lambda: Schedule(10, 1).consumed(0, -1), "batches: expected a whole number from 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name_and_value(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make()
+
+
+def taken(schedule: Schedule, start: int, batches: int) -> list[int]:
+    """The positions of the first `batches` batches of all ranks."""
+    ranks = [replace(schedule, rank=rank) for rank in range(schedule.ranks)]
+    return [
+        position
+        for rank in ranks
+        for number in range(min(batches, rank.batch_count(start)))
+        for position in rank.batch(start, number).tolist()
+    ]
+
+
+STAGES = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(0, 12)), max_size=4)
+
+
+@given(length=st.integers(0, 400), stages=STAGES, last_ranks=st.integers(1, 6), last_batch=st.integers(1, 9))
+def test_any_interruptions_with_any_ranks_leave_each_position_once(
+    length: int, stages: list[tuple[int, int, int]], last_ranks: int, last_batch: int
+) -> None:
+    start, seen = 0, []
+    for ranks, batch_size, batches in stages:
+        schedule = Schedule(length, batch_size, ranks)
+        seen += taken(schedule, start, batches)
+        start = schedule.consumed(start, batches)
+        assert sorted(seen) == list(range(start)), "what was consumed is a prefix of the global order"
+    seen += taken(Schedule(length, last_batch, last_ranks), start, length)
+    assert sorted(seen) == list(range(length))
+
+
+SCHEDULES = st.builds(Schedule, st.integers(0, 300), st.integers(1, 9), st.integers(1, 6), last=st.just("keep"))
+
+
+@given(schedule=SCHEDULES, last=st.sampled_from(["drop", "pad"]), data=st.data())
+def test_drop_and_pad_give_all_ranks_equally_many_full_batches(schedule: Schedule, last: Last, data: Any) -> None:
+    start = data.draw(st.integers(0, schedule.length))
+    ranks = [replace(schedule, rank=rank, last=last) for rank in range(schedule.ranks)]
+    counts = {rank.batch_count(start) for rank in ranks}
+    assert len(counts) == 1
+    batches = counts.pop()
+    assert all(len(rank.batch(start, i)) == schedule.batch_size for rank in ranks for i in range(batches))
+    together, left = schedule.batch_size * schedule.ranks, schedule.length - start
+    positions = taken(ranks[0], start, batches)
+    if last == "drop":
+        assert sorted(positions) == list(range(start, start + left // together * together))
+    else:
+        padded = range(start, start + -(-left // together) * together)
+        assert sorted(positions) == sorted(position % schedule.length for position in padded)
+
+
+@given(schedule=SCHEDULES, last=st.sampled_from(["keep", "drop", "pad"]), data=st.data())
+def test_the_batches_of_a_rank_are_its_positions_cut(schedule: Schedule, last: Last, data: Any) -> None:
+    rank = replace(schedule, rank=data.draw(st.integers(0, schedule.ranks - 1)), last=last)
+    start = data.draw(st.integers(0, schedule.length))
+    batches = [rank.batch(start, i).tolist() for i in range(rank.batch_count(start))]
+    assert [*chain(*batches)] == rank.positions(start, 0, 10**9).tolist()
+    assert rank.sample_count(start) == sum(map(len, batches))
+    assert all(len(batch) == rank.batch_size for batch in batches[:-1])
+    assert all(batches)
+
+
+@given(schedule=SCHEDULES)
+def test_with_keep_ranks_differ_by_a_sample_at_most_and_rank_0_has_most(schedule: Schedule) -> None:
+    counts = [replace(schedule, rank=rank).sample_count(0) for rank in range(schedule.ranks)]
+    assert max(counts) - min(counts) <= 1
+    assert counts[0] == max(counts)
+
+
+def test_ranks_take_turns() -> None:
+    assert Schedule(20, 3, ranks=2, rank=1).batch(0, 0).tolist() == [1, 3, 5]
+    assert Schedule(20, 3, ranks=2, rank=1).batch(6, 1).tolist() == [13, 15, 17]
+
+
+@pytest.mark.parametrize("number", [-1, 4])
+def test_a_batch_that_is_not_there_is_an_index_error(number: int) -> None:
+    with pytest.raises(IndexError, match=f"batch {number}"):
+        Schedule(10, 3).batch(0, number)

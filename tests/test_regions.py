@@ -1,0 +1,114 @@
+"""A box of a stored value, decoded and brought to size: against a full decode and torch's interpolation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pictures import smooth_image
+from presize.datasets.regions import read_region, resample
+from presize.encode import encode
+from presize.options import Format, ImageOptions, Subsampling
+
+HEIGHT, WIDTH = 150, 201
+
+
+def stored(format: Format = "jpeg", subsampling: Subsampling = "420", tiles: bool = True) -> memoryview:
+    image = smooth_image(HEIGHT, WIDTH, seed=3)
+    image[40:110, 50:140] = np.random.default_rng(0).integers(0, 256, (70, 90, 3))  # and something sharp
+    return memoryview(encode(image, ImageOptions(format=format, subsampling=subsampling, tiles=tiles)))
+
+
+def whole(value: memoryview, format: Format = "jpeg") -> np.ndarray:
+    out = np.empty((HEIGHT, WIDTH, 3), np.uint8)
+    read_region(out, value, format, (HEIGHT, WIDTH), (0, 0, HEIGHT, WIDTH), flip=False, exact=True)
+    return out
+
+
+def region(
+    value: memoryview, box: tuple[int, int, int, int], size: tuple[int, int], format: Format = "jpeg", **how: bool
+) -> np.ndarray:
+    out = np.full((*size, 3), 99, np.uint8)
+    read_region(out, value, format, (HEIGHT, WIDTH), box, flip=how.get("flip", False), exact=how.get("exact", True))
+    return out
+
+
+def antialiased(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """torchvision's resize(..., antialias=True), in float and unrounded."""
+    image = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None].float()
+    resized = torch.nn.functional.interpolate(image, size, mode="bilinear", antialias=True)
+    return resized[0].permute(1, 2, 0).numpy()
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> tuple[int, int, int, int]:
+    height, width = draw(st.integers(1, HEIGHT)), draw(st.integers(1, WIDTH))
+    return draw(st.integers(0, HEIGHT - height)), draw(st.integers(0, WIDTH - width)), height, width
+
+
+@pytest.mark.parametrize("format", ["jpeg", "png", "webp", "raw"])
+@pytest.mark.parametrize("tiles", [True, False])
+def test_a_box_that_needs_no_resize_is_a_part_of_the_whole_to_the_bit(format: Format, tiles: bool) -> None:
+    value = stored(format, tiles=tiles)
+    box = region(value, (33, 47, 64, 80), (64, 80), format)
+    assert np.array_equal(box, whole(value, format)[33:97, 47:127])
+
+
+@settings(max_examples=60)
+@given(boxes(), st.integers(1, 120), st.integers(2, 120), st.booleans())  # one wide, torch 2.13's float is wrong
+def test_a_resized_box_is_within_one_level_of_torchvisions(
+    box: tuple[int, int, int, int], height: int, width: int, flip: bool
+) -> None:
+    value = stored()
+    top, left, h, w = box
+    expected = antialiased(whole(value)[top : top + h, left : left + w], (height, width))
+    got = region(value, box, (height, width), flip=flip)
+    assert np.abs((got[:, ::-1] if flip else got) - expected).max() <= 1.01
+
+
+@pytest.mark.parametrize("scale", [2, 4, 8])
+@pytest.mark.parametrize("subsampling", ["420", "444"])
+def test_a_large_box_may_be_decoded_at_reduced_size_and_looks_the_same(scale: int, subsampling: Subsampling) -> None:
+    value = memoryview(encode(smooth_image(512, 640, seed=1), ImageOptions(subsampling=subsampling)))
+    out, exact = np.empty((48, 56, 3), np.uint8), np.empty((48, 56, 3), np.uint8)
+    box = (8, 16, 48 * scale, 56 * scale)
+    read_region(out, value, "jpeg", (512, 640), box, flip=False, exact=False)
+    read_region(exact, value, "jpeg", (512, 640), box, flip=False, exact=True)
+    difference = out.astype(int) - exact
+    assert not np.array_equal(out, exact), "it was decoded in full"
+    assert np.abs(difference).mean() < 1.5 and abs(difference.mean()) < 0.5
+
+
+def test_evaluation_never_decodes_at_reduced_size() -> None:
+    value = stored()
+    expected = antialiased(whole(value)[0:144, 0:192], (36, 48))
+    assert np.abs(region(value, (0, 0, 144, 192), (36, 48), exact=True) - expected).max() <= 1.01
+
+
+def test_grey_is_read_as_one_channel_or_as_three() -> None:
+    gray = smooth_image(HEIGHT, WIDTH)[:, :, 0].copy()
+    for format in ("jpeg", "raw", "png"):
+        value = memoryview(encode(gray, ImageOptions(color="gray", format=format)))
+        three, one = np.empty((20, 30, 3), np.uint8), np.empty((20, 30, 1), np.uint8)
+        for out in (three, one):
+            read_region(out, value, format, (HEIGHT, WIDTH), (5, 5, 40, 60), flip=True, exact=True)
+        assert (three == one).all()
+        assert np.abs(antialiased(gray[5:45, 5:65, None], (20, 30))[:, ::-1] - one).mean() < 1.5
+
+
+@pytest.mark.parametrize("format", ["jpeg", "png", "raw"])
+def test_an_index_that_promises_more_pixels_than_there_are_is_damage(format: Format) -> None:
+    with pytest.raises(ValueError, match=r"less than the index says|cannot reshape"):
+        out = np.empty((8, 8, 3), np.uint8)
+        read_region(out, stored(format), format, (HEIGHT + 9, WIDTH), (0, 0, HEIGHT + 9, 8), flip=False, exact=True)
+
+
+def test_resample_writes_where_it_was_told_to() -> None:
+    batch = np.full((3, 40, 50, 3), 7, np.uint8)
+    for pixels in (smooth_image(40, 50), smooth_image(20, 30), smooth_image(90, 30), smooth_image(90, 130)):
+        resample(pixels, batch[1], flip=True)
+        assert (batch[0] == 7).all() and (batch[2] == 7).all()
+        assert np.abs(antialiased(pixels, (40, 50))[:, ::-1] - batch[1]).max() <= 1.01

@@ -1,0 +1,352 @@
+"""EpochSampler: an order in plain DataLoaders, over ranks, epochs and interruptions."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import operator
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import chain, islice
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from presize.datasets.order import Order, Sequential, ShardShuffled, Shuffled, Weighted, class_balanced
+from presize.datasets.sampler import EpochSampler, Visit
+from presize.errors import OptionError
+
+
+@pytest.fixture
+def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A dataset of 50 samples, each of which is what its index says; importable in spawned workers, too."""
+    (tmp_path / "echoing.py").write_text(
+        dedent("""
+            class Echo:
+                def __len__(self):
+                    return 50
+
+                def __getitem__(self, index):
+                    return int(index), index.seed, index.epoch, index.key
+        """)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "echoing", raising=False)
+    return importlib.import_module("echoing").Echo()
+
+
+def test_a_visit_is_its_sample_number() -> None:
+    visit = Visit(7, seed=1, epoch=2, key=3)
+    assert visit == 7
+    assert hash(visit) == hash(7)
+    assert {visit: "x"}[7] == "x"
+    assert repr(visit) == str(visit) == f"{visit}" == "7"
+    assert operator.index(visit) == 7
+    assert "abcdefgh"[visit] == "h"
+    assert json.dumps([visit]) == "[7]"
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_visit_is_pickled_with_all_it_carries(protocol: int) -> None:
+    visit = pickle.loads(pickle.dumps(Visit(7, seed=2**63 - 1, epoch=2, key=2**62), protocol))
+    assert type(visit) is Visit
+    assert (int(visit), visit.seed, visit.epoch, visit.key) == (7, 2**63 - 1, 2, 2**62)
+
+
+def test_a_batch_of_visits_is_pickled_in_a_few_bytes_each() -> None:
+    batch = list(islice(EpochSampler(Shuffled(10**8, seed=2**60)), 256))
+    assert len(pickle.dumps(batch)) < 256 * 32
+
+
+def test_a_sampler_gives_the_order() -> None:
+    for order in (Sequential(3000), Shuffled(3000, 5), Weighted(np.ones(3000), 5), class_balanced([0, 1, 1], 5, 3000)):
+        visits = list(EpochSampler(order))
+        positions = np.arange(3000)
+        assert visits == order.samples(0, positions).tolist()
+        assert [visit.key for visit in visits] == order.keys(0, positions).tolist()
+        assert {(visit.seed, visit.epoch) for visit in visits} == {(order.seed, 0)}
+
+
+def test_an_empty_order_is_an_empty_epoch() -> None:
+    for last in ("keep", "drop", "pad"):
+        sampler = EpochSampler(Shuffled(0), batch_size=4, last=last)
+        assert len(sampler) == len(list(sampler)) == 0
+
+
+@pytest.mark.parametrize(
+    ("workers", "context"), [(0, None), (2, "fork"), (1, "spawn")], ids=["in process", "fork", "spawn"]
+)
+def test_workers_know_the_epoch_of_each_visit(echo: Any, workers: int, context: str | None) -> None:
+    sampler = EpochSampler(Shuffled(50, seed=4))
+    loader = DataLoader(
+        echo,
+        batch_size=8,
+        sampler=sampler,
+        num_workers=workers,
+        multiprocessing_context=context,
+        persistent_workers=workers > 0,
+    )
+    for epoch in range(2):
+        samples, seeds, epochs, keys = (torch.cat(part).tolist() for part in zip(*loader, strict=True))
+        assert samples == keys == Shuffled(50, seed=4).samples(epoch, np.arange(50)).tolist()
+        assert set(seeds) == {4}
+        assert set(epochs) == {epoch}
+
+
+@given(
+    length=st.integers(0, 300),
+    ranks=st.integers(1, 5),
+    batch_size=st.integers(1, 9),
+    seed=st.integers(0, 99),
+    epoch=st.integers(0, 99),
+)
+def test_ranks_share_an_epoch(length: int, ranks: int, batch_size: int, seed: int, epoch: int) -> None:
+    order = Shuffled(length, seed)
+    for last in ("keep", "drop", "pad"):
+        shares = []
+        for rank in range(ranks):
+            sampler = EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, last=last)
+            sampler.set_epoch(epoch)
+            shares.append(list(sampler))
+            assert len(shares[-1]) == len(sampler)
+        together = sorted(chain(*shares))
+        if last == "keep":
+            assert together == list(range(length))
+        else:
+            assert len({len(share) for share in shares}) == 1
+            assert len(shares[0]) % batch_size == 0
+        if last == "drop":
+            assert len(set(together)) == len(together) > length - ranks * batch_size
+        if last == "pad":
+            assert set(together) == set(range(length))
+            assert len(together) < length + ranks * batch_size
+
+
+def loaded(order: Order, state: dict[str, int], **options: Any) -> EpochSampler:
+    sampler = EpochSampler(order, **options)
+    sampler.load_state_dict(json.loads(json.dumps(state)))
+    return sampler
+
+
+@given(
+    length=st.integers(1, 200),
+    stages=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=4),
+)
+def test_an_interrupted_run_visits_what_a_whole_one_does(length: int, stages: list[tuple[int, int, int]]) -> None:
+    """Each stage: ranks, batch size, and the batches that each rank consumes before it ends."""
+    order = Shuffled(length, 8)
+    state = EpochSampler(order).state_dict()
+    seen: list[tuple[int, int]] = []
+    for ranks, batch_size, batches in stages:
+        states = []
+        for rank in range(ranks):
+            sampler = loaded(order, state, rank=rank, ranks=ranks, batch_size=batch_size)
+            drawn = list(sampler)  # ahead of what is consumed
+            seen += [(visit.epoch, int(visit)) for visit in drawn[: batches * batch_size]]
+            states.append(sampler.state_after(batches, batch_size))
+        assert all(other == states[0] for other in states)
+        state = states[0]
+    whole = EpochSampler(order)
+    expected = [(visit.epoch, int(visit)) for _ in range(state["epoch"] + 1) for visit in whole]
+    assert sorted(seen) == sorted(expected[: state["epoch"] * length + state["consumed"]])
+
+
+def test_prefetched_batches_do_not_count_as_consumed(echo: Any) -> None:
+    sampler = EpochSampler(Shuffled(50, seed=4))
+    loader = DataLoader(echo, batch_size=8, sampler=sampler, num_workers=2, prefetch_factor=3)
+    batches = iter(loader)
+    first = [next(batches)[0].tolist() for _ in range(2)]
+    state = sampler.state_after(2, batch_size=8)
+    rest = [batch[0].tolist() for batch in batches]
+    assert state["consumed"] == 16
+    again = DataLoader(echo, batch_size=8, sampler=loaded(Shuffled(50, seed=4), state))
+    assert len(again) == 5
+    assert [batch[0].tolist() for batch in again] == rest
+    assert sorted(chain(*first, *rest)) == list(range(50))
+
+
+def test_each_iteration_is_another_epoch_even_after_one_left_early() -> None:
+    sampler = EpochSampler(Shuffled(20))
+    assert sampler.epoch == 0
+    assert {visit.epoch for visit in sampler} == {0}
+    assert next(iter(sampler)).epoch == 1
+    assert {visit.epoch for visit in sampler} == {2}
+    assert sampler.epoch == 2
+
+
+def test_an_iterator_that_is_never_used_begins_no_epoch() -> None:
+    sampler = EpochSampler(Shuffled(20))
+    iter(sampler)
+    iter(sampler)
+    assert {visit.epoch for visit in sampler} == {0}
+
+
+def test_an_epoch_can_be_begun_by_who_draws_its_positions_himself() -> None:
+    sampler = loaded(Shuffled(20), EpochSampler(Shuffled(20)).state_dict(consumed=12))
+    assert [sampler.begin() for _ in range(3)] == [(0, 12), (1, 0), (2, 0)]
+    sampler.set_epoch(7)
+    assert sampler.begin() == (7, 0)
+    assert {visit.epoch for visit in sampler} == {8}
+
+
+def test_set_epoch_is_obeyed() -> None:
+    sampler = EpochSampler(Shuffled(20))
+    for epoch in (5, 5, 0, 1):
+        sampler.set_epoch(epoch)
+        assert [visit.epoch for visit in sampler] == [epoch] * 20
+
+
+def test_set_epoch_with_the_epoch_that_was_loaded_keeps_its_place() -> None:
+    state = EpochSampler(Shuffled(20)).state_dict(consumed=12)
+    sampler = loaded(Shuffled(20), state)
+    sampler.set_epoch(0)
+    assert len(sampler) == len(list(sampler)) == 8
+    sampler.set_epoch(0)
+    assert len(sampler) == len(list(sampler)) == 20
+
+
+def test_after_a_resumed_epoch_the_next_one_is_whole() -> None:
+    sampler = loaded(Shuffled(20), EpochSampler(Shuffled(20)).state_dict(consumed=12))
+    assert len(list(sampler)) == 8
+    assert len(list(sampler)) == len(sampler) == 20
+    assert sampler.epoch == 1
+
+
+def test_the_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next() -> None:
+    for last, batches in (("keep", 4), ("drop", 3), ("pad", 4)):
+        sampler = EpochSampler(Shuffled(20), batch_size=6, last=last)
+        sampler.set_epoch(3)
+        assert len(list(sampler)) == {"keep": 20, "drop": 18, "pad": 24}[last]
+        assert sampler.state_after(batches - 1, 6)["epoch"] == 3
+        state = sampler.state_after(batches, 6)
+        assert (state["epoch"], state["consumed"]) == (4, 0)
+
+
+def test_all_ranks_save_the_same_state() -> None:
+    states = [EpochSampler(Shuffled(7), rank=rank, ranks=4).state_after(1, 1) for rank in range(4)]
+    assert [state["consumed"] for state in states] == [4] * 4
+    assert all(state == states[0] for state in states)
+
+
+def test_a_state_is_a_few_integers() -> None:
+    state = EpochSampler(Shuffled(10**8, 2**60)).state_dict()
+    assert set(map(type, state.values())) == {int}
+    assert len(state) == 6
+    assert state == json.loads(json.dumps(state))
+
+
+class FourShards:
+    def __len__(self) -> int:
+        return 20
+
+    def numbers(self, name: str) -> Any:  # noqa: ARG002
+        return np.arange(20, dtype=np.int32) % 4
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (Shuffled(21, 1), "state: expected one saved with length 21, got 20"),
+        (Shuffled(20, 2), "state: expected one saved with seed 2, got 1"),
+        (Sequential(20, 1), "state: expected one saved with order "),
+        (ShardShuffled(FourShards(), 1), "state: expected one saved with order "),
+        (Weighted(np.ones(30), 1, length=20), "state: expected one saved with population 30, got 20"),
+    ],
+)
+def test_a_state_of_another_order_is_refused(order: Order, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        EpochSampler(order).load_state_dict(EpochSampler(Shuffled(20, 1)).state_dict())
+
+
+def test_the_window_of_a_shuffle_by_shards_belongs_to_its_state() -> None:
+    state = EpochSampler(ShardShuffled(FourShards(), 1, window=2)).state_dict(consumed=3)
+    assert loaded(ShardShuffled(FourShards(), 1, window=2), state).start == 3
+    with pytest.raises(OptionError, match="order"):
+        loaded(ShardShuffled(FourShards(), 1, window=3), state)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"consumed": 21}, "state: consumed: expected a whole number from 0 to 20, got 21"),
+        ({"consumed": None}, "state: consumed: .* got None"),
+        ({"epoch": -1}, "state: epoch: expected a whole number from 0 to 9223372036854775807, got -1"),
+        ({"length": None}, "state: expected one saved with length 20, got None"),
+    ],
+)
+def test_what_is_no_state_is_refused_and_changes_nothing(changed: dict[str, Any], message: str) -> None:
+    sampler = EpochSampler(Shuffled(20))
+    sampler.set_epoch(2)
+    with pytest.raises(OptionError, match=message):
+        sampler.load_state_dict({**sampler.state_dict(), **changed})
+    assert (sampler.epoch, sampler.start) == (2, 0)
+
+
+def test_a_state_in_the_middle_of_an_epoch_needs_to_be_told_what_was_consumed() -> None:
+    sampler = EpochSampler(Shuffled(20))
+    next(iter(sampler))
+    with pytest.raises(OptionError, match=r"consumed: needed .* use state_after\(batches, batch_size\)"):
+        sampler.state_dict()
+    with pytest.raises(OptionError, match="consumed: expected a whole number from 0 to 20, got 21"):
+        sampler.state_dict(consumed=21)
+    assert sampler.state_dict(consumed=7)["consumed"] == 7
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EpochSampler(Shuffled(9), rank=1), "rank: expected a whole number from 0 to 0, got 1"),
+        (lambda: EpochSampler(Shuffled(9), rank=2, ranks=2), "rank: expected a whole number from 0 to 1, got 2"),
+        (lambda: EpochSampler(Shuffled(9), batch_size=0), "batch_size: expected .* got 0"),
+        (lambda: EpochSampler(Shuffled(9)).set_epoch(-1), "epoch: expected .* got -1"),
+        (lambda: EpochSampler(Shuffled(9)).state_after(1, 0), "batch_size: expected .* got 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name_and_value(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make()
+
+
+def test_two_processes_of_torch_distributed_share_an_epoch(tmp_path: Path) -> None:
+    script = dedent("""
+        import json, sys
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader
+        from presize.datasets.order import Shuffled
+        from presize.datasets.sampler import EpochSampler
+        dist.init_process_group("gloo", init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+        sampler = EpochSampler(Shuffled(41, seed=4), batch_size=4)
+        loader = DataLoader(range(41), batch_size=4, sampler=sampler)
+        print(json.dumps([sum((batch.tolist() for batch in loader), []) for epoch in range(2)]))
+        dist.destroy_process_group()
+    """)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, (tmp_path / "meet").as_uri(), str(rank)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd="/",  # or the source tree would stand before what is installed
+        )
+        for rank in range(2)
+    ]
+    try:
+        ended = [process.communicate(timeout=60) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    assert [process.returncode for process in ranks] == [0, 0], [err for _, err in ended]
+    one, other = (json.loads(out) for out, _ in ended)
+    for epoch in range(2):
+        order = Shuffled(41, seed=4).samples(epoch, np.arange(41)).tolist()
+        assert one[epoch] == order[0::2]
+        assert other[epoch] == order[1::2]
