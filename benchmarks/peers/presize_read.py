@@ -1,0 +1,50 @@
+"""presize's two ways to read a dataset that `presize build` made: Loader, and LMDBDataset in a DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from reading import CROP_SIZE, parser, run
+
+
+def loader(options: Any) -> Iterable[Any]:
+    from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
+
+    return Loader(
+        LMDBDataset(options.folder),
+        batch_size=options.batch,
+        crop=RandomResizedCrop(CROP_SIZE),
+        flip=0.5,
+        workers=options.workers,
+        shuffle=True,
+        seed=0,
+        last="drop",
+        mode=options.mode,
+    )
+
+
+def dataset(options: Any) -> Iterable[Any]:
+    from presize.datasets import LMDBDataset, RandomResizedCrop, make_loader
+
+    data = LMDBDataset(options.folder, decode="tensor", crop=RandomResizedCrop(CROP_SIZE), flip=0.5)
+    return make_loader(data, batch_size=options.batch, shuffle=True, workers=options.workers, seed=0, last="drop")
+
+
+_WAYS = {"loader": loader, "dataset": dataset}
+
+
+def main() -> None:
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--way", choices=list(_WAYS), default="loader")
+    arguments.add_argument("--mode", choices=["processes", "threads"], default="processes", help="of the Loader")
+    options = arguments.parse_args()
+    if options.images is not None:
+        arguments.error("--images: a dataset is read whole")
+    torch.set_num_threads(1)
+    run(lambda: _WAYS[options.way](options), options, "presize", "torch", "simplejpeg", "opencv-python-headless")
+
+
+if __name__ == "__main__":
+    main()
