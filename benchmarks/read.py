@@ -29,7 +29,7 @@ from conditions import machine, source_mix
 import processes
 
 _HERE = Path(__file__).parent
-_SLOW_IMAGES = 4000
+_SLOW_IMAGES = 2000
 """Arms that take long read so many of the images, drawn at random: those with Pillow, those at 512 px."""
 
 _BUILDS = {"256": ["--size", "256"], "512": ["--size", "512", "--upscale"], "pixels": ["--format", "raw"]}

@@ -131,5 +131,5 @@ class BatchReader:
         return Skipped(
             position,
             f"sample {sample} ({self.data.path(sample)}) of {self.data.root} is {height} pixels high and {width} wide, "
-            f"too small for {self.crop}; choose a smaller crop, or Resize or RandomResizedCrop",
+            f"too small for {self.crop}; build with --upscale, or choose a smaller crop, Resize or RandomResizedCrop",
         )

@@ -26,7 +26,8 @@ def collate(samples: Sequence[Any]) -> Any:
         return torch.utils.data.default_collate(samples)  # type: ignore[arg-type]
     if isinstance(samples[0], torch.Tensor):
         return samples.images
-    return [samples.images, torch.utils.data.default_collate([target for _, target in samples])]
+    targets: Any = tuple(target for _, target in samples)  # a tuple, as torch's has it: of texts it stays one
+    return [samples.images, torch.utils.data.default_collate(targets)]
 
 
 def new_batch(shape: tuple[int, ...]) -> torch.Tensor:

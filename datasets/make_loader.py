@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import cv2
@@ -15,7 +15,7 @@ from presize.datasets.collate import collate
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.order import Last, Order, Sequential, Shuffled
 from presize.datasets.sampler import EpochSampler
-from presize.errors import LoaderError
+from presize.errors import LoaderError, OptionError
 from presize.options import check_range
 
 _SHARED_MEMORY = "/dev/shm"
@@ -31,9 +31,8 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
     delivered = 0
 
     def __iter__(self) -> Any:
-        return self._count(super().__iter__())
-
-    def _count(self, batches: Iterator[Any]) -> Iterator[Any]:
+        # A generator, so that the epoch, which workers begin at once, and the count begin together.
+        batches = super().__iter__()
         self.delivered = 0
         for batch in batches:
             self.delivered += 1  # before the caller has it: what he has, he has consumed
@@ -86,8 +85,13 @@ def make_loader(
     length = len(dataset)  # type: ignore[arg-type]
     if order is None:
         order = Shuffled(length, seed) if shuffle else Sequential(length, seed)
-    if workers and isinstance(dataset, LMDBDataset):
-        _check_shared_memory(dataset.batch_bytes(batch_size), workers * prefetch)
+    elif shuffle or seed:
+        raise OptionError("order: it has a shuffle and a seed of its own; give either order, or shuffle and seed")
+    if order.population != length:
+        raise OptionError(f"order: expected one of {length} samples, got {order!r}")
+    if workers:
+        if isinstance(dataset, LMDBDataset):
+            _check_shared_memory(dataset.batch_bytes(batch_size), workers * prefetch)
         options = {"persistent_workers": True, "prefetch_factor": prefetch, **options}
     options = {"pin_memory": torch.cuda.is_available(), "collate_fn": collate, **options}
     return CountingLoader(

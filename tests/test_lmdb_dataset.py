@@ -36,7 +36,7 @@ from builds import SERIAL
 from pictures import smooth_image
 from presize.build import build_dataset
 from presize.dataset import Dataset
-from presize.datasets import LMDBDataset
+from presize.datasets import CenterCrop, LMDBDataset, RandomCrop, RandomResizedCrop, Resize
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, ImageOptions, Size
 from processes import run_python
@@ -341,6 +341,119 @@ def test_a_target_that_is_no_column_is_named_beside_the_columns(labelled: Path) 
         LMDBDataset(labelled, target="lable")
 
 
+# --- crops ---
+
+
+def pixels_of(image: Any) -> np.ndarray:
+    """An image of any kind but "bytes" as uint8 (height, width, 3)."""
+    return image.permute(1, 2, 0).numpy() if isinstance(image, torch.Tensor) else np.asarray(image)
+
+
+@pytest.mark.parametrize("decode", ["pil", "numpy", "tensor"])
+@pytest.mark.parametrize("crop", [RandomResizedCrop, RandomCrop, CenterCrop, Resize])
+def test_a_crop_gives_images_of_its_size(crop: Any, decode: Any, squares: Path) -> None:
+    ds = LMDBDataset(squares, crop=crop(Size(12, 20)), flip=0.5, decode=decode)
+    for image, label in (ds[7], ds[-17], *ds.__getitems__([7, 7])):
+        assert label == ds.targets[7]
+        assert pixels_of(image).shape == (12, 20, 3) and pixels_of(image).dtype == np.uint8
+
+
+def test_every_decode_gives_the_pixels_of_the_same_crop(squares: Path) -> None:
+    found = []
+    for decode in ("pil", "numpy", "tensor"):
+        torch.manual_seed(3)
+        ds = LMDBDataset(squares, crop=RandomResizedCrop(16), flip=0.5, decode=decode)  # type: ignore[arg-type]
+        found.append([pixels_of(image).tobytes() for image, _ in ds.__getitems__([*range(24)])])
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("decode", ["pil", "numpy", "tensor"])
+def test_crops_follow_torchs_seed_and_differ_from_call_to_call(decode: Any, squares: Path) -> None:
+    ds = LMDBDataset(squares, crop=RandomResizedCrop(16), flip=0.5, decode=decode)
+    torch.manual_seed(3)
+    first = [pixels_of(ds[7][0]).tobytes() for _ in range(8)]
+    torch.manual_seed(3)
+    assert [pixels_of(ds[7][0]).tobytes() for _ in range(8)] == first
+    assert len(set(first)) > 6
+    assert len({pixels_of(image).tobytes() for image, _ in ds.__getitems__([7] * 8)}) > 6, "nor within a batch"
+
+
+def test_a_flip_mirrors_as_often_as_it_says(squares: Path) -> None:
+    whole = pixels_of(LMDBDataset(squares)[7][0])
+    for flip in (0.0, 1.0):
+        ds = LMDBDataset(squares, crop=CenterCrop(32), flip=flip, decode="numpy")
+        assert np.array_equal(ds[7][0], whole[:, ::-1] if flip else whole)
+    half = LMDBDataset(squares, flip=0.5, decode="numpy")  # images of one size need no crop
+    mirrored = [np.array_equal(image, whole[:, ::-1]) for image, _ in half.__getitems__([7] * 200)]
+    assert 60 < sum(mirrored) < 140
+
+
+def test_a_crop_comes_before_the_transform(squares: Path) -> None:
+    ds = LMDBDataset(squares, operator.attrgetter("size"), crop=CenterCrop(Size(12, 20)))
+    assert [image for image, _ in ds.__getitems__([3, 1])] == [(20, 12)] * 2 == [ds[3][0], ds[1][0]]
+
+
+def test_each_cropped_image_is_the_callers_own(squares: Path) -> None:
+    (one, _), (other, _) = LMDBDataset(squares, crop=CenterCrop(16), decode="numpy").__getitems__([7, 7])
+    one[:] = 0
+    assert other.any()
+
+
+def test_a_batch_of_no_samples_is_a_list_of_none(squares: Path) -> None:
+    assert LMDBDataset(squares, crop=CenterCrop(16), decode="tensor").__getitems__([]) == []
+
+
+@pytest.mark.parametrize("decode", ["pil", "numpy", "tensor"])
+def test_grey_images_are_cropped_to_one_channel(decode: Any, photos: Path, tmp_path: Path) -> None:
+    options = BuildOptions(ImageOptions(sizes=(Size(24, 24),), fit="crop", color="gray"))
+    build_dataset(photos, tmp_path / "OUT", options, SERIAL)
+    image, _ = LMDBDataset(tmp_path / "OUT", crop=CenterCrop(16), decode=decode)[3]
+    assert np.shape(image) == ((1, 16, 16) if decode == "tensor" else (16, 16))
+    assert not isinstance(image, Image.Image) or image.mode == "L"
+
+
+@pytest.mark.parametrize("options", [{"crop": CenterCrop(16)}, {"flip": 0.5}])
+def test_bytes_are_not_cropped(options: dict[str, Any], squares: Path) -> None:
+    with pytest.raises(OptionError, match="decode: bytes are not decoded, so there is nothing to crop or flip"):
+        LMDBDataset(squares, decode="bytes", **options)
+
+
+def test_a_crop_that_is_none_is_refused(squares: Path) -> None:
+    for options, said in [({"crop": 16}, "crop: expected one of presize.datasets' crops"), ({"flip": 2}, "flip: ")]:
+        with pytest.raises(OptionError, match=said):
+            LMDBDataset(squares, **options)  # type: ignore[arg-type]
+
+
+def test_a_crop_larger_than_an_image_names_the_image(squares: Path) -> None:
+    ds = LMDBDataset(squares, crop=CenterCrop(40))
+    with pytest.raises(DatasetError, match=r"sample 7 \(.*\) of .* is 32 pixels high and 32 wide, too small for"):
+        ds[7]
+
+
+def test_a_subclass_with_its_own_getitem_gets_crops(squares: Path) -> None:
+    ds = Doubled(squares, crop=CenterCrop(16), decode="tensor")
+    (one, other), _ = batch = ds.__getitems__([2, 1])
+    assert type(batch) is list and one[0].shape == other[0].shape == (3, 16, 16)
+
+
+def test_parts_of_a_cropped_dataset_are_cropped(squares: Path) -> None:
+    ds = LMDBDataset(squares, crop=CenterCrop(16), decode="numpy")
+    train, _ = random_split(ds, [20, 4], torch.Generator().manual_seed(0))
+    both = ConcatDataset([ds, ds])
+    some = Subset(ds, [3, 1])
+    for got, i in [(some[1], 1), (some.__getitems__([1])[0], 1), (both[24 + 5], 5), (train[0], train.indices[0])]:
+        assert np.array_equal(got[0], ds[i][0]) and got[1] == ds[i][1]
+
+
+def test_a_pickled_dataset_crops_the_same(squares: Path) -> None:
+    ds = LMDBDataset(squares, crop=RandomResizedCrop(16), flip=0.5, decode="numpy")
+    found = []
+    for each in (ds, pickle.loads(pickle.dumps(ds)), copy.deepcopy(ds)):
+        torch.manual_seed(0)
+        found.append([image.tobytes() for image, _ in each.__getitems__([5, 1, 20])])
+    assert found[0] == found[1] == found[2]
+
+
 # --- what is not a dataset ---
 
 
@@ -539,7 +652,7 @@ def _read_inherited(i: int) -> Any:
 WORKER_MEMORY = """
     import gc, os, sys
     from pathlib import Path
-    from presize.datasets import LMDBDataset
+    from presize.datasets import CenterCrop, LMDBDataset, RandomCrop, RandomResizedCrop, Resize
 
     ds = LMDBDataset(sys.argv[1], decode="tensor")
 

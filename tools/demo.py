@@ -1,4 +1,4 @@
-"""Read an epoch of a raw folder, a presized folder and an LMDB dataset, and print how fast each was.
+"""Read an epoch of a raw folder, a presized folder and an LMDB dataset in several ways, and print how fast each was.
 
 python tools/demo.py RAW FOLDER DATASET
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from presize.datasets import FolderDataset, LMDBDataset
+from presize.datasets import FolderDataset, LMDBDataset, Loader, RandomResizedCrop, make_loader
 from presize.errors import ImageError
 
 
@@ -38,14 +40,13 @@ class Readable(FolderDataset):
             return image if self.classes is None else (image, 0)
 
 
-def images_per_s(dataset: FolderDataset | LMDBDataset, workers: int) -> float:
+def images_per_s(loader: Iterable[Any], images: int) -> float:
     """Of a second epoch: the first starts the workers and fills the page cache."""
-    loader = DataLoader(dataset, batch_size=64, shuffle=True, num_workers=workers, persistent_workers=True)
     for _ in range(2):
         start = time.perf_counter()
         for _ in loader:
             pass
-    return len(dataset) / (time.perf_counter() - start)
+    return images / (time.perf_counter() - start)
 
 
 def main() -> None:
@@ -55,17 +56,24 @@ def main() -> None:
     parser.add_argument("dataset")
     args = parser.parse_args()
     workers = len(os.sched_getaffinity(0))
-    arms = {
-        "raw folder": Readable(args.raw, random_crop),
-        "presized folder": FolderDataset(args.folder, random_crop),
-        "LMDB dataset": LMDBDataset(args.dataset, random_crop),
+    plain: dict[str, Any] = {"batch_size": 64, "shuffle": True, "num_workers": workers, "persistent_workers": True}
+    cropped: dict[str, Any] = {"crop": RandomResizedCrop(224, scale=(0.25, 1), ratio=(1, 1)), "flip": 0.5}
+    arms: dict[str, Iterable[Any]] = {
+        "raw folder": DataLoader(Readable(args.raw, random_crop), **plain),
+        "presized folder": DataLoader(FolderDataset(args.folder, random_crop), **plain),
+        "LMDBDataset": DataLoader(LMDBDataset(args.dataset, random_crop), **plain),
+        "LMDBDataset, crop=": make_loader(
+            LMDBDataset(args.dataset, decode="tensor", **cropped), 64, shuffle=True, workers=workers
+        ),
+        "Loader": Loader(LMDBDataset(args.dataset), 64, shuffle=True, workers=workers, **cropped),
     }
-    print(f"\nAn epoch of random 224 px crops, DataLoader with {workers} workers:\n")
+    images = len(LMDBDataset(args.dataset))
+    print(f"\nAn epoch of random 224 px crops of {images:,} images, {workers} workers:\n")
     baseline = None
-    for name, dataset in arms.items():
-        rate = images_per_s(dataset, workers)
+    for name, loader in arms.items():
+        rate = images_per_s(loader, images)
         baseline = baseline or rate
-        print(f"  {name:16} {len(dataset):6,} images {rate:8,.0f} images/s   {rate / baseline:4.1f} x")
+        print(f"  {name:18} {rate:8,.0f} images/s   {rate / baseline:4.1f} x")
 
 
 if __name__ == "__main__":
