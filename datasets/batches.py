@@ -63,8 +63,9 @@ class BatchReader:
         """Fill out[:len(samples)], C-contiguous, with `samples`, in their order. They are read in the order
         in which they lie on disk. (seed, epoch, keys[i]) decide crop and flip of samples[i].
 
-        A damaged sample raises DatasetError, naming it; with `skip` it is left out, the others move up, and
-        the result lists what was left out. So does one that is too small for the crop.
+        An image that cannot be decoded or is too small for the crop raises DatasetError, naming it; with `skip`
+        it is left out, the others move up, and the result lists what was left out. A record that is not
+        there, or not as long as the index says, raises in any case: that is another dataset.
         """
         random = uniform(seed, epoch, keys, 1 + (0 if self.crop is None else self.crop.draws))
         heights = np.maximum(self.data.numbers("height")[samples].astype(np.int64), 1)  # a hostile index has others

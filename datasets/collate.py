@@ -30,9 +30,10 @@ def collate(samples: Sequence[Any]) -> Any:
     return [samples.images, torch.utils.data.default_collate(targets)]
 
 
-def new_batch(shape: tuple[int, ...]) -> torch.Tensor:
-    """An uninitialised uint8 tensor; in a DataLoader's worker in shared memory, where its batch has to go."""
-    if torch.utils.data.get_worker_info() is None:
+def new_batch(shape: tuple[int, ...], shared: bool) -> torch.Tensor:
+    """An uninitialised uint8 tensor; if `shared`, and in a DataLoader's worker, in shared memory, where a batch
+    has to go."""
+    if not shared or torch.utils.data.get_worker_info() is None:
         return torch.empty(shape, dtype=torch.uint8)
     # As torch's default collate does it: share_memory_() would copy what is not there yet.
     storage = torch.UntypedStorage._new_shared(torch.Size(shape).numel(), device="cpu")  # type: ignore[no-untyped-call]

@@ -66,10 +66,10 @@ class RandomResizedCrop:
 
     def __post_init__(self) -> None:
         check_size(self.size)
-        if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise OptionError(f"scale: expected two shares, 0 < low <= high <= 1, got {self.scale}")
-        if not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
-            raise OptionError(f"ratio: expected two ratios, 0 < low <= high, got {self.ratio}")
+        if not _is_pair(self.scale) or not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise OptionError(f"scale: expected two shares, 0 < low <= high <= 1, got {self.scale!r}")
+        if not _is_pair(self.ratio) or not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
+            raise OptionError(f"ratio: expected two ratios, 0 < low <= high, got {self.ratio!r}")
 
     def boxes(self, heights: Ints, widths: Ints, random: Floats) -> Ints:
         low, high = self.scale
@@ -94,9 +94,8 @@ class RandomResizedCrop:
         boxes = np.stack((tops, lefts, box_heights, box_widths), axis=1)
         height, width = as_size(self.size)
         reduction = np.minimum(box_heights // height, box_widths // width)
-        for scale in DECODE_SCALES[::-1]:
-            larger = reduction >= scale
-            boxes[larger] -= boxes[larger] % scale
+        scales = np.select([reduction >= scale for scale in DECODE_SCALES], DECODE_SCALES, 1)
+        boxes -= boxes % scales[:, np.newaxis]
         return boxes
 
     def _middle(self, height: int, width: int) -> tuple[int, int, int, int]:
@@ -166,10 +165,14 @@ def as_size(size: int | Size) -> Size:
     return Size(size, size) if isinstance(size, int) else Size(*size)
 
 
+def _is_pair(value: object) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(v, (int, float)) for v in value)
+
+
 def check_size(size: object) -> None:
     """Raise OptionError unless `size` is N or (height, width), each from 1 to MAX_SIDE."""
     sides = size if isinstance(size, tuple) else (size, size)
-    if len(sides) != 2:
+    if len(sides) != 2 or isinstance(size, list):
         raise OptionError(f"size: expected N or (height, width), got {size!r}")
     for side in sides:
         check_range("size", side, 1, MAX_SIDE)

@@ -64,8 +64,6 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if target == "label" and "label" not in self.data.index.schema.names:
             target = None
         self.target = target
-        self.crop = crop
-        self.flip = flip
         self._reader = None if crop is None and not flip else BatchReader(self.data, crop, flip)
         self._open()
 
@@ -121,7 +119,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
 
     def _read_crops(self, reader: BatchReader, samples: list[int], indices: Sequence[SupportsIndex]) -> list[Any]:
-        batch = new_batch((len(samples), *reader.shape))
+        stays_whole = self.decode == "tensor" and self.transform is None
+        batch = new_batch((len(samples), *reader.shape), shared=stays_whole and len(samples) > 1)
         pixels = batch.numpy()
         reader.read(pixels, np.array(samples, np.int64), *_visits(indices))
         if self.decode != "tensor":
@@ -129,7 +128,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             return [self._sample(i, to_output(image, self.decode)) for i, image in zip(samples, squeezed, strict=True)]
         images = batch.permute(0, 3, 1, 2)
         views = [self._sample(i, image) for i, image in zip(samples, images.unbind(), strict=True)]
-        return views if self.transform is not None else BatchOfViews(views, images)
+        return BatchOfViews(views, images) if stays_whole else views
 
     def _position(self, index: SupportsIndex) -> int:
         i = operator.index(index)
@@ -153,8 +152,10 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def batch_targets(self, samples: npt.NDArray[np.int64]) -> Any:
         """The targets of many samples at once, as torch's default collate makes them of single ones: int64
         (n,) for class numbers. None for a dataset without a target."""
-        if self.target is None or len(samples) == 0:
+        if self.target is None:
             return None
+        if len(samples) == 0:
+            return torch.empty(0, dtype=torch.int64)
         column = self._targets[0].values if isinstance(self.target, str) else None
         if isinstance(column, np.ndarray) and column.dtype.kind == "i" and self.target_transform is None:
             return torch.from_numpy(column[samples].astype(np.int64))
@@ -162,6 +163,16 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if self.target_transform is not None:
             targets = [self.target_transform(target) for target in targets]
         return torch.utils.data.default_collate(targets)
+
+    @property
+    def crop(self) -> Crop | None:
+        """The crop that images are read with."""
+        return None if self._reader is None else self._reader.crop
+
+    @property
+    def flip(self) -> float:
+        """The probability of mirroring an image."""
+        return 0.0 if self._reader is None else self._reader.flip
 
     @property
     def classes(self) -> list[str] | None:

@@ -13,17 +13,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.datasets.batches import BatchReader, Skipped
+from presize.datasets.batches import BatchReader
 from presize.datasets.crops import Crop
 from presize.datasets.lmdb import LMDBDataset
-from presize.datasets.order import Last, Order, Sequential, Shuffled
+from presize.datasets.order import Last, Order, choose_order
 from presize.datasets.sampler import EpochSampler
-from presize.datasets.workers import Crew, Mode, Ring, Task
+from presize.datasets.workers import Answer, Mode, SharedSlots, Task, WorkerPool, read
 from presize.errors import LoaderError, OptionError
 from presize.options import check_choice, check_range
 
-_LENT = 2
-"""Slots that the caller may hold beside those being filled: the batch at hand, and the one before it."""
+_HELD_BY_CALLER = 2
+"""Slots beside those being filled: for the batch at hand, and the one before it."""
+
+_PORTABLE = 1
+"""cudaHostRegisterPortable: locked for all devices, as torch does it."""
 
 OnErrorInBatch = Literal["raise", "skip"]
 Normalize = tuple[Sequence[float], Sequence[float]]
@@ -50,8 +53,8 @@ class Loader:
         the step before runs.
     normalize: (mean, std) for each channel in units of 0 to 1, as torchvision has them; done on `device`.
     dtype: of normalized batches, float32 by default.
-    on_error: "raise" a DatasetError that names the sample, or "skip" it: the batch is then shorter, and
-        `skipped` counts.
+    on_error: "raise" a DatasetError that names the image that cannot be decoded or is too small for the crop,
+        or "skip" it: its batch is then shorter, and `skipped` counts.
     rank, ranks: torch.distributed's by default, or 0 of 1.
     context: how processes start: "fork", "spawn" or "forkserver"; None is Python's default.
 
@@ -89,6 +92,8 @@ class Loader:
             raise OptionError(f"dataset: expected an LMDBDataset, got {type(dataset).__name__}")
         if dataset.transform is not None:
             raise OptionError("dataset: a Loader calls no transform; give crop and flip, or use make_loader")
+        if type(dataset).__getitem__ is not LMDBDataset.__getitem__:
+            raise OptionError(f"dataset: a Loader does not call the __getitem__ of {type(dataset).__name__}")
         check_choice("mode", mode, Mode)
         check_choice("on_error", on_error, OnErrorInBatch)
         check_range("prefetch", prefetch, 1, 64)
@@ -101,14 +106,9 @@ class Loader:
         self.prefetch = prefetch
         self.on_error: OnErrorInBatch = on_error
         self.context = context
-        self.device = torch.device("cpu" if device is None else device)
+        self.device = _device(device)
         self.skipped = 0
-        if order is None:
-            order = Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset), seed)
-        elif shuffle or seed:
-            raise OptionError("order: it has a shuffle and a seed of its own; give either order, or shuffle and seed")
-        if order.population != len(dataset):
-            raise OptionError(f"order: expected one of {len(dataset)} samples, got {order!r}")
+        order = choose_order(len(dataset), shuffle, seed, order)
         self.sampler = EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, last=last)
         self._reader = BatchReader(
             dataset.data, dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
@@ -118,23 +118,25 @@ class Loader:
         )
         if normalize is None and dtype is not None:
             raise OptionError(f"dtype: {dtype} needs normalize=(mean, std); without it batches are uint8")
-        self._crew: Crew | None = None
+        self._pool: WorkerPool | None = None
         self._slots: _Slots | None = None
+        self._stream: Any = None
+        self._owner = os.getpid()
         self._running = False
         self._delivered = 0
 
     def __len__(self) -> int:
-        """Batches on this rank in the epoch that is due, or that is being read."""
-        return self.sampler.schedule.batch_count(self.sampler.start)
+        """Batches on this rank in the epoch that is being read, or that is due."""
+        start = self.sampler.start if self._running else self.sampler.next_start
+        return self.sampler.schedule.batch_count(start)
 
     def __iter__(self) -> Iterator[Any]:
-        if self._running:
-            raise LoaderError("this Loader is in the middle of an epoch; make a second one to read two at a time")
-        self._running = True
-        return self._epoch()
+        self._check_idle()
+        return self._epoch()  # which begins with its first batch: an iterator that is never used does nothing
 
     def _epoch(self) -> Generator[Any, None, None]:
-        finished = False
+        self._check_idle()
+        finished, self._running = False, True
         try:
             epoch, start = self.sampler.begin()
             self._delivered = 0
@@ -149,8 +151,16 @@ class Loader:
             if not finished:
                 self.close()
 
+    def _check_idle(self) -> None:
+        if self._owner != os.getpid():  # forked: workers and memory are the parent's
+            self._pool = self._slots = self._stream = None
+            self._running, self._owner = False, os.getpid()
+        if self._running:
+            raise LoaderError("this Loader is in the middle of an epoch; make a second one to read two at a time")
+
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next to be read; without this each one is followed by the next."""
+        """Make `epoch` the next to be read; without this each one is followed by the next. Not within one."""
+        self._check_idle()
         self.sampler.set_epoch(epoch)
         self._delivered = 0
 
@@ -160,15 +170,16 @@ class Loader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where state_dict() was taken, with any number of workers, ranks or another batch size.
-        Raises OptionError for the state of another order."""
+        Raises OptionError for the state of another order. Not within an epoch."""
+        self._check_idle()
         self.sampler.load_state_dict(state)
         self._delivered = 0
 
     def close(self) -> None:
         """End the workers and release the memory. The next epoch starts them again."""
-        if self._crew is not None:
-            self._crew.close()
-        self._crew = self._slots = None
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = self._slots = None
 
     def __enter__(self) -> Loader:
         return self
@@ -180,51 +191,49 @@ class Loader:
         """The batches of an epoch, in order, in slots of shared memory."""
         schedule, order = self.sampler.schedule, self.sampler.order
         count = schedule.batch_count(start)
-        slots, crew = self._begin()
-        asked: deque[tuple[int, npt.NDArray[np.int64]]] = deque()  # slot and samples, in order
-        there: dict[int, list[Skipped]] = {}  # by slot
+        slots, pool = self._begin()
+        pending: deque[Task] = deque()  # in order
+        ready: dict[int, Answer] = {}  # by slot
         number = 0
-        while number < count or asked:
-            while number < count and slots.free and (not asked if crew is None else crew.has_room()):
+        while number < count or pending:
+            while number < count and slots.free and (pool.has_room() if pool is not None else not pending):
                 positions = schedule.batch(start, number)
-                samples = order.samples(epoch, positions)
-                task = Task(slots.free.pop(), samples, order.seed, epoch, order.keys(epoch, positions))
-                asked.append((task.slot, samples))
+                samples, keys = order.samples(epoch, positions), order.keys(epoch, positions)
+                task = Task(slots.free.pop(), samples, order.seed, epoch, keys)
+                pending.append(task)
                 number += 1
-                if crew is not None:
-                    crew.hand_out(task)
+                if pool is not None:
+                    pool.hand_out(task)
                 else:
-                    there[task.slot] = self._reader.read(slots.ring[task.slot], *task[1:], skip=self.on_error == "skip")
-            slot, samples = asked[0]
-            while crew is not None and slot not in there:
-                for answer in crew.answers():
-                    if answer.error is not None:
-                        raise answer.error
-                    there[answer.slot] = answer.skipped
-            asked.popleft()
-            skipped = there.pop(slot)
-            self.skipped += len(skipped)
-            kept = np.delete(samples, [position for position, _ in skipped]) if skipped else samples
-            yield _Batch(slots.lend(slot, len(kept), busy=len(asked)), kept)
+                    ready[task.slot] = read(task, self._reader, slots.shared, self.on_error == "skip")
+            task = pending.popleft()
+            while pool is not None and task.slot not in ready:
+                ready.update((answer.slot, answer) for answer in pool.answers())
+            answer = ready.pop(task.slot)
+            if answer.error is not None:
+                raise answer.error
+            self.skipped += len(answer.skipped)
+            kept = np.delete(task.samples, answer.skipped)
+            yield _Batch(slots.hand_over(task.slot, len(kept), busy=len(pending)), kept)
 
-    def _begin(self) -> tuple[_Slots, Crew | None]:
+    def _begin(self) -> tuple[_Slots, WorkerPool | None]:
         if self._slots is None:
-            count = max(1, self.workers * self.prefetch) + _LENT
-            ring = Ring(count, (self.batch_size, *self._reader.shape))
-            self._slots = _Slots(ring, count)
-            if self.device.type == "cuda":
-                _page_lock(ring)
+            count = max(1, self.workers * self.prefetch) + _HELD_BY_CALLER
+            shared = SharedSlots(count, (self.batch_size, *self._reader.shape))
             if self.workers:
-                self._crew = Crew(
+                self._pool = WorkerPool(
                     self._reader,
                     self.workers,
                     self.mode,
-                    ring,
+                    shared,
                     ahead=self.prefetch,
                     skip=self.on_error == "skip",
                     context=self.context,
                 )
-        return self._slots, self._crew
+            if self.device.type == "cuda":  # after the workers were forked, so that they inherit none of it
+                _page_lock(shared, self.device)
+            self._slots = _Slots(shared)
+        return self._slots, self._pool
 
     def _on_device(self, batches: Generator[_Batch, None, None]) -> Generator[Any, None, None]:
         with closing(batches):
@@ -235,39 +244,42 @@ class Loader:
                 images = _channels_first(batch.pixels)
                 samples = batch.samples
                 del batch
-                yield self._batch(images.to(self.device), self.dataset.batch_targets(samples))
+                targets = _to_device(self.dataset.batch_targets(samples), self.device)
+                yield self._batch(images.to(self.device), targets)
                 del images
 
     def _copied(self, batches: Iterator[_Batch]) -> Iterator[Any]:
         """Each batch is copied to the device while the caller works on the one before."""
-        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        if self._stream is None:  # one for good: the allocator keeps memory for each
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         before: _Copy | None = None
-        for batch in batches:
-            host = _channels_first(batch.pixels)
-            targets = self.dataset.batch_targets(batch.samples)
-            with torch.cuda.stream(stream):
-                images = host.to(self.device, non_blocking=True)
-                copy = _Copy(images, targets, host, stream.record_event())
+        try:
+            for batch in batches:
+                host = _channels_first(batch.pixels)
+                targets = self.dataset.batch_targets(batch.samples)
+                with torch.cuda.stream(self._stream):
+                    images = host.to(self.device, non_blocking=True)
+                    copy = _Copy(images, _to_device(targets, self.device), host, self._stream.record_event())
+                if before is not None:
+                    yield self._arrived(before)
+                before = copy
+                del batch, host, images, copy
             if before is not None:
                 yield self._arrived(before)
-            before = copy
-            del batch, host, images, copy
-        if before is not None:
-            yield self._arrived(before)
+        finally:
+            self._stream.synchronize()  # or the memory could go while it is being copied from
 
     def _arrived(self, copy: _Copy) -> Any:
-        copy.event.synchronize()  # it was begun a batch ago; its slot may be filled again from here on
-        copy.images.record_stream(torch.cuda.current_stream(self.device))
+        copy.event.synchronize()  # it was begun a batch ago
+        stream = torch.cuda.current_stream(self.device)
+        for tensor in (copy.images, *_tensors(copy.targets)):
+            tensor.record_stream(stream)  # which is not the one they were made on
         return self._batch(copy.images, copy.targets)
 
     def _batch(self, images: torch.Tensor, targets: Any) -> Any:
         if self._normalize is not None:
             images = self._normalize(images)
-        if targets is None:
-            return images
-        if isinstance(targets, torch.Tensor):
-            targets = targets.to(self.device, non_blocking=True)
-        return images, targets
+        return images if targets is None else (images, targets)
 
 
 class _Batch(NamedTuple):
@@ -287,18 +299,17 @@ class _Copy(NamedTuple):
 
 
 class _Slots:
-    """Which slots of a ring are free. One comes back when the last reference to its batch is gone."""
+    """Which slots are free. One comes back when the last reference to its batch is gone."""
 
-    def __init__(self, ring: Ring, count: int) -> None:
-        self.ring = ring
-        self.count = count
-        self.free = deque(range(count))  # appended to by finalizers, in whichever thread they run
+    def __init__(self, shared: SharedSlots) -> None:
+        self.shared = shared
+        self.free = deque(range(shared.count))  # appended to by finalizers, in whichever thread they run
 
-    def lend(self, slot: int, samples: int, busy: int) -> npt.NDArray[np.uint8]:
+    def hand_over(self, slot: int, samples: int, busy: int) -> npt.NDArray[np.uint8]:
         """The first `samples` images in `slot`; a copy when the caller holds so many batches that
         the workers, who have `busy` slots, would be without."""
-        pixels = self.ring[slot][:samples]
-        if self.count - len(self.free) - busy > _LENT:
+        pixels = self.shared[slot][:samples]
+        if self.shared.count - len(self.free) - busy > _HELD_BY_CALLER:
             copy = pixels.copy()
             self.free.append(slot)
             return copy
@@ -310,7 +321,10 @@ class _Normalize:
     """uint8 images -> (images / 255 - mean) / std, of `dtype`, in channels-last memory."""
 
     def __init__(self, normalize: Normalize, dtype: torch.dtype | None, channels: int, device: torch.device) -> None:
-        mean, std = (torch.as_tensor(values, dtype=torch.float64).flatten() for values in normalize)
+        try:
+            mean, std = (torch.as_tensor(values, dtype=torch.float64).flatten() for values in normalize)
+        except (TypeError, ValueError):
+            raise OptionError(f"normalize: expected (mean, std), got {normalize!r}") from None
         if len(mean) != channels or len(std) != channels or not (std > 0).all():
             raise OptionError(
                 f"normalize: expected (mean, std) of {channels} channels each, std above 0, got {normalize!r}"
@@ -330,11 +344,47 @@ def _channels_first(pixels: npt.NDArray[np.uint8]) -> torch.Tensor:
     return torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
 
-def _page_lock(ring: Ring) -> None:
-    """Let CUDA copy from the ring without a detour. Undone before its memory goes."""
-    address, nbytes = ring.memory.ctypes.data, ring.memory.nbytes
+def _device(device: torch.device | str | None) -> torch.device:
+    """With its number, if it is one of several: which is the current one may change."""
+    try:
+        found = torch.device("cpu" if device is None else device)
+    except RuntimeError as error:
+        raise OptionError(f"device: {str(error).partition('. ')[0]}, got {device!r}") from None
+    if found.type != "cuda":
+        return found
+    if not torch.cuda.is_available():
+        raise OptionError(f"device: expected one that this machine has, got {device!r}, and torch sees no CUDA")
+    return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
+
+
+def _to_device(targets: Any, device: torch.device) -> Any:
+    """Tensors, also those in lists and tuples, on `device`; all else as it is."""
+    if isinstance(targets, torch.Tensor):
+        return targets.to(device, non_blocking=True)
+    if isinstance(targets, (list, tuple)):
+        return type(targets)(_to_device(target, device) for target in targets)
+    return targets
+
+
+def _tensors(targets: Any) -> Iterator[torch.Tensor]:
+    if isinstance(targets, torch.Tensor):
+        yield targets
+    elif isinstance(targets, (list, tuple)):
+        for target in targets:
+            yield from _tensors(target)
+
+
+def _page_lock(shared: SharedSlots, device: torch.device) -> None:
+    """Let CUDA copy from the slots without a detour. Undone before their memory goes."""
+    address, nbytes = shared.memory.ctypes.data, shared.memory.nbytes
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    code = int(runtime.cudaHostRegister(address, nbytes, 0))
+    with torch.cuda.device(device):
+        code = int(runtime.cudaHostRegister(address, nbytes, _PORTABLE))
     if code != 0:
         raise LoaderError(f"CUDA cannot lock {nbytes / 1e6:.0f} MB of memory (error {code}); see ulimit -l")
-    weakref.finalize(ring, runtime.cudaHostUnregister, address)
+    weakref.finalize(shared, _unlock, os.getpid(), runtime, address)
+
+
+def _unlock(owner: int, runtime: Any, address: int) -> None:
+    if os.getpid() == owner:  # in a forked child it is the parent's
+        runtime.cudaHostUnregister(address)

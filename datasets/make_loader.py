@@ -13,9 +13,9 @@ import torch.utils.data
 
 from presize.datasets.collate import collate
 from presize.datasets.lmdb import LMDBDataset
-from presize.datasets.order import Last, Order, Sequential, Shuffled
+from presize.datasets.order import Last, Order, choose_order
 from presize.datasets.sampler import EpochSampler
-from presize.errors import LoaderError, OptionError
+from presize.errors import LoaderError
 from presize.options import check_range
 
 _SHARED_MEMORY = "/dev/shm"
@@ -83,12 +83,7 @@ def make_loader(
         workers = len(os.sched_getaffinity(0))
     check_range("workers", workers, 0, 4096)
     length = len(dataset)  # type: ignore[arg-type]
-    if order is None:
-        order = Shuffled(length, seed) if shuffle else Sequential(length, seed)
-    elif shuffle or seed:
-        raise OptionError("order: it has a shuffle and a seed of its own; give either order, or shuffle and seed")
-    if order.population != length:
-        raise OptionError(f"order: expected one of {length} samples, got {order!r}")
+    order = choose_order(length, shuffle, seed, order)
     if workers:
         if isinstance(dataset, LMDBDataset):
             _check_shared_memory(dataset.batch_bytes(batch_size), workers * prefetch)

@@ -283,6 +283,18 @@ class ClassBalanced:
         return self.population + np.asarray(positions, np.int64)
 
 
+def choose_order(length: int, shuffle: bool, seed: int, order: Order | None) -> Order:
+    """`order`, if there is one, which then must be of `length` samples; otherwise Shuffled or Sequential.
+    Raises OptionError."""
+    if order is None:
+        return Shuffled(length, seed) if shuffle else Sequential(length, seed)
+    if shuffle or seed:
+        raise OptionError("order: it has a shuffle and a seed of its own; give either order, or shuffle and seed")
+    if order.population != length:
+        raise OptionError(f"order: expected one of {length} samples, got {order!r}")
+    return order
+
+
 def class_balanced(targets: npt.ArrayLike, seed: int = 0, length: int | None = None) -> ClassBalanced:
     """An order in which each class that has samples comes equally often, by drawing with replacement.
 

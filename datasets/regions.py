@@ -6,6 +6,8 @@ the box is at least twice as large as what is asked for.
 
 from __future__ import annotations
 
+import threading
+
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -36,17 +38,17 @@ def read_region(
     flip: mirror it left to right. exact: decode at full size always. Stored grey becomes RGB where `out`
     has three channels. Raises presize.dataset.DAMAGE for a damaged value. Thread-safe.
     """
-    channels = out.shape[2]
+    height, width, channels = out.shape
     if format == "jpeg":
-        pixels = _jpeg(value, box, (out.shape[0], out.shape[1]), "RGB" if channels == 3 else "GRAY", exact)
+        pixels = _jpeg(value, shape, box, (height, width), channels, exact)
+    elif format == "raw":
+        pixels = _part(np.frombuffer(value, np.uint8).reshape(*shape, -1), box)  # without a copy of all of it
     else:
-        if format == "raw":  # without a copy of all of it
-            whole = np.frombuffer(value, np.uint8).reshape(*shape, -1)
-        else:
-            whole = decode_value(value, format, "rgb" if channels == 3 else "gray", shape)
-        pixels = _part(whole, box)
-        if channels == 3 and (pixels.ndim == 2 or pixels.shape[2] == 1):
-            pixels = np.repeat(pixels.reshape(*box[2:], 1), 3, axis=2)
+        pixels = _part(decode_value(value, format, "rgb" if channels == 3 else "gray", shape), box)
+    if channels == 3 and (pixels.ndim == 2 or pixels.shape[2] == 1):
+        pixels = np.repeat(pixels.reshape(*box[2:], 1), 3, axis=2)
+    if pixels.size != pixels.shape[0] * pixels.shape[1] * channels or not pixels.size:
+        raise ValueError(f"it has not {channels} channels")  # OpenCV would write elsewhere, and say nothing
     resample(pixels, out, flip)
 
 
@@ -72,22 +74,46 @@ def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
         cv2.flip(out, 1, dst=out)
 
 
-def _jpeg(value: memoryview, box: tuple[int, int, int, int], size: tuple[int, int], mode: str, exact: bool) -> Pixels:
+def _jpeg(
+    value: memoryview,
+    shape: tuple[int, int],
+    box: tuple[int, int, int, int],
+    size: tuple[int, int],
+    channels: int,
+    exact: bool,
+) -> Pixels:
+    """The box, or the 1/2, 1/4 or 1/8 of it that is enough for `size`: memory that the next call uses again."""
     top, left, height, width = box
-    scale = 1 if exact else next((k for k in DECODE_SCALES if _allows(box, size, k)), 1)
+    scale = 1
+    if not exact and height >= 2 * size[0] and width >= 2 * size[1]:
+        scale = next((k for k in DECODE_SCALES if _allows(box, size, k)), 1)
     cut = jpegtiles.cut(value, top, left, height, width)
     data: bytes | memoryview = value
     if cut is not None:
         data, top, left = cut
-    if scale == 1:
-        pixels: Pixels = simplejpeg.decode_jpeg(data, mode)
-    else:
-        whole_height, whole_width, _, _ = simplejpeg.decode_jpeg_header(data)
-        pixels = simplejpeg.decode_jpeg(
-            data, mode, min_height=-(-whole_height // scale), min_width=-(-whole_width // scale)
-        )
-        top, left, height, width = top // scale, left // scale, height // scale, width // scale
-    return _part(pixels, (top, left, height, width))
+    coded_height, coded_width, _, _ = simplejpeg.decode_jpeg_header(data)
+    if cut is None and (coded_height, coded_width) != shape:
+        raise ValueError(f"it is {coded_height} pixels high and {coded_width} wide, not as the index says")
+    reduced = (-(-coded_height // scale), -(-coded_width // scale)) if scale > 1 else (0, 0)
+    pixels = simplejpeg.decode_jpeg(
+        data,
+        "RGB" if channels == 3 else "GRAY",
+        min_height=reduced[0],
+        min_width=reduced[1],
+        buffer=_scratch(coded_height * coded_width * channels),
+    )
+    return _part(pixels, (top // scale, left // scale, height // scale, width // scale))
+
+
+_local = threading.local()
+
+
+def _scratch(nbytes: int) -> Pixels:
+    """Memory of at least `nbytes`, one for each thread: fresh pages cost more than what is written to them."""
+    buffer: Pixels | None = getattr(_local, "buffer", None)
+    if buffer is None or len(buffer) < nbytes:
+        buffer = _local.buffer = np.empty(nbytes, np.uint8)
+    return buffer
 
 
 def _part(pixels: Pixels, box: tuple[int, int, int, int]) -> Pixels:

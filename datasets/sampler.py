@@ -93,6 +93,11 @@ class EpochSampler(torch.utils.data.Sampler[int]):
         """The global position at which that epoch was begun: 0, unless it was resumed."""
         return self._start
 
+    @property
+    def next_start(self) -> int:
+        """The global position at which the next iteration will begin."""
+        return 0 if self._begun else self._start
+
     def __len__(self) -> int:
         """Samples on this rank in that epoch, from `start` on."""
         return self.schedule.sample_count(self._start)

@@ -1,12 +1,14 @@
-"""Processes, or threads, that fill the slots of a ring with batches, and their driver's side of it.
+"""Processes, or threads, that fill slots of shared memory with batches, and their driver's side of it.
 
 Each worker has a pipe of its own: tasks go one way, answers the other, pixels through shared memory. When
-either side dies the other one's pipe ends, so that neither ever waits for the dead.
+one side dies the other one's pipe ends; where a process that was forked meanwhile holds it open, a look every
+few seconds tells.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import multiprocessing
 import os
@@ -14,7 +16,7 @@ import signal
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import DupFd
 from pathlib import Path
@@ -25,12 +27,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.datasets.batches import BatchReader, Skipped
+from presize.datasets.batches import BatchReader
 from presize.errors import LoaderError, PresizeError
 
 Mode = Literal["processes", "threads"]
 
 _ENDS_WITHIN_S = 5
+_LOOKS_EVERY_S = 2
 
 
 class Task(NamedTuple):
@@ -44,38 +47,47 @@ class Task(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The batch in `slot` is there, less those `skipped`; or why it is not."""
+    """The batch in `slot` is there, less the positions `skipped` of its samples; or why it is not."""
 
     slot: int
-    skipped: list[Skipped]
+    skipped: list[int]
     error: PresizeError | None = None
 
 
-class Ring:
+def read(task: Task, reader: BatchReader, slots: SharedSlots, skip: bool) -> Answer:
+    """Do a task in this very thread."""
+    try:
+        skipped = reader.read(slots[task.slot], task.samples, task.seed, task.epoch, task.keys, skip=skip)
+    except PresizeError as error:
+        return Answer(task.slot, [], error)
+    return Answer(task.slot, [sample.position for sample in skipped])
+
+
+class SharedSlots:
     """Slots of one shape, uint8, in anonymous memory that child processes share.
 
     The memory has no name: nothing is left of it when its last process ends, however that happens.
     Raises LoaderError when the machine has not that much available, for else the kernel would kill somebody.
     """
 
-    def __init__(self, slots: int, shape: tuple[int, ...]) -> None:
+    def __init__(self, count: int, shape: tuple[int, ...]) -> None:
         self.shape = shape
-        self.slots = slots
-        nbytes = int(np.prod(shape))
+        self.count = count
+        nbytes = math.prod(shape)
         self._stride = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         available = _available_memory()
-        if self._stride * slots > available:
+        if self._stride * count > available:
             raise LoaderError(
-                f"{slots} batches of {nbytes / 1e6:.0f} MB need more than the {available / 1e6:.0f} MB of memory that "
+                f"{count} batches of {nbytes / 1e6:.0f} MB need more than the {available / 1e6:.0f} MB of memory that "
                 "are available; choose a smaller batch_size, fewer workers or less prefetch"
             )
         self._fd = _anonymous_file()
-        os.ftruncate(self._fd, self._stride * slots)
+        os.ftruncate(self._fd, self._stride * count)
         self._map()
         weakref.finalize(self, os.close, self._fd)
 
     def _map(self) -> None:
-        self.memory = np.frombuffer(mmap.mmap(self._fd, self._stride * self.slots), np.uint8)
+        self.memory = np.frombuffer(mmap.mmap(self._fd, self._stride * self.count), np.uint8)
 
     def __getitem__(self, slot: int) -> npt.NDArray[np.uint8]:
         """A new array over the memory of one slot."""
@@ -83,7 +95,7 @@ class Ring:
 
     def __getstate__(self) -> dict[str, Any]:
         """For a child that is being spawned; there is no other way to hand on memory without a name."""
-        return {"shape": self.shape, "slots": self.slots, "_stride": self._stride, "fd": DupFd(self._fd)}
+        return {"shape": self.shape, "count": self.count, "_stride": self._stride, "fd": DupFd(self._fd)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._fd = state.pop("fd").detach()
@@ -92,12 +104,18 @@ class Ring:
 
 
 def _available_memory() -> int:
-    """Bytes that can be taken without swapping, as the kernel estimates it; all there are where it does not."""
-    with contextlib.suppress(OSError):
+    """Bytes that can be taken without swapping, as the kernel estimates it; all there are where it does not.
+    A container may be allowed less."""
+    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+                available = int(line.split()[1]) * 1024
+    with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
+        group = Path("/sys/fs/cgroup")
+        used = int((group / "memory.current").read_text())
+        available = min(available, int((group / "memory.max").read_text()) - used)
+    return available
 
 
 def _anonymous_file() -> int:
@@ -107,8 +125,8 @@ def _anonymous_file() -> int:
         return os.dup(file.fileno())
 
 
-class Crew:
-    """`workers` processes or threads that read batches into a ring of slots.
+class WorkerPool:
+    """`workers` processes or threads that read batches into slots of shared memory.
 
     context: the start method of processes ("fork", "spawn", "forkserver"); None is Python's default.
     ahead: how many tasks a worker may have at a time.
@@ -119,7 +137,7 @@ class Crew:
         reader: BatchReader,
         workers: int,
         mode: Mode,
-        ring: Ring,
+        slots: SharedSlots,
         *,
         ahead: int,
         skip: bool,
@@ -127,27 +145,29 @@ class Crew:
     ) -> None:
         self._busy: dict[Connection, int] = {}
         self._ahead = ahead
-        self._hosts: dict[Connection, multiprocessing.process.BaseProcess | threading.Thread] = {}
-        self.close = weakref.finalize(self, _end, os.getpid(), self._hosts)
+        self._workers: dict[Connection, Any] = {}
+        self.close = weakref.finalize(self, _end, os.getpid(), self._workers)
         processes: Any = multiprocessing.get_context(context)
-        for number in range(workers):
-            ours, theirs = processes.Pipe()
-            inherited: Sequence[Connection] = ()
-            if mode == "threads":
-                host: Any = threading.Thread(
-                    target=_serve, args=(theirs, reader, ring, skip), name=f"presize-loader-{number}", daemon=True
-                )
-            else:
-                if processes.get_start_method() == "fork":  # or a sibling would keep this pipe from ending
-                    inherited = [ours, *self._hosts]
-                host = processes.Process(
-                    target=_serve_process, args=(theirs, reader, ring, skip, inherited), daemon=True
-                )
-            self._hosts[ours] = host
-            self._busy[ours] = 0
-            host.start()
-            if mode == "processes":
-                theirs.close()
+        try:
+            for number in range(workers):
+                ours, theirs = processes.Pipe()
+                self._busy[ours] = 0
+                worker: Any
+                if mode == "threads":
+                    name = f"presize-loader-{number}"
+                    worker = threading.Thread(target=_serve, args=(theirs, reader, slots, skip), name=name, daemon=True)
+                    worker.start()
+                else:
+                    # Forked, a sibling would keep their pipes from ending.
+                    inherited = [ours, *self._workers] if processes.get_start_method() == "fork" else []
+                    arguments = (theirs, reader, slots, skip, inherited)
+                    worker = processes.Process(target=_serve_process, args=arguments, daemon=True)
+                    worker.start()
+                    theirs.close()
+                self._workers[ours] = worker
+        except BaseException:
+            self.close()
+            raise
 
     def has_room(self) -> bool:
         """True when a worker may be given another task."""
@@ -164,8 +184,11 @@ class Crew:
 
     def answers(self) -> Iterator[Answer]:
         """Wait until there is an answer, and give all that are there. Raises LoaderError when a worker died."""
-        for ready in wait(list(self._busy)):
-            connection: Any = ready
+        while not (ready := wait(list(self._busy), _LOOKS_EVERY_S)):
+            for dead in [ours for ours, worker in self._workers.items() if not worker.is_alive()]:
+                raise self._died(dead)
+        for end in ready:
+            connection: Any = end
             try:
                 answer = connection.recv()
             except (EOFError, OSError):
@@ -174,53 +197,56 @@ class Crew:
             yield answer
 
     def _died(self, connection: Connection) -> LoaderError:
-        host = self._hosts[connection]
+        worker = self._workers[connection]
         how = "it ended"
-        if not isinstance(host, threading.Thread):
-            host.join(_ENDS_WITHIN_S)
-            code = host.exitcode or 0
-            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return LoaderError(
-            f"a loader worker died ({how}); most often for want of memory: try fewer workers or a smaller batch_size"
-        )
+        if not isinstance(worker, threading.Thread):
+            worker.join(_ENDS_WITHIN_S)
+            code = worker.exitcode
+            how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+            if code == -signal.SIGKILL:
+                how = "killed by SIGKILL, most often for want of memory: try fewer workers or a smaller batch_size"
+        return LoaderError(f"a loader worker died ({how})")
 
 
-def _end(owner: int, hosts: dict[Connection, Any]) -> None:
+def _end(owner: int, workers: dict[Connection, Any]) -> None:
     """End all workers. In a forked child that inherited them this does nothing."""
     if os.getpid() != owner:
         return
-    for connection in hosts:
+    for connection, worker in workers.items():
         connection.close()
-    for host in hosts.values():
-        if not isinstance(host, threading.Thread):
-            host.terminate()
-    for host in hosts.values():
-        host.join(_ENDS_WITHIN_S)
-        if not isinstance(host, threading.Thread) and host.is_alive():
-            host.kill()
-            host.join()
-    hosts.clear()
+        if not isinstance(worker, threading.Thread):
+            worker.terminate()
+    for worker in workers.values():
+        if worker is not threading.current_thread():  # where the garbage collector may run us
+            worker.join(_ENDS_WITHIN_S)
+        if not isinstance(worker, threading.Thread) and worker.is_alive():
+            worker.kill()
+            worker.join()
+    workers.clear()
 
 
 def _serve_process(
-    connection: Connection, reader: BatchReader, ring: Ring, skip: bool, inherited: Sequence[Connection]
+    connection: Connection, reader: BatchReader, slots: SharedSlots, skip: bool, inherited: Sequence[Connection]
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C on the terminal is for the driver, which ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()
-    _serve(connection, reader, ring, skip)
+    torch.set_num_threads(1)  # of the process, so not where workers are threads of the caller's
+    driver = os.getppid()
+    _serve(connection, reader, slots, skip, lambda: os.getppid() == driver)
 
 
-def _serve(connection: Connection, reader: BatchReader, ring: Ring, skip: bool) -> None:
+def _serve(
+    connection: Connection,
+    reader: BatchReader,
+    slots: SharedSlots,
+    skip: bool,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> None:
     """Read what is asked for until the pipe ends."""
-    cv2.setNumThreads(0)
-    torch.set_num_threads(1)  # of this thread
-    with connection, contextlib.suppress(EOFError, OSError):  # the driver has gone
-        while True:
-            task = connection.recv()
-            try:
-                answer = Answer(task.slot, reader.read(ring[task.slot], *task[1:], skip=skip))
-            except PresizeError as error:
-                answer = Answer(task.slot, [], error)
-            connection.send(answer)
+    cv2.setNumThreads(0)  # of the process; OpenCV in one thread a worker is faster than all in all
+    with connection, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the driver has gone
+        while is_wanted():
+            if connection.poll(_LOOKS_EVERY_S):
+                connection.send(read(connection.recv(), reader, slots, skip))

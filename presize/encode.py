@@ -68,7 +68,9 @@ def _tiled_jpeg(pixels: npt.NDArray[np.uint8], options: ImageOptions) -> bytes:
     if not gray:
         factor: int = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{options.subsampling}")
         parameters += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor]
-    _, data = cv2.imencode(".jpg", pixels if gray else cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), parameters)
+    encoded, data = cv2.imencode(".jpg", pixels if gray else cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), parameters)
+    if not encoded:
+        raise ImageError("OpenCV could not encode it as JPEG")
     return jpegtiles.with_index(data.tobytes())
 
 

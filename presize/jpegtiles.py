@@ -105,8 +105,8 @@ def cut(data: bytes | memoryview, top: int, left: int, height: int, width: int) 
     """The part of `data` that a decoder needs for the box of `height` x `width` pixels at (top, left).
 
     Decoded at full size, rows top..top+height and columns left..left+width of the result are, bit for
-    bit, the box of all of `data` decoded. The same holds of a decode at 1/2 or 1/4 of a box whose four
-    edges are multiples of 2 or 4 (or the image's own), all divided by as much.
+    bit, the box of all of `data` decoded. The same holds of a decode at 1/2, 1/4 or 1/8 of a box whose four
+    edges are multiples of 2, 4 or 8 (or the image's own), all divided by as much.
 
     None, and `data` has to be decoded whole, if it has no index that is sound, or the box is empty or
     does not lie in the image. `data` itself where the box needs all of it. Never raises for what the

@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from builds import SERIAL, SMALL
 from presize.build import build_dataset
 from presize.sample import SampleOptions, make_samples
+
+# A loaded machine is no failure.
+settings.register_profile("presize", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("presize")
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from textwrap import dedent
 
 
@@ -19,3 +20,11 @@ def run_python(script: str, *args: object, timeout_s: float = 60) -> str:
     )
     assert ran.returncode == 0, f"exit code {ran.returncode}: {ran.stderr}"
     return ran.stdout
+
+
+def is_running(pid: int) -> bool:
+    """True unless the process has ended, whether or not its parent has noticed."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False

@@ -18,6 +18,7 @@ import pytest
 from builds import files
 from presize.sample import SampleOptions, make_samples
 from presize.verify import verify_dataset
+from processes import is_running
 
 COMMAND = [sys.executable, "-m", "presize", "build"]
 ARGS = ["--size", "64", "--jobs", "2", "--shard-samples", "25"]
@@ -81,13 +82,6 @@ def children(pid: int) -> Iterator[int]:
             continue
         if int(after.split()[1]) == pid:
             yield int(stat.parent.name)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
 
 
 def without_joblib(errors: str) -> str:

@@ -6,6 +6,7 @@ import io
 import shutil
 import struct
 import subprocess
+import tracemalloc
 from functools import lru_cache
 
 import cv2
@@ -111,7 +112,7 @@ def test_a_cut_has_the_pixels_of_the_whole(
     height=sizes.filter(lambda side: side > 8),
     width=sizes.filter(lambda side: side > 8),
     sampling=st.sampled_from([*SAMPLINGS]),
-    scale=st.sampled_from([2, 4]),
+    scale=st.sampled_from([2, 4, 8]),
 )
 def test_a_cut_at_reduced_size_has_the_pixels_of_the_whole(
     data: st.DataObject, height: int, width: int, sampling: str, scale: int
@@ -405,8 +406,15 @@ def test_a_huge_image_on_paper_takes_no_memory() -> None:
     data = bytearray(HOSTILE)
     frame = data.find(b"\xff\xc0")
     data[frame + 5 : frame + 9] = b"\xff" * 4
-    data[data.find(b"\xff\xdd") + 4 :][:2] = b"\0\2"
-    assert cut(bytes(data), 0, 0, 8, 8) is None
+    interval = data.find(b"\xff\xdd") + 4
+    data[interval : interval + 2] = b"\0\2"  # which would make 16 million tiles
+    value = bytes(data)
+    tracemalloc.start()
+    try:
+        assert cut(value, 0, 0, 8, 8) is None
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @settings(deadline=None, max_examples=100)

@@ -22,7 +22,7 @@ from presize.dataset import Dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Shuffled, Weighted
 from presize.errors import DatasetError, LoaderError, OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
-from processes import run_python
+from processes import is_running, run_python
 from tampering import overwrite_value
 
 CROP = RandomResizedCrop(24)
@@ -48,15 +48,26 @@ def plain(data: LMDBDataset) -> list[list[tuple[bytes, list[int]]]]:
     return [digest(loader), digest(loader)]
 
 
+def loader_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("presize-loader")]
+
+
+def slots_in_use() -> list[str]:
+    """The anonymous memory of Loaders that this process has open."""
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return [link for link in links if os.path.exists(link) and "presize-loader" in os.readlink(link)]
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
+    others, before = set(multiprocessing.active_children()), len(slots_in_use())
     yield
     gc.collect()
-    deadline = time.monotonic() + 10
-    while children() or [thread for thread in threading.enumerate() if thread.name.startswith("presize-loader")]:
+    deadline = time.monotonic() + 30
+    while set(multiprocessing.active_children()) - others or loader_threads():
         assert time.monotonic() < deadline, "workers are left"
         time.sleep(0.01)
-    assert not [name for name in os.listdir("/dev/shm") if "presize" in name]
+    assert len(slots_in_use()) <= before
 
 
 def test_a_batch_is_channels_last_uint8_with_the_targets_of_its_samples(data: LMDBDataset) -> None:
@@ -154,9 +165,9 @@ def test_after_a_break_the_next_epoch_begins(data: LMDBDataset, plain: list[Any]
 def test_workers_stay_from_epoch_to_epoch(data: LMDBDataset) -> None:
     with Loader(data, 8, crop=CROP, workers=2) as loader:
         list(loader)
-        before = children()
+        before = set(children())
         list(loader)
-        assert len(before) == 2 and children() == before
+        assert len(before) == 2 and set(children()) == before
 
 
 def test_the_state_of_another_order_is_refused(data: LMDBDataset) -> None:
@@ -257,16 +268,14 @@ def test_a_dataset_that_is_deleted_while_open_is_one_error(dataset: Path, tmp_pa
         list(loader)
 
 
-def test_a_killed_worker_is_an_error_within_seconds(data: LMDBDataset) -> None:
+def test_a_killed_worker_is_an_error_and_no_hang(data: LMDBDataset) -> None:
     loader = Loader(data, 1, crop=CROP, workers=2, prefetch=1)
     batches = iter(loader)
     next(batches)
     os.kill(children()[0], signal.SIGKILL)
-    start = time.monotonic()
-    with pytest.raises(LoaderError, match=r"a loader worker died \(killed by SIGKILL\)"):
+    with pytest.raises(LoaderError, match=r"a loader worker died \(killed by SIGKILL, most often for want of memory"):
         for _ in batches:
             time.sleep(0.01)
-    assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize("how", ["end", "break", "error", "Ctrl-C", "exit in the middle"])
@@ -310,8 +319,8 @@ def test_workers_end_when_their_driver_is_killed(dataset: Path) -> None:
         os.wait()
     """
     pids = [int(pid) for pid in run_python(script, dataset).split()]
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+    deadline = time.monotonic() + 60
+    while any(is_running(pid) for pid in pids):
         assert time.monotonic() < deadline, "workers outlive their driver"
         time.sleep(0.02)
 
@@ -360,3 +369,98 @@ def test_a_transform_is_refused_since_it_would_not_be_called(dataset: Path) -> N
 def test_a_batch_that_memory_cannot_hold_is_one_error(data: LMDBDataset) -> None:
     with pytest.raises(LoaderError, match=r"4 batches of .* MB need more than the .* MB of memory"):
         next(iter(Loader(data, 2**27, crop=RandomResizedCrop(16383), workers=1)))
+
+
+def test_an_iterator_that_is_never_used_begins_nothing(data: LMDBDataset, plain: list[Any]) -> None:
+    loader = Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, workers=0)
+    iter(loader)
+    assert digest(loader) == plain[0]
+
+
+def test_the_length_is_that_of_the_epoch_that_is_due(data: LMDBDataset) -> None:
+    loader = Loader(data, 8, crop=CROP, workers=0)
+    loader.load_state_dict({**loader.state_dict(), "consumed": 40})
+    assert len(loader) == 2
+    assert len(list(loader)) == 2
+    assert len(loader) == 7
+
+
+def test_state_cannot_be_changed_within_an_epoch(data: LMDBDataset) -> None:
+    loader = Loader(data, 8, crop=CROP, workers=0)
+    state = loader.state_dict()
+    for _ in loader:
+        with pytest.raises(LoaderError, match="in the middle of an epoch"):
+            loader.set_epoch(3)
+        with pytest.raises(LoaderError, match="in the middle of an epoch"):
+            loader.load_state_dict(state)
+        break
+
+
+def test_a_batch_of_which_all_is_skipped_is_empty_and_has_targets(damaged: LMDBDataset) -> None:
+    batches = list(Loader(damaged, 1, crop=CROP, workers=0, on_error="skip"))
+    images, targets = batches[20]
+    assert images.shape == (0, 3, 24, 24) and targets.shape == (0,) and targets.dtype == torch.int64
+
+
+def test_an_error_comes_when_its_batch_is_due(damaged: LMDBDataset) -> None:
+    taken = 0
+    with pytest.raises(DatasetError, match="sample 20"):
+        for images, _ in Loader(damaged, 4, crop=CROP, workers=3, prefetch=4):
+            taken += len(images)
+    assert taken == 20
+
+
+def test_worker_threads_leave_the_callers_torch_its_threads(dataset: Path) -> None:
+    script = """
+        import sys, torch
+        from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
+        torch.set_num_threads(2)
+        with Loader(LMDBDataset(sys.argv[1]), 8, crop=RandomResizedCrop(24), workers=2, mode="threads") as loader:
+            next(iter(loader))
+            print(torch.get_num_threads())
+    """
+    assert run_python(script, dataset) == "2\n"
+
+
+def test_a_forked_child_reads_with_workers_of_its_own(dataset: Path) -> None:
+    script = """
+        import os, sys
+        from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
+        loader = Loader(LMDBDataset(sys.argv[1]), 8, crop=RandomResizedCrop(24), workers=2, shuffle=True)
+        def epoch():
+            return [hash(images.numpy().tobytes()) for images, _ in loader]
+        epoch()
+        if child := os.fork():
+            here = epoch()
+            assert os.waitpid(child, 0)[1] == 0
+            print(len(here))
+        else:
+            there = epoch()
+            loader.close()
+            os._exit(0 if len(there) == 7 else 1)
+    """
+    assert run_python(script, dataset) == "7\n"
+
+
+def test_workers_that_cannot_be_started_leave_none_behind(data: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = multiprocessing.process.BaseProcess.start
+    started: list[Any] = []
+
+    def fail_at_the_third(process: Any) -> None:
+        if len(started) == 2:
+            raise OSError(12, "Cannot allocate memory")
+        started.append(process)
+        start(process)
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", fail_at_the_third)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        list(Loader(data, 8, crop=CROP, workers=4, context="fork"))
+    assert len(started) == 2 and not any(process.is_alive() for process in started)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "nowhere"])
+def test_a_device_that_is_not_there_is_one_line(device: str, data: LMDBDataset) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("of a machine without CUDA")
+    with pytest.raises(OptionError, match="device: "):
+        Loader(data, 8, crop=CROP, device=device)

@@ -101,7 +101,7 @@ def test_grey_is_read_as_one_channel_or_as_three() -> None:
 
 @pytest.mark.parametrize("format", ["jpeg", "png", "raw"])
 def test_an_index_that_promises_more_pixels_than_there_are_is_damage(format: Format) -> None:
-    with pytest.raises(ValueError, match=r"less than the index says|cannot reshape"):
+    with pytest.raises(ValueError, match=r"the index says|cannot reshape"):
         out = np.empty((8, 8, 3), np.uint8)
         read_region(out, stored(format), format, (HEIGHT + 9, WIDTH), (0, 0, HEIGHT + 9, 8), flip=False, exact=True)
 
@@ -112,3 +112,20 @@ def test_resample_writes_where_it_was_told_to() -> None:
         resample(pixels, batch[1], flip=True)
         assert (batch[0] == 7).all() and (batch[2] == 7).all()
         assert np.abs(antialiased(pixels, (40, 50))[:, ::-1] - batch[1]).max() <= 1.01
+
+
+def test_channels_that_are_not_those_asked_for_are_damage() -> None:
+    image = smooth_image(HEIGHT, WIDTH)
+    out = np.full((200, 300, 3), 7, np.uint8)
+    for value, shape in [(image.tobytes(), (HEIGHT // 2, WIDTH)), (b"", (HEIGHT, WIDTH))]:
+        with pytest.raises(ValueError, match=r"channels|reshape"):
+            read_region(out, memoryview(value), "raw", shape, (0, 0, 60, 90), flip=False, exact=True)
+    with pytest.raises(ValueError, match="it has not 1 channels"):
+        gray = out[:, :, :1].copy()
+        read_region(gray, memoryview(image.tobytes()), "raw", (HEIGHT, WIDTH), (0, 0, 60, 90), flip=False, exact=True)
+
+
+def test_a_jpeg_of_another_size_than_the_index_says_is_damage() -> None:
+    value = stored(tiles=False)
+    with pytest.raises(ValueError, match=f"it is {HEIGHT} pixels high and {WIDTH} wide, not as the index says"):
+        read_region(np.empty((8, 8, 3), np.uint8), value, "jpeg", (99, 99), (0, 0, 8, 8), flip=False, exact=True)
