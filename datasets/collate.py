@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.utils.data
+
+from presize.datasets.shared_batches import shared_batch
 
 
 class BatchOfViews(list[Any]):
@@ -30,11 +34,10 @@ def collate(samples: Sequence[Any]) -> Any:
     return [samples.images, torch.utils.data.default_collate(targets)]
 
 
-def new_batch(shape: tuple[int, ...], shared: bool) -> torch.Tensor:
-    """An uninitialised uint8 tensor; if `shared`, and in a DataLoader's worker, in shared memory, where a batch
-    has to go."""
-    if not shared or torch.utils.data.get_worker_info() is None:
-        return torch.empty(shape, dtype=torch.uint8)
-    # As torch's default collate does it: share_memory_() would copy what is not there yet.
-    storage = torch.UntypedStorage._new_shared(torch.Size(shape).numel(), device="cpu")  # type: ignore[no-untyped-call]
-    return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+def new_batch(shape: tuple[int, int, int, int], *, travels: bool) -> tuple[npt.NDArray[np.uint8], torch.Tensor]:
+    """Uninitialised pixels of `shape` (B, height, width, channels), and the same memory as a tensor (B, channels,
+    height, width); if it `travels`, and this is a DataLoader's worker, in memory that its consumer maps."""
+    if travels and torch.utils.data.get_worker_info() is not None:
+        return shared_batch(shape)
+    pixels = np.empty(shape, np.uint8)
+    return pixels, torch.from_numpy(pixels).permute(0, 3, 1, 2)

@@ -119,16 +119,14 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
 
     def _read_crops(self, reader: BatchReader, samples: list[int], indices: Sequence[SupportsIndex]) -> list[Any]:
-        stays_whole = self.decode == "tensor" and self.transform is None
-        batch = new_batch((len(samples), *reader.shape), shared=stays_whole and len(samples) > 1)
-        pixels = batch.numpy()
+        stays_whole = self._reads_batches()
+        pixels, batch = new_batch((len(samples), *reader.shape), travels=stays_whole and len(samples) > 1)
         reader.read(pixels, np.array(samples, np.int64), *_visits(indices))
         if self.decode != "tensor":
             squeezed = pixels[:, :, :, 0] if reader.shape[2] == 1 else pixels
             return [self._sample(i, to_output(image, self.decode)) for i, image in zip(samples, squeezed, strict=True)]
-        images = batch.permute(0, 3, 1, 2)
-        views = [self._sample(i, image) for i, image in zip(samples, images.unbind(), strict=True)]
-        return BatchOfViews(views, images) if stays_whole else views
+        views = [self._sample(i, image) for i, image in zip(samples, batch.unbind(), strict=True)]
+        return BatchOfViews(views, batch) if stays_whole else views
 
     def _position(self, index: SupportsIndex) -> int:
         i = operator.index(index)
@@ -201,13 +199,20 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         """(path in the source, target) of every sample: a new list each time, for code that asks for one."""
         return [(self.data.path(i), None if self.target is None else self._target(i)) for i in range(len(self))]
 
-    def batch_bytes(self, batch_size: int) -> int:
-        """About the bytes of a batch of pixels: exact with a crop, else by the mean size of a stored image."""
+    def dev_shm_bytes(self, batch_size: int) -> int:
+        """About how much of /dev/shm a batch takes on its way out of a DataLoader's worker: 8 bytes a sample for
+        the target, and the pixels, without a crop by the mean size of a stored image. Batches that are read
+        as one (crop, decode "tensor", no transform) have their pixels elsewhere."""
+        if self._reads_batches():
+            return batch_size * 8
         if self._reader is not None:
             height, width, channels = self._reader.shape
-            return batch_size * height * width * channels
+            return batch_size * (height * width * channels + 8)
         heights, widths = self.data.numbers("height"), self.data.numbers("width")
-        return int(batch_size * 3 * np.multiply(heights, widths, dtype=np.int64).mean()) if len(self) else 0
+        return int(batch_size * (3 * np.multiply(heights, widths, dtype=np.int64).mean() + 8)) if len(self) else 0
+
+    def _reads_batches(self) -> bool:
+        return self._reader is not None and self.decode == "tensor" and self.transform is None
 
     def __repr__(self) -> str:
         return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r})"

@@ -86,7 +86,7 @@ def make_loader(
     order = choose_order(length, shuffle, seed, order)
     if workers:
         if isinstance(dataset, LMDBDataset):
-            _check_shared_memory(dataset.batch_bytes(batch_size), workers * prefetch)
+            _check_shared_memory(dataset.dev_shm_bytes(batch_size), workers * prefetch)
         options = {"persistent_workers": True, "prefetch_factor": prefetch, **options}
     options = {"pin_memory": torch.cuda.is_available(), "collate_fn": collate, **options}
     return CountingLoader(
@@ -109,7 +109,7 @@ def _check_shared_memory(batch_bytes: int, batches: int) -> None:
     free = shutil.disk_usage(_SHARED_MEMORY).free
     if batch_bytes * batches > free:
         raise LoaderError(
-            f"{_SHARED_MEMORY} has {free / 1e6:.0f} MB free, and {batches} batches of {batch_bytes / 1e6:.0f} MB have "
+            f"{_SHARED_MEMORY} has {free / 1e6:.0f} MB free, and {batches} batches of {batch_bytes / 1e6:.3g} MB have "
             "to go there: choose fewer workers, less prefetch or a smaller batch_size, give a container more "
-            "(docker run --shm-size), or use Loader, which needs none"
+            '(docker run --shm-size), or read batches as one, with crop= and decode="tensor", which need next to none'
         )

@@ -1,4 +1,4 @@
-"""One stored value and a box of it -> pixels, cut before decoding, in a given place of a batch. Pure.
+"""A box of a stored value -> pixels in a given place of a batch: cut_region, then read_region. Pure.
 
 Only what the box needs is decoded: its tiles (presize.jpegtiles), at 1/2, 1/4 or 1/8 of the size where
 the box is at least twice as large as what is asked for.
@@ -7,6 +7,7 @@ the box is at least twice as large as what is asked for.
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -17,36 +18,62 @@ import torch
 from presize import jpegtiles
 from presize.dataset import decode_value
 from presize.datasets.crops import DECODE_SCALES
-from presize.options import Format
+from presize.options import Color, Format
 
 Pixels = npt.NDArray[np.uint8]
 
 
-def read_region(
-    out: Pixels,
-    value: memoryview,
-    format: Format,
-    shape: tuple[int, int],
-    box: tuple[int, int, int, int],
-    *,
-    flip: bool,
-    exact: bool,
-) -> None:
-    """Fill `out`, uint8 (height, width, 3) RGB or (height, width, 1) grey, C-contiguous, with `box`, which
-    is (top, left, height, width) in pixels and lies inside the image of `shape` (height, width).
+Box = tuple[int, int, int, int]
+"""(top, left, height, width) in pixels."""
+
+
+class Region(NamedTuple):
+    """What has to be decoded for a box of an image.
+
+    data: a JPEG of its own, or else the value as it was given. top, left: where the box begins in it.
+    whole: True when it is all of the image.
+    """
+
+    format: Format
+    data: bytes | memoryview
+    top: int
+    left: int
+    whole: bool
+    box: Box
+
+
+def cut_region(value: memoryview, format: Format, box: Box) -> Region:
+    """What `box`, which lies inside the image, needs of `value`. Never raises for what the bytes are.
+
+    Of a JPEG it is a copy, so that many can be cut before the first is decoded.
+    """
+    top, left, _, _ = box
+    if format != "jpeg":
+        return Region(format, value, top, left, True, box)
+    cut = jpegtiles.cut(value, *box)
+    if cut is None or cut.data is value:
+        return Region(format, bytes(value), top, left, True, box)
+    return Region(format, *cut, False, box)
+
+
+def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bool, exact: bool) -> None:
+    """Fill `out`, uint8 (height, width, 3) RGB or (height, width, 1) grey, C-contiguous, with the box of
+    `region`, which comes from an image of `shape` (height, width).
 
     flip: mirror it left to right. exact: decode at full size always. Stored grey becomes RGB where `out`
     has three channels. Raises presize.dataset.DAMAGE for a damaged value. Thread-safe.
     """
     height, width, channels = out.shape
-    if format == "jpeg":
-        pixels = _jpeg(value, shape, box, (height, width), channels, exact)
-    elif format == "raw":
-        pixels = _part(np.frombuffer(value, np.uint8).reshape(*shape, -1), box)  # without a copy of all of it
+    if region.format == "jpeg":
+        pixels = _jpeg(region, shape, (height, width), channels, exact)
+    elif region.format == "raw":
+        # A view: without a copy of all of it.
+        pixels = _part(np.frombuffer(region.data, np.uint8).reshape(*shape, -1), region.box)
     else:
-        pixels = _part(decode_value(value, format, "rgb" if channels == 3 else "gray", shape), box)
+        color: Color = "rgb" if channels == 3 else "gray"
+        pixels = _part(decode_value(memoryview(region.data), region.format, color, shape), region.box)
     if channels == 3 and (pixels.ndim == 2 or pixels.shape[2] == 1):
-        pixels = np.repeat(pixels.reshape(*box[2:], 1), 3, axis=2)
+        pixels = np.repeat(pixels.reshape(*region.box[2:], 1), 3, axis=2)
     if pixels.size != pixels.shape[0] * pixels.shape[1] * channels or not pixels.size:
         raise ValueError(f"it has not {channels} channels")  # OpenCV would write elsewhere, and say nothing
     resample(pixels, out, flip)
@@ -64,9 +91,10 @@ def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
     elif pixels.shape[0] <= height and pixels.shape[1] <= width:
         cv2.resize(pixels, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
     else:
-        if not pixels.flags.writeable:  # a view of a shard; torch warns of such, though it only reads
-            pixels = pixels.copy()
-        source = torch.from_numpy(pixels.reshape(*pixels.shape[:2], channels)).permute(2, 0, 1).unsqueeze(0)
+        # A copy costs little; torch would copy a part of an image itself, and slowly. (And it warns of what
+        # cannot be written, as a view of a shard, though it only reads.)
+        pixels = pixels.reshape(*pixels.shape[:2], channels).copy()
+        source = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
         result = torch.from_numpy(out).permute(2, 0, 1).unsqueeze(0)
         # What torch.nn.functional.interpolate calls; only here can the result go where it belongs.
         torch.ops.aten._upsample_bilinear2d_aa.out(source, [height, width], False, None, None, out=result)
@@ -74,25 +102,15 @@ def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
         cv2.flip(out, 1, dst=out)
 
 
-def _jpeg(
-    value: memoryview,
-    shape: tuple[int, int],
-    box: tuple[int, int, int, int],
-    size: tuple[int, int],
-    channels: int,
-    exact: bool,
-) -> Pixels:
+def _jpeg(region: Region, shape: tuple[int, int], size: tuple[int, int], channels: int, exact: bool) -> Pixels:
     """The box, or the 1/2, 1/4 or 1/8 of it that is enough for `size`: memory that the next call uses again."""
-    top, left, height, width = box
+    _, data, top, left, whole, box = region
+    height, width = box[2:]
     scale = 1
     if not exact and height >= 2 * size[0] and width >= 2 * size[1]:
         scale = next((k for k in DECODE_SCALES if _allows(box, size, k)), 1)
-    cut = jpegtiles.cut(value, top, left, height, width)
-    data: bytes | memoryview = value
-    if cut is not None:
-        data, top, left = cut
     coded_height, coded_width, _, _ = simplejpeg.decode_jpeg_header(data)
-    if cut is None and (coded_height, coded_width) != shape:
+    if whole and (coded_height, coded_width) != shape:
         raise ValueError(f"it is {coded_height} pixels high and {coded_width} wide, not as the index says")
     reduced = (-(-coded_height // scale), -(-coded_width // scale)) if scale > 1 else (0, 0)
     pixels = simplejpeg.decode_jpeg(
@@ -116,13 +134,13 @@ def _scratch(nbytes: int) -> Pixels:
     return buffer
 
 
-def _part(pixels: Pixels, box: tuple[int, int, int, int]) -> Pixels:
+def _part(pixels: Pixels, box: Box) -> Pixels:
     top, left, height, width = box
     if pixels.shape[0] < top + height or pixels.shape[1] < left + width:
         raise ValueError(f"it is {pixels.shape[0]} pixels high and {pixels.shape[1]} wide, less than the index says")
     return pixels[top : top + height, left : left + width]
 
 
-def _allows(box: tuple[int, int, int, int], size: tuple[int, int], scale: int) -> bool:
+def _allows(box: Box, size: tuple[int, int], scale: int) -> bool:
     """True when a decode at 1/scale has enough pixels for `size`, and the box lies on whole ones of it."""
     return box[2] >= scale * size[0] and box[3] >= scale * size[1] and not any(edge % scale for edge in box)

@@ -81,7 +81,7 @@ class SharedSlots:
                 f"{count} batches of {nbytes / 1e6:.0f} MB need more than the {available / 1e6:.0f} MB of memory that "
                 "are available; choose a smaller batch_size, fewer workers or less prefetch"
             )
-        self._fd = _anonymous_file()
+        self._fd = anonymous_file()
         os.ftruncate(self._fd, self._stride * count)
         self._map()
         weakref.finalize(self, os.close, self._fd)
@@ -118,7 +118,8 @@ def _available_memory() -> int:
     return available
 
 
-def _anonymous_file() -> int:
+def anonymous_file() -> int:
+    """A descriptor of a new file in memory, which has no name and ends with its last user."""
     if hasattr(os, "memfd_create"):  # Linux
         return os.memfd_create("presize-loader")
     with tempfile.TemporaryFile() as file:

@@ -33,6 +33,7 @@ from presize.datasets import (
     collate,
     make_loader,
 )
+from presize.datasets.outputs import Decode
 from presize.errors import DatasetError, LoaderError, OptionError
 from tampering import overwrite_value
 
@@ -293,18 +294,20 @@ def test_options_that_cannot_be_are_one_line(options: dict[str, Any], said: str,
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(("decode", "bytes_per_sample"), [("numpy", 24 * 24 * 3 + 8), ("tensor", 8)])
 def test_batches_that_shared_memory_cannot_hold_are_one_error(
-    data: LMDBDataset, monkeypatch: pytest.MonkeyPatch
+    decode: Decode, bytes_per_sample: int, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    data = LMDBDataset(dataset, crop=CROP, decode=decode)
     asked = []
-    need = 2 * 2 * 8 * 24 * 24 * 3  # workers, prefetch, batch
+    need = 2 * 2 * 8 * bytes_per_sample  # workers, prefetch, batch
 
     def with_free(nbytes: int) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: asked.append(path) or SimpleNamespace(free=nbytes))
 
     for free in (0, need - 1):
         with_free(free)
-        with pytest.raises(LoaderError, match=r"/dev/shm has 0 MB free, and 4 batches of 0 MB .*--shm-size") as error:
+        with pytest.raises(LoaderError, match=r"/dev/shm has 0 MB free, and 4 batches of .* MB .*--shm-size") as error:
             make_loader(data, 8, workers=2)
         assert "\n" not in str(error.value)
     assert len(digest(make_loader(data, 8, workers=0))) == 7, "without workers none is needed"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pictures import smooth_image
-from presize.datasets.regions import read_region, resample
+from presize.datasets.regions import cut_region, read_region, resample
 from presize.encode import encode
 from presize.options import Format, ImageOptions, Subsampling
 
@@ -24,7 +24,7 @@ def stored(format: Format = "jpeg", subsampling: Subsampling = "420", tiles: boo
 
 def whole(value: memoryview, format: Format = "jpeg") -> np.ndarray:
     out = np.empty((HEIGHT, WIDTH, 3), np.uint8)
-    read_region(out, value, format, (HEIGHT, WIDTH), (0, 0, HEIGHT, WIDTH), flip=False, exact=True)
+    read_region(out, cut_region(value, format, (0, 0, HEIGHT, WIDTH)), (HEIGHT, WIDTH), flip=False, exact=True)
     return out
 
 
@@ -32,7 +32,8 @@ def region(
     value: memoryview, box: tuple[int, int, int, int], size: tuple[int, int], format: Format = "jpeg", **how: bool
 ) -> np.ndarray:
     out = np.full((*size, 3), 99, np.uint8)
-    read_region(out, value, format, (HEIGHT, WIDTH), box, flip=how.get("flip", False), exact=how.get("exact", True))
+    flip, exact = how.get("flip", False), how.get("exact", True)
+    read_region(out, cut_region(value, format, box), (HEIGHT, WIDTH), flip=flip, exact=exact)
     return out
 
 
@@ -75,8 +76,8 @@ def test_a_large_box_may_be_decoded_at_reduced_size_and_looks_the_same(scale: in
     value = memoryview(encode(smooth_image(512, 640, seed=1), ImageOptions(subsampling=subsampling)))
     out, exact = np.empty((48, 56, 3), np.uint8), np.empty((48, 56, 3), np.uint8)
     box = (8, 16, 48 * scale, 56 * scale)
-    read_region(out, value, "jpeg", (512, 640), box, flip=False, exact=False)
-    read_region(exact, value, "jpeg", (512, 640), box, flip=False, exact=True)
+    read_region(out, cut_region(value, "jpeg", box), (512, 640), flip=False, exact=False)
+    read_region(exact, cut_region(value, "jpeg", box), (512, 640), flip=False, exact=True)
     difference = out.astype(int) - exact
     assert not np.array_equal(out, exact), "it was decoded in full"
     assert np.abs(difference).mean() < 1.5 and abs(difference.mean()) < 0.5
@@ -94,7 +95,7 @@ def test_grey_is_read_as_one_channel_or_as_three() -> None:
         value = memoryview(encode(gray, ImageOptions(color="gray", format=format)))
         three, one = np.empty((20, 30, 3), np.uint8), np.empty((20, 30, 1), np.uint8)
         for out in (three, one):
-            read_region(out, value, format, (HEIGHT, WIDTH), (5, 5, 40, 60), flip=True, exact=True)
+            read_region(out, cut_region(value, format, (5, 5, 40, 60)), (HEIGHT, WIDTH), flip=True, exact=True)
         assert (three == one).all()
         assert np.abs(antialiased(gray[5:45, 5:65, None], (20, 30))[:, ::-1] - one).mean() < 1.5
 
@@ -103,7 +104,8 @@ def test_grey_is_read_as_one_channel_or_as_three() -> None:
 def test_an_index_that_promises_more_pixels_than_there_are_is_damage(format: Format) -> None:
     with pytest.raises(ValueError, match=r"the index says|cannot reshape"):
         out = np.empty((8, 8, 3), np.uint8)
-        read_region(out, stored(format), format, (HEIGHT + 9, WIDTH), (0, 0, HEIGHT + 9, 8), flip=False, exact=True)
+        part = cut_region(stored(format), format, (0, 0, HEIGHT + 9, 8))
+        read_region(out, part, (HEIGHT + 9, WIDTH), flip=False, exact=True)
 
 
 def test_resample_writes_where_it_was_told_to() -> None:
@@ -119,13 +121,16 @@ def test_channels_that_are_not_those_asked_for_are_damage() -> None:
     out = np.full((200, 300, 3), 7, np.uint8)
     for value, shape in [(image.tobytes(), (HEIGHT // 2, WIDTH)), (b"", (HEIGHT, WIDTH))]:
         with pytest.raises(ValueError, match=r"channels|reshape"):
-            read_region(out, memoryview(value), "raw", shape, (0, 0, 60, 90), flip=False, exact=True)
+            part = cut_region(memoryview(value), "raw", (0, 0, 60, 90))
+            read_region(out, part, shape, flip=False, exact=True)
     with pytest.raises(ValueError, match="it has not 1 channels"):
         gray = out[:, :, :1].copy()
-        read_region(gray, memoryview(image.tobytes()), "raw", (HEIGHT, WIDTH), (0, 0, 60, 90), flip=False, exact=True)
+        part = cut_region(memoryview(image.tobytes()), "raw", (0, 0, 60, 90))
+        read_region(gray, part, (HEIGHT, WIDTH), flip=False, exact=True)
 
 
 def test_a_jpeg_of_another_size_than_the_index_says_is_damage() -> None:
     value = stored(tiles=False)
     with pytest.raises(ValueError, match=f"it is {HEIGHT} pixels high and {WIDTH} wide, not as the index says"):
-        read_region(np.empty((8, 8, 3), np.uint8), value, "jpeg", (99, 99), (0, 0, 8, 8), flip=False, exact=True)
+        part = cut_region(value, "jpeg", (0, 0, 8, 8))
+        read_region(np.empty((8, 8, 3), np.uint8), part, (99, 99), flip=False, exact=True)
