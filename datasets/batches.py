@@ -35,6 +35,9 @@ class BatchReader:
     with color "gray"; "keep" gives RGB. Picklable by the dataset's path, safe from threads and in forks.
     """
 
+    region = staticmethod(read_region)
+    """What fills the place of one sample in a batch."""
+
     def __init__(self, data: Dataset, crop: Crop | None, flip: float = 0.0) -> None:
         if not isinstance(flip, (int, float)) or not 0 <= flip <= 1:
             raise OptionError(f"flip: expected a probability from 0 to 1, got {flip!r}")
@@ -45,6 +48,8 @@ class BatchReader:
         self.flip = flip
         self.shape = (*self._size(), 1 if data.manifest.color == "gray" else 3)
         """(height, width, channels) of each image of a batch."""
+        self.row_shape: tuple[int, ...] = self.shape
+        """The shape of each sample in the memory that read() fills."""
 
     def _size(self) -> tuple[int, int]:
         if self.crop is not None:
@@ -110,7 +115,7 @@ class BatchReader:
         for at, value in self.data.values(numbers):
             position = positions[at]
             try:
-                read_region(
+                self.region(
                     out[position],
                     value,
                     format,
