@@ -40,6 +40,9 @@ class BatchReader:
     with color "gray"; "keep" gives RGB. Picklable by the dataset's path, safe from threads and in forks.
     """
 
+    fill = staticmethod(read_region)
+    """What fills the place of one sample in a batch."""
+
     def __init__(self, data: Dataset, crop: Crop | None, flip: float = 0.0) -> None:
         if not isinstance(flip, (int, float)) or not 0 <= flip <= 1:
             raise OptionError(f"flip: expected a probability from 0 to 1, got {flip!r}")
@@ -50,6 +53,8 @@ class BatchReader:
         self.flip = flip
         self.shape = (*self._size(), 1 if data.manifest.color == "gray" else 3)
         """(height, width, channels) of each image of a batch."""
+        self.row_shape: tuple[int, ...] = self.shape
+        """The shape of each sample in the memory that read() fills."""
 
     def _size(self) -> tuple[int, int]:
         if self.crop is not None:
@@ -114,7 +119,7 @@ class BatchReader:
         for at, region in self._regions(numbers, rectangles):
             position = positions[at]
             try:
-                read_region(out[position], region, shapes[position], flip=mirrored[position], exact=exact)
+                self.fill(out[position], region, shapes[position], flip=mirrored[position], exact=exact)
             except DAMAGE as error:
                 damage = self.data.damage(numbers[at], error)
                 if not skip:

@@ -15,6 +15,7 @@ import torch
 
 from presize.datasets.batches import BatchReader
 from presize.datasets.crops import Crop
+from presize.datasets.device_decode import CutReader, DecodeOn, Decoder, decode_rows, find_decoder
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.order import Last, Order, choose_order
 from presize.datasets.sampler import EpochSampler
@@ -53,6 +54,8 @@ class Loader:
         the step before runs.
     normalize: (mean, std) for each channel in units of 0 to 1, as torchvision has them; done on `device`.
     dtype: of normalized batches, float32 by default.
+    decode_on: "workers", or "device": workers then only cut JPEGs, which travel as bytes, and torchcodec or
+        torchvision decodes them on `device`; or a function that does that (presize.datasets.device_decode.Decoder).
     on_error: "raise" a DatasetError that names the image that cannot be decoded or is too small for the crop,
         or "skip" it: its batch is then shorter, and `skipped` counts.
     rank, ranks: torch.distributed's by default, or 0 of 1.
@@ -63,7 +66,7 @@ class Loader:
     left early (break, an error, Ctrl-C), with close(), and with the Loader. One epoch at a time.
 
     Raises OptionError for options that cannot be; while iterating DatasetError for a damaged sample, and
-    LoaderError when a worker dies.
+    LoaderError when a worker dies or the device's decoder fails.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Loader:
         device: torch.device | str | None = None,
         normalize: Normalize | None = None,
         dtype: torch.dtype | None = None,
+        decode_on: DecodeOn | Decoder = "workers",
         on_error: OnErrorInBatch = "raise",
         rank: int | None = None,
         ranks: int | None = None,
@@ -96,6 +100,8 @@ class Loader:
             raise OptionError(f"dataset: a Loader does not call the __getitem__ of {type(dataset).__name__}")
         check_choice("mode", mode, Mode)
         check_choice("on_error", on_error, OnErrorInBatch)
+        if not callable(decode_on):
+            check_choice("decode_on", decode_on, DecodeOn)
         check_range("prefetch", prefetch, 1, 64)
         if workers is not None:
             check_range("workers", workers, 0, 4096)
@@ -110,9 +116,14 @@ class Loader:
         self.skipped = 0
         order = choose_order(len(dataset), shuffle, seed, order)
         self.sampler = EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, last=last)
-        self._reader = BatchReader(
+        self._reader = (BatchReader if decode_on == "workers" else CutReader)(
             dataset.data, dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
         )
+        self._decoder: Decoder | None = None
+        if callable(decode_on):
+            self._decoder = decode_on
+        elif decode_on == "device":
+            self._decoder = find_decoder(self.device, self._reader.shape[2])
         self._normalize = (
             None if normalize is None else _Normalize(normalize, dtype, self._reader.shape[2], self.device)
         )
@@ -219,7 +230,7 @@ class Loader:
     def _begin(self) -> tuple[_Slots, WorkerPool | None]:
         if self._slots is None:
             count = max(1, self.workers * self.prefetch) + _HELD_BY_CALLER
-            shared = SharedSlots(count, (self.batch_size, *self._reader.shape))
+            shared = SharedSlots(count, (self.batch_size, *self._reader.row_shape))
             if self.workers:
                 self._pool = WorkerPool(
                     self._reader,
@@ -230,7 +241,9 @@ class Loader:
                     skip=self.on_error == "skip",
                     context=self.context,
                 )
-            if self.device.type == "cuda":  # after the workers were forked, so that they inherit none of it
+            # After the workers were forked, so that they inherit none of it. Slots of JPEGs are left as they are:
+            # decoders take any memory, and locking would take hold of all of it, where little is ever used.
+            if self.device.type == "cuda" and self._decoder is None:
                 _page_lock(shared, self.device)
             self._slots = _Slots(shared)
         return self._slots, self._pool
@@ -241,11 +254,10 @@ class Loader:
                 yield from self._copied(batches)
                 return
             for batch in batches:
-                images = _channels_first(batch.pixels)
-                samples = batch.samples
+                images, samples = self._images(batch)
                 del batch
                 targets = _to_device(self.dataset.batch_targets(samples), self.device)
-                yield self._batch(images.to(self.device), targets)
+                yield self._batch(images, targets)
                 del images
 
     def _copied(self, batches: Iterator[_Batch]) -> Iterator[Any]:
@@ -255,19 +267,30 @@ class Loader:
         before: _Copy | None = None
         try:
             for batch in batches:
-                host = _channels_first(batch.pixels)
-                targets = self.dataset.batch_targets(batch.samples)
                 with torch.cuda.stream(self._stream):
-                    images = host.to(self.device, non_blocking=True)
-                    copy = _Copy(images, _to_device(targets, self.device), host, self._stream.record_event())
+                    images, samples = self._images(batch)
+                    targets = _to_device(self.dataset.batch_targets(samples), self.device)
+                    copy = _Copy(images, targets, batch.rows, self._stream.record_event())
                 if before is not None:
                     yield self._arrived(before)
                 before = copy
-                del batch, host, images, copy
+                del batch, images, copy
             if before is not None:
                 yield self._arrived(before)
         finally:
             self._stream.synchronize()  # or the memory could go while it is being copied from
+
+    def _images(self, batch: _Batch) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
+        """The images of a batch on the device, or on their way to it, and their samples."""
+        if self._decoder is None:
+            images = torch.from_numpy(batch.rows).permute(0, 3, 1, 2)  # the same memory, which so is channels-last
+            return images.to(self.device, non_blocking=self.device.type == "cuda"), batch.samples
+        images, damaged = decode_rows(batch.rows, self._decoder, self._reader.shape, self.device)
+        for position, what in damaged.items():
+            if self.on_error == "raise":
+                raise self.dataset.data.damage(int(batch.samples[position]), what)
+        self.skipped += len(damaged)
+        return images, np.delete(batch.samples, list(damaged))
 
     def _arrived(self, copy: _Copy) -> Any:
         copy.event.synchronize()  # it was begun a batch ago
@@ -283,9 +306,9 @@ class Loader:
 
 
 class _Batch(NamedTuple):
-    """uint8 (B, height, width, channels), and the numbers of the samples in it."""
+    """uint8 (B, height, width, channels), or what a CutReader has in its place; and the samples' numbers."""
 
-    pixels: npt.NDArray[np.uint8]
+    rows: npt.NDArray[np.uint8]
     samples: npt.NDArray[np.int64]
 
 
@@ -294,7 +317,7 @@ class _Copy(NamedTuple):
 
     images: torch.Tensor
     targets: Any
-    host: torch.Tensor
+    rows: npt.NDArray[np.uint8]
     event: torch.cuda.Event
 
 
@@ -337,11 +360,6 @@ class _Normalize:
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         return images.to(self.dtype).mul_(self.scale).add_(self.offset)
-
-
-def _channels_first(pixels: npt.NDArray[np.uint8]) -> torch.Tensor:
-    """A tensor (B, channels, height, width) over the same memory, which so is channels-last."""
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
 
 def _device(device: torch.device | str | None) -> torch.device:

@@ -1,0 +1,175 @@
+"""JPEGs that workers cut and the device decodes: the bytes on their way, and what becomes of them there.
+
+A worker leaves a crop undecoded: a row of its batch is six numbers and, behind them, the JPEG of the tiles
+under the crop. The driver hands the JPEGs of a batch to a decoder of the device, all at once, and cuts out,
+resizes and mirrors there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+import torch
+
+from presize.dataset import Dataset
+from presize.datasets.batches import BatchReader
+from presize.datasets.crops import Crop
+from presize.datasets.regions import Region
+from presize.errors import LoaderError, OptionError
+
+DecodeOn = Literal["workers", "device"]
+
+Decoder = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+"""JPEGs, each uint8 (n,) on the CPU -> their pixels, each uint8 (channels, height, width) on the device, in
+their order; one channel will do where all are alike. On CUDA, ready for what is queued on the current stream from
+then on. Raises RuntimeError or ValueError when it cannot."""
+
+_HEADER_BYTES = 6 * 8
+"""int64: length of the JPEG in bytes; top, left, height and width of the box in its pixels; 1 to mirror it."""
+
+
+class CutReader(BatchReader):
+    """A BatchReader that cuts and leaves the decoding to decode_rows: its batches are uint8 (samples, bytes),
+    with room in each row for the largest stored value, so that all fit whatever the crop.
+
+    Finds what is wrong with a file's header, and not what is wrong with its pixels. Raises OptionError for a
+    dataset that does not hold JPEGs.
+    """
+
+    def __init__(self, data: Dataset, crop: Crop | None, flip: float = 0.0) -> None:
+        if data.manifest.format != "jpeg":
+            raise OptionError(
+                f"decode_on: a device decodes JPEGs alone, and {data.root} holds {data.manifest.format}; "
+                "choose 'workers', or build with --format jpeg"
+            )
+        super().__init__(data, crop, flip)
+        largest = int(data.numbers("nbytes").max(initial=0))  # and no cut is larger than what it was cut from
+        self.row_shape = (_HEADER_BYTES + -(-largest // 8) * 8,)
+
+    @staticmethod
+    def fill(
+        out: npt.NDArray[np.uint8],
+        region: Region,
+        shape: tuple[int, int],
+        *,
+        flip: bool,
+        exact: bool,  # noqa: ARG004
+    ) -> None:
+        """Fill the row `out` with what a decoder needs for the box of `region`, as read_region has them."""
+        if region.whole:
+            coded_height, coded_width, _, _ = simplejpeg.decode_jpeg_header(region.data)
+            if (coded_height, coded_width) != shape:
+                raise ValueError(f"it is {coded_height} pixels high and {coded_width} wide, not as the index says")
+        length = len(region.data)
+        out[:_HEADER_BYTES].view(np.int64)[:] = length, region.top, region.left, *region.box[2:], flip
+        out[_HEADER_BYTES : _HEADER_BYTES + length] = np.frombuffer(region.data, np.uint8)
+
+
+def decode_rows(
+    rows: npt.NDArray[np.uint8], decoder: Decoder, shape: tuple[int, int, int], device: torch.device
+) -> tuple[torch.Tensor, dict[int, str]]:
+    """The images of a batch of a CutReader, of `shape` (height, width, channels): uint8 (n, channels, height,
+    width) in channels-last memory on `device`. And those that are left out because they are damaged: their
+    positions and what is wrong.
+
+    Resized with torch's antialiased bilinear interpolation in float32, and rounded. On CUDA all of it is done
+    on the current stream, and `rows` must stay as they are until that has come here. When `decoder` fails, the
+    CPU tries each JPEG; raises LoaderError when that finds them all sound.
+    """
+    height, width, channels = shape
+    headers = rows[:, :_HEADER_BYTES].view(np.int64)
+    lengths = headers[:, 0].tolist()
+    jpegs = [torch.from_numpy(row[_HEADER_BYTES:][:length]) for row, length in zip(rows, lengths, strict=True)]
+    if device.type == "cuda":
+        # nvJPEG's hardware writes into memory that kernels still queued here may be reading from, those that
+        # resized the batch before: torchvision and torchcodec up to 0.16 do not wait for them (torchcodec #1634).
+        torch.cuda.current_stream(device).synchronize()
+    damaged: dict[int, str] = {}
+    while True:
+        whole = [position for position in range(len(jpegs)) if position not in damaged]
+        try:
+            decoded = decoder([jpegs[position] for position in whole]) if whole else []
+            break
+        except (RuntimeError, ValueError) as error:
+            if damaged or not (damaged := _damaged(jpegs)):
+                raise LoaderError(
+                    f"the decoder of {device} failed on JPEGs that are sound: {_first_line(error)}; "
+                    "decode_on='workers' does without it"
+                ) from error
+    images = torch.empty(
+        (len(whole), channels, height, width), dtype=torch.uint8, device=device, memory_format=torch.channels_last
+    )
+    for out, image, header in zip(images, decoded, headers[whole].tolist(), strict=True):
+        _, top, left, box_height, box_width, flip = header
+        pixels = image[:, top : top + box_height, left : left + box_width]
+        if pixels.shape[1:] != (box_height, box_width):
+            raise LoaderError(
+                f"the decoder of {device} gave {image.shape[1]} x {image.shape[2]} pixels, too few for "
+                f"{box_height} x {box_width} at ({top}, {left})"
+            )
+        if pixels.shape[1:] != (height, width):
+            pixels = torch.nn.functional.interpolate(
+                pixels[None].float(), (height, width), mode="bilinear", antialias=True
+            )[0].round_()
+        out.copy_(pixels.flip(2) if flip else pixels)
+    return images, damaged
+
+
+def _damaged(jpegs: list[torch.Tensor]) -> dict[int, str]:
+    """The positions of those that the workers could not have decoded either, and why."""
+    found = {}
+    for position, jpeg in enumerate(jpegs):
+        try:
+            simplejpeg.decode_jpeg(jpeg.numpy())
+        except ValueError as error:
+            found[position] = str(error)
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def find_decoder(device: torch.device, channels: int) -> Decoder:
+    """The decoder of JPEGs for `device` among those that are installed: torchcodec's, or else torchvision's.
+
+    Both call nvJPEG on CUDA. It is tried with a small JPEG. Raises OptionError when there is none.
+    """
+    here: Any = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+    small = torch.frombuffer(bytearray(simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8))), dtype=torch.uint8)
+    reasons = []
+    for name, make in _DECODERS.items():
+        try:
+            decoder = make("RGB" if channels == 3 else "GRAY", device)
+            with here:
+                decoder([small])
+        except (ImportError, AttributeError, OSError, RuntimeError) as error:
+            reasons.append(f"{name}: {_first_line(error)}")
+        else:
+            return decoder
+    raise OptionError(
+        f"decode_on: found nothing that decodes JPEGs on {device} ({'; '.join(reasons)}); install torchcodec 0.16 or "
+        "newer, built for your CUDA, or choose 'workers'"
+    )
+
+
+def _torchcodec(mode: str, device: torch.device) -> Decoder:
+    return partial(importlib.import_module("torchcodec.decoders").decode_jpeg, mode=mode, device=device)
+
+
+def _torchvision(mode: str, device: torch.device) -> Decoder:
+    io: Any = importlib.import_module("torchvision.io")
+    return partial(io.decode_jpeg, mode=io.ImageReadMode[mode], device=device)
+
+
+_DECODERS: dict[str, Callable[[str, torch.device], Decoder]] = {
+    "torchcodec": _torchcodec,  # from 0.16; torchvision deprecates its own since 0.29
+    "torchvision": _torchvision,
+}
