@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 from rates import Row, Spread, read
 
@@ -33,7 +34,7 @@ BACKENDS: dict[str, tuple[str, str]] = {
 }
 """For each its name in peers/resizers.py, and the environment it is in; "" is that of presize."""
 
-OURS = {"cykooz": "cykooz.resizer", "pillow": BASE}
+OURS: dict[str, Literal["cykooz", "pillow"]] = {"cykooz.resizer": "cykooz", BASE: "pillow"}
 """What --resize-backend calls them."""
 
 

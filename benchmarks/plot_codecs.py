@@ -49,7 +49,7 @@ def _draw_times(axes: Any, rows: list[rates.Row], names: list[str]) -> None:
     whole = codec_rates.call_ms(rows, codec_rates.PHOTOS)
     alone = codec_rates.resize_ms(rows, codec_rates.PHOTOS)
     for place, name in enumerate(names):
-        strong, pale = (_PRESIZE, _PRESIZE_COPIES) if name in codec_rates.OURS.values() else (_OTHER, _OTHER_COPIES)
+        strong, pale = (_PRESIZE, _PRESIZE_COPIES) if name in codec_rates.OURS else (_OTHER, _OTHER_COPIES)
         spread, resizing = rates.Spread.of(whole[name]), rates.Spread.of(alone[name])
         axes.barh(place, spread.median, height=0.6, color=pale)
         axes.barh(place, resizing.median, height=0.6, color=strong)
