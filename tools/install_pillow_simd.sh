@@ -30,13 +30,13 @@ case $instructions in
     avx2) compiler="$CC -mavx2" ;;
     *) fail "expected sse4 or avx2, got $instructions" 2 ;;
 esac
+if [ -e "$venv" ] && [ ! -e "$venv/$MARK" ]; then
+    fail "$venv: is there already and was not made by this script; name a folder that does not exist yet"
+fi
 case $(uname -m) in
     x86_64 | amd64) ;;
     *) fail "pillow-simd is for x86-64 alone, and this machine is $(uname -m)" ;;
 esac
-if [ -e "$venv" ] && [ ! -e "$venv/$MARK" ]; then
-    fail "$venv: is there already and was not made by this script; name a folder that does not exist yet"
-fi
 "$PYTHON" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
     fail "$PYTHON: no Python of 3.10 or newer with venv; install python3-venv, or name one as PYTHON=..."
 
