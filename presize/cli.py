@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from presize.plan import Plan
     from presize.task import ShardDone
 
+_REJECTS_SHOWN = 5
+
 EPILOG = "Exit codes: 0 done, 1 a failure, 2 wrong use, 130 interrupted."
 
 
@@ -324,28 +326,35 @@ def _print_plan(plan: Plan, out: str, run: RunOptions, as_json: bool) -> None:
     from presize.estimate import estimate
 
     source, image = plan.source, plan.options.image
-    tried = estimate(plan)
-    jobs = run.jobs or len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
+    jobs = run.jobs or cores
+    found = estimate(plan, jobs)
     existing = next(path for path in [Path(out).absolute(), *Path(out).absolute().parents] if path.exists())
     free_bytes = shutil.disk_usage(existing).free
     if as_json:
         _print_json(
-            samples=len(source.table), classes=source.classes, shards=len(plan.shards), bytes=tried.bytes,
-            cpu_seconds=round(tried.cpu_seconds, 3), tried=tried.tried, rejected=tried.rejected,
+            samples=len(source.table), classes=source.classes, shards=len(plan.shards), bytes=found.bytes,
+            cpu_seconds=round(found.cpu_seconds, 3), seconds=round(found.seconds, 3), jobs=jobs, tried=found.tried,
+            skipped=found.skipped, rejected=len(found.rejects), rejects=[reject._asdict() for reject in found.rejects],
             free_bytes=free_bytes, out=out,
         )  # fmt: skip
         return
     classes = f"{len(source.classes):,} classes" if source.classes is not None else "no classes"
     sizes = " and ".join(map(str, image.sizes))
     per_shard = len(plan.shards[0])
-    _print(
-        f"source    {source.root}: {len(source.table):,} files, {classes}\n"
-        f"target    {out}: {sizes} px {image.fit}, {image.format} to {plan.options.layout}\n"
-        f"shards    {len(plan.shards):,} of about {per_shard:,} samples\n"
-        f"estimate  {_megabytes(tried.bytes)} and {tried.cpu_seconds / jobs:,.1f} s on {jobs} cores, "
-        f"from {tried.tried} files tried, {tried.rejected} of them rejected\n"
-        f"free      {_megabytes(free_bytes)}"
-    )
+    too_little = ", which is too little" if free_bytes < found.bytes else ""
+    lines = [
+        f"source    {source.root}: {len(source.table):,} files, {classes}",
+        f"target    {out}: {sizes} px {image.fit}, {image.format} to {plan.options.layout}",
+        f"shards    {len(plan.shards):,} of about {per_shard:,} samples",
+        f"estimate  {_megabytes(found.bytes)} and {_duration(found.seconds)} with --jobs {jobs} on {cores} cores",
+        f"tried     {found.tried:,} files: {len(found.rejects):,} rejected, {found.skipped:,} no images",
+        *(f"          {_one_line(f'{path}: {reason}')}" for path, _, reason in found.rejects[:_REJECTS_SHOWN]),
+        f"free      {_megabytes(free_bytes)}{too_little}",
+    ]
+    if len(found.rejects) > _REJECTS_SHOWN:
+        lines.insert(-1, f"          and {len(found.rejects) - _REJECTS_SHOWN:,} more")
+    _print("\n".join(lines))
 
 
 @cli.command(epilog=EPILOG)
@@ -470,6 +479,14 @@ def _print(text: str) -> None:
         with suppress(OSError):
             sys.stdout.close()  # or Python tries once more at exit
         raise click.ClickException(f"cannot print: {error.strerror}") from None
+
+
+def _duration(seconds: float) -> str:
+    """As people read a clock: ``12.3 s``, ``5 min 20 s``, ``3 h 05 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02} min"
 
 
 def _megabytes(nbytes: float) -> str:

@@ -2,50 +2,133 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from presize import images
-from presize.errors import ImageError
+from presize.errors import ImageError, NotAnImageError
 from presize.plan import Plan
+from presize.rejects import Reject, claims_to_be_an_image
 from presize.task import read_source
 
-_TRIES = 48
-_RECORD_OVERHEAD_BYTES = 2100
-"""What LMDB and the index add to a record on average: half a page left unused, key, node, index row."""
+_TRY_S = 2.0
+_LEAST_TRIES = 24
+_MOST_TRIES = 400
+"""Files are tried for _TRY_S seconds, within these bounds. The mean size of a stored photograph is known
+to about 2 % (one standard deviation) from 400 of them."""
+
+_GOLDEN_RATIO = 0.6180339887498949
+
+_WRITE_S_A_RECORD, _WRITE_S_A_BYTE = 100e-6, 4e-9
+"""What a build does for a record besides making it, in seconds of CPU time: checksums, LMDB, the index.
+By benchmarks/profile_build.py on two cores of an AMD EPYC, 2026-11-21."""
+
+_START_UP_S = 0.45
+"""From the start of a build until its worker processes do their first images. Builds of a few images took
+0.35 and 0.41 s in the median (benchmarks/results/build.csv and build-tiles.csv); a busy machine takes longer."""
+
+_INDEX_ROW_BYTES = 64
+_PAGE_HEADER_BYTES = 16
+_NODE_BYTES = 18
+"""What LMDB keeps of a record besides its value: its place in the page, a header, the key."""
 
 
 @dataclass(frozen=True)
 class Estimate:
     """What a build will take.
 
-    bytes: on disk, all sizes together. cpu_seconds: of one core. tried, rejected: samples looked at.
+    bytes: on disk, all sizes together, in whole pages.
+    cpu_seconds: of one core.
+    seconds: from scan to manifest, by as many jobs as the estimate was asked for, while the machine is as busy with
+        other things as it was during the estimate.
+    tried: files looked at. skipped: those of them that are no images and are not named like one.
+    rejects: those of them that the build would reject, in the order of their paths.
     """
 
     bytes: int
     cpu_seconds: float
+    seconds: float
     tried: int
-    rejected: int
+    skipped: int
+    rejects: tuple[Reject, ...]
 
 
-def estimate(plan: Plan) -> Estimate:
-    """Presize some of the plan's images, spread evenly over the dataset, in this process, and scale up."""
-    last = len(plan.source.table) - 1
-    chosen = np.unique(np.linspace(0, last, _TRIES).astype(np.int64))
+def estimate(plan: Plan, jobs: int = 1) -> Estimate:
+    """Presize some of the plan's images in this process, for about two seconds, and scale up.
+
+    `jobs`: processes of the build, at least 1. How near it comes: benchmarks/results/estimate.csv.
+    """
+    chosen = _spread(plan.source.table.column("source_nbytes").to_numpy())
     files = plan.source.table.select(["path", "source_nbytes"]).take(pa.array(chosen)).to_pylist()
-    rejected = stored_bytes = 0
-    start = time.process_time()
+    page_bytes = int(plan.identity["page_size"])
+    rejects: list[Reject] = []
+    stored_bytes = tried = skipped = 0
+    written_s = 0.0
+    _presize(plan, **files[0])  # the first of all pays for what is loaded when it is needed
+    begun, begun_cpu = time.perf_counter(), time.thread_time()
     for file in files:
-        try:
-            data = read_source(plan.source.root, file["path"], file["source_nbytes"])
-            presized = images.presize(data, plan.options.image)
-        except ImageError:
-            rejected += 1
-            continue
-        stored_bytes += sum(len(record.value) + _RECORD_OVERHEAD_BYTES for record in presized.records)
-    seconds = time.process_time() - start
-    scale = len(plan.source.table) / len(files)
-    return Estimate(int(stored_bytes * scale), seconds * scale, len(files), rejected)
+        if tried >= _LEAST_TRIES and time.perf_counter() - begun > _TRY_S:
+            break
+        tried += 1
+        made = _presize(plan, **file)
+        if isinstance(made, images.Presized):
+            for record in made.records:
+                nbytes = len(record.value)
+                stored_bytes += _on_disk(nbytes, page_bytes) + _INDEX_ROW_BYTES + len(file["path"])
+                written_s += _WRITE_S_A_RECORD + _WRITE_S_A_BYTE * nbytes
+        elif isinstance(made, NotAnImageError) and not claims_to_be_an_image(file["path"]):
+            skipped += 1
+        else:
+            rejects.append(Reject(file["path"], ImageError.__name__, str(made)))
+    cpu_seconds = time.thread_time() - begun_cpu + written_s
+    seconds = time.perf_counter() - begun + written_s
+    scale = len(plan.source.table) / tried
+    return Estimate(
+        bytes=round(stored_bytes * scale),
+        cpu_seconds=cpu_seconds * scale,
+        seconds=_shared(seconds * scale, len(plan.shards), jobs, len(os.sched_getaffinity(0))),
+        tried=tried,
+        skipped=skipped,
+        rejects=tuple(sorted(rejects)),
+    )
+
+
+def _spread(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Rows to try, in order: however many of them are, they are spread evenly over the files by size, since
+    large files take longer and make larger records. Steps of the golden ratio do that."""
+    by_size = np.argsort(nbytes, kind="stable")
+    places = (np.arange(1, _MOST_TRIES + 1) * _GOLDEN_RATIO) % 1 * len(nbytes)
+    _, first = np.unique(places.astype(np.int64), return_index=True)
+    return np.asarray(by_size[places[np.sort(first)].astype(np.int64)])
+
+
+def _presize(plan: Plan, path: str, source_nbytes: int) -> images.Presized | ImageError:
+    """What a build would make of one file."""
+    try:
+        return images.presize(read_source(plan.source.root, path, source_nbytes), plan.options.image)
+    except ImageError as error:
+        return error
+
+
+def _on_disk(nbytes: int, page_bytes: int) -> int:
+    """Bytes that a value takes: whole pages of its own in LMDB, as in most file systems, or its share of a
+    page that LMDB fills with small ones."""
+    room = page_bytes - _PAGE_HEADER_BYTES
+    together = room // (nbytes + _NODE_BYTES)
+    if together >= 2:
+        return page_bytes // together
+    return -(-(nbytes + _PAGE_HEADER_BYTES) // page_bytes) * page_bytes
+
+
+def _shared(seconds: float, shards: int, jobs: int, cores: int) -> float:
+    """What takes one job `seconds`, done by several. A job makes whole shards, all about as long, so the
+    last turn may leave some without work; more jobs than cores get in each other's way."""
+    jobs = min(jobs, shards)
+    turns = -(-shards // jobs)
+    crowded = max(1.0, jobs / cores)
+    return seconds * turns / shards * crowded + (_START_UP_S if jobs > 1 else 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 import termios
@@ -90,18 +91,45 @@ def test_a_rejected_link_is_no_work_done_again(presize: Callable[..., Ran], tmp_
 def test_dry_run_writes_nothing_and_tells_the_plan(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
     ran = presize("build", raw, tmp_path / "out", *BUILD, "--dry-run")
     assert ran.code == 0
-    for words in ("60 files, 3 classes", "64 px shorter, jpeg to lmdb", "8 of about", "rejected", "free"):
+    for words in (
+        "60 files, 3 classes", "64 px shorter, jpeg to lmdb", "8 of about", " MB and ", " s with --jobs 1 on ",
+        "60 files: 4 rejected, 0 no images", "free",
+    ):  # fmt: skip
         assert words in ran.out
+    assert "too little" not in ran.out
     assert not (tmp_path / "out").exists()
+
+
+def test_dry_run_names_some_rejects_and_counts_the_others(presize: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    Image.fromarray(smooth_image(40, 50)).save(tmp_path / "raw" / "a.jpg")
+    for number in range(7):
+        (tmp_path / "raw" / f"bad\x1b[31m{number}.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
+    out = presize("build", tmp_path / "raw", tmp_path / "out", *BUILD, "--dry-run").out
+    assert "8 files: 7 rejected" in out
+    assert out.count("          bad\\x1b[31m") == 5
+    assert "          and 2 more\n" in out
+    assert "\x1b" not in out
+
+
+def test_dry_run_tells_when_the_disk_is_too_small(
+    presize: Callable[..., Ran], raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    out = presize("build", raw, tmp_path / "out", *BUILD, "--dry-run").out
+    assert out.endswith("free      0.0 MB, which is too little\n")
 
 
 def test_dry_run_json_is_one_object(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
     plan = json.loads(presize("build", raw, tmp_path / "out", *BUILD, "--dry-run", "--json").out)
     assert list(plan) == [
-        "samples", "classes", "shards", "bytes", "cpu_seconds", "tried", "rejected", "free_bytes", "out",
+        "samples", "classes", "shards", "bytes", "cpu_seconds", "seconds", "jobs", "tried", "skipped", "rejected",
+        "rejects", "free_bytes", "out",
     ]  # fmt: skip
-    assert (plan["samples"], len(plan["classes"]), plan["shards"]) == (60, 3, 8)
-    assert plan["tried"] == 48
+    assert (plan["samples"], len(plan["classes"]), plan["shards"], plan["jobs"]) == (60, 3, 8, 1)
+    assert 24 <= plan["tried"] <= 60
+    assert len(plan["rejects"]) == plan["rejected"]
     assert plan["out"] == str(tmp_path / "out")
 
 
@@ -109,6 +137,15 @@ def test_info_tells_how_it_was_made(presize: Callable[..., Ran], dataset: Path) 
     out = presize("info", dataset).out
     for words in ("56 in 3 classes", "8 shards", "64 px", "quality 90", "4 rejected", "simplejpeg "):
         assert words in out
+
+
+@pytest.mark.parametrize("backend", ["cykooz", "pillow"])
+def test_info_tells_which_library_resampled(
+    backend: str, presize: Callable[..., Ran], raw: Path, tmp_path: Path
+) -> None:
+    presize("build", raw, tmp_path / "out", *BUILD, "--resize-backend", backend)
+    assert f"resize_backend {backend}," in presize("info", tmp_path / "out").out
+    assert json.loads(presize("info", tmp_path / "out", "--json").out)["options"]["image"]["resize_backend"] == backend
 
 
 def test_info_json_is_one_object(presize: Callable[..., Ran], dataset: Path) -> None:

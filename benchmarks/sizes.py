@@ -1,0 +1,112 @@
+"""What a second size costs when both come from one decode.
+
+    python benchmarks/sizes.py PHOTOS
+
+Builds hard links to the JPEGs below PHOTOS at 256 px, at 160 px, and at both in one build, once a round, in
+random order. Prints a table; asserts nothing. `python benchmarks/sizes.py --table CSV` prints one again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import rates
+from build import Arm, link_tree, measure
+from conditions import conditions
+
+_HERE = Path(__file__).parent
+_BASE = "256"
+_ARMS = {_BASE: [256], "160": [160], "256 and 160": [256, 160]}
+
+
+def arms(options: argparse.Namespace, tree: Path) -> dict[str, Arm]:
+    presize, out = Path(sys.executable).with_name("presize"), options.work / "out"
+    found = {}
+    for name, sizes in _ARMS.items():
+        asked = [word for size in sizes for word in ("--size", str(size))]
+        command = [str(presize), "build", str(tree), str(out), *asked, "--jobs", str(options.procs), "--json"]
+        found[name] = Arm(command, lambda printed: int(printed["samples"]), out)
+    return found
+
+
+def table(rows: list[rates.Row]) -> str:
+    """Markdown: medians, and least and most in brackets; the ratios are those within a round."""
+    seconds = {arm: _by_round(rows, arm, "seconds") for arm in _ARMS}
+    cpu = {arm: _by_round(rows, arm, "cpu_seconds") for arm in _ARMS}
+    lines = ["| sizes, px | seconds | times that of 256 | CPU seconds | times that of 256 |", "|---|---|---|---|---|"]
+    for arm in _ARMS:
+        cells = []
+        for measured in (seconds, cpu):
+            cells.append(rates.Spread.of(measured[arm]).format(".2f"))
+            cells.append(rates.ratios(measured[arm], measured[_BASE]).format(".2f"))
+        lines.append(f"| {arm} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _by_round(rows: list[rates.Row], arm: str, column: str) -> list[float]:
+    found = {int(row["round"]): float(row[column]) for row in rows if row["arm"] == arm}
+    return [found[number] for number in sorted(found)]
+
+
+def summary(rows: list[rates.Row]) -> str:
+    first = rows[0]
+    return "\n".join(
+        [
+            table(rows),
+            "",
+            f"Other processes took up to {max(float(row['other_cpu']) for row in rows):.1%} of the CPU time.",
+            f"{first['date']}, {len({row['round'] for row in rows})} rounds, {first['procs']} processes, "
+            f"{first['images']} photographs (mean {first['mean_width']}×{first['mean_height']}, "
+            f"{first['mean_kb']} kB).",
+            f"{first['cpu']}, {first['cores']} cores, {first['kernel']}, {first['file_system']}.",
+        ]
+    )
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, nargs="?", metavar="PHOTOS", help="searched recursively for JPEGs")
+    parser.add_argument("--table", type=Path, metavar="CSV", help="measure nothing")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "presize-benchmark"))
+    parser.add_argument("--images", type=int, default=4000)
+    parser.add_argument("--procs", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the arms")
+    parser.add_argument("--csv", type=Path, default=_HERE / "results" / "sizes.csv", help="replaced")
+    options = parser.parse_args()
+    if (options.source is None) == (options.table is None):
+        parser.error("PHOTOS or --table is needed")
+    return options
+
+
+def main() -> None:
+    options = parse()
+    if options.table:
+        print(summary(rates.read(options.table)))
+        return
+    photos = sorted(path for path in options.source.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    if not photos:
+        raise SystemExit(f"no JPEGs below {options.source}")
+    tree = link_tree(photos, options.work, options.images)
+    facts = conditions(sorted(tree.rglob("*.jpg")))
+    todo = arms(options, tree)
+    measure(todo[_BASE])  # what is read and imported is in the page cache from here on
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    order = random.Random(options.seed)
+    rows: list[dict[str, object]] = []
+    for number in range(options.repeats):
+        for name in order.sample(sorted(todo), len(todo)):
+            measured = measure(todo[name])
+            rows.append({"date": date, "arm": name, "round": number, "procs": options.procs} | measured | facts)
+            print(f"round {number + 1}: {name}: {measured['seconds']} s", file=sys.stderr)
+            rates.write(options.csv, rows)
+    print(summary(rates.read(options.csv)))
+
+
+if __name__ == "__main__":
+    main()
