@@ -58,7 +58,7 @@ def test_build_says_what_was_made(presize: Callable[..., Ran], raw: Path, tmp_pa
 
 def test_build_writes_no_report_when_told_so(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
     ran = presize("build", raw, tmp_path / "out", *BUILD, "--no-report")
-    assert "report" not in ran.out
+    assert "report:" not in ran.out
     assert not (tmp_path / "out" / "report.html").exists()
 
 

@@ -169,7 +169,7 @@ def test_jpegs_stored_as_they_were_are_counted_and_identical(tmp_path: Path) -> 
     build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
     page = page_of(tmp_path / "out")
     assert counts(page)["small and plain JPEG"] == 1
-    assert "1 image is identical to it." in page
+    assert "1 image is identical to the reference." in page
     assert "quantisation tables of 2 JPEGs" in page
     assert "2 of them are below the 90 that is stored" in page
 

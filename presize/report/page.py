@@ -288,7 +288,7 @@ def _parity(comparisons: Sequence[Comparison]) -> dict[str, Any] | None:
         "ssim": quantiles(ssim, 4),
         "identical": int(np.isinf(psnr).sum()),
         "charts": [
-            *([charts.linear("PSNR", " dB", {"images": finite}, 0.5)] if len(finite) else []),
+            *([charts.linear("PSNR of those that differ", " dB", {"images": finite}, 0.5)] if len(finite) else []),
             charts.linear("SSIM", "", {"images": ssim}, 0.001),
         ],
     }
