@@ -129,7 +129,7 @@ def main() -> None:
         os.sync()
         with timed_stages() as stopwatch:
             start = Times.now()
-            result = build.build_dataset(tree, out, wanted, options.RunOptions(jobs=1))
+            result = build.build_dataset(tree, out, wanted, options.RunOptions(jobs=1, report=False))
             whole = Times.now() - start
     shutil.rmtree(out)
     print(table(stopwatch, whole, result.samples))

@@ -48,6 +48,7 @@ class BuildResult:
     bytes: of the stored images, all sizes together. shards: of each size.
     seconds: from scan to manifest. files: of the source, and resumed those that were dealt with before
         this run.
+    reports: the page of each size, if there are any.
     """
 
     out: Path
@@ -61,6 +62,7 @@ class BuildResult:
     shards: int
     seconds: float
     resumed: int
+    reports: tuple[Path, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -128,7 +130,16 @@ def build_dataset(
         shards=len(first.shards),
         seconds=time.perf_counter() - start,
         resumed=resumed,
+        reports=_reports(out, options, published),
         **first.left_out,
+    )
+
+
+def _reports(out: str | os.PathLike[str], options: BuildOptions, published: Sequence[Manifest]) -> tuple[Path, ...]:
+    """Where the pages are, `out` as it was given."""
+    several = len(options.image.sizes) > 1
+    return tuple(
+        Path(out, manifest.size if several else "", manifest.report.file) for manifest in published if manifest.report
     )
 
 
@@ -182,7 +193,7 @@ def _build(
         raise BuildError(
             f"{len(tasks) - len(sidecars)} finished shards have gone from {place.out}; run again to make them"
         )
-    manifests = publish(todo, state, sidecars, place, files)
+    manifests = publish(todo, state, sidecars, place, files, run.report)
     place.clear()
     return manifests, resumed
 

@@ -256,12 +256,13 @@ _DEFAULT = ImageOptions()
     is_flag=True,
     help="Replace a presize dataset once the new one is whole; a folder's files one by one.",
 )
+@click.option("--report/--no-report", default=True, show_default=True, help="Write a page about it, report.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def build(
     source: str, out: str, sizes: tuple[Size, ...], filter_: choices.Filter, format_: choices.Format,
     layout: choices.Layout, shard_samples: int | None, follow_links: bool, labels: str | None, classes: str | None,
     jobs: int | None, engine: choices.Engine, on_error: choices.OnError, max_errors: ErrorBudget | None,
-    overwrite: bool, dry_run: bool, as_json: bool, **image: Any,
+    overwrite: bool, dry_run: bool, report: bool, as_json: bool, **image: Any,
 ) -> None:  # fmt: skip
     """Resize the images of SRC and pack them into OUT.
 
@@ -273,7 +274,7 @@ def build(
 
     image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
     build_options = BuildOptions(image_options, layout, shard_samples, follow_links)
-    run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite)
+    run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, report)
     names = None if classes is None else read_classes(Path(classes))
     if dry_run:
         check_places(source, out, build_options)
@@ -300,6 +301,7 @@ def build(
         _print_json(
             samples=result.samples, stored=result.stored, rejected=result.rejected, skipped=result.skipped,
             seconds=round(result.seconds, 3), images_per_s=round(result.images_per_s, 1), out=str(result.out),
+            reports=list(map(str, result.reports)),
         )  # fmt: skip
         return
     _print(_summary(result))
@@ -319,6 +321,8 @@ def _summary(result: BuildResult) -> str:
     if any(left_out.values()):
         counts = ", ".join(f"{count:,} {what}" for what, count in left_out.items() if count)
         lines.append(f"  not stored: {counts}")
+    if result.reports:
+        lines.append(f"  report: {' and '.join(map(str, result.reports))}")
     return "\n".join(lines)
 
 

@@ -58,6 +58,55 @@ def webp_size(data: bytes) -> tuple[int, int]:
     return 0, 0
 
 
+def has_several(data: bytes, name: str) -> bool:
+    """True for an animation, or several pages, of a format other than JPEG. Damage counts as the end."""
+    if name == "gif":
+        return _gif_frames(data, most=2) > 1
+    if name == "png":
+        return len(png_chunks(data, frozenset((b"acTL",)))) > 8
+    if name == "webp":
+        return data[12:16] == b"VP8X" and bool(data[20:21]) and data[20] & 2 != 0
+    if name == "tiff":
+        return _has_second_directory(data)
+    return name == "avif" and data[8:12] == b"avis"
+
+
+def _gif_frames(data: bytes, most: int) -> int:
+    """The frames of a GIF, counted up to `most` by going from block to block."""
+    frames, size = 0, len(data)
+    position = 13 + _gif_colors(data, 10)
+    while position < size and frames < most:
+        if data[position] == 0x2C:
+            frames += 1
+            position += 11 + _gif_colors(data, position + 9)
+        elif data[position] == 0x21:
+            position += 2
+        else:
+            break
+        while position < size and data[position]:
+            position += 1 + data[position]
+        position += 1
+    return frames
+
+
+def _gif_colors(data: bytes, at: int) -> int:
+    """The bytes of the colour table that the flags at `at` announce."""
+    flags = data[at] if at < len(data) else 0
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+
+def _has_second_directory(data: bytes) -> bool:
+    order = "<" if data[:2] == b"II" else ">"
+    place, count, field_bytes = ("Q", "Q", 20) if 43 in data[2:4] else ("I", "H", 12)
+    try:
+        (begin,) = struct.unpack_from(order + place, data, 8 if place == "Q" else 4)
+        (fields,) = struct.unpack_from(order + count, data, begin)
+        (second,) = struct.unpack_from(order + place, data, begin + struct.calcsize(count) + fields * field_bytes)
+    except (struct.error, OverflowError):
+        return False
+    return 0 < int(second) < len(data)
+
+
 def png_chunks(data: bytes, kinds: frozenset[bytes]) -> bytes:
     """The whole chunks of these kinds of a PNG, up to its end or to a chunk that is cut short."""
     pieces = [data[:8]]

@@ -22,8 +22,9 @@ import simplejpeg
 from PIL import Image
 
 from presize import jpeg
-from presize.containers import first_tiff_frame, png_chunks, sniff, webp_size
+from presize.containers import first_tiff_frame, has_several, png_chunks, sniff, webp_size
 from presize.errors import ImageError, NotAnImageError
+from presize.facts import Colors, Facts
 from presize.icc import matrix_shaper, to_srgb
 from presize.options import MAX_PIXELS, Color
 
@@ -65,6 +66,9 @@ _PNG_CHUNKS: Final = frozenset((b"IHDR", b"PLTE", b"tRNS", b"iCCP", b"eXIf", b"i
 
 _TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
 
+_JPEG_MODE: Final = {"gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
+_GREY_MODES: Final = ("1", "L", "LA", "La", "I", "F")
+
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
@@ -75,6 +79,7 @@ class Decoded:
     icc: the profile that the pixels are in still, None for sRGB; presize.decode.finish converts them.
     header: of a JPEG. plain: a JPEG that the strict decoder read without complaint.
     exif (the bytes of a TIFF file), xmp, comment: as found; a TIFF's tags are not gathered into `exif`.
+    facts: what the source was.
     """
 
     pixels: Pixels
@@ -87,6 +92,7 @@ class Decoded:
     exif: bytes | None = None
     xmp: bytes | None = None
     comment: bytes | None = None
+    facts: Facts = Facts()
 
 
 def decode(
@@ -144,7 +150,8 @@ def finish(pixels: Pixels, icc: bytes, color: Color) -> Pixels:
 def _decode_jpeg(data: bytes, color: Color, scale: int, header: jpeg.JpegHeader, defer_icc: bool) -> Decoded:
     gray = header.colorspace == "gray"
     wants_gray = color == "gray" or (color == "keep" and gray)
-    convert = header.icc is not None and to_srgb(header.icc, "L" if gray else "RGB") is not None
+    mode = _JPEG_MODE.get(header.colorspace, "RGB")
+    convert = has_profile = header.icc is not None and to_srgb(header.icc, mode) is not None
     # Y of YCbCr is the luma of the RGB that it stands for, unless a profile has to change that first.
     as_gray = gray if convert else wants_gray and header.colorspace != "RGB"
     pixels: Pixels | None = None
@@ -166,7 +173,18 @@ def _decode_jpeg(data: bytes, color: Color, scale: int, header: jpeg.JpegHeader,
     height, width = header.height, header.width
     if header.orientation >= 5:
         height, width = width, height
-    return Decoded(upright, height, width, "jpeg", icc, header, plain, header.exif, header.xmp, header.comment)
+    facts = Facts(
+        "jpeg",
+        _colors(mode),
+        header.orientation,
+        header.process,
+        header.quality,
+        deep=header.precision > 8,
+        several=header.several,
+        profile=has_profile,
+        tolerated=refusal is not None,
+    )
+    return Decoded(upright, height, width, "jpeg", icc, header, plain, header.exif, header.xmp, header.comment, facts)
 
 
 def _simplejpeg(data: bytes, mode: str, scale: int, header: jpeg.JpegHeader) -> Pixels:
@@ -189,6 +207,7 @@ def _second_opinion(data: bytes, refusal: ValueError | None) -> Image.Image:
 
 def _decode_other(data: bytes, name: str, color: Color, max_pixels: int) -> Decoded:
     orientation = 1
+    several = has_several(data, name)
     if name == "png":
         data = png_chunks(data, _PNG_CHUNKS)
     elif name == "webp":
@@ -209,10 +228,22 @@ def _decode_other(data: bytes, name: str, color: Color, max_pixels: int) -> Deco
     if exif is not None:
         exif = exif.removeprefix(b"Exif\0\0")
         orientation = jpeg.orientation_of(exif)
-    pixels = _upright(_finished(_eight_bit(image, data, name), icc, color), orientation)
+    converted = _eight_bit(image, data, name)
+    transparent = converted.mode in ("LA", "RGBA")
+    has_profile = icc is not None and to_srgb(icc, _opaque(converted.mode)) is not None
+    facts = Facts(
+        name,
+        _colors(image.mode),
+        orientation,
+        transparent=transparent,
+        deep=_is_deep(image, data, name),
+        several=several,
+        profile=has_profile,
+    )
+    pixels = _upright(_finished(converted, icc, color), orientation)
     height, width = pixels.shape[:2]
     xmp, comment = _bytes(image.info.get("xmp")), _bytes(image.info.get("comment"))
-    return Decoded(pixels, height, width, name, exif=exif, xmp=xmp, comment=comment)
+    return Decoded(pixels, height, width, name, exif=exif, xmp=xmp, comment=comment, facts=facts)
 
 
 def _opened(data: bytes, name: str) -> ImageFile:
@@ -302,13 +333,34 @@ def _rounded(image: Image.Image, data: bytes, name: str) -> Image.Image:
     return Image.fromarray(np.concatenate((fine[:, :, :bands], coarse[:, :, bands:]), axis=2), image.mode)
 
 
+def _colors(mode: str) -> Colors:
+    """What the modes of Pillow mean by their colours."""
+    if mode in _GREY_MODES or mode.startswith("I;16"):
+        return "grey"
+    if mode in ("P", "PA"):
+        return "palette"
+    return "CMYK" if mode == "CMYK" else "LAB" if mode == "LAB" else "RGB"
+
+
+def _opaque(mode: str) -> str:
+    return {"LA": "L", "RGBA": "RGB"}.get(mode, mode)
+
+
+def _is_deep(image: ImageFile, data: bytes, name: str) -> bool:
+    """True when more than 8 bits a channel were there to be scaled."""
+    if name == "tiff":
+        bits = image.tag_v2.get(_TIFF_BITS, ())  # type: ignore[attr-defined]
+        return 12 in bits or 16 in bits
+    return image.mode.startswith("I") or (name == "png" and data[24] == 16)
+
+
 def _finished(image: Image.Image, icc: bytes | None, color: Color) -> Pixels:
     """`image`, of mode L, LA, RGB, RGBA or CMYK, in sRGB, on white, in the colours asked for."""
     source_is_gray = image.mode in ("L", "LA")
     alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None
     image.info.pop("transparency", None)  # it is in alpha by now, and would confuse conversions
     if alpha is not None:
-        image = image.convert("L" if source_is_gray else "RGB")
+        image = image.convert(_opaque(image.mode))
     transform = to_srgb(icc, image.mode) if icc else None
     if transform is not None:
         image = transform.apply(image)

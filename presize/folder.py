@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from presize.errors import BuildError
 from presize.files import writing
 
 
@@ -28,6 +29,14 @@ def unstage(root: Path, file: str, sample: int) -> None:
     """Give a staged file its name. One that is staged no more has it already (see `is_written`)."""
     with writing(root / file), suppress(FileNotFoundError):
         os.replace(staged_path(root, file, sample), root / file)
+
+
+def read(root: Path, file: str, sample: int) -> bytes:
+    """The record of a file that is staged, or has its name already. Raises BuildError when it is neither."""
+    for path in (staged_path(root, file, sample), root / file):
+        with suppress(FileNotFoundError):
+            return path.read_bytes()
+    raise BuildError(f"{root / file} has gone; run again to make it")
 
 
 def is_written(root: Path, file: str, sample: int, nbytes: int, publishing: bool) -> bool:

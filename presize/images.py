@@ -20,10 +20,12 @@ class Record(NamedTuple):
 
 
 class Presized(NamedTuple):
-    """One record for each of ImageOptions.sizes, and the source's upright height and width in pixels."""
+    """One record for each of ImageOptions.sizes, the source's upright height and width in pixels, and
+    what it was (presize.facts), packed."""
 
     records: tuple[Record, ...]
     source: Size
+    facts: int
 
 
 def presize(data: bytes, options: ImageOptions) -> Presized:
@@ -44,10 +46,12 @@ def presize(data: bytes, options: ImageOptions) -> Presized:
         metadata = encode.Metadata(exif, decoded.xmp, decoded.comment)
 
     records = []
+    facts = decoded.facts
     for size in options.sizes:
         target = resize.target(source, size, options.fit, options.upscale)
         if target.is_whole_image and _passes_through(decoded, options):
             records.append(Record(jpeg.strip(data, options.keep_metadata), *source))
+            facts = facts._replace(kept=True)
             continue
         pixels = resize.resize(
             decoded.pixels,
@@ -58,7 +62,7 @@ def presize(data: bytes, options: ImageOptions) -> Presized:
         if decoded.icc is not None:
             pixels = decode.finish(pixels, decoded.icc, options.color)
         records.append(Record(encode.encode(pixels, options, metadata), *pixels.shape[:2]))
-    return Presized(tuple(records), source)
+    return Presized(tuple(records), source, facts.pack())
 
 
 def record_bytes(options: ImageOptions, size: Size) -> int:

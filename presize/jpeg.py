@@ -6,6 +6,8 @@ and raise ImageError with a one-line reason for bytes that are no sound JPEG.
 
 from __future__ import annotations
 
+import bisect
+import functools
 import re
 import struct
 from collections.abc import Iterator
@@ -31,7 +33,8 @@ _XMP = b"http://ns.adobe.com/xap/1.0/\0"
 _ICC = b"ICC_PROFILE\0"
 _MPF = b"MPF\0"
 
-_SOI, _EOI, _SOS, _APP0, _APP1, _APP2, _APP14, _COM = 0xD8, 0xD9, 0xDA, 0xE0, 0xE1, 0xE2, 0xEE, 0xFE
+_SOI, _EOI, _SOS, _DQT = 0xD8, 0xD9, 0xDA, 0xDB
+_APP0, _APP1, _APP2, _APP14, _COM = 0xE0, 0xE1, 0xE2, 0xEE, 0xFE
 _NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))  # TEM and the restart markers stand alone
 _FRAMES: dict[int, Process] = {
     0xC0: "baseline",
@@ -65,6 +68,9 @@ class JpegHeader:
     colorspace: what the components mean, by libjpeg's rules (JFIF and Adobe segments, component ids).
     orientation: EXIF's, from 1 (upright) to 8; 1 when it is missing or makes no sense.
     exif: the bytes of a TIFF file. icc: the whole profile, None if a part of it is missing.
+    quality: the IJG quality, 1 to 100, whose table for luma is nearest to that of the first component;
+        0 when it has none.
+    several: an index of further pictures in the file (MPO) is there.
     """
 
     height: int
@@ -78,6 +84,8 @@ class JpegHeader:
     exif: bytes | None
     xmp: bytes | None
     comment: bytes | None
+    quality: int = 0
+    several: bool = False
 
     @property
     def components(self) -> int:
@@ -93,8 +101,9 @@ def parse(data: bytes) -> JpegHeader:
     """The header of the JPEG in `data`, read up to its first scan."""
     frame: bytes | None = None
     process: Process = "baseline"
-    jfif = False
+    jfif = several = False
     adobe: int | None = None
+    tables = b""
     exif = xmp = comment = None
     icc_parts: list[bytes] = []
     for marker, begin, end in _segments(data):
@@ -107,8 +116,13 @@ def parse(data: bytes) -> JpegHeader:
                 exif = data[begin + 10 : end]
             elif xmp is None and data.startswith(_XMP, begin + 4, end):
                 xmp = data[begin + 4 + len(_XMP) : end]
-        elif marker == _APP2 and data.startswith(_ICC, begin + 4, end):
-            icc_parts.append(data[begin + 4 + len(_ICC) : end])
+        elif marker == _DQT:
+            tables += data[begin + 4 : end]
+        elif marker == _APP2:
+            if data.startswith(_ICC, begin + 4, end):
+                icc_parts.append(data[begin + 4 + len(_ICC) : end])
+            else:
+                several = several or data.startswith(_MPF, begin + 4, end)
         elif marker == _APP0:
             jfif = jfif or _is_jfif(data, begin, end)
         elif marker == _APP14 and _is_adobe(data, begin, end):
@@ -130,6 +144,8 @@ def parse(data: bytes) -> JpegHeader:
         exif,
         xmp,
         comment,
+        _quality(tables, frame[8]),
+        several,
     )
 
 
@@ -275,6 +291,44 @@ def _frame(payload: bytes) -> tuple[int, int, int, bytes, tuple[tuple[int, int],
         if not (1 <= horizontal <= 4 and 1 <= vertical <= 4):
             raise ImageError(f"broken JPEG: sampling factors {horizontal}x{vertical}")
     return precision, height, width, payload[6::3], sampling
+
+
+# Table K.1 of ITU-T T.81, which libjpeg scales by the quality.
+_LUMA = (
+    16, 11, 10, 16, 24, 40, 51, 61,
+    12, 12, 14, 19, 26, 58, 60, 55,
+    14, 13, 16, 24, 40, 57, 69, 56,
+    14, 17, 22, 29, 51, 87, 80, 62,
+    18, 22, 37, 56, 68, 109, 103, 77,
+    24, 35, 55, 64, 81, 104, 113, 92,
+    49, 64, 78, 87, 103, 121, 120, 101,
+    72, 92, 95, 98, 112, 100, 103, 99,
+)  # fmt: skip
+
+
+@functools.cache
+def _sums() -> list[int]:
+    """Minus the sum of the IJG table for luma at each quality from 1 to 100, ascending
+    (jpeg_set_quality of libjpeg's jcparam.c, for baseline)."""
+    scales = [5000 // quality if quality < 50 else 200 - 2 * quality for quality in range(1, 101)]
+    return [-sum(min(max((value * scale + 50) // 100, 1), 255) for value in _LUMA) for scale in scales]
+
+
+def _quality(tables: bytes, wanted: int) -> int:
+    """The quality whose sum is nearest to that of the table number `wanted`, as DQT segments have it."""
+    position, found = 0, 0
+    while position < len(tables):
+        wide, number = tables[position] >> 4, tables[position] & 15
+        end = position + 1 + (128 if wide else 64)
+        if number == wanted and end <= len(tables):
+            values = tables[position + 1 : end]
+            found = 256 * sum(values[::2]) + sum(values[1::2]) if wide else sum(values)
+        position = end
+    if found == 0:
+        return 0
+    sums = _sums()
+    above = bisect.bisect_left(sums, -found, 1, 99)
+    return above + 1 if sums[above] + found < -found - sums[above - 1] else above
 
 
 def _colorspace(ids: bytes, jfif: bool, adobe: int | None) -> Colorspace:

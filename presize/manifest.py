@@ -35,11 +35,17 @@ INDEX_COLUMNS = {
     "crc32": pa.uint32(),
     "source_nbytes": pa.int64(),
     "source_mtime_ns": pa.int64(),
+    "source_facts": pa.uint32(),
 }
 """The columns of the index. lmdb datasets have shard and row, folders have file; labels come after."""
 
-_FILE_NAMES = re.compile(r"index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|shards/\d{5,}(-\d+)?\.lmdb", re.ASCII)
-OUR_NAMES = r"^(manifest\.json|index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|\.presize[^/]*)(/|$)"
+_LATER_COLUMNS = ("source_facts",)
+"""Those that a dataset may lack, since older versions did not write them."""
+
+_FILE_NAMES = re.compile(
+    r"index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html|shards/\d{5,}(-\d+)?\.lmdb", re.ASCII
+)
+OUR_NAMES = r"^(manifest\.json|index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html|\.presize[^/]*)(/|$)"
 """What the images of a folder dataset may not be called, nor be in, as a regular expression for Arrow."""
 
 
@@ -59,7 +65,7 @@ def index_columns(layout: Layout) -> dict[str, pa.DataType]:
 class DataFile:
     """A file of a dataset: its name from the dataset's folder, its size, and its SHA-256.
 
-    rows: samples in a shard or in the index, lines in rejects.jsonl.
+    rows: samples in a shard or in the index, lines in rejects.jsonl, images compared in report.html.
     """
 
     file: str
@@ -81,6 +87,7 @@ class Manifest:
     generation: 0 for a first build; each --overwrite adds one to it and to the names of its files.
     size: the one of the sizes asked for that this dataset has, as Size.parse reads it.
     left_out: files not stored: rejected images, files that are none (skipped), hidden, outside classes.
+    report: the page about the build; None when none was asked for.
     """
 
     layout: Layout
@@ -96,6 +103,7 @@ class Manifest:
     index: DataFile
     rejects: DataFile
     shards: tuple[DataFile, ...]
+    report: DataFile | None = None
 
     @property
     def format(self) -> Format:
@@ -109,7 +117,7 @@ class Manifest:
 
     def files(self) -> tuple[DataFile, ...]:
         """Every file of the dataset but the manifest itself and a folder's images."""
-        return (self.index, self.rejects, *self.shards)
+        return (self.index, self.rejects, *self.shards, *((self.report,) if self.report else ()))
 
 
 def generation_name(name: str, generation: int) -> str:
@@ -177,6 +185,7 @@ def _manifest(values: dict[str, Any]) -> Manifest:
         index=_data_file(values["index"]),
         rejects=_data_file(values["rejects"]),
         shards=tuple(map(_data_file, _list(values["shards"]))),
+        report=None if values.get("report") is None else _data_file(values["report"]),
     )
     check_choice("format", manifest.format, Format)
     check_choice("color", manifest.color, Color)
@@ -286,6 +295,8 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest) -> pa.RecordBat
         raise DatasetError(f"{path} is damaged: {_first_line(error)}; {again}") from None
     expected = index_columns(manifest.layout) | ({} if manifest.classes is None else {"label": pa.int32()})
     for name, kind in expected.items():
+        if name in _LATER_COLUMNS and name not in batch.schema.names:
+            continue
         i = batch.schema.get_field_index(name)  # -1 when there are two of them, too
         if i < 0 or batch.schema.field(i).type != kind or batch.column(i).null_count:
             raise DatasetError(f"{path} is damaged: it has no column {name} of {kind} without nulls; {again}")

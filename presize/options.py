@@ -183,11 +183,12 @@ class ErrorBudget:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a build is carried out. None of it changes a byte of the result.
+    """How a build is carried out. None of it changes a byte of the data.
 
     jobs: processes, at least 1; None uses every core this process may use.
     on_error: "skip" records images that cannot be stored and goes on; "fail" stops at the first.
     overwrite: replace a dataset that was made from another source or with other options.
+    report: write report.html into each dataset, a page about the build.
     """
 
     jobs: int | None = None
@@ -195,12 +196,14 @@ class RunOptions:
     on_error: OnError = "skip"
     max_errors: ErrorBudget = ErrorBudget()
     overwrite: bool = False
+    report: bool = True
 
     def __post_init__(self) -> None:
         check_choice("backend", self.engine, Engine)
         check_choice("on_error", self.on_error, OnError)
         check_type("max_errors", self.max_errors, ErrorBudget)
         check_type("overwrite", self.overwrite, bool)
+        check_type("report", self.report, bool)
         if self.jobs is not None:
             check_range("jobs", self.jobs, 1, 4096)
 

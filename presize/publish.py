@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +30,7 @@ from presize.manifest import (
     write_index,
 )
 from presize.names import is_safe
+from presize.options import Size
 from presize.plan import Plan
 from presize.rejects import NOT_AN_IMAGE, Reject, to_jsonl
 from presize.state import Place, State
@@ -35,9 +38,14 @@ from presize.task import Sidecar
 
 
 def publish(
-    plan: Plan, state: State, sidecars: Sequence[Sidecar], place: Place, files: pa.ChunkedArray | None
+    plan: Plan,
+    state: State,
+    sidecars: Sequence[Sidecar],
+    place: Place,
+    files: pa.ChunkedArray | None,
+    report: bool = False,
 ) -> list[Manifest]:
-    """Publish the dataset of each size in its root, and return the manifests.
+    """Publish the dataset of each size in its root, with a report if asked for, and return the manifests.
 
     `sidecars` are those of all shards, by number. `files` are the files of a folder dataset, one a row
     of the source table. Interrupted at any point, it can be called again with the same arguments.
@@ -60,6 +68,11 @@ def publish(
         _write_data(plan, state, sidecars, k, root, index, rejects)
         for k, (root, index) in enumerate(zip(place.roots, indexes, strict=True))
     ]
+    if report:
+        manifests = [
+            _write_report(plan, root, manifest, index, rejects, merged["sample"])
+            for root, manifest, index in zip(place.roots, manifests, indexes, strict=True)
+        ]
     if files is not None and not state.publishing:  # the indexes are there by now, to tell which files are ours
         state = replace(state, publishing=True)
         state.write(place.out)
@@ -139,6 +152,35 @@ def _write_data(
         rejects=DataFile.of(root, rejects_name, len(rejects)),
         shards=tuple(shards),
     )
+
+
+def _write_report(
+    plan: Plan,
+    root: Path,
+    manifest: Manifest,
+    index: pa.Table,
+    rejects: list[Reject],
+    samples: npt.NDArray[np.int64],
+) -> Manifest:
+    """Write the page about a dataset that is whole but for its manifest, and return that with the page in it."""
+    from presize.comparison import compare  # OpenCV and jinja2, which nothing else of a build needs
+    from presize.report.page import BuildReport, build_page
+
+    def value_of(row: dict[str, Any]) -> bytes:
+        if manifest.layout == "folder":
+            return folder.read(root, row["file"], row["sample"])
+        with shards[row["shard"]] as get:
+            return bytes(get(row["row"]))
+
+    # Of the index its own columns alone: one of the label table may be called sample, too.
+    numbered = index.select(list(index_columns(manifest.layout))).append_column("sample", pa.array(samples))
+    with ExitStack() as stack:
+        shards = [stack.enter_context(closing(shard.ShardReader(root / f.file, f.bytes))) for f in manifest.shards]
+        comparisons, failures = compare(plan, Size.parse(manifest.size), numbered, value_of)
+    name = generation_name("report.html", manifest.generation)
+    page = build_page(BuildReport(manifest, index, rejects, comparisons, failures))
+    write_atomically(root / name, page.encode())
+    return replace(manifest, report=DataFile.of(root, name, len(comparisons)))
 
 
 def shard_name(number: int, generation: int) -> str:

@@ -189,6 +189,14 @@ class ShardReader:
         with self:
             return 0 if self._shard is None else int(self._shard.env.stat()["entries"])
 
+    def close(self) -> None:
+        """Close the file, if nobody is reading from it and no parent process opened it: then others than
+        presize may open it in this process, too. The next use opens it again."""
+        with _lock:
+            shard = self._shard
+            if shard is not None and not shard.closed and shard.readers == 0 and shard.pid == os.getpid():
+                _close(shard)
+
     def __reduce__(self) -> tuple[type[ShardReader], tuple[str, int]]:
         return ShardReader, (self.path, self.nbytes)
 
@@ -295,6 +303,10 @@ def _close_idle(room_for: int) -> None:
     surplus = len(_open_shards) + room_for - max_open_shards()
     idle = [s for s in _open_shards.values() if s.readers == 0 and s.pid == os.getpid()] if surplus > 0 else []
     for shard in idle[:surplus]:
-        del _open_shards[shard.inode]
-        shard.closed = True
-        shard.env.close()
+        _close(shard)
+
+
+def _close(shard: _OpenShard) -> None:
+    del _open_shards[shard.inode]
+    shard.closed = True
+    shard.env.close()

@@ -82,7 +82,7 @@ class Sidecar:
     """A finished shard's part of the index.
 
     columns: arrays of equal length, one row a stored record, in shard order: ``sample``,
-        ``source_height``, ``source_width``, and for the size number k ``height_k``, ``width_k``,
+        ``source_height``, ``source_width``, ``source_facts``, and for the size number k ``height_k``, ``width_k``,
         ``nbytes_k``, ``crc32_k``.
     shards: for each size the shard's size in bytes and its SHA-256; nothing for folders.
     rejects: the row in the source table, the error and the reason of each sample not stored.
@@ -134,7 +134,7 @@ def _write(task: Task, map_factor: int) -> Sidecar:
             except ImageError as error:
                 rejects.append((sample, *_reject(paths[position], error, task.on_error)))
                 continue
-            row: tuple[int, ...] = (sample, *presized.source)
+            row: tuple[int, ...] = (sample, *presized.source, presized.facts)
             for k, (value, height, width) in enumerate(presized.records):
                 if writers:
                     writers[k].append(value)
@@ -145,7 +145,7 @@ def _write(task: Task, map_factor: int) -> Sidecar:
         shards = [writer.publish() for writer in writers]
         if not writers:
             os.sync()  # one for all files: the side-car must not outlive them
-    names = ["sample", "source_height", "source_width"]
+    names = ["sample", "source_height", "source_width", "source_facts"]
     names += [f"{name}_{k}" for k in range(len(sizes)) for name in ("height", "width", "nbytes", "crc32")]
     table = np.array(rows, np.int64).reshape(-1, len(names))
     return Sidecar(task.number, dict(zip(names, table.T, strict=True)), shards, rejects)

@@ -159,7 +159,8 @@ def test_to_folder_writes_ordinary_files(photos: Path, tmp_path: Path) -> None:
 
 def test_to_folder_leaves_no_folder_but_the_classes(photos: Path, tmp_path: Path) -> None:
     build_dataset(photos, tmp_path / "out", TO_FOLDER, SERIAL)
-    assert sorted(os.listdir(tmp_path / "out")) == ["cats", "dogs", "index.arrow", "manifest.json", "rejects.jsonl"]
+    ours = ["index.arrow", "manifest.json", "rejects.jsonl", "report.html"]
+    assert sorted(os.listdir(tmp_path / "out")) == ["cats", "dogs", *ours]
 
 
 def test_to_folder_keeps_the_place_of_an_empty_class(photos: Path, tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_a_class_called_shards_keeps_its_folder(photos: Path, tmp_path: Path) ->
     assert (tmp_path / "out" / "shards").is_dir()
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "index.arrow", "rejects-1.jsonl"])
+@pytest.mark.parametrize("name", ["manifest.json", "index.arrow", "rejects-1.jsonl", "report.html"])
 def test_a_class_called_like_a_file_of_ours_is_refused_as_a_folder(name: str, photos: Path, tmp_path: Path) -> None:
     (photos / "cats").rename(photos / name)
     with pytest.raises(SourceError, match="keeps files of its own by that name"):
@@ -481,7 +482,8 @@ def test_an_abandoned_folder_build_leaves_nothing_under_an_lmdb_dataset(photos: 
     build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
     interrupt(photos, tmp_path / "out", TO_FOLDER, OVERWRITE)
     build_dataset(photos, tmp_path / "out", SMALL, OVERWRITE)
-    assert sorted(os.listdir(tmp_path / "out")) == ["index-1.arrow", "manifest.json", "rejects-1.jsonl", "shards"]
+    ours = ["index-1.arrow", "manifest.json", "rejects-1.jsonl", "report-1.html"]
+    assert sorted(os.listdir(tmp_path / "out")) == [*ours, "shards"]
 
 
 def test_a_class_that_is_no_more_goes_with_its_dataset(photos: Path, tmp_path: Path) -> None:

@@ -53,12 +53,25 @@ def test_build_says_what_was_made(presize: Callable[..., Ran], raw: Path, tmp_pa
     assert ran.code == 0
     assert f"{tmp_path / 'out'}: 56 images, " in ran.out
     assert "4 images were rejected, with reasons in its rejects file" in ran.out
+    assert ran.out.endswith(f"  report: {tmp_path / 'out' / 'report.html'}\n")
     assert ran.err == ""
+
+
+def test_build_writes_no_report_when_told_so(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
+    ran = presize("build", raw, tmp_path / "out", *BUILD, "--no-report")
+    assert "report:" not in ran.out
+    assert not (tmp_path / "out" / "report.html").exists()
+
+
+def test_build_names_the_report_of_each_size(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = json.loads(presize("build", raw, out, "--size", "32", "--size", "48", "--jobs", "1", "--json").out)
+    assert result["reports"] == [f"{out}/32/report.html", f"{out}/48/report.html"]
 
 
 def test_build_json_is_one_object(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
     result = json.loads(presize("build", raw, tmp_path / "out", *BUILD, "--json").out)
-    assert list(result) == ["samples", "stored", "rejected", "skipped", "seconds", "images_per_s", "out"]
+    assert list(result) == ["samples", "stored", "rejected", "skipped", "seconds", "images_per_s", "out", "reports"]
     assert (result["samples"], result["stored"], result["rejected"]) == (60, 56, 4)
 
 

@@ -19,6 +19,7 @@ from PIL import Image, ImageOps, features
 
 from presize import containers, decode, jpeg
 from presize.errors import ImageError, NotAnImageError
+from presize.facts import Facts
 from presize.icc import is_srgb
 from presize.options import Color
 from profiles import GRAY_LINEAR, LINEAR, SRGB, SWAPPED, black_only_profile, display_profile
@@ -264,6 +265,40 @@ def test_the_first_frame_of_several_is_taken(kind: str, options: dict[str, objec
     assert off(decode.decode(data).pixels, np.asarray(flat)) <= 2
 
 
+def test_several_frames_or_pages_are_noticed() -> None:
+    for kind, options in [("GIF", {}), ("PNG", {}), ("WEBP", {}), ("TIFF", {}), ("MPO", {})]:
+        frames = [Image.new("RGB", PHOTO.size, color) for color in ("red", "green", "blue")]
+        several = saved(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+        assert decode.decode(several).facts.several, kind
+    for name in ENCODINGS:
+        assert decode.decode(ENCODINGS[name]).facts.several == (name == "gif"), name
+
+
+@pytest.mark.parametrize(
+    ("data", "expected", "reason"),
+    [
+        (ENCODINGS["jpeg"], Facts("jpeg", "RGB", 6, "baseline", 75), "an ordinary one, turned"),
+        (ENCODINGS["jpeg progressive"], Facts("jpeg", "RGB", 1, "progressive", 75), "progressive"),
+        (ENCODINGS["jpeg CMYK"], Facts("jpeg", "CMYK", 1, "baseline", 75), "inks"),
+        (ENCODINGS["png"], Facts("png", "RGB", 6), "PNG, turned"),
+        (ENCODINGS["png palette"], Facts("png", "palette", transparent=True), "a palette with alpha"),
+        (ENCODINGS["png 16"], Facts("png", "RGB", deep=True), "16 bits"),
+        (saved(Image.new("RGBA", (9, 9), (1, 2, 3, 4)), "WEBP"), Facts("webp", "RGB", transparent=True), "alpha"),
+        (saved(GRAY, "TIFF"), Facts("tiff", "grey"), "grey"),
+        (saved(PHOTO.convert("1"), "PNG"), Facts("png", "grey"), "black and white"),
+        (saved(PHOTO.convert("CMYK"), "TIFF"), Facts("tiff", "CMYK"), "inks in a TIFF"),
+        (saved(PHOTO.convert("LAB"), "TIFF"), Facts("tiff", "LAB"), "Lab"),
+        (saved(PHOTO, "PNG", icc_profile=SRGB), Facts("png", "RGB"), "a profile that changes nothing"),
+        (saved(PHOTO, "PNG", icc_profile=SWAPPED), Facts("png", "RGB", profile=True), "a profile that does"),
+        (saved(PHOTO, "JPEG", icc_profile=SWAPPED), Facts("jpeg", "RGB", 1, "baseline", 75, profile=True), "in a JPEG"),
+        (saved(GRAY, "JPEG", icc_profile=GRAY_LINEAR), Facts("jpeg", "grey", 1, "baseline", 75, profile=True), "grey"),
+    ],
+)
+def test_the_facts_tell_what_an_image_was(data: bytes, expected: Facts, reason: str) -> None:
+    assert decode.decode(data).facts == expected, reason
+    assert decode.decode(data, "gray", defer_icc=True).facts == expected, reason
+
+
 def without_adobe(data: bytes) -> bytes:
     at = data.index(b"\xff\xee")
     return data[:at] + data[at + 2 + int.from_bytes(data[at + 2 : at + 4], "big") :]
@@ -420,6 +455,7 @@ def test_a_jpeg_with_stray_bytes_goes_to_the_second_decoder() -> None:
     decoded, sound = decode.decode(stray), decode.decode(data)
     assert np.array_equal(decoded.pixels, sound.pixels)
     assert sound.plain and not decoded.plain
+    assert decoded.facts.tolerated and not sound.facts.tolerated
 
 
 def test_broken_exif_does_not_fail_an_image() -> None:

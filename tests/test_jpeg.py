@@ -205,6 +205,36 @@ def test_exif_without_an_orientation_is_left_as_it_is() -> None:
     assert jpeg.with_orientation_reset(b"junk") == b"junk"
 
 
+@pytest.mark.parametrize("grey", [False, True])
+@pytest.mark.parametrize("quality", [1, 2, 10, 25, 49, 50, 51, 75, 90, 95, 98, 99, 100])
+def test_the_quality_is_read_from_the_tables(quality: int, grey: bool) -> None:
+    image = Image.fromarray(PHOTO).convert("L") if grey else None
+    assert jpeg.parse(saved(image, quality=quality)).quality == quality
+
+
+def table(number: int, values: list[int]) -> bytes:
+    wide = max(values) > 255
+    return bytes([number | wide << 4]) + b"".join(value.to_bytes(1 + wide, "big") for value in values)
+
+
+@pytest.mark.parametrize(
+    ("payloads", "quality", "reason"),
+    [
+        ([], 0, "no table"),
+        ([table(0, [1] * 64)], 100, "the finest there is"),
+        ([table(0, [255] * 64)], 1, "the coarsest there is"),
+        ([table(0, [65535] * 64)], 1, "of 16 bits"),
+        ([table(0, [300] + [1] * 63)], 95, "of 16 bits, and fine"),
+        ([table(1, [255] * 64)], 0, "not the one that luma uses"),
+        ([table(1, [255] * 64) + table(0, [1] * 64)], 100, "two in one segment"),
+        ([table(1, [255] * 64), table(0, [1] * 64)], 100, "two segments"),
+        ([table(0, [1] * 64)[:-1]], 0, "cut short"),
+    ],
+)
+def test_the_quality_of_odd_tables_is_the_nearest(payloads: list[bytes], quality: int, reason: str) -> None:
+    assert jpeg.parse(header(*(segment(0xDB, payload) for payload in payloads))).quality == quality, reason
+
+
 def test_metadata_is_found() -> None:
     read = jpeg.parse(ENCODINGS["much metadata"])
     assert read.icc == b"p" * 70_000

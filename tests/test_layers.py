@@ -40,7 +40,12 @@ def test_nothing_in_presize_imports_torch() -> None:
 
 @pytest.mark.parametrize(
     ("package", "owner"),
-    [("click", "presize/cli.py"), ("joblib", "presize/build.py"), ("lmdb", "presize/shard.py")],
+    [
+        ("click", "presize/cli.py"),
+        ("jinja2", "presize/report/page.py"),
+        ("joblib", "presize/build.py"),
+        ("lmdb", "presize/shard.py"),
+    ],
 )
 def test_a_library_behind_one_module_has_no_other_importer(package: str, owner: str) -> None:
     assert importers(package) == {owner}
@@ -56,10 +61,13 @@ def test_a_shard_is_bytes_in_and_bytes_out(name: str) -> None:
     assert "presize/shard.py" not in importers(f"presize.{name}")
 
 
-@pytest.mark.parametrize("module", ["decode", "encode", "images", "jpeg", "jpegtiles", "plan", "resize"])
+PURE = ["containers", "decode", "encode", "facts", "images", "jpeg", "jpegtiles", "parity", "plan", "resize"]
+
+
+@pytest.mark.parametrize("module", [*PURE, "report/charts", "report/page"])
 def test_pure_modules_do_not_touch_the_file_system(module: str) -> None:
     path = ROOT / "presize" / f"{module}.py"
-    touching = {"os", "shutil", "tempfile", "subprocess"} & set(imports(path))
+    touching = {"os", "pathlib", "shutil", "tempfile", "subprocess"} & set(imports(path))
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     opened = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "open"]
     assert not touching
@@ -81,6 +89,7 @@ def test_library_code_neither_prints_nor_exits_nor_asserts(path: Path) -> None:
         ("import presize", ["torch", "click", "pyarrow", "joblib"]),
         ("import presize.cli", ["torch", "pyarrow", "joblib", "cv2"]),
         ("import presize.task", ["torch", "click", "pyarrow", "joblib", "cv2"]),
+        ("import presize.build", ["torch", "click", "cv2", "jinja2"]),
     ],
 )
 def test_an_import_brings_only_what_it_needs(statement: str, absent: list[str]) -> None:

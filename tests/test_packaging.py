@@ -31,7 +31,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_a_wheel_holds_every_module(wheel: list[str]) -> None:
     ours = {f"presize/{path.relative_to(ROOT / 'presize').as_posix()}" for path in (ROOT / "presize").rglob("*.py")}
     readers = {f"presize/datasets/{path.name}" for path in (ROOT / "datasets").glob("*.py")}
-    assert ours | readers | {"presize/py.typed"} <= set(wheel)
+    templates = {f"presize/report/templates/{path.name}" for path in (ROOT / "presize/report/templates").iterdir()}
+    assert ours | readers | templates | {"presize/py.typed"} <= set(wheel)
 
 
 def test_a_wheel_holds_nothing_beside_presize(wheel: list[str]) -> None:

@@ -406,6 +406,22 @@ def test_a_shard_in_use_is_never_closed(tmp_path: Path, shards: list[ShardReader
     assert len(open_files(tmp_path)) == 3
 
 
+def test_a_closed_reader_leaves_the_file_to_others_and_reads_again(tmp_path: Path, shards: list[ShardReader]) -> None:
+    read(shards[0], 4)
+    shards[0].close()
+    assert open_files(tmp_path) == []
+    assert read(shards[0], 4) == [record(0, row) for row in range(4)]
+
+
+def test_close_leaves_a_shard_open_that_is_read_from(tmp_path: Path, shards: list[ShardReader]) -> None:
+    shards[1].close()  # never opened: nothing happens
+    with shards[0] as get:
+        ShardReader(shards[0].path, shards[0].nbytes).close()
+        shards[0].close()
+        assert bytes(get(3)) == record(0, 3)
+    assert open_files(tmp_path) == ["00.lmdb"]
+
+
 @pytest.mark.usefixtures("three_at_once")
 def test_a_reader_may_be_left_in_another_thread(tmp_path: Path, shards: list[ShardReader]) -> None:
     stack = ExitStack()

@@ -39,7 +39,7 @@ def built(tmp_path: Path, layout: Layout = "lmdb") -> Path:
 def reseal(out: Path, change: Callable[[dict[str, Any]], object] = lambda _: None) -> None:
     """Make sizes and checksums in the manifest right again, as somebody would who hides what was done."""
     manifest = json.loads((out / MANIFEST).read_text())
-    for file in [manifest["index"], manifest["rejects"], *manifest["shards"]]:
+    for file in [manifest["index"], manifest["rejects"], *manifest["shards"], manifest["report"]]:
         file["bytes"], file["sha256"] = file_digest(out / file["file"])
     change(manifest)
     (out / MANIFEST).write_text(json.dumps(manifest))

@@ -1,0 +1,169 @@
+"""Some of a build's images beside their sources: read again, compared, made small enough for a page.
+
+Which ones is a function of the sample numbers, and how many is bounded, whatever the size of the build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import simplejpeg
+
+from presize import decode, parity, resize
+from presize.dataset import DAMAGE, decode_value
+from presize.errors import BuildError, DatasetError, ImageError
+from presize.options import ImageOptions, Size
+from presize.plan import Plan, mix
+from presize.task import read_source
+
+Pixels = npt.NDArray[np.uint8]
+
+MOST_IMAGES = 48
+MOST_PIXELS = 100_000_000
+"""Of all images that are compared: 3 seconds of one core (31 ns a pixel, November 2026). So there are about 8 pictures
+of 12 megapixels. A source pixel counts once and a stored one 4 times, for it is compared in double precision."""
+MOST_PIXELS_EACH = 50_000_000
+"""Larger ones are not compared: that would take more than 2 GB of memory."""
+
+THUMBNAIL = 160
+DETAIL = 256
+DIFFERENCE_GAIN = 8
+_THREADS = 2
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One stored image and its source.
+
+    psnr: in dB, infinite when nothing differs. ssim: of luma. Both against presize.parity.reference.
+    before, after: both whole, JPEGs of at most THUMBNAIL pixels a side.
+    detail: where they differ most, of at most DETAIL pixels a side, as JPEGs: the reference, what is
+        stored, and DIFFERENCE_GAIN times their difference on grey.
+    """
+
+    path: str
+    source: Size
+    stored: Size
+    source_nbytes: int
+    nbytes: int
+    psnr: float
+    ssim: float
+    before: bytes
+    after: bytes
+    detail: tuple[bytes, bytes, bytes]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An image that could not be compared, and why."""
+
+    path: str
+    reason: str
+
+
+def choose(samples: npt.NDArray[np.int64], pixels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Positions in `samples`, which are distinct, of those to compare, in random order: up to MOST_IMAGES,
+    fewer when they are large, of so many `pixels`."""
+    # Mixed once, sample numbers are dealt to shards (presize.plan); mixed twice, they choose in all of these.
+    hashes = mix(mix(samples.astype(np.uint64)))
+    count = min(len(samples), 10 * MOST_IMAGES)
+    found = np.argpartition(hashes, count - 1)[:count]
+    found = found[np.argsort(hashes[found])]
+    found = found[pixels[found] <= MOST_PIXELS_EACH]
+    return found[np.cumsum(pixels[found]) <= MOST_PIXELS][:MOST_IMAGES]
+
+
+def compare(
+    plan: Plan, size: Size, index: pa.Table, value_of: Callable[[dict[str, Any]], bytes]
+) -> tuple[list[Comparison], list[Failure]]:
+    """Compare some images of the dataset of one size with their sources, as `choose` chooses them.
+
+    index: its index, with each row's number in the source table as ``sample``.
+    value_of: the stored value of a row of the index, called from several threads.
+    """
+    samples = index.column("sample").to_numpy()
+    columns = ("source_height", "source_width", "height", "width")
+    source_height, source_width, height, width = (index.column(name).to_numpy().astype(np.int64) for name in columns)
+    pixels = source_height * source_width + 4 * height * width
+    rows = index.take(pa.array(choose(samples, pixels))).to_pylist()
+
+    def compared(row: dict[str, Any]) -> Comparison | Failure:
+        try:
+            data = read_source(plan.source.root, row["path"], row["source_nbytes"])
+            return _compare(data, value_of(row), row, plan.options.image, size)
+        except ImageError as error:
+            return Failure(row["path"], str(error))
+        except (BuildError, DatasetError):  # which would tell where the files are
+            return Failure(row["path"], "the source, or what is stored, cannot be read")
+
+    with _without_opencv_threads(), ThreadPoolExecutor(_THREADS) as pool:
+        found = list(pool.map(compared, rows))
+    return [one for one in found if isinstance(one, Comparison)], [one for one in found if isinstance(one, Failure)]
+
+
+@contextmanager
+def _without_opencv_threads() -> Iterator[None]:
+    """OpenCV's own threads would stay, and hang a child that is forked later and uses OpenCV, too."""
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(threads)
+
+
+def _compare(data: bytes, value: bytes, row: dict[str, Any], image: ImageOptions, size: Size) -> Comparison:
+    stored_size = Size(row["height"], row["width"])
+    try:
+        stored = decode_value(memoryview(value), image.format, image.color, stored_size)
+    except DAMAGE as error:
+        raise ImageError(f"what is stored is damaged: {error}") from None
+    source = decode.decode(data, image.color, image.max_pixels).pixels
+    source_size = Size(*source.shape[:2])
+    exact = parity.reference(source, resize.target(source_size, size, image.fit, image.upscale), image.filter)
+    if exact.shape != stored.shape:
+        raise ImageError("what is stored has another shape than its source makes")
+    return Comparison(
+        path=row["path"],
+        source=source_size,
+        stored=stored_size,
+        source_nbytes=row["source_nbytes"],
+        nbytes=row["nbytes"],
+        psnr=parity.psnr(exact, stored),
+        ssim=parity.ssim(exact, stored),
+        before=_thumbnail(source),
+        after=_thumbnail(stored),
+        detail=_detail(exact, stored),
+    )
+
+
+def _thumbnail(pixels: Pixels) -> bytes:
+    size = Size(*pixels.shape[:2])
+    target = resize.target(size, Size(THUMBNAIL, THUMBNAIL), "longer", upscale=False)
+    return _jpeg(resize.resize(pixels, target, "bilinear", "cykooz"), 80, "420")
+
+
+def _detail(exact: parity.Values, stored: Pixels) -> tuple[bytes, bytes, bytes]:
+    difference = stored - exact
+    error = cv2.blur(np.square(parity.luma(difference)), (31, 31))
+    at = np.unravel_index(int(error.argmax()), error.shape)
+    corner = [min(max(int(at[k]) - DETAIL // 2, 0), max(error.shape[k] - DETAIL, 0)) for k in range(2)]
+    window = tuple(slice(begin, begin + DETAIL) for begin in corner)
+    amplified = (128 + DIFFERENCE_GAIN * difference[window]).clip(0, 255)
+    parts = (exact[window].round(), stored[window], amplified.round())
+    reference, kept, differs = (_jpeg(np.ascontiguousarray(part, np.uint8), 85, "444") for part in parts)
+    return reference, kept, differs
+
+
+def _jpeg(pixels: Pixels, quality: int, subsampling: str) -> bytes:
+    if pixels.ndim == 2:
+        return bytes(simplejpeg.encode_jpeg(pixels[:, :, np.newaxis], quality, "GRAY", "Gray"))
+    return bytes(simplejpeg.encode_jpeg(pixels, quality, "RGB", subsampling))

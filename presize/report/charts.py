@@ -1,0 +1,140 @@
+"""Numbers -> the geometry of a histogram. The templates draw it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[Any]
+
+WIDTH, HEIGHT = 1000, 200
+"""Of a chart, in its own units; it is stretched to the place that it gets."""
+
+_BINS = 40
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bin that is not empty, from its left upper corner, and what it stands for."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    label: str
+    series: int
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """One series of numbers, or two: the second hangs down from the line that the first stands on.
+
+    ticks: (percent from the left, what it says).
+    baseline: in units of HEIGHT from above. summary: the chart in a sentence.
+    """
+
+    title: str
+    bars: tuple[Bar, ...]
+    ticks: tuple[tuple[float, str], ...]
+    baseline: float
+    series: tuple[str, ...]
+    summary: str
+
+
+def logarithmic(title: str, unit: str, series: dict[str, Numbers]) -> Histogram:
+    """Of positive numbers, over bins of one ratio."""
+    low = min(float(values.min()) for values in series.values())
+    high = max(float(values.max()) for values in series.values())
+    low, high = max(low, 1) / 1.1, max(high, 1) * 1.1
+    edges = np.geomspace(low, high, _BINS + 1)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
+    return _histogram(title, unit, series, edges, [tick for tick in ticks if low <= tick <= high], log=True)
+
+
+def linear(title: str, unit: str, series: dict[str, Numbers], finest: float) -> Histogram:
+    """Over up to 100 bins of one width: `finest`, or 2, 5, 10, ... times that. The edges are multiples of it."""
+    extent = max(float(values.max()) for values in series.values()) - min(float(v.min()) for v in series.values())
+    steps = (finest * factor * 10**power for power in range(16) for factor in (1, 2, 5))
+    step = next(step for step in steps if extent <= 100 * step)
+    low = math.floor(min(float(values.min()) for values in series.values()) / step)
+    high = math.floor(max(float(values.max()) for values in series.values()) / step) + 1
+    edges = np.arange(low, high + 1) * step
+    every = next(
+        factor * 10**power for power in range(4) for factor in (1, 2, 5) if factor * 10**power * 8 >= high - low
+    )
+    ticks = [tick * step for tick in range(-(-low // every) * every, high + 1, every)]
+    return _histogram(title, unit, series, edges, ticks, log=False)
+
+
+def _histogram(
+    title: str, unit: str, series: dict[str, Numbers], edges: Numbers, ticks: Sequence[float], log: bool
+) -> Histogram:
+    scale = np.log(edges) if log else np.asarray(edges, np.float64)
+    places = (scale - scale[0]) / (scale[-1] - scale[0]) * WIDTH
+    room = HEIGHT / len(series)
+    bars = []
+    for number, (name, values) in enumerate(series.items()):
+        found = np.searchsorted(edges, values, side="right") - 1
+        counts = np.bincount(found.clip(0, len(edges) - 2), minlength=len(edges) - 1)
+        for i in np.flatnonzero(counts).tolist():
+            height = max(2.0, float(counts[i] / counts.max() * (room - 4)))
+            label = f"{name}: {counts[i]:,} from {_number(edges[i])} to {_number(edges[i + 1])}{unit}"
+            y = room - height if number == 0 else room
+            bars.append(
+                Bar(
+                    round(float(places[i]), 1), round(y, 1),
+                    round(float(places[i + 1] - places[i]) * 0.92, 1), round(height, 1),
+                    label, number,
+                )
+            )  # fmt: skip
+    return Histogram(
+        title,
+        tuple(bars),
+        tuple((round(_place(tick, scale, log), 2), _number(tick)) for tick in _spread(ticks, scale, log)),
+        room,
+        tuple(series),
+        "; ".join(
+            f"{name}: {_number(values.min())} to {_number(values.max())}{unit}, "
+            f"half of them up to {_number(median(values))}"
+            for name, values in series.items()
+        ),
+    )
+
+
+def _place(value: float, scale: Numbers, log: bool) -> float:
+    at = math.log(value) if log else value
+    return float((at - scale[0]) / (scale[-1] - scale[0]) * 100)
+
+
+def _spread(ticks: Sequence[float], scale: Numbers, log: bool) -> list[float]:
+    """Those of `ticks` that leave room for each other's text."""
+    kept: list[float] = []
+    for tick in ticks:
+        if not kept or _place(tick, scale, log) - _place(kept[-1], scale, log) >= 11:
+            kept.append(tick)
+    return kept
+
+
+def median(values: Numbers) -> float:
+    """One of `values`, which half of them do not exceed."""
+    return float(np.percentile(values, 50, method="inverted_cdf"))
+
+
+def _number(value: float) -> str:
+    """In few characters.
+
+    >>> [_number(value) for value in (0.98246, 12, 34.56, 3400.2, 12_345, 1_200_000)]
+    ['0.9825', '12', '34.6', '3,400', '12.3k', '1.2M']
+    """
+    value = float(value)
+    power, letter = next(((p, s) for p, s in ((1e9, "G"), (1e6, "M"), (1e4, "k")) if value >= p), (1.0, ""))
+    value /= 1e3 if letter == "k" else power
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if letter else 4
+    text = f"{value:,.{digits}f}"
+    return (text.rstrip("0").rstrip(".") if digits else text) + letter

@@ -1,0 +1,331 @@
+"""report.html: what a build read, made and left out, and how near the stored images are to their sources. Pure."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import importlib.resources
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.comparison import DIFFERENCE_GAIN, Comparison, Failure
+from presize.facts import COLORS, KINDS, PROCESSES, unpack
+from presize.manifest import Manifest
+from presize.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
+from presize.report import charts
+
+PAIRS, WORST = 24, 3
+REASONS, PATHS = 20, 5
+
+LOW_SSIM = 0.9
+"""Below it an image is pointed out. Of 1,000 ImageNet photographs at 256 px and quality 90 the least had 0.93, at
+quality 75 one in forty was below (November 2026)."""
+
+_SUFFIXES = {
+    "jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "tiff": (".tif", ".tiff"),
+    "ppm": (".ppm", ".pgm", ".pbm", ".pnm"),
+    "jpeg2000": (".jp2",),
+}
+_KIND_NAMES = {"jpeg2000": "JPEG 2000", "webp": "WebP", "unknown": "not known"}
+_TURNS = (
+    "as it is",
+    "mirrored, left to right",
+    "turned by 180°",
+    "mirrored, top to bottom",
+    "mirrored along the diagonal",
+    "turned clockwise by 90°",
+    "mirrored along the other diagonal",
+    "turned anticlockwise by 90°",
+)
+_COLORS_DONE = {
+    "rgb": {"grey": "three equal channels", "RGB": "as they are"},
+    "gray": {"grey": "as they are", "RGB": "luma (ITU-R 601)"},
+    "keep": {"grey": "as they are, one channel", "RGB": "as they are"},
+}
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """All that the page tells. index: the dataset's, with one row a stored image, at least one."""
+
+    manifest: Manifest
+    index: pa.Table
+    rejects: Sequence[Reject]
+    comparisons: Sequence[Comparison]
+    failures: Sequence[Failure]
+
+
+@dataclass(frozen=True)
+class Row:
+    """So many images were `what`, and `done` is what became of it; `example` is the first of them."""
+
+    what: str
+    count: int
+    done: str
+    example: str
+
+
+def build_page(report: BuildReport) -> str:
+    """The page as HTML, the same for the same report. It holds nothing that is not in the report: no
+    clock, no place. Names and reasons may be hostile: they come out as text."""
+    manifest, image = report.manifest, report.manifest.identity["options"]["image"]
+    columns = {
+        name: report.index.column(name).to_numpy()
+        for name in ("width", "height", "source_width", "source_height", "nbytes", "source_nbytes", "source_facts")
+    }
+    quality = unpack(columns["source_facts"], "quality")
+    source_bytes = int(columns["source_nbytes"].sum())
+    disk_bytes = manifest.index.bytes + (sum(shard.bytes for shard in manifest.shards) or manifest.bytes)
+    worst = sorted(report.comparisons, key=lambda one: (one.ssim, one.psnr, one.path))[:WORST]
+    return _template("build.html").render(
+        manifest=manifest,
+        image=image,
+        notes=_notes(report),
+        classes=_classes(report),
+        source_bytes=source_bytes,
+        disk_bytes=disk_bytes,
+        ratio=source_bytes / max(manifest.bytes, 1),
+        sizes=_size_charts(columns),
+        quantiles=_quantiles(columns),
+        qualities=quality[quality > 0],
+        quality_chart=charts.linear("Estimated quality", "", {"sources": quality[quality > 0]}, 1)
+        if quality.any()
+        else None,
+        low_quality=int(((quality > 0) & (quality < image["quality"])).sum()),
+        conversions=_conversions(report, columns),
+        rejects=_reject_groups(report.rejects, skipped=False),
+        skipped=_reject_groups(report.rejects, skipped=True),
+        pairs=sorted(report.comparisons[:PAIRS], key=lambda one: one.path),
+        comparisons=report.comparisons,
+        parity=_parity(report.comparisons),
+        failures=report.failures[:PATHS],
+        missed=len(report.failures),
+        worst=[one for one in worst if one.psnr != float("inf")],
+        gain=DIFFERENCE_GAIN,
+        shown_paths=PATHS,
+    )
+
+
+def _notes(report: BuildReport) -> list[str]:
+    """What somebody should look at; nothing when all is well."""
+    notes = []
+    rejected = report.manifest.left_out["rejected"]
+    if rejected:
+        notes.append(f"{_count(rejected, 'image')} could not be stored")
+    low = sum(one.ssim < LOW_SSIM for one in report.comparisons)
+    if low:
+        compared = len(report.comparisons)
+        notes.append(f"{low} of {compared} compared images are not much like their sources (SSIM below {LOW_SSIM})")
+    if report.failures:
+        notes.append(f"{_count(len(report.failures), 'image')} could not be compared")
+    if not report.comparisons and not report.failures:
+        notes.append("no image was small enough to be compared")
+    return notes
+
+
+def _classes(report: BuildReport) -> str:
+    classes = report.manifest.classes
+    if classes is None:
+        return "no classes"
+    counts = np.bincount(report.index.column("label").to_numpy(), minlength=len(classes))
+    least, most = int(counts.min()), int(counts.max())
+    of = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return f"{len(classes):,} {'class' if len(classes) == 1 else 'classes'} of {of} images"
+
+
+def _sides(columns: dict[str, charts.Numbers], of: str) -> tuple[charts.Numbers, charts.Numbers]:
+    width, height = columns[f"{of}width"], columns[f"{of}height"]
+    return np.minimum(width, height), np.maximum(width, height)
+
+
+def _size_charts(columns: dict[str, charts.Numbers]) -> list[charts.Histogram]:
+    (short, long), (stored_short, stored_long) = _sides(columns, "source_"), _sides(columns, "")
+    series = {
+        ("Shorter side", " px"): (short, stored_short),
+        ("Longer side", " px"): (long, stored_long),
+        ("Bytes an image", ""): (columns["source_nbytes"], columns["nbytes"]),
+    }
+    return [
+        charts.logarithmic(title, unit, {"sources": before, "stored": after})
+        for (title, unit), (before, after) in series.items()
+    ]
+
+
+def _quantiles(columns: dict[str, charts.Numbers]) -> list[tuple[str, list[int]]]:
+    """Lines of the least, 5 %, median, 95 % and the most; each a value that occurs."""
+    (short, long), (stored_short, stored_long) = _sides(columns, "source_"), _sides(columns, "")
+    lines = {
+        "Shorter side of sources, px": short,
+        "Shorter side stored, px": stored_short,
+        "Longer side of sources, px": long,
+        "Longer side stored, px": stored_long,
+        "Bytes of sources": columns["source_nbytes"],
+        "Bytes stored": columns["nbytes"],
+    }
+    steps = [0, 5, 50, 95, 100]
+    return [
+        (name, [int(v) for v in np.percentile(values, steps, method="inverted_cdf")]) for name, values in lines.items()
+    ]
+
+
+def _conversions(report: BuildReport, columns: dict[str, charts.Numbers]) -> list[tuple[str, list[Row]]]:
+    image = report.manifest.identity["options"]["image"]
+    paths, packed = report.index.column("path"), columns["source_facts"]
+    field = functools.partial(unpack, packed)
+    kinds, colors, orientation, process = map(field, ("kind", "colors", "orientation", "process"))
+    area = columns["width"].astype(np.int64) * columns["height"]
+    source_area = columns["source_width"].astype(np.int64) * columns["source_height"]
+    same_size = (columns["width"] == columns["source_width"]) & (columns["height"] == columns["source_height"])
+
+    def row(what: str, mask: charts.Numbers, done: str) -> Row:
+        example = paths[int(mask.argmax())].as_py() if mask.any() else ""
+        return Row(what, int(mask.sum()), done, example)
+
+    stored = _kind_name(image["format"]) + (
+        f", quality {image['quality']}" if image["format"] in ("jpeg", "webp") else ""
+    )
+    jpeg = kinds == KINDS.index("jpeg")
+    formats = [
+        row(f"JPEG, {name}", jpeg & (process == number), f"stored as {stored}") for number, name in enumerate(PROCESSES)
+    ]
+    formats += [
+        row(_kind_name(name), kinds == number, f"stored as {stored}")
+        for number, name in enumerate(KINDS)
+        if name != "jpeg"
+    ]
+    formats += [
+        row("small and plain JPEG", (field("kept") == 1) & same_size, "not compressed again: stored as it was"),
+        row("named like another format", _misnamed(paths, kinds), "content decides, not the name"),
+        row("animation, or several pages", field("several") == 1, "the first was taken"),
+        row("JPEG with stray bytes", field("tolerated") == 1, "read by the second, tolerant decoder"),
+    ]
+    done = _COLORS_DONE[image["color"]]
+    grey = image["color"] == "gray"
+    shades = [
+        row(
+            "colours not known" if name == "unknown" else name,
+            colors == number,
+            done.get(name, "converted to grey" if grey else "converted to RGB"),
+        )
+        for number, name in enumerate(COLORS)
+    ]
+    shades += [
+        row("colour profile (ICC)", field("profile") == 1, "converted to sRGB"),
+        row("transparency", field("transparent") == 1, "composed on white"),
+        row("more than 8 bits a channel", field("deep") == 1, "scaled to 8"),
+    ]
+    turns = [
+        row("upright" if value == 1 else f"EXIF orientation {value}", orientation == value, done)
+        for value, done in enumerate(_TURNS, 1)
+    ]
+    sizes = [
+        row("larger than stored", area < source_area, f"resized, {image['filter']}, antialiased"),
+        row("as stored", same_size, "kept its size"),
+        row("smaller than stored", (area >= source_area) & ~same_size, "enlarged, or given bars"),
+    ]
+    groups = {"Format": formats, "Colour": shades, "Orientation": turns, "Size": sizes}
+    return [(name, [row for row in rows if row.count]) for name, rows in groups.items()]
+
+
+def _kind_name(kind: str) -> str:
+    return _KIND_NAMES.get(kind, kind.upper())
+
+
+def _misnamed(paths: pa.ChunkedArray, kinds: charts.Numbers) -> charts.Numbers:
+    """True for names that end like another image format than the content is."""
+    names = pc.utf8_lower(paths)
+    wrong = np.zeros(len(paths), bool)
+    for number in np.unique(kinds).tolist():
+        kind = KINDS[number]
+        if kind == "unknown":
+            continue
+        fits = _SUFFIXES.get(kind, (f".{kind}",))
+        others = pc.match_substring_regex(
+            names, rf"({'|'.join(sorted(IMAGE_SUFFIXES - set(fits)))})$".replace(".", r"\.")
+        )
+        wrong |= (kinds == number) & others.to_numpy()
+    return wrong
+
+
+def _reject_groups(rejects: Sequence[Reject], skipped: bool) -> dict[str, Any]:
+    """The most frequent reasons, each with how many files and the first of them."""
+    found = [reject for reject in sorted(rejects) if (reject.error == NOT_AN_IMAGE) == skipped]
+    counts = Counter(reject.reason for reject in found)
+    groups: dict[str, list[str]] = {reason: [] for reason, _ in counts.most_common(REASONS)}
+    for reject in found:
+        if len(groups.get(reject.reason, [""] * PATHS)) < PATHS:
+            groups[reject.reason].append(reject.path)
+    return {
+        "total": len(found),
+        "groups": [(reason, counts[reason], paths) for reason, paths in groups.items()],
+        "other": sum(counts.values()) - sum(counts[reason] for reason in groups),
+    }
+
+
+def _parity(comparisons: Sequence[Comparison]) -> dict[str, Any] | None:
+    """How the compared images are distributed; None when there are none."""
+    if not comparisons:
+        return None
+    psnr = np.array([one.psnr for one in comparisons])
+    ssim = np.array([one.ssim for one in comparisons])
+    finite = psnr[np.isfinite(psnr)]
+    steps = [0, 5, 50, 95, 100]
+
+    def quantiles(values: charts.Numbers, digits: int) -> list[str]:
+        found = np.percentile(values, steps, method="inverted_cdf")
+        return ["identical" if np.isinf(value) else f"{value:.{digits}f}" for value in found]
+
+    return {
+        "psnr": quantiles(psnr, 1),
+        "ssim": quantiles(ssim, 4),
+        "identical": int(np.isinf(psnr).sum()),
+        "charts": [
+            *([charts.linear("PSNR of those that differ", " dB", {"images": finite}, 0.5)] if len(finite) else []),
+            charts.linear("SSIM", "", {"images": ssim}, 0.001),
+        ],
+    }
+
+
+@functools.cache
+def _template(name: str) -> jinja2.Template:
+    folder = importlib.resources.files("presize.report") / "templates"
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text("utf-8")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(
+        name=_printable, size=_bytes, count=_count, image=_data_uri, inf=lambda value: value == float("inf")
+    )
+    return environment.get_template(name)
+
+
+def _printable(text: str) -> str:
+    """A name without what could do something to the text around it: line ends, changes of direction."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _bytes(nbytes: float) -> str:
+    for power, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if nbytes >= power:
+            return f"{nbytes / power:.{0 if nbytes >= 100 * power else 1}f} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _data_uri(jpeg: bytes) -> str:
+    return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"
