@@ -20,6 +20,8 @@ from presize.datasets.crops import Crop
 from presize.datasets.outputs import Decode, check_decode, to_output
 from presize.datasets.sampler import Visit
 from presize.errors import OptionError
+from presize.options import check_choice
+from presize.pagecache import Preload
 
 
 class LMDBDataset(torch.utils.data.Dataset[Any]):
@@ -36,10 +38,17 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     decode: what transform gets. "pil" a PIL image (RGB or L); "numpy" uint8 (height, width, 3), or
         (height, width) for grey; "tensor" uint8 (3, height, width) in channels-last memory, or
         (1, height, width); "bytes" the stored value, undecoded.
+    readahead: whether the kernel reads more of a shard than the page that is missing. None chooses for random
+        order, see presize.dataset.Dataset; True is right for ShardShuffled.
+    preload: "page-cache" reads all shards into the page cache, which all processes share, before it returns; the
+        kernel may let go of them later. "memory" also locks them there for as long as this dataset lives in the
+        process that made it; ``ulimit -l`` has to allow that. Both happen once, here: neither forked nor
+        spawned workers do it again, and any number of workers and ranks share the one copy.
 
     For DataLoader workers of every start method: nothing but the path and these arguments is pickled,
     forked workers use what the parent opened, the index is mapped and shared. Safe from threads.
-    Raises DatasetError when `root` is no dataset, unfinished, truncated, newer, or another layout.
+    Raises DatasetError when `root` is no dataset, unfinished, truncated, newer, or another layout, and
+    OptionError when it cannot be preloaded: it needs more memory than is available, or may not be locked.
     """
 
     def __init__(
@@ -52,19 +61,24 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         decode: Decode = "pil",
         crop: Crop | None = None,
         flip: float = 0.0,
+        readahead: bool | None = None,
+        preload: Preload | None = None,
     ) -> None:
         check_decode(decode)
+        if preload is not None:
+            check_choice("preload", preload, Preload)
         if decode == "bytes" and (crop is not None or flip):
             raise OptionError("decode: bytes are not decoded, so there is nothing to crop or flip; choose another")
         self.root = os.fspath(root)
         self.transform = transform
         self.target_transform = target_transform
         self.decode: Decode = decode
-        self.data = Dataset(root)
+        self.data = Dataset(root, readahead)
         if target == "label" and "label" not in self.data.index.schema.names:
             target = None
         self.target = target
         self._reader = None if crop is None and not flip else BatchReader(self.data, crop, flip)
+        self._held = [] if preload is None else self.data.preload(preload)
         self._open()
 
     def _open(self) -> None:
@@ -75,10 +89,11 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self._targets = [_Column(self.data, name) for name in names]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_classes", "_targets")}
+        return {name: value for name, value in vars(self).items() if name not in ("_classes", "_targets", "_held")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+        self._held = []  # by the dataset that was preloaded
         self._open()
 
     def __len__(self) -> int:

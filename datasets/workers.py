@@ -19,7 +19,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import DupFd
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import cv2
@@ -29,6 +28,7 @@ import torch
 
 from presize.datasets.batches import BatchReader
 from presize.errors import LoaderError, PresizeError
+from presize.pagecache import available_memory
 
 Mode = Literal["processes", "threads"]
 
@@ -75,7 +75,7 @@ class SharedSlots:
         self.count = count
         nbytes = math.prod(shape)
         self._stride = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        available = _available_memory()
+        available = available_memory()
         if self._stride * count > available:
             raise LoaderError(
                 f"{count} batches of {nbytes / 1e6:.0f} MB need more than the {available / 1e6:.0f} MB of memory that "
@@ -101,21 +101,6 @@ class SharedSlots:
         self._fd = state.pop("fd").detach()
         vars(self).update(state)
         self._map()
-
-
-def _available_memory() -> int:
-    """Bytes that can be taken without swapping, as the kernel estimates it; all there are where it does not.
-    A container may be allowed less."""
-    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                available = int(line.split()[1]) * 1024
-    with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
-        group = Path("/sys/fs/cgroup")
-        used = int((group / "memory.current").read_text())
-        available = min(available, int((group / "memory.max").read_text()) - used)
-    return available
 
 
 def anonymous_file() -> int:

@@ -15,7 +15,8 @@ import simplejpeg
 from presize.errors import DatasetError, ImageError
 from presize.manifest import Manifest, read_index, read_manifest
 from presize.options import MAX_SIDE, Color, Format
-from presize.shard import ENGINE, ShardReader
+from presize.pagecache import MappedFile, Preload, available_memory, preload, window_bytes
+from presize.shard import ENGINE, ShardReader, readahead_pays
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -27,10 +28,15 @@ class Dataset:
     is mapped: its memory is shared by all processes, and there is no Python object a sample.
     Raises DatasetError when there is no dataset there, or a damaged, newer or foreign one.
 
+    readahead: whether the kernel reads more of a shard than the page that is missing. None lets
+        presize.shard.readahead_pays choose for reading in random order, by the mean size of a record, the memory
+        that is available and the file system. Datasets that read one file in one process share the choice of
+        the first to read it.
+
     Samples are numbered from 0; negative numbers are not taken here.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], readahead: bool | None = None) -> None:
         self.root = Path(os.path.realpath(root))
         self.manifest: Manifest = read_manifest(self.root)
         if self.manifest.layout == "folder":
@@ -40,7 +46,9 @@ class Dataset:
                 f"{self.root} was made with LMDB {self.manifest.engine}; this presize reads {ENGINE}: upgrade presize"
             )
         self.index: pa.RecordBatch = read_index(self.root, self.manifest)
-        self._shards = [ShardReader(self.root / shard.file, shard.bytes) for shard in self.manifest.shards]
+        self._readahead = readahead  # as it was asked for
+        self.readahead = self._choose_readahead() if readahead is None else readahead
+        self._shards = [ShardReader(path, nbytes, self.readahead) for path, nbytes in self._files()]
         # As memoryviews, which give Python ints, and one of them in a third of the time that arrays need.
         self._shard_of = self.numbers("shard").data
         self._row_of = self.numbers("row").data
@@ -50,8 +58,21 @@ class Dataset:
     def __len__(self) -> int:
         return self.manifest.samples
 
-    def __reduce__(self) -> tuple[type[Dataset], tuple[Path]]:
-        return Dataset, (self.root,)
+    def __reduce__(self) -> tuple[type[Dataset], tuple[Path, bool | None]]:
+        return Dataset, (self.root, self._readahead)
+
+    def _files(self) -> list[tuple[Path, int]]:
+        return [(self.root / shard.file, shard.bytes) for shard in self.manifest.shards]
+
+    def _choose_readahead(self) -> bool:
+        files = self._files()
+        nbytes = sum(nbytes for _, nbytes in files)
+        window = window_bytes(files[0][0] if files else self.root)
+        return readahead_pays(nbytes / max(1, len(self)), nbytes, available_memory(), window)
+
+    def preload(self, how: Preload) -> list[MappedFile]:
+        """Read all shards into the page cache, as presize.pagecache.preload does it."""
+        return preload(self._files(), how)
 
     def column(self, name: str) -> pa.Array:
         """An index column. Raises DatasetError, saying what there is, when there is no such column."""

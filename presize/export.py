@@ -24,7 +24,7 @@ def export_dataset(
     ``--to folder``. `out` has to be absent or empty. Calls `on_image` after each file and returns
     their number. Raises DatasetError when the dataset is damaged, BuildError when `out` cannot be written.
     """
-    dataset, out = Dataset(root), Path(out)
+    dataset, out = Dataset(root, readahead=True), Path(out)  # each shard is read from its beginning to its end
     if out.exists() and (not out.is_dir() or os.listdir(out)):
         raise BuildError(f"export: {out} is not an empty folder; choose a new one")
     dataset.check_column("path")

@@ -159,12 +159,16 @@ class ShardReader:
     Threads may share a reader; forked children may go on using it. The environment behind it belongs
     to the process and is shared by all readers of one file, however they spell its path, because
     LMDB refuses to open a file twice. It is opened on first use and, when many are open, closed
-    again while nobody reads from it. Pickling is by path and size.
+    again while nobody reads from it. Pickling is by path, size and readahead.
+
+    readahead: whether the kernel reads more than the page that is asked for; readahead_pays() tells when to.
+        Of several readers of a file, the one that opens it decides.
     """
 
-    def __init__(self, path: str | os.PathLike[str], nbytes: int) -> None:
+    def __init__(self, path: str | os.PathLike[str], nbytes: int, readahead: bool = True) -> None:
         self.path = os.fspath(path)
         self.nbytes = nbytes
+        self.readahead = readahead
         self._shard: _OpenShard | None = None
 
     def __enter__(self) -> Callable[[int], memoryview]:
@@ -172,7 +176,7 @@ class ShardReader:
         with _lock:
             shard = self._shard
             if shard is None or shard.closed:
-                shard = self._shard = _open(self.path, self.nbytes)
+                shard = self._shard = _open(self.path, self.nbytes, self.readahead)
             _open_shards.move_to_end(shard.inode)
             shard.readers += 1
         return shard.get
@@ -197,8 +201,26 @@ class ShardReader:
             if shard is not None and not shard.closed and shard.readers == 0 and shard.pid == os.getpid():
                 _close(shard)
 
-    def __reduce__(self) -> tuple[type[ShardReader], tuple[str, int]]:
-        return ShardReader, (self.path, self.nbytes)
+    def __reduce__(self) -> tuple[type[ShardReader], tuple[str, int, bool]]:
+        return ShardReader, (self.path, self.nbytes, self.readahead)
+
+
+_WINDOW_RECORDS = 12
+"""A record of a twelfth of the window takes about as long in pages of 4 KiB, one after the other, as with the
+window around it, where a request costs as much time as 50 kB: 50 µs and 1 GB/s. In benchmarks/results/storage.csv
+(2026-11-21) the turn lies between 10 and 30 kB for 128 KiB. Disks further away break even sooner."""
+
+
+def readahead_pays(record_bytes: float, dataset_bytes: int, memory_bytes: int, window_bytes: int) -> bool:
+    """True when records of about `record_bytes`, read in random order from a cold cache, come faster with
+    the kernel reading a window of `window_bytes` around each page that is missing.
+
+    They do when the dataset fits into memory, for then what was read around will be wanted later in the epoch,
+    and beyond that when they are large: LMDB touches a record page by page, and without readahead the disk is
+    asked for each alone. Small records of a dataset larger than memory come faster without: most of a
+    window would be gone before it is wanted. In a warm cache it makes no difference.
+    """
+    return dataset_bytes <= memory_bytes or record_bytes * _WINDOW_RECORDS >= window_bytes
 
 
 def check_structure(path: Path) -> list[str]:
@@ -252,7 +274,8 @@ _lock = threading.RLock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
-def _open(path: str, nbytes: int) -> _OpenShard:
+def check_file(path: str | os.PathLike[str], nbytes: int) -> os.stat_result:
+    """Raise DatasetError unless `path` is a file of so many bytes. To be asked before a shard is mapped."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -263,14 +286,19 @@ def _open(path: str, nbytes: int) -> _OpenShard:
             f"{path} has {status.st_size} bytes where the manifest says {nbytes}: truncated or replaced; "
             "copy or build the dataset again"
         )
+    return status
+
+
+def _open(path: str, nbytes: int, readahead: bool) -> _OpenShard:
+    status = check_file(path, nbytes)
     inode = (status.st_dev, status.st_ino)
     if inode not in _open_shards:
         _close_idle(room_for=1)
-        _open_shards[inode] = _OpenShard(path, inode, _open_environment(path, nbytes))
+        _open_shards[inode] = _OpenShard(path, inode, _open_environment(path, nbytes, readahead))
     return _open_shards[inode]
 
 
-def _open_environment(path: str, nbytes: int) -> lmdb.Environment:
+def _open_environment(path: str, nbytes: int, readahead: bool) -> lmdb.Environment:
     try:
         env = lmdb.open(
             os.fsencode(path),
@@ -278,6 +306,7 @@ def _open_environment(path: str, nbytes: int) -> lmdb.Environment:
             readonly=True,
             create=False,
             lock=False,  # shards never change; and it works on read-only media
+            readahead=readahead,
             lib_version=_ENGINE_MAJOR,
         )
     except lmdb.Error as error:

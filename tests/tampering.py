@@ -79,3 +79,30 @@ def overwrite_value(root: Path, sample: int) -> None:
     table = read_table(root)
     place = table.column("shard")[sample].as_py(), table.column("row")[sample].as_py()
     change_records(root, lambda shard, row, value: bytes(len(value)) if (shard, row) == place else value)
+
+
+def repeat_samples(root: Path, times: int) -> None:
+    """Make a dataset `times` as long: each shard holds its records so many times over, and so does the index."""
+    table, rows = read_table(root), []
+    manifest = json.loads((root / "manifest.json").read_bytes())
+    for shard in manifest["shards"]:
+        path = root / shard["file"]
+        with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+            values = [value for _, value in txn.cursor()]
+        with ShardWriter(path, 1 << 28, 1000) as writer:
+            for value in values * times:
+                writer.append(value)
+            shard["bytes"], shard["sha256"] = writer.publish()
+        rows.append(len(values))
+        shard["rows"] = writer.rows
+    (root / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    more_rows = np.array(rows)[table["shard"].to_numpy()]
+    repeated = [
+        with_column(table, "row", pa.array(table["row"].to_numpy() + time * more_rows, table.schema.field("row").type))
+        for time in range(times)
+    ]
+    write_table(root, pa.concat_tables(repeated).combine_chunks())
+    change_manifest(
+        root,
+        lambda values: (values.update(samples=times * len(table)), values["index"].update(rows=times * len(table))),
+    )

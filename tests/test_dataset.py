@@ -93,6 +93,13 @@ def test_a_dataset_is_pickled_as_its_path(dataset: Path) -> None:
     assert len(pickle.dumps(data)) < 200 + len(str(dataset))
 
 
+@pytest.mark.parametrize("readahead", [None, True, False])
+def test_readahead_is_as_asked_for_or_chosen_here_and_after_travelling(dataset: Path, readahead: bool | None) -> None:
+    for data in (Dataset(dataset, readahead), pickle.loads(pickle.dumps(Dataset(dataset, readahead)))):
+        assert data.readahead is (readahead is not False)  # this one fits into any memory
+        assert {shard.readahead for shard in data._shards} == {data.readahead}
+
+
 def test_a_relative_path_means_the_same_from_anywhere(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(dataset.parent)
     data = Dataset(dataset.name)

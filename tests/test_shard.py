@@ -22,7 +22,16 @@ from hypothesis import strategies as st
 
 import presize.shard
 from presize.errors import BuildError, DatasetError
-from presize.shard import MapFull, ShardReader, ShardWriter, check_structure, commit_records, map_bytes, max_open_shards
+from presize.shard import (
+    MapFull,
+    ShardReader,
+    ShardWriter,
+    check_structure,
+    commit_records,
+    map_bytes,
+    max_open_shards,
+    readahead_pays,
+)
 from processes import run_python
 
 MIB = 1 << 20
@@ -358,7 +367,61 @@ def test_a_shard_replaced_at_its_path_is_another_shard(tmp_path: Path) -> None:
         assert (bytes(get_old(0)), bytes(get_new(0))) == (b"old" * 3000, b"new" * 3000)
 
 
-def test_a_reader_is_pickled_as_a_path_and_a_size(shards: list[ShardReader]) -> None:
+KIB, GIB = 1 << 10, 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("record_bytes", "dataset_bytes", "window_bytes", "pays", "reason"),
+    [
+        (30_000, 500 * GIB, 128 * KIB, True, "eight pages, each waited for alone, take longer than the window"),
+        (1_000, 500 * GIB, 128 * KIB, False, "tiny records of a dataset larger than memory"),
+        (1_000, 50 * GIB, 128 * KIB, True, "what is read around them stays until it is wanted"),
+        (30_000, 500 * GIB, 8 << 20, False, "a window of 280 records, of which one is wanted"),
+        (30_000, 50 * GIB, 8 << 20, True, "all of which will be wanted"),
+        (200_000, 500 * GIB, 1 << 20, True, "raw pixels"),
+        (0, 0, 128 * KIB, True, "a dataset without a sample"),
+    ],
+)
+def test_readahead_is_for_what_fits_into_memory_and_for_large_records(
+    record_bytes: int, dataset_bytes: int, window_bytes: int, pays: bool, reason: str
+) -> None:
+    assert readahead_pays(record_bytes, dataset_bytes, 64 * GIB, window_bytes) is pays, reason
+
+
+@given(st.tuples(*[st.integers(0, 1 << 45)] * 4), st.integers(0, 1 << 45))
+def test_more_memory_larger_records_and_a_smaller_window_never_speak_against_readahead(
+    sizes: tuple[int, int, int, int], more: int
+) -> None:
+    record, dataset, memory, window = sizes
+    if readahead_pays(record, dataset, memory, window):
+        assert readahead_pays(record + more, dataset, memory, window)
+        assert readahead_pays(record, dataset, memory + more, window)
+        assert readahead_pays(record, dataset, memory, max(0, window - more))
+
+
+def is_mapped_for_random_reading(path: Path) -> bool:
+    """What LMDB told the kernel about the map of a shard that is open: "rr" among its flags."""
+    smaps = Path("/proc/self/smaps").read_text(errors="replace")  # other tests' names are no UTF-8
+    mappings = smaps.split(str(path), 1)[1]
+    return "rr" in mappings.split("VmFlags:", 1)[1].partition("\n")[0].split()
+
+
+@pytest.mark.parametrize("readahead", [True, False])
+def test_the_kernel_is_told_whether_to_read_ahead(tmp_path: Path, readahead: bool) -> None:
+    written = write(tmp_path / "a.lmdb", [b"x" * 9000] * 20)
+    reader = pickle.loads(pickle.dumps(ShardReader(written.path, written.nbytes, readahead)))
+    assert len(read(reader, 20)) == 20
+    assert is_mapped_for_random_reading(tmp_path / "a.lmdb") is not readahead
+
+
+def test_of_two_readers_of_a_file_the_first_to_read_decides_about_readahead(tmp_path: Path) -> None:
+    written = write(tmp_path / "a.lmdb", [b"x"])
+    for readahead in (False, True):
+        read(ShardReader(written.path, written.nbytes, readahead), 1)
+    assert is_mapped_for_random_reading(tmp_path / "a.lmdb")
+
+
+def test_a_reader_is_pickled_by_path_and_size(shards: list[ShardReader]) -> None:
     with shards[0] as get, pickle.loads(pickle.dumps(shards[0])) as copied:
         assert bytes(get(1)) == bytes(copied(1))
     assert len(pickle.dumps(shards[0])) < 200 + len(shards[0].path)

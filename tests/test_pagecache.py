@@ -1,0 +1,213 @@
+"""How much memory there is, and bringing shards into it ahead of time."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import presize.pagecache
+from presize.datasets import LMDBDataset, Loader, Resize
+from presize.errors import DatasetError, OptionError
+from presize.pagecache import MappedFile, available_memory, preload, window_bytes
+from processes import run_python
+from tampering import change_manifest
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> tuple[Path, int]:
+    """3 MiB and a bit, and their number."""
+    path = tmp_path / "a.lmdb"
+    path.write_bytes(os.urandom(3 * MIB + 100))
+    return path, 3 * MIB + 100
+
+
+@pytest.fixture
+def copied(dataset: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(dataset, tmp_path / "copied")
+
+
+def drop(path: Path) -> None:
+    """Let go of its pages. Not every file system can."""
+    with path.open("rb") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def locked_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmLck:"))
+
+
+def shard_bytes(root: Path) -> int:
+    return sum(path.stat().st_size for path in (root / "shards").iterdir())
+
+
+# --- how much there is ---
+
+
+def test_there_is_no_more_memory_than_the_machine_has() -> None:
+    assert 0 < available_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "cached", "expected"),
+    [
+        ("10000000", "7000000", (0, 0), 3_000_000),
+        ("10000000", "10000000", (2_000_000, 4_000_000), 6_000_000),
+        ("max", "7000000", (0, 0), None),
+    ],
+    ids=["limited", "full of page cache", "unlimited"],
+)
+def test_a_container_is_allowed_its_own_limit_and_its_page_cache_gives_way(
+    tmp_path: Path, limit: str, used: str, cached: tuple[int, int], expected: int | None
+) -> None:
+    (tmp_path / "memory.max").write_text(limit + "\n")
+    (tmp_path / "memory.current").write_text(used + "\n")
+    active, inactive = cached
+    (tmp_path / "memory.stat").write_text(f"anon 5\nfile 9\ninactive_file {inactive}\nactive_file {active}\n")
+    found = available_memory(tmp_path)
+    assert found == expected if expected is not None else found > 10_000_000
+
+
+def test_the_kernels_window_is_some_pages(tmp_path: Path) -> None:
+    assert window_bytes(tmp_path) % 1024 == 0
+    assert window_bytes(tmp_path / "absent") == 128 << 10
+
+
+# --- bringing files in ---
+
+
+def test_files_are_in_the_page_cache_afterwards(file: tuple[Path, int]) -> None:
+    drop(file[0])
+    if MappedFile(*file).resident_bytes() > MIB:
+        pytest.skip("this file system keeps its files in memory")
+    assert preload([file], "page-cache") == []
+    assert MappedFile(*file).resident_bytes() >= 3 * MIB
+
+
+def test_files_stay_locked_for_as_long_as_they_are_held(file: tuple[Path, int]) -> None:
+    before = locked_bytes()
+    held = preload([file], "memory")
+    assert locked_bytes() - before >= 3 * MIB
+    drop(file[0])
+    assert MappedFile(*file).resident_bytes() >= 3 * MIB
+    del held
+    assert locked_bytes() == before
+
+
+def test_a_file_that_is_shorter_than_it_should_be_is_refused_before_it_is_mapped(file: tuple[Path, int]) -> None:
+    path, nbytes = file
+    with pytest.raises(DatasetError, match=rf"a\.lmdb has {nbytes} bytes where the manifest says {nbytes + 1}"):
+        preload([(path, nbytes + 1)], "memory")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"b\.lmdb: No such file or directory"):
+        preload([(tmp_path / "b.lmdb", 5)], "page-cache")
+
+
+def test_mapping_many_files_takes_no_descriptors(file: tuple[Path, int]) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    held = preload([file, file], "memory")
+    assert len(os.listdir("/proc/self/fd")) == before, held
+
+
+# --- what does not fit ---
+
+
+@pytest.mark.parametrize("how", ["page-cache", "memory"])
+def test_a_dataset_larger_than_memory_is_refused_with_both_numbers(copied: Path, how: Any) -> None:
+    shard = next((copied / "shards").iterdir())
+    os.truncate(shard, 1 << 40)  # a terabyte with nothing in it
+    name = shard.relative_to(copied).as_posix()
+    change_manifest(copied, lambda values: next(s for s in values["shards"] if s["file"] == name).update(bytes=1 << 40))
+    with pytest.raises(
+        OptionError, match=rf"^preload: '{how}' needs \d{{13}} bytes .* of memory, and \d+ .* available"
+    ):
+        LMDBDataset(copied, preload=how)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_what_another_rank_has_locked_already_needs_no_more_memory(
+    file: tuple[Path, int], resident: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presize.pagecache, "available_memory", lambda: MIB)
+    monkeypatch.setattr(presize.pagecache, "_meminfo", lambda *_: 100 * MIB)  # locked by somebody
+    monkeypatch.setattr(MappedFile, "resident_bytes", lambda _: file[1] if resident else 0)
+    if resident:
+        preload([file], "page-cache")
+    else:
+        with pytest.raises(OptionError, match="are available"):
+            preload([file], "page-cache")
+
+
+NOT_ALLOWED = """
+    import ctypes, resource, sys
+    from presize.datasets import LMDBDataset
+    from presize.errors import OptionError
+
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 4096))
+    libc = ctypes.CDLL(None, use_errno=True)  # and without CAP_IPC_LOCK, which is number 14
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, sets) == 0
+    sets[0] &= ~(1 << 14)
+    assert libc.capset(header, sets) == 0
+    try:
+        LMDBDataset(sys.argv[1], preload="memory")
+    except OptionError as error:
+        print(error)
+"""
+
+
+def test_memory_that_may_not_be_locked_is_one_line_that_says_what_to_do(dataset: Path) -> None:
+    said = run_python(NOT_ALLOWED, dataset)
+    assert said.count("\n") == 1
+    assert said.startswith("preload: 'memory' locks 0 MB, and this process may lock 0 MB; allow more with ulimit -l")
+    assert "'page-cache'" in said
+
+
+# --- a dataset's ---
+
+
+def test_another_preload_is_refused(dataset: Path) -> None:
+    with pytest.raises(OptionError, match="preload: expected one of page-cache, memory, got 'ram'"):
+        LMDBDataset(dataset, preload="ram")  # type: ignore[arg-type]
+
+
+def test_a_dataset_holds_its_shards_in_memory_while_it_lives(dataset: Path) -> None:
+    before = locked_bytes()
+    ds = LMDBDataset(dataset, preload="memory")
+    assert locked_bytes() - before >= shard_bytes(dataset)
+    assert len(ds[0]) == 2
+    del ds
+    assert locked_bytes() == before
+
+
+@pytest.mark.parametrize("how", ["page-cache", "memory"])
+def test_a_dataset_that_travels_is_not_preloaded_again(dataset: Path, how: Any) -> None:
+    pickled = pickle.dumps(LMDBDataset(dataset, preload=how))
+    read_before, locked_before = _read_bytes(), locked_bytes()
+    ds = pickle.loads(pickled)
+    assert _read_bytes() - read_before < shard_bytes(dataset)
+    assert locked_bytes() == locked_before
+    assert len(ds[0]) == 2
+
+
+def _read_bytes() -> int:
+    """By this process, from files and the page cache alike."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("rchar:"))
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_read_a_preloaded_dataset(dataset: Path, context: str) -> None:
+    ds = LMDBDataset(dataset, preload="memory")
+    with Loader(ds, 8, crop=Resize(32), workers=2, context=context) as loader:
+        assert sum(len(images) for images, _ in loader) == len(ds)
