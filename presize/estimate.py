@@ -33,6 +33,8 @@ class Estimate:
 
 def estimate(plan: Plan) -> Estimate:
     """Presize some of the plan's images, spread evenly over the dataset, in this process, and scale up."""
+    if len(plan.source.table) == 0:
+        return Estimate(0, 0.0, 0, 0)
     last = len(plan.source.table) - 1
     chosen = np.unique(np.linspace(0, last, _TRIES).astype(np.int64))
     files = plan.source.table.select(["path", "source_nbytes"]).take(pa.array(chosen)).to_pylist()

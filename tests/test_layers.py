@@ -56,7 +56,7 @@ def test_a_shard_is_bytes_in_and_bytes_out(name: str) -> None:
     assert "presize/shard.py" not in importers(f"presize.{name}")
 
 
-@pytest.mark.parametrize("module", ["decode", "encode", "images", "jpeg", "jpegtiles", "plan", "resize"])
+@pytest.mark.parametrize("module", ["decode", "encode", "images", "jpeg", "jpegtiles", "plan", "resize", "update"])
 def test_pure_modules_do_not_touch_the_file_system(module: str) -> None:
     path = ROOT / "presize" / f"{module}.py"
     touching = {"os", "shutil", "tempfile", "subprocess"} & set(imports(path))
