@@ -1,7 +1,8 @@
 """A build: scan -> plan -> the tasks that are not finished yet -> publish. The only importer of joblib.
 
 Serial and parallel builds run the same tasks; parallel ones only map them over processes. The
-manifest is published last, so OUT holds the old dataset, or none, until it holds the new one.
+manifest is published last, so OUT holds the old dataset, or none, until it holds the new one. An update
+has fewer tasks: it publishes shards of the old dataset along with those it makes.
 """
 
 from __future__ import annotations
@@ -15,24 +16,28 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import joblib
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from joblib.externals import loky
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from presize import estimate, images
-from presize.errors import BuildError, ImageError, SourceError
+from presize.base import find_reuse
+from presize.errors import BuildError, ImageError, OptionError, SourceError
 from presize.files import writing
 from presize.manifest import OUR_NAMES, Manifest, generation_name
 from presize.names import NAME_MAX_BYTES, file_names, is_safe
 from presize.options import BuildOptions, RunOptions
 from presize.plan import Plan, differences, make_plan
-from presize.publish import publish, remove_replaced, remove_unpublished, shard_name
+from presize.publish import finish_publishing, publish, remove_replaced, remove_unpublished, shard_name
 from presize.sources import scan
 from presize.state import Place, State, check_ours, lock
 from presize.task import ShardDone, Sidecar, Task, finished, write_shard
+from presize.update import Changes
 
 _WRITERS = (
     "cykooz.resizer", "lmdb", "numpy", "opencv-python-headless", "pillow", "presize", "pyarrow", "simplejpeg",
@@ -47,7 +52,8 @@ class BuildResult:
     hidden: files and folders that begin with a dot. outside: files beside the class folders.
     bytes: of the stored images, all sizes together. shards: of each size.
     seconds: from scan to manifest. files: of the source, and resumed those that were dealt with before
-        this run.
+        this run, or by the build that this one updates.
+    changes: what has become of the images that were there; a build from scratch builds all of its files.
     reports: the page of each size, if there are any.
     """
 
@@ -62,6 +68,7 @@ class BuildResult:
     shards: int
     seconds: float
     resumed: int
+    changes: Changes
     reports: tuple[Path, ...] = ()
 
     @property
@@ -100,27 +107,32 @@ def build_dataset(
     """Resize the images of `source` and publish them as a dataset in `out` (``out/SIZE`` for several).
 
     `labels` and `classes` are those of presize.sources.scan. `on_plan` is told the plan, then `on_shard`
-    each finished shard, those of an interrupted build first.
+    each finished shard, those of an interrupted build, or kept by an update, first.
+
+    With ``run.update`` the dataset in `out` is brought up to date: images whose file has the path, size and
+    modification time that it had (with ``options.checksum`` the content) are not decoded again, and files
+    that were rejected not tried again. Shards in which nothing changes stay as they are. The options and the
+    versions of the codecs have to be those it was built with.
 
     Calling it again finishes an interrupted build, and does nothing when all is done. Raises SourceError,
-    DatasetError when `out` is something else, ImageError for the first bad image when that is asked for,
+    DatasetError when `out` is something else or too damaged to be updated, OptionError for an update of
+    a folder, ImageError for the first bad image when that is asked for,
     and BuildError for all else that stops it; KeyboardInterrupt passes through. Whichever it is, finished
     shards are kept and nothing is published. A second build of the same `out` at once is refused.
     """
     start = time.perf_counter()
-    place = check_places(source, out, options)
+    place = check_places(source, out, options, run)
     todo = plan_build(source, options, labels=labels, classes=classes)
     on_plan(todo)
     if todo.source.rejects and run.on_error == "fail":
-        path, _, reason = todo.source.rejects[0]
-        raise ImageError(f"{path}: {reason}")
+        first_reject = todo.source.rejects[0]
+        raise ImageError(f"{first_reject.path}: {first_reject.reason}")
     manifests = place.manifests()
-    if run.overwrite or place.has_leftovers() or not _is_all_of(todo, manifests):
+    if run.overwrite or run.update or place.has_leftovers() or not _is_all_of(todo, manifests):
         with lock(place.out):
-            published, resumed = _build(todo, run, place, on_shard)
+            published, resumed, changes = _build(todo, run, place, on_shard)
     else:
-        published, resumed = [manifest for manifest in manifests if manifest], len(todo.source.table)
-        _check_rejects(published[0].left_out["rejected"], todo, run)
+        published, resumed, changes = _nothing_to_do(todo, run, place)
     first = published[0]
     return BuildResult(
         out=Path(out),
@@ -130,6 +142,7 @@ def build_dataset(
         shards=len(first.shards),
         seconds=time.perf_counter() - start,
         resumed=resumed,
+        changes=changes,
         reports=_reports(out, options, published),
         **first.left_out,
     )
@@ -143,8 +156,32 @@ def _reports(out: str | os.PathLike[str], options: BuildOptions, published: Sequ
     )
 
 
-def check_places(source: str | os.PathLike[str], out: str | os.PathLike[str], options: BuildOptions) -> Place:
-    """Where a build would write. Raises SourceError, BuildError or DatasetError when it may not write there."""
+def plan_update(todo: Plan, place: Place, run: RunOptions) -> tuple[Plan, Changes]:
+    """What an update of the dataset in `place` would do: a plan with the files that it would build, to be
+    estimated, and with its new shards; and the counts. Raises as build_dataset would."""
+    existing = place.manifests()
+    if not any(existing):
+        return todo, Changes(0, 0, len(todo.source.table), 0)
+    _check_may_update(existing, todo, place)
+    update = find_reuse(todo, place, run.jobs or joblib.cpu_count()).update
+    rows = pa.array(np.flatnonzero(update.origin < 0))
+    source = replace(todo.source, table=todo.source.table.take(rows))
+    return replace(todo, source=source, shards=update.shards), update.changes
+
+
+def check_places(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: BuildOptions,
+    run: RunOptions = RunOptions(),
+) -> Place:
+    """Where a build would write. Raises SourceError, BuildError or DatasetError when it may not write there,
+    and OptionError when it may not be an update."""
+    if run.update and options.layout == "folder":
+        raise OptionError(
+            "update: the files of a folder cannot be exchanged all at once; leave it out of --to folder, and let "
+            "--overwrite build the folder anew"
+        )
     place = Place.of(out, options.image.sizes)
     inner, outer = place.out.resolve(), Path(source).resolve()
     if inner.is_relative_to(outer):
@@ -168,22 +205,37 @@ def _is_all_of(todo: Plan, manifests: Sequence[Manifest | None]) -> bool:
     return all(manifest is not None and manifest.digest == todo.digest for manifest in manifests)
 
 
+def _nothing_to_do(todo: Plan, run: RunOptions, place: Place) -> tuple[list[Manifest], int, Changes]:
+    """What _build returns when all is published already."""
+    published = [manifest for manifest in place.manifests() if manifest]
+    _check_rejects(published[0].left_out["rejected"], todo, run)
+    return published, len(todo.source.table), Changes(published[0].samples, 0, 0, 0)
+
+
 def _build(
     todo: Plan, run: RunOptions, place: Place, on_shard: Callable[[ShardDone], None]
-) -> tuple[list[Manifest], int]:
-    """Called with OUT locked. Returns the manifests and how many files were dealt with already."""
+) -> tuple[list[Manifest], int, Changes]:
+    """Called with OUT locked. Returns the manifests, how many files were dealt with already, and what changed."""
     files = _file_names(todo) if todo.options.layout == "folder" else None
-    state = _begin(todo, place, run.overwrite)
+    state = _begin(todo, place, run)
     if state is None:  # another process has built it meanwhile
-        return [manifest for manifest in place.manifests() if manifest], len(todo.source.table)
-    tasks = list(_tasks(todo, run, place, state.generation, files))
+        return _nothing_to_do(todo, run, place)
+    reuse = find_reuse(todo, place, run.jobs or joblib.cpu_count()) if state.update else None
+    if reuse is not None:
+        todo = replace(todo, shards=reuse.update.shards)
+        if not todo.shards and _is_all_of(todo, place.manifests()):
+            place.clear()
+            return _nothing_to_do(todo, run, place)
+    tasks = [reuse.of(task) if reuse else task for task in _tasks(todo, run, place, state.generation, files)]
     found = {task.number: finished(task, state.publishing) for task in tasks}
     waiting = [task for task in tasks if found[task.number] is None]
     _check_space(todo, place, sum(len(task.samples) for task in waiting))
 
+    kept, refused = (reuse.kept(), [reuse.rejected()]) if reuse else ([], [])
     rejected = len(todo.source.rejects)
-    resumed = len(todo.source.table) - sum(len(task.samples) for task in waiting)
-    with closing(_dones(found.values(), waiting, run, place)) as dones:  # or workers would outlive an error
+    resumed = len(todo.source.table) - sum(_built(task) for task in waiting)
+    ready = [*kept, *refused, *found.values()]
+    with closing(_dones(ready, waiting, run, place)) as dones:  # or workers would outlive an error
         for done in dones:
             rejected += done.rejected
             on_shard(done)
@@ -193,9 +245,15 @@ def _build(
         raise BuildError(
             f"{len(tasks) - len(sidecars)} finished shards have gone from {place.out}; run again to make them"
         )
-    manifests = publish(todo, state, sidecars, place, files, run.report)
+    names = [*(reuse.names() if reuse else ()), *(shard_name(task.number, state.generation) for task in tasks)]
+    manifests = publish(todo, state, [*kept, *sidecars, *refused], names, place, files, run.report)
     place.clear()
-    return manifests, resumed
+    return manifests, resumed, reuse.update.changes if reuse else Changes(0, 0, len(todo.source.table), 0)
+
+
+def _built(task: Task) -> int:
+    """How many of its samples a task makes, and does not copy."""
+    return len(task.samples) if task.copies is None else int((task.copies.columns["shard"] < 0).sum())
 
 
 def _check_rejects(rejected: int, todo: Plan, run: RunOptions) -> None:
@@ -221,27 +279,66 @@ def _file_names(todo: Plan) -> pa.ChunkedArray:
     return files
 
 
-def _begin(todo: Plan, place: Place, overwrite: bool) -> State | None:
+def _begin(todo: Plan, place: Place, run: RunOptions) -> State | None:
     """The state to go on from, or a new one; None when all is published already. Raises BuildError when
     something else is there and may not be replaced."""
     state = State.read(place.out)
-    if state is not None and state.identity == todo.identity:
-        return state
+    if state is not None and state.update and state.publishing:
+        finish_publishing(state.place(place.out))
+        state.place(place.out).clear()
+        state = None
     by_root = place.manifests()
+    if state is not None and state.identity == todo.identity:
+        if not state.update or (all(by_root) and not run.overwrite):
+            return state
     manifests = [manifest for manifest in by_root if manifest is not None]
-    if state is None and not overwrite and _is_all_of(todo, by_root):
+    if state is None and not (run.overwrite or run.update) and _is_all_of(todo, by_root):
         place.clear()
         return None
     begun = state if state is not None and (state.publishing or place.has_finished_shards()) else None
-    existing = [begun.identity] if begun else [manifest.identity for manifest in manifests]
-    if existing and not overwrite:
-        what = "an unfinished build" if begun else "a dataset"
-        differs = "; ".join(differences(existing[0], todo.identity)) or "not all sizes are there"
-        raise BuildError(f"OUT {place.out} holds {what} that differs ({differs}); --overwrite replaces it")
-    return _begin_afresh(todo, place, by_root, state)
+    if begun is not None and begun.update and run.update:  # what it began from is still there
+        begun = None
+    update = run.update and begun is None and bool(manifests)
+    if update:
+        _check_may_update(by_root, todo, place)
+    elif (begun or manifests) and not run.overwrite:
+        what, existing = ("an unfinished build", begun.identity) if begun else ("a dataset", manifests[0].identity)
+        differs = differences(existing, todo.identity)
+        cure = "--overwrite replaces it"
+        if (
+            (not begun or begun.update)
+            and all(by_root)
+            and todo.options.layout == "lmdb"
+            and not _unlike(existing, todo)
+        ):
+            cure = f"--update brings it up to date, {cure}"
+        differing = "; ".join(differs) or "not all sizes are there"
+        raise BuildError(f"OUT {place.out} holds {what} that differs ({differing}); {cure}")
+    return _begin_afresh(todo, place, by_root, state, update)
 
 
-def _begin_afresh(todo: Plan, place: Place, by_root: list[Manifest | None], abandoned: State | None) -> State:
+def _check_may_update(existing: Sequence[Manifest | None], todo: Plan, place: Place) -> None:
+    """Raise unless the datasets were built as `todo` would, but for their samples."""
+    found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest.identity, todo)]
+    if not all(existing):
+        found.append("not all sizes are there")
+    if found:
+        differing = "; ".join(dict.fromkeys(found))
+        raise BuildError(
+            f"OUT {place.out} holds a dataset that differs ({differing}), which --update cannot change; "
+            "--overwrite replaces it"
+        )
+
+
+def _unlike(identity: dict[str, Any], todo: Plan) -> list[str]:
+    """What differs besides the samples."""
+    samples = {"source": None, "classes": None}
+    return differences(identity | samples, todo.identity | samples)
+
+
+def _begin_afresh(
+    todo: Plan, place: Place, by_root: list[Manifest | None], abandoned: State | None, update: bool
+) -> State:
     """Remove what `abandoned` has written, and put down what is replaced now."""
     manifests = [manifest for manifest in by_root if manifest is not None]
     folders = [manifest for manifest in manifests if manifest.layout == "folder"]
@@ -267,6 +364,7 @@ def _begin_afresh(todo: Plan, place: Place, by_root: list[Manifest | None], aban
         generation=max(generations, default=-1) + 1,
         replaces=tuple(sorted(replaces)),
         replaced_classes=tuple(sorted(classes)),
+        update=update,
     )
     place.clear()
     for root, manifest in zip(place.roots, by_root, strict=True):
@@ -314,7 +412,7 @@ def _check_space(todo: Plan, place: Place, samples: int) -> None:
 def _dones(
     found: Iterable[Sidecar | None], waiting: list[Task], run: RunOptions, place: Place
 ) -> Generator[ShardDone, None, None]:
-    """The shards finished before, then those of `waiting` as they are finished."""
+    """The shards `found` finished, then those of `waiting` as they are finished."""
     yield from (sidecar.done for sidecar in found if sidecar is not None)
     jobs = min(run.jobs or joblib.cpu_count(), len(waiting))
     try:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from presize.build import BuildResult
     from presize.plan import Plan
     from presize.task import ShardDone
+    from presize.update import Changes
 
 _REJECTS_SHOWN = 5
 
@@ -227,6 +228,11 @@ _DEFAULT = ImageOptions()
 @click.option("--labels", metavar="TABLE", help="CSV, JSON lines or Parquet with a path column; it lists the samples.")
 @click.option("--classes", metavar="FILE|DATASET", help="Class list to use: one name a line, or a dataset's.")
 @click.option("--follow-links", is_flag=True, help="Follow links that lead out of SRC.")
+@click.option(
+    "--checksum",
+    is_flag=True,
+    help="Keep a checksum of each source file, which --update then compares instead of the modification time.",
+)
 @click.option("--shard-samples", type=int, metavar="N", help="Samples a shard, at most.  [default: by their number]")
 @click.option("--jobs", type=int, metavar="N", help="Processes.  [default: all cores]")
 @click.option(
@@ -252,6 +258,11 @@ _DEFAULT = ImageOptions()
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan and an estimate; write nothing.")
 @click.option(
+    "--update",
+    is_flag=True,
+    help="Bring OUT up to date with SRC: decode what is new or changed, keep the rest.",
+)
+@click.option(
     "--overwrite",
     is_flag=True,
     help="Replace a presize dataset once the new one is whole; a folder's files one by one.",
@@ -260,25 +271,28 @@ _DEFAULT = ImageOptions()
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def build(
     source: str, out: str, sizes: tuple[Size, ...], filter_: choices.Filter, format_: choices.Format,
-    layout: choices.Layout, shard_samples: int | None, follow_links: bool, labels: str | None, classes: str | None,
-    jobs: int | None, engine: choices.Engine, on_error: choices.OnError, max_errors: ErrorBudget | None,
-    overwrite: bool, dry_run: bool, report: bool, as_json: bool, **image: Any,
+    layout: choices.Layout, shard_samples: int | None, follow_links: bool, checksum: bool, labels: str | None,
+    classes: str | None, jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
+    max_errors: ErrorBudget | None, update: bool, overwrite: bool, dry_run: bool, report: bool, as_json: bool,
+    **image: Any,
 ) -> None:  # fmt: skip
     """Resize the images of SRC and pack them into OUT.
 
     SRC is a folder of class folders, a folder of images, or any folder with --labels. Run it again to
-    finish a build that was interrupted.
+    finish a build that was interrupted, and with --update when SRC has changed.
     """
-    from presize.build import build_dataset, check_places, plan_build
+    from presize.build import build_dataset, check_places, plan_build, plan_update
     from presize.labels import read_classes
 
     image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
-    build_options = BuildOptions(image_options, layout, shard_samples, follow_links)
-    run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, report)
+    build_options = BuildOptions(image_options, layout, shard_samples, follow_links, checksum)
+    run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report)
     names = None if classes is None else read_classes(Path(classes))
     if dry_run:
-        check_places(source, out, build_options)
-        _print_plan(plan_build(source, build_options, labels=labels, classes=names), out, run, as_json)
+        place = check_places(source, out, build_options, run)
+        plan = plan_build(source, build_options, labels=labels, classes=names)
+        to_build, changes = plan_update(plan, place, run) if update else (plan, None)
+        _print_plan(plan, to_build, changes, out, run, as_json)
         return
     rejected = stored_bytes = 0
     with Progress(sys.stderr, "build") as progress:
@@ -301,15 +315,21 @@ def build(
         _print_json(
             samples=result.samples, stored=result.stored, rejected=result.rejected, skipped=result.skipped,
             seconds=round(result.seconds, 3), images_per_s=round(result.images_per_s, 1), out=str(result.out),
+            **(result.changes._asdict() if update else {}),
             reports=list(map(str, result.reports)),
         )  # fmt: skip
         return
-    _print(_summary(result))
+    _print(_summary(result, update))
 
 
-def _summary(result: BuildResult) -> str:
-    idle = result.resumed == result.files
-    rate = "nothing was left to do" if idle else f"{result.images_per_s:,.0f} images/s"
+def _counts(changes: Changes) -> str:
+    """``kept 990, copied 8, built 2, removed 1``"""
+    return ", ".join(f"{what} {count:,}" for what, count in changes._asdict().items())
+
+
+def _summary(result: BuildResult, update: bool) -> str:
+    idle = "nothing had to be decoded" if update else "nothing was left to do"
+    rate = idle if result.resumed == result.files else f"{result.images_per_s:,.0f} images/s"
     lines = [f"{result.out}: {result.stored:,} images, {_megabytes(result.bytes)}, in {result.seconds:.1f} s ({rate})"]
     if result.rejected:
         lines.append(f"  {result.rejected:,} images were rejected, with reasons in its rejects file")
@@ -321,39 +341,42 @@ def _summary(result: BuildResult) -> str:
     if any(left_out.values()):
         counts = ", ".join(f"{count:,} {what}" for what, count in left_out.items() if count)
         lines.append(f"  not stored: {counts}")
+    if update:
+        lines.append(f"  {_counts(result.changes)}")
     if result.reports:
         lines.append(f"  report: {' and '.join(map(str, result.reports))}")
     return "\n".join(lines)
 
 
-def _print_plan(plan: Plan, out: str, run: RunOptions, as_json: bool) -> None:
+def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, run: RunOptions, as_json: bool) -> None:
     from presize.estimate import estimate
 
     source, image = plan.source, plan.options.image
     cores = len(os.sched_getaffinity(0))
     jobs = run.jobs or cores
-    found = estimate(plan, jobs)
+    found = estimate(to_build, jobs)
     existing = next(path for path in [Path(out).absolute(), *Path(out).absolute().parents] if path.exists())
     free_bytes = shutil.disk_usage(existing).free
     if as_json:
         _print_json(
-            samples=len(source.table), classes=source.classes, shards=len(plan.shards), bytes=found.bytes,
+            samples=len(source.table), classes=source.classes, shards=len(to_build.shards), bytes=found.bytes,
             cpu_seconds=round(found.cpu_seconds, 3), seconds=round(found.seconds, 3), jobs=jobs, tried=found.tried,
-            skipped=found.skipped, rejected=len(found.rejects), rejects=[reject._asdict() for reject in found.rejects],
-            free_bytes=free_bytes, out=out,
+            skipped=found.skipped, rejected=len(found.rejects), rejects=[reject.known() for reject in found.rejects],
+            free_bytes=free_bytes, out=out, **(changes._asdict() if changes else {}),
         )  # fmt: skip
         return
     classes = f"{len(source.classes):,} classes" if source.classes is not None else "no classes"
     sizes = " and ".join(map(str, image.sizes))
-    per_shard = len(plan.shards[0])
+    shards = [len(shard) for shard in to_build.shards]
     too_little = ", which is too little" if free_bytes < found.bytes else ""
     lines = [
         f"source    {source.root}: {len(source.table):,} files, {classes}",
         f"target    {out}: {sizes} px {image.fit}, {image.format} to {plan.options.layout}",
-        f"shards    {len(plan.shards):,} of about {per_shard:,} samples",
+        *([f"update    {_counts(changes)}"] if changes else []),
+        f"shards    {len(shards):,}{' to write,' if changes else ''} of about {max(shards, default=0):,} samples",
         f"estimate  {_megabytes(found.bytes)} and {_duration(found.seconds)} with --jobs {jobs} on {cores} cores",
         f"tried     {found.tried:,} files: {len(found.rejects):,} rejected, {found.skipped:,} no images",
-        *(f"          {_one_line(f'{path}: {reason}')}" for path, _, reason in found.rejects[:_REJECTS_SHOWN]),
+        *(f"          {_one_line(f'{reject.path}: {reject.reason}')}" for reject in found.rejects[:_REJECTS_SHOWN]),
         f"free      {_megabytes(free_bytes)}{too_little}",
     ]
     if len(found.rejects) > _REJECTS_SHOWN:

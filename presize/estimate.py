@@ -63,6 +63,8 @@ def estimate(plan: Plan, jobs: int = 1) -> Estimate:
 
     `jobs`: processes of the build, at least 1. How near it comes: benchmarks/results/estimate.csv.
     """
+    if len(plan.source.table) == 0:
+        return Estimate(0, 0.0, 0.0, 0, 0, ())
     chosen = _spread(plan.source.table.column("source_nbytes").to_numpy())
     files = plan.source.table.select(["path", "source_nbytes"]).take(pa.array(chosen)).to_pylist()
     page_bytes = int(plan.identity["page_size"])

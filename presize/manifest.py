@@ -36,10 +36,12 @@ INDEX_COLUMNS = {
     "source_nbytes": pa.int64(),
     "source_mtime_ns": pa.int64(),
     "source_facts": pa.uint32(),
+    "source_crc32": pa.uint32(),
 }
-"""The columns of the index. lmdb datasets have shard and row, folders have file; labels come after."""
+"""The columns of the index. lmdb datasets have shard and row, folders have file; those built with
+checksums have source_crc32; labels come after."""
 
-_LATER_COLUMNS = ("source_facts",)
+LATER_COLUMNS = ("source_facts",)
 """Those that a dataset may lack, since older versions did not write them."""
 
 _FILE_NAMES = re.compile(
@@ -55,9 +57,12 @@ ARROW_OPTIONS = pa.ipc.IpcWriteOptions(
 """Said out loud, since the environment may have other wishes."""
 
 
-def index_columns(layout: Layout) -> dict[str, pa.DataType]:
-    """The index columns that a dataset of this layout has, in their order, labels apart."""
-    absent = ("file",) if layout == "lmdb" else ("shard", "row")
+def index_columns(layout: Layout, checksum: bool = False) -> dict[str, pa.DataType]:
+    """The index columns that a dataset of this layout has, with checksums or without, in their order,
+    labels apart."""
+    absent = {"file"} if layout == "lmdb" else {"shard", "row"}
+    if not checksum:
+        absent.add("source_crc32")
     return {name: kind for name, kind in INDEX_COLUMNS.items() if name not in absent}
 
 
@@ -84,7 +89,8 @@ class Manifest:
 
     identity: what decided every byte (presize.plan); options and versions among it.
     digest: the SHA-256 of the identity.
-    generation: 0 for a first build; each --overwrite adds one to it and to the names of its files.
+    generation: 0 for a first build; each --overwrite and --update adds one to it and to the names of the
+        files that it writes.
     size: the one of the sizes asked for that this dataset has, as Size.parse reads it.
     left_out: files not stored: rejected images, files that are none (skipped), hidden, outside classes.
     report: the page about the build; None when none was asked for.
@@ -115,6 +121,11 @@ class Manifest:
         """The colours it was built for, and delivers."""
         return cast(Color, self.identity["options"]["image"]["color"])
 
+    @property
+    def checksum(self) -> bool:
+        """Whether the index has source_crc32."""
+        return self.identity["options"].get("checksum") is True
+
     def files(self) -> tuple[DataFile, ...]:
         """Every file of the dataset but the manifest itself and a folder's images."""
         return (self.index, self.rejects, *self.shards, *((self.report,) if self.report else ()))
@@ -131,9 +142,9 @@ def is_data_file(name: str) -> bool:
     return _FILE_NAMES.fullmatch(name) is not None
 
 
-def publish_manifest(root: Path, manifest: Manifest) -> None:
+def publish_manifest(root: Path, manifest: Manifest, name: str = MANIFEST) -> None:
     values = {"format": "presize", "version": VERSION, **asdict(manifest)}
-    write_atomically(root / MANIFEST, (json.dumps(values, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(root / name, (json.dumps(values, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def read_manifest(root: str | os.PathLike[str]) -> Manifest:
@@ -293,9 +304,10 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest) -> pa.RecordBat
         raise DatasetError(f"{path}: {_first_line(error)}; {again}") from None
     except pa.ArrowException as error:
         raise DatasetError(f"{path} is damaged: {_first_line(error)}; {again}") from None
-    expected = index_columns(manifest.layout) | ({} if manifest.classes is None else {"label": pa.int32()})
+    labels = {} if manifest.classes is None else {"label": pa.int32()}
+    expected = index_columns(manifest.layout, manifest.checksum) | labels
     for name, kind in expected.items():
-        if name in _LATER_COLUMNS and name not in batch.schema.names:
+        if name in LATER_COLUMNS and name not in batch.schema.names:
             continue
         i = batch.schema.get_field_index(name)  # -1 when there are two of them, too
         if i < 0 or batch.schema.field(i).type != kind or batch.column(i).null_count:

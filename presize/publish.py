@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from presize import folder, shard
 from presize.errors import BuildError, PresizeWarning
-from presize.files import sync_folder, write_atomically, writing
+from presize.files import rename, sync_folder, write_atomically, writing
 from presize.manifest import (
     INDEX_COLUMNS,
     MANIFEST,
@@ -27,13 +27,14 @@ from presize.manifest import (
     index_columns,
     is_data_file,
     publish_manifest,
+    read_manifest,
     write_index,
 )
 from presize.names import is_safe
 from presize.options import Size
 from presize.plan import Plan
-from presize.rejects import NOT_AN_IMAGE, Reject, to_jsonl
-from presize.state import Place, State
+from presize.rejects import NOT_AN_IMAGE, UNREAD, Reject, to_jsonl
+from presize.state import NEW_MANIFEST, Place, State
 from presize.task import Sidecar
 
 
@@ -41,14 +42,16 @@ def publish(
     plan: Plan,
     state: State,
     sidecars: Sequence[Sidecar],
+    names: Sequence[str],
     place: Place,
     files: pa.ChunkedArray | None,
     report: bool = False,
 ) -> list[Manifest]:
     """Publish the dataset of each size in its root, with a report if asked for, and return the manifests.
 
-    `sidecars` are those of all shards, by number. `files` are the files of a folder dataset, one a row
-    of the source table. Interrupted at any point, it can be called again with the same arguments.
+    `sidecars` are those of all shards, and `names` the names of these. `files` are the files of a folder
+    dataset, one a row of the source table. Interrupted at any point, it can be called again with the same
+    arguments; an update's, once all is written down, with finish_publishing.
     Raises BuildError when not one image could be stored.
     """
     order = np.concatenate([sidecar.columns["sample"] for sidecar in sidecars]).argsort()
@@ -65,7 +68,7 @@ def publish(
     rejects = _rejects(plan, sidecars)
     indexes = [_index(plan, merged, k, files) for k in range(len(place.roots))]
     manifests = [
-        _write_data(plan, state, sidecars, k, root, index, rejects)
+        _write_data(plan, state, sidecars, names, k, root, index, rejects)
         for k, (root, index) in enumerate(zip(place.roots, indexes, strict=True))
     ]
     if report:
@@ -73,6 +76,13 @@ def publish(
             _write_report(plan, root, manifest, index, rejects, merged["sample"])
             for root, manifest, index in zip(place.roots, manifests, indexes, strict=True)
         ]
+    if state.update:
+        for root, manifest in zip(place.roots, manifests, strict=True):
+            sync_folder(root / "shards")
+            publish_manifest(root, manifest, NEW_MANIFEST)
+        replace(state, publishing=True).write(place.out)
+        finish_publishing(place)
+        return manifests
     if files is not None and not state.publishing:  # the indexes are there by now, to tell which files are ours
         state = replace(state, publishing=True)
         state.write(place.out)
@@ -89,6 +99,16 @@ def publish(
     return manifests
 
 
+def finish_publishing(place: Place) -> None:
+    """Give an update's manifests their name. What the sizes hold in common must change in all of them, or
+    the next update would find no base: so all is written down before the first of them is renamed."""
+    for root in place.roots:
+        if (root / NEW_MANIFEST).exists():
+            with writing(root / MANIFEST):
+                rename(root / NEW_MANIFEST, root / MANIFEST)
+        remove_unpublished(root, read_manifest(root))
+
+
 def _why(sidecars: Sequence[Sidecar]) -> str:
     reasons = [reason for sidecar in sidecars for _, _, reason in sidecar.rejects]
     return f"; the first: {reasons[0]}" if reasons else ""
@@ -101,7 +121,7 @@ def _index(plan: Plan, merged: dict[str, npt.NDArray[np.int64]], size: int, file
         stored = stored.append_column("file", files.take(pa.array(merged["sample"])))
     columns = {
         name: stored.column(name) if name in stored.column_names else pa.array(values[name], kind)
-        for name, kind in index_columns(plan.options.layout).items()
+        for name, kind in index_columns(plan.options.layout, plan.options.checksum).items()
     }
     labels = [name for name in stored.column_names if name not in INDEX_COLUMNS]
     return pa.table(columns | {name: stored.column(name) for name in labels})
@@ -109,8 +129,12 @@ def _index(plan: Plan, merged: dict[str, npt.NDArray[np.int64]], size: int, file
 
 def _rejects(plan: Plan, sidecars: Sequence[Sidecar]) -> list[Reject]:
     rejected = [reject for sidecar in sidecars for reject in sidecar.rejects]
-    paths = plan.source.table.column("path").take(pa.array([sample for sample, _, _ in rejected], pa.int64()))
-    found = [Reject(path, error, reason) for path, (_, error, reason) in zip(paths.to_pylist(), rejected, strict=True)]
+    rows = plan.source.table.take(pa.array([sample for sample, _, _ in rejected], pa.int64()))
+    files = zip(*(rows.column(name).to_pylist() for name in ("path", "source_nbytes", "source_mtime_ns")), strict=True)
+    found = [
+        Reject(path, error, reason, *(() if reason.startswith(UNREAD) else (nbytes, mtime_ns)))
+        for (path, nbytes, mtime_ns), (_, error, reason) in zip(files, rejected, strict=True)
+    ]
     return [*plan.source.rejects, *found]
 
 
@@ -118,6 +142,7 @@ def _write_data(
     plan: Plan,
     state: State,
     sidecars: Sequence[Sidecar],
+    names: Sequence[str],
     size: int,
     root: Path,
     index: pa.Table,
@@ -127,8 +152,8 @@ def _write_data(
     write_atomically(root / rejects_name, to_jsonl(rejects))
     lmdb = plan.options.layout == "lmdb"
     shards = [
-        DataFile(shard_name(sidecar.number, state.generation), *sidecar.shards[size], len(sidecar.columns["sample"]))
-        for sidecar in sidecars
+        DataFile(name, *sidecar.shards[size], len(sidecar.columns["sample"]))
+        for name, sidecar in zip(names, sidecars, strict=False)  # files that stay rejected have no shard
         if lmdb
     ]
     skipped = sum(reject.error == NOT_AN_IMAGE for reject in rejects)

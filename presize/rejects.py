@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from presize.errors import DatasetError
 
 NOT_AN_IMAGE = "NotAnImageError"
 """The error of files that are no images and are not named like one: skipped, not counted as rejected."""
@@ -16,12 +19,25 @@ IMAGE_SUFFIXES = frozenset(
 """Names that claim to be an image. They decide how a file that is none is counted, never what is stored."""
 
 
+UNREAD = ("cannot be read", "it changed during the build")
+"""How reasons begin that are not about what a file holds, and may have gone by the next time."""
+
+
 class Reject(NamedTuple):
-    """A file that was not stored: its path from the source, the class of the error, and the reason."""
+    """A file that was not stored: its path from the source, the class of the error, and the reason.
+
+    source_nbytes, source_mtime_ns: of the file, where its content was what it was rejected for.
+    """
 
     path: str
     error: str
     reason: str
+    source_nbytes: int | None = None
+    source_mtime_ns: int | None = None
+
+    def known(self) -> dict[str, Any]:
+        """Its fields, without those that are None."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 def claims_to_be_an_image(path: str) -> bool:
@@ -31,5 +47,30 @@ def claims_to_be_an_image(path: str) -> bool:
 
 def to_jsonl(rejects: Iterable[Reject]) -> bytes:
     """rejects.jsonl: UTF-8, one JSON object a line, by path, so that the order in which they were met does not show."""
-    lines = (json.dumps(reject._asdict(), ensure_ascii=False) + "\n" for reject in sorted(rejects))
-    return "".join(lines).encode()
+    lines = (
+        json.dumps(reject.known(), ensure_ascii=False)
+        for reject in sorted(rejects, key=lambda reject: [(value is not None, value) for value in reject])
+    )
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def read_rejects(path: Path) -> list[Reject]:
+    """The lines of a rejects.jsonl, those of earlier versions, too. Raises DatasetError for one that is none."""
+    try:
+        return [_reject(json.loads(line)) for line in path.read_bytes().splitlines()]
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror}; copy or build the dataset again") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = f"a line has no {error}" if isinstance(error, KeyError) else error
+        raise DatasetError(f"{path} is damaged: {reason}; copy or build the dataset again") from None
+
+
+def _reject(line: dict[str, object]) -> Reject:
+    texts = [line[name] for name in ("path", "error", "reason")]
+    counts = [line.get(name) for name in ("source_nbytes", "source_mtime_ns")]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("a line has no path, error and reason")
+    str(texts[0]).encode()  # raises for what is no Unicode
+    if not all(type(count) is int and -(2**63) <= count < 2**63 for count in counts):
+        counts = [None, None]
+    return Reject(*texts, *counts)  # type: ignore[arg-type]

@@ -20,6 +20,8 @@ from presize.files import remove_temporary, sync_folder, write_atomically
 from presize.manifest import MANIFEST, STATE, Manifest, read_manifest
 
 _LOCK = ".presize.lock"
+NEW_MANIFEST = ".presize-manifest.json"
+"""In each root, the manifest that an update is about to publish."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Place:
         (self.out / STATE).unlink(missing_ok=True)
         for leftover in self.out.glob(".presize-*.npz"):
             leftover.unlink()
+        for root in self.roots:
+            (root / NEW_MANIFEST).unlink(missing_ok=True)
         self.clear_temporary()
 
 
@@ -68,7 +72,8 @@ class State:
     identity: what is being built (presize.plan). generation: the one its files are named for.
     replaces: the indexes, in any root, of folder datasets whose images are to go, and replaced_classes
         those whose folders are to go once they are empty.
-    publishing: True once a folder's staged files are being given their names.
+    publishing: True once a folder's staged files are being given their names, or an update's manifests.
+    update: whether it reuses what the published dataset holds.
     """
 
     identity: dict[str, Any]
@@ -76,6 +81,7 @@ class State:
     replaces: tuple[str, ...] = ()
     replaced_classes: tuple[str, ...] = ()
     publishing: bool = False
+    update: bool = False
 
     def write(self, out: Path) -> None:
         write_atomically(out / STATE, json.dumps(asdict(self), indent=1).encode())
@@ -91,6 +97,7 @@ class State:
                 tuple(map(str, values["replaces"])),
                 tuple(map(str, values["replaced_classes"])),
                 bool(values["publishing"]),
+                bool(values.get("update", False)),
             )
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None

@@ -1,4 +1,4 @@
-"""One build task: read its samples, presize each, write one shard a size, certify it.
+"""One build task: read its samples, presize each or copy it, write one shard a size, certify it.
 
 A task runs in one process and shares nothing with others. Its side-car (its index rows and rejects)
 is put in place last of all and is the proof that its shard is finished. Imports stay few here: each
@@ -28,17 +28,32 @@ import numpy.typing as npt
 
 from presize import folder, images, shard
 from presize.containers import sniff
-from presize.errors import BuildError, ImageError, NotAnImageError
+from presize.errors import BuildError, DatasetError, ImageError, NotAnImageError
 from presize.files import temporary_name, writing
-from presize.options import BuildOptions, OnError
+from presize.options import BuildOptions, OnError, Size
 from presize.rejects import NOT_AN_IMAGE, claims_to_be_an_image
 
 _ABOUT_THE_FILE = {
     errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP,
     errno.ENAMETOOLONG,
 }  # fmt: skip
+SIZE_COLUMNS = ("height", "width", "nbytes", "crc32")
+"""What the index says of each size's record."""
+
 _LARGE_BYTES = 64 << 20
 _MOST_BYTES = 1 << 31
+
+
+class Copies(NamedTuple):
+    """What a task copies from the dataset that it updates, instead of making it.
+
+    shards: for each size the old shards, as many of them as the task needs.
+    columns: arrays of one value a sample of the task: ``shard`` (a place in that list, -1 for a sample that
+        is made) and ``row``, and those of a Sidecar.
+    """
+
+    shards: tuple[tuple[shard.ShardReader, ...], ...]
+    columns: dict[str, npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,7 @@ class Task:
     paths: each sample's path, joined by NULs, since a million samples must not be a million objects.
     files: for folders each sample's file name, joined likewise; otherwise empty.
     driver: the process id that the build runs under; workers on this machine end when it does.
+    copies: of an update, what need not be made.
     """
 
     number: int
@@ -65,6 +81,7 @@ class Task:
     paths: str
     files: str
     driver: int
+    copies: Copies | None = None
 
 
 class ShardDone(NamedTuple):
@@ -82,8 +99,8 @@ class Sidecar:
     """A finished shard's part of the index.
 
     columns: arrays of equal length, one row a stored record, in shard order: ``sample``,
-        ``source_height``, ``source_width``, ``source_facts``, and for the size number k ``height_k``, ``width_k``,
-        ``nbytes_k``, ``crc32_k``.
+        ``source_height``, ``source_width``, ``source_facts``, with checksums ``source_crc32``, and for the size
+        number k ``height_k``, ``width_k``, ``nbytes_k``, ``crc32_k``.
     shards: for each size the shard's size in bytes and its SHA-256; nothing for folders.
     rejects: the row in the source table, the error and the reason of each sample not stored.
     """
@@ -103,7 +120,8 @@ class Sidecar:
 
 def write_shard(task: Task) -> ShardDone:
     """Carry out one task. Raises ImageError for a bad image when ``on_error`` is "fail", BuildError
-    when the disk is full or the source has gone; leaves nothing behind but finished shards."""
+    when the disk is full or the source has gone, DatasetError when a record to be copied is damaged;
+    leaves nothing behind but finished shards."""
     if os.getpid() != task.driver:
         _become_worker(task.driver)
     doubled = 0
@@ -130,11 +148,11 @@ def _write(task: Task, map_factor: int) -> Sidecar:
         writers = [stack.enter_context(writer) for writer in _shard_writers(task, map_factor)]
         for position, (sample, nbytes) in enumerate(zip(task.samples.tolist(), task.nbytes.tolist(), strict=True)):
             try:
-                presized = images.presize(read_source(task.source, paths[position], nbytes), task.options.image)
+                presized, source_crc32 = _copy_or_make(task, position, paths[position], nbytes)
             except ImageError as error:
                 rejects.append((sample, *_reject(paths[position], error, task.on_error)))
                 continue
-            row: tuple[int, ...] = (sample, *presized.source, presized.facts)
+            row: tuple[int, ...] = (sample, *presized.source, presized.facts, source_crc32)
             for k, (value, height, width) in enumerate(presized.records):
                 if writers:
                     writers[k].append(value)
@@ -145,10 +163,37 @@ def _write(task: Task, map_factor: int) -> Sidecar:
         shards = [writer.publish() for writer in writers]
         if not writers:
             os.sync()  # one for all files: the side-car must not outlive them
-    names = ["sample", "source_height", "source_width", "source_facts"]
-    names += [f"{name}_{k}" for k in range(len(sizes)) for name in ("height", "width", "nbytes", "crc32")]
-    table = np.array(rows, np.int64).reshape(-1, len(names))
-    return Sidecar(task.number, dict(zip(names, table.T, strict=True)), shards, rejects)
+    names = ["sample", "source_height", "source_width", "source_facts", "source_crc32"]
+    names += [f"{name}_{k}" for k in range(len(sizes)) for name in SIZE_COLUMNS]
+    columns = dict(zip(names, np.array(rows, np.int64).reshape(-1, len(names)).T, strict=True))
+    if not task.options.checksum:
+        del columns["source_crc32"]
+    return Sidecar(task.number, columns, shards, rejects)
+
+
+def _copy_or_make(task: Task, position: int, path: str, nbytes: int) -> tuple[images.Presized, int]:
+    """The records of one of the task's samples, and the CRC-32 of its source where that is asked for."""
+    if task.copies is not None and task.copies.columns["shard"][position] >= 0:
+        return _copy(task.copies, position, path)
+    data = read_source(task.source, path, nbytes)
+    return images.presize(data, task.options.image), zlib.crc32(data) if task.options.checksum else 0
+
+
+def _copy(copies: Copies, position: int, path: str) -> tuple[images.Presized, int]:
+    known = {name: int(column[position]) for name, column in copies.columns.items()}
+    records = []
+    for k, shards in enumerate(copies.shards):
+        reader = shards[known["shard"]]
+        with reader as get:
+            value = bytes(get(known["row"]))
+        if len(value) != known[f"nbytes_{k}"] or zlib.crc32(value) != known[f"crc32_{k}"]:
+            raise DatasetError(
+                f"{reader.path}, row {known['row']} ({path}), is damaged, and cannot be copied; "
+                "--overwrite builds the dataset anew"
+            )
+        records.append(images.Record(value, known[f"height_{k}"], known[f"width_{k}"]))
+    source = Size(known["source_height"], known["source_width"])
+    return images.Presized(tuple(records), source, known["source_facts"]), known.get("source_crc32", 0)
 
 
 def _shard_writers(task: Task, map_factor: int) -> Iterator[shard.ShardWriter]:

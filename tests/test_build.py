@@ -103,8 +103,10 @@ def test_rejects_are_told_with_path_error_and_reason(photos: Path, tmp_path: Pat
     (photos / "cats" / "03.png").write_bytes(b"")
     (photos / "dogs" / "notes.txt").write_text("no image and not named like one")
     result = build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
-    lines = (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [
+    lines = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
+    status = (photos / "dogs" / "notes.txt").stat()
+    assert (lines[1].pop("source_nbytes"), lines[1].pop("source_mtime_ns")) == (status.st_size, status.st_mtime_ns)
+    assert [{name: line[name] for name in ("path", "error", "reason")} for line in lines] == [
         {"path": "cats/03.png", "error": "ImageError", "reason": "the file is empty"},
         {
             "path": "dogs/notes.txt",

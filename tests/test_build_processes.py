@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from builds import files
+from presize.dataset import Dataset
 from presize.sample import SampleOptions, make_samples
 from presize.verify import verify_dataset
 from processes import is_running
@@ -53,10 +55,10 @@ def run(
     )
 
 
-def start(photos: Path, out: Path) -> subprocess.Popen[str]:
+def start(photos: Path, out: Path, *more: str) -> subprocess.Popen[str]:
     """A build that has finished some shards and is at work on others."""
     build = subprocess.Popen(
-        [*COMMAND, str(photos), str(out), *ARGS],
+        [*COMMAND, str(photos), str(out), *ARGS, *more],
         start_new_session=True,  # a process group of its own, as on a terminal
         stderr=subprocess.PIPE,
         text=True,
@@ -128,6 +130,36 @@ def test_a_killed_build_leaves_no_workers_and_resumes(photos: Path, whole: dict[
     again = run(photos, tmp_path / "out", "--json")
     assert json.loads(again.stdout)["stored"] == 600
     assert files(tmp_path / "out") == whole
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
+def test_a_stopped_update_leaves_the_old_dataset_and_can_be_gone_on_with(
+    stop: signal.Signals, photos: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "raw"
+    shutil.copytree(photos, source, copy_function=os.link)
+    assert run(source, tmp_path / "out").returncode == 0
+    before = Dataset(tmp_path / "out")
+    images = sorted(path for path in source.rglob("*") if path.is_file())
+    for image in images[::2]:
+        os.link(image, image.with_stem(f"{image.stem}-new"))
+    for image in images[::90]:
+        image.unlink()
+    update = start(source, tmp_path / "out", "--update")
+    own = workers(update.pid)
+    os.kill(update.pid, stop)
+    update.communicate(timeout=PATIENCE_S)
+    wait_until(lambda: not [pid for pid in own if is_running(pid)])
+    assert verify_dataset(tmp_path / "out") == (600, [])
+    assert Dataset(tmp_path / "out").manifest == before.manifest
+    again = json.loads(run(source, tmp_path / "out", "--update", "--json").stdout)
+    assert (again["stored"], again["built"], again["removed"]) == (893, 300, 7)
+    assert run(source, tmp_path / "fresh").returncode == 0
+    after, fresh = Dataset(tmp_path / "out"), Dataset(tmp_path / "fresh")
+    assert [after.value(i) for i in range(893)] == [fresh.value(i) for i in range(893)]
+    assert after.column("path") == fresh.column("path")
+    assert not list((tmp_path / "out").rglob(".presize*"))
+    assert verify_dataset(tmp_path / "out") == (893, [])
 
 
 def test_a_killed_worker_is_an_error_and_not_a_hang(photos: Path, whole: dict[str, str], tmp_path: Path) -> None:

@@ -75,6 +75,52 @@ def test_build_json_is_one_object(presize: Callable[..., Ran], raw: Path, tmp_pa
     assert (result["samples"], result["stored"], result["rejected"]) == (60, 56, 4)
 
 
+@pytest.fixture
+def changed(presize: Callable[..., Ran], tmp_path: Path) -> Path:
+    """A folder of 9 images that was built into ``out``, in shards of 3, and has one more and one less since."""
+    for i in range(9):
+        path = tmp_path / "changed" / f"{i}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(smooth_image(40, 50, seed=i)).save(path)
+    assert presize("build", path.parent, tmp_path / "out", *BUILD, "--shard-samples", 3).code == 0
+    path.rename(path.with_name("new.png"))
+    return path.parent
+
+
+def test_update_says_what_changed(presize: Callable[..., Ran], changed: Path, tmp_path: Path) -> None:
+    update = ("build", changed, tmp_path / "out", *BUILD, "--shard-samples", 3, "--update")
+    assert "  kept 6, copied 2, built 1, removed 1" in presize(*update).out.splitlines()
+    again = presize(*update).out.splitlines()
+    assert "nothing had to be decoded" in again[0]
+    assert again[-1] == "  kept 9, copied 0, built 0, removed 0"
+
+
+def test_update_json_has_the_counts(presize: Callable[..., Ran], changed: Path, tmp_path: Path) -> None:
+    ran = presize("build", changed, tmp_path / "out", *BUILD, "--shard-samples", 3, "--update", "--json")
+    result = json.loads(ran.out)
+    assert list(result)[-5:] == ["kept", "copied", "built", "removed", "reports"]
+    assert (result["samples"], result["stored"], result["built"]) == (9, 9, 1)
+
+
+def test_dry_run_of_an_update_writes_nothing_and_counts(
+    presize: Callable[..., Ran], changed: Path, tmp_path: Path
+) -> None:
+    before = files(tmp_path / "out")
+    update = ("build", changed, tmp_path / "out", *BUILD, "--shard-samples", 3, "--update", "--dry-run")
+    plan = presize(*update).out
+    assert "update    kept 6, copied 2, built 1, removed 1\n" in plan
+    assert "shards    1 to write, of about 3 samples\n" in plan
+    assert "tried     1 files" in plan
+    assert json.loads(presize(*update, "--json").out)["copied"] == 2
+    assert files(tmp_path / "out") == before
+
+
+def test_dry_run_of_an_update_where_nothing_changed(presize: Callable[..., Ran], raw: Path, dataset: Path) -> None:
+    plan = presize("build", raw, dataset, *BUILD, "--update", "--dry-run").out
+    assert "update    kept 56, copied 0, built 0, removed 0\n" in plan
+    assert "tried     0 files" in plan
+
+
 def test_building_again_says_that_nothing_was_left_to_do(presize: Callable[..., Ran], raw: Path, dataset: Path) -> None:
     assert "nothing was left to do" in presize("build", raw, dataset, *BUILD).out
 
@@ -215,9 +261,12 @@ def test_classes_may_come_from_another_dataset(presize: Callable[..., Ran], data
 MISTAKES = [
     (["build", "RAW"], 2, "Missing argument 'OUT'", "no OUT"),
     (["biuld", "RAW", "OUT"], 2, "Did you mean 'build'?", "a typo in the command"),
-    (["build", "RAW", "OUT", "--qualty", "1"], 2, "Did you mean '--quality'?", "a typo in an option"),
+    (["build", "RAW", "OUT", "--colour", "rgb"], 2, "Did you mean '--color'?", "a typo in an option"),
     (["build", "RAW", "OUT", "--size", "0"], 2, "--size: expected a whole number from 1 to 16383, got 0", "size 0"),
     (["build", "RAW", "OUT", "--size", "256px"], 2, "such as 256 or 320x240, got '256px'", "a unit"),
+    (["build", "RAW", "OUT", "--update", "--overwrite"], 2, "--update: it keeps what is there", "both at once"),
+    (["build", "RAW", "OUT", "--update", "--to", "folder"], 2, "--update: the files of a folder", "a folder"),
+    (["build", "RAW", "FULL", "--update", "--dry-run"], 1, "is not a presize dataset", "an update of anything"),
     (["build", "RAW", "OUT", "--size", "9", "--size", "9"], 2, "--size: each may be asked for once", "a size twice"),
     (["build", "RAW", "OUT", "--fit", "cover"], 2, "'cover' is not one of 'shorter'", "an unknown fit"),
     (["build", "RAW", "OUT", "--quality", "101"], 2, "--quality: expected a whole number from 1 to 100", "quality"),

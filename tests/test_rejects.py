@@ -3,22 +3,57 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize.rejects import Reject, claims_to_be_an_image, to_jsonl
+from presize.errors import DatasetError
+from presize.rejects import Reject, claims_to_be_an_image, read_rejects, to_jsonl
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"]), max_size=6)
-REJECTS = st.lists(st.builds(Reject, TEXT, st.sampled_from(["ImageError", "SourceError"]), TEXT), max_size=6)
+ERRORS = st.sampled_from(["ImageError", "SourceError"])
+COUNT = st.integers(0, 2**63 - 1)
+REJECT = st.builds(Reject, TEXT, ERRORS, TEXT, COUNT, COUNT) | st.builds(
+    Reject, TEXT, ERRORS, TEXT, st.none(), st.none()
+)
+REJECTS = st.lists(REJECT, max_size=6, unique_by=lambda reject: reject[:3])
 
 
 @given(rejects=REJECTS)
-def test_rejects_read_back_as_they_were_written(rejects: list[Reject]) -> None:
-    lines = to_jsonl(rejects).split(b"\n")
-    assert lines.pop() == b""
-    assert [Reject(**json.loads(line)) for line in lines] == sorted(rejects)
+def test_rejects_read_back_as_they_were_written(
+    rejects: list[Reject], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("rejects") / "rejects.jsonl"
+    file.write_bytes(to_jsonl(rejects))
+    assert [Reject(**json.loads(line)) for line in file.read_bytes().splitlines()] == sorted(rejects)
+    assert read_rejects(file) == sorted(rejects)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "no JSON"),
+        ("7", "no object"),
+        ('["path", "error", "reason"]', "no object either"),
+        ('{"path": "a", "error": "ImageError"}', "no reason"),
+        ('{"path": 1, "error": "ImageError", "reason": "empty"}', "a path that is no text"),
+        ('{"path": "\\ud800", "error": "ImageError", "reason": "empty"}', "a path that is no Unicode"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_damaged(line: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "rejects.jsonl").write_text(line + "\n")
+    with pytest.raises(DatasetError, match=r"rejects.jsonl is damaged"):
+        read_rejects(tmp_path / "rejects.jsonl")
+    assert reason
+
+
+@pytest.mark.parametrize("counts", ['"source_nbytes": 3', '"source_nbytes": true, "source_mtime_ns": 4', ""])
+def test_a_line_without_sound_counts_has_none(counts: str, tmp_path: Path) -> None:
+    facts = '"path": "a", "error": "ImageError", "reason": "empty"'
+    (tmp_path / "rejects.jsonl").write_text("{" + ", ".join(filter(None, [facts, counts])) + "}\n")
+    assert read_rejects(tmp_path / "rejects.jsonl") == [Reject("a", "ImageError", "empty")]
 
 
 @given(rejects=REJECTS, data=st.data())

@@ -1,0 +1,238 @@
+"""The dataset that an update begins from: read back, checked, and handed on in parts that tasks and publish take."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from presize.errors import DatasetError
+from presize.files import file_digest
+from presize.manifest import LATER_COLUMNS, DataFile, Manifest, index_columns, read_index, read_manifest
+from presize.plan import Plan
+from presize.rejects import Reject, read_rejects
+from presize.shard import ENGINE, ShardReader
+from presize.sources import Source
+from presize.state import Place
+from presize.task import SIZE_COLUMNS, Copies, Sidecar, Task
+from presize.update import Rows, Update, agree, make_update, match
+
+_BLOCK_BYTES = 1 << 20
+_FILES_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class Base:
+    """A published LMDB dataset of one size or several.
+
+    samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums ``source_crc32``), ``shard`` and
+        ``row`` of each record, in dataset order; then of each rejected file that an update need not try
+        again, with shard -1, and as row its place in `rejects`.
+    rows: the records of each shard, as rows of `samples`, in the order in which they lie in it.
+    """
+
+    roots: tuple[Path, ...]
+    manifests: tuple[Manifest, ...]
+    indexes: tuple[pa.RecordBatch, ...]
+    samples: pa.Table
+    rows: tuple[Rows, ...]
+    rejects: tuple[Reject, ...]
+
+    @property
+    def shard_rows(self) -> Rows:
+        return np.array([len(rows) for rows in self.rows], np.int64)
+
+    def columns(self, rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
+        """The columns of a Sidecar, ``sample`` apart, for these records."""
+        listed = {"path", "shard", "row", "source_nbytes", "source_mtime_ns", *SIZE_COLUMNS}
+        names = {name: (0, name) for name in index_columns("lmdb", self.manifests[0].checksum) if name not in listed}
+        names |= {f"{name}_{k}": (k, name) for k in range(len(self.roots)) for name in SIZE_COLUMNS}
+        return {name: _numbers(self.indexes[k], column)[rows].astype(np.int64) for name, (k, column) in names.items()}
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """A base, and what of it an update uses again."""
+
+    base: Base
+    update: Update
+
+    def kept(self) -> list[Sidecar]:
+        """What the shards that stay give to the new index."""
+        base, origin = self.base, self.update.origin
+        sample_of = np.full(len(base.samples), -1, np.int64)
+        sample_of[origin[origin >= 0]] = np.flatnonzero(origin >= 0)
+        sidecars = []
+        for number in self.update.kept.tolist():
+            rows = base.rows[number]
+            files = [(m.shards[number].bytes, m.shards[number].sha256) for m in base.manifests]
+            sidecars.append(Sidecar(number, {"sample": sample_of[rows]} | base.columns(rows), files, []))
+        return sidecars
+
+    def names(self) -> list[str]:
+        """The names of the shards that stay."""
+        return [self.base.manifests[0].shards[number].file for number in self.update.kept.tolist()]
+
+    def rejected(self) -> Sidecar:
+        """The files that stay rejected, as the side-car of no shard."""
+        base, samples = self.base, self.update.rejected
+        places = base.samples.column("row").to_numpy()[self.update.origin[samples]]
+        rejects = [
+            (sample, base.rejects[place].error, base.rejects[place].reason)
+            for sample, place in zip(samples.tolist(), places.tolist(), strict=True)
+        ]
+        nothing = np.empty(0, np.int64)
+        return Sidecar(-1, {"sample": nothing} | base.columns(nothing), [], rejects)
+
+    def of(self, task: Task) -> Task:
+        """`task` with what it need not make. Its digest then tells, too, what its shard is made of."""
+        origin = self.update.origin[task.samples]
+        made_of = hashlib.sha256(f"{task.digest} {self.base.manifests[0].index.sha256}".encode())
+        made_of.update(task.samples.tobytes() + origin.tobytes())
+        return replace(task, digest=made_of.hexdigest(), copies=self._copies(origin))
+
+    def _copies(self, origin: Rows) -> Copies | None:
+        copied = np.flatnonzero(origin >= 0)
+        if not len(copied):
+            return None
+        base, rows = self.base, origin[copied]
+        numbers, shard = np.unique(_numbers(base.indexes[0], "shard")[rows], return_inverse=True)
+        known = {"shard": shard, "row": _numbers(base.indexes[0], "row")[rows]} | base.columns(rows)
+        columns = {name: np.full(len(origin), -1, np.int64) for name in known}
+        for name, values in known.items():
+            columns[name][copied] = values
+        shards = tuple(
+            tuple(ShardReader(root / m.shards[number].file, m.shards[number].bytes) for number in numbers.tolist())
+            for root, m in zip(base.roots, base.manifests, strict=True)
+        )
+        return Copies(shards, columns)
+
+
+def read_base(place: Place) -> Base:
+    """The dataset in the roots of `place`. Shards are not read: their size has to be the manifest's.
+    Raises DatasetError when something is missing or damaged."""
+    manifests = tuple(read_manifest(root) for root in place.roots)
+    indexes = tuple(_checked_index(root, manifest) for root, manifest in zip(place.roots, manifests, strict=True))
+    index, shards = indexes[0], manifests[0].shards
+    same = ("path", "shard", "row", "source_nbytes", "source_mtime_ns")
+    for root, other, manifest in zip(place.roots, indexes, manifests, strict=True):
+        if [file.file for file in manifest.shards] != [file.file for file in shards] or not all(
+            other.column(name).equals(index.column(name)) for name in same
+        ):
+            raise DatasetError(f"{root} and {place.roots[0]} are not of one build; {_ANEW}")
+    rejects = tuple(read_rejects(place.roots[0] / manifests[0].rejects.file))
+    rows = _rows(place.roots[0], index, shards)
+    return Base(place.roots, manifests, indexes, _samples(index, manifests[0].checksum, rejects), rows, rejects)
+
+
+_ANEW = "--overwrite builds it anew"
+
+
+def _checked_index(root: Path, manifest: Manifest) -> pa.RecordBatch:
+    if manifest.layout != "lmdb" or manifest.engine != ENGINE:
+        raise DatasetError(f"{root} has no shards that this presize reads; {_ANEW}")
+    for file in manifest.files():
+        try:
+            found = (root / file.file).stat().st_size
+            if found == file.bytes and not file.file.startswith("shards/"):
+                found = file.bytes if file_digest(root / file.file)[1] == file.sha256 else -1
+        except OSError as error:
+            raise DatasetError(f"{root / file.file}: {error.strerror}; {_ANEW}") from None
+        if found != file.bytes:
+            raise DatasetError(f"{root / file.file} is damaged: it is not what the manifest says; {_ANEW}")
+    index = read_index(root, manifest)
+    try:
+        index.column("path").validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise DatasetError(f"{root / manifest.index.file} is damaged: {str(error).splitlines()[0]}; {_ANEW}") from None
+    return index
+
+
+def _rows(root: Path, index: pa.RecordBatch, shards: Sequence[DataFile]) -> tuple[Rows, ...]:
+    lengths = np.array([file.rows for file in shards], np.int64)
+    ends = np.cumsum(lengths)
+    shard, row = _numbers(index, "shard"), _numbers(index, "row")
+    order = np.lexsort((row, shard))
+    expected = np.repeat(np.arange(len(shards)), lengths), np.arange(len(order)) - np.repeat(ends - lengths, lengths)
+    if not (np.array_equal(shard[order], expected[0]) and np.array_equal(row[order], expected[1])):
+        raise DatasetError(f"the index of {root} does not name each row of its shards once; {_ANEW}")
+    return tuple(order[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True))
+
+
+def _samples(index: pa.RecordBatch, checksum: bool, rejects: Sequence[Reject]) -> pa.Table:
+    known = [(i, reject) for i, reject in enumerate(rejects) if reject.source_nbytes is not None]
+    columns: dict[str, list[Any]] = {
+        "path": [reject.path for _, reject in known],
+        "source_nbytes": [reject.source_nbytes for _, reject in known],
+        "source_mtime_ns": [reject.source_mtime_ns for _, reject in known],
+        "shard": [-1] * len(known),
+        "row": [i for i, _ in known],
+    }
+    if checksum:
+        columns["source_crc32"] = [0] * len(known)
+    stored = pa.Table.from_batches([index]).select(list(columns))
+    return pa.concat_tables([stored, pa.table(columns, stored.schema)])
+
+
+def _numbers(index: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
+    if name in LATER_COLUMNS and name not in index.schema.names:
+        return np.zeros(len(index), np.int64)
+    return np.asarray(index.column(name).to_numpy(zero_copy_only=True))
+
+
+def find_reuse(plan: Plan, place: Place, jobs: int) -> Reuse:
+    """What of the dataset in `place` an update of it to `plan` can use again. With checksums the source
+    files that it knows are read, by `jobs` threads. Raises DatasetError as read_base does."""
+    base = read_base(place)
+    samples, old = plan.source.table, base.samples
+    matched = match(samples, old)
+    unchanged = agree("source_nbytes", samples, old, matched)
+    if plan.options.checksum:
+        unchanged &= old.column("shard").to_numpy()[matched] >= 0  # rejects have no checksum
+        unchanged &= _same_content(plan.source, unchanged, old.column("source_crc32").to_numpy()[matched], jobs)
+    else:
+        unchanged &= agree("source_mtime_ns", samples, old, matched)
+    return Reuse(base, make_update(old, base.shard_rows, matched, unchanged, plan.options.shard_samples))
+
+
+def _same_content(
+    source: Source, asked: npt.NDArray[np.bool_], crc32: npt.NDArray[np.uint32], jobs: int
+) -> npt.NDArray[np.bool_]:
+    """True for each sample that is `asked` for and whose file has that CRC-32."""
+    same = np.zeros(len(asked), np.bool_)
+
+    def compare(rows: Rows) -> None:
+        paths = source.table.column("path").take(pa.array(rows)).to_pylist()
+        same[rows] = [_crc32(source.root / path) == crc32[row] for path, row in zip(paths, rows.tolist(), strict=True)]
+
+    rows = np.flatnonzero(asked)
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        for _ in pool.map(
+            compare, [rows[start : start + _FILES_AT_ONCE] for start in range(0, len(rows), _FILES_AT_ONCE)]
+        ):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return same
+
+
+def _crc32(path: Path) -> int | None:
+    """Of a file; None when it cannot be read."""
+    crc32 = 0
+    try:
+        with open(os.fspath(path), "rb", buffering=0) as file:
+            while block := file.read(_BLOCK_BYTES):
+                crc32 = zlib.crc32(block, crc32)
+    except OSError:
+        return None
+    return crc32

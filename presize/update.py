@@ -1,0 +1,108 @@
+"""The samples of an old dataset and those of today -> what is kept, copied and built. Pure.
+
+A shard whose samples are all unchanged is kept as it is. The unchanged samples of the others are copied
+into new shards, where they are mixed with those that have to be built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.plan import mix, shard_count
+
+Rows = npt.NDArray[np.int64]
+
+
+class Changes(NamedTuple):
+    """What an update does, in images: those that stay where they lie; those whose bytes are copied; files that
+    are new, changed or tried again, and so decoded; and images of files that the source lists no more."""
+
+    kept: int
+    copied: int
+    built: int
+    removed: int
+
+
+@dataclass(frozen=True)
+class Update:
+    """How an old dataset becomes one of other samples. Samples are rows of Source.table.
+
+    origin: for each sample the row of the old table that it stays, or -1 when it has to be built.
+    kept: the old shards that stay, ascending.
+    shards: the samples of each new shard, ascending.
+    rejected: the samples that were rejected before, ascending: they are not tried again.
+    """
+
+    origin: Rows
+    kept: Rows
+    shards: tuple[Rows, ...]
+    rejected: Rows
+    changes: Changes
+
+
+def match(samples: pa.Table, old: pa.Table) -> Rows:
+    """For each of `samples` the row of `old` that has its path, or -1."""
+    rows = pc.index_in(samples.column("path"), value_set=old.column("path"))
+    return np.asarray(pc.fill_null(rows, -1).to_numpy(), np.int64)
+
+
+def agree(name: str, samples: pa.Table, old: pa.Table, matched: Rows) -> npt.NDArray[np.bool_]:
+    """True for each of `samples` that has in a column the value of the row of `old` that it was matched to."""
+    same = samples.column(name).to_numpy() == old.column(name).to_numpy()[matched]
+    return np.asarray((matched >= 0) & same)
+
+
+def make_update(
+    old: pa.Table, old_shard_rows: Rows, matched: Rows, unchanged: npt.NDArray[np.bool_], shard_samples: int | None
+) -> Update:
+    """`old` has the columns ``shard`` and ``row`` of each record, and shard -1 for each rejected file, and
+    `old_shard_rows` how many records each shard holds. `matched` are those rows by sample, and `unchanged`
+    says which samples may stay what they were.
+
+    New shards are as large as those of a build from scratch, or smaller; a shard without one sample goes.
+    """
+    origin = np.where(unchanged, matched, -1)
+    old_shard, old_row = (np.asarray(old.column(name).to_numpy(), np.int64) for name in ("shard", "row"))
+    shard_of = np.where(origin >= 0, old_shard[origin], -1)  # of each sample
+    left = np.bincount(shard_of[shard_of >= 0], minlength=len(old_shard_rows))
+    stays = (left == old_shard_rows) & (old_shard_rows > 0)
+    is_kept = (shard_of >= 0) & stays[shard_of]
+    copied = np.flatnonzero((shard_of >= 0) & ~is_kept)
+    copied = copied[np.lexsort((old_row[origin[copied]], shard_of[copied]))]  # read in the order they lie in
+    built = np.flatnonzero(origin < 0)
+    was_stored = old_shard[matched[matched >= 0]] >= 0
+    return Update(
+        origin=origin,
+        kept=np.flatnonzero(stays),
+        shards=_deal(copied, built, _most(len(matched), shard_samples)),
+        rejected=np.flatnonzero((origin >= 0) & (shard_of < 0)),
+        changes=Changes(
+            kept=int(is_kept.sum()),
+            copied=len(copied),
+            built=len(built),
+            removed=int((old_shard >= 0).sum() - was_stored.sum()),
+        ),
+    )
+
+
+def _most(samples: int, shard_samples: int | None) -> int:
+    """Samples of the largest shard in a build of so many from scratch."""
+    return -(-samples // shard_count(samples, shard_samples))
+
+
+def _deal(copied: Rows, built: Rows, most: int) -> tuple[Rows, ...]:
+    """As few shards of at most `most` samples as will do, alike in size. Each takes neighbours from
+    `copied`, so that few old shards are read for it, and a fair share of what has to be built."""
+    built = built[np.argsort(mix(built.astype(np.uint64)), kind="stable")]
+    places = np.concatenate([(np.arange(len(part)) + 0.5) / max(len(part), 1) for part in (copied, built)])
+    loose = np.concatenate([copied, built])[np.argsort(places, kind="stable")]
+    shards = -(-len(loose) // most)
+    bounds = [len(loose) * shard // max(shards, 1) for shard in range(shards + 1)]
+    return tuple(np.sort(loose[low:high]) for low, high in pairwise(bounds))
