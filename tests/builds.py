@@ -7,7 +7,9 @@ from pathlib import Path
 
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 
-SERIAL = RunOptions(jobs=1)
+SERIAL = RunOptions(jobs=1, report=False)
+REPORTED = RunOptions(jobs=1)
+"""As a user's build: with its page, which takes longer than all else of a small build."""
 SMALL = BuildOptions(ImageOptions(sizes=(Size(64, 64),)))
 
 

@@ -19,7 +19,7 @@ import presize.folder
 import presize.publish
 import presize.shard
 import presize.task
-from builds import SERIAL, SMALL, files
+from builds import REPORTED, SMALL, files
 from pictures import smooth_image
 from presize.build import build_dataset
 from presize.dataset import Dataset
@@ -32,7 +32,7 @@ from presize.verify import verify_dataset
 
 TO_FOLDER = replace(SMALL, layout="folder")
 TWO_SIZES = BuildOptions(ImageOptions(sizes=(Size(64, 64), Size(32, 32))))
-OVERWRITE = replace(SERIAL, overwrite=True)
+OVERWRITE = replace(REPORTED, overwrite=True)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def stop_after(shards: int) -> Callable[[ShardDone], None]:
     return on_shard
 
 
-def interrupt(source: Path, out: Path, options: BuildOptions = SMALL, run: RunOptions = SERIAL) -> None:
+def interrupt(source: Path, out: Path, options: BuildOptions = SMALL, run: RunOptions = REPORTED) -> None:
     """Build in part: two shards are finished, the rest is not."""
     with pytest.raises(Stopped):
         build_dataset(source, out, options, run, on_shard=stop_after(2))
@@ -72,7 +72,7 @@ def interrupt(source: Path, out: Path, options: BuildOptions = SMALL, run: RunOp
 
 
 def test_the_index_holds_every_image_in_the_order_of_imagefolder(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     data = Dataset(tmp_path / "out")
     expected = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png"))
     assert [data.path(i) for i in range(len(data))] == expected
@@ -81,7 +81,7 @@ def test_the_index_holds_every_image_in_the_order_of_imagefolder(photos: Path, t
 
 
 def test_the_index_tells_sizes_before_and_after(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", BuildOptions(ImageOptions(sizes=(Size(30, 30),))), SERIAL)
+    build_dataset(photos, tmp_path / "out", BuildOptions(ImageOptions(sizes=(Size(30, 30),))), REPORTED)
     row = Dataset(tmp_path / "out").index.slice(0, 1).to_pylist()[0]
     source = photos / row["path"]
     assert (row["source_height"], row["source_width"]) == (41, 50)
@@ -92,7 +92,7 @@ def test_the_index_tells_sizes_before_and_after(photos: Path, tmp_path: Path) ->
 
 def test_a_rejected_image_leaves_no_hole(photos: Path, tmp_path: Path) -> None:
     (photos / "cats" / "03.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
-    result = build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    result = build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     data = Dataset(tmp_path / "out")
     assert (result.stored, result.rejected) == (11, 1)
     assert [data.path(i) for i in range(3)] == ["cats/01.png", "cats/05.png", "cats/07.png"]
@@ -102,7 +102,7 @@ def test_a_rejected_image_leaves_no_hole(photos: Path, tmp_path: Path) -> None:
 def test_rejects_are_told_with_path_error_and_reason(photos: Path, tmp_path: Path) -> None:
     (photos / "cats" / "03.png").write_bytes(b"")
     (photos / "dogs" / "notes.txt").write_text("no image and not named like one")
-    result = build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    result = build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     lines = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
     status = (photos / "dogs" / "notes.txt").stat()
     assert (lines[1].pop("source_nbytes"), lines[1].pop("source_mtime_ns")) == (status.st_size, status.st_mtime_ns)
@@ -118,7 +118,7 @@ def test_rejects_are_told_with_path_error_and_reason(photos: Path, tmp_path: Pat
 
 
 def test_a_flat_folder_has_no_labels(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos / "cats", tmp_path / "out", SMALL, SERIAL)
+    build_dataset(photos / "cats", tmp_path / "out", SMALL, REPORTED)
     assert Dataset(tmp_path / "out").manifest.classes is None
     assert "label" not in Dataset(tmp_path / "out").index.schema.names
 
@@ -130,7 +130,7 @@ def test_the_columns_of_a_label_table_are_carried_to_the_index(photos: Path, tmp
         {"path": "cats/01.png", "label": "abyssinian", "score": 2, "boxes": [], "note": "ü"},
     ]
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL, labels=table)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, labels=table)
     data = Dataset(tmp_path / "out")
     kept = [{name: row[name] for name in rows[0]} for row in data.index.to_pylist()]
     assert kept == [{**rows[0], "label": 1}, {**rows[1], "label": 0}], "in the table's order"
@@ -138,21 +138,21 @@ def test_the_columns_of_a_label_table_are_carried_to_the_index(photos: Path, tmp
 
 
 def test_several_sizes_make_a_dataset_each(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", TWO_SIZES, SERIAL)
+    build_dataset(photos, tmp_path / "out", TWO_SIZES, REPORTED)
     assert sorted(os.listdir(tmp_path / "out")) == ["32", "64"]
     assert [pixels.shape[0] for _, pixels in Dataset(tmp_path / "out" / "32").pixels([0, 1])] == [32, 32]
     assert verify_dataset(tmp_path / "out" / "64") == (12, [])
 
 
 def test_one_of_several_sizes_has_the_records_it_would_have_alone(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "both", TWO_SIZES, SERIAL)
-    build_dataset(photos, tmp_path / "alone", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "both", TWO_SIZES, REPORTED)
+    build_dataset(photos, tmp_path / "alone", SMALL, REPORTED)
     both, alone = Dataset(tmp_path / "both" / "64"), Dataset(tmp_path / "alone")
     assert [both.value(i) for i in range(12)] == [alone.value(i) for i in range(12)]
 
 
 def test_to_folder_writes_ordinary_files(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", TO_FOLDER, SERIAL)
+    build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     images = sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.jpg"))
     assert images == sorted(f"{path.parent.name}/{path.stem}.jpg" for path in photos.rglob("*.png"))
     with Image.open(tmp_path / "out" / images[0]) as image:
@@ -160,27 +160,27 @@ def test_to_folder_writes_ordinary_files(photos: Path, tmp_path: Path) -> None:
 
 
 def test_to_folder_leaves_no_folder_but_the_classes(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", TO_FOLDER, SERIAL)
+    build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     ours = ["index.arrow", "manifest.json", "rejects.jsonl", "report.html"]
     assert sorted(os.listdir(tmp_path / "out")) == ["cats", "dogs", *ours]
 
 
 def test_to_folder_keeps_the_place_of_an_empty_class(photos: Path, tmp_path: Path) -> None:
     (photos / "birds").mkdir()
-    build_dataset(photos, tmp_path / "out", TO_FOLDER, SERIAL)
+    build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     assert (tmp_path / "out" / "birds").is_dir()
     assert read_manifest(tmp_path / "out").classes == ("birds", "cats", "dogs")
 
 
 def test_to_folder_makes_no_folder_of_a_label(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("path,label\ndogs/00.png,../../evil\ncats/01.png,b\n")
-    build_dataset(photos, tmp_path / "deep" / "out", TO_FOLDER, SERIAL, labels=tmp_path / "labels.csv")
+    build_dataset(photos, tmp_path / "deep" / "out", TO_FOLDER, REPORTED, labels=tmp_path / "labels.csv")
     assert sorted(path.name for path in (tmp_path / "deep" / "out").iterdir() if path.is_dir()) == ["cats", "dogs"]
     assert not (tmp_path / "evil").exists()
 
 
 def test_a_class_that_is_empty_now_keeps_its_folder_when_overwritten(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", TO_FOLDER, SERIAL)
+    build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     for image in (photos / "cats").iterdir():
         image.unlink()
     build_dataset(photos, tmp_path / "out", TO_FOLDER, OVERWRITE)
@@ -189,7 +189,7 @@ def test_a_class_that_is_empty_now_keeps_its_folder_when_overwritten(photos: Pat
 
 def test_a_class_called_shards_keeps_its_folder(photos: Path, tmp_path: Path) -> None:
     (photos / "shards").mkdir()
-    build_dataset(photos, tmp_path / "out", TO_FOLDER, SERIAL)
+    build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     interrupt(photos, tmp_path / "out", SMALL, OVERWRITE)
     (tmp_path / "out" / "shards" / "00000-1.lmdb").unlink(missing_ok=True)
     assert (tmp_path / "out" / "shards").is_dir()
@@ -199,13 +199,13 @@ def test_a_class_called_shards_keeps_its_folder(photos: Path, tmp_path: Path) ->
 def test_a_class_called_like_a_file_of_ours_is_refused_as_a_folder(name: str, photos: Path, tmp_path: Path) -> None:
     (photos / "cats").rename(photos / name)
     with pytest.raises(SourceError, match="keeps files of its own by that name"):
-        build_dataset(photos, tmp_path / "out", TO_FOLDER, SERIAL)
-    assert build_dataset(photos, tmp_path / "lmdb", SMALL, SERIAL).stored == 12
+        build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
+    assert build_dataset(photos, tmp_path / "lmdb", SMALL, REPORTED).stored == 12
 
 
 def test_files_and_shards_hold_the_same_bytes(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "folder", TO_FOLDER, SERIAL)
-    build_dataset(photos, tmp_path / "lmdb", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "folder", TO_FOLDER, REPORTED)
+    build_dataset(photos, tmp_path / "lmdb", SMALL, REPORTED)
     data = Dataset(tmp_path / "lmdb")
     for i in range(len(data)):
         assert (tmp_path / "folder" / data.path(i)).with_suffix(".jpg").read_bytes() == data.value(i)
@@ -221,17 +221,17 @@ def test_any_number_of_jobs_gives_the_same_bytes(options: BuildOptions, raw: Pat
 def test_nothing_in_a_dataset_tells_where_or_when_it_was_made(raw: Path, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere" / "photos"
     shutil.copytree(raw, copy)  # keeps modification times
-    build_dataset(raw, tmp_path / "a", SMALL, SERIAL)
-    build_dataset(copy, tmp_path / "deeper" / "b", SMALL, SERIAL)
+    build_dataset(raw, tmp_path / "a", SMALL, REPORTED)
+    build_dataset(copy, tmp_path / "deeper" / "b", SMALL, REPORTED)
     assert files(tmp_path / "a") == files(tmp_path / "deeper" / "b")
 
 
 def test_a_shard_that_outgrows_its_map_is_begun_again(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build_dataset(photos, tmp_path / "roomy", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "roomy", SMALL, REPORTED)
     monkeypatch.setattr(presize.shard, "map_bytes", lambda records, record_bytes: 16 << 10)  # noqa: ARG005
-    build_dataset(photos, tmp_path / "tight", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "tight", SMALL, REPORTED)
     tight, roomy = Dataset(tmp_path / "tight"), Dataset(tmp_path / "roomy")
     assert [tight.value(i) for i in range(12)] == [roomy.value(i) for i in range(12)]
     assert not list((tmp_path / "tight").rglob("*.tmp"))
@@ -249,7 +249,7 @@ def test_an_interrupted_build_publishes_nothing(options: BuildOptions, raw: Path
 
 @pytest.mark.parametrize("options", [SMALL, TWO_SIZES, TO_FOLDER], ids=["lmdb", "two sizes", "folder"])
 def test_a_resumed_build_gives_the_same_bytes(options: BuildOptions, raw: Path, tmp_path: Path) -> None:
-    build_dataset(raw, tmp_path / "whole", options, SERIAL)
+    build_dataset(raw, tmp_path / "whole", options, REPORTED)
     interrupt(raw, tmp_path / "resumed", options)
     build_dataset(raw, tmp_path / "resumed", options, RunOptions(jobs=2))
     assert files(tmp_path / "resumed") == files(tmp_path / "whole")
@@ -267,33 +267,33 @@ def test_only_unfinished_shards_are_built_again(
         return presize.task.write_shard(task)
 
     monkeypatch.setattr(presize.build, "write_shard", count)
-    result = build_dataset(raw, tmp_path / "out", options, SERIAL)
+    result = build_dataset(raw, tmp_path / "out", options, REPORTED)
     assert len(built) == 6, "two of eight were finished"
     assert result.resumed == 15
 
 
 def test_a_finished_shard_that_was_truncated_meanwhile_is_built_again(raw: Path, tmp_path: Path) -> None:
-    build_dataset(raw, tmp_path / "whole", SMALL, SERIAL)
+    build_dataset(raw, tmp_path / "whole", SMALL, REPORTED)
     interrupt(raw, tmp_path / "out")
     shard = next((tmp_path / "out" / "shards").iterdir())
     os.truncate(shard, 4096)
-    build_dataset(raw, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(raw, tmp_path / "out", SMALL, REPORTED)
     assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 
 def test_a_damaged_side_car_only_costs_its_shard(raw: Path, tmp_path: Path) -> None:
-    build_dataset(raw, tmp_path / "whole", SMALL, SERIAL)
+    build_dataset(raw, tmp_path / "whole", SMALL, REPORTED)
     interrupt(raw, tmp_path / "out")
     (tmp_path / "out" / ".presize-00000.npz").write_bytes(b"PK\x03\x04 damaged")
-    build_dataset(raw, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(raw, tmp_path / "out", SMALL, REPORTED)
     assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 
 def test_a_finished_build_is_not_repeated(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    first = build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     before = files(tmp_path / "out")
     monkeypatch.setattr(presize.build, "write_shard", None)
-    again = build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    again = build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     assert files(tmp_path / "out") == before
     assert (again.stored, again.bytes, again.images_per_s) == (first.stored, first.bytes, 0)
 
@@ -303,19 +303,19 @@ def test_other_options_are_refused_with_what_differs(unfinished: bool, photos: P
     if unfinished:
         interrupt(photos, tmp_path / "out")
     else:
-        build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     before = files(tmp_path / "out")
     other = BuildOptions(ImageOptions(sizes=(Size(32, 32),), quality=80))
     with pytest.raises(BuildError, match=r"sizes was 64, is 32; quality was 90, is 80.*--overwrite"):
-        build_dataset(photos, tmp_path / "out", other, SERIAL)
+        build_dataset(photos, tmp_path / "out", other, REPORTED)
     assert files(tmp_path / "out") == before
 
 
 def test_a_source_that_has_changed_is_refused(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     (photos / "cats" / "01.png").unlink()
     with pytest.raises(BuildError, match=r"the source has changed \(12 files then, 11 now\)"):
-        build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
 
 
 # Overwriting
@@ -326,7 +326,7 @@ def test_a_source_that_has_changed_is_refused(photos: Path, tmp_path: Path) -> N
 def test_overwrite_leaves_nothing_of_the_old_dataset(
     before: BuildOptions, after: BuildOptions, photos: Path, tmp_path: Path
 ) -> None:
-    build_dataset(photos, tmp_path / "out", before, SERIAL)
+    build_dataset(photos, tmp_path / "out", before, REPORTED)
     (photos / "cats" / "01.png").unlink()
     build_dataset(photos, tmp_path / "out", after, OVERWRITE)
     manifest = read_manifest(tmp_path / "out")
@@ -338,16 +338,16 @@ def test_overwrite_leaves_nothing_of_the_old_dataset(
 
 
 def test_the_old_dataset_stays_whole_until_the_new_one_is_published(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     smaller = BuildOptions(ImageOptions(sizes=(Size(32, 32),)))
     interrupt(photos, tmp_path / "out", smaller, OVERWRITE)
     assert verify_dataset(tmp_path / "out") == (12, [])
-    build_dataset(photos, tmp_path / "out", smaller, SERIAL)
+    build_dataset(photos, tmp_path / "out", smaller, REPORTED)
     assert read_manifest(tmp_path / "out").size == "32"
 
 
 def test_an_interrupted_overwrite_is_resumed(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     smaller = BuildOptions(ImageOptions(sizes=(Size(32, 32),)))
     interrupt(photos, tmp_path / "out", smaller, OVERWRITE)
     assert build_dataset(photos, tmp_path / "out", smaller, OVERWRITE).resumed > 0
@@ -357,12 +357,12 @@ def test_overwrite_can_replace_an_unfinished_build(photos: Path, tmp_path: Path)
     interrupt(photos, tmp_path / "out")
     smaller = BuildOptions(ImageOptions(sizes=(Size(32, 32),)))
     build_dataset(photos, tmp_path / "out", smaller, OVERWRITE)
-    build_dataset(photos, tmp_path / "fresh", smaller, SERIAL)
+    build_dataset(photos, tmp_path / "fresh", smaller, REPORTED)
     assert files(tmp_path / "out") == files(tmp_path / "fresh")
 
 
 def test_overwrite_of_the_same_builds_it_anew(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     shard = next((tmp_path / "out" / "shards").iterdir())
     shard.write_bytes(b"damaged")
     build_dataset(photos, tmp_path / "out", SMALL, OVERWRITE)
@@ -385,7 +385,7 @@ def test_a_folder_that_is_no_dataset_is_never_touched(overwrite: bool, photos: P
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("mine")
     with pytest.raises(BuildError, match=r"'thesis.tex' and is not a presize dataset"):
-        build_dataset(photos, tmp_path / "out", SMALL, replace(SERIAL, overwrite=overwrite))
+        build_dataset(photos, tmp_path / "out", SMALL, replace(REPORTED, overwrite=overwrite))
     assert os.listdir(tmp_path / "out") == ["thesis.tex"]
 
 
@@ -398,7 +398,7 @@ def test_the_manifest_of_another_program_is_not_replaced(photos: Path, tmp_path:
 
 
 def test_several_sizes_do_not_go_into_a_dataset_of_one(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     with pytest.raises(BuildError, match="choose another OUT"):
         build_dataset(photos, tmp_path / "out", TWO_SIZES, OVERWRITE)
 
@@ -411,7 +411,7 @@ def test_an_interruption_at_any_step_of_publishing_is_made_good(
 ) -> None:
     for out in ("whole", "out"):
         if overwrite:
-            build_dataset(photos, tmp_path / out, replace(options, shard_samples=2), SERIAL)
+            build_dataset(photos, tmp_path / out, replace(options, shard_samples=2), REPORTED)
     build_dataset(photos, tmp_path / "whole", options, OVERWRITE)
 
     def stop(*_: object) -> None:
@@ -420,12 +420,12 @@ def test_an_interruption_at_any_step_of_publishing_is_made_good(
     interrupt(photos, tmp_path / "out", options, OVERWRITE)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
         patch.setattr(presize.publish, step, stop)
-        build_dataset(photos, tmp_path / "out", options, SERIAL)
-    build_dataset(photos, tmp_path / "out", options, SERIAL)
+        build_dataset(photos, tmp_path / "out", options, REPORTED)
+    build_dataset(photos, tmp_path / "out", options, REPORTED)
     assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 
-def interrupt_publishing(photos: Path, out: Path, options: BuildOptions, run: RunOptions = SERIAL) -> None:
+def interrupt_publishing(photos: Path, out: Path, options: BuildOptions, run: RunOptions = REPORTED) -> None:
     """Build until some staged files have their names and others do not."""
     unstage = presize.folder.unstage
     names: list[str] = []
@@ -446,16 +446,16 @@ def images_in(folder: Path) -> list[str]:
 
 
 def test_a_staged_file_that_was_lost_costs_its_shard_alone(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "whole", TO_FOLDER, SERIAL)
+    build_dataset(photos, tmp_path / "whole", TO_FOLDER, REPORTED)
     interrupt_publishing(photos, tmp_path / "out", TO_FOLDER)
     next((tmp_path / "out").rglob(".0*.tmp")).unlink()
-    result = build_dataset(photos, tmp_path / "out", TO_FOLDER, SERIAL)
+    result = build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     assert 0 < result.files - result.resumed < 6
     assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 
 def test_a_third_build_over_an_interrupted_one_leaves_no_image_of_the_others(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", TO_FOLDER, SERIAL)
+    build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     for image in (photos / "cats").iterdir():
         image.rename(image.with_stem(f"b-{image.stem}"))
     interrupt_publishing(photos, tmp_path / "out", TO_FOLDER, OVERWRITE)
@@ -474,14 +474,14 @@ def test_an_abandoned_build_leaves_nothing_behind(
 ) -> None:
     interrupt(photos, tmp_path / "out", replace(first, shard_samples=3))
     build_dataset(photos, tmp_path / "out", second, OVERWRITE)
-    build_dataset(photos, tmp_path / "fresh", second, SERIAL)
+    build_dataset(photos, tmp_path / "fresh", second, REPORTED)
     assert files(tmp_path / "out") == files(tmp_path / "fresh")
     folders = [sorted(path.name for path in (tmp_path / out).iterdir() if path.is_dir()) for out in ("out", "fresh")]
     assert folders[0] == folders[1]
 
 
 def test_an_abandoned_folder_build_leaves_nothing_under_an_lmdb_dataset(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     interrupt(photos, tmp_path / "out", TO_FOLDER, OVERWRITE)
     build_dataset(photos, tmp_path / "out", SMALL, OVERWRITE)
     ours = ["index-1.arrow", "manifest.json", "rejects-1.jsonl", "report-1.html"]
@@ -490,14 +490,14 @@ def test_an_abandoned_folder_build_leaves_nothing_under_an_lmdb_dataset(photos: 
 
 def test_a_class_that_is_no_more_goes_with_its_dataset(photos: Path, tmp_path: Path) -> None:
     (photos / "birds").mkdir()
-    build_dataset(photos, tmp_path / "out", TO_FOLDER, SERIAL)
+    build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     (photos / "birds").rmdir()
     build_dataset(photos, tmp_path / "out", TO_FOLDER, OVERWRITE)
     assert not (tmp_path / "out" / "birds").exists()
 
 
 def test_overwrite_makes_good_a_damaged_index(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", TO_FOLDER, SERIAL)
+    build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     (tmp_path / "out" / "index.arrow").write_bytes(b"damaged")
     with pytest.warns(PresizeWarning, match="is damaged: it cannot tell which images it replaces"):
         build_dataset(photos, tmp_path / "out", TO_FOLDER, OVERWRITE)
@@ -506,19 +506,19 @@ def test_overwrite_makes_good_a_damaged_index(photos: Path, tmp_path: Path) -> N
 
 def test_a_class_called_shards_can_be_a_folder(photos: Path, tmp_path: Path) -> None:
     (photos / "cats").rename(photos / "shards")
-    build_dataset(photos, tmp_path / "out", TO_FOLDER, SERIAL)
+    build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     assert verify_dataset(tmp_path / "out") == (12, [])
 
 
 def test_two_builds_of_the_same_at_once_may_both_succeed(photos: Path, tmp_path: Path) -> None:
     def build_first(_: Plan) -> None:
-        build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
 
-    assert build_dataset(photos, tmp_path / "out", SMALL, SERIAL, on_plan=build_first).resumed == 12
+    assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_plan=build_first).resumed == 12
 
 
 def test_files_of_others_that_end_like_ours_stay(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     (tmp_path / "out" / ".mine.tmp").touch()
     build_dataset(photos, tmp_path / "out", SMALL, OVERWRITE)
     assert (tmp_path / "out" / ".mine.tmp").exists()
@@ -548,42 +548,42 @@ def test_a_source_inside_out_is_refused(inner: str, photos: Path) -> None:
 def test_a_refused_file_name_leaves_no_unfinished_build(photos: Path, tmp_path: Path) -> None:
     (photos / "cats").rename(photos / "manifest.json")
     with pytest.raises(SourceError):
-        build_dataset(photos, tmp_path / "out", TO_FOLDER, SERIAL)
+        build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     assert not (tmp_path / "out").exists()
 
 
 def test_an_unfinished_build_without_a_finished_shard_may_be_replaced(photos: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(BuildError):
         patch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0))  # type: ignore[attr-defined]
-        build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     smaller = BuildOptions(ImageOptions(sizes=(Size(32, 32),)))
-    assert build_dataset(photos, tmp_path / "out", smaller, SERIAL).stored == 12
+    assert build_dataset(photos, tmp_path / "out", smaller, REPORTED).stored == 12
 
 
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "resumed"])
 def test_the_error_budget_holds_for_what_was_done_before(finished: bool, photos: Path, tmp_path: Path) -> None:
     (photos / "cats" / "01.png").write_bytes(b"broken")
     if finished:
-        build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     else:
         with pytest.raises(Stopped):
-            build_dataset(photos, tmp_path / "out", SMALL, SERIAL, on_shard=stop_after(4))
+            build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=stop_after(4))
     with pytest.raises(BuildError, match="--max-errors 0"):
-        build_dataset(photos, tmp_path / "out", SMALL, replace(SERIAL, max_errors=ErrorBudget(count=0)))
+        build_dataset(photos, tmp_path / "out", SMALL, replace(REPORTED, max_errors=ErrorBudget(count=0)))
     with pytest.raises(ImageError, match="1 images were rejected before this run"):
-        build_dataset(photos, tmp_path / "out", SMALL, replace(SERIAL, on_error="fail"))
+        build_dataset(photos, tmp_path / "out", SMALL, replace(REPORTED, on_error="fail"))
 
 
 def test_on_error_fail_minds_links_out_of_the_source(photos: Path, tmp_path: Path) -> None:
     (photos / "cats" / "link.png").symlink_to("/etc/hostname")
     with pytest.raises(ImageError, match=r"^cats/link.png: a link out of the source"):
-        build_dataset(photos, tmp_path / "out", SMALL, replace(SERIAL, on_error="fail"))
+        build_dataset(photos, tmp_path / "out", SMALL, replace(REPORTED, on_error="fail"))
 
 
 def test_a_huge_file_that_is_no_image_is_not_read(photos: Path, tmp_path: Path) -> None:
     with (photos / "cats" / "movie.mp4").open("wb") as file:
         file.truncate(1 << 40)  # without a block on the disk
-    result = build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    result = build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     assert (result.stored, result.skipped) == (12, 1)
 
 
@@ -591,12 +591,12 @@ def test_a_huge_file_that_begins_like_an_image_is_rejected(photos: Path, tmp_pat
     with (photos / "cats" / "huge.png").open("wb") as file:
         file.write(b"\x89PNG\r\n\x1a\n")
         file.truncate(1 << 40)
-    assert build_dataset(photos, tmp_path / "out", SMALL, SERIAL).rejected == 1
+    assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED).rejected == 1
 
 
 def test_an_out_that_is_not_utf8_is_refused(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="is not UTF-8"):
-        build_dataset(photos, os.fsdecode(os.fsencode(tmp_path) + b"/\xff"), SMALL, SERIAL)
+        build_dataset(photos, os.fsdecode(os.fsencode(tmp_path) + b"/\xff"), SMALL, REPORTED)
 
 
 @pytest.mark.parametrize(
@@ -607,7 +607,7 @@ def test_the_error_budget_decides_whether_it_is_published(
 ) -> None:
     for i in (1, 3, 5):
         (photos / "cats" / f"{i:02d}.png").write_bytes(b"broken")
-    run = replace(SERIAL, max_errors=ErrorBudget.parse(allowed))
+    run = replace(REPORTED, max_errors=ErrorBudget.parse(allowed))
     if publishes:
         assert build_dataset(photos, tmp_path / "out", SMALL, run).rejected == 3
     else:
@@ -619,8 +619,8 @@ def test_the_error_budget_decides_whether_it_is_published(
 def test_a_larger_budget_goes_on_from_there(photos: Path, tmp_path: Path) -> None:
     (photos / "cats" / "01.png").write_bytes(b"broken")
     with pytest.raises(BuildError):
-        build_dataset(photos, tmp_path / "out", SMALL, replace(SERIAL, max_errors=ErrorBudget(count=0)))
-    assert build_dataset(photos, tmp_path / "out", SMALL, SERIAL).resumed > 0
+        build_dataset(photos, tmp_path / "out", SMALL, replace(REPORTED, max_errors=ErrorBudget(count=0)))
+    assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED).resumed > 0
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -634,14 +634,14 @@ def test_on_error_fail_stops_at_the_image_and_names_it(jobs: int, photos: Path, 
 
 def test_on_error_fail_does_not_mind_files_that_are_no_images(photos: Path, tmp_path: Path) -> None:
     (photos / "cats" / "notes.txt").write_text("not named like an image")
-    assert build_dataset(photos, tmp_path / "out", SMALL, replace(SERIAL, on_error="fail")).skipped == 1
+    assert build_dataset(photos, tmp_path / "out", SMALL, replace(REPORTED, on_error="fail")).skipped == 1
 
 
 def test_a_source_without_one_good_image_publishes_nothing(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").write_bytes(b"<html>404</html>")
     with pytest.raises(BuildError, match=r"none of the 1 files .* could be stored; the first: an HTML page"):
-        build_dataset(tmp_path / "photos", tmp_path / "out", SMALL, SERIAL)
+        build_dataset(tmp_path / "photos", tmp_path / "out", SMALL, REPORTED)
 
 
 def test_a_file_that_changes_during_the_build_is_rejected(
@@ -653,7 +653,7 @@ def test_a_file_that_changes_during_the_build_is_rejected(
         return presize.task.write_shard(task)
 
     monkeypatch.setattr(presize.build, "write_shard", change)
-    assert build_dataset(photos, tmp_path / "out", SMALL, SERIAL).rejected == 1
+    assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED).rejected == 1
     assert "it changed during the build" in (tmp_path / "out" / "rejects.jsonl").read_text()
 
 
@@ -665,25 +665,25 @@ def test_a_source_that_goes_away_stops_the_build(photos: Path, tmp_path: Path, m
 
     monkeypatch.setattr(presize.build, "write_shard", unmount)
     with pytest.raises(BuildError, match=r"cannot read .*run again to resume"):
-        build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
 
 
 def test_out_inside_the_source_is_refused(photos: Path) -> None:
     with pytest.raises(SourceError, match="lies inside the source"):
-        build_dataset(photos, photos / "out", SMALL, SERIAL)
+        build_dataset(photos, photos / "out", SMALL, REPORTED)
     assert not (photos / "out").exists()
 
 
 def test_out_that_is_a_file_is_refused(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(BuildError, match="is a file"):
-        build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
 
 
 def test_out_below_a_file_is_refused(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("a file")
     with pytest.raises(BuildError, match="cannot write to OUT"):
-        build_dataset(photos, tmp_path / "file" / "out", SMALL, SERIAL)
+        build_dataset(photos, tmp_path / "file" / "out", SMALL, REPORTED)
 
 
 def test_too_little_space_is_told_before_anything_is_written(
@@ -692,23 +692,23 @@ def test_too_little_space_is_told_before_anything_is_written(
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(BuildError, match=r"has 0.00 GB free and about .* GB are needed"):
-        build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     assert not list((tmp_path / "out").rglob("*.lmdb"))
 
 
 def test_a_second_build_of_the_same_out_is_refused(photos: Path, tmp_path: Path) -> None:
     def build_again(_: ShardDone) -> None:
         with pytest.raises(BuildError, match="another build is writing"):
-            build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+            build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
 
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL, on_shard=build_again)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=build_again)
     assert verify_dataset(tmp_path / "out") == (12, [])
 
 
 def test_a_lock_that_a_killed_build_left_behind_does_not_matter(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".presize.lock").touch()
-    assert build_dataset(photos, tmp_path / "out", SMALL, SERIAL).stored == 12
+    assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED).stored == 12
 
 
 # Formats
@@ -723,7 +723,7 @@ def test_every_format_and_colour_is_delivered_as_built(format: str, color: str, 
     Image.fromarray(smooth_image(40, 40)[:, :, 0]).save(grey, "PNG")
     (photos / "cats" / "00.png").write_bytes(grey.getvalue())
     image = ImageOptions(sizes=(Size(24, 24),), format=format, color=color)  # type: ignore[arg-type]
-    build_dataset(photos, tmp_path / "out", BuildOptions(image), SERIAL)
+    build_dataset(photos, tmp_path / "out", BuildOptions(image), REPORTED)
     shapes = {i: pixels.shape for i, pixels in Dataset(tmp_path / "out").pixels([0, 1])}
     assert shapes[0] == ((24, 24, 3) if color == "rgb" else (24, 24))
     assert shapes[1] == ((24, 29) if color == "gray" else (24, 29, 3))
@@ -732,21 +732,21 @@ def test_every_format_and_colour_is_delivered_as_built(format: str, color: str, 
 
 def test_names_with_newlines_and_emoji_are_kept(photos: Path, tmp_path: Path) -> None:
     (photos / "cats" / "01.png").rename(photos / "cats" / "a\nb 🐈.png")
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     data = Dataset(tmp_path / "out")
     assert "cats/a\nb 🐈.png" in [data.path(i) for i in range(len(data))]
 
 
 def test_a_name_that_is_not_utf8_is_rejected_and_told(photos: Path, tmp_path: Path) -> None:
     os.rename(photos / "cats" / "01.png", os.fsencode(photos / "cats") + b"/\xff.png")
-    result = build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    result = build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     assert (result.stored, result.rejected) == (11, 1)
     assert json.loads((tmp_path / "out" / "rejects.jsonl").read_text())["path"] == "cats/\\xff.png"
 
 
 def test_pixels_are_those_of_the_source_resized(photos: Path, tmp_path: Path) -> None:
     options = BuildOptions(ImageOptions(sizes=(Size(24, 24),), format="png"))
-    build_dataset(photos, tmp_path / "out", options, SERIAL)
+    build_dataset(photos, tmp_path / "out", options, REPORTED)
     data = Dataset(tmp_path / "out")
     for i, pixels in data.pixels(range(12)):
         with Image.open(photos / data.path(i)) as image:

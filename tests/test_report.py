@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from builds import SERIAL, SMALL, files
+from builds import REPORTED, SMALL, files
 from mangled import mangled_files, write_mangled
 from pictures import smooth_image
 from presize import comparison
@@ -97,7 +97,7 @@ def mangled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The mangled set, built at 48 px; read only."""
     place = tmp_path_factory.mktemp("mangled")
     write_mangled(place / "raw")
-    build_dataset(place / "raw", place / "out", BuildOptions(ImageOptions(sizes=(Size(48, 48),))), SERIAL)
+    build_dataset(place / "raw", place / "out", BuildOptions(ImageOptions(sizes=(Size(48, 48),))), REPORTED)
     return place / "out"
 
 
@@ -155,7 +155,7 @@ def test_rejects_stand_in_it_with_their_reasons(mangled: Path) -> None:
 
 
 def test_a_build_without_rejects_needs_no_look(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     page = page_of(tmp_path / "out")
     assert "6 images stored, nothing needs a look" in page
     assert "2 classes of 3 images" in page
@@ -166,7 +166,7 @@ def test_jpegs_stored_as_they_were_are_counted_and_identical(tmp_path: Path) -> 
     (tmp_path / "raw").mkdir()
     for name, side in (("small", 40), ("large", 100)):
         Image.fromarray(smooth_image(side, side)).save(tmp_path / "raw" / f"{name}.jpg", quality=60)
-    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
+    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, REPORTED)
     page = page_of(tmp_path / "out")
     assert counts(page)["small and plain JPEG"] == 1
     assert "1 image is identical to the reference." in page
@@ -176,7 +176,7 @@ def test_jpegs_stored_as_they_were_are_counted_and_identical(tmp_path: Path) -> 
 
 def test_each_of_several_sizes_has_its_own(photos: Path, tmp_path: Path) -> None:
     sizes = BuildOptions(ImageOptions(sizes=(Size(32, 32), Size(16, 24))))
-    result = build_dataset(photos, tmp_path / "out", sizes, SERIAL)
+    result = build_dataset(photos, tmp_path / "out", sizes, REPORTED)
     assert result.reports == (tmp_path / "out" / "32" / "report.html", tmp_path / "out" / "24x16" / "report.html")
     assert "50×40 → 40×32" in page_of(tmp_path / "out" / "32")
     assert "50×40 → 24×19" in page_of(tmp_path / "out" / "24x16")
@@ -188,7 +188,7 @@ def test_each_of_several_sizes_has_its_own(photos: Path, tmp_path: Path) -> None
 )
 def test_every_way_to_store_is_compared(fit: str, format: str, color: str, mangled: Path, tmp_path: Path) -> None:
     image = ImageOptions(sizes=(Size(30, 40),), fit=fit, format=format, color=color)  # type: ignore[arg-type]
-    build_dataset(mangled.parent / "raw", tmp_path / "out", BuildOptions(image), SERIAL)
+    build_dataset(mangled.parent / "raw", tmp_path / "out", BuildOptions(image), REPORTED)
     report = read_manifest(tmp_path / "out").report
     assert report is not None and report.rows == 16
     assert "could not be compared" not in page_of(tmp_path / "out")
@@ -199,7 +199,7 @@ def test_a_source_that_went_away_is_told_and_stops_nothing(photos: Path, tmp_pat
         if done.number == 2:  # the last
             (photos / "a" / "0.png").unlink()
 
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL, on_shard=remove)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=remove)
     page = page_of(tmp_path / "out")
     assert "6 images stored; look at this" in page
     assert "1 image could not be compared" in page
@@ -211,7 +211,7 @@ def test_a_source_that_went_away_altogether_is_told_without_its_place(photos: Pa
         if done.number == 2:
             photos.rename(tmp_path / "gone")
 
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL, on_shard=remove)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=remove)
     page = page_of(tmp_path / "out")
     assert "6 images could not be compared" in page
     assert "No sample could be shown." in page
@@ -224,7 +224,7 @@ def test_what_is_stored_and_damaged_is_told(photos: Path, tmp_path: Path) -> Non
             for staged in (tmp_path / "out").rglob("*.tmp"):
                 staged.write_bytes(bytes(staged.stat().st_size))
 
-    build_dataset(photos, tmp_path / "out", replace(SMALL, layout="folder"), SERIAL, on_shard=damage)
+    build_dataset(photos, tmp_path / "out", replace(SMALL, layout="folder"), REPORTED, on_shard=damage)
     assert "what is stored is damaged: " in page_of(tmp_path / "out")
 
 
@@ -232,14 +232,14 @@ def test_a_source_too_large_to_compare_is_left_out(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(comparison, "MOST_PIXELS_EACH", 1000)
     (tmp_path / "raw").mkdir()
     Image.fromarray(smooth_image(40, 50)).save(tmp_path / "raw" / "a.png")
-    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
+    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, REPORTED)
     assert "no image was small enough to be compared" in page_of(tmp_path / "out")
 
 
 def test_a_column_of_a_label_table_may_have_any_name(photos: Path, tmp_path: Path) -> None:
     rows = [{"path": "a/0.png", "sample": "x", "psnr": 1}, {"path": "b/1.png", "sample": "y", "psnr": 2}]
     (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL, labels=tmp_path / "labels.jsonl")
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, labels=tmp_path / "labels.jsonl")
     assert "2 images stored" in page_of(tmp_path / "out")
 
 
@@ -265,7 +265,7 @@ def test_every_picture_and_chart_has_words(mangled: Path) -> None:
 
 
 def test_it_stays_small(raw: Path, tmp_path: Path) -> None:
-    build_dataset(raw, tmp_path / "out", BuildOptions(ImageOptions(sizes=(Size(128, 128),))), SERIAL)
+    build_dataset(raw, tmp_path / "out", BuildOptions(ImageOptions(sizes=(Size(128, 128),))), REPORTED)
     assert len(page_of(tmp_path / "out")) < 1_500_000
 
 
@@ -278,7 +278,7 @@ def test_no_name_can_do_anything(tmp_path: Path) -> None:
     Image.fromarray(smooth_image(40, 50)).save(folder / "script>.jpg")
     (folder / "not utf-8").write_bytes(b"")
     (folder / "not utf-8").rename(folder / "x\udcff<i>.png")
-    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
+    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, REPORTED)
     page = page_of(tmp_path / "out")
     found = parsed(page)
     assert set(found.tags) == set(parsed(page_of_plain(tmp_path)).tags) | {"ul", "li"}
@@ -295,14 +295,14 @@ def page_of_plain(place: Path) -> str:
     for i in range(3):
         Image.fromarray(smooth_image(40, 50, seed=i)).save(place / "plain" / f"{i}.jpg")
         (place / "plain" / f"broken {i}.jpg").write_bytes(b"\xff\xd8\xff" + b"broken")
-    build_dataset(place / "plain", place / "plain out", SMALL, SERIAL)
+    build_dataset(place / "plain", place / "plain out", SMALL, REPORTED)
     return page_of(place / "plain out")
 
 
 def test_it_tells_nothing_of_where_and_when_it_was_made(mangled: Path, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere" / "raw"
     shutil.copytree(mangled.parent / "raw", copy)
-    build_dataset(copy, tmp_path / "deeper" / "out", BuildOptions(ImageOptions(sizes=(Size(48, 48),))), SERIAL)
+    build_dataset(copy, tmp_path / "deeper" / "out", BuildOptions(ImageOptions(sizes=(Size(48, 48),))), REPORTED)
     assert page_of(tmp_path / "deeper" / "out") == page_of(mangled)
     assert str(mangled.parent) not in page_of(mangled)
 
@@ -310,15 +310,15 @@ def test_it_tells_nothing_of_where_and_when_it_was_made(mangled: Path, tmp_path:
 @pytest.mark.parametrize("layout", ["lmdb", "folder"])
 def test_it_is_the_same_for_any_number_of_jobs_and_after_a_stop(layout: str, raw: Path, tmp_path: Path) -> None:
     options = replace(SMALL, layout=layout)
-    build_dataset(raw, tmp_path / "1", options, SERIAL)
+    build_dataset(raw, tmp_path / "1", options, REPORTED)
     build_dataset(raw, tmp_path / "2", options, RunOptions(jobs=2))
 
     def stop(_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build_dataset(raw, tmp_path / "3", options, SERIAL, on_shard=stop)
-    build_dataset(raw, tmp_path / "3", options, SERIAL)
+        build_dataset(raw, tmp_path / "3", options, REPORTED, on_shard=stop)
+    build_dataset(raw, tmp_path / "3", options, REPORTED)
     assert "48 stored images against their sources" in page_of(tmp_path / "1")
     assert files(tmp_path / "1") == files(tmp_path / "2") == files(tmp_path / "3")
 
@@ -337,8 +337,8 @@ def photos(tmp_path: Path) -> Path:
 
 
 def test_no_report_writes_none_and_changes_nothing_else(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "with", SMALL, SERIAL)
-    result = build_dataset(photos, tmp_path / "without", SMALL, replace(SERIAL, report=False))
+    build_dataset(photos, tmp_path / "with", SMALL, REPORTED)
+    result = build_dataset(photos, tmp_path / "without", SMALL, replace(REPORTED, report=False))
     assert (result.reports, read_manifest(tmp_path / "without").report) == ((), None)
     others = {"manifest.json", "report.html"}
     kept = {name: digest for name, digest in files(tmp_path / "with").items() if name not in others}
@@ -353,7 +353,7 @@ def test_report_is_true_or_false() -> None:
 
 
 def test_verify_checks_it(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     assert verify_dataset(tmp_path / "out") == (6, [])
     with (tmp_path / "out" / "report.html").open("a") as page:
         page.write("<!-- changed -->")
@@ -364,26 +364,26 @@ def test_verify_checks_it(photos: Path, tmp_path: Path) -> None:
 
 
 def test_readers_do_not_need_it(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     (tmp_path / "out" / "report.html").unlink()
     assert len(list(Dataset(tmp_path / "out").pixels(range(6)))) == 6
 
 
 @pytest.mark.parametrize("layout", ["lmdb", "folder"])
 def test_overwrite_replaces_it(layout: str, photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     (photos / "a" / "0.png").write_bytes(b"\xff\xd8\xff broken")
-    build_dataset(photos, tmp_path / "out", replace(SMALL, layout=layout), replace(SERIAL, overwrite=True))
+    build_dataset(photos, tmp_path / "out", replace(SMALL, layout=layout), replace(REPORTED, overwrite=True))
     assert [path.name for path in (tmp_path / "out").glob("*.html")] == ["report-1.html"]
     assert "1 image could not be stored" in page_of(tmp_path / "out")
-    build_dataset(photos, tmp_path / "out", SMALL, replace(SERIAL, overwrite=True, report=False))
+    build_dataset(photos, tmp_path / "out", SMALL, replace(REPORTED, overwrite=True, report=False))
     assert not list((tmp_path / "out").glob("*.html"))
 
 
 def test_a_built_shard_can_be_opened_by_others_in_this_process(photos: Path, tmp_path: Path) -> None:
     import lmdb
 
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     shard = read_manifest(tmp_path / "out").shards[0].file
     with lmdb.open(str(tmp_path / "out" / shard), subdir=False, readonly=True, lock=False) as env:
         assert env.stat()["entries"] > 0

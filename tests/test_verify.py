@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from builds import SERIAL
+from builds import REPORTED
 from pictures import smooth_image
 from presize.build import build_dataset
 from presize.errors import DatasetError
@@ -32,7 +32,7 @@ def built(tmp_path: Path, layout: Layout = "lmdb") -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(smooth_image(40, 50, seed=i)).save(path)
     options = BuildOptions(ImageOptions(sizes=(Size(24, 24),)), layout, shard_samples=3)
-    build_dataset(tmp_path / "raw", tmp_path / "out", options, SERIAL)
+    build_dataset(tmp_path / "raw", tmp_path / "out", options, REPORTED)
     return tmp_path / "out"
 
 
