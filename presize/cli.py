@@ -354,7 +354,7 @@ def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, r
     source, image = plan.source, plan.options.image
     cores = len(os.sched_getaffinity(0))
     jobs = run.jobs or cores
-    found = estimate(to_build, jobs)
+    found = estimate(to_build, jobs, run.report)
     existing = next(path for path in [Path(out).absolute(), *Path(out).absolute().parents] if path.exists())
     free_bytes = shutil.disk_usage(existing).free
     if as_json:

@@ -28,8 +28,10 @@ Pixels = npt.NDArray[np.uint8]
 
 MOST_IMAGES = 48
 MOST_PIXELS = 100_000_000
-"""Of all images that are compared: 3 seconds of one core (31 ns a pixel, November 2026). So there are about 8 pictures
-of 12 megapixels. A source pixel counts once and a stored one 4 times, for it is compared in double precision."""
+"""Of all images that are compared. So there are about 8 pictures of 12 megapixels. A source pixel counts once and a
+stored one 4 times, for it is compared in double precision."""
+_S_A_PIXEL = 31e-9
+"""Of one core (November 2026): 3 seconds for MOST_PIXELS."""
 MOST_PIXELS_EACH = 50_000_000
 """Larger ones are not compared: that would take more than 2 GB of memory."""
 
@@ -79,6 +81,12 @@ def choose(samples: npt.NDArray[np.int64], pixels: npt.NDArray[np.int64]) -> npt
     found = found[np.argsort(hashes[found])]
     found = found[pixels[found] <= MOST_PIXELS_EACH]
     return found[np.cumsum(pixels[found]) <= MOST_PIXELS][:MOST_IMAGES]
+
+
+def seconds(images: int, pixels: float) -> float:
+    """About how long compare() takes for a dataset of so many images of `pixels` each, counted as for MOST_PIXELS."""
+    count = min(images, MOST_IMAGES, MOST_PIXELS / max(pixels, 1))
+    return count * pixels * _S_A_PIXEL / _THREADS
 
 
 def compare(

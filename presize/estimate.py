@@ -32,6 +32,9 @@ _START_UP_S = 0.45
 """From the start of a build until its worker processes do their first images. Builds of a few images took
 0.35 and 0.41 s in the median (benchmarks/results/build.csv and build-tiles.csv); a busy machine takes longer."""
 
+_PAGE_S = 0.2
+"""What report.html takes besides comparing images: jinja2, charts, thumbnails."""
+
 _INDEX_ROW_BYTES = 64
 _PAGE_HEADER_BYTES = 16
 _NODE_BYTES = 18
@@ -58,10 +61,11 @@ class Estimate:
     rejects: tuple[Reject, ...]
 
 
-def estimate(plan: Plan, jobs: int = 1) -> Estimate:
+def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
     """Presize some of the plan's images in this process, for about two seconds, and scale up.
 
-    `jobs`: processes of the build, at least 1. How near it comes: benchmarks/results/estimate.csv.
+    `jobs`: processes of the build, at least 1. `report`: whether it writes a page (counted in `seconds` alone).
+    How near it comes: benchmarks/results/estimate.csv.
     """
     if len(plan.source.table) == 0:
         return Estimate(0, 0.0, 0.0, 0, 0, ())
@@ -69,7 +73,7 @@ def estimate(plan: Plan, jobs: int = 1) -> Estimate:
     files = plan.source.table.select(["path", "source_nbytes"]).take(pa.array(chosen)).to_pylist()
     page_bytes = int(plan.identity["page_size"])
     rejects: list[Reject] = []
-    stored_bytes = tried = skipped = 0
+    stored_bytes = tried = skipped = pixels = 0
     written_s = 0.0
     _presize(plan, **files[0])  # the first of all pays for what is loaded when it is needed
     begun, begun_cpu = time.perf_counter(), time.thread_time()
@@ -79,6 +83,8 @@ def estimate(plan: Plan, jobs: int = 1) -> Estimate:
         tried += 1
         made = _presize(plan, **file)
         if isinstance(made, images.Presized):
+            first = made.records[0]
+            pixels += made.source.height * made.source.width + 4 * first.height * first.width
             for record in made.records:
                 nbytes = len(record.value)
                 stored_bytes += _on_disk(nbytes, page_bytes) + _INDEX_ROW_BYTES + len(file["path"])
@@ -90,10 +96,16 @@ def estimate(plan: Plan, jobs: int = 1) -> Estimate:
     cpu_seconds = time.thread_time() - begun_cpu + written_s
     seconds = time.perf_counter() - begun + written_s
     scale = len(plan.source.table) / tried
+    page_s = 0.0
+    if report:
+        from presize import comparison  # brings OpenCV
+
+        sizes = len(plan.options.image.sizes)
+        page_s = sizes * (_PAGE_S + comparison.seconds(len(plan.source.table), pixels / tried))
     return Estimate(
         bytes=round(stored_bytes * scale),
         cpu_seconds=cpu_seconds * scale,
-        seconds=_shared(seconds * scale, len(plan.shards), jobs, len(os.sched_getaffinity(0))),
+        seconds=_shared(seconds * scale, len(plan.shards), jobs, len(os.sched_getaffinity(0))) + page_s,
         tried=tried,
         skipped=skipped,
         rejects=tuple(sorted(rejects)),

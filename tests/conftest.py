@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from builds import SERIAL, SMALL
+from builds import REPORTED, SMALL
 from presize.build import build_dataset
 from presize.sample import SampleOptions, make_samples
 
@@ -28,5 +28,5 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def dataset(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`raw` built at 64 px into LMDB shards; read only."""
     out = tmp_path_factory.mktemp("dataset") / "64"
-    build_dataset(raw, out, SMALL, SERIAL)
+    build_dataset(raw, out, SMALL, REPORTED)
     return out

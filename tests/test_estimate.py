@@ -12,6 +12,7 @@ from PIL import Image
 
 from builds import SERIAL, SMALL
 from pictures import smooth_image
+from presize import comparison
 from presize.build import build_dataset, plan_build
 from presize.estimate import _MOST_TRIES, _START_UP_S, _shared, _spread, estimate
 from presize.options import BuildOptions, ImageOptions, Size
@@ -42,6 +43,17 @@ def test_what_would_be_rejected_is_told(tmp_path: Path) -> None:
     found = estimate(plan_build(tmp_path, SMALL))
     assert (found.tried, found.skipped) == (3, 1)
     assert [reject.path for reject in found.rejects] == ["b.jpg"]
+
+
+def test_the_report_costs_what_its_images_do_and_no_more_than_a_bound() -> None:
+    assert comparison.seconds(10, 1e6) == pytest.approx(10 * comparison.seconds(1, 1e6))
+    assert comparison.seconds(10**6, 12e6) < 2
+
+
+def test_the_time_has_the_reports_in_it_where_there_is_one(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "seconds", lambda images, pixels: 1000.0)
+    plan = plan_build(raw, SMALL)
+    assert estimate(plan).seconds > 1000 > estimate(plan, report=False).seconds
 
 
 @given(nbytes=st.lists(st.integers(0, 2**40), min_size=1, max_size=3000))
