@@ -326,7 +326,7 @@ def _check_may_update(existing: Sequence[Manifest | None], todo: Plan, place: Pl
         differing = "; ".join(dict.fromkeys(found))
         raise BuildError(
             f"OUT {place.out} holds a dataset that differs ({differing}), which --update cannot change; "
-            "--overwrite replaces it"
+            "give the options that it was built with, or --overwrite, which replaces it"
         )
 
 
