@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import rates
-from conditions import conditions
+from conditions import conditions, find_photos
 
 import processes
 
@@ -119,9 +119,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
-    photos = sorted(path for path in options.source.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
-    if not photos:
-        raise SystemExit(f"no JPEGs below {options.source}")
+    photos = find_photos(options.source)
     tree = link_tree(photos, options.work, options.images)
     few = link_tree(photos, options.work, _START_UP_IMAGES_A_PROCESS * options.procs)
     facts = conditions(sorted(tree.rglob("*.jpg")))

@@ -19,7 +19,7 @@ from datetime import date
 from pathlib import Path
 from statistics import median
 
-from conditions import conditions
+from conditions import conditions, find_photos
 
 from presize import images
 from presize.errors import ImageError
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    paths = [path for path in sorted(args.photos.rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg")][: args.images]
+    paths = find_photos(args.photos)[: args.images]
     facts = conditions(paths)
     photos = [path.read_bytes() for path in paths]
     rows = []

@@ -29,7 +29,7 @@ import codec_rates
 import numpy as np
 import rates
 import simplejpeg
-from conditions import conditions
+from conditions import conditions, find_photos
 from PIL import Image
 
 from presize import options, resize
@@ -204,7 +204,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     asked = parse()
-    photos = sorted(path for path in asked.source.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    photos = find_photos(asked.source)
     photos = choose(photos, asked.images, asked.size)
     facts = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), **conditions(photos)}
     facts["clock"] = "CPU time of the process"

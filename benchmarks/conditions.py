@@ -17,6 +17,14 @@ _PACKAGES = (
 )  # fmt: skip
 
 
+def find_photos(source: Path) -> list[Path]:
+    """The JPEGs below `source`, by name and sorted. Raises SystemExit when there are none."""
+    photos = sorted(path for path in source.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    if not photos:
+        raise SystemExit(f"no JPEGs below {source}")
+    return photos
+
+
 def conditions(photos: list[Path]) -> dict[str, object]:
     """The facts by column name. Reads every photograph, so that the page cache holds them afterwards."""
     versions = {name: version(name) for name in _PACKAGES}

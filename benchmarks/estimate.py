@@ -22,7 +22,7 @@ from typing import Any
 
 import rates
 from build import link_tree
-from conditions import conditions
+from conditions import conditions, find_photos
 from PIL import Image
 
 import processes
@@ -138,10 +138,10 @@ def summary(rows: list[rates.Row]) -> str:
         [
             table(rows),
             "",
-            f"Other processes took up to {max(float(row['other_cpu']) for row in rows):.1%} of the CPU time.",
+            rates.other_work(rows),
             f"{first['date']}, {len({row['round'] for row in rows})} rounds, {first['procs']} processes, "
             f"{first['size']} px.",
-            f"{first['cpu']}, {first['cores']} cores, {first['kernel']}, {first['file_system']}.",
+            f"{rates.where(first)}.",
         ]
     )
 
@@ -167,9 +167,7 @@ def main() -> None:
     if options.table:
         print(summary(rates.read(options.table)))
         return
-    photos = sorted(path for path in options.source.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
-    if not photos:
-        raise SystemExit(f"no JPEGs below {options.source}")
+    photos = find_photos(options.source)
     folders = {
         "photographs": link_tree(photos, options.work, options.images),
         "12 megapixels": large(photos, options.work),

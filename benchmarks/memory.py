@@ -22,7 +22,7 @@ from pathlib import Path
 
 import rates
 from build import link_tree
-from conditions import machine
+from conditions import find_photos, machine
 
 _HERE = Path(__file__).parent
 READERS = ("Loader", "DataLoader")
@@ -96,7 +96,7 @@ def main() -> None:
         root, reader, context, epochs = options.one
         print(json.dumps(read(Path(root), reader, context, int(epochs))))
         return
-    photos = sorted(path for path in options.source.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    photos = find_photos(options.source)
     rows: list[dict[str, object]] = []
     for images, epochs in zip(map(int, options.images.split(",")), map(int, options.epochs.split(",")), strict=True):
         root = options.work.resolve() / f"memory-{images}"

@@ -24,6 +24,7 @@ from unittest import mock
 
 import simplejpeg
 from build import link_tree
+from conditions import find_photos
 
 from presize import build, decode, encode, images, jpeg, options, publish, resize, shard, task
 
@@ -119,7 +120,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--size", type=int, default=256)
     arguments = parser.parse_args()
-    photos = sorted(path for path in arguments.source.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    photos = find_photos(arguments.source)
     tree = link_tree(photos, arguments.work, arguments.images)
     size = options.Size(arguments.size, arguments.size)
     wanted = options.BuildOptions(options.ImageOptions(sizes=(size,)))

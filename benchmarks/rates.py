@@ -81,6 +81,14 @@ def ratios(rates: list[float], others: list[float]) -> Spread:
     return Spread.of([rate / other for rate, other in zip(rates, others, strict=True)])
 
 
+def other_work(rows: list[Row]) -> str:
+    return f"Other processes took up to {max(float(row['other_cpu']) for row in rows):.1%} of the CPU time."
+
+
+def where(row: Row) -> str:
+    return f"{row['cpu']}, {row['cores']} cores, {row['kernel']}, {row['file_system']}"
+
+
 def start_up_seconds(rows: list[Row]) -> Spread:
     return Spread.of([float(row["process_seconds"]) for row in rows if row["arm"] == START_UP])
 
@@ -106,12 +114,12 @@ def summary(rows: list[Row]) -> str:
             "",
             f"Start-up (a build of a few images): {start_up_seconds(rows).format('.2f')} s.",
             f"Private memory of a build worker, at most: {memory:.0f} MB.",
-            f"Other processes took up to {max(float(row['other_cpu']) for row in rows):.1%} of the CPU time.",
+            other_work(rows),
             f"{first['date']}, {len({row['round'] for row in rows})} rounds, {first['procs']} processes, "
             f"{first['size']} px, {next(row['images'] for row in rows if row['arm'] == BUILD)} photographs "
             f"(mean {first['mean_width']}×{first['mean_height']}, {first['mean_kb']} kB; "
             f"{float(first['share_444']):.0%} 4:4:4, {float(first['share_420']):.0%} 4:2:0).",
-            f"{first['cpu']}, {first['cores']} cores, {first['kernel']}, {first['file_system']}.",
+            f"{where(first)}.",
         ]
     )
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import rates
 import read_rates
 from build import link_tree
-from conditions import machine, source_mix
+from conditions import find_photos, machine, source_mix
 
 import processes
 
@@ -169,9 +169,7 @@ def choose(options: argparse.Namespace) -> dict[str, Arm]:
 def main() -> None:
     options = parse()
     todo = choose(options)
-    photos = sorted(path for path in options.source.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
-    if not photos:
-        raise SystemExit(f"no JPEGs below {options.source}")
+    photos = find_photos(options.source)
     tree = link_tree(photos, options.work, options.images)
     facts = {**machine(photos[0]), **source_mix(photos)}
     prepare(todo, options, tree)

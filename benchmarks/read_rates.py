@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rates import Row, Spread, ratios, read
+from rates import Row, Spread, other_work, ratios, read, where
 
 STORED: dict[str, dict[str, str]] = {
     "256 px JPEG": {
@@ -91,11 +91,10 @@ def summary(rows: list[Row]) -> str:
         [
             table(rows),
             "",
-            f"Other processes took up to {max(float(row['other_cpu']) for row in rows):.1%} of the CPU time.",
+            other_work(rows),
             f"{first['date']}, {len({row['round'] for row in rows})} rounds, photographs of "
             f"{first['mean_width']}×{first['mean_height']} and {first['mean_kb']} kB in the mean.",
-            f"{first['cpu']}, {first['cores']} cores, {first['kernel']}, {first['file_system']}, "
-            f"Python {first['python']}.",
+            f"{where(first)}, Python {first['python']}.",
             f"{', '.join(version.replace('=', ' ') for version in versions)}.",
         ]
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import rates
 from build import Arm, link_tree, measure
-from conditions import conditions
+from conditions import conditions, find_photos
 
 _HERE = Path(__file__).parent
 _BASE = "256"
@@ -59,11 +59,11 @@ def summary(rows: list[rates.Row]) -> str:
         [
             table(rows),
             "",
-            f"Other processes took up to {max(float(row['other_cpu']) for row in rows):.1%} of the CPU time.",
+            rates.other_work(rows),
             f"{first['date']}, {len({row['round'] for row in rows})} rounds, {first['procs']} processes, "
             f"{first['images']} photographs (mean {first['mean_width']}×{first['mean_height']}, "
             f"{first['mean_kb']} kB).",
-            f"{first['cpu']}, {first['cores']} cores, {first['kernel']}, {first['file_system']}.",
+            f"{rates.where(first)}.",
         ]
     )
 
@@ -89,9 +89,7 @@ def main() -> None:
     if options.table:
         print(summary(rates.read(options.table)))
         return
-    photos = sorted(path for path in options.source.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
-    if not photos:
-        raise SystemExit(f"no JPEGs below {options.source}")
+    photos = find_photos(options.source)
     tree = link_tree(photos, options.work, options.images)
     facts = conditions(sorted(tree.rglob("*.jpg")))
     todo = arms(options, tree)

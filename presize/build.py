@@ -20,6 +20,7 @@ from typing import Any
 
 import joblib
 import numpy as np
+import PIL
 import pyarrow as pa
 import pyarrow.compute as pc
 from joblib.externals import loky
@@ -198,7 +199,8 @@ def check_places(
 
 def codec_versions() -> dict[str, str]:
     """The versions of all that has a say in the bytes of a dataset."""
-    return {name: importlib.metadata.version(name) for name in _WRITERS}
+    # pillow-simd, where it has taken Pillow's place, has another name for pip, and a version of its own.
+    return {name: PIL.__version__ if name == "pillow" else importlib.metadata.version(name) for name in _WRITERS}
 
 
 def _is_all_of(todo: Plan, manifests: Sequence[Manifest | None]) -> bool:
@@ -401,7 +403,7 @@ def _check_space(todo: Plan, place: Place, samples: int) -> None:
     image = todo.options.image
     if samples == 0 or free > samples * sum(images.record_bytes(image, size) for size in image.sizes):
         return
-    needed = estimate.estimate(todo).bytes * samples // len(todo.source.table)
+    needed = estimate.estimate(todo, report=False).bytes * samples // len(todo.source.table)
     if needed > free:
         raise BuildError(
             f"OUT {place.out} has {free / 1e9:.2f} GB free and about {needed / 1e9:.2f} GB are needed; "

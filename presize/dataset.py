@@ -14,7 +14,7 @@ import simplejpeg
 
 from presize.errors import DatasetError, ImageError
 from presize.manifest import Manifest, read_index, read_manifest
-from presize.options import MAX_SIDE, Color, Format
+from presize.options import MAX_SIDE, Color, Format, check_type
 from presize.pagecache import MappedFile, Preload, available_memory, preload, window_bytes
 from presize.shard import ENGINE, ShardReader, readahead_pays
 
@@ -46,6 +46,8 @@ class Dataset:
                 f"{self.root} was made with LMDB {self.manifest.engine}; this presize reads {ENGINE}: upgrade presize"
             )
         self.index: pa.RecordBatch = read_index(self.root, self.manifest)
+        if readahead is not None:
+            check_type("readahead", readahead, bool)
         self._readahead = readahead  # as it was asked for
         self.readahead = self._choose_readahead() if readahead is None else readahead
         self._shards = [ShardReader(path, nbytes, self.readahead) for path, nbytes in self._files()]

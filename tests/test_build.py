@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import json
 import os
@@ -21,7 +22,7 @@ import presize.shard
 import presize.task
 from builds import REPORTED, SMALL, files
 from pictures import smooth_image
-from presize.build import build_dataset
+from presize.build import build_dataset, codec_versions
 from presize.dataset import Dataset
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
 from presize.manifest import read_manifest
@@ -752,3 +753,9 @@ def test_pixels_are_those_of_the_source_resized(photos: Path, tmp_path: Path) ->
         with Image.open(photos / data.path(i)) as image:
             expected = image.resize((pixels.shape[1], 24), Image.Resampling.BICUBIC)
         assert np.abs(pixels.astype(int) - np.asarray(expected)).max() <= 1
+
+
+def test_pillow_simd_in_pillows_place_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert codec_versions()["pillow"] == importlib.metadata.version("pillow")
+    monkeypatch.setattr("PIL.__version__", "12.1.1.post0")
+    assert codec_versions()["pillow"] == "12.1.1.post0"

@@ -22,7 +22,7 @@ from pictures import smooth_image
 from presize import encode
 from presize.build import build_dataset
 from presize.dataset import DAMAGE, Dataset, decode_value
-from presize.errors import DatasetError
+from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Color, Format, ImageOptions, RunOptions, Size
 from presize.verify import verify_dataset
 from tampering import change_manifest, change_offset, change_records, read_table, with_value, write_table
@@ -91,6 +91,11 @@ def test_a_dataset_is_pickled_as_its_path(dataset: Path) -> None:
     data = Dataset(dataset)
     assert read_all(pickle.loads(pickle.dumps(data))) == read_all(data)
     assert len(pickle.dumps(data)) < 200 + len(str(dataset))
+
+
+def test_a_readahead_that_is_none_is_refused(dataset: Path) -> None:
+    with pytest.raises(OptionError, match="readahead: expected bool, got 'yes'"):
+        Dataset(dataset, readahead="yes")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("readahead", [None, True, False])

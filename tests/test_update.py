@@ -23,7 +23,7 @@ import presize.build
 import presize.files
 import presize.images
 import presize.publish
-from builds import SERIAL, SMALL, files
+from builds import REPORTED, SERIAL, SMALL, files
 from pictures import smooth_image
 from presize.build import build_dataset
 from presize.dataset import Dataset
@@ -728,6 +728,14 @@ def test_a_damaged_dataset_is_no_base(file: str, damage: str, photos: Path, tmp_
         path.write_bytes(bytes(reversed(content)))
     with pytest.raises(DatasetError, match=r"--overwrite builds it anew"):
         build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
+
+
+def test_a_dataset_without_its_report_can_be_updated(photos: Path, tmp_path: Path) -> None:
+    build_dataset(photos, tmp_path / "out", FOURS, REPORTED)
+    (tmp_path / "out" / "report.html").unlink()
+    put(photos / "dogs" / "new.png", seed=78)
+    result = build_dataset(photos, tmp_path / "out", FOURS, replace(REPORTED, update=True))
+    assert result.changes.built == 1 and verify_dataset(tmp_path / "out") == (result.stored, [])
 
 
 def test_an_index_that_names_a_row_twice_is_no_base(photos: Path, tmp_path: Path) -> None:
