@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+import cv2
 import simplejpeg
 from build import link_tree
 from conditions import find_photos
 
-from presize import build, decode, encode, images, jpeg, options, publish, resize, shard, task
+from presize import build, decode, encode, images, jpeg, jpegtiles, options, publish, resize, shard, task
 
 _STAGES: dict[str, list[tuple[object, str]]] = {
     "list the source": [(build, "scan")],
@@ -39,7 +40,8 @@ _STAGES: dict[str, list[tuple[object, str]]] = {
     "resize": [(resize, "resize")],
     "ICC profile to sRGB": [(decode, "finish")],
     "encode, beside the codec": [(encode, "encode")],
-    "  simplejpeg.encode_jpeg": [(simplejpeg, "encode_jpeg")],
+    "  cv2.imencode": [(cv2, "imencode")],
+    "  index of the tiles": [(jpegtiles, "with_index")],
     "rest of images.presize": [(images, "presize")],
     "CRC-32": [(zlib, "crc32")],
     "open a shard": [(shard.ShardWriter, "__init__")],
@@ -146,7 +148,7 @@ def table(stopwatch: Stopwatch, whole: Times, samples: int) -> str:
         wall, cpu = times.wall / samples * 1e6, times.cpu / samples * 1e6
         calls = f"{stopwatch.calls[stage]:,}" if stage in stopwatch.calls else ""
         lines.append(f"| {stage} | {wall:.1f} | {cpu:.1f} | {times.cpu / whole.cpu:.1%} | {calls} |")
-    codecs = sum(times.cpu for stage, times in stopwatch.times.items() if "simplejpeg" in stage)
+    codecs = sum(times.cpu for stage, times in stopwatch.times.items() if "jpeg." in stage or "cv2." in stage)
     lines += ["", f"The two codec calls take {codecs / whole.cpu:.2f} of the CPU time."]
     return "\n".join(lines)
 

@@ -74,9 +74,9 @@ _GREY_MODES: Final = ("1", "L", "LA", "La", "I", "F")
 class Decoded:
     """An image, upright, in sRGB unless `icc` says otherwise.
 
-    pixels: (height, width, 3) RGB or (height, width) grey, C-contiguous.
+    pixels: (height, width, 3) RGB, (height, width) grey, or what `unfinished` leaves; C-contiguous.
     source_height, source_width: of the whole image, upright; larger than `pixels` after a scaled decode.
-    icc: the profile that the pixels are in still, None for sRGB; presize.decode.finish converts them.
+    icc: the profile that the pixels are in still, None for sRGB.
     header: of a JPEG. plain: a JPEG that the strict decoder read without complaint.
     exif (the bytes of a TIFF file), xmp, comment: as found; a TIFF's tags are not gathered into `exif`.
     facts: what the source was.
@@ -101,15 +101,16 @@ def decode(
     max_pixels: int = MAX_PIXELS,
     scale: int = 1,
     header: jpeg.JpegHeader | None = None,
-    defer_icc: bool = False,
+    unfinished: bool = False,
 ) -> Decoded:
     """The image in `data`, of any format that `sniff` knows.
 
     color: "rgb" gives three channels, "gray" ITU-R 601 luma, "keep" grey where the source is grey.
     scale: 1, 2, 4 or 8. A JPEG that the fast decoder takes comes at 1/scale, each side rounded up.
     header: of this JPEG, if it is parsed already.
-    defer_icc: leave an ordinary JPEG in its own colours, and channels, for `finish`: converting costs
-        three times what decoding does, and is cheaper on the pixels that remain after a resize.
+    unfinished: an ordinary JPEG may come in its own colours (`icc`), and with four channels, BGRX: the decoder
+        is faster so, and resize and OpenCV's encoder take it without a copy. `finish` makes of it what is
+        promised else, and is cheaper on the pixels that remain after a resize. X is 255.
 
     Raises NotAnImageError if it is no image, ImageError if it is broken, has more than `max_pixels`
     pixels (known before anything is decoded) or is of a kind that has no 8-bit meaning.
@@ -120,7 +121,7 @@ def decode(
     if name == "jpeg":
         header = header or jpeg.parse(data)
         _check_size(header.height, header.width, max_pixels)
-        return _decode_jpeg(data, color, scale, header, defer_icc)
+        return _decode_jpeg(data, color, scale, header, unfinished)
     return _decode_other(data, name, color, max_pixels)
 
 
@@ -138,8 +139,13 @@ def _check_size(height: int, width: int, max_pixels: int) -> None:
         raise ImageError(f"{width} x {height} pixels, more than max_pixels allows ({max_pixels})")
 
 
-def finish(pixels: Pixels, icc: bytes, color: Color) -> Pixels:
-    """Pixels of Decoded.icc, (height, width, 3) or (height, width), in sRGB and the colours asked for."""
+def finish(pixels: Pixels, icc: bytes | None, color: Color) -> Pixels:
+    """Pixels that were left unfinished, (height, width, 4) BGRX, (height, width, 3) RGB or (height, width)
+    grey, with the profile `icc`: in sRGB and the colours asked for, as any others are."""
+    if pixels.ndim == 3 and pixels.shape[2] == 4:
+        pixels = bgrx_to_rgb(pixels)
+    if icc is None:
+        return pixels
     shaper = matrix_shaper(icc) if pixels.ndim == 3 else None
     if shaper is None:
         return _finished(Image.fromarray(pixels), icc, color)
@@ -147,25 +153,33 @@ def finish(pixels: Pixels, icc: bytes, color: Color) -> Pixels:
     return np.array(Image.fromarray(converted).convert("L")) if color == "gray" else converted
 
 
-def _decode_jpeg(data: bytes, color: Color, scale: int, header: jpeg.JpegHeader, defer_icc: bool) -> Decoded:
+def bgrx_to_rgb(pixels: Pixels) -> Pixels:
+    """(height, width, 4) BGRX -> (height, width, 3) RGB, C-contiguous."""
+    import cv2  # 150 ms in each worker, and most need it not
+
+    return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGB), np.uint8)
+
+
+def _decode_jpeg(data: bytes, color: Color, scale: int, header: jpeg.JpegHeader, unfinished: bool) -> Decoded:
     gray = header.colorspace == "gray"
     wants_gray = color == "gray" or (color == "keep" and gray)
     mode = _JPEG_MODE.get(header.colorspace, "RGB")
     convert = has_profile = header.icc is not None and to_srgb(header.icc, mode) is not None
     # Y of YCbCr is the luma of the RGB that it stands for, unless a profile has to change that first.
     as_gray = gray if convert else wants_gray and header.colorspace != "RGB"
+    leave = unfinished and (convert or not wants_gray)
     pixels: Pixels | None = None
     refusal: ValueError | None = None
     if header.colorspace in ("gray", "YCbCr", "RGB"):
         try:
-            pixels = _simplejpeg(data, "GRAY" if as_gray else "RGB", scale, header)
+            pixels = _simplejpeg(data, "GRAY" if as_gray else "BGRX" if leave else "RGB", scale, header)
         except ValueError as error:
             refusal = error
     plain = pixels is not None
     if pixels is None:
         pixels = _finished(_second_opinion(data, refusal), header.icc, color)
         convert = False
-    elif (convert and not defer_icc) or (not convert and as_gray != wants_gray):
+    elif (convert and not unfinished) or (not convert and as_gray != wants_gray):
         pixels = _finished(Image.fromarray(pixels), header.icc, color)
         convert = False
     icc = header.icc if convert else None

@@ -14,6 +14,8 @@ from presize import jpeg, jpegtiles
 from presize.errors import ImageError
 from presize.options import ImageOptions
 
+_CHANNELS = {3: "RGB", 4: "BGRX"}
+
 MAX_JPEG_SIDE = 65_500
 """The longest side of a JPEG, in pixels: libjpeg's limit."""
 
@@ -29,7 +31,7 @@ class Metadata(NamedTuple):
 def encode(pixels: npt.NDArray[np.uint8], options: ImageOptions, metadata: Metadata = Metadata()) -> bytes:
     """`pixels` (height, width, 3) RGB or (height, width) grey, C-contiguous, in the format asked for.
 
-    jpeg: baseline, `quality`, `subsampling`, in tiles if `tiles`. webp: lossy, `quality`. png: lossless, zlib level 6.
+    jpeg: also of (height, width, 4) BGRX; baseline, `quality`, `subsampling`, in tiles if `tiles`. webp: lossy, `quality`. png: lossless, zlib level 6.
     raw: height x width x channels bytes, rows first, no header; it takes no metadata.
     Raises ImageError for a JPEG with a side of more than MAX_JPEG_SIDE pixels.
     """
@@ -50,7 +52,7 @@ def _jpeg(pixels: npt.NDArray[np.uint8], options: ImageOptions) -> bytes:
     if pixels.ndim == 2:
         gray = pixels[:, :, np.newaxis]
         return bytes(simplejpeg.encode_jpeg(gray, options.quality, "GRAY", "Gray"))
-    return bytes(simplejpeg.encode_jpeg(pixels, options.quality, "RGB", options.subsampling))
+    return bytes(simplejpeg.encode_jpeg(pixels, options.quality, _CHANNELS[pixels.shape[2]], options.subsampling))
 
 
 def _tiled_jpeg(pixels: npt.NDArray[np.uint8], options: ImageOptions) -> bytes:
@@ -68,7 +70,9 @@ def _tiled_jpeg(pixels: npt.NDArray[np.uint8], options: ImageOptions) -> bytes:
     if not gray:
         factor: int = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{options.subsampling}")
         parameters += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor]
-    encoded, data = cv2.imencode(".jpg", pixels if gray else cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), parameters)
+    if pixels.shape[2:] == (3,):
+        pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)  # type: ignore[assignment]
+    encoded, data = cv2.imencode(".jpg", pixels, parameters)
     if not encoded:
         raise ImageError("OpenCV could not encode it as JPEG")
     return jpegtiles.with_index(data.tobytes())

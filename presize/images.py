@@ -38,7 +38,7 @@ def presize(data: bytes, options: ImageOptions) -> Presized:
     if header is not None:
         source = _upright(header)
         scale = _decode_scale([resize.target(source, size, options.fit, options.upscale) for size in options.sizes])
-    decoded = decode.decode(data, options.color, options.max_pixels, scale, header, defer_icc=True)
+    decoded = decode.decode(data, options.color, options.max_pixels, scale, header, unfinished=True)
     source = Size(decoded.source_height, decoded.source_width)
     metadata = encode.Metadata()
     if options.keep_metadata:
@@ -59,7 +59,7 @@ def presize(data: bytes, options: ImageOptions) -> Presized:
             options.filter,
             options.resize_backend,
         )
-        if decoded.icc is not None:
+        if decoded.icc is not None or options.format != "jpeg":
             pixels = decode.finish(pixels, decoded.icc, options.color)
         records.append(Record(encode.encode(pixels, options, metadata), *pixels.shape[:2]))
     return Presized(tuple(records), source, facts.pack())

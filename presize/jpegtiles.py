@@ -90,11 +90,11 @@ def with_index(data: bytes) -> bytes:
     if IDENTIFIER in data[:sos] or layout is None:
         return data
     values = np.frombuffer(data, np.uint8)
-    ff = scan + np.flatnonzero(values[scan:-1] == 0xFF)
-    ends = ff[values[ff + 1] != 0] + 2  # FF 00 stands for a byte FF; anything else ends a tile
+    # FF 00 stands for a byte FF; FF and anything else ends a tile.
+    ends = np.flatnonzero((values[scan:-1] == 0xFF) & (values[scan + 1 :] != 0)) + (scan + 2)
     if values[ends - 1].tobytes() != layout.markers[1::2] or ends[-1] != len(data):
         return data
-    lengths = np.diff(ends, prepend=scan)
+    lengths = ends - np.concatenate(((scan,), ends[:-1]))
     if lengths.max() > 0xFFFF:
         return data
     payload = _TAG + lengths.astype(">u2").tobytes()

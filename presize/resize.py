@@ -103,10 +103,10 @@ def _crop(source: Size, wanted: Size, upscale: bool) -> Target:
 
 
 def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBackend) -> Pixels:
-    """`pixels` (height, width, 3) or (height, width), uint8, C-contiguous, as `target` says.
+    """`pixels` (height, width, 3), (height, width, 4) or (height, width), uint8, C-contiguous, as `target` says.
 
-    Returns an array of the same rank, C-contiguous; `pixels` itself when nothing is to be done.
-    Thread-safe: each thread has its own scratch memory.
+    All channels are alike. Returns an array of the same rank, C-contiguous; `pixels` itself when nothing is to
+    be done. Four channels are resized without a copy. Thread-safe: each thread has its own scratch memory.
     """
     box, size, canvas = target
     if box[2:] == size:  # nothing to resample, at most to cut
@@ -128,17 +128,30 @@ def _cykooz(pixels: Pixels, box: Box, size: Size, filter: Filter) -> Pixels:
     if filter == "hamming":  # the one filter it does not have
         return _pillow(pixels, box, size, filter)
     height, width = pixels.shape[:2]
-    kind = cykooz_resizer.PixelType.U8x3 if pixels.ndim == 3 else cykooz_resizer.PixelType.U8
-    source = cykooz_resizer.ImageData(width, height, kind, pixels.tobytes())
-    result = cykooz_resizer.ImageData(size.width, size.height, kind)
     options = _cykooz_options(filter)
     if box != (0, 0, height, width):
         options = options.copy()
         options.crop_box = cykooz_resizer.CropBox(box.left, box.top, box.width, box.height)
     if not hasattr(_scratch, "resizer"):
         _scratch.resizer = cykooz_resizer.Resizer()
-    _scratch.resizer.resize(source, result, options)
+    resizer = _scratch.resizer
+    if pixels.shape[2:] == (4,):
+        resized = np.empty((*size, 4), np.uint8)
+        into = _four_bytes(resized)
+        into.readonly = 0  # or Pillow would write to a copy
+        resizer.resize_pil(_four_bytes(pixels), into, options)
+        return resized
+    kind = cykooz_resizer.PixelType.U8x3 if pixels.ndim == 3 else cykooz_resizer.PixelType.U8
+    source = cykooz_resizer.ImageData(width, height, kind, pixels.tobytes())
+    result = cykooz_resizer.ImageData(size.width, size.height, kind)
+    resizer.resize(source, result, options)
     return np.frombuffer(result.get_buffer(), np.uint8).reshape(*size, *pixels.shape[2:])
+
+
+def _four_bytes(pixels: Pixels) -> Image.Image:
+    """An image of Pillow's over the memory of `pixels` (height, width, 4). No band of CMYK is taken for alpha."""
+    height, width = pixels.shape[:2]
+    return Image.frombuffer("CMYK", (width, height), pixels, "raw", "CMYK", 0, 1)
 
 
 _scratch = threading.local()
@@ -153,8 +166,8 @@ def _cykooz_options(filter: Filter) -> Any:
 
 def _pillow(pixels: Pixels, box: Box, size: Size, filter: Filter) -> Pixels:
     corners = (box.left, box.top, box.left + box.width, box.top + box.height)
-    image = Image.fromarray(pixels).resize((size.width, size.height), Image.Resampling[filter.upper()], corners)
-    return np.asarray(image)
+    image = _four_bytes(pixels) if pixels.shape[2:] == (4,) else Image.fromarray(pixels)
+    return np.asarray(image.resize((size.width, size.height), Image.Resampling[filter.upper()], corners))
 
 
 BACKENDS: dict[ResizeBackend, Callable[[Pixels, Box, Size, Filter], Pixels]] = {

@@ -296,7 +296,7 @@ def test_several_frames_or_pages_are_noticed() -> None:
 )
 def test_the_facts_tell_what_an_image_was(data: bytes, expected: Facts, reason: str) -> None:
     assert decode.decode(data).facts == expected, reason
-    assert decode.decode(data, "gray", defer_icc=True).facts == expected, reason
+    assert decode.decode(data, "gray", unfinished=True).facts == expected, reason
 
 
 def without_adobe(data: bytes) -> bytes:
