@@ -1,6 +1,6 @@
 """How fast `presize build` is, beside the codec limit and the script that people write.
 
-    python benchmarks/build.py PHOTOS
+    python benchmarks/build.py PHOTOS --ffcv-python FFCV_ENV/bin/python
 
 Makes a class-folder tree of hard links to the JPEGs below PHOTOS, then runs every arm once a round, in
 random order, each in a process of its own, with the page cache warm. Prints a table; asserts nothing.
@@ -67,8 +67,8 @@ def arms(options: argparse.Namespace, tree: Path, few: Path) -> dict[str, Arm]:
     out = options.work / "out"
     presize = Path(sys.executable).with_name("presize")
 
-    def peer(script: str, *more: str) -> Arm:
-        command = [sys.executable, str(_HERE / "peers" / script), str(tree), "--procs", procs, "--size", size, *more]
+    def peer(script: str, *more: str, python: str | Path = sys.executable) -> Arm:
+        command = [str(python), str(_HERE / "peers" / script), str(tree), "--procs", procs, "--size", size, *more]
         return Arm(command, lambda printed: int(printed["images"]), out)
 
     def build(source: Path) -> Arm:
@@ -76,12 +76,17 @@ def arms(options: argparse.Namespace, tree: Path, few: Path) -> dict[str, Arm]:
         command += ["--no-report", "--json"]  # the page takes a second whatever the number of images
         return Arm(command, lambda printed: int(printed["samples"]), out)
 
-    return {
+    found = {
         rates.LIMIT: peer("codec_limit.py"),
         rates.STOCK: peer("stock_lmdb.py", "--out", str(out)),
         rates.BUILD: build(tree),
         rates.START_UP: build(few),
     }
+    if options.ffcv_python is None:
+        print("FFCV's writer is left out: no --ffcv-python", file=sys.stderr)
+    else:
+        found[rates.FFCV] = peer("ffcv_write.py", "--out", str(out), python=options.ffcv_python)
+    return found
 
 
 def measure(arm: Arm) -> dict[str, object]:
@@ -90,7 +95,7 @@ def measure(arm: Arm) -> dict[str, object]:
     os.sync()
     finished = processes.run(arm.command)
     shutil.rmtree(arm.out, ignore_errors=True)
-    printed = json.loads(finished.output)
+    printed = json.loads(finished.output.splitlines()[-1])
     images, seconds = arm.images(printed), float(printed["seconds"])
     return {
         "images": images,
@@ -108,6 +113,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, metavar="PHOTOS", help="searched recursively for JPEGs")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "presize-benchmark"))
+    parser.add_argument("--ffcv-python", type=Path, help="the interpreter of an environment with FFCV")
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--procs", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)

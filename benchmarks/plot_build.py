@@ -19,6 +19,7 @@ _LABELS = {
     rates.BUILD: "presize build,\nscan to manifest",
     rates.WHOLE: "presize build,\nwhole command",
     rates.STOCK: "the script people write\n(Pillow, Lanczos, one LMDB)",
+    rates.FFCV: "FFCV's DatasetWriter\n(Pillow, OpenCV)",
 }
 
 
@@ -62,7 +63,7 @@ def draw(rows: list[rates.Row], path: Path) -> None:
 def _remark(name: str, values: list[float], measured: dict[str, list[float]]) -> str:
     """The median, and the median of the ratios within rounds."""
     rate = f"{rates.Spread.of(values).median:,.0f}"
-    if name in (rates.LIMIT, rates.STOCK):
+    if name in (rates.LIMIT, rates.STOCK, rates.FFCV):
         return rate
     of_limit = rates.ratios(values, measured[rates.LIMIT]).median
     times_stock = rates.ratios(values, measured[rates.STOCK]).median

@@ -13,9 +13,11 @@ from statistics import median
 
 LIMIT = "codec limit"
 STOCK = "stock LMDB script"
+FFCV = "FFCV's writer"
 BUILD = "presize build"
 START_UP = "presize start-up"
-"""The arms: what is run, once a round. START_UP is a build of a few images with the same command."""
+"""The arms: what is run, once a round. START_UP is a build of a few images with the same command. FFCV is there
+when its environment was given."""
 
 WORKING = "presize build, without start-up"
 WHOLE = "presize build, whole command"
@@ -67,13 +69,16 @@ def images_per_s(rows: list[Row]) -> dict[str, list[float]]:
             found.append(int(row["images"]) / seconds)
         return found
 
-    return {
+    found = {
         LIMIT: rate(LIMIT),
         WORKING: rate(BUILD, "process_seconds", less=START_UP),
         BUILD: rate(BUILD),
         WHOLE: rate(BUILD, "process_seconds"),
         STOCK: rate(STOCK),
     }
+    if any(row["arm"] == FFCV for row in rows):
+        found[FFCV] = rate(FFCV)
+    return found
 
 
 def ratios(rates: list[float], others: list[float]) -> Spread:
@@ -96,11 +101,12 @@ def start_up_seconds(rows: list[Row]) -> Spread:
 def table(rows: list[Row]) -> str:
     """Markdown: medians, and least and most in brackets."""
     rates = images_per_s(rows)
-    lines = ["| | images/s | of the codec limit | times the stock script |", "|---|---|---|---|"]
+    others = {LIMIT: "of the codec limit", STOCK: "times the stock script", FFCV: "times FFCV's writer"}
+    others = {other: heading for other, heading in others.items() if other in rates}
+    lines = [f"| | images/s | {' | '.join(others.values())} |", "|---|---|" + "---|" * len(others)]
     for name, values in rates.items():
-        of_limit = ratios(values, rates[LIMIT]).format(".2f")
-        times_stock = ratios(values, rates[STOCK]).format(".2f")
-        lines.append(f"| {name} | {Spread.of(values).format('.0f')} | {of_limit} | {times_stock} |")
+        times = " | ".join(ratios(values, rates[other]).format(".2f") for other in others)
+        lines.append(f"| {name} | {Spread.of(values).format('.0f')} | {times} |")
     return "\n".join(lines)
 
 

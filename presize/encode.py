@@ -31,7 +31,8 @@ class Metadata(NamedTuple):
 def encode(pixels: npt.NDArray[np.uint8], options: ImageOptions, metadata: Metadata = Metadata()) -> bytes:
     """`pixels` (height, width, 3) RGB or (height, width) grey, C-contiguous, in the format asked for.
 
-    jpeg: also of (height, width, 4) BGRX; baseline, `quality`, `subsampling`, in tiles if `tiles`. webp: lossy, `quality`. png: lossless, zlib level 6.
+    jpeg: baseline, `quality`, `subsampling`, in tiles if `tiles`; also of (height, width, 4) BGRX.
+    webp: lossy, `quality`. png: lossless, zlib level 6.
     raw: height x width x channels bytes, rows first, no header; it takes no metadata.
     Raises ImageError for a JPEG with a side of more than MAX_JPEG_SIDE pixels.
     """

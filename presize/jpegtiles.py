@@ -94,7 +94,9 @@ def with_index(data: bytes) -> bytes:
     ends = np.flatnonzero((values[scan:-1] == 0xFF) & (values[scan + 1 :] != 0)) + (scan + 2)
     if values[ends - 1].tobytes() != layout.markers[1::2] or ends[-1] != len(data):
         return data
-    lengths = ends - np.concatenate(((scan,), ends[:-1]))
+    lengths = ends.copy()
+    lengths[0] -= scan
+    lengths[1:] -= ends[:-1]
     if lengths.max() > 0xFFFF:
         return data
     payload = _TAG + lengths.astype(">u2").tobytes()

@@ -17,9 +17,10 @@ import threading
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from presize.containers import sniff
 from presize.errors import BuildError, DatasetError, ImageError, NotAnImageError
 from presize.files import temporary_name, writing
 from presize.options import BuildOptions, OnError, Size
+from presize.readahead import read_in_order
 from presize.rejects import NOT_AN_IMAGE, claims_to_be_an_image
 
 _ABOUT_THE_FILE = {
@@ -146,9 +148,10 @@ def _write(task: Task, map_factor: int) -> Sidecar:
     paths, files = task.paths.split("\0"), task.files.split("\0")
     with ExitStack() as stack:
         writers = [stack.enter_context(writer) for writer in _shard_writers(task, map_factor)]
-        for position, (sample, nbytes) in enumerate(zip(task.samples.tolist(), task.nbytes.tolist(), strict=True)):
+        sources = stack.enter_context(closing(_sources(task, paths)))
+        for position, sample in enumerate(task.samples.tolist()):
             try:
-                presized, source_crc32 = _copy_or_make(task, position, paths[position], nbytes)
+                presized, source_crc32 = _copy_or_make(task, position, paths[position], sources)
             except ImageError as error:
                 rejects.append((sample, *_reject(paths[position], error, task.on_error)))
                 continue
@@ -171,11 +174,20 @@ def _write(task: Task, map_factor: int) -> Sidecar:
     return Sidecar(task.number, columns, shards, rejects)
 
 
-def _copy_or_make(task: Task, position: int, path: str, nbytes: int) -> tuple[images.Presized, int]:
+def _sources(task: Task, paths: list[str]) -> Generator[Callable[[], bytes], None, None]:
+    """What reads the file of each sample that is made, in their order."""
+    files = zip(paths, task.nbytes.tolist(), strict=True)
+    made = files if task.copies is None else compress(files, task.copies.columns["shard"] < 0)
+    return read_in_order(lambda file: read_source(task.source, *file), ((file, file[1]) for file in made))
+
+
+def _copy_or_make(
+    task: Task, position: int, path: str, sources: Iterator[Callable[[], bytes]]
+) -> tuple[images.Presized, int]:
     """The records of one of the task's samples, and the CRC-32 of its source where that is asked for."""
     if task.copies is not None and task.copies.columns["shard"][position] >= 0:
         return _copy(task.copies, position, path)
-    data = read_source(task.source, path, nbytes)
+    data = next(sources)()
     return images.presize(data, task.options.image), zlib.crc32(data) if task.options.checksum else 0
 
 

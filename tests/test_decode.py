@@ -550,3 +550,24 @@ def test_damaged_images_give_an_image_or_an_image_error(data: st.DataObject) -> 
     pieces = [whole[a:b] + data.draw(st.binary(max_size=4)) for a, b in pairwise([0, *cuts])]
     skipped = data.draw(st.integers(0, 4))
     check_an_image_or_an_image_error(b"".join([*pieces, whole[cuts[-1] + skipped :]]))
+
+
+@pytest.mark.parametrize("color", ["rgb", "gray", "keep"])
+@pytest.mark.parametrize("name", ["jpeg", "jpeg progressive", "jpeg CMYK", "png", "webp"])
+def test_what_is_left_unfinished_is_finished_to_the_same_pixels(name: str, color: Color) -> None:
+    left = decode.decode(ENCODINGS[name], color, unfinished=True)
+    whole = decode.decode(ENCODINGS[name], color)
+    assert np.array_equal(decode.finish(left.pixels, left.icc, color), whole.pixels)
+    assert left.pixels.flags.c_contiguous
+    ordinary = name in ("jpeg", "jpeg progressive")
+    assert left.pixels.shape[2:] == (() if color == "gray" else (4,) if ordinary else (3,))
+
+
+@pytest.mark.parametrize("color", ["rgb", "gray", "keep"])
+@pytest.mark.parametrize("icc", [SWAPPED, GRAY_LINEAR, None], ids=["swapped", "grey", "none"])
+def test_an_unfinished_jpeg_keeps_its_profile_until_it_is_finished(icc: bytes | None, color: Color) -> None:
+    for image in (PHOTO, GRAY):
+        data = saved(image, "JPEG", **({"icc_profile": icc} if icc else {}))
+        left, whole = decode.decode(data, color, unfinished=True), decode.decode(data, color)
+        assert whole.icc is None
+        assert off(decode.finish(left.pixels, left.icc, color), whole.pixels) <= 1

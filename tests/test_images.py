@@ -244,3 +244,25 @@ def test_a_large_jpeg_is_decoded_small_and_looks_the_same() -> None:
 def test_the_same_image_and_options_give_the_same_bytes() -> None:
     data = jpeg(smooth_image(96, 128))
     assert presize(data, options(48)) == presize(data, options(48))
+
+
+@pytest.mark.parametrize("tiles", [True, False])
+@pytest.mark.parametrize("subsampling", ["420", "444"])
+def test_bgrx_is_stored_to_the_same_bytes_as_rgb(subsampling: str, tiles: bool) -> None:
+    pixels = smooth_image(120, 161)
+    bgrx = np.dstack((pixels[:, :, ::-1], np.full((120, 161), 255, np.uint8)))
+    chosen = options(64, subsampling=subsampling, tiles=tiles)
+    assert encode(bgrx, chosen) == encode(pixels, chosen)
+
+
+@pytest.mark.parametrize("format", ["jpeg", "png", "webp", "raw"])
+def test_every_format_is_stored_in_the_colors_of_the_source(format: str) -> None:
+    red = np.zeros((300, 300, 3), np.uint8)
+    red[:, :, 0], red[:, :, 2] = 200, 30
+    value = presize(jpeg(red), options(64, format=format)).records[0].value
+    found = (
+        np.frombuffer(value, np.uint8).reshape(64, 64, 3)
+        if format == "raw"
+        else np.asarray(Image.open(io.BytesIO(value)))
+    )
+    assert np.abs(found.reshape(-1, 3).mean(axis=0) - (200, 0, 30)).max() < 4

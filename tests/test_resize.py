@@ -158,3 +158,16 @@ def test_nothing_to_do_copies_nothing() -> None:
 def test_the_result_is_contiguous() -> None:
     cut = resize(smooth_image(40, 30), target(Size(40, 30), Size(20, 10), "crop", False), "bicubic", "cykooz")
     assert cut.flags.c_contiguous
+
+
+@pytest.mark.parametrize("backend", ["cykooz", "pillow"])
+@pytest.mark.parametrize("fit", ["shorter", "crop", "pad"])
+def test_four_channels_are_resampled_as_three_to_the_bit(backend: ResizeBackend, fit: Fit) -> None:
+    pixels = smooth_image(301, 200)
+    pixels[::5, ::3] = 255
+    four = np.dstack((pixels, np.full((301, 200), 255, np.uint8)))
+    before = four.copy()
+    found = target(Size(301, 200), Size(64, 80), fit, upscale=True)
+    resized = resize(four, found, "bicubic", backend)
+    assert np.array_equal(resized[:, :, :3], resize(pixels, found, "bicubic", backend))
+    assert resized.flags.c_contiguous and np.array_equal(four, before)

@@ -1,0 +1,115 @@
+"""What an image costs in builds of a thousand to a hundred thousand.
+
+    python benchmarks/scale.py PHOTOS
+
+Builds hard links to the JPEGs below PHOTOS, once a round for each number of them, in random order, with the page
+cache warm. Prints a table; asserts nothing. `python benchmarks/scale.py --table CSV` prints one again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import rates
+from build import Arm, link_tree, measure
+from conditions import conditions, find_photos
+
+_HERE = Path(__file__).parent
+COUNTS = (1_000, 3_000, 10_000, 30_000, 100_000)
+
+
+def microseconds(rows: list[rates.Row], less_start_up: bool = False) -> dict[int, rates.Spread]:
+    """For each number of images the seconds of the whole command an image, in millionths; without those of
+    a build of a few images, if asked for."""
+    start_up = rates.start_up_seconds(rows).median if less_start_up else 0.0
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        if row["arm"] == rates.BUILD:
+            images = int(row["images"])
+            found.setdefault(images, []).append((float(row["process_seconds"]) - start_up) / images * 1e6)
+    return {images: rates.Spread.of(found[images]) for images in sorted(found)}
+
+
+def table(rows: list[rates.Row]) -> str:
+    """Markdown: medians, and least and most in brackets."""
+    lines = ["| images | µs an image, whole command | without start-up | memory of the driver, MB |"]
+    lines.append("|---|---|---|---|")
+    working = microseconds(rows, less_start_up=True)
+    for images, spread in microseconds(rows).items():
+        mine = [row for row in rows if row["arm"] == rates.BUILD and int(row["images"]) == images]
+        memory = max(float(row["driver_private_mb"]) for row in mine)
+        lines.append(f"| {images:,} | {spread.format('.0f')} | {working[images].format('.0f')} | {memory:.0f} |")
+    return "\n".join(lines)
+
+
+def summary(rows: list[rates.Row]) -> str:
+    first = rows[0]
+    return "\n".join(
+        [
+            table(rows),
+            "",
+            f"Start-up (a build of a few images): {rates.start_up_seconds(rows).format('.2f')} s.",
+            rates.other_work(rows),
+            f"{first['date']}, {len({row['round'] for row in rows})} rounds, {first['procs']} processes, "
+            f"{first['size']} px, photographs of {first['mean_width']}×{first['mean_height']} and "
+            f"{first['mean_kb']} kB in the mean.",
+            f"{rates.where(first)}.",
+        ]
+    )
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, nargs="?", metavar="PHOTOS", help="searched recursively for JPEGs")
+    parser.add_argument("--table", type=Path, metavar="CSV", help="measure nothing")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "presize-benchmark"))
+    parser.add_argument("--images", type=int, nargs="+", default=COUNTS, metavar="N")
+    parser.add_argument("--procs", type=int, default=2)
+    parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the builds")
+    parser.add_argument("--csv", type=Path, default=_HERE / "results" / "scale.csv", help="replaced")
+    options = parser.parse_args()
+    if (options.source is None) == (options.table is None):
+        parser.error("PHOTOS or --table is needed")
+    return options
+
+
+def main() -> None:
+    options = parse()
+    if options.table:
+        print(summary(rates.read(options.table)))
+        return
+    photos = find_photos(options.source)
+    facts = conditions(photos)
+    few = 2 * options.procs
+    todo = {count: link_tree(photos, options.work, count) for count in (few, *options.images)}
+    out = options.work / "out"
+    presize = str(Path(sys.executable).with_name("presize"))
+    asked = ["--size", str(options.size), "--jobs", str(options.procs), "--no-report", "--json"]
+
+    def build(count: int) -> dict[str, object]:
+        command = [presize, "build", str(todo[count]), str(out), *asked]
+        return measure(Arm(command, lambda printed: int(printed["samples"]), out))
+
+    build(few)  # its byte code and libraries are in the page cache from here on
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    order = random.Random(options.seed)
+    rows: list[dict[str, object]] = []
+    for number in range(options.repeats):
+        for count in order.sample(sorted(todo), len(todo)):
+            arm = rates.START_UP if count == few else rates.BUILD
+            where = {"date": date, "arm": arm, "round": number, "procs": options.procs, "size": options.size}
+            rows.append(where | build(count) | facts)
+            print(f"round {number + 1}: {count} images: {rows[-1]['process_seconds']} s", file=sys.stderr)
+            rates.write(options.csv, rows)
+    print(summary(rates.read(options.csv)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What reading ahead is worth when the source is slow, and that it costs nothing when it is not.
+
+    python benchmarks/slow_source.py PHOTOS
+
+Builds hard links to the JPEGs below PHOTOS in one process, with the files in the page cache, with none of them there,
+and with 5 ms before each read as a network would take; each with reading ahead and without. Prints a table;
+asserts nothing. `python benchmarks/slow_source.py --table CSV` prints one again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import math
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from unittest import mock
+
+import rates
+from build import link_tree
+from conditions import conditions, find_photos
+
+from presize import build, options, readahead, task
+
+_HERE = Path(__file__).parent
+_LATENCY_S = 0.005
+_SOURCES = {"page cache": 0.0, "disk": 0.0, "5 ms before each read": _LATENCY_S}
+_WAYS = {"in turn": math.inf, "ahead": readahead.SLOW_S}
+"""From how many seconds a file on others are read ahead."""
+
+
+def evict(tree: Path) -> None:
+    """Take the files out of the page cache. The kernel does it for files that are on the disk."""
+    os.sync()
+    for path in tree.rglob("*.jpg"):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def seconds(tree: Path, out: Path, source: str, way: str) -> float:
+    shutil.rmtree(out, ignore_errors=True)
+    if source == "disk":
+        evict(tree)
+    read = task.read_source
+
+    def after_a_while(*arguments: object) -> bytes:
+        time.sleep(_SOURCES[source])
+        return read(*arguments)  # type: ignore[arg-type]
+
+    reader = after_a_while if _SOURCES[source] else read
+    with mock.patch.object(readahead, "SLOW_S", _WAYS[way]), mock.patch.object(task, "read_source", reader):
+        start = time.perf_counter()
+        build.build_dataset(tree, out, options.BuildOptions(), options.RunOptions(jobs=1, report=False))
+        return time.perf_counter() - start
+
+
+def summary(rows: list[rates.Row]) -> str:
+    """Markdown: medians, and least and most in brackets; the ratios are those within a round."""
+    lines = ["| the source | in turn, images/s | ahead, images/s | times as fast |", "|---|---|---|---|"]
+    for source in _SOURCES:
+        found = {}
+        for way in _WAYS:
+            mine = [row for row in rows if (row["source"], row["way"]) == (source, way)]
+            found[way] = [float(row["images_per_s"]) for row in sorted(mine, key=lambda row: int(row["round"]))]
+        cells = [rates.Spread.of(values).format(".0f") for values in found.values()]
+        cells.append(rates.ratios(found["ahead"], found["in turn"]).format(".2f"))
+        lines.append(f"| {source} | {' | '.join(cells)} |")
+    first = rows[0]
+    count = len({row["round"] for row in rows})
+    lines += ["", f"{first['date']}, {count} rounds, one process, 256 px, {first['images']} photographs of "]
+    lines[-1] += f"{first['mean_kb']} kB in the mean.\n{rates.where(first)}."
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, nargs="?", metavar="PHOTOS", help="searched recursively for JPEGs")
+    parser.add_argument("--table", type=Path, metavar="CSV", help="measure nothing")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "presize-benchmark"))
+    parser.add_argument("--images", type=int, default=1000, help="no more than there are photographs")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--csv", type=Path, default=_HERE / "results" / "slow-source.csv", help="replaced")
+    arguments = parser.parse_args()
+    if (arguments.source is None) == (arguments.table is None):
+        parser.error("PHOTOS or --table is needed")
+    if arguments.table:
+        print(summary(rates.read(arguments.table)))
+        return
+    photos = find_photos(arguments.source)
+    tree = link_tree(photos, arguments.work, min(arguments.images, len(photos)))
+    facts = conditions(sorted(tree.rglob("*.jpg")))
+    images = len(list(tree.rglob("*.jpg")))
+    seconds(tree, arguments.work / "out", "page cache", "in turn")  # what is imported is so from here on
+    date, order = datetime.datetime.now(datetime.UTC).date().isoformat(), random.Random(0)
+    rows: list[dict[str, object]] = []
+    todo = [(source, way) for source in _SOURCES for way in _WAYS]
+    for number in range(arguments.repeats):
+        for source, way in order.sample(todo, len(todo)):
+            rate = round(images / seconds(tree, arguments.work / "out", source, way), 1)
+            what = {"date": date, "source": source, "way": way, "round": number, "images": images}
+            rows.append(what | {"images_per_s": rate} | facts)
+            print(f"round {number + 1}: {source}, {way}: {rate} images/s", file=sys.stderr)
+            rates.write(arguments.csv, rows)
+    shutil.rmtree(arguments.work / "out")
+    print(summary(rates.read(arguments.csv)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Files are read in order; slow ones ahead of their turn, within bounds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from presize import readahead
+from presize.readahead import THREADS, read_in_order
+
+SLOW, FAST = -1.0, 3600.0
+"""Bounds from which on every file is slow, and none is."""
+
+
+@pytest.fixture(params=[SLOW, FAST], ids=["slow", "fast"])
+def speed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    monkeypatch.setattr(readahead, "SLOW_S", request.param)
+    return float(request.param)
+
+
+def own_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("presize-read")]
+
+
+def outcome(get: Callable[[], bytes]) -> object:
+    try:
+        return get()
+    except OSError as error:
+        return str(error)
+
+
+@given(sizes=st.lists(st.integers(0, 40 << 20), max_size=60), slow=st.booleans())
+def test_each_file_has_its_own_outcome_in_order(sizes: list[int], slow: bool) -> None:
+    def read(number: int) -> bytes:
+        if number % 3 == 2:
+            raise OSError(f"no {number}")
+        return b"%d" % number
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readahead, "SLOW_S", SLOW if slow else FAST)
+        found = [outcome(get) for get in read_in_order(read, enumerate(sizes))]
+    assert found == [f"no {n}" if n % 3 == 2 else b"%d" % n for n in range(len(sizes))]
+    assert own_threads() == []
+
+
+def test_slow_files_are_read_several_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readahead, "SLOW_S", SLOW)
+    together = threading.Barrier(THREADS)
+
+    def read(number: int) -> bytes:
+        if number >= 4:  # from there on threads read, and each waits until all of them do
+            together.wait(timeout=30)
+        return b""
+
+    assert sum(get() == b"" for get in read_in_order(read, ((n, 1) for n in range(4 + 5 * THREADS)))) == 4 + 5 * THREADS
+
+
+def test_fast_files_are_read_by_the_caller_and_when_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readahead, "SLOW_S", FAST)
+    readers: list[int] = []
+
+    def read(number: int) -> bytes:
+        readers.append(threading.get_ident())
+        return b"%d" % number
+
+    for number, get in enumerate(read_in_order(read, ((n, 1) for n in range(50)))):
+        assert len(readers) == number
+        get()
+    assert set(readers) == {threading.get_ident()}
+
+
+def test_a_few_slow_files_among_many_start_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = {3, 4, 5, 40, 41, 90}
+    now = [0.0]
+
+    def read(number: int) -> bytes:
+        now[0] += 1.0 if number in slow else 0.0
+        return b""
+
+    monkeypatch.setattr(readahead.time, "perf_counter", lambda: now[0])
+    for get in read_in_order(read, ((n, 1) for n in range(100))):
+        get()
+        assert own_threads() == []
+
+
+def test_what_is_read_ahead_is_bounded_by_files_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readahead, "SLOW_S", SLOW)
+    asked: list[int] = []
+
+    def files(nbytes: int) -> Iterator[tuple[int, int]]:
+        for number in range(100):
+            asked.append(number)
+            yield number, nbytes
+
+    for nbytes, most in ((1, 16), (20 << 20, 3), (1 << 30, 1)):
+        asked.clear()
+        for taken, get in enumerate(read_in_order(lambda _: b"", files(nbytes))):
+            get()
+            assert len(asked) - taken <= most + 2  # those ahead, the one in hand, and the next
+
+
+def test_closing_early_ends_the_threads(speed: float) -> None:
+    started = []
+
+    def read(number: int) -> bytes:
+        started.append(number)
+        return b""
+
+    with closing(read_in_order(read, ((n, 1) for n in range(10_000)))) as files:
+        for _ in range(20):
+            next(files)()
+        assert bool(own_threads()) == (speed == SLOW)
+    assert own_threads() == []
+    assert len(started) < 60
