@@ -115,7 +115,7 @@ def decode(
     Raises NotAnImageError if it is no image, ImageError if it is broken, has more than `max_pixels`
     pixels (known before anything is decoded) or is of a kind that has no 8-bit meaning.
     """
-    name = sniff(data)
+    name = "jpeg" if header else sniff(data)
     if name is None:
         raise NotAnImageError(_why_no_image(data))
     if name == "jpeg":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from PIL import Image, PngImagePlugin
 
 from presize import jpeg, jpegtiles
 from presize.errors import ImageError
-from presize.options import ImageOptions
+from presize.options import ImageOptions, Subsampling
 
 _CHANNELS = {3: "RGB", 4: "BGRX"}
 
@@ -60,23 +61,28 @@ def _tiled_jpeg(pixels: npt.NDArray[np.uint8], options: ImageOptions) -> bytes:
     # simplejpeg has no restart markers; OpenCV has, and the same quantisation tables.
     import cv2  # 150 ms in each worker
 
-    gray = pixels.ndim == 2
-    mcu_width = 8 if gray or options.subsampling == "444" else 16
-    parameters = [
-        cv2.IMWRITE_JPEG_QUALITY,
-        options.quality,
-        cv2.IMWRITE_JPEG_RST_INTERVAL,
-        jpegtiles.restart_interval(-(-pixels.shape[1] // mcu_width)),
-    ]
-    if not gray:
-        factor: int = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{options.subsampling}")
-        parameters += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor]
     if pixels.shape[2:] == (3,):
         pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)  # type: ignore[assignment]
-    encoded, data = cv2.imencode(".jpg", pixels, parameters)
+    gray = pixels.ndim == 2
+    subsampling = None if gray else options.subsampling
+    encoded, data = cv2.imencode(".jpg", pixels, _parameters(pixels.shape[1], options.quality, subsampling))
     if not encoded:
         raise ImageError("OpenCV could not encode it as JPEG")
     return jpegtiles.with_index(data.tobytes())
+
+
+@functools.lru_cache
+def _parameters(width: int, quality: int, subsampling: Subsampling | None) -> tuple[int, ...]:
+    """What OpenCV is told; grey has no subsampling."""
+    import cv2
+
+    mcu_width = 8 if subsampling in (None, "444") else 16
+    interval = jpegtiles.restart_interval(-(-width // mcu_width))
+    parameters = (cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_RST_INTERVAL, interval)
+    if subsampling is None:
+        return parameters
+    factor: int = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{subsampling}")
+    return (*parameters, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor)
 
 
 def _pillow(pixels: npt.NDArray[np.uint8], options: ImageOptions, metadata: Metadata) -> bytes:

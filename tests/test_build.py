@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from PIL import Image
 import presize.build
 import presize.folder
 import presize.publish
+import presize.readahead
 import presize.shard
 import presize.task
 from builds import REPORTED, SMALL, files
@@ -217,6 +219,24 @@ def test_any_number_of_jobs_gives_the_same_bytes(options: BuildOptions, raw: Pat
     for jobs in (1, 2, 4):
         build_dataset(raw, tmp_path / str(jobs), options, RunOptions(jobs=jobs))
     assert files(tmp_path / "1") == files(tmp_path / "2") == files(tmp_path / "4")
+
+
+def test_a_source_that_is_read_ahead_gives_the_same_bytes(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_dataset(raw, tmp_path / "in turn", SMALL, REPORTED)
+    monkeypatch.setattr(presize.readahead, "SLOW_S", -1.0)  # every file counts as slow
+    readers = set()
+    read = presize.task.read_source
+
+    def noted(source: Path, path: str, nbytes: int) -> bytes:
+        readers.add(threading.current_thread().name)
+        return read(source, path, nbytes)
+
+    monkeypatch.setattr(presize.task, "read_source", noted)
+    build_dataset(raw, tmp_path / "ahead", SMALL, REPORTED)
+    assert any(name.startswith("presize-read") for name in readers)
+    assert files(tmp_path / "ahead") == files(tmp_path / "in turn")
 
 
 def test_nothing_in_a_dataset_tells_where_or_when_it_was_made(raw: Path, tmp_path: Path) -> None:
