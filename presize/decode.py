@@ -142,8 +142,10 @@ def _check_size(height: int, width: int, max_pixels: int) -> None:
 def finish(pixels: Pixels, icc: bytes | None, color: Color) -> Pixels:
     """Pixels that were left unfinished, (height, width, 4) BGRX, (height, width, 3) RGB or (height, width)
     grey, with the profile `icc`: in sRGB and the colours asked for, as any others are."""
-    if pixels.ndim == 3 and pixels.shape[2] == 4:
-        pixels = bgrx_to_rgb(pixels)
+    if pixels.shape[2:] == (4,):
+        import cv2  # 150 ms in each worker, and not all need it
+
+        pixels = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGB), np.uint8)
     if icc is None:
         return pixels
     shaper = matrix_shaper(icc) if pixels.ndim == 3 else None
@@ -151,13 +153,6 @@ def finish(pixels: Pixels, icc: bytes | None, color: Color) -> Pixels:
         return _finished(Image.fromarray(pixels), icc, color)
     converted = shaper.apply(pixels)
     return np.array(Image.fromarray(converted).convert("L")) if color == "gray" else converted
-
-
-def bgrx_to_rgb(pixels: Pixels) -> Pixels:
-    """(height, width, 4) BGRX -> (height, width, 3) RGB, C-contiguous."""
-    import cv2  # 150 ms in each worker, and most need it not
-
-    return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGB), np.uint8)
 
 
 def _decode_jpeg(data: bytes, color: Color, scale: int, header: jpeg.JpegHeader, unfinished: bool) -> Decoded:

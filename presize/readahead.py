@@ -19,7 +19,7 @@ THREADS = 4
 """In each worker process: disks and networks serve several requests at a time faster than one by one."""
 
 SLOW_S = 0.0005
-"""From how many seconds on a file is slow: ten times what the page cache takes, a quarter of a photograph's codecs."""
+"""From how many seconds on a file is slow: ten times what the page cache takes, a quarter of what the codecs take."""
 
 _SLOW_FILES = 4  # more than there were fast ones
 _FILES_AHEAD = 16
