@@ -25,6 +25,7 @@ from presize.progress import Progress
 
 if TYPE_CHECKING:
     from presize.build import BuildResult
+    from presize.machine import Torch
     from presize.plan import Plan
     from presize.task import ShardDone
     from presize.update import Changes
@@ -490,6 +491,40 @@ def sample(folder: str, images: int, **options: int) -> None:
         progress.begin(images)
         written = make_samples(Path(folder), SampleOptions(images=images, **options), lambda: progress.add(1))
     _print(f"{folder}: {written:,} files in {options['classes']} classes")
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("path", metavar="[PATH]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(path: str | None, as_json: bool) -> None:
+    """Tell what holds loading back on this machine, and what to do.
+
+    PATH is a dataset, a folder of images or a file: how fast some of it is read is measured, within a few
+    seconds, and nothing is written. The exit code is 0 whatever is found.
+    """
+    from presize.doctor import as_text, check_up
+    from presize.findings import judge, verdict
+
+    facts = check_up(_torch(), None if path is None else Path(path))
+    findings = judge(facts)
+    if as_json:
+        found = [finding._asdict() for finding in findings]
+        _print_json(verdict=verdict(findings), findings=found, facts=facts.known())
+        return
+    _print(as_text(findings, min(120, shutil.get_terminal_size((100, 24)).columns)))
+
+
+def _torch() -> Torch | str:
+    """What torch has, or why it has not been imported."""
+    try:
+        from presize.datasets.devices import read_torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return "not installed"
+    except (ImportError, OSError) as error:  # a library that it needs is not there, say
+        return f"cannot be imported: {str(error).partition(chr(10))[0]}"
+    return read_torch()
 
 
 def _print_json(**values: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -243,6 +244,57 @@ def test_sample_makes_what_build_takes(presize: Callable[..., Ran], tmp_path: Pa
     assert presize("build", tmp_path / "raw", tmp_path / "out", *BUILD).code == 0
 
 
+def test_doctor_says_first_whether_all_is_well(presize: Callable[..., Ran]) -> None:
+    ran = presize("doctor")
+    assert (ran.code, ran.err) == (0, "")
+    assert re.match(r"Nothing was found that holds loading back\.\n|Found .* worth a look|Found .* bad", ran.out)
+    for topic in ("CPU", "cores", "memory", "/dev/shm", "JPEG", "resize", "PIL", "OpenCV", "torch", "GPU", "storage"):
+        assert re.search(rf"^(ok|look|bad|unknown) +{topic}  ", ran.out, re.MULTILINE), topic
+    assert "reading" not in ran.out
+
+
+def test_doctor_reads_from_a_path(presize: Callable[..., Ran], raw: Path, dataset: Path) -> None:
+    for path in (raw, dataset):
+        assert re.search(r"^\w+ +reading  ", presize("doctor", path).out, re.MULTILINE)
+
+
+def test_doctor_json_is_one_object(presize: Callable[..., Ran], dataset: Path) -> None:
+    ran = presize("doctor", dataset, "--json")
+    result = json.loads(ran.out)
+    assert ran.code == 0
+    assert list(result) == ["verdict", "findings", "facts"]
+    assert all(list(finding) == ["topic", "level", "found", "cure"] for finding in result["findings"])
+    assert list(result["facts"]) == [
+        "cpu", "memory", "shared_memory", "limits", "open_shards", "codecs", "nvidia", "torch", "storage", "content",
+        "reading",
+    ]  # fmt: skip
+    assert result["facts"]["content"]["files"] == 8
+
+
+def test_doctor_exits_with_0_whatever_it_finds(presize: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JSIMD_FORCENONE", "1")
+    ran = presize("doctor", "--json")
+    assert ran.code == 0
+    assert json.loads(ran.out)["verdict"] == "bad"
+
+
+@pytest.mark.parametrize(
+    ("without", "found"),
+    [
+        ("sys.modules['torch'] = None", "not installed"),
+        ("sys.path.insert(0, sys.argv.pop())", "cannot be imported: libcudart.so.13: cannot open shared object file"),
+    ],
+    ids=["not installed", "broken"],
+)
+def test_doctor_does_without_torch(without: str, found: str, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise OSError('libcudart.so.13: cannot open shared object file')\n")
+    program = f"import sys; {without}; sys.argv[1:] = ['doctor', '--json']; from presize.cli import main; main()"
+    args = [sys.executable, "-c", program, tmp_path]
+    ran = subprocess.run(args, capture_output=True, text=True, cwd="/", check=True)
+    torch = next(finding for finding in json.loads(ran.stdout)["findings"] if finding["topic"] == "torch")
+    assert (torch["level"], torch["found"]) == ("look", found)
+
+
 def test_several_sizes_make_several_datasets(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
     presize("build", raw, tmp_path / "out", "--size", "64", "--size", "48x32", "--jobs", "1")
     assert sorted(os.listdir(tmp_path / "out")) == ["48x32", "64"]
@@ -303,6 +355,7 @@ MISTAKES = [
     (["info", "RAW"], 1, "is not a presize dataset", "a raw folder"),
     (["verify", "EMPTY"], 1, "is not a presize dataset", "an empty folder"),
     (["export", "DATASET", "RAW"], 1, "is not an empty folder", "a folder in use"),
+    (["doctor", "nowhere"], 1, "nowhere: No such file or directory; expected a dataset, a folder", "no such path"),
     (["sample", "RAW"], 1, "is not empty", "a folder in use"),
     (["sample", "FILE/x"], 1, "cannot write", "below a file"),
     (["sample", "OUT", "--images", "0"], 2, "--images: expected a whole number from 1", "no images"),

@@ -61,7 +61,10 @@ def test_a_shard_is_bytes_in_and_bytes_out(name: str) -> None:
     assert "presize/shard.py" not in importers(f"presize.{name}")
 
 
-PURE = ["containers", "decode", "encode", "facts", "images", "jpeg", "jpegtiles", "parity", "plan", "resize", "update"]
+PURE = [
+    "containers", "decode", "encode", "facts", "findings", "images", "jpeg", "jpegtiles", "parity", "plan", "resize",
+    "update",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("module", [*PURE, "report/charts", "report/page"])

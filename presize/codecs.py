@@ -1,0 +1,120 @@
+"""Which codecs and resizers are in use here, and with which instructions of the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import mmap
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_PILLOWS = ("pillow", "pillow-simd")
+_OPENCV_INSTRUCTIONS = {"SSE4.1": "SSE4", "AVX2": "AVX2", "AVX512-SKX": "AVX-512", "NEON": "NEON"}
+_CYKOOZ_INSTRUCTIONS = {"sse4_1": "SSE4", "avx2": "AVX2", "neon": "NEON"}
+
+
+@dataclass(frozen=True)
+class Jpeg:
+    """simplejpeg's version; that of the libjpeg-turbo in it, and whether it has code for SIMD, or None.
+    told: variables of the environment that tell libjpeg-turbo to use less than the CPU has."""
+
+    simplejpeg: str
+    libjpeg_turbo: str | None
+    simd: bool | None
+    told: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Resizer:
+    """cykooz.resizer's version, and the instructions that it has chosen; None for plain code."""
+
+    version: str
+    instructions: str | None
+
+
+@dataclass(frozen=True)
+class Pillow:
+    """Of what is imported as PIL: its version, whether it is pillow-simd, and its libjpeg-turbo's version (None for
+    another libjpeg). distributions: those installed here that bring a PIL."""
+
+    version: str
+    simd: bool
+    libjpeg_turbo: str | None
+    distributions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OpenCV:
+    """optimized: whether it may use SIMD. instructions: those that it does. threads: of this process, not of
+    presize's workers."""
+
+    version: str
+    optimized: bool
+    instructions: tuple[str, ...]
+    threads: int
+
+
+@dataclass(frozen=True)
+class Codecs:
+    jpeg: Jpeg
+    resizer: Resizer
+    pillow: Pillow
+    opencv: OpenCV
+
+
+def read_codecs(environ: Mapping[str, str] = os.environ) -> Codecs:
+    """Imports all of them."""
+    return Codecs(_jpeg(environ), _resizer(), _pillow(), _opencv())
+
+
+def _jpeg(environ: Mapping[str, str]) -> Jpeg:
+    import simplejpeg
+    from simplejpeg import _jpeg as module
+
+    turbo, simd = None, None
+    with contextlib.suppress(OSError, ValueError):  # ValueError for an empty file
+        turbo, simd = _libjpeg_turbo(Path(module.__file__))
+    told = tuple(f"{name}={value}" for name, value in sorted(environ.items()) if re.match("JSIMD_(FORCE|NO)", name))
+    return Jpeg(simplejpeg.__version__, turbo, simd, told)
+
+
+def _libjpeg_turbo(library: Path) -> tuple[str | None, bool | None]:
+    """Its version and whether it has SIMD, as a library with it inside tells by its texts: there is no function to
+    ask. Code that is built without SIMD asks for no variable of the environment about it."""
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as binary:
+        version = re.search(rb"libjpeg-turbo version (\d[\d.]*)", binary)
+        return (version[1].decode(), re.search(rb"JSIMD_FORCE", binary) is not None) if version else (None, None)
+
+
+def _resizer() -> Resizer:
+    import cykooz_resizer
+
+    chosen = cykooz_resizer.Resizer().cpu_extensions.name
+    return Resizer(importlib.metadata.version("cykooz.resizer"), _CYKOOZ_INSTRUCTIONS.get(chosen))
+
+
+def _pillow() -> Pillow:
+    import PIL
+    from PIL import features
+
+    installed = []
+    for name in _PILLOWS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.version(name)
+            installed.append(name)
+    turbo = features.version_feature("libjpeg_turbo") if features.check_feature("libjpeg_turbo") else None
+    # Its releases are Pillow's, with ".post0" behind.
+    return Pillow(PIL.__version__, "post" in PIL.__version__, turbo, tuple(installed))
+
+
+def _opencv() -> OpenCV:
+    import cv2
+
+    # "SSE SSE2 SSE3 *SSE4.1 *AVX2 *AVX512-SKX?": a star is code that is chosen at run time, a question mark an
+    # instruction that this CPU has not.
+    used = {word.lstrip("*") for word in cv2.getCPUFeaturesLine().split() if not word.endswith("?")}
+    instructions = tuple(said for name, said in _OPENCV_INSTRUCTIONS.items() if name in used)
+    return OpenCV(cv2.__version__, cv2.useOptimized(), instructions, cv2.getNumThreads())

@@ -1,0 +1,263 @@
+"""How fast files are read from where they are, cold if that can be had. Nothing is ever written."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from presize.errors import DatasetError
+from presize.manifest import read_manifest
+from presize.pagecache import MappedFile
+from presize.shard import check_file
+
+_FILES_LISTED = 4000
+_LISTING_S = 1.0
+_PHASE_S = 1.5
+_FILES_A_PHASE = 1000
+_SHARDS_A_PHASE = 64  # they are held open
+_RANDOM_READS = 1000
+_SPAN_BYTES = 256 << 20
+_BLOCK_BYTES = 4 << 20
+_LARGEST_READ_BYTES = 8 << 20
+_TOO_LITTLE_BYTES = 4 << 20
+_COLD_SHARE = 0.05
+_PAGE_BYTES = 4096
+_PART_BYTES = 32 << 10  # of a file that is no dataset: about a record of 256 px
+
+
+class File(NamedTuple):
+    path: Path
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Content:
+    """What there is to read.
+
+    files: shards, or image files; if `all_files`, every one of them. record_bytes: what a sample takes on average.
+    shards: whether records are parts of the files; else each file is one.
+    """
+
+    files: tuple[File, ...]
+    record_bytes: int
+    shards: bool
+    all_files: bool
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.nbytes for file in self.files)
+
+
+def list_content(path: Path) -> Content:
+    """The shards of the dataset in `path`, or the files in or below it: up to 4000, or as many as are found within a
+    second. Links are not followed. A single file counts as shards do. Raises DatasetError when there is no such path.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror}; expected a dataset, a folder of images or a file") from None
+    if not stat.S_ISDIR(status.st_mode):
+        only = [File(path, status.st_size)] if stat.S_ISREG(status.st_mode) and status.st_size else []
+        return Content(tuple(only), min(status.st_size, _PART_BYTES), shards=True, all_files=True)
+    with contextlib.suppress(DatasetError):  # not a dataset, or a damaged one: its files can be read all the same
+        manifest = read_manifest(path)
+        if manifest.layout == "lmdb":
+            shards = tuple(File(path / shard.file, shard.bytes) for shard in manifest.shards)
+            for shard in shards:
+                check_file(*shard)
+            return Content(shards, manifest.bytes // manifest.samples, shards=True, all_files=True)
+    found = list(itertools.islice(_walk(path, time.monotonic() + _LISTING_S), _FILES_LISTED + 1))
+    all_files = len(found) <= _FILES_LISTED and None not in found
+    files = tuple(file for file in found if file is not None)
+    mean_bytes = sum(file.nbytes for file in files) // max(1, len(files))
+    return Content(files, mean_bytes, shards=False, all_files=all_files)
+
+
+def _walk(root: Path, until: float) -> Iterator[File | None]:
+    """Files that hold something, in any order, folders as they come: one may have millions of them. None, and no
+    more, when it is later than `until`."""
+    waiting = [root]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:  # not allowed, or gone meanwhile
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(Path(entry))
+                elif entry.is_file(follow_symlinks=False) and (nbytes := entry.stat().st_size):
+                    yield File(Path(entry), nbytes)
+                if time.monotonic() > until:
+                    yield None
+                    return
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How fast files were read.
+
+    sequential_bytes_per_s: from end to end, one after the other, by one reader.
+    random_reads_per_s: records of `record_bytes`, on average, in random order by `readers` at a time.
+    cold: whether it came from the disk; None where that cannot be known. A disk outside of this machine may have
+        a cache of its own.
+    """
+
+    sequential_bytes_per_s: float
+    random_reads_per_s: float
+    record_bytes: int
+    readers: int
+    cold: bool | None
+
+
+def measure(content: Content, readers: int) -> Reading | None:
+    """Read some of `content`, for up to 1.5 s at random and 1.5 s in order, at most 256 MiB in each.
+
+    Drops what it is about to read from the page cache, and leaves it there again. None when there is too little to
+    tell anything. Raises OSError for a file that cannot be read.
+    """
+    if content.nbytes < _TOO_LITTLE_BYTES:
+        return None
+    files = list(content.files)
+    draw = random.Random(0)
+    draw.shuffle(files)
+    # Two sets of files where that can be: what lies behind the disk may remember what was read.
+    several = len(files) > 1
+    most = _SHARDS_A_PHASE if content.shards else _FILES_A_PHASE
+    at_random = _span(files[: 2 * most : 2] if several else files)
+    in_order = _span(files[1 : 2 * most : 2] if several else files)
+
+    cold = [_drop(at_random)]
+    reads = _parts(at_random, content.record_bytes, draw) if content.shards else _whole_files(at_random)
+    count, read_bytes, random_s = _read_at_random(reads, at_random if content.shards else [], readers)
+    cold.append(_drop(in_order))
+    sequential_bytes, sequential_s = _read_in_order(sorted(in_order))
+    if not count:  # they were emptied meanwhile
+        return None
+    return Reading(
+        sequential_bytes_per_s=sequential_bytes / sequential_s,
+        random_reads_per_s=count / random_s,
+        record_bytes=read_bytes // count,
+        readers=readers,
+        cold=None if None in cold else all(cold),
+    )
+
+
+def _span(files: Sequence[File]) -> list[File]:
+    """As many of `files` as may be read; of the last one, it may be, the beginning alone."""
+    span, room = [], _SPAN_BYTES
+    for file in files:
+        if room < _PAGE_BYTES:
+            break
+        span.append(File(file.path, min(file.nbytes, room)))
+        room -= span[-1].nbytes
+    return span
+
+
+def _drop(files: Sequence[File]) -> bool | None:
+    """Let the page cache forget these files. False when it keeps some of them; None when nobody says."""
+    resident = total = 0
+    known = True
+    for file in files:
+        with open(file.path, "rb", buffering=0) as opened:
+            if hasattr(os, "posix_fadvise"):  # not on macOS
+                os.posix_fadvise(opened.fileno(), 0, file.nbytes, os.POSIX_FADV_DONTNEED)
+            owner = os.fstat(opened.fileno()).st_uid
+        # To others than its owner and those who may write it, the kernel says that all of it is there.
+        known = known and (os.geteuid() in (0, owner) or _may_write(file.path))
+        try:
+            resident += MappedFile(file.path, file.nbytes).resident_bytes()
+        except DatasetError:  # a file system without maps
+            known = False
+        total += file.nbytes
+    return resident <= _COLD_SHARE * total if known else None
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+class _Part(NamedTuple):
+    path: Path
+    offset: int
+    nbytes: int
+
+
+def _whole_files(files: Sequence[File]) -> list[_Part]:
+    return [_Part(path, 0, min(nbytes, _LARGEST_READ_BYTES)) for path, nbytes in files]
+
+
+def _parts(files: Sequence[File], nbytes: int, draw: random.Random) -> list[_Part]:
+    """Places in the files, none of which shares a page with another, as LMDB's large records do not."""
+    step = -(-max(1, nbytes) // _PAGE_BYTES) * _PAGE_BYTES
+    slots = [file.nbytes // step for file in files]
+    reads = []
+    for slot in draw.sample(range(sum(slots)), min(_RANDOM_READS, sum(slots))):
+        number = 0
+        while slot >= slots[number]:
+            slot -= slots[number]
+            number += 1
+        reads.append(_Part(files[number].path, slot * step, nbytes))
+    return reads
+
+
+def _read_at_random(reads: Sequence[_Part], kept_open: Sequence[File], readers: int) -> tuple[int, int, float]:
+    """How many of `reads` were done in time, of how many bytes, in how many seconds."""
+    waiting = deque(reads)
+    with contextlib.ExitStack() as stack:
+        opened: dict[Path, int] = {}
+        for file in kept_open:
+            descriptor = opened[file.path] = os.open(file.path, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+
+        def read_some() -> tuple[int, int]:
+            count = nbytes = 0
+            while time.perf_counter() < until:
+                try:
+                    part = waiting.popleft()
+                except IndexError:
+                    break
+                nbytes += _read_part(part, opened.get(part.path))
+                count += 1
+            return count, nbytes
+
+        start = time.perf_counter()
+        until = start + _PHASE_S
+        done = _in_threads(read_some, readers)
+        seconds = time.perf_counter() - start
+    return sum(count for count, _ in done), sum(nbytes for _, nbytes in done), seconds
+
+
+def _in_threads(work: Callable[[], tuple[int, int]], threads: int) -> list[tuple[int, int]]:
+    with ThreadPoolExecutor(threads) as pool:
+        return [future.result() for future in [pool.submit(work) for _ in range(threads)]]
+
+
+def _read_part(part: _Part, descriptor: int | None) -> int:
+    if descriptor is not None:
+        return len(os.pread(descriptor, part.nbytes, part.offset))
+    with open(part.path, "rb", buffering=0) as file:
+        return len(file.read(part.nbytes))
+
+
+def _read_in_order(files: Sequence[File]) -> tuple[int, float]:
+    """Bytes that were read, and in how many seconds."""
+    buffer, done = bytearray(_BLOCK_BYTES), 0
+    start = time.perf_counter()
+    until = start + _PHASE_S
+    for path, nbytes in files:
+        with open(path, "rb", buffering=0) as file:
+            left = nbytes
+            while left > 0 and (count := file.readinto(memoryview(buffer)[: min(left, _BLOCK_BYTES)])):
+                left, done = left - count, done + count
+                if time.perf_counter() > until:
+                    return done, time.perf_counter() - start
+    return done, time.perf_counter() - start

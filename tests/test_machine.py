@@ -1,0 +1,295 @@
+"""What a machine lets a process have, as made-up /proc and /sys trees tell it; and what this one tells."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from presize.machine import (
+    Cpu,
+    Nvidia,
+    _count_ranges,
+    control_groups,
+    read_cpu,
+    read_limits,
+    read_memory,
+    read_nvidia,
+    read_shared_memory,
+)
+from trees import write_tree
+
+MIB = 1 << 20
+
+X86 = """\
+processor\t: 0
+vendor_id\t: GenuineIntel
+model name\t: Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz
+flags\t\t: fpu sse sse2 ssse3 sse4_1 sse4_2 avx avx2 avx512f avx512bw
+
+processor\t: 1
+model name\t: another
+flags\t\t: fpu
+"""
+ARM = (
+    "processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd evtstrm aes\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
+)
+
+MEMINFO = f"MemTotal:       {64 * MIB} kB\nMemFree:   5 kB\nMemAvailable:   {32 * MIB} kB\nMlocked:   0 kB\n"
+GIB = 1 << 30
+
+UNLIMITED = "9223372036854771712\n"
+V2_ROOT = "35 24 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = "41 31 0:35 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n42 31 0:36 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"  # noqa: E501
+V1_OWN = "4:memory:{path}\n3:cpu,cpuacct:{path}\n1:name=systemd:/\n"
+
+
+def roots(
+    tmp_path: Path, proc: Mapping[str, str] | None = None, sys: Mapping[str, str] | None = None
+) -> tuple[Path, Path]:
+    return write_tree(tmp_path / "proc", proc or {}), write_tree(tmp_path / "sys", sys or {})
+
+
+# --- the CPU ---
+
+
+def test_a_pc_tells_its_model_and_instructions(tmp_path: Path) -> None:
+    cpu = read_cpu(*roots(tmp_path, {"cpuinfo": X86}, {"devices/system/cpu/online": "0-31,64-95\n"}))
+    assert cpu.model == "Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz"
+    assert cpu.instructions == ("SSE4", "AVX2", "AVX-512")
+    assert (cpu.online, cpu.quota) == (64, None)
+
+
+def test_arm_has_neon_and_no_name_for_itself(tmp_path: Path) -> None:
+    cpu = read_cpu(*roots(tmp_path, {"cpuinfo": ARM}))
+    assert cpu.instructions == ("NEON",)
+    assert cpu.model
+
+
+def test_without_proc_the_instructions_are_not_known(tmp_path: Path) -> None:
+    cpu = read_cpu(tmp_path / "none", tmp_path / "none")
+    assert cpu.instructions is None
+    assert cpu.model
+    assert cpu.online == os.cpu_count()
+
+
+def test_this_process_may_use_the_cores_it_is_bound_to() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert read_cpu().cores == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert read_cpu().cores == len(allowed)
+
+
+@pytest.mark.parametrize(("cores", "quota", "usable"), [(64, 2.5, 2.5), (2, 8.0, 2.0), (4, None, 4.0)])
+def test_the_time_of_no_more_cores_can_be_used_than_there_are_and_than_the_quota_is(
+    cores: int, quota: float | None, usable: float
+) -> None:
+    assert Cpu("", None, cores, 64, quota).usable == usable
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_ranges_of_cores_are_counted(cores: set[int]) -> None:
+    text = ",".join(f"{core}-{core}" if core % 2 else str(core) for core in sorted(cores))
+    assert _count_ranges(text) == len(cores)
+
+
+# --- control groups ---
+
+GROUPS = [
+    (
+        {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/\n"},
+        {"fs/cgroup/cpu.max": "250000 100000\n", "fs/cgroup/memory.max": f"{8 * GIB}\n"},
+        (2.5, 8 * GIB), "version 2: a container sees its own group as the root",
+    ),
+    (
+        {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/system.slice/run.scope\n"},
+        {
+            "fs/cgroup/system.slice/cpu.max": "400000 100000\n", "fs/cgroup/system.slice/memory.max": "max\n",
+            "fs/cgroup/system.slice/run.scope/cpu.max": "max 100000\n",
+            "fs/cgroup/system.slice/run.scope/memory.max": f"{GIB}\n",
+        },
+        (4.0, GIB), "version 2: a group is limited by those that it lies in",
+    ),
+    (
+        {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/../../else\n"},
+        {"fs/cgroup/cpu.max": "100000 100000\n", "else/cpu.max": "1 100000\n"},
+        (1.0, None), "version 2: a group outside of what is mounted",
+    ),
+    (
+        {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/\n"}, {"fs/cgroup/cgroup.procs": "1\n"}, (None, None),
+        "version 2: the root of a machine has no limits",
+    ),
+    (
+        {"self/mountinfo": V1.format(root="/docker/1f"), "self/cgroup": V1_OWN.format(path="/docker/1f")},
+        {
+            "fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "150000\n", "fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            "fs/cgroup/memory/memory.limit_in_bytes": f"{2 * GIB}\n",
+        },
+        (1.5, 2 * GIB), "version 1: a container",
+    ),
+    (
+        {"self/mountinfo": V1.format(root="/"), "self/cgroup": V1_OWN.format(path="/slurm/job_7")},
+        {
+            "fs/cgroup/cpu,cpuacct/slurm/job_7/cpu.cfs_quota_us": "-1\n",
+            "fs/cgroup/cpu,cpuacct/slurm/job_7/cpu.cfs_period_us": "100000\n",
+            "fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes": f"{4 * GIB}\n",
+            "fs/cgroup/memory/memory.limit_in_bytes": UNLIMITED,
+        },
+        (None, 4 * GIB), "version 1: a batch job",
+    ),
+    (
+        {"self/mountinfo": V1.format(root="/"), "self/cgroup": V1_OWN.format(path="/")},
+        {
+            "fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n", "fs/cgroup/memory/memory.limit_in_bytes": UNLIMITED,
+        },
+        (None, None), "version 1: no limits",
+    ),
+    (
+        {"self/mountinfo": V1.format(root="/") + V2_ROOT.replace("/cgroup rw", "/cgroup/unified rw"),
+         "self/cgroup": V1_OWN.format(path="/a") + "0::/b\n"},
+        {"fs/cgroup/memory/a/memory.limit_in_bytes": f"{GIB}\n", "fs/cgroup/unified/b/cpu.max": "max 100000\n"},
+        (None, GIB), "both versions",
+    ),
+    ({}, {}, (None, None), "no control groups"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("proc", "sys", "expected", "reason"), GROUPS, ids=[row[3] for row in GROUPS])
+def test_limits_of_control_groups(
+    proc: Mapping[str, str], sys: Mapping[str, str], expected: tuple[object, object], reason: str, tmp_path: Path
+) -> None:
+    places = roots(tmp_path, {"meminfo": MEMINFO, **proc}, sys)
+    assert (read_cpu(*places).quota, read_memory(*places).limit) == expected, reason
+
+
+def test_the_innermost_group_comes_first_and_none_lies_outside(tmp_path: Path) -> None:
+    own = {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/a/b\n"}
+    proc, sys = roots(tmp_path, own, {"fs/cgroup/a/b/x": "", "fs/x": ""})
+    groups = [group.relative_to(sys).as_posix() for group in control_groups("cpu", proc, sys)]
+    assert groups == ["fs/cgroup/a/b", "fs/cgroup/a", "fs/cgroup"]
+
+
+# --- memory ---
+
+
+def test_memory_is_what_the_kernel_says(tmp_path: Path) -> None:
+    swap = f"SwapTotal: {8 * MIB} kB\nSwapFree:  {6 * MIB} kB\n"
+    memory = read_memory(*roots(tmp_path, {"meminfo": MEMINFO + swap}))
+    assert (memory.total, memory.available, memory.limit) == (64 * GIB, 32 * GIB, None)
+    assert (memory.swap, memory.swap_used) == (8 * GIB, 2 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("mounts", "own", "names"),
+    [
+        (V2_ROOT, "0::/\n", ("memory.max", "memory.current", "memory.stat", "")),
+        (
+            V1.format(root="/"),
+            V1_OWN.format(path="/"),
+            ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_"),
+        ),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_what_the_page_cache_of_a_group_holds_is_available(
+    mounts: str, own: str, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    limit, used, stat, prefix = names
+    group = {
+        f"fs/cgroup/{limit}": f"{10 * GIB}\n",
+        f"fs/cgroup/{used}": f"{9 * GIB}\n",
+        f"fs/cgroup/{stat}": f"anon 5\n{prefix}active_file {GIB}\n{prefix}inactive_file {2 * GIB}\n",
+    }
+    memory = read_memory(*roots(tmp_path, {"meminfo": MEMINFO, "self/mountinfo": mounts, "self/cgroup": own}, group))
+    assert (memory.limit, memory.available) == (10 * GIB, 4 * GIB)
+
+
+def test_without_proc_memory_is_what_the_system_has(tmp_path: Path) -> None:
+    memory = read_memory(tmp_path / "none", tmp_path / "none")
+    assert (memory.total, memory.limit, memory.swap, memory.swap_used) == (None, None, None, None)
+    assert memory.available > 0
+
+
+def test_shared_memory_may_be_absent(tmp_path: Path) -> None:
+    assert read_shared_memory(tmp_path / "shm") is None
+    found = read_shared_memory(tmp_path)
+    assert found is not None
+    assert 0 < found.free <= found.total
+
+
+# --- limits ---
+
+
+def test_limits_are_those_of_this_process(tmp_path: Path) -> None:
+    limits = read_limits(tmp_path)
+    files, locked = resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    expected = [None if value == resource.RLIM_INFINITY else value for value in (*files, locked[0])]
+    assert [limits.open_files, limits.open_files_at_most, limits.locked_bytes] == expected
+
+
+@pytest.mark.parametrize(("capabilities", "any_amount"), [("000001fffeffffff", True), ("00000000a80425fb", False)])
+def test_who_has_the_capability_may_lock_any_amount(capabilities: str, any_amount: bool, tmp_path: Path) -> None:
+    if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == resource.RLIM_INFINITY:
+        pytest.skip("this machine has no limit")
+    proc, _ = roots(tmp_path, {"self/status": f"Name:\tpython\nCapEff:\t{capabilities}\n"})
+    assert (read_limits(proc).locked_bytes is None) == any_amount
+
+
+# --- NVIDIA's driver ---
+
+VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version:  gcc 12\n"
+DRIVER = {
+    "driver/nvidia/version": VERSION,
+    "driver/nvidia/gpus/0000:17:00.0/information": "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\n",
+    "driver/nvidia/gpus/0000:65:00.0/information": "Model: \t\t NVIDIA L4\n",
+}
+
+
+def test_the_driver_and_its_gpus_are_known_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    proc, _ = roots(tmp_path, DRIVER)
+    assert read_nvidia(proc) == Nvidia("570.86.15", ("NVIDIA H100 80GB HBM3", "NVIDIA L4"))
+
+
+def test_without_a_driver_there_is_nothing(tmp_path: Path) -> None:
+    assert read_nvidia(tmp_path) is None
+
+
+class NVMLError(Exception):
+    pass
+
+
+def nvml(lanes: int | None) -> ModuleType:
+    """As pynvml is to be called: no GPU here to ask. None for a driver that does not answer."""
+
+    def ask(_gpu: int) -> int:
+        if lanes is None:
+            raise NVMLError
+        return lanes
+
+    module = ModuleType("pynvml")
+    vars(module).update(
+        NVMLError=NVMLError, nvmlInit=lambda: None, nvmlShutdown=lambda: None, nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda number: number, nvmlDeviceGetCurrPcieLinkWidth=ask,
+    )  # fmt: skip
+    return module
+
+
+@pytest.mark.parametrize(("lanes", "expected"), [(16, (16, 16)), (None, ())])
+def test_pynvml_tells_the_lanes_where_it_is_installed(
+    lanes: int | None, expected: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(lanes))
+    found = read_nvidia(roots(tmp_path, DRIVER)[0])
+    assert found is not None
+    assert found.pcie_lanes == expected

@@ -1,0 +1,185 @@
+"""What of a path is read, how, and what is told of it. How long it takes is never asserted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builds import files
+from presize.dataset import Dataset
+from presize.errors import DatasetError
+from presize.readspeed import Content, File, _drop, _parts, list_content, measure
+
+MIB = 1 << 20
+PAGE = 4096
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """48 files of 200,000 bytes in 3 folders."""
+    for number in range(48):
+        path = tmp_path / "photos" / f"class {number % 3}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(200_000))
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    path = tmp_path / "large"
+    path.write_bytes(os.urandom(6 * MIB))
+    return path
+
+
+# --- what there is to read ---
+
+
+def test_a_dataset_is_its_shards_and_its_records_are_as_large_as_they_are(dataset: Path) -> None:
+    content, data = list_content(dataset), Dataset(dataset)
+    assert sorted(file.path for file in content.files) == sorted((dataset / "shards").iterdir())
+    assert content.nbytes == sum(path.stat().st_size for path in (dataset / "shards").iterdir())
+    assert content.record_bytes == sum(data.numbers("nbytes").tolist()) // len(data)
+    assert content.shards
+    assert content.all_files
+
+
+def test_a_folder_is_its_files_and_those_below(photos: Path) -> None:
+    content = list_content(photos)
+    assert sorted(file.path for file in content.files) == sorted(photos.rglob("*.jpg"))
+    assert (content.record_bytes, content.shards, content.all_files) == (200_000, False, True)
+
+
+def test_a_dataset_that_is_damaged_is_a_folder_of_files(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    assert [file.path.name for file in list_content(tmp_path).files] == ["manifest.json"]
+
+
+def test_a_shard_that_is_a_pipe_is_not_waited_for(dataset: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(dataset, tmp_path / "copied")
+    (copied / "shards" / "00003.lmdb").unlink()
+    os.mkfifo(copied / "shards" / "00003.lmdb")
+    content = list_content(copied)
+    assert not content.shards
+    assert "00003.lmdb" not in {file.path.name for file in content.files}
+
+
+def test_neither_links_nor_pipes_nor_empty_files_are_read(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    (folder / "file").symlink_to(photos / "class 0" / "0.jpg")
+    (folder / "folder").symlink_to(photos)
+    (folder / "empty").touch()
+    os.mkfifo(folder / "pipe")
+    assert list_content(folder).files == ()
+
+
+def test_a_single_file_is_read_in_parts(large: Path) -> None:
+    assert list_content(large) == Content((File(large, 6 * MIB),), 32 << 10, shards=True, all_files=True)
+
+
+def test_what_is_no_file_is_not_read() -> None:
+    assert stat.S_ISCHR(os.stat("/dev/zero").st_mode)
+    assert list_content(Path("/dev/zero")).files == ()
+
+
+def test_more_files_than_can_be_looked_at_are_not_all(tmp_path: Path) -> None:
+    for number in range(4001):
+        (tmp_path / str(number)).write_bytes(b"x")
+    assert len(list_content(tmp_path).files) >= 4000
+    assert not list_content(tmp_path).all_files
+
+
+def test_a_path_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="absent: No such file or directory; expected a dataset, a folder"):
+        list_content(tmp_path / "absent")
+
+
+# --- reading it ---
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+def test_a_folder_is_read_file_by_file(photos: Path, readers: int) -> None:
+    reading = measure(list_content(photos), readers)
+    assert reading is not None
+    assert (reading.record_bytes, reading.readers) == (200_000, readers)
+    assert min(reading.random_reads_per_s, reading.sequential_bytes_per_s) > 0
+
+
+def test_a_single_file_is_read_record_by_record(large: Path) -> None:
+    reading = measure(list_content(large), 2)
+    assert reading is not None
+    assert reading.record_bytes == 32 << 10
+
+
+def test_nothing_is_written_and_no_file_stays_open(photos: Path) -> None:
+    before, opened = files(photos), len(os.listdir("/proc/self/fd"))
+    times = {path: path.stat().st_mtime_ns for path in photos.rglob("*")}
+    measure(list_content(photos), 2)
+    assert files(photos) == before
+    assert {path: path.stat().st_mtime_ns for path in photos.rglob("*")} == times
+    assert len(os.listdir("/proc/self/fd")) == opened
+
+
+def test_too_little_tells_nothing(dataset: Path) -> None:
+    assert measure(list_content(dataset), 2) is None
+
+
+def test_records_larger_than_their_file_tell_nothing(large: Path) -> None:
+    assert measure(Content((File(large, 6 * MIB),), 7 * MIB, shards=True, all_files=True), 2) is None
+
+
+def test_a_file_that_has_gone_is_an_error_that_names_it(photos: Path) -> None:
+    content = list_content(photos)
+    for path in photos.rglob("*.jpg"):
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"\d+\.jpg"):
+        measure(content, 2)
+
+
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="needs a file system in memory")
+def test_what_only_memory_holds_is_never_cold() -> None:
+    path = Path("/dev/shm") / f"presize-test-{os.getpid()}"
+    try:
+        path.write_bytes(bytes(6 * MIB))
+        reading = measure(list_content(path), 1)
+    finally:
+        path.unlink()
+    assert reading is not None
+    assert reading.cold is False
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to be another user")
+def test_who_may_not_write_a_file_cannot_know_whether_it_is_cold() -> None:
+    with tempfile.NamedTemporaryFile() as file:  # not in pytest's folder, which nobody else may enter
+        file.write(bytes(PAGE))
+        file.flush()
+        os.chmod(file.name, 0o444)
+        os.seteuid(65534)
+        try:
+            assert _drop([File(Path(file.name), PAGE)]) is None
+        finally:
+            os.seteuid(0)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40 * PAGE), min_size=1, max_size=8),
+    nbytes=st.integers(0, 5 * PAGE),
+    seed=st.integers(0, 9),
+)
+def test_records_that_are_read_lie_in_their_files_and_share_no_page(sizes: list[int], nbytes: int, seed: int) -> None:
+    listed = [File(Path(str(number)), size) for number, size in enumerate(sizes)]
+    pages = set()
+    for path, offset, length in _parts(listed, nbytes, Random(seed)):
+        assert length == nbytes
+        assert 0 <= offset <= offset + length <= sizes[int(str(path))]
+        touched = {(path, page) for page in range(offset // PAGE, (offset + max(1, length) - 1) // PAGE + 1)}
+        assert not touched & pages
+        pages |= touched

@@ -1,0 +1,29 @@
+"""Made-up /proc and /sys, in the formats that Linux writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def write_tree(root: Path, files: Mapping[str, str]) -> Path:
+    """A folder with these files; what begins with ``->`` is a link."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text.startswith("->"):
+            path.symlink_to(text.removeprefix("->"))
+        else:
+            path.write_text(text, "utf-8", "surrogateescape")
+    root.mkdir(exist_ok=True)
+    return root
+
+
+def block_device(folder: str, rotational: int, model: str = "", partition: str = "") -> dict[str, str]:
+    """The files of one disk in /sys/devices."""
+    files = {f"{folder}/queue/rotational": f"{rotational}\n"}
+    if model:
+        files[f"{folder}/device/model"] = f"{model:40}\n"
+    if partition:
+        files[f"{folder}/{partition}/partition"] = "1\n"
+    return files
