@@ -25,7 +25,7 @@ from presize.progress import Progress
 
 if TYPE_CHECKING:
     from presize.build import BuildResult
-    from presize.machine import Torch
+    from presize.doctor.machine import Torch
     from presize.plan import Plan
     from presize.task import ShardDone
     from presize.update import Changes
@@ -502,8 +502,8 @@ def doctor(path: str | None, as_json: bool) -> None:
     PATH is a dataset, a folder of images or a file: how fast some of it is read is measured, within a few
     seconds, and nothing is written. The exit code is 0 whatever is found.
     """
-    from presize.doctor import as_text, check_up
-    from presize.findings import judge, verdict
+    from presize.doctor.check_up import as_text, check_up
+    from presize.doctor.findings import judge, verdict
 
     facts = check_up(_torch(), None if path is None else Path(path))
     findings = judge(facts)

@@ -11,7 +11,7 @@ import PIL
 import pytest
 import simplejpeg
 
-from presize.codecs import _libjpeg_turbo, read_codecs
+from presize.doctor.codecs import _libjpeg_turbo, read_codecs
 
 
 def test_versions_are_those_that_are_installed() -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize.doctor import as_text, check_up
+from presize.doctor.check_up import as_text, check_up
+from presize.doctor.findings import Finding, judge, verdict
 from presize.errors import DatasetError
-from presize.findings import Finding, judge, verdict
 
 NOTHING = "not asked"
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from presize.codecs import Codecs, Jpeg, OpenCV, Pillow, Resizer
-from presize.findings import CheckUp, Finding, judge, verdict
-from presize.machine import Cpu, Gpu, Limits, Memory, Nvidia, SharedMemory, Torch
-from presize.readspeed import Content, File, Reading
-from presize.storage import Storage
+from presize.doctor.codecs import Codecs, Jpeg, OpenCV, Pillow, Resizer
+from presize.doctor.findings import CheckUp, Finding, judge, verdict
+from presize.doctor.machine import Cpu, Gpu, Limits, Memory, Nvidia, SharedMemory, Torch
+from presize.doctor.readspeed import Content, File, Reading
+from presize.doctor.storage import Storage
 
 GB = 10**9
 

@@ -62,8 +62,8 @@ def test_a_shard_is_bytes_in_and_bytes_out(name: str) -> None:
 
 
 PURE = [
-    "containers", "decode", "encode", "facts", "findings", "images", "jpeg", "jpegtiles", "parity", "plan", "resize",
-    "update",
+    "containers", "decode", "doctor/findings", "encode", "facts", "images", "jpeg", "jpegtiles", "parity", "plan",
+    "resize", "update",
 ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize.machine import (
+from presize.doctor.machine import (
     Cpu,
     Nvidia,
     _count_ranges,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from presize.mounts import Mount, read_mounts
+from presize.doctor.mounts import Mount, read_mounts
 from presize.pagecache import available_memory
 
 PROC, SYS, SHM = Path("/proc"), Path("/sys"), Path("/dev/shm")

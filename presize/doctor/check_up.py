@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from presize.codecs import read_codecs
-from presize.findings import CheckUp, Finding, Level, verdict
-from presize.machine import Torch, read_cpu, read_limits, read_memory, read_nvidia, read_shared_memory
-from presize.readspeed import Reading, list_content, measure
+from presize.doctor.codecs import read_codecs
+from presize.doctor.findings import CheckUp, Finding, Level, verdict
+from presize.doctor.machine import Torch, read_cpu, read_limits, read_memory, read_nvidia, read_shared_memory
+from presize.doctor.readspeed import Reading, list_content, measure
+from presize.doctor.storage import find_storage
 from presize.shard import max_open_shards
-from presize.storage import find_storage
 
 _MOST_READERS = 16
 """Many enough to keep any disk busy; with more it is Python that is measured."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from presize.codecs import Codecs
-from presize.machine import Cpu, Limits, Memory, Nvidia, SharedMemory, Torch
-from presize.readspeed import Content, Reading
-from presize.storage import Storage
+from presize.doctor.codecs import Codecs
+from presize.doctor.machine import Cpu, Limits, Memory, Nvidia, SharedMemory, Torch
+from presize.doctor.readspeed import Content, Reading
+from presize.doctor.storage import Storage
 
 Level = Literal["ok", "look", "bad", "unknown"]
 
