@@ -13,7 +13,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/
 .PHONY: demo test check clean
 
 test: $(VENV)/.presize
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 check: test
 	$(BIN)/ruff check .
