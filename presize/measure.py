@@ -152,8 +152,9 @@ def verdict(stages: Stages, batch: int) -> str:
         (("copying to the device", stalls.copy), ("preparing batches", stalls.preparation), ("the disk", stalls.fetch)),
         key=lambda part: part[1],
     )
+    waits, most = f"{1 - stalls.utilisation:.0%}", f"{share:.0%}"
     return (
-        f"Training waits {1 - stalls.utilisation:.0%} of the time, {share:.0%} for {name}: U is "
+        f"Training waits {waits} of the time{'' if most == waits else f', {most}'} for {name}: U is "
         f"{stalls.utilisation:.2f}, and loading can make it up to {stages.bound:.1f} times as fast ({source})."
     )
 
