@@ -31,9 +31,10 @@ demo: $(VENV)/.presize
 # One worker, so that training has a core to itself on a machine of two; of ResNet-50 a few steps.
 bench: $(VENV)/.presize
 	@test -e "$(SRC)" || $(BIN)/presize sample "$(SRC)" --images 1000 --classes 10
-	$(BIN)/presize bench --raw "$(SRC)" --work $(BENCH)/work --out $(BENCH)/small --images 1000 --workers 1 --cold
+	$(BIN)/presize bench --raw "$(SRC)" --work $(BENCH)/work --out $(BENCH)/small --images 1000 --workers 1 \
+		--epochs 2 --cold
 	$(BIN)/presize bench --raw "$(SRC)" --work $(BENCH)/work --out $(BENCH)/resnet50 --images 1000 --workers 1 \
-		--model resnet50 --batch 8 --steps 4 --epochs 1 --repeats 1
+		--model resnet50 --batch 8 --steps 4 --epochs 1 --repeats 1 --arm raw --arm loader
 
 # The dependencies once, presize itself whenever a source has changed. Not editable: what is tested
 # is what a user gets from a wheel.

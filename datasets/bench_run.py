@@ -82,13 +82,6 @@ def measure(run: Run) -> dict[str, Any]:
     classes = max(len(dataset.classes or ()), 1)
     with _memory_errors(run):
         step, whose = _step(run, device, classes)
-        resident = copied = None
-        if run.model != "none":
-            batch = _synthetic(run, classes)
-            resident = copied = resident_s(step, batch)
-            if device.type == "cuda":
-                copied = copied_s(step, [part.pin_memory() for part in batch])
-            del batch
         loader = load_arm(
             run.arm, dataset, order, batch=run.batch, workers=run.workers, prefetch=run.prefetch,
             pin_memory=run.pin_memory, device=device, last="drop" if len(order) >= run.batch else "keep",
@@ -96,6 +89,14 @@ def measure(run: Run) -> dict[str, Any]:
         lead = max(1, min(run.workers, len(loader) // 2))
         with GpuWatch(_uuid(device)) as watch:
             epochs = [time_epoch(loader, step, lead=lead) for _ in range(run.epochs)]
+        # Only then, as in training: workers that are forked later hold what the steps before have left in memory.
+        del loader
+        resident = copied = None
+        if run.model != "none":
+            batch = _synthetic(run, classes)
+            resident = copied = resident_s(step, batch)
+            if device.type == "cuda":
+                copied = copied_s(step, [part.pin_memory() for part in batch])
     return {
         "epochs": [_plain(epoch) for epoch in epochs],
         "resident_s": resident,

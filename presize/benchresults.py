@@ -7,12 +7,12 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
 from presize.benchoptions import ARMS, READS, Arm, Run
-from presize.measure import Spread, Stages, break_even_epochs
+from presize.measure import NO_GAIN, Spread, Stages, break_even_epochs
 
 Row = dict[str, Any]
 """A run, flat: what it was, and what it measured."""
@@ -114,7 +114,8 @@ class Summary:
     """An arm in runs of one kind: medians of them, of images_per_s the spread, too.
 
     times: how many times as fast as the first arm of that kind, by medians. stages: None without a model, and for
-    cold runs without warm ones. break_even: epochs after which its build has paid, against the raw folder.
+    cold runs without warm ones. break_even: epochs after which its build has paid, against the raw folder; None
+    where that is not known, and where the raw folder leaves no gain to be had.
     """
 
     arm: Arm
@@ -153,22 +154,25 @@ def _summaries(results: Results, kind: Kind, groups: dict[Kind, dict[Arm, list[R
     arms = groups[kind]
     there = [arm for arm in ARMS if arm in arms]
     rates = {arm: Spread.of([row["images_per_s"] for row in arms[arm]]) for arm in there}
+    steps = _steps(kind, results.rows)
+    warm = groups.get(replace(kind, cold=False), {})
+    stages = {arm: _stages(steps, warm.get(arm, []), arms[arm] if kind.cold else []) for arm in there}
+    raw = stages.get("raw")
+    gains = "raw" in there and (raw is None or raw.stalls.utilisation < NO_GAIN)
     found = []
     for arm in there:
-        rows = arms[arm]
         build_s = results.build_s.get(READS[arm])
         pays = None
-        if build_s is not None and "raw" in rates and arm != "raw":
-            pays = break_even_epochs(build_s, results.images / rates["raw"].median, results.images / rates[arm].median)
-        warm = groups.get(Kind(**(asdict(kind) | {"cold": False})), {}).get(arm, [])
+        if build_s is not None and gains and arm != "raw":
+            pays = break_even_epochs(build_s, *(results.images / rates[one].median for one in ("raw", arm)))
         found.append(
             Summary(
                 arm=arm,
                 images_per_s=rates[arm],
                 times=rates[arm].median / rates[there[0]].median,
-                stages=_stages(rows, warm) if kind.cold else _stages(rows, rows),
+                stages=stages[arm],
                 break_even=pays,
-                **{name: _median(rows, name) for name in _MEDIANS},
+                **{name: _median(arms[arm], name) for name in _MEDIANS},
             )
         )
     return found
@@ -185,12 +189,17 @@ def _median(rows: Sequence[Row], name: str) -> Any:
     return median(values) if values else None
 
 
-def _stages(rows: Sequence[Row], warm: Sequence[Row]) -> Stages | None:
-    """Of medians; the runs without a loader are those of `rows`."""
-    resident, copied = _median(rows, "resident_s"), _median(rows, "copied_s")
-    if resident is None or not warm:
+def _steps(kind: Kind, rows: Sequence[Row]) -> tuple[float | None, float | None]:
+    """T_resident and T_h2d: no loader has a part in them, so that they are medians over all arms and caches."""
+    alike = [row for row in rows if replace(Kind.of(row), pin_memory=kind.pin_memory, cold=kind.cold) == kind]
+    return _median(alike, "resident_s"), _median(alike, "copied_s")
+
+
+def _stages(steps: tuple[float | None, float | None], warm: Sequence[Row], cold: Sequence[Row]) -> Stages | None:
+    resident, copied = steps
+    if resident is None or copied is None or not warm:
         return None
-    return Stages(resident, copied, _median(warm, "step_s"), _median(rows, "step_s") if rows[0]["cold"] else None)
+    return Stages(resident, copied, _median(warm, "step_s"), _median(cold, "step_s"))
 
 
 def to_csv(results: Results) -> str:

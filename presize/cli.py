@@ -577,6 +577,9 @@ def bench(
         show()
         kept = f"; what was measured is in {out}" if out is not None and seen else ""
         raise (_InterruptedByTerm if isinstance(stop, _Terminated) else _Interrupted)(f"interrupted{kept}") from None
+    except PresizeError:
+        show()
+        raise
     show()
 
 

@@ -142,7 +142,9 @@ def verdict(stages: Stages, batch: int) -> str:
     """What the stages say about loading, in a sentence or two. `batch`: the images of a step."""
     stalls = stages.stalls
     rate = batch / stages.resident_s
-    source = f"with batches that are on the device already a step takes {_ms(stages.resident_s)}, {rate:,.0f} images/s"
+    source = (
+        f"with batches that are on the device already a step takes {_time(stages.resident_s)}, {shown(rate)} images/s"
+    )
     if stalls.utilisation >= NO_GAIN:
         return (
             f"No gain to be had: U is {stalls.utilisation:.2f}, and a loader that costs nothing would make training "
@@ -159,5 +161,14 @@ def verdict(stages: Stages, batch: int) -> str:
     )
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+def shown(rate: float) -> str:
+    """In three digits, or all before the point.
+
+    >>> [shown(rate) for rate in (3.1416, 31.416, 314.16, 3141.6)]
+    ['3.14', '31.4', '314', '3,142']
+    """
+    return f"{rate:,.{0 if rate >= 100 else 1 if rate >= 10 else 2}f}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

@@ -152,11 +152,26 @@ def test_a_build_that_gains_nothing_never_pays() -> None:
     assert json.loads(to_json(results))["summary"][0]["arms"][1]["break_even"] is None
 
 
+def test_where_there_is_no_gain_no_build_pays() -> None:
+    rows = [row_of(replace(RUN, arm=arm), 0, 1.0, measured(s)) for arm, s in (("raw", 1.02), ("lmdb", 1.0))]
+    ((_, lmdb),) = summarise(results_of(*rows, build_s={"lmdb": 10.0})).values()
+    assert lmdb.break_even is None
+
+
+def test_the_step_without_a_loader_is_measured_by_all_arms_together() -> None:
+    seconds = {"raw": 0.08, "lmdb": 0.1, "loader": 0.3}
+    rows = [
+        row_of(replace(RUN, arm=arm), 0, 1.0, measured(4.0, resident_s=s, copied_s=s)) for arm, s in seconds.items()
+    ]
+    (arms,) = summarise(results_of(*rows)).values()
+    assert [one.stages.resident_s for one in arms if one.stages is not None] == [0.1] * 3
+
+
 def test_several_runs_have_a_median_and_a_spread() -> None:
     rows = [row_of(RUN, repeat, 1.0, measured(window_s)) for repeat, window_s in enumerate((4.0, 5.0, 2.0))]
     ((one,),) = summarise(results_of(*rows)).values()
     assert (one.images_per_s.median, one.images_per_s.least, one.images_per_s.most) == (25, 20, 50)
-    assert "25 (20–50)" in bench_text(results_of(*rows))
+    assert "25.0 (20.0–50.0)" in bench_text(results_of(*rows))
 
 
 def test_text_says_what_holds_training_back_and_what_does_not() -> None:
@@ -249,6 +264,31 @@ def test_an_interrupted_benchmark_keeps_and_shows_what_it_measured(
     assert "This is what 1 of 6 runs measured" in ran.out
     assert ran.err.endswith(f"presize: error: interrupted; what was measured is in {tmp_path / 'out'}\n")
     assert len(json.loads((tmp_path / "out" / "results.json").read_text())["rows"]) == 1
+
+
+def test_a_benchmark_that_fails_shows_what_it_measured_before(
+    presize: Callable[..., Ran], here: list[Run], dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here = benchprocess.run_apart
+
+    def fail_at_last(run: Run) -> dict[str, Any]:
+        if len(here) == 3:
+            raise BenchError("does not fit into the memory")
+        return run_here(run)
+
+    monkeypatch.setattr(benchprocess, "run_apart", fail_at_last)
+    ran = presize("bench", "--lmdb", dataset, "--crop", 32, "--model", "none", "--workers", 0)
+    assert ran.code == 1
+    assert "This is what 1 of 6 runs measured" in ran.out
+    assert ran.err.endswith("presize: error: does not fit into the memory\n")
+
+
+@pytest.mark.usefixtures("here")
+def test_cold_runs_that_are_not_cold_are_owned_up_to(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("presize.bench.drop", lambda _: None)
+    results = bench({"lmdb": str(dataset)}, replace(QUICK, arms=("loader",), cold=True))
+    assert "Cold runs of loader were not cold: the page cache kept 100% of its files" in bench_text(results)
+    assert [row["resident_share"] for row in results.rows] == [1, 1]
 
 
 def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> None:

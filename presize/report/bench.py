@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from presize.benchresults import Kind, Results, Summary, summarise
-from presize.measure import Spread, verdict
+from presize.measure import Spread, shown, verdict
 from presize.report import charts
 from presize.report.page import template
 
@@ -25,8 +25,8 @@ class Column:
 
 def _spread(spread: Spread) -> str:
     if spread.runs == 1:
-        return f"{spread.median:,.0f}"
-    return f"{spread.median:,.0f} ({spread.least:,.0f}–{spread.most:,.0f})"
+        return shown(spread.median)
+    return f"{shown(spread.median)} ({shown(spread.least)}–{shown(spread.most)})"
 
 
 def _share(part: str) -> Callable[[Summary], str | None]:
@@ -131,11 +131,16 @@ def _progress(results: Results) -> list[str]:
 
 def _measured(results: Results) -> str:
     options = results.options
-    steps = "" if options["steps"] is None else f", ended after {options['steps']} batches"
+    steps = "" if options["steps"] is None else f", ended after {_count(options['steps'], 'batch', 'batches')}"
     return (
-        f"{results.images:,} images; crops of {options['crop']} px; {options['repeats']} repeats in processes of their "
-        f"own, in random order, of {options['epochs']} epochs{steps}; medians."
+        f"{_count(results.images, 'image', 'images')}; crops of {options['crop']} px; "
+        f"{_count(options['repeats'], 'repeat', 'repeats')} in processes of their own, in random order, of "
+        f"{_count(options['epochs'], 'epoch', 'epochs')}{steps}; medians."
     )
+
+
+def _count(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def bench_page(results: Results) -> str:
