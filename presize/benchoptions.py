@@ -27,15 +27,14 @@ PINNINGS: Final[dict[Pinning, tuple[bool, ...]]] = {"on": (True,), "off": (False
 READS: Final[dict[Arm, str]] = {"raw": "raw", "presized": "presized", "lmdb": "lmdb", "loader": "lmdb"}
 """What each arm reads."""
 
-_DEFAULT_SIZE: Final = Size(256, 256)
-
 
 @dataclass(frozen=True)
 class BenchOptions:
     """What to measure.
 
     arms: those to run; None runs all that can be had.
-    size: of datasets that have to be built. crop: the side of the random resized crops that are read.
+    size: of what has to be built; None takes that of the dataset that is given, or else 256 px.
+    crop: the side of the random resized crops that are read.
     models: what to train, "none" for the loader alone. workers: numbers of loader processes; None uses every core
         this process may use. pin_memory: whether DataLoaders copy batches to page-locked memory; needs CUDA. None
         is (True,) with CUDA and (False,) without. prefetch: batches a worker may be ahead. batch: images a batch.
@@ -46,7 +45,7 @@ class BenchOptions:
     """
 
     arms: tuple[Arm, ...] | None = None
-    size: Size = _DEFAULT_SIZE
+    size: Size | None = None
     crop: int = 224
     models: tuple[BenchModel, ...] = ("none", "small")
     device: Device = "cpu"
@@ -68,9 +67,10 @@ class BenchOptions:
                 for value in values:
                     check_choice(name, value, choices)
         check_choice("device", self.device, Device)
-        check_type("size", self.size, Size)
-        for side in self.size:
-            check_range("size", side, 1, MAX_SIDE)
+        if self.size is not None:
+            check_type("size", self.size, Size)
+            for side in self.size:
+                check_range("size", side, 1, MAX_SIDE)
         check_range("crop", self.crop, 1, MAX_SIDE)
         if self.workers is not None:
             _check_several("workers", self.workers)

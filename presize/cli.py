@@ -530,11 +530,9 @@ _BENCH = BenchOptions()
 )
 @click.option(
     "--size",
-    default=str(_BENCH.size),
-    show_default=True,
     metavar="N|WxH",
     callback=_parsed(Size.parse),
-    help="Size of what has to be built.",
+    help="Size of what has to be built.  [default: that of the dataset given, or 256]",
 )
 @click.option("--epochs", type=int, default=_BENCH.epochs, show_default=True, metavar="N", help="In each run.")
 @click.option("--steps", type=int, metavar="N", help="End epochs after N batches.  [default: whole epochs]")

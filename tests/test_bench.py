@@ -15,13 +15,16 @@ import pytest
 from test_cli import Ran, presize
 from test_report import HOSTILE, parsed
 
+from builds import SERIAL
 from presize import benchprocess
 from presize.bench import bench
 from presize.benchoptions import ARMS, BenchOptions, Run
 from presize.benchresults import Results, row_of, summarise, to_csv, to_json
+from presize.build import build_dataset
 from presize.datasets import bench_run
 from presize.errors import BenchError, OptionError, PresizeError
-from presize.options import Size
+from presize.manifest import read_manifest
+from presize.options import BuildOptions, ImageOptions, Size
 from presize.report import charts
 from presize.report.bench import bench_page, bench_text
 
@@ -331,6 +334,16 @@ def test_bad_input_is_one_line(
     assert ran.err.count("\n") == 1
     assert message in ran.err
     assert not here
+
+
+@pytest.mark.usefixtures("here")
+def test_what_is_missing_is_built_as_what_is_given_was(raw: Path, tmp_path: Path) -> None:
+    how = BuildOptions(ImageOptions(sizes=(Size(48, 48),), format="png", fit="stretch"))
+    build_dataset(raw, tmp_path / "lmdb", how, SERIAL)
+    roots = {"raw": str(raw), "lmdb": str(tmp_path / "lmdb")}
+    bench(roots, replace(QUICK, size=None, arms=("presized", "lmdb"), epochs=1), work=tmp_path / "work")
+    built = read_manifest(tmp_path / "work" / "presized-48")
+    assert built.identity["options"]["image"] == how.to_json()["image"]
 
 
 @pytest.mark.usefixtures("here")

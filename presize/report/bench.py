@@ -60,6 +60,11 @@ COLUMNS = (
         lambda one: _spread(one.images_per_s),
         "median of the runs, and the least and the most; of the later epochs of each",
     ),
+    Column(
+        "1st epoch",
+        lambda one: shown(one.first_epoch_images_per_s),
+        "images/s of the first epoch from its very beginning, the start of the workers included",
+    ),
     Column("times", lambda one: f"{one.times:.2f}", "as fast as the first line"),
     Column("U", _share("utilisation"), "share of the time that the training step itself takes; 1 is a loader for free"),
     Column("copy", _share("copy"), "share of the time that copying to the device adds"),
