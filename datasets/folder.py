@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -12,16 +11,12 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch.utils.data
 
 from presize.datasets.outputs import Decode, check_decode, to_output
 from presize.decode import decode as decode_image
-from presize.errors import ImageError, SourceError
-from presize.rejects import IMAGE_SUFFIXES
-from presize.sources import scan
-
-_IMAGE_NAMES = rf"(?i)({'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))})$"
+from presize.errors import ImageError
+from presize.sources import scan_images
 
 
 class FolderDataset(torch.utils.data.Dataset[Any]):
@@ -48,17 +43,13 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
         self.transform = transform
         self.target_transform = target_transform
         self.decode: Decode = decode
-        source = scan(root, follow_links=True)
+        source = scan_images(root)
         self._folder = os.fspath(source.root)  # absolute: `root` may have been meant from another place
         self.classes: list[str] | None = None if source.classes is None else list(source.classes)
-        named_like_images = pc.match_substring_regex(source.table.column("path"), _IMAGE_NAMES)
-        table = source.table.filter(named_like_images)
-        if len(table) == 0:
-            raise SourceError(f"{self.root} holds no files that are named like images")
-        self._paths: pa.LargeStringArray = table.column("path").combine_chunks()
+        self._paths: pa.LargeStringArray = source.table.column("path").combine_chunks()
         self._targets: npt.NDArray[np.int32] | None = None
         if source.classes is not None:
-            self._targets = table.column("label").to_numpy()
+            self._targets = source.table.column("label").to_numpy()
 
     def __len__(self) -> int:
         return len(self._paths)

@@ -136,7 +136,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def _read_crops(self, reader: BatchReader, samples: list[int], indices: Sequence[SupportsIndex]) -> list[Any]:
         stays_whole = self._reads_batches()
         pixels, batch = new_batch((len(samples), *reader.shape), travels=stays_whole and len(samples) > 1)
-        reader.read(pixels, np.array(samples, np.int64), *_visits(indices))
+        reader.read(pixels, np.array(samples, np.int64), *visits(indices))
         if self.decode != "tensor":
             squeezed = pixels[:, :, :, 0] if reader.shape[2] == 1 else pixels
             return [self._sample(i, to_output(image, self.decode)) for i, image in zip(samples, squeezed, strict=True)]
@@ -233,8 +233,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r})"
 
 
-def _visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.int64]]:
-    """(seed, epoch, keys): what the crops of these samples are drawn from."""
+def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.int64]]:
+    """(seed, epoch, keys): what the crops of these samples are drawn from (presize.datasets.draws)."""
     first = indices[0] if indices else None
     if isinstance(first, Visit):
         visits: Any = indices

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -17,13 +18,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import click
 
-from presize import __version__
+from presize import __version__, benchoptions
 from presize import options as choices
+from presize.benchoptions import BenchOptions
 from presize.errors import OptionError, PresizeError, PresizeWarning
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
 from presize.progress import Progress
 
 if TYPE_CHECKING:
+    from presize.benchresults import Results
     from presize.build import BuildResult
     from presize.doctor.machine import Torch
     from presize.plan import Plan
@@ -96,16 +99,16 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 
 class _Interrupted(click.ClickException):
-    """A build was stopped by Ctrl-C."""
+    """A command was stopped by Ctrl-C."""
 
     exit_code = 128 + signal.SIGINT
 
-    def __init__(self) -> None:
-        super().__init__("interrupted; the same command resumes the build")
+    def __init__(self, message: str = "interrupted; the same command resumes the build") -> None:
+        super().__init__(message)
 
 
 class _InterruptedByTerm(_Interrupted):
-    """A build was stopped by SIGTERM."""
+    """A command was stopped by SIGTERM."""
 
     exit_code = 128 + signal.SIGTERM
 
@@ -525,6 +528,96 @@ def _torch() -> Torch | str:
     except (ImportError, OSError) as error:  # a library that it needs is not there, say
         return f"cannot be imported: {str(error).partition(chr(10))[0]}"
     return read_torch()
+
+
+_BENCH = BenchOptions()
+
+
+@cli.command(epilog=EPILOG)
+@click.option("--raw", metavar="DIR", help="Folder of images; what is missing of the other two is built from it.")
+@click.option("--presized", metavar="DIR", help="What presize build --to folder made of it.")
+@click.option("--lmdb", metavar="OUT", help="What presize build made of it.")
+@click.option(
+    "--arm", "arms", multiple=True, type=_choice(benchoptions.Arm), help="Run these.  [default: all there are]"
+)
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    type=_choice(benchoptions.BenchModel),
+    default=_BENCH.models,
+    show_default=True,
+    help="Train these; none is the loader alone.",
+)
+@click.option("--device", type=_choice(benchoptions.Device), default=_BENCH.device, show_default=True)
+@click.option(
+    "--workers", multiple=True, type=int, metavar="N", help="Loader processes; several.  [default: all cores]"
+)
+@click.option(
+    "--pin-memory",
+    type=_choice(benchoptions.Pinning),
+    help="Page-locked memory in DataLoaders.  [default: on with CUDA]",
+)
+@click.option("--prefetch", type=int, default=_BENCH.prefetch, show_default=True, metavar="N", help="Batches ahead.")
+@click.option("--batch", type=int, default=_BENCH.batch, show_default=True, metavar="N", help="Images a batch.")
+@click.option(
+    "--crop", type=int, default=_BENCH.crop, show_default=True, metavar="PX", help="Side of the random crops."
+)
+@click.option(
+    "--size",
+    metavar="N|WxH",
+    callback=_parsed(Size.parse),
+    help="Size of what has to be built.  [default: that of the dataset given, or 256]",
+)
+@click.option("--epochs", type=int, default=_BENCH.epochs, show_default=True, metavar="N", help="In each run.")
+@click.option("--steps", type=int, metavar="N", help="End epochs after N batches.  [default: whole epochs]")
+@click.option("--repeats", type=int, default=_BENCH.repeats, show_default=True, metavar="N", help="Runs of each kind.")
+@click.option("--cold", is_flag=True, help="Also measure with the files dropped from the page cache.")
+@click.option("--images", type=int, metavar="N", help="So many samples, drawn at random.  [default: all]")
+@click.option("--seed", type=int, default=_BENCH.seed, show_default=True, metavar="N", help="Of all that is random.")
+@click.option(
+    "--work", metavar="DIR", help="Keep what is built here, for the next time.  [default: a temporary folder]"
+)
+@click.option("--out", metavar="DIR", help="Write results.json, results.csv and report.html here, after every run.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
+def bench(
+    raw: str | None, presized: str | None, lmdb: str | None, arms: tuple[Any, ...], workers: tuple[int, ...],
+    pin_memory: benchoptions.Pinning | None, work: str | None, out: str | None, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Measure training from a raw folder, a presized folder and LMDB.
+
+    Each run is a process of its own, in random order. --raw alone will do: the others are built from it.
+    """
+    from presize.bench import bench as run_bench
+    from presize.benchresults import to_json
+    from presize.report.bench import bench_text
+
+    pinned = None if pin_memory is None else benchoptions.PINNINGS[pin_memory]
+    roots = {name: root for name, root in (("raw", raw), ("presized", presized), ("lmdb", lmdb)) if root is not None}
+    seen: list[Results] = []
+
+    def show() -> None:
+        if seen:
+            _print(to_json(seen[-1]).rstrip("\n") if as_json else _several_lines(bench_text(seen[-1])))
+
+    try:
+        run_bench(
+            roots, BenchOptions(arms=arms or None, workers=workers or None, pin_memory=pinned, **options),
+            work=work, out=out, command=shlex.join(["presize", *sys.argv[1:]]),
+            on_step=lambda step: click.echo(_one_line(step), err=True), on_results=seen.append,
+        )  # fmt: skip
+    except KeyboardInterrupt as stop:
+        show()
+        kept = f"; what was measured is in {out}" if out is not None and seen else ""
+        raise (_InterruptedByTerm if isinstance(stop, _Terminated) else _Interrupted)(f"interrupted{kept}") from None
+    except PresizeError:
+        show()
+        raise
+    show()
+
+
+def _several_lines(text: str) -> str:
+    return "\n".join(map(_one_line, text.split("\n")))
 
 
 def _print_json(**values: Any) -> None:

@@ -7,7 +7,8 @@ PresizeError                 one clear line; the command line prints it and exit
 │   └── NotAnImageError      the bytes are not those of an image format that presize reads
 ├── DatasetError             a dataset is missing, unfinished, damaged, newer than this presize, or foreign
 ├── BuildError               a build cannot begin or go on; what is finished is kept and can be resumed
-└── LoaderError              a loader cannot go on: one of its workers died, say
+├── LoaderError              a loader cannot go on: one of its workers died, say
+└── BenchError               a benchmark cannot begin or go on; what it has measured is kept
 
 PresizeWarning               something is allowed but probably not what was meant
 
@@ -47,6 +48,10 @@ class BuildError(PresizeError):
 
 class LoaderError(PresizeError):
     """A loader cannot go on: one of its workers died, or failed by a mistake in presize."""
+
+
+class BenchError(PresizeError):
+    """A benchmark cannot begin or go on. What it has measured is kept."""
 
 
 class PresizeWarning(UserWarning):

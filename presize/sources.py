@@ -10,23 +10,26 @@ from __future__ import annotations
 import functools
 import heapq
 import os
+import re
 import stat
 import warnings
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from presize.errors import PresizeWarning, SourceError
 from presize.labels import check_classes, class_labels, naming, read_table
-from presize.rejects import Reject, claims_to_be_an_image
+from presize.rejects import IMAGE_SUFFIXES, Reject, claims_to_be_an_image
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 _CHUNK = 65536
+_IMAGE_NAMES = rf"(?i)({'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))})$"
 _Identity = tuple[int, int]
 _LINK_OUT = "a link out of the source; use --follow-links if you trust it"
 
@@ -82,6 +85,16 @@ def scan(
     if known is not None:
         raise SourceError(f"--classes needs class folders, or --labels; source {folder!r} has no folders")
     return _source(walk, walk.table(), None)
+
+
+def scan_images(root: str | os.PathLike[str]) -> Source:
+    """A folder as ImageFolder lists it: links are followed, and names decide what is an image. Raises SourceError
+    when no name does."""
+    source = scan(root, follow_links=True)
+    table = source.table.filter(pc.match_substring_regex(source.table.column("path"), _IMAGE_NAMES))
+    if len(table) == 0:
+        raise SourceError(f"{os.fspath(root)} holds no files that are named like images")
+    return replace(source, table=table)
 
 
 def _resolve(root: str | os.PathLike[str]) -> tuple[str, _Identity]:

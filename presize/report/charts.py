@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,3 +138,60 @@ def _number(value: float) -> str:
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if letter else 4
     text = f"{value:,.{digits}f}"
     return (text.rstrip("0").rstrip(".") if digits else text) + letter
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a horizontal bar, in units of WIDTH from the left, and what it stands for."""
+
+    x: float
+    width: float
+    series: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """A name, its bar, and what is written behind it. whiskers: from where to where a thin line goes over the bar."""
+
+    name: str
+    parts: tuple[Part, ...]
+    whiskers: tuple[float, float] | None
+    value: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Horizontal bars, one a line, on one scale. series: what the parts are; empty when there is but one."""
+
+    title: str
+    lines: tuple[Line, ...]
+    series: tuple[str, ...] = ()
+
+
+def bars(title: str, values: Mapping[str, tuple[float, float, float]]) -> Lines:
+    """For each name a bar as long as its (median, least, most) says: the median, and a thin line to the others."""
+    most = max(high for _, _, high in values.values()) or 1.0
+
+    def line(name: str, median: float, least: float, high: float) -> Line:
+        x = [round(value / most * WIDTH, 1) for value in (median, least, high)]
+        label = f"{name}: {_number(median)}, from {_number(least)} to {_number(high)}"
+        return Line(name, (Part(0, x[0], 0),), (x[1], x[2]), _number(median), label)
+
+    return Lines(title, tuple(line(name, *numbers) for name, numbers in values.items()))
+
+
+def stacks(title: str, series: tuple[str, ...], values: Mapping[str, tuple[float, ...]]) -> Lines:
+    """For each name shares that sum up to 1, one for each of `series`, side by side; the first is written behind."""
+
+    def line(name: str, shares: tuple[float, ...]) -> Line:
+        ends = [round(sum(shares[:number]) * WIDTH, 1) for number in range(len(shares) + 1)]
+        parts = tuple(
+            Part(ends[number], round(ends[number + 1] - ends[number], 1), number)
+            for number in range(len(shares))
+            if ends[number + 1] > ends[number]
+        )
+        said = ", ".join(f"{what} {share:.0%}" for what, share in zip(series, shares, strict=True))
+        return Line(name, parts, None, f"{shares[0]:.0%}", f"{name}: {said}")
+
+    return Lines(title, tuple(line(name, shares) for name, shares in values.items()), series)

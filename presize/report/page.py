@@ -85,7 +85,7 @@ def build_page(report: BuildReport) -> str:
     source_bytes = int(columns["source_nbytes"].sum())
     disk_bytes = manifest.index.bytes + (sum(shard.bytes for shard in manifest.shards) or manifest.bytes)
     worst = sorted(report.comparisons, key=lambda one: (one.ssim, one.psnr, one.path))[:WORST]
-    return _template("build.html").render(
+    return template("build.html").render(
         manifest=manifest,
         image=image,
         notes=_notes(report),
@@ -295,7 +295,8 @@ def _parity(comparisons: Sequence[Comparison]) -> dict[str, Any] | None:
 
 
 @functools.cache
-def _template(name: str) -> jinja2.Template:
+def template(name: str) -> jinja2.Template:
+    """One of the templates, ready to be rendered. Every text in it is escaped."""
     folder = importlib.resources.files("presize.report") / "templates"
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text("utf-8")),

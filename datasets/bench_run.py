@@ -1,0 +1,220 @@
+"""One run of a benchmark in this process: what one arm does with one model. ``python -m presize.datasets.bench_run``
+takes a Run as a line of JSON on its standard input and gives what was measured as one on its standard output."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from presize.benchoptions import Run
+from presize.datasets.arms import FLIP, Chosen, CroppedFolder, load_arm, open_arm
+from presize.datasets.crops import RandomResizedCrop, Resize
+from presize.datasets.epochs import Epoch, NoModel, Step, copied_s, resident_s, time_epoch
+from presize.datasets.lmdb import LMDBDataset
+from presize.datasets.models import TrainingStep, make_model
+from presize.errors import BenchError, PresizeError
+from presize.usage import GpuWatch
+
+EVALUATED = 8
+"""Samples whose evaluation crops are handed back, to be compared between arms."""
+
+_CPU_IS_FULL = "can't allocate memory"
+"""In the RuntimeError of torch's allocator on the CPU, which has no class of its own."""
+
+
+def main() -> None:
+    """A dictionary with "error" is what went wrong, in a line."""
+    run = Run.from_json(sys.stdin.readline())
+    threading.Thread(target=_end_with_the_driver, daemon=True).start()
+    try:
+        result = {"measure": measure, "prove": prove, "probe": probe}[run.task](run)
+    except PresizeError as error:
+        result = {"error": _last_line(str(error))}
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+def _last_line(message: str) -> str:
+    """What is wrong. A DataLoader puts the traceback of its worker before that, and the name of the class."""
+    lines = message.strip().splitlines()
+    return lines[-1].partition(": ")[2] if len(lines) > 1 else message
+
+
+def probe(run: Run) -> dict[str, Any]:
+    """What the device is called; None on the CPU."""
+    device = find_device(run.device)
+    return {"gpu_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None}
+
+
+def _end_with_the_driver() -> None:
+    """Who started this keeps the pipe open for as long as it lives."""
+    while os.read(0, 1):  # not by sys.stdin, whose lock Python wants at its end
+        pass
+    os._exit(1)
+
+
+def measure(run: Run) -> dict[str, Any]:
+    """Epochs of an arm, and the step without a loader, as plain JSON values.
+
+    resident_s, copied_s: seconds a step, None without a model; on the CPU, where nothing is copied, they are one.
+    epochs: as presize.datasets.epochs.Epoch. gpu: presize.usage.GpuUse, or None. Raises PresizeError, a BenchError
+    when there is not enough memory or no CUDA.
+    """
+    device = find_device(run.device)
+    if device.type == "cpu":
+        # Training has the cores that the workers leave: threads that wait for each other, as training's do, and are
+        # more than there are cores, take several times as long.
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - run.workers))
+    dataset = open_arm(run.arm, run.root, RandomResizedCrop(run.crop), FLIP)
+    order = _order(run, dataset)
+    classes = max(len(dataset.classes or ()), 1)
+    with _memory_errors(run):
+        step, whose = _step(run, device, classes)
+        loader = load_arm(
+            run.arm, dataset, order, batch=run.batch, workers=run.workers, prefetch=run.prefetch,
+            pin_memory=run.pin_memory, device=device, last="drop" if len(order) >= run.batch else "keep",
+        )  # fmt: skip
+        lead = max(1, min(run.workers, len(loader) // 2))
+        with GpuWatch(_uuid(device)) as watch:
+            epochs = [time_epoch(loader, step, lead=lead) for _ in range(run.epochs)]
+        # Only then, as in training: workers that are forked later hold what the steps before have left in memory.
+        del loader
+        resident = copied = None
+        if run.model != "none":
+            batch = _synthetic(run, classes)
+            resident = copied = resident_s(step, batch)
+            if device.type == "cuda":
+                copied = copied_s(step, [part.pin_memory() for part in batch])
+    return {
+        "epochs": [_plain(epoch) for epoch in epochs],
+        "resident_s": resident,
+        "copied_s": copied,
+        "model_of": whose,
+        "gpu": None if watch.use is None else asdict(watch.use),
+    }
+
+
+def find_device(name: str) -> torch.device:
+    """Raises BenchError for "cuda", saying what there is, when there is no CUDA."""
+    if name == "cuda" and not torch.cuda.is_available():
+        built = f"torch {torch.__version__} is built for CUDA {torch.version.cuda}"
+        if torch.version.cuda is None:
+            built = f"torch {torch.__version__} is built without CUDA"
+        raise BenchError(
+            f"--device cuda: no CUDA here: {built}, and sees {torch.cuda.device_count()} GPUs; choose --device cpu"
+        )
+    return torch.device(name)
+
+
+def _order(run: Run, dataset: CroppedFolder | LMDBDataset) -> Chosen:
+    numbers = np.arange(len(dataset)) if run.numbers is None else np.load(run.numbers, allow_pickle=False)
+    most = None if run.steps is None or run.task == "prove" else run.steps * run.batch
+    return Chosen(numbers, len(dataset), run.seed, most)
+
+
+def _step(run: Run, device: torch.device, classes: int) -> tuple[Step, str | None]:
+    if run.model == "none":
+        return NoModel(device), None
+    torch.manual_seed(run.seed)
+    model, whose = make_model(run.model, classes)
+    return TrainingStep(model, device), whose
+
+
+def _synthetic(run: Run, classes: int) -> list[torch.Tensor]:
+    """A batch of noise, of the shape and in the memory layout of a real one."""
+    images = torch.randint(0, 256, (run.batch, 3, run.crop, run.crop), dtype=torch.uint8)
+    return [images.contiguous(memory_format=torch.channels_last), torch.randint(0, classes, (run.batch,))]
+
+
+@contextmanager
+def _memory_errors(run: Run) -> Iterator[None]:
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
+            if _CPU_IS_FULL not in str(error) and "not enough memory" not in str(error):
+                raise
+        what = "the loader" if run.model == "none" else f"training {run.model}"
+        raise BenchError(
+            f"{what} with batches of {run.batch} images of {run.crop} px does not fit into the memory of "
+            f"{'the GPU' if run.device == 'cuda' else 'this machine'}; choose a smaller --batch or --crop"
+        ) from None
+
+
+def _plain(epoch: Epoch) -> dict[str, Any]:
+    return asdict(epoch) | {"images_per_s": epoch.images_per_s}
+
+
+def _uuid(device: torch.device) -> str | None:
+    if device.type != "cuda":
+        return None
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}"
+
+
+def prove(run: Run) -> dict[str, Any]:
+    """Read every sample that the arm is to read, as it is read when it is measured, and say what came.
+
+    samples: how many. labels: the SHA-256 of the names of their classes, in the order of the run's numbers; None
+    without. crops: the first EVALUATED of them, evenly chosen, whole and brought to the crop's size: compressed
+    pixels, see presize.bench.crops_of. Raises BenchError unless each sample came exactly once.
+    """
+    device = torch.device("cpu")
+    settings: dict[str, Any] = {
+        "workers": run.workers, "prefetch": run.prefetch, "pin_memory": False, "device": device, "last": "keep",
+    }  # fmt: skip
+    dataset = open_arm(run.arm, run.root, RandomResizedCrop(run.crop), FLIP, tell_path=True)
+    order = _order(run, dataset)
+    place = {path: at for at, path in enumerate(_paths(dataset, order.numbers))}
+    came = np.zeros(len(order.numbers), np.int64)
+    labels = np.zeros(len(order.numbers), np.int64)
+    loader = load_arm(run.arm, dataset, order, batch=run.batch, **settings)
+    for _, targets in loader:
+        paths, numbers = targets if dataset.classes is not None else (targets, [0] * len(targets))
+        for path, label in zip(paths, map(int, numbers), strict=True):
+            at = place.get(path)
+            if at is None:
+                raise BenchError(f"{run.arm} gave {path}, which it was not asked for: this is a mistake in presize")
+            came[at] += 1
+            labels[at] = label
+    if (came != 1).any():
+        at = int((came != 1).argmax())
+        raise BenchError(f"{run.arm} gave sample {at} {came[at]} times in an epoch: this is a mistake in presize")
+    digest = None
+    if dataset.classes is not None:
+        digest = hashlib.sha256("\0".join(dataset.classes[label] for label in labels.tolist()).encode()).hexdigest()
+    return {"samples": int(came.sum()), "labels": digest, "crops": _evaluation_crops(run, order.numbers, settings)}
+
+
+def _paths(dataset: CroppedFolder | LMDBDataset, numbers: npt.NDArray[np.int64]) -> list[str]:
+    if isinstance(dataset, LMDBDataset):
+        return [dataset.data.path(number) for number in numbers.tolist()]
+    return [dataset.path(number) for number in numbers.tolist()]
+
+
+def _evaluation_crops(run: Run, numbers: npt.NDArray[np.int64], settings: dict[str, Any]) -> str:
+    chosen = numbers[np.linspace(0, len(numbers) - 1, min(EVALUATED, len(numbers))).astype(np.int64)]
+    dataset = open_arm(run.arm, run.root, Resize(run.crop), 0.0)
+    order = Chosen(chosen, len(dataset), run.seed)
+    (batch,) = load_arm(run.arm, dataset, order, batch=len(chosen), **settings | {"workers": 0})
+    images = batch if isinstance(batch, torch.Tensor) else batch[0]
+    pixels = np.empty((len(chosen), run.crop, run.crop, 3), np.uint8)
+    # Grey images become three equal channels; the order shuffled them.
+    pixels[order.keys(0, np.arange(len(chosen)))] = images.permute(0, 2, 3, 1).numpy()
+    return base64.b64encode(zlib.compress(pixels.tobytes(), 1)).decode()
+
+
+if __name__ == "__main__":
+    main()

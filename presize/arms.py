@@ -1,0 +1,185 @@
+"""What each arm of a benchmark reads: which samples there are, under which numbers, in which files; and which of them
+all arms have in common. Reads names, sizes and indexes; opens no image."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.errors import BenchError, DatasetError
+from presize.manifest import Manifest, read_index, read_manifest
+from presize.rejects import read_rejects
+from presize.sources import scan_images
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The samples of a folder or a dataset, under the numbers that reading gives them: 0, 1, ...
+
+    root: as it was given. paths: of each sample in the source. source_nbytes: of these files.
+    labels: the name of each sample's class; None without classes. rejected: paths in the source that are missing.
+    files: those to read, one a sample, or else the shards. manifest: None for a raw folder.
+    """
+
+    root: str
+    paths: pa.Array
+    source_nbytes: Numbers
+    labels: npt.NDArray[Any] | None
+    rejected: frozenset[str]
+    files: tuple[Path, ...]
+    manifest: Manifest | None = None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def files_of(self, numbers: Numbers) -> list[Path]:
+        """The files that reading these samples opens."""
+        return [self.files[i] for i in numbers.tolist()] if len(self.files) == len(self) else list(self.files)
+
+
+def list_raw(root: str | os.PathLike[str]) -> Listing:
+    """A folder of images as FolderDataset lists it. Raises SourceError."""
+    source = scan_images(root)
+    table = source.table.combine_chunks()
+    paths = _flat(table.column("path"))
+    labels = None
+    if source.classes is not None:
+        labels = np.array(source.classes, object)[table.column("label").to_numpy()]
+    files = tuple(source.root / path for path in paths.to_pylist())
+    return Listing(os.fspath(root), paths, _numbers(table.column("source_nbytes")), labels, frozenset(), files)
+
+
+def list_presized(root: str | os.PathLike[str]) -> Listing:
+    """A folder that ``presize build --to folder`` made, in the order of FolderDataset. Raises DatasetError."""
+    manifest, index = _open(root, "folder")
+    folder = scan_images(root)
+    there = _flat(folder.table.column("path"))
+    rows = pc.index_in(there, value_set=index.column("file")).to_numpy(zero_copy_only=False)
+    if len(there) != len(index) or np.isnan(rows.astype(float)).any():
+        raise DatasetError(
+            f"{os.fspath(root)} has {len(there)} images where its manifest says {len(index)}, or others; build it again"
+        )
+    files = tuple(folder.root / path for path in there.to_pylist())
+    return _listing(root, manifest, index.take(pa.array(rows.astype(np.int64))), files)
+
+
+def list_lmdb(root: str | os.PathLike[str]) -> Listing:
+    """An LMDB dataset, in the order of LMDBDataset. Raises DatasetError."""
+    manifest, index = _open(root, "lmdb")
+    return _listing(root, manifest, index, tuple(Path(root, shard.file) for shard in manifest.shards))
+
+
+LISTERS = {"raw": list_raw, "presized": list_presized, "lmdb": list_lmdb}
+"""For each thing that an arm reads (presize.benchoptions.READS)."""
+
+
+def _open(root: str | os.PathLike[str], layout: str) -> tuple[Manifest, pa.RecordBatch]:
+    manifest = read_manifest(root)
+    if manifest.layout != layout:
+        wanted = "LMDB dataset" if layout == "lmdb" else "folder that presize build --to folder made"
+        raise DatasetError(f"{os.fspath(root)} is no {wanted}, its layout is {manifest.layout}")
+    return manifest, read_index(root, manifest)
+
+
+def _listing(
+    root: str | os.PathLike[str], manifest: Manifest, index: pa.RecordBatch, files: tuple[Path, ...]
+) -> Listing:
+    paths, labels = _flat(index.column("path")), None
+    if pc.count_distinct(paths).as_py() < len(paths):
+        raise BenchError(f"{os.fspath(root)} has samples of one path twice; a benchmark tells samples by their paths")
+    if manifest.classes is not None:
+        numbers = _numbers(index.column("label"))
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(manifest.classes):
+            raise DatasetError(f"the index of {os.fspath(root)} is damaged: it has labels that are no classes")
+        labels = np.array(manifest.classes, object)[numbers]
+    rejected = frozenset(reject.path for reject in read_rejects(Path(root, manifest.rejects.file)))
+    return Listing(os.fspath(root), paths, _numbers(index.column("source_nbytes")), labels, rejected, files, manifest)
+
+
+def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    flat = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return flat.cast(pa.large_string())
+
+
+def _numbers(column: pa.Array | pa.ChunkedArray) -> Numbers:
+    return np.asarray(column.to_numpy(), np.int64)
+
+
+def common_samples(listings: Mapping[str, Listing], images: int | None = None, seed: int = 0) -> dict[str, Numbers]:
+    """For each of `listings` the numbers of the samples that all of them have, in one order, that of the first.
+
+    images: so many of the first's, drawn at random by `seed`, are looked for; None looks for all. An image that
+    a build rejected is in no arm. Raises BenchError when samples differ in anything else: when one is missing, or
+    has another label, or was built from a file of another size.
+    """
+    first, *_ = listings.values()
+    wanted = np.arange(len(first))
+    if images is not None and images < len(first):
+        wanted = np.sort(np.random.default_rng(seed).choice(len(first), images, replace=False))
+    asked = first.paths.take(pa.array(wanted))
+    found = {name: _places(listing, asked, first) for name, listing in listings.items()}
+    everywhere = np.logical_and.reduce([places >= 0 for places in found.values()])
+    if not everywhere.any():
+        raise BenchError(f"not one of the {len(asked)} samples asked for of {first.root} is in all arms")
+    numbers = {name: places[everywhere] for name, places in found.items()}
+    for name, listing in listings.items():
+        if images is None:
+            _check_nothing_more(listing, first)
+        _check_alike(listing, numbers[name], first, wanted[everywhere])
+    return numbers
+
+
+def _places(listing: Listing, asked: pa.Array, first: Listing) -> Numbers:
+    """The number of each path in `listing`, -1 for those that it rejected."""
+    places = pc.fill_null(pc.index_in(asked, value_set=listing.paths), -1).to_numpy(zero_copy_only=False)
+    missing = asked.take(pa.array(np.flatnonzero(places < 0))).to_pylist()
+    lost = [path for path in missing if path not in listing.rejected]
+    if len(lost) == len(asked):
+        raise BenchError(
+            f"{first.root} is not what {listing.root} was built from: it holds none of the {len(asked)} samples, "
+            f"such as {lost[0]}"
+        )
+    if lost:
+        raise BenchError(
+            f"the arms have different samples: {len(lost)} of {first.root}, such as {lost[0]}, are not in "
+            f"{listing.root}; bring it up to date with presize build --update, or build it again"
+        )
+    return np.asarray(places, np.int64)
+
+
+def _check_nothing_more(listing: Listing, first: Listing) -> None:
+    more = pc.index_in(listing.paths, value_set=first.paths).is_null()
+    extra = listing.paths.filter(more).to_pylist()
+    extra = [path for path in extra if path not in first.rejected]
+    if extra:
+        raise BenchError(
+            f"the arms have different samples: {len(extra)} of {listing.root}, such as {extra[0]}, are not in "
+            f"{first.root}; is it what that was built from?"
+        )
+
+
+def _check_alike(listing: Listing, numbers: Numbers, first: Listing, others: Numbers) -> None:
+    sizes = listing.source_nbytes[numbers], first.source_nbytes[others]
+    for at in np.flatnonzero(sizes[0] != sizes[1])[:1].tolist():
+        raise BenchError(
+            f"{first.root} is not what {listing.root} was built from: {first.paths[int(others[at])]} has "
+            f"{sizes[1][at]} bytes, and was built from {sizes[0][at]}; presize build --update brings it up to date"
+        )
+    if listing.labels is None or first.labels is None:
+        return
+    labels = listing.labels[numbers], first.labels[others]
+    for at in np.flatnonzero(labels[0] != labels[1])[:1].tolist():
+        raise BenchError(
+            f"the arms have different labels: {first.paths[int(others[at])]} is {labels[1][at]!r} in {first.root} and "
+            f"{labels[0][at]!r} in {listing.root}"
+        )

@@ -1,0 +1,325 @@
+"""Raw against presized against LMDB: build what is missing, prove that all arms read the same samples, and time each
+run in a process of its own."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from presize import benchprocess
+from presize.arms import LISTERS, Listing, Numbers, common_samples
+from presize.benchoptions import ARMS, READS, Arm, BenchOptions, Run
+from presize.benchresults import Results, row_of, to_csv, to_json
+from presize.conditions import conditions
+from presize.errors import BenchError, OptionError
+from presize.files import write_atomically, writing
+from presize.manifest import MANIFEST, read_manifest
+from presize.options import BuildOptions, ImageOptions, RunOptions, Size
+from presize.pagecache import drop, preload, resident_share
+from presize.report.bench import bench_page
+
+COLD_AT_MOST = 0.05
+"""The share of a cold run's files that may still be in the page cache; with more it is said not to be cold."""
+
+TOLERANCE = 8.0
+"""Grey levels by which evaluation crops of one image may differ in the mean between arms, as coarse() has them. 334
+ImageNet photographs at quality 90 differed from their sources by up to 0.7 at 256 px and 3.4 at 64 px, and 60 of them
+from each other by 21 or more (2026-11-21)."""
+
+_WHOLE = ("shorter", "longer", "stretch")
+"""The ways to fit that keep all of an image."""
+
+
+def bench(
+    roots: Mapping[str, str],
+    options: BenchOptions = BenchOptions(),
+    *,
+    work: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    command: str = "",
+    on_step: Callable[[str], None] = lambda _: None,
+    on_results: Callable[[Results], None] = lambda _: None,
+) -> Results:
+    """Measure what `options` ask for.
+
+    roots: "raw", "presized" and "lmdb" -> folders. What an arm reads and is not there is built from "raw", into
+        `work`, where the next benchmark finds it; None takes a temporary folder.
+    out: a folder for results.json, results.csv and report.html, which are written after every run, so that they
+        hold what was measured when it is interrupted.
+    command: what was typed, for the report. on_step is told in words what happens next; on_results is given the
+        results after every run.
+
+    Raises OptionError for arms that cannot be had, BenchError when there is no CUDA or not enough memory or when arms
+    do not read the same samples, and what building raises. KeyboardInterrupt passes through.
+    """
+    arms = _arms(roots, options)
+    gpu = None
+    if options.device == "cuda":  # before anything is built
+        on_step("looking for CUDA")
+        gpu = benchprocess.run_apart(replace(options.runs(arms)[0], task="probe"))["gpu_name"]
+    if out is not None:
+        with writing(Path(out)):
+            Path(out).mkdir(parents=True, exist_ok=True)
+    with _place(work) as place:
+        given = {name: LISTERS[name](root) for name, root in roots.items()}
+        common_samples(given, options.images, options.seed)  # raises what would be known only after a long build
+        reads, build_s = _complete(given, arms, options, place, on_step)
+        numbers = common_samples(reads, options.images, options.seed)
+        bench = _Bench(options, arms, reads, numbers, _save(numbers, place))
+        notes = bench.prove(on_step)
+        runs = bench.runs()
+        facts = conditions([reads[name].files[0] for name in reads])
+        if gpu is not None:
+            facts["GPU"] = gpu
+        if command:
+            facts["command"] = command
+        results = Results(facts, _plain(options), tuple(notes), len(next(iter(numbers.values()))), build_s, len(runs))
+        for count, (repeat, run) in enumerate(runs, 1):
+            on_step(f"run {count} of {len(runs)}: {run}")
+            row, note = bench.measure(run, repeat)
+            noted = results.notes if note is None or note in results.notes else (*results.notes, note)
+            results = replace(results, rows=(*results.rows, row), notes=noted)
+            if out is not None:
+                write_results(results, Path(out))
+            on_results(results)
+        return results
+
+
+def write_results(results: Results, out: Path) -> None:
+    """results.csv, results.json and report.html in `out`, each whole or as it was. Raises BuildError."""
+    write_atomically(out / "results.csv", to_csv(results).encode())
+    write_atomically(out / "results.json", to_json(results).encode())
+    write_atomically(out / "report.html", bench_page(results).encode())
+
+
+def _plain(options: BenchOptions) -> dict[str, Any]:
+    return asdict(options) | {"size": None if options.size is None else str(options.size)}
+
+
+def _arms(roots: Mapping[str, str], options: BenchOptions) -> tuple[Arm, ...]:
+    """Those asked for, or all that can be had."""
+    unknown = set(roots) - set(LISTERS)
+    if unknown:
+        raise OptionError(f"roots: expected some of {', '.join(LISTERS)}, got {sorted(unknown)[0]!r}")
+    if not roots:
+        raise OptionError("raw: give a folder of images, or what was built from one by --presized and --lmdb")
+    possible = [arm for arm in ARMS if READS[arm] in roots or "raw" in roots]
+    for arm in options.arms or ():
+        if arm not in possible:
+            raise OptionError(f"arm: {arm} reads what --{READS[arm]} names, or builds it from --raw; give one of them")
+    return tuple(arm for arm in possible if options.arms is None or arm in options.arms)
+
+
+@contextmanager
+def _place(work: str | os.PathLike[str] | None) -> Iterator[Path]:
+    if work is not None:
+        with writing(Path(work)):
+            Path(work).mkdir(parents=True, exist_ok=True)
+        yield Path(work)
+        return
+    with tempfile.TemporaryDirectory(prefix="presize-bench-") as folder:
+        yield Path(folder)
+
+
+def _complete(
+    given: Mapping[str, Listing],
+    arms: Sequence[Arm],
+    options: BenchOptions,
+    place: Path,
+    on_step: Callable[[str], None],
+) -> tuple[dict[str, Listing], dict[str, float]]:
+    """What each arm reads, those that had to be built included; and how long that took, now or the last time."""
+    from presize.build import build_dataset, plan_build  # brings joblib
+
+    wanted = [name for name in LISTERS if name in {READS[arm] for arm in arms}]
+    missing = [name for name in wanted if name not in given]
+    found = dict(given)
+    image = _image_options(given, options)
+    if missing:
+        source, suffix = given["raw"].root, str(image.sizes[0])
+        if options.images is not None:
+            suffix += f"-{options.images}-of-seed-{options.seed}"
+            source = _subset(given["raw"], options, place / f"raw-{suffix}")
+    times = place / "built.json"
+    build_s: dict[str, float] = json.loads(times.read_text()) if times.exists() else {}
+    known = {}
+    for name in missing:
+        target = place / f"{name}-{suffix}"
+        on_step(f"building {name} at {image.sizes[0]} px")
+        how = BuildOptions(image, "lmdb" if name == "lmdb" else "folder", follow_links=True)
+        stale = (target / MANIFEST).exists() and read_manifest(target).digest != plan_build(source, how).digest
+        result = build_dataset(source, target, how, RunOptions(overwrite=stale, report=False))
+        if result.resumed == 0:
+            build_s[target.name] = result.seconds
+            write_atomically(times, json.dumps(build_s).encode())
+        if target.name in build_s:
+            known[name] = build_s[target.name]
+        found[name] = LISTERS[name](target)
+    return {name: found[name] for name in wanted}, known
+
+
+def _image_options(given: Mapping[str, Listing], options: BenchOptions) -> ImageOptions:
+    """How to build what is missing: as what is given was built, so that the arms differ in nothing else."""
+    known: dict[str, Any] = {}
+    for listing in given.values():
+        if listing.manifest is not None:
+            image = listing.manifest.identity["options"]["image"]
+            known = {field.name: image[field.name] for field in fields(ImageOptions) if field.name in image}
+            known["sizes"] = (Size.parse(listing.manifest.size),)
+    if known.get("format") == "raw":
+        known = {"sizes": known["sizes"]}  # which no folder can have
+    if options.size is not None:
+        known["sizes"] = (options.size,)
+    return ImageOptions(**known)
+
+
+def _subset(raw: Listing, options: BenchOptions, folder: Path) -> str:
+    """A folder of links to the samples that common_samples will choose, to build from."""
+    chosen = common_samples({"raw": raw}, options.images, options.seed)["raw"]
+    shutil.rmtree(folder, ignore_errors=True)
+    with writing(folder):
+        for path, file in zip(raw.paths.take(pa.array(chosen)).to_pylist(), raw.files_of(chosen), strict=True):
+            link = folder / path
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file)
+    return str(folder)
+
+
+def _save(numbers: Mapping[str, Numbers], place: Path) -> dict[str, str]:
+    """Files with the samples of each arm, for runs to load."""
+    files = {}
+    for name, values in numbers.items():
+        files[name] = str((place / f"samples-{name}.npy").absolute())
+        with writing(Path(files[name])):
+            np.save(files[name], values, allow_pickle=False)
+    return files
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What is to be measured, of which samples."""
+
+    options: BenchOptions
+    arms: tuple[Arm, ...]
+    reads: dict[str, Listing]
+    numbers: dict[str, Numbers]
+    saved: dict[str, str]
+
+    def runs(self) -> list[tuple[int, Run]]:
+        """(repeat, run): all runs of a repeat in an order of its own, then those of the next."""
+        order = random.Random(self.options.seed)
+        runs = self.options.runs(self.arms)
+        return [
+            (repeat, self._located(run))
+            for repeat in range(self.options.repeats)
+            for run in order.sample(runs, len(runs))
+        ]
+
+    def _located(self, run: Run) -> Run:
+        name = READS[run.arm]
+        return replace(run, root=os.path.abspath(self.reads[name].root), numbers=self.saved[name])
+
+    def measure(self, run: Run, repeat: int) -> tuple[dict[str, Any], str | None]:
+        """The row of a run, and what has to be said about it."""
+        name = READS[run.arm]
+        files = self.reads[name].files_of(self.numbers[name])
+        note = None
+        if run.cold:
+            drop(files)
+        elif resident_share(files) < 1:
+            note = _warm(files, run.arm)
+        share = resident_share(files)
+        if run.cold and share > COLD_AT_MOST:
+            note = (
+                f"Cold runs of {run.arm} were not cold: the page cache kept {share:.0%} of its files, or does not "
+                "tell. It does so on file systems in memory, for files that other processes have mapped, and for "
+                "readers who may not write them."
+            )
+        return row_of(run, repeat, share, benchprocess.run_apart(run)), note
+
+    def prove(self, on_step: Callable[[str], None]) -> list[str]:
+        """Read every sample of every arm once, which also brings them into the page cache, and compare what came."""
+        run = self.options.runs(self.arms)[0]
+        came: dict[Arm, dict[str, Any]] = {}
+        for arm in self.arms:
+            on_step(f"checking that {arm} delivers every sample once")
+            prove = replace(run, arm=arm, task="prove", device="cpu", pin_memory=False)
+            came[arm] = benchprocess.run_apart(self._located(prove))
+        labels = {arm: one["labels"] for arm, one in came.items() if one["labels"] is not None}
+        if len(set(labels.values())) > 1:
+            raise BenchError(f"the arms {' and '.join(labels)} deliver different labels for the same samples")
+        samples = {one["samples"] for one in came.values()}
+        if len(samples) > 1:
+            raise BenchError(f"the arms deliver different numbers of samples: {', '.join(map(str, sorted(samples)))}")
+        notes = []
+        if self.options.device == "cpu" and self.options.models != ("none",):
+            notes = ["On the CPU nothing is copied, and training has the cores that the workers leave, at least one."]
+        return [*notes, self._compared({arm: crops_of(one["crops"], self.options.crop) for arm, one in came.items()})]
+
+    def _compared(self, crops: dict[Arm, npt.NDArray[np.uint8]]) -> str:
+        """Whether evaluation crops agree where they should, in words. Raises BenchError when they do not."""
+        count = len(next(iter(self.numbers.values())))
+        said = f"All arms delivered the same {count:,} samples with the same labels, each once an epoch"
+        pairs = [(a, b) for a in self.arms for b in self.arms if ARMS.index(a) < ARMS.index(b)]
+        differing = {}
+        for a, b in pairs:
+            if not _comparable(self.reads[READS[a]], self.reads[READS[b]]):
+                continue
+            mean = np.abs(coarse(crops[a]) - coarse(crops[b])).mean(axis=(1, 2, 3))
+            if mean.max() > TOLERANCE:
+                at = int(mean.argmax())
+                raise BenchError(
+                    f"{a} and {b} deliver different images: an evaluation crop differs by {mean[at]:.1f} grey levels "
+                    f"in the mean, where {TOLERANCE:g} are allowed; were they built from the same files?"
+                )
+            differing[a, b] = float(mean.max())
+        if not differing:
+            return f"{said}."
+        (a, b), most = max(differing.items(), key=lambda pair: pair[1])
+        return (
+            f"{said}; evaluation crops of {len(crops[a])} of them agree: means over a grid of 16×16 are at most "
+            f"{most:.1f} grey levels apart in the mean ({a} and {b}), where {TOLERANCE:g} are allowed."
+        )
+
+
+def _warm(files: Sequence[Path], arm: Arm) -> str | None:
+    """Bring files into the page cache; what has to be said if they do not fit."""
+    try:
+        preload([(file, file.stat().st_size) for file in files], "page-cache")
+    except OptionError:
+        return f"What {arm} reads does not fit into the memory of this machine: no run of it was wholly warm."
+    return None
+
+
+def _comparable(one: Listing, other: Listing) -> bool:
+    """True when an image, whole and brought to one size, has to look the same in both."""
+    images = [listing.manifest.identity["options"]["image"] for listing in (one, other) if listing.manifest is not None]
+    return all(image["fit"] in _WHOLE and image["color"] == "rgb" for image in images)
+
+
+def coarse(crops: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    """Crops (n, side, side, 3) as means over a grid of at most 16 by 16: what is in them, whatever size they had."""
+    side = crops.shape[1]
+    cells = min(16, side)
+    edge = side // cells
+    inner = crops[:, : cells * edge, : cells * edge].astype(np.float64)
+    return np.asarray(inner.reshape(-1, cells, edge, cells, edge, 3).mean(axis=(2, 4)))
+
+
+def crops_of(text: str, crop: int) -> npt.NDArray[np.uint8]:
+    """Evaluation crops as a run hands them back: uint8 (n, crop, crop, 3)."""
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8).reshape(-1, crop, crop, 3)

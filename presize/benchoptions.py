@@ -1,0 +1,166 @@
+"""What can be asked of a benchmark, and of one run of it: frozen dataclasses that check themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any, Final, Literal, Self, get_args
+
+from presize.errors import OptionError
+from presize.options import MAX_SIDE, Size, check_choice, check_range, check_type
+
+Arm = Literal["raw", "presized", "lmdb", "loader"]
+BenchModel = Literal["none", "small", "resnet50"]
+Device = Literal["cpu", "cuda"]
+Pinning = Literal["on", "off", "both"]
+Task = Literal["measure", "prove", "probe"]
+
+ARMS: Final[tuple[Arm, ...]] = get_args(Arm)
+"""In the order in which they are shown: FolderDataset over the raw folder and over the presized one, and over the LMDB
+dataset LMDBDataset in a DataLoader and Loader."""
+
+PINNINGS: Final[dict[Pinning, tuple[bool, ...]]] = {"on": (True,), "off": (False,), "both": (True, False)}
+
+READS: Final[dict[Arm, str]] = {"raw": "raw", "presized": "presized", "lmdb": "lmdb", "loader": "lmdb"}
+"""What each arm reads."""
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What to measure.
+
+    arms: those to run; None runs all that can be had.
+    size: of what has to be built; None takes that of the dataset that is given, or else 256 px.
+    crop: the side of the random resized crops that are read.
+    models: what to train, "none" for the loader alone. workers: numbers of loader processes; None uses every core
+        this process may use. pin_memory: whether DataLoaders copy batches to page-locked memory; needs CUDA. None
+        is (True,) with CUDA and (False,) without. prefetch: batches a worker may be ahead. batch: images a batch.
+    epochs: in each run, the first one included. repeats: runs of each kind, each in a process of its own.
+    steps: end epochs after so many batches; None reads all of them.
+    cold: also measure a first epoch with the files dropped from the page cache.
+    images: read so many samples, drawn at random; None reads all. seed: of all that is random.
+    """
+
+    arms: tuple[Arm, ...] | None = None
+    size: Size | None = None
+    crop: int = 224
+    models: tuple[BenchModel, ...] = ("none", "small")
+    device: Device = "cpu"
+    workers: tuple[int, ...] | None = None
+    pin_memory: tuple[bool, ...] | None = None
+    prefetch: int = 2
+    batch: int = 64
+    epochs: int = 3
+    repeats: int = 3
+    steps: int | None = None
+    cold: bool = False
+    images: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, values, choices in (("arm", self.arms, Arm), ("model", self.models, BenchModel)):
+            if values is not None:
+                _check_several(name, values)
+                for value in values:
+                    check_choice(name, value, choices)
+        check_choice("device", self.device, Device)
+        if self.size is not None:
+            check_type("size", self.size, Size)
+            for side in self.size:
+                check_range("size", side, 1, MAX_SIDE)
+        check_range("crop", self.crop, 1, MAX_SIDE)
+        if self.workers is not None:
+            _check_several("workers", self.workers)
+            for count in self.workers:
+                check_range("workers", count, 0, 4096)
+        if self.pin_memory is not None:
+            _check_several("pin_memory", self.pin_memory)
+            for pinned in self.pin_memory:
+                check_type("pin_memory", pinned, bool)
+            if self.device == "cpu" and True in self.pin_memory:
+                raise OptionError("pin_memory: memory is page-locked for a GPU; leave it out, or choose --device cuda")
+        check_range("prefetch", self.prefetch, 1, 64)
+        check_range("batch", self.batch, 1, 2**20)
+        check_range("epochs", self.epochs, 1, 1000)
+        check_range("repeats", self.repeats, 1, 1000)
+        check_type("cold", self.cold, bool)
+        check_range("seed", self.seed, 0, 2**62)
+        for name in ("steps", "images"):
+            value = getattr(self, name)
+            if value is not None:
+                check_range(name, value, 1, 2**48)
+
+    def runs(self, arms: Sequence[Arm]) -> list[Run]:
+        """The runs of one repeat, in no particular order: of each arm with each model, number of workers, kind of
+        memory and state of the page cache."""
+        workers = self.workers or (len(os.sched_getaffinity(0)),)
+        pinned = self.pin_memory or (self.device == "cuda",)
+        caches = (False, True) if self.cold else (False,)
+        return [
+            Run(
+                arm=arm,
+                model=model,
+                device=self.device,
+                workers=count,
+                pin_memory=pin,
+                cold=cold,
+                prefetch=self.prefetch,
+                batch=self.batch,
+                crop=self.crop,
+                # A first epoch is all there is to see of cold files: they are in the page cache afterwards.
+                epochs=1 if cold else self.epochs,
+                steps=self.steps,
+                seed=self.seed,
+            )
+            for model, count, pin, cold, arm in product(self.models, workers, pinned, caches, arms)
+            # Loader page-locks its memory whenever it copies to a GPU.
+            if arm != "loader" or pin == (self.device == "cuda")
+        ]
+
+
+def _check_several(name: str, values: object) -> None:
+    if not isinstance(values, tuple) or not values:
+        raise OptionError(f"{name}: expected at least one, got {values!r}")
+    if len(set(values)) < len(values):
+        raise OptionError(f"{name}: each may be asked for once, got {', '.join(map(str, values))}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, in a process of its own; it travels there as JSON.
+
+    root: what the arm reads. numbers: a file of NumPy (.npy, int64) with the samples to read; None reads all.
+    """
+
+    arm: Arm
+    model: BenchModel
+    device: Device
+    workers: int
+    pin_memory: bool
+    cold: bool
+    prefetch: int
+    batch: int
+    crop: int
+    epochs: int
+    steps: int | None
+    seed: int
+    task: Task = "measure"
+    root: str = ""
+    numbers: str | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        values: dict[str, Any] = json.loads(text)
+        return cls(**values)
+
+    def __str__(self) -> str:
+        """In words, without places: ``loader, small on cpu, 2 workers, cold``."""
+        what = "no model" if self.model == "none" else self.model
+        words = [self.arm, f"{what} on {self.device}", f"{self.workers} worker{'' if self.workers == 1 else 's'}"]
+        return ", ".join(words + ["page-locked"] * self.pin_memory + ["cold"] * self.cold)

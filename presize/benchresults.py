@@ -1,0 +1,241 @@
+"""What runs of a benchmark measured -> one line a run, and a summary of each kind of run. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from presize.benchoptions import ARMS, READS, Arm, Run
+from presize.measure import NO_GAIN, Spread, Stages, break_even_epochs
+
+Row = dict[str, Any]
+"""A run, flat: what it was, and what it measured."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """All there is to tell, after any number of runs.
+
+    conditions: name -> words (presize.conditions). options: what was asked for. notes: what has to be known to read
+        the figures. images: samples that all arms have. build_s: seconds that the build of "presized" and "lmdb"
+        took, where it was seen. planned: how many runs there are to be.
+    """
+
+    conditions: Mapping[str, str]
+    options: Mapping[str, Any]
+    notes: tuple[str, ...]
+    images: int
+    build_s: Mapping[str, float]
+    planned: int
+    rows: tuple[Row, ...] = field(default=())
+
+
+def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, Any]) -> Row:
+    """resident_share: of the files that the run reads, in the page cache before it began.
+
+    first_*: of the first epoch, whole, as it is with workers that have yet to start. All other figures are of the
+    later epochs, or of the first where there is but one. step_s: a step of a full batch, as the window has it.
+    """
+    epochs = measured["epochs"]
+    first, later = epochs[0], epochs[1:] or epochs
+    images = sum(epoch["images"] for epoch in later)
+    window_images = sum(epoch["window_images"] for epoch in later)
+    window_s = sum(epoch["window_s"] for epoch in later)
+    pss = [epoch["worker_pss_bytes"] for epoch in epochs if epoch["worker_pss_bytes"] is not None]
+    read = [epoch["read_bytes"] for epoch in later]
+    gpu = measured["gpu"] or {}
+    return {
+        "repeat": repeat,
+        "arm": run.arm,
+        "model": run.model,
+        "device": run.device,
+        "workers": run.workers,
+        "pin_memory": run.pin_memory,
+        "cold": run.cold,
+        "prefetch": run.prefetch,
+        "batch": run.batch,
+        "crop": run.crop,
+        "epochs": len(epochs),
+        "images": first["images"],
+        "resident_share": round(resident_share, 4),
+        "images_per_s": window_images / window_s,
+        "step_s": run.batch * window_s / window_images,
+        "resident_s": measured["resident_s"],
+        "copied_s": measured["copied_s"],
+        "first_epoch_images_per_s": first["images"] / first["seconds"],
+        "first_epoch_first_batch_s": first["first_batch_s"],
+        "first_batch_s": median(epoch["first_batch_s"] for epoch in later),
+        **{name: median(epoch["steps"][name] for epoch in later) for name in ("p50_s", "p95_s", "p99_s")},
+        "cpu_s_per_image": sum(epoch["cpu_s"] for epoch in later) / images,
+        "worker_pss_bytes": max(pss, default=None),
+        "read_bytes_per_epoch": None if None in read else sum(read) / len(later),
+        "gpu_busy": gpu.get("busy"),
+        "gpu_memory_bytes": gpu.get("memory_bytes"),
+        "model_of": measured["model_of"],
+    }
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the runs of a comparison have in common; its arms are what is compared."""
+
+    model: str
+    device: str
+    workers: int
+    pin_memory: bool
+    cold: bool
+    batch: int
+
+    @classmethod
+    def of(cls, row: Row) -> Kind:
+        return cls(*(row[name] for name in ("model", "device", "workers", "pin_memory", "cold", "batch")))
+
+    def __str__(self) -> str:
+        what = {"none": "no model, the loader alone", "small": "small CNN", "resnet50": "ResNet-50"}[self.model]
+        words = [
+            what,
+            *([f"on {self.device}"] if self.model != "none" or self.device != "cpu" else []),
+            f"batches of {self.batch}",
+            f"{self.workers} worker{'' if self.workers == 1 else 's'}",
+            *(["page-locked memory"] if self.pin_memory else []),
+            "first epoch, files not in the page cache" if self.cold else "files in the page cache",
+        ]
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """An arm in runs of one kind: medians of them, of images_per_s the spread, too.
+
+    times: how many times as fast as the first arm of that kind, by medians. stages: None without a model, and for
+    cold runs without warm ones. break_even: epochs after which its build has paid, against the raw folder; None
+    where that is not known, and where the raw folder leaves no gain to be had.
+    """
+
+    arm: Arm
+    images_per_s: Spread
+    times: float
+    stages: Stages | None
+    first_epoch_images_per_s: float
+    first_epoch_first_batch_s: float
+    first_batch_s: float
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    cpu_s_per_image: float
+    worker_pss_bytes: float | None
+    read_bytes_per_epoch: float | None
+    gpu_busy: float | None
+    gpu_memory_bytes: float | None
+    break_even: float | None
+
+
+def summarise(results: Results) -> dict[Kind, list[Summary]]:
+    """The kinds of runs in the order in which they were asked for, each with its arms in the order of ARMS."""
+    groups: dict[Kind, dict[Arm, list[Row]]] = {}
+    for row in results.rows:
+        groups.setdefault(Kind.of(row), {}).setdefault(row["arm"], []).append(row)
+    order = sorted(groups, key=lambda kind: (_place(results, kind), kind.workers, kind.pin_memory, kind.cold))
+    return {kind: _summaries(results, kind, groups) for kind in order}
+
+
+def _place(results: Results, kind: Kind) -> int:
+    models = list(results.options.get("models", ()))
+    return models.index(kind.model) if kind.model in models else len(models)
+
+
+def _summaries(results: Results, kind: Kind, groups: dict[Kind, dict[Arm, list[Row]]]) -> list[Summary]:
+    arms = groups[kind]
+    there = [arm for arm in ARMS if arm in arms]
+    rates = {arm: Spread.of([row["images_per_s"] for row in arms[arm]]) for arm in there}
+    steps = _steps(kind, results.rows)
+    warm = groups.get(replace(kind, cold=False), {})
+    stages = {arm: _stages(steps, warm.get(arm, []), arms[arm] if kind.cold else []) for arm in there}
+    raw = stages.get("raw")
+    gains = "raw" in there and (raw is None or raw.stalls.utilisation < NO_GAIN)
+    found = []
+    for arm in there:
+        build_s = results.build_s.get(READS[arm])
+        pays = None
+        if build_s is not None and gains and arm != "raw":
+            pays = break_even_epochs(build_s, *(results.images / rates[one].median for one in ("raw", arm)))
+        found.append(
+            Summary(
+                arm=arm,
+                images_per_s=rates[arm],
+                times=rates[arm].median / rates[there[0]].median,
+                stages=stages[arm],
+                break_even=pays,
+                **{name: _median(arms[arm], name) for name in _MEDIANS},
+            )
+        )
+    return found
+
+
+_MEDIANS = (
+    "first_epoch_images_per_s", "first_epoch_first_batch_s", "first_batch_s", "p50_s", "p95_s", "p99_s",
+    "cpu_s_per_image", "worker_pss_bytes", "read_bytes_per_epoch", "gpu_busy", "gpu_memory_bytes",
+)  # fmt: skip
+
+
+def _median(rows: Sequence[Row], name: str) -> Any:
+    values = [row[name] for row in rows if row[name] is not None]
+    return median(values) if values else None
+
+
+def _steps(kind: Kind, rows: Sequence[Row]) -> tuple[float | None, float | None]:
+    """T_resident and T_h2d: no loader has a part in them, so that they are medians over all arms and caches."""
+    alike = [row for row in rows if replace(Kind.of(row), pin_memory=kind.pin_memory, cold=kind.cold) == kind]
+    return _median(alike, "resident_s"), _median(alike, "copied_s")
+
+
+def _stages(steps: tuple[float | None, float | None], warm: Sequence[Row], cold: Sequence[Row]) -> Stages | None:
+    resident, copied = steps
+    if resident is None or copied is None or not warm:
+        return None
+    return Stages(resident, copied, _median(warm, "step_s"), _median(cold, "step_s"))
+
+
+def to_csv(results: Results) -> str:
+    """One line a run, with the conditions at the end of each."""
+    text = io.StringIO()
+    if results.rows:
+        names = [*results.rows[0], *results.conditions]
+        writer = csv.DictWriter(text, names, lineterminator="\n")
+        writer.writeheader()
+        for row in results.rows:
+            values = {name: _short(value) for name, value in row.items()} | dict(results.conditions)
+            writer.writerow(values)
+    return text.getvalue()
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def to_json(results: Results) -> str:
+    """Conditions, options, notes, every run, and the summary of each kind of runs."""
+    summary = [
+        {
+            "kind": asdict(kind),
+            "arms": [_plain(one) for one in arms],
+        }
+        for kind, arms in summarise(results).items()
+    ]
+    return json.dumps(asdict(results) | {"summary": summary}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _plain(one: Summary) -> dict[str, Any]:
+    values = asdict(one)
+    if one.stages is not None:
+        stages = {"bound": one.stages.bound, "disagreement": one.stages.disagreement}
+        values["stages"] |= asdict(one.stages.stalls) | stages
+    if one.break_even is not None and math.isinf(one.break_even):
+        values["break_even"] = None  # JSON has no infinity
+    return values

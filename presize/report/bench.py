@@ -1,0 +1,169 @@
+"""The results of a benchmark -> text for a terminal, and a page. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from presize.benchresults import Kind, Results, Summary, summarise
+from presize.measure import Spread, shown, verdict
+from presize.report import charts
+from presize.report.page import template
+
+NAMES = {"raw": "raw folder", "presized": "presized folder", "lmdb": "LMDBDataset", "loader": "Loader"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, and the text of an arm below it; None where that is not known. why: the heading in a sentence."""
+
+    heading: str
+    text: Callable[[Summary], str | None]
+    why: str
+
+
+def _spread(spread: Spread) -> str:
+    if spread.runs == 1:
+        return shown(spread.median)
+    return f"{shown(spread.median)} ({shown(spread.least)}–{shown(spread.most)})"
+
+
+def _share(part: str) -> Callable[[Summary], str | None]:
+    def text(one: Summary) -> str | None:
+        return None if one.stages is None else f"{getattr(one.stages.stalls, part):.2f}"
+
+    return text
+
+
+def _fetch(one: Summary) -> str | None:
+    return None if one.stages is None or one.stages.cold_s is None else f"{one.stages.stalls.fetch:.2f}"
+
+
+def _pays(one: Summary) -> str | None:
+    if one.break_even is None:
+        return None
+    return "never" if math.isinf(one.break_even) else f"{one.break_even:.1f}"
+
+
+def _scaled(name: str, factor: float, digits: int) -> Callable[[Summary], str | None]:
+    def text(one: Summary) -> str | None:
+        value = getattr(one, name)
+        return None if value is None else f"{value * factor:,.{digits}f}"
+
+    return text
+
+
+COLUMNS = (
+    Column(
+        "images/s",
+        lambda one: _spread(one.images_per_s),
+        "median of the runs, and the least and the most; of the later epochs of each",
+    ),
+    Column(
+        "1st epoch",
+        lambda one: shown(one.first_epoch_images_per_s),
+        "images/s of the first epoch from its very beginning, the start of the workers included",
+    ),
+    Column("times", lambda one: f"{one.times:.2f}", "as fast as the first line"),
+    Column("U", _share("utilisation"), "share of the time that the training step itself takes; 1 is a loader for free"),
+    Column("copy", _share("copy"), "share of the time that copying to the device adds"),
+    Column("prep.", _share("preparation"), "share that reading, decoding, cropping and collating add"),
+    Column("fetch", _fetch, "share that the disk adds"),
+    Column("start s", _scaled("first_epoch_first_batch_s", 1, 2), "seconds to the first batch of the first epoch"),
+    Column("first s", _scaled("first_batch_s", 1, 3), "seconds to the first batch of later epochs"),
+    Column("p50 ms", _scaled("p50_s", 1e3, 1), "half of the steps took at most that"),
+    Column("p95 ms", _scaled("p95_s", 1e3, 1), "95 % did"),
+    Column("p99 ms", _scaled("p99_s", 1e3, 1), "99 % did"),
+    Column("CPU ms", _scaled("cpu_s_per_image", 1e3, 2), "CPU time an image, of all processes, training included"),
+    Column(
+        "PSS MB", _scaled("worker_pss_bytes", 1e-6, 0), "memory of the worker that has most; shared pages count in part"
+    ),
+    Column("read MB", _scaled("read_bytes_per_epoch", 1e-6, 1), "read from storage in an epoch"),
+    Column("GPU", _scaled("gpu_busy", 1, 2), "share of the time with any kernel running (NVML); no proof by itself"),
+    Column("GPU MB", _scaled("gpu_memory_bytes", 1e-6, 0), "most memory in use on the GPU"),
+    Column("pays", _pays, "epochs after which the build has paid, against the raw folder"),
+)
+
+
+def table_of(arms: Sequence[Summary]) -> tuple[list[Column], list[list[str]]]:
+    """The columns of which anything is known, and a line for each arm, its name first."""
+    columns = [column for column in COLUMNS if any(column.text(one) is not None for one in arms)]
+    return columns, [[NAMES[one.arm], *(column.text(one) or "" for column in columns)] for one in arms]
+
+
+def verdicts(kind: Kind, arms: Sequence[Summary]) -> list[str]:
+    """What there is to say about the first arm and about the fastest."""
+    fastest = max(arms, key=lambda one: one.images_per_s.median)
+    said = []
+    for one in dict.fromkeys((arms[0].arm, fastest.arm)):
+        stages = next(summary.stages for summary in arms if summary.arm == one)
+        if stages is not None:
+            said.append(f"{NAMES[one]}: {verdict(stages, kind.batch)}")
+            if stages.disagreement > 0.05:
+                said.append(
+                    f"{NAMES[one]}: noisy: a step that does more was {stages.disagreement:.0%} faster than one that "
+                    "does less; more --repeats and a quiet machine help."
+                )
+    return said
+
+
+def bench_text(results: Results) -> str:
+    """Tables for a terminal, one for each kind of runs, verdicts, notes and conditions."""
+    lines: list[str] = []
+    for kind, arms in summarise(results).items():
+        columns, rows = table_of(arms)
+        cells = [["", *(column.heading for column in columns)], *rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines += [f"{kind}:", ""]
+        for row in cells:
+            texts = [text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)]
+            lines.append("  ".join([f"  {row[0].ljust(widths[0])}", *texts]).rstrip())
+        said = [f"  {sentence}" for sentence in verdicts(kind, arms)]
+        lines += ["", *said, *[""] * bool(said)]
+    lines += _progress(results)
+    lines += [*results.notes, _measured(results), ""]
+    width = max(map(len, results.conditions), default=0)
+    lines += [f"{name.ljust(width)}  {what}" for name, what in results.conditions.items()]
+    return "\n".join(lines)
+
+
+def _progress(results: Results) -> list[str]:
+    if len(results.rows) == results.planned:
+        return []
+    return [f"This is what {len(results.rows)} of {results.planned} runs measured; the others were not made."]
+
+
+def _measured(results: Results) -> str:
+    options = results.options
+    steps = "" if options["steps"] is None else f", ended after {_count(options['steps'], 'batch', 'batches')}"
+    return (
+        f"{_count(results.images, 'image', 'images')}; crops of {options['crop']} px; "
+        f"{_count(options['repeats'], 'repeat', 'repeats')} in processes of their own, in random order, of "
+        f"{_count(options['epochs'], 'epoch', 'epochs')}{steps}; medians."
+    )
+
+
+def _count(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def bench_page(results: Results) -> str:
+    """report.html, the same for the same results; every text in it escaped."""
+    parts = []
+    for kind, arms in summarise(results).items():
+        columns, rows = table_of(arms)
+        rates = {NAMES[one.arm]: one.images_per_s for one in arms}
+        spent = {NAMES[one.arm]: one.stages.stalls for one in arms if one.stages is not None}
+        found = [charts.bars("Images a second", {name: (s.median, s.least, s.most) for name, s in rates.items()})]
+        if spent:
+            shares = {name: (s.utilisation, s.copy, s.preparation, s.fetch) for name, s in spent.items()}
+            found.append(charts.stacks("Where the time goes", ("training step", "copy", "preparation", "disk"), shares))
+        parts.append((kind, columns, rows, verdicts(kind, arms), found))
+    return template("bench.html").render(
+        results=results,
+        parts=parts,
+        progress=_progress(results),
+        measured=_measured(results),
+        explained=[column for column in COLUMNS if any(column in columns for _, columns, *_ in parts)],
+    )

@@ -1,0 +1,251 @@
+"""The arms of a benchmark: the same samples, labels and crops from a raw folder, a presized one and LMDB."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from builds import SERIAL, SMALL
+from presize.arms import LISTERS, common_samples, list_lmdb, list_presized, list_raw
+from presize.bench import TOLERANCE, coarse, crops_of
+from presize.benchoptions import ARMS, READS, Arm, Run
+from presize.build import build_dataset
+from presize.datasets.arms import Chosen, CroppedFolder, load_arm, open_arm
+from presize.datasets.bench_run import EVALUATED, measure, prove
+from presize.datasets.crops import CenterCrop, RandomResizedCrop
+from presize.errors import BenchError, DatasetError
+
+CPU = torch.device("cpu")
+RUN = Run(
+    arm="raw", model="none", device="cpu", workers=0, pin_memory=False, cold=False, prefetch=1, batch=16, crop=48,
+    epochs=2, steps=None, seed=3,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`raw` built at 64 px into a folder; read only."""
+    out = tmp_path_factory.mktemp("folder") / "64"
+    build_dataset(raw, out, replace(SMALL, layout="folder"), SERIAL)
+    return out
+
+
+@pytest.fixture(scope="module")
+def roots(raw: Path, folder: Path, dataset: Path) -> dict[str, str]:
+    return {"raw": str(raw), "presized": str(folder), "lmdb": str(dataset)}
+
+
+@pytest.fixture(scope="module")
+def numbers(roots: dict[str, str]) -> dict[str, Any]:
+    return common_samples({name: LISTERS[name](root) for name, root in roots.items()})
+
+
+def run_of(arm: Arm, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path, **changes: Any) -> Run:
+    np.save(tmp_path / "numbers.npy", numbers[READS[arm]])
+    return replace(RUN, arm=arm, root=roots[READS[arm]], numbers=str(tmp_path / "numbers.npy"), **changes)
+
+
+def batches(arm: Arm, roots: dict[str, str], numbers: dict[str, Any], workers: int = 0) -> list[Any]:
+    dataset = open_arm(arm, roots[READS[arm]], RandomResizedCrop(48), 0.5)
+    order = Chosen(numbers[READS[arm]], len(dataset), 7)
+    loader = load_arm(
+        arm, dataset, order, batch=16, workers=workers, prefetch=2, pin_memory=False, device=CPU, last="keep"
+    )
+    return [[part.clone() for part in batch] for batch in loader]
+
+
+# Which samples there are
+
+
+def test_all_arms_have_the_samples_that_were_stored(numbers: dict[str, Any], roots: dict[str, str]) -> None:
+    raw, presized, lmdb = (LISTERS[name](roots[name]) for name in LISTERS)
+    paths = {
+        tuple(listing.paths.take(numbers[name].tolist()).to_pylist())
+        for name, listing in (("raw", raw), ("presized", presized), ("lmdb", lmdb))
+    }
+    assert len(paths) == 1
+    assert len(paths.pop()) == len(lmdb) == 56
+    assert len(raw) == 60
+
+
+def test_a_number_of_samples_is_drawn_at_random_and_the_same_for_all(roots: dict[str, str]) -> None:
+    listings = {name: LISTERS[name](root) for name, root in roots.items()}
+    drawn = [common_samples(listings, 20, seed) for seed in (1, 1, 2)]
+    assert drawn[0]["raw"].tolist() == drawn[1]["raw"].tolist() != drawn[2]["raw"].tolist()
+    chosen = [listings[name].paths.take(drawn[0][name].tolist()).to_pylist() for name in listings]
+    assert chosen[0] == chosen[1] == chosen[2]
+    assert 16 <= len(chosen[0]) <= 20  # four images are broken
+
+
+def test_files_of_samples_are_those_that_are_read(folder: Path, dataset: Path) -> None:
+    presized = list_presized(folder)
+    assert all(file.exists() for file in presized.files_of(np.arange(5)))
+    assert len(presized.files_of(np.arange(5))) == 5
+    assert list_lmdb(dataset).files_of(np.arange(5)) == sorted((dataset / "shards").iterdir())
+
+
+def test_another_folder_is_not_the_source(dataset: Path, tmp_path: Path, raw: Path) -> None:
+    shutil.copytree(raw, tmp_path / "copy" / "inner")
+    with pytest.raises(BenchError, match=r"is not what .* was built from: it holds none of the 60 samples, such as"):
+        common_samples({"raw": list_raw(tmp_path / "copy"), "lmdb": list_lmdb(dataset)})
+
+
+def changed(raw: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(raw, tmp_path / "changed"))
+
+
+def a_good_one(folder: Path) -> Path:
+    return max(folder.rglob("*.jpg"), key=lambda path: path.stat().st_size)
+
+
+def test_a_sample_that_is_not_in_all_arms_is_named(dataset: Path, raw: Path, tmp_path: Path) -> None:
+    source = changed(raw, tmp_path)
+    shutil.copy(a_good_one(source), next(source.iterdir()) / "zzz.jpg")
+    with pytest.raises(BenchError, match=r"the arms have different samples: 1 of .*zzz\.jpg, are not in"):
+        common_samples({"raw": list_raw(source), "lmdb": list_lmdb(dataset)})
+
+
+def test_a_sample_that_is_gone_from_the_source_is_named(dataset: Path, raw: Path, tmp_path: Path) -> None:
+    source = changed(raw, tmp_path)
+    gone = a_good_one(source)
+    gone.unlink()
+    with pytest.raises(BenchError, match=f"different samples: 1 of .*{gone.name}, are not in .*; is it what that was"):
+        common_samples({"raw": list_raw(source), "lmdb": list_lmdb(dataset)})
+
+
+def test_a_source_that_has_changed_since_is_named(dataset: Path, raw: Path, tmp_path: Path) -> None:
+    source = changed(raw, tmp_path)
+    file = a_good_one(source)
+    file.write_bytes(file.read_bytes() + b"\0")
+    with pytest.raises(BenchError, match=f"{file.name} has \\d+ bytes, and was built from \\d+; .* --update"):
+        common_samples({"raw": list_raw(source), "lmdb": list_lmdb(dataset)})
+
+
+def test_other_labels_are_named(dataset: Path, raw: Path) -> None:
+    other = list_raw(raw)
+    assert other.labels is not None
+    swapped = replace(other, labels=other.labels[::-1].copy())
+    with pytest.raises(
+        BenchError, match=r"different labels: 0-red-disc/.* is '2-violet-square' in .* and '0-red-disc' in"
+    ):
+        common_samples({"raw": swapped, "lmdb": list_lmdb(dataset)})
+
+
+def test_a_folder_is_no_dataset_and_the_other_way_round(dataset: Path, folder: Path, raw: Path) -> None:
+    with pytest.raises(DatasetError, match="is no LMDB dataset, its layout is folder"):
+        list_lmdb(folder)
+    with pytest.raises(DatasetError, match="is no folder that presize build --to folder made"):
+        list_presized(dataset)
+    with pytest.raises(DatasetError, match=str(raw)):
+        list_presized(raw)
+
+
+def test_a_presized_folder_that_lost_a_file_is_named(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    a_good_one(copy).unlink()
+    with pytest.raises(DatasetError, match="has 55 images where its manifest says 56"):
+        list_presized(copy)
+
+
+# What is delivered
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_every_arm_gives_the_same_labels_in_the_same_order(
+    workers: int, roots: dict[str, str], numbers: dict[str, Any]
+) -> None:
+    first, *others = ([labels.tolist() for _, labels in batches(arm, roots, numbers, workers)] for arm in ARMS)
+    assert [len(labels) for labels in first] == [16, 16, 16, 8]
+    assert all(other == first for other in others)
+
+
+def test_what_is_stored_alike_is_cropped_alike(roots: dict[str, str], numbers: dict[str, Any]) -> None:
+    presized, lmdb, loader = (batches(arm, roots, numbers) for arm in ("presized", "lmdb", "loader"))
+    for a, b, c in zip(presized, lmdb, loader, strict=True):
+        assert a[0].shape[1:] == (3, 48, 48)
+        assert torch.equal(b[0], c[0])
+        assert (a[0].int() - b[0].int()).abs().max() <= 1
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_an_arm_is_proved_to_deliver_every_sample_once(
+    arm: Arm, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path
+) -> None:
+    found = prove(run_of(arm, roots, numbers, tmp_path))
+    reference = prove(run_of("loader", roots, numbers, tmp_path))
+    assert found["samples"] == 56
+    assert found["labels"] == reference["labels"] is not None
+    crops = [crops_of(one["crops"], 48) for one in (found, reference)]
+    assert crops[0].shape == (EVALUATED, 48, 48, 3)
+    differing = np.abs(coarse(crops[0]) - coarse(crops[1])).mean(axis=(1, 2, 3))
+    assert differing.max() <= (TOLERANCE / 2 if arm == "raw" else 0.1)
+    assert np.abs(coarse(crops[0]) - coarse(crops[0][::-1])).mean(axis=(1, 2, 3)).max() > TOLERANCE
+
+
+def test_an_arm_that_gives_a_sample_twice_is_caught(
+    roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path
+) -> None:
+    twice = {name: np.append(values, values[-1]) for name, values in numbers.items()}
+    with pytest.raises(BenchError, match="raw gave sample 55 0 times in an epoch"):
+        prove(run_of("raw", roots, twice, tmp_path))
+
+
+def test_the_order_of_chosen_samples_ends_when_it_is_told_to() -> None:
+    order = Chosen(np.array([9, 7, 5, 3]), 10, seed=1, most=2)
+    given = {epoch: order.samples(epoch, np.arange(len(order))).tolist() for epoch in range(20)}
+    assert all(len(samples) == 2 == len(set(samples)) for samples in given.values())
+    assert {sample for samples in given.values() for sample in samples} == {9, 7, 5, 3}
+
+
+def test_a_folder_with_images_too_small_for_the_crop_says_which(raw: Path) -> None:
+    with pytest.raises(DatasetError, match="is too small for CenterCrop"):
+        CroppedFolder(raw, CenterCrop(4000), 0.0)[0]
+
+
+# Runs
+
+
+def test_a_run_without_a_model_has_epochs_and_no_step(
+    roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path
+) -> None:
+    found = measure(run_of("raw", roots, numbers, tmp_path))
+    assert [epoch["images"] for epoch in found["epochs"]] == [48, 48]  # the last batch is not full
+    assert found["resident_s"] is None is found["model_of"]
+
+
+@pytest.mark.parametrize("arm", ["lmdb", "loader"])
+def test_a_run_with_a_model_measures_the_step_without_the_loader(
+    arm: Arm, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("presize.datasets.epochs._STEPS_FOR_S", 0.0)
+    found = measure(run_of(arm, roots, numbers, tmp_path, model="small", epochs=1, steps=2))
+    assert found["epochs"][0]["images"] == 32
+    assert found["resident_s"] == found["copied_s"] > 0  # nothing is copied on the CPU
+    assert found["model_of"] == "presize"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
+def test_cuda_that_is_not_there_is_told_with_what_is(roots: dict[str, str]) -> None:
+    with pytest.raises(BenchError, match=r"--device cuda: no CUDA here: torch .* and sees 0 GPUs; choose --device cpu"):
+        measure(replace(RUN, root=roots["raw"], device="cuda"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), torch.OutOfMemoryError("x")],
+)
+def test_a_model_that_does_not_fit_says_what_to_make_smaller(
+    error: Exception, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("presize.datasets.models.TrainingStep.__call__", fail)
+    with pytest.raises(BenchError, match=r"training small with batches of 16 images of 48 px does not fit .* --batch"):
+        measure(run_of("lmdb", roots, numbers, tmp_path, model="small"))

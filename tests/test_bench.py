@@ -1,0 +1,366 @@
+"""presize bench: what it builds, runs, keeps and shows."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cli import Ran, presize
+from test_report import HOSTILE, parsed
+
+from builds import SERIAL
+from presize import benchprocess
+from presize.bench import bench
+from presize.benchoptions import ARMS, BenchOptions, Run
+from presize.benchresults import Results, row_of, summarise, to_csv, to_json
+from presize.build import build_dataset
+from presize.datasets import bench_run
+from presize.errors import BenchError, OptionError, PresizeError
+from presize.manifest import read_manifest
+from presize.options import BuildOptions, ImageOptions, Size
+from presize.report import charts
+from presize.report.bench import bench_page, bench_text
+
+__all__ = ["presize"]
+
+QUICK = BenchOptions(size=Size(64, 64), crop=32, models=("none",), workers=(0,), batch=16, epochs=2, repeats=1)
+RUN = Run(
+    arm="raw", model="small", device="cpu", workers=2, pin_memory=False, cold=False, prefetch=2, batch=10, crop=224,
+    epochs=2, steps=None, seed=0,
+)  # fmt: skip
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    """Runs are made in this process, and listed."""
+    runs: list[Run] = []
+
+    def run_here(run: Run) -> dict[str, Any]:
+        runs.append(Run.from_json(run.to_json()))
+        task: dict[str, Callable[[Run], dict[str, Any]]] = {
+            "prove": bench_run.prove, "measure": bench_run.measure, "probe": bench_run.probe,
+        }  # fmt: skip
+        return json.loads(json.dumps(task[run.task](run)))
+
+    monkeypatch.setattr(benchprocess, "run_apart", run_here)
+    monkeypatch.setattr("presize.datasets.epochs._STEPS_FOR_S", 0.0)
+    return runs
+
+
+def epoch(images: int, window_s: float, **changes: Any) -> dict[str, Any]:
+    return {
+        "seconds": window_s + 1, "first_batch_s": 0.5, "batches": 10, "images": images, "window_s": window_s,
+        "window_images": images, "p50_s": 0.1, "cpu_s": 2.0, "read_bytes": 10, "worker_pss_bytes": 5,
+        "steps": {"p50_s": 0.1, "p95_s": 0.2, "p99_s": 0.3},
+    } | changes  # fmt: skip
+
+
+def measured(window_s: float, **changes: Any) -> dict[str, Any]:
+    return {
+        "epochs": [epoch(100, window_s * 2), epoch(100, window_s)], "resident_s": 0.1, "copied_s": 0.1, "gpu": None,
+        "model_of": "presize",
+    } | changes  # fmt: skip
+
+
+def results_of(*rows: Mapping[str, Any], build_s: Mapping[str, float] | None = None, planned: int = 2) -> Results:
+    options = {"models": ["none", "small"], "crop": 224, "steps": None, "repeats": 1, "epochs": 2}
+    return Results({"CPU": "a CPU"}, options, ("a note",), 100, build_s or {}, planned, tuple(map(dict, rows)))
+
+
+# What is asked for
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"models": ("big",)}, "model: expected one of none, small, resnet50, got 'big'"),
+        ({"models": ()}, "model: expected at least one"),
+        ({"models": ("none", "none")}, "model: each may be asked for once, got none, none"),
+        ({"arms": ("ffcv",)}, "arm: expected one of raw, presized, lmdb, loader, got 'ffcv'"),
+        ({"device": "tpu"}, "device: expected one of cpu, cuda, got 'tpu'"),
+        ({"workers": (-1,)}, "workers: expected a whole number from 0 to 4096, got -1"),
+        ({"workers": (1.5,)}, "workers: expected a whole number"),
+        ({"batch": 0}, "batch: expected a whole number from 1 to"),
+        ({"epochs": True}, "epochs: expected a whole number"),
+        ({"repeats": 0}, "repeats: expected a whole number from 1 to"),
+        ({"prefetch": 0}, "prefetch: expected a whole number from 1 to 64, got 0"),
+        ({"images": 0}, "images: expected a whole number from 1 to"),
+        ({"steps": 0}, "steps: expected a whole number from 1 to"),
+        ({"crop": 0}, "crop: expected a whole number from 1 to"),
+        ({"size": Size(0, 5)}, "size: expected a whole number from 1 to"),
+        ({"seed": -1}, "seed: expected a whole number from 0 to"),
+        ({"cold": 1}, "cold: expected bool, got 1"),
+        ({"pin_memory": (True,)}, "pin_memory: memory is page-locked for a GPU; leave it out, or choose --device cuda"),
+    ],
+)
+def test_nonsense_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        BenchOptions(**changes)
+
+
+def test_a_repeat_has_every_combination_once() -> None:
+    options = BenchOptions(device="cuda", workers=(0, 4), pin_memory=(True, False), cold=True)
+    runs = options.runs(ARMS)
+    assert len(set(runs)) == len(runs) == 2 * 2 * 2 * (3 * 2 + 1)  # Loader page-locks always
+    assert all(run.epochs == 1 for run in runs if run.cold)
+
+
+def test_arms_that_cannot_be_had_are_named(raw: Path) -> None:
+    with pytest.raises(OptionError, match="arm: raw reads what --raw names"):
+        bench({"lmdb": str(raw)}, replace(QUICK, arms=("raw",)))
+    with pytest.raises(OptionError, match="raw: give a folder of images"):
+        bench({}, QUICK)
+
+
+# What is made of measurements
+
+
+def test_rates_are_of_the_later_epochs() -> None:
+    row = row_of(RUN, 0, 1.0, measured(4.0))
+    assert row["images_per_s"] == 25
+    assert row["step_s"] == pytest.approx(0.4)
+    assert row["first_epoch_images_per_s"] == pytest.approx(100 / 9)
+    assert row["cpu_s_per_image"] == pytest.approx(0.02)
+    only = row_of(RUN, 0, 1.0, measured(4.0, epochs=[epoch(100, 8.0)]))
+    assert only["images_per_s"] == 12.5
+
+
+def test_a_summary_has_stalls_ratios_and_the_break_even() -> None:
+    runs = [replace(RUN, arm=arm, cold=cold) for cold in (False, True) for arm in ("raw", "loader")]
+    seconds = [4.0, 2.0, 8.0, 2.5]
+    rows = [row_of(run, 0, 1.0, measured(window_s)) for run, window_s in zip(runs, seconds, strict=True)]
+    warm, cold = summarise(results_of(*rows, build_s={"lmdb": 10.0})).values()
+    raw, loader = warm
+    assert (raw.times, loader.times) == (1, 2)
+    assert (raw.break_even, loader.break_even) == (None, 5)
+    assert raw.stages is not None and loader.stages is not None and cold[0].stages is not None
+    assert raw.stages.stalls.utilisation == pytest.approx(0.25)
+    assert loader.stages.stalls.preparation == pytest.approx(0.5)
+    assert cold[0].stages.stalls.fetch == pytest.approx(0.5)
+
+
+def test_a_build_that_gains_nothing_never_pays() -> None:
+    rows = [row_of(replace(RUN, arm=arm), 0, 1.0, measured(4.0)) for arm in ("raw", "lmdb")]
+    results = results_of(*rows, build_s={"lmdb": 10.0})
+    ((_, lmdb),) = summarise(results).values()
+    assert lmdb.break_even == math.inf
+    assert " never" in bench_text(results)
+    assert json.loads(to_json(results))["summary"][0]["arms"][1]["break_even"] is None
+
+
+def test_where_there_is_no_gain_no_build_pays() -> None:
+    rows = [row_of(replace(RUN, arm=arm), 0, 1.0, measured(s)) for arm, s in (("raw", 1.02), ("lmdb", 1.0))]
+    ((_, lmdb),) = summarise(results_of(*rows, build_s={"lmdb": 10.0})).values()
+    assert lmdb.break_even is None
+
+
+def test_the_step_without_a_loader_is_measured_by_all_arms_together() -> None:
+    seconds = {"raw": 0.08, "lmdb": 0.1, "loader": 0.3}
+    rows = [
+        row_of(replace(RUN, arm=arm), 0, 1.0, measured(4.0, resident_s=s, copied_s=s)) for arm, s in seconds.items()
+    ]
+    (arms,) = summarise(results_of(*rows)).values()
+    assert [one.stages.resident_s for one in arms if one.stages is not None] == [0.1] * 3
+
+
+def test_several_runs_have_a_median_and_a_spread() -> None:
+    rows = [row_of(RUN, repeat, 1.0, measured(window_s)) for repeat, window_s in enumerate((4.0, 5.0, 2.0))]
+    ((one,),) = summarise(results_of(*rows)).values()
+    assert (one.images_per_s.median, one.images_per_s.least, one.images_per_s.most) == (25, 20, 50)
+    assert "25.0 (20.0–50.0)" in bench_text(results_of(*rows))
+
+
+def test_text_says_what_holds_training_back_and_what_does_not() -> None:
+    rows = [
+        row_of(replace(RUN, arm="raw"), 0, 1.0, measured(4.0)),
+        row_of(replace(RUN, arm="loader"), 0, 1.0, measured(1.0)),
+    ]
+    text = bench_text(results_of(*rows))
+    assert "small CNN, on cpu, batches of 10, 2 workers, files in the page cache:" in text
+    assert "raw folder: Training waits 75% of the time" in text
+    assert "Loader: No gain to be had: U is 1.00" in text
+    assert "the others were not made" not in text
+
+
+def test_text_of_an_interrupted_benchmark_says_so() -> None:
+    text = bench_text(results_of(row_of(RUN, 0, 1.0, measured(1.0)), planned=6))
+    assert "This is what 1 of 6 runs measured; the others were not made." in text
+
+
+def test_csv_has_a_line_a_run_with_its_conditions() -> None:
+    rows = list(csv.DictReader(to_csv(results_of(row_of(RUN, 0, 1.0, measured(4.0)))).splitlines()))
+    assert [(row["arm"], row["images_per_s"], row["CPU"]) for row in rows] == [("raw", "25.0", "a CPU")]
+
+
+def test_the_page_is_whole_and_escapes_what_is_hostile() -> None:
+    rows = [row_of(replace(RUN, arm=arm), 0, 1.0, measured(4.0)) for arm in ARMS]
+    hostile = replace(results_of(*rows), conditions={"command": " ".join(HOSTILE)}, notes=tuple(HOSTILE))
+    page = bench_page(hostile)
+    found = parsed(page)
+    assert found.tags["script"] == 0 == found.tags["img"]
+    assert found.tags["svg"] == 2 * len(ARMS)
+    assert not [name for name, _ in found.attributes if name.startswith("on")]
+    assert "//" not in page
+
+
+def test_bars_are_as_long_as_their_medians() -> None:
+    found = charts.bars("t", {"a": (50, 40, 100), "b": (25, 25, 25)})
+    assert [line.parts[0].width for line in found.lines] == [500, 250]
+    assert found.lines[0].whiskers == (400, 1000)
+
+
+def test_stacks_fill_their_line() -> None:
+    (line,) = charts.stacks("t", ("a", "b", "c"), {"x": (0.5, 0.0, 0.5)}).lines
+    assert [(part.x, part.width, part.series) for part in line.parts] == [(0, 500, 0), (500, 500, 2)]
+
+
+# The whole of it
+
+
+@pytest.mark.usefixtures("here")
+def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
+    command = (
+        "bench", "--raw", raw, "--size", 64, "--crop", 32, "--model", "none", "--model", "small", "--workers", 0,
+        "--batch", 16, "--epochs", 2, "--repeats", 1, "--images", 30, "--work", tmp_path / "work",
+        "--out", tmp_path / "out", "--cold",
+    )  # fmt: skip
+    ran = presize(*command)
+    assert ran.code == 0, ran.err
+    assert [ran.out.count(f"\n  {name} ") for name in ("raw folder", "presized folder", "LMDBDataset", "Loader")] == [
+        4
+    ] * 4
+    assert "All arms delivered the same " in ran.out
+    assert "building lmdb at 64 px" in ran.err
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert len(results["rows"]) == 16 == len((tmp_path / "out" / "results.csv").read_text().splitlines()) - 1
+    assert 26 <= results["images"] <= 30
+    assert results["build_s"]["lmdb"] > 0
+    assert parsed((tmp_path / "out" / "report.html").read_text()).tags["section"] == 6
+    built = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*.lmdb")}
+    again = presize(*command, "--arm", "loader", "--json")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*.lmdb")} == built
+    assert [row["arm"] for row in json.loads(again.out)["rows"]] == ["loader"] * 4
+
+
+def test_an_interrupted_benchmark_keeps_and_shows_what_it_measured(
+    presize: Callable[..., Ran], here: list[Run], dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here = benchprocess.run_apart
+
+    def run_three(run: Run) -> dict[str, Any]:
+        if len(here) == 3:
+            raise KeyboardInterrupt
+        return run_here(run)
+
+    monkeypatch.setattr(benchprocess, "run_apart", run_three)
+    ran = presize(
+        "bench", "--lmdb", dataset, "--crop", 32, "--model", "none", "--workers", 0, "--out", tmp_path / "out"
+    )
+    assert ran.code == 130
+    assert "This is what 1 of 6 runs measured" in ran.out
+    assert ran.err.endswith(f"presize: error: interrupted; what was measured is in {tmp_path / 'out'}\n")
+    assert len(json.loads((tmp_path / "out" / "results.json").read_text())["rows"]) == 1
+
+
+def test_a_benchmark_that_fails_shows_what_it_measured_before(
+    presize: Callable[..., Ran], here: list[Run], dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here = benchprocess.run_apart
+
+    def fail_at_last(run: Run) -> dict[str, Any]:
+        if len(here) == 3:
+            raise BenchError("does not fit into the memory")
+        return run_here(run)
+
+    monkeypatch.setattr(benchprocess, "run_apart", fail_at_last)
+    ran = presize("bench", "--lmdb", dataset, "--crop", 32, "--model", "none", "--workers", 0)
+    assert ran.code == 1
+    assert "This is what 1 of 6 runs measured" in ran.out
+    assert ran.err.endswith("presize: error: does not fit into the memory\n")
+
+
+@pytest.mark.usefixtures("here")
+def test_cold_runs_that_are_not_cold_are_owned_up_to(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("presize.bench.drop", lambda _: None)
+    results = bench({"lmdb": str(dataset)}, replace(QUICK, arms=("loader",), cold=True))
+    assert "Cold runs of loader were not cold: the page cache kept 100% of its files" in bench_text(results)
+    assert [row["resident_share"] for row in results.rows] == [1, 1]
+
+
+def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> None:
+    found = benchprocess.run_apart(replace(RUN, arm="loader", model="none", root=str(dataset), crop=32, epochs=1))
+    assert found["epochs"][0]["images"] == 50
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "errors", "message"),
+    [
+        (-9, b"", b"", "was ended by signal 9: the machine had not enough memory"),
+        (-11, b"", b"", "was ended by signal 11$"),
+        (1, b"", b"Traceback\nValueError: what is wrong\n", "failed: ValueError: what is wrong"),
+        (0, b"", b"", "failed: it said nothing"),
+        (0, b'{"error": "no CUDA here"}', b"", "^no CUDA here"),
+    ],
+)
+def test_a_run_that_ends_badly_says_why(code: int, said: bytes, errors: bytes, message: str) -> None:
+    with pytest.raises(BenchError, match=message):
+        benchprocess.answer(RUN, said, code, errors)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--raw", "NONE"), 1, "source 'NONE' does not exist"),
+        (("--lmdb", "NONE"), 1, "NONE"),
+        (("--lmdb", "NONE", "--batch", "0"), 2, "--batch: expected a whole number from 1 to"),
+        (("--lmdb", "NONE", "--pin-memory", "on"), 2, "--pin-memory: memory is page-locked for a GPU"),
+        (("--lmdb", "NONE", "--arm", "raw"), 2, "--arm: raw reads what --raw names"),
+        ((), 2, "--raw: give a folder of images"),
+        (("--lmdb", "NONE", "--model", "huge"), 2, "'huge' is not one of"),
+    ],
+)
+def test_bad_input_is_one_line(
+    options: tuple[str, ...], code: int, message: str, presize: Callable[..., Ran], here: list[Run]
+) -> None:
+    ran = presize("bench", *options)
+    assert ran.code == code
+    assert ran.err.count("\n") == 1
+    assert message in ran.err
+    assert not here
+
+
+@pytest.mark.usefixtures("here")
+def test_what_is_missing_is_built_as_what_is_given_was(raw: Path, tmp_path: Path) -> None:
+    how = BuildOptions(ImageOptions(sizes=(Size(48, 48),), format="png", fit="stretch"))
+    build_dataset(raw, tmp_path / "lmdb", how, SERIAL)
+    roots = {"raw": str(raw), "lmdb": str(tmp_path / "lmdb")}
+    bench(roots, replace(QUICK, size=None, arms=("presized", "lmdb"), epochs=1), work=tmp_path / "work")
+    built = read_manifest(tmp_path / "work" / "presized-48")
+    assert built.identity["options"]["image"] == how.to_json()["image"]
+
+
+@pytest.mark.usefixtures("here")
+def test_cuda_is_looked_for_before_anything_is_built(
+    presize: Callable[..., Ran], raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    ran = presize("bench", "--raw", raw, "--device", "cuda", "--work", tmp_path / "work")
+    assert ran.code == 1
+    assert "presize: error: --device cuda: no CUDA here: torch " in ran.err
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_images_that_differ_between_arms_are_no_benchmark(
+    raw: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("presize.bench.TOLERANCE", 0.01)
+    with pytest.raises(PresizeError, match="raw and lmdb deliver different images: an evaluation crop differs by"):
+        bench({"raw": str(raw), "lmdb": str(dataset)}, replace(QUICK, arms=("raw", "lmdb")))

@@ -1,0 +1,148 @@
+"""Timing an epoch: against pipelines whose stalls are known, and with real models and loaders."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from queue import Queue
+from typing import Any
+
+import pytest
+import torch
+
+from presize.datasets import epochs
+from presize.datasets.epochs import HostClock, NoModel, copied_s, resident_s, time_epoch
+from presize.datasets.models import ResNet50, TrainingStep, make_model, small_cnn
+from presize.errors import OptionError
+from presize.measure import Stages
+
+CPU = torch.device("cpu")
+
+
+class SleepingStep:
+    """A training step of known duration, after a copy of known duration. Batches are numbers of images."""
+
+    def __init__(self, step_s: float, copy_s: float) -> None:
+        self.step_s, self.copy_s = step_s, copy_s
+        self.clock = HostClock()
+        self.steps = 0
+
+    def place(self, batch: Any) -> Any:
+        time.sleep(self.copy_s)
+        return batch
+
+    def __call__(self, placed: Any) -> None:  # noqa: ARG002
+        time.sleep(self.step_s)
+        self.steps += 1
+
+
+def sleeping_loader(batches: int, load_s: float) -> Iterator[range]:
+    for _ in range(batches):
+        time.sleep(load_s)
+        yield range(8)
+
+
+def prefetching_loader(batches: int, load_s: float) -> Iterator[range]:
+    """One worker, a batch ahead."""
+    queue: Queue[range] = Queue(1)
+    worker = threading.Thread(target=lambda: [queue.put(batch) for batch in sleeping_loader(batches, load_s)])
+    worker.start()
+    for _ in range(batches):
+        yield queue.get()
+    worker.join()
+
+
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epochs, "_STEPS_FOR_S", 0.2)
+
+
+def stages(
+    loader: Callable[[int, float], Iterator[range]], step_s: float, copy_s: float, warm_s: float, cold_s: float
+) -> Stages:
+    step = SleepingStep(step_s, copy_s)
+    warm, cold = (time_epoch(loader(8, load_s), step) for load_s in (warm_s, cold_s))
+    return Stages(
+        resident_s(step, range(8)),
+        copied_s(step, range(8)),
+        *(epoch.window_s / epoch.window_images * 8 for epoch in (warm, cold)),
+    )
+
+
+@pytest.mark.usefixtures("briefly")
+def test_the_stalls_of_a_pipeline_that_does_one_thing_after_the_other_are_found() -> None:
+    found = stages(sleeping_loader, step_s=0.02, copy_s=0.01, warm_s=0.03, cold_s=0.05).stalls
+    assert found.utilisation == pytest.approx(0.02 / 0.08, abs=0.05)
+    assert found.copy == pytest.approx(0.01 / 0.08, abs=0.05)
+    assert found.preparation == pytest.approx(0.03 / 0.08, abs=0.05)
+    assert found.fetch == pytest.approx(0.02 / 0.08, abs=0.05)
+
+
+@pytest.mark.usefixtures("briefly")
+def test_of_what_is_loaded_during_the_step_only_the_excess_is_a_stall() -> None:
+    found = stages(prefetching_loader, step_s=0.02, copy_s=0.01, warm_s=0.02, cold_s=0.05).stalls
+    assert found.utilisation == pytest.approx(0.02 / 0.05, abs=0.05)
+    assert found.copy == pytest.approx(0.01 / 0.05, abs=0.05)
+    assert found.preparation == pytest.approx(0, abs=0.05)
+    assert found.fetch == pytest.approx(0.02 / 0.05, abs=0.05)
+
+
+def test_an_epoch_counts_batches_and_images_and_leaves_the_first_steps_out() -> None:
+    step = SleepingStep(0.001, 0)
+    epoch = time_epoch([range(8)] * 3 + [range(2)], step, lead=2)
+    assert (epoch.batches, epoch.images, epoch.window_images, step.steps) == (4, 26, 10, 4)
+    assert 0 <= epoch.first_batch_s <= epoch.seconds
+    assert 0 < epoch.window_s < epoch.seconds
+    assert epoch.images_per_s == pytest.approx(10 / epoch.window_s)
+
+
+def test_an_epoch_of_no_more_steps_than_are_left_out_is_counted_whole() -> None:
+    epoch = time_epoch([range(8)] * 2, NoModel(CPU), lead=2)
+    assert (epoch.window_images, epoch.window_s) == (16, epoch.seconds)
+
+
+def test_the_steps_of_the_window_are_all_of_it() -> None:
+    epoch = time_epoch(sleeping_loader(3, 0.02), NoModel(CPU))
+    assert epoch.steps.p50_s == pytest.approx(epoch.window_s / 2, rel=0.25)
+    assert epoch.steps.p50_s <= epoch.steps.p99_s <= epoch.window_s
+
+
+def test_an_epoch_without_a_batch_is_an_error() -> None:
+    with pytest.raises(OptionError, match="loader: expected at least one batch, got none"):
+        time_epoch([], NoModel(CPU))
+
+
+def test_an_epoch_tells_what_its_workers_used() -> None:
+    loader = torch.utils.data.DataLoader(range(64), batch_size=8, num_workers=1, persistent_workers=True)  # type: ignore[arg-type]
+    epoch = time_epoch(loader, NoModel(CPU))
+    assert epoch.images == 64
+    assert epoch.cpu_s > 0
+    assert epoch.worker_pss_bytes is not None and epoch.worker_pss_bytes > 1e6
+    assert time_epoch([range(8)], NoModel(CPU)).worker_pss_bytes is not None  # it is still there
+    del loader
+
+
+@pytest.mark.parametrize("channels", [3, 1])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_step_trains_on_batches_of_any_kind(channels: int, labelled: bool) -> None:
+    torch.manual_seed(0)
+    model = small_cnn(4)
+    before = model[0].weight.detach().clone()
+    step = TrainingStep(model, CPU)
+    images = torch.randint(0, 256, (2, channels, 32, 32), dtype=torch.uint8)
+    step(step.place([images, torch.tensor([1, 3])] if labelled else images))
+    assert not torch.equal(before, model[0].weight)
+
+
+def test_our_resnet50_is_the_one_that_is_known() -> None:
+    with torch.device("meta"):
+        model = ResNet50(1000)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 25_557_032  # torchvision's documentation
+    assert model(torch.empty(2, 3, 224, 224, device="meta")).shape == (2, 1000)
+
+
+def test_resnet50_says_whose_it_is() -> None:
+    with torch.device("meta"):
+        model, whose = make_model("resnet50", 10)
+    assert whose == ("presize" if isinstance(model, ResNet50) else "torchvision")
