@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 import torch.utils.data
 
-from presize.benchoptions import Arm
+from presize.bench.options import Arm
 from presize.datasets.crops import Crop, as_size
 from presize.datasets.draws import uniform
 from presize.datasets.folder import FolderDataset

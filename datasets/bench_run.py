@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.benchoptions import Run
+from presize.bench.options import Run
+from presize.bench.usage import GpuWatch
 from presize.datasets.arms import FLIP, Chosen, CroppedFolder, load_arm, open_arm
 from presize.datasets.crops import RandomResizedCrop, Resize
 from presize.datasets.epochs import Epoch, NoModel, Step, copied_s, resident_s, time_epoch
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.models import TrainingStep, make_model
 from presize.errors import BenchError, PresizeError
-from presize.usage import GpuWatch
 
 EVALUATED = 8
 """Samples whose evaluation crops are handed back, to be compared between arms."""
@@ -69,8 +69,8 @@ def measure(run: Run) -> dict[str, Any]:
     """Epochs of an arm, and the step without a loader, as plain JSON values.
 
     resident_s, copied_s: seconds a step, None without a model; on the CPU, where nothing is copied, they are one.
-    epochs: as presize.datasets.epochs.Epoch. gpu: presize.usage.GpuUse, or None. Raises PresizeError, a BenchError
-    when there is not enough memory or no CUDA.
+    epochs: as presize.datasets.epochs.Epoch. gpu: presize.bench.usage.GpuUse, or None. Raises PresizeError, a
+    BenchError when there is not enough memory or no CUDA.
     """
     device = find_device(run.device)
     if device.type == "cpu":
@@ -169,7 +169,7 @@ def prove(run: Run) -> dict[str, Any]:
 
     samples: how many. labels: the SHA-256 of the names of their classes, in the order of the run's numbers; None
     without. crops: the first EVALUATED of them, evenly chosen, whole and brought to the crop's size: compressed
-    pixels, see presize.bench.crops_of. Raises BenchError unless each sample came exactly once.
+    pixels, see presize.bench.compare.crops_of. Raises BenchError unless each sample came exactly once.
     """
     device = torch.device("cpu")
     settings: dict[str, Any] = {

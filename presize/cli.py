@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import click
 
-from presize import __version__, benchoptions
+from presize import __version__
 from presize import options as choices
-from presize.benchoptions import BenchOptions
+from presize.bench import options as benchoptions
+from presize.bench.options import BenchOptions
 from presize.errors import OptionError, PresizeError, PresizeWarning
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
 from presize.progress import Progress
 
 if TYPE_CHECKING:
-    from presize.benchresults import Results
+    from presize.bench.results import Results
     from presize.build import BuildResult
     from presize.doctor.machine import Torch
     from presize.plan import Plan
@@ -588,8 +589,8 @@ def bench(
 
     Each run is a process of its own, in random order. --raw alone will do: the others are built from it.
     """
-    from presize.bench import bench as run_bench
-    from presize.benchresults import to_json
+    from presize.bench.compare import bench as run_bench
+    from presize.bench.results import to_json
     from presize.report.bench import bench_text
 
     pinned = None if pin_memory is None else benchoptions.PINNINGS[pin_memory]

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from builds import SERIAL, SMALL
-from presize.arms import LISTERS, common_samples, list_lmdb, list_presized, list_raw
-from presize.bench import TOLERANCE, coarse, crops_of
-from presize.benchoptions import ARMS, READS, Arm, Run
+from presize.bench.arms import LISTERS, common_samples, list_lmdb, list_presized, list_raw
+from presize.bench.compare import TOLERANCE, coarse, crops_of
+from presize.bench.options import ARMS, READS, Arm, Run
 from presize.build import build_dataset
 from presize.datasets.arms import Chosen, CroppedFolder, load_arm, open_arm
 from presize.datasets.bench_run import EVALUATED, measure, prove

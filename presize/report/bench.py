@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from presize.benchresults import Kind, Results, Summary, summarise
+from presize.bench.results import Kind, Results, Summary, summarise
 from presize.measure import Spread, shown, verdict
 from presize.report import charts
 from presize.report.page import template

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from presize import benchprocess
-from presize.arms import LISTERS, Listing, Numbers, common_samples
-from presize.benchoptions import ARMS, READS, Arm, BenchOptions, Run
-from presize.benchresults import Results, row_of, to_csv, to_json
-from presize.conditions import conditions
+from presize.bench import process
+from presize.bench.arms import LISTERS, Listing, Numbers, common_samples
+from presize.bench.conditions import conditions
+from presize.bench.options import ARMS, READS, Arm, BenchOptions, Run
+from presize.bench.results import Results, row_of, to_csv, to_json
 from presize.errors import BenchError, OptionError
 from presize.files import write_atomically, writing
 from presize.manifest import MANIFEST, read_manifest
@@ -70,7 +70,7 @@ def bench(
     gpu = None
     if options.device == "cuda":  # before anything is built
         on_step("looking for CUDA")
-        gpu = benchprocess.run_apart(replace(options.runs(arms)[0], task="probe"))["gpu_name"]
+        gpu = process.run_apart(replace(options.runs(arms)[0], task="probe"))["gpu_name"]
     if out is not None:
         with writing(Path(out)):
             Path(out).mkdir(parents=True, exist_ok=True)
@@ -249,7 +249,7 @@ class _Bench:
                 "tell. It does so on file systems in memory, for files that other processes have mapped, and for "
                 "readers who may not write them."
             )
-        return row_of(run, repeat, share, benchprocess.run_apart(run)), note
+        return row_of(run, repeat, share, process.run_apart(run)), note
 
     def prove(self, on_step: Callable[[str], None]) -> list[str]:
         """Read every sample of every arm once, which also brings them into the page cache, and compare what came."""
@@ -258,7 +258,7 @@ class _Bench:
         for arm in self.arms:
             on_step(f"checking that {arm} delivers every sample once")
             prove = replace(run, arm=arm, task="prove", device="cpu", pin_memory=False)
-            came[arm] = benchprocess.run_apart(self._located(prove))
+            came[arm] = process.run_apart(self._located(prove))
         labels = {arm: one["labels"] for arm, one in came.items() if one["labels"] is not None}
         if len(set(labels.values())) > 1:
             raise BenchError(f"the arms {' and '.join(labels)} deliver different labels for the same samples")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from presize.benchoptions import ARMS, READS, Arm, Run
+from presize.bench.options import ARMS, READS, Arm, Run
 from presize.measure import NO_GAIN, Spread, Stages, break_even_epochs
 
 Row = dict[str, Any]
@@ -22,9 +22,9 @@ Row = dict[str, Any]
 class Results:
     """All there is to tell, after any number of runs.
 
-    conditions: name -> words (presize.conditions). options: what was asked for. notes: what has to be known to read
-        the figures. images: samples that all arms have. build_s: seconds that the build of "presized" and "lmdb"
-        took, where it was seen. planned: how many runs there are to be.
+    conditions: name -> words (presize.bench.conditions). options: what was asked for. notes: what has to be known
+        to read the figures. images: samples that all arms have. build_s: seconds that the build of "presized" and
+        "lmdb" took, where it was seen. planned: how many runs there are to be.
     """
 
     conditions: Mapping[str, str]

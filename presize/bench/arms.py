@@ -80,7 +80,7 @@ def list_lmdb(root: str | os.PathLike[str]) -> Listing:
 
 
 LISTERS = {"raw": list_raw, "presized": list_presized, "lmdb": list_lmdb}
-"""For each thing that an arm reads (presize.benchoptions.READS)."""
+"""For each thing that an arm reads (presize.bench.options.READS)."""
 
 
 def _open(root: str | os.PathLike[str], layout: str) -> tuple[Manifest, pa.RecordBatch]:

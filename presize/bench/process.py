@@ -11,7 +11,7 @@ import tempfile
 import time
 from typing import Any
 
-from presize.benchoptions import Run
+from presize.bench.options import Run
 from presize.errors import BenchError
 
 

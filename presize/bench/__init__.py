@@ -1,0 +1,1 @@
+"""presize bench: raw against presized against LMDB, each run in a process of its own."""
