@@ -30,7 +30,7 @@ By benchmarks/profile_build.py on two cores of an AMD EPYC, 2026-11-21."""
 
 _START_UP_S = 0.45
 """From the start of a build until its worker processes do their first images. Builds of a few images took
-0.43 s in the median (benchmarks/results/build.csv, 2026-11-21); a busy machine takes longer."""
+0.47 s in the median (benchmarks/results/build.csv, 2026-11-21); a busy machine takes longer."""
 
 _PAGE_S = 0.2
 """What report.html takes besides comparing images: jinja2, charts, thumbnails."""
