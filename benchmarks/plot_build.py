@@ -5,10 +5,10 @@ python benchmarks/plot_build.py benchmarks/results/build.csv benchmarks/results/
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import matplotlib
+import plotting
 import rates
 
 _PRESIZE, _OTHER = "#1f6fb2", "#8a8f98"
@@ -70,13 +70,5 @@ def _remark(name: str, values: list[float], measured: dict[str, list[float]]) ->
     return f"{rate}: {of_limit:.2f} of the limit,\n{times_stock:.2f} times the script"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("csv", type=Path)
-    parser.add_argument("out", type=Path, help="a .svg or .png")
-    arguments = parser.parse_args()
-    draw(rates.read(arguments.csv), arguments.out)
-
-
 if __name__ == "__main__":
-    main()
+    plotting.run(draw, __doc__)

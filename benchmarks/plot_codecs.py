@@ -5,12 +5,12 @@ python benchmarks/plot_codecs.py benchmarks/results/codecs.csv benchmarks/result
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import codec_rates
 import matplotlib
+import plotting
 import rates
 
 _PRESIZE, _PRESIZE_COPIES = "#1f6fb2", "#a5c5e0"
@@ -86,13 +86,5 @@ def _draw_errors(axes: Any, rows: list[rates.Row], names: list[str]) -> None:
     axes.tick_params(left=False)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("csv", type=Path)
-    parser.add_argument("out", type=Path, help="a .svg or .png")
-    arguments = parser.parse_args()
-    draw(rates.read(arguments.csv), arguments.out)
-
-
 if __name__ == "__main__":
-    main()
+    plotting.run(draw, __doc__)

@@ -5,11 +5,11 @@ python benchmarks/plot_read.py benchmarks/results/read.csv benchmarks/results/re
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import plotting
 import rates
 import read_rates
 
@@ -98,13 +98,5 @@ def _remark(stored: str, arm: str, workers: int, measured: dict[str, dict[int, f
     return f"{remark}: {to_ffcv.median:.2f} × FFCV"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("csv", type=Path)
-    parser.add_argument("out", type=Path, help="a .svg or .png")
-    arguments = parser.parse_args()
-    draw(rates.read(arguments.csv), arguments.out)
-
-
 if __name__ == "__main__":
-    main()
+    plotting.run(draw, __doc__)

@@ -5,10 +5,10 @@ python benchmarks/plot_scale.py benchmarks/results/scale.csv benchmarks/results/
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import matplotlib
+import plotting
 import rates
 import scale
 
@@ -46,13 +46,5 @@ def draw(rows: list[rates.Row], path: Path) -> None:
     figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("csv", type=Path)
-    parser.add_argument("out", type=Path, help="a .svg or .png")
-    arguments = parser.parse_args()
-    draw(rates.read(arguments.csv), arguments.out)
-
-
 if __name__ == "__main__":
-    main()
+    plotting.run(draw, __doc__)

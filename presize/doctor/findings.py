@@ -290,15 +290,6 @@ def _gpu_decoder(facts: CheckUp) -> Finding | None:
     return Finding("GPU decoder", "ok", "none, so that workers decode", torch.no_decoder)
 
 
-_KINDS = {
-    "memory": "in memory",
-    "network": "over a network, or from the host",
-    "container": "a container's layers",
-    "nvme": "an NVMe SSD",
-    "ssd": "an SSD",
-    "rotating": "a rotating disk",
-    "virtual": "a virtual disk",
-}
 _BY_SHARDS = "read shard by shard: order=ShardShuffled(...) with readahead=True"
 
 
@@ -306,9 +297,7 @@ def _storage(facts: CheckUp) -> Finding:
     storage, reading = facts.storage, facts.reading
     if storage.file_system is None:
         return Finding("storage", "unknown", "what it is on is not known here")
-    on = f" on {storage.device}" if storage.device else ""
-    kind = f", {_KINDS[storage.kind]}" if storage.kind in _KINDS else ""
-    found = f"{storage.file_system}{on}{kind}; the kernel reads ahead {storage.window_bytes >> 10:,} KiB"
+    found = f"{storage.described}; the kernel reads ahead {storage.window_bytes >> 10:,} KiB"
     measured = isinstance(reading, Reading) and reading.cold
     if storage.kind in ("network", "rotating") and not measured:
         return Finding("storage", "look", f"{found}; slow in random order", _faster(facts))

@@ -26,6 +26,17 @@ _VIRTUAL_MODELS = ("Amazon Elastic Block Store", "nvme_card-pd", "PersistentDisk
 """Disks of clouds and of virtual machines: whether they say that they rotate means nothing."""
 
 
+_KINDS = {
+    "memory": "in memory",
+    "network": "over a network, or from the host",
+    "container": "a container's layers",
+    "nvme": "an NVMe SSD",
+    "ssd": "an SSD",
+    "rotating": "a rotating disk",
+    "virtual": "a virtual disk",
+}
+
+
 @dataclass(frozen=True)
 class Storage:
     """file_system: its type, such as ext4, or None. device: the disk's name, such as nvme0n1, or None.
@@ -35,6 +46,13 @@ class Storage:
     kind: Kind
     device: str | None
     window_bytes: int
+
+    @property
+    def described(self) -> str:
+        """``ext4 on sda, an SSD``, as far as it is known."""
+        on = f" on {self.device}" if self.device else ""
+        kind = f", {_KINDS[self.kind]}" if self.kind in _KINDS else ""
+        return f"{self.file_system or 'unknown'}{on}{kind}"
 
 
 def find_storage(path: Path, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Storage:
