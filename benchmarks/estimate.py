@@ -16,10 +16,10 @@ import os
 import random
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
+import measuring
 import rates
 from build import link_tree
 from conditions import conditions, find_photos
@@ -27,7 +27,6 @@ from PIL import Image
 
 import processes
 
-_HERE = Path(__file__).parent
 _LARGE = (4000, 3000)
 _LARGE_FILES, _LARGE_LINKS = 40, 240
 _SMALL_FILES = 4000
@@ -146,27 +145,7 @@ def summary(rows: list[rates.Row]) -> str:
     )
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path, nargs="?", metavar="PHOTOS", help="searched recursively for JPEGs")
-    parser.add_argument("--table", type=Path, metavar="CSV", help="measure nothing")
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "presize-benchmark"))
-    parser.add_argument("--images", type=int, default=4000, help="links to the photographs as they are")
-    parser.add_argument("--procs", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--size", type=int, default=256)
-    parser.add_argument("--csv", type=Path, default=_HERE / "results" / "estimate.csv", help="replaced")
-    options = parser.parse_args()
-    if (options.source is None) == (options.table is None):
-        parser.error("PHOTOS or --table is needed")
-    return options
-
-
-def main() -> None:
-    options = parse()
-    if options.table:
-        print(summary(rates.read(options.table)))
-        return
+def measure_all(options: argparse.Namespace) -> None:
     photos = find_photos(options.source)
     folders = {
         "photographs": link_tree(photos, options.work, options.images),
@@ -192,7 +171,14 @@ def main() -> None:
                 file=sys.stderr,
             )
             rates.write(options.csv, rows)
-    print(summary(rates.read(options.csv)))
+
+
+def main() -> None:
+    arguments = measuring.parser(__doc__, "estimate.csv", repeats=3)
+    arguments.add_argument("--images", type=int, default=4000, help="links to the photographs as they are")
+    arguments.add_argument("--procs", type=int, default=2)
+    arguments.add_argument("--size", type=int, default=256)
+    measuring.run(arguments, measure_all, summary)
 
 
 if __name__ == "__main__":

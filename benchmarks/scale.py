@@ -12,14 +12,13 @@ import argparse
 import datetime
 import random
 import sys
-import tempfile
 from pathlib import Path
 
+import measuring
 import rates
 from build import Arm, link_tree, measure
 from conditions import conditions, find_photos
 
-_HERE = Path(__file__).parent
 COUNTS = (1_000, 3_000, 10_000, 30_000, 100_000)
 
 
@@ -63,28 +62,7 @@ def summary(rows: list[rates.Row]) -> str:
     )
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path, nargs="?", metavar="PHOTOS", help="searched recursively for JPEGs")
-    parser.add_argument("--table", type=Path, metavar="CSV", help="measure nothing")
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "presize-benchmark"))
-    parser.add_argument("--images", type=int, nargs="+", default=COUNTS, metavar="N")
-    parser.add_argument("--procs", type=int, default=2)
-    parser.add_argument("--size", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=0, help="of the order of the builds")
-    parser.add_argument("--csv", type=Path, default=_HERE / "results" / "scale.csv", help="replaced")
-    options = parser.parse_args()
-    if (options.source is None) == (options.table is None):
-        parser.error("PHOTOS or --table is needed")
-    return options
-
-
-def main() -> None:
-    options = parse()
-    if options.table:
-        print(summary(rates.read(options.table)))
-        return
+def measure_all(options: argparse.Namespace) -> None:
     photos = find_photos(options.source)
     facts = conditions(photos)
     few = 2 * options.procs
@@ -108,7 +86,15 @@ def main() -> None:
             rows.append(where | build(count) | facts)
             print(f"round {number + 1}: {count} images: {rows[-1]['process_seconds']} s", file=sys.stderr)
             rates.write(options.csv, rows)
-    print(summary(rates.read(options.csv)))
+
+
+def main() -> None:
+    arguments = measuring.parser(__doc__, "scale.csv", repeats=3)
+    arguments.add_argument("--images", type=int, nargs="+", default=COUNTS, metavar="N")
+    arguments.add_argument("--procs", type=int, default=2)
+    arguments.add_argument("--size", type=int, default=256)
+    arguments.add_argument("--seed", type=int, default=0, help="of the order of the builds")
+    measuring.run(arguments, measure_all, summary)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,13 @@ import argparse
 import datetime
 import random
 import sys
-import tempfile
 from pathlib import Path
 
+import measuring
 import rates
 from build import Arm, link_tree, measure
 from conditions import conditions, find_photos
 
-_HERE = Path(__file__).parent
 _BASE = "256"
 _ARMS = {_BASE: [256], "160": [160], "256 and 160": [256, 160]}
 
@@ -68,27 +67,7 @@ def summary(rows: list[rates.Row]) -> str:
     )
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path, nargs="?", metavar="PHOTOS", help="searched recursively for JPEGs")
-    parser.add_argument("--table", type=Path, metavar="CSV", help="measure nothing")
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "presize-benchmark"))
-    parser.add_argument("--images", type=int, default=4000)
-    parser.add_argument("--procs", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0, help="of the order of the arms")
-    parser.add_argument("--csv", type=Path, default=_HERE / "results" / "sizes.csv", help="replaced")
-    options = parser.parse_args()
-    if (options.source is None) == (options.table is None):
-        parser.error("PHOTOS or --table is needed")
-    return options
-
-
-def main() -> None:
-    options = parse()
-    if options.table:
-        print(summary(rates.read(options.table)))
-        return
+def measure_all(options: argparse.Namespace) -> None:
     photos = find_photos(options.source)
     tree = link_tree(photos, options.work, options.images)
     facts = conditions(sorted(tree.rglob("*.jpg")))
@@ -103,7 +82,14 @@ def main() -> None:
             rows.append({"date": date, "arm": name, "round": number, "procs": options.procs} | measured | facts)
             print(f"round {number + 1}: {name}: {measured['seconds']} s", file=sys.stderr)
             rates.write(options.csv, rows)
-    print(summary(rates.read(options.csv)))
+
+
+def main() -> None:
+    arguments = measuring.parser(__doc__, "sizes.csv", repeats=5)
+    arguments.add_argument("--images", type=int, default=4000)
+    arguments.add_argument("--procs", type=int, default=2)
+    arguments.add_argument("--seed", type=int, default=0, help="of the order of the arms")
+    measuring.run(arguments, measure_all, summary)
 
 
 if __name__ == "__main__":

@@ -16,18 +16,17 @@ import os
 import random
 import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 from unittest import mock
 
+import measuring
 import rates
 from build import link_tree
 from conditions import conditions, find_photos
 
 from presize import build, options, readahead, task
 
-_HERE = Path(__file__).parent
 _LATENCY_S = 0.005
 _SOURCES = {"page cache": 0.0, "disk": 0.0, "5 ms before each read": _LATENCY_S}
 _WAYS = {"in turn": math.inf, "ahead": readahead.SLOW_S}
@@ -77,37 +76,29 @@ def summary(rows: list[rates.Row]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path, nargs="?", metavar="PHOTOS", help="searched recursively for JPEGs")
-    parser.add_argument("--table", type=Path, metavar="CSV", help="measure nothing")
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "presize-benchmark"))
-    parser.add_argument("--images", type=int, default=1000, help="no more than there are photographs")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--csv", type=Path, default=_HERE / "results" / "slow-source.csv", help="replaced")
-    arguments = parser.parse_args()
-    if (arguments.source is None) == (arguments.table is None):
-        parser.error("PHOTOS or --table is needed")
-    if arguments.table:
-        print(summary(rates.read(arguments.table)))
-        return
-    photos = find_photos(arguments.source)
-    tree = link_tree(photos, arguments.work, min(arguments.images, len(photos)))
+def measure_all(options: argparse.Namespace) -> None:
+    photos = find_photos(options.source)
+    tree = link_tree(photos, options.work, min(options.images, len(photos)))
     facts = conditions(sorted(tree.rglob("*.jpg")))
     images = len(list(tree.rglob("*.jpg")))
-    seconds(tree, arguments.work / "out", "page cache", "in turn")  # what is imported is so from here on
+    seconds(tree, options.work / "out", "page cache", "in turn")  # what is imported is so from here on
     date, order = datetime.datetime.now(datetime.UTC).date().isoformat(), random.Random(0)
     rows: list[dict[str, object]] = []
     todo = [(source, way) for source in _SOURCES for way in _WAYS]
-    for number in range(arguments.repeats):
+    for number in range(options.repeats):
         for source, way in order.sample(todo, len(todo)):
-            rate = round(images / seconds(tree, arguments.work / "out", source, way), 1)
+            rate = round(images / seconds(tree, options.work / "out", source, way), 1)
             what = {"date": date, "source": source, "way": way, "round": number, "images": images}
             rows.append(what | {"images_per_s": rate} | facts)
             print(f"round {number + 1}: {source}, {way}: {rate} images/s", file=sys.stderr)
-            rates.write(arguments.csv, rows)
-    shutil.rmtree(arguments.work / "out")
-    print(summary(rates.read(arguments.csv)))
+            rates.write(options.csv, rows)
+    shutil.rmtree(options.work / "out")
+
+
+def main() -> None:
+    arguments = measuring.parser(__doc__, "slow-source.csv", repeats=5)
+    arguments.add_argument("--images", type=int, default=1000, help="no more than there are photographs")
+    measuring.run(arguments, measure_all, summary)
 
 
 if __name__ == "__main__":
