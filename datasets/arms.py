@@ -18,7 +18,7 @@ from presize.datasets.folder import FolderDataset
 from presize.datasets.lmdb import LMDBDataset, visits
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader, make_loader
-from presize.datasets.order import Last, permute
+from presize.datasets.order import Last, Order, permute
 from presize.datasets.regions import resample
 from presize.errors import DatasetError
 
@@ -101,7 +101,7 @@ def open_arm(arm: Arm, root: str, crop: Crop, flip: float, *, tell_path: bool = 
 def load_arm(
     arm: Arm,
     dataset: CroppedFolder | LMDBDataset,
-    order: Chosen,
+    order: Order,
     *,
     batch: int,
     workers: int,

@@ -80,7 +80,8 @@ def measure(run: Run) -> dict[str, Any]:
     dataset = open_arm(run.arm, run.root, RandomResizedCrop(run.crop), FLIP)
     order = _order(run, dataset)
     classes = max(len(dataset.classes or ()), 1)
-    with _memory_errors(run):
+    what = "the loader" if run.model == "none" else f"training {run.model}"
+    with memory_errors(what, run.batch, run.crop, run.device):
         step, whose = _step(run, device, classes)
         loader = load_arm(
             run.arm, dataset, order, batch=run.batch, workers=run.workers, prefetch=run.prefetch,
@@ -139,17 +140,17 @@ def _synthetic(run: Run, classes: int) -> list[torch.Tensor]:
 
 
 @contextmanager
-def _memory_errors(run: Run) -> Iterator[None]:
+def memory_errors(what: str, batch: int, crop: int, device: str) -> Iterator[None]:
+    """Want of memory, on the GPU or on the CPU, becomes a BenchError that says for `what`."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
             if _CPU_IS_FULL not in str(error) and "not enough memory" not in str(error):
                 raise
-        what = "the loader" if run.model == "none" else f"training {run.model}"
         raise BenchError(
-            f"{what} with batches of {run.batch} images of {run.crop} px does not fit into the memory of "
-            f"{'the GPU' if run.device == 'cuda' else 'this machine'}; choose a smaller --batch or --crop"
+            f"{what} with batches of {batch} images of {crop} px does not fit into the memory of "
+            f"{'the GPU' if device == 'cuda' else 'this machine'}; choose a smaller --batch or --crop"
         ) from None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -107,6 +107,8 @@ def to_device(batch: Any, device: torch.device) -> Any:
     """The tensors of a batch on `device`, copied without waiting from memory that is page-locked; all else as it is."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {name: to_device(part, device) for name, part in batch.items()}
     if isinstance(batch, (list, tuple)):
         return [to_device(part, device) for part in batch]
     return batch
@@ -192,7 +194,9 @@ def time_epoch(loader: Iterable[Any], step: Step, *, lead: int = 1) -> Epoch:
 
 
 def count_images(batch: Any) -> int:
-    """How many images there are in a batch: images, or a sequence that begins with them."""
+    """How many images there are in a batch: images, or a sequence or mapping that begins with them."""
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
     return len(batch[0]) if isinstance(batch, (list, tuple)) else len(batch)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Literal, NamedTuple
 
@@ -135,6 +136,7 @@ class Loader:
         self._owner = os.getpid()
         self._running = False
         self._delivered = 0
+        self._on_batch: Callable[[Answer], None] | None = None
 
     def __len__(self) -> int:
         """Batches on this rank in the epoch that is being read, or that is due."""
@@ -192,6 +194,15 @@ class Loader:
             self._pool.close()
         self._pool = self._slots = None
 
+    def observed(self, workers: int, on_batch: Callable[[Answer], None]) -> Loader:
+        """A copy that reads the same epochs with so many workers of its own, and tells who made each batch, and when,
+        before it comes. It shares the sampler: the epochs that it reads are not read again."""
+        self._check_idle()
+        copied = copy.copy(self)
+        copied.workers, copied._on_batch = workers, on_batch
+        copied._pool = copied._slots = copied._stream = None
+        return copied
+
     def __enter__(self) -> Loader:
         return self
 
@@ -221,6 +232,8 @@ class Loader:
             while pool is not None and task.slot not in ready:
                 ready.update((answer.slot, answer) for answer in pool.answers())
             answer = ready.pop(task.slot)
+            if self._on_batch is not None:
+                self._on_batch(answer)
             if answer.error is not None:
                 raise answer.error
             self.skipped += len(answer.skipped)

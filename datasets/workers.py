@@ -15,6 +15,7 @@ import os
 import signal
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
@@ -46,21 +47,36 @@ class Task(NamedTuple):
     keys: npt.NDArray[np.int64]
 
 
+class Work(NamedTuple):
+    """When a batch was made, as time.perf_counter has it, which is one clock for all processes of a machine; and the
+    seconds of CPU that this took."""
+
+    begin_s: float
+    end_s: float
+    cpu_s: float
+
+
 class Answer(NamedTuple):
-    """The batch in `slot` is there, less the positions `skipped` of its samples; or why it is not."""
+    """The batch in `slot` is there, less the positions `skipped` of its samples; or why it is not. worker: who made
+    it, from 0."""
 
     slot: int
     skipped: list[int]
+    work: Work
     error: PresizeError | None = None
+    worker: int = 0
 
 
 def read(task: Task, reader: BatchReader, slots: SharedSlots, skip: bool) -> Answer:
     """Do a task in this very thread."""
+    begin_s, cpu_s = time.perf_counter(), time.thread_time()
+    skipped, error = [], None
     try:
         skipped = reader.read(slots[task.slot], task.samples, task.seed, task.epoch, task.keys, skip=skip)
-    except PresizeError as error:
-        return Answer(task.slot, [], error)
-    return Answer(task.slot, [sample.position for sample in skipped])
+    except PresizeError as raised:
+        error = raised
+    work = Work(begin_s, time.perf_counter(), time.thread_time() - cpu_s)
+    return Answer(task.slot, [sample.position for sample in skipped], work, error)
 
 
 class SharedSlots:
@@ -130,6 +146,7 @@ class WorkerPool:
         context: str | None = None,
     ) -> None:
         self._busy: dict[Connection, int] = {}
+        self._numbers: dict[Connection, int] = {}
         self._ahead = ahead
         self._workers: dict[Connection, Any] = {}
         self.close = weakref.finalize(self, _end, os.getpid(), self._workers)
@@ -138,6 +155,7 @@ class WorkerPool:
             for number in range(workers):
                 ours, theirs = processes.Pipe()
                 self._busy[ours] = 0
+                self._numbers[ours] = number
                 worker: Any
                 if mode == "threads":
                     name = f"presize-loader-{number}"
@@ -180,7 +198,7 @@ class WorkerPool:
             except (EOFError, OSError):
                 raise self._died(connection) from None
             self._busy[connection] -= 1
-            yield answer
+            yield answer._replace(worker=self._numbers[connection])
 
     def _died(self, connection: Connection) -> LoaderError:
         worker = self._workers[connection]

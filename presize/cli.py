@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,11 +19,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import click
 
-from presize import __version__
+from presize import __version__, diagnosis
 from presize import options as choices
 from presize.bench import options as benchoptions
 from presize.bench.options import BenchOptions
+from presize.diagnosis import DiagnoseOptions
 from presize.errors import OptionError, PresizeError, PresizeWarning
+from presize.files import write_atomically
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
 from presize.progress import Progress
 
@@ -615,6 +618,71 @@ def bench(
         show()
         raise
     show()
+
+
+_DIAGNOSE = DiagnoseOptions()
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("path", metavar="PATH")
+@click.option("--model", type=_choice(diagnosis.Model), default=_DIAGNOSE.model, show_default=True)
+@click.option("--device", type=_choice(diagnosis.Device), help="[default: cuda where there is any]")
+@click.option(
+    "--workers", type=int, default=_DIAGNOSE.workers, show_default=True, metavar="N", help="Loader processes."
+)
+@click.option("--prefetch", type=int, default=_DIAGNOSE.prefetch, show_default=True, metavar="N", help="Batches ahead.")
+@click.option("--batch", type=int, default=_DIAGNOSE.batch, show_default=True, metavar="N", help="Images a batch.")
+@click.option(
+    "--crop", type=int, default=_DIAGNOSE.crop, show_default=True, metavar="PX", help="Side of the random crops."
+)
+@click.option(
+    "--size",
+    metavar="N|WxH",
+    default="256",
+    show_default=True,
+    callback=_parsed(Size.parse),
+    help="Of a folder: try what presizing to this would give.",
+)
+@click.option("--no-trial", is_flag=True, help="Do not try that.")
+@click.option("--steps", type=int, default=_DIAGNOSE.steps, show_default=True, metavar="N", help="Batches a part.")
+@click.option(
+    "--seconds",
+    type=float,
+    default=_DIAGNOSE.seconds,
+    show_default=True,
+    metavar="S",
+    help="A part ends after so long, if that is earlier.",
+)
+@click.option("--seed", type=int, default=_DIAGNOSE.seed, show_default=True, metavar="N", help="Of order and crops.")
+@click.option("-o", "--out", metavar="FILE.html", help="Write a page with the picture, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def diagnose(path: str, size: Size, no_trial: bool, out: str | None, as_json: bool, **options: Any) -> None:
+    """Tell what training on PATH waits for, and what would help.
+
+    PATH is a folder of images, or a dataset. A model is trained on it for some seconds.
+    """
+    from presize.datasets.diagnose_path import diagnose_path
+    from presize.manifest import MANIFEST
+    from presize.report.diagnosis import diagnosis_page, diagnosis_text
+    from presize.trial import build_trial
+
+    asked = DiagnoseOptions(**options)
+    trial, name = None, f"Presize to {size} px"
+
+    def tell(step: str) -> None:
+        click.echo(_one_line(step), err=True)
+
+    with tempfile.TemporaryDirectory(prefix="presize-diagnose-") as place:
+        if not no_trial and not (Path(path) / MANIFEST).exists():
+            tell(f"building a small dataset, to try: {name}")
+            trial = build_trial(path, Path(place), size, seed=asked.seed)
+        found = diagnose_path(path, asked, trial=trial, trial_name=name, on_step=tell)
+    if out is not None:
+        write_atomically(Path(out), diagnosis_page(found, path).encode())
+    if as_json:
+        _print_json(**found.known())
+        return
+    _print(_several_lines(diagnosis_text(found, min(120, shutil.get_terminal_size((100, 24)).columns))))
 
 
 def _several_lines(text: str) -> str:

@@ -8,7 +8,8 @@ PresizeError                 one clear line; the command line prints it and exit
 ├── DatasetError             a dataset is missing, unfinished, damaged, newer than this presize, or foreign
 ├── BuildError               a build cannot begin or go on; what is finished is kept and can be resumed
 ├── LoaderError              a loader cannot go on: one of its workers died, say
-└── BenchError               a benchmark cannot begin or go on; what it has measured is kept
+├── BenchError               a benchmark cannot begin or go on; what it has measured is kept
+└── DiagnosisError           there is nothing to diagnose: the loader or the training step failed, and how
 
 PresizeWarning               something is allowed but probably not what was meant
 
@@ -52,6 +53,10 @@ class LoaderError(PresizeError):
 
 class BenchError(PresizeError):
     """A benchmark cannot begin or go on. What it has measured is kept."""
+
+
+class DiagnosisError(PresizeError):
+    """There is nothing to diagnose: the loader or the training step failed. ``__cause__`` is its own error."""
 
 
 class PresizeWarning(UserWarning):

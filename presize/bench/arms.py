@@ -4,6 +4,7 @@ all arms have in common. Reads names, sizes and indexes; opens no image."""
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import BenchError, DatasetError
+from presize.files import writing
 from presize.manifest import Manifest, read_index, read_manifest
 from presize.rejects import read_rejects
 from presize.sources import scan_images
@@ -81,6 +83,17 @@ def list_lmdb(root: str | os.PathLike[str]) -> Listing:
 
 LISTERS = {"raw": list_raw, "presized": list_presized, "lmdb": list_lmdb}
 """For each thing that an arm reads (presize.bench.options.READS)."""
+
+
+def link_samples(raw: Listing, chosen: Numbers, folder: Path) -> str:
+    """A new folder of links to the files of some samples of a raw folder, to build from. Raises BuildError."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with writing(folder):
+        for path, file in zip(raw.paths.take(pa.array(chosen)).to_pylist(), raw.files_of(chosen), strict=True):
+            link = folder / path
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file)
+    return str(folder)
 
 
 def _open(root: str | os.PathLike[str], layout: str) -> tuple[Manifest, pa.RecordBatch]:

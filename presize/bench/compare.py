@@ -7,7 +7,6 @@ import base64
 import json
 import os
 import random
-import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,10 +17,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from presize.bench import process
-from presize.bench.arms import LISTERS, Listing, Numbers, common_samples
+from presize.bench.arms import LISTERS, Listing, Numbers, common_samples, link_samples
 from presize.bench.conditions import conditions
 from presize.bench.options import ARMS, READS, Arm, BenchOptions, Run
 from presize.bench.results import Results, row_of, to_csv, to_json
@@ -153,7 +151,8 @@ def _complete(
         source, suffix = given["raw"].root, str(image.sizes[0])
         if options.images is not None:
             suffix += f"-{options.images}-of-seed-{options.seed}"
-            source = _subset(given["raw"], options, place / f"raw-{suffix}")
+            chosen = common_samples({"raw": given["raw"]}, options.images, options.seed)["raw"]
+            source = link_samples(given["raw"], chosen, place / f"raw-{suffix}")
     times = place / "built.json"
     build_s: dict[str, float] = json.loads(times.read_text()) if times.exists() else {}
     known = {}
@@ -185,18 +184,6 @@ def _image_options(given: Mapping[str, Listing], options: BenchOptions) -> Image
     if options.size is not None:
         known["sizes"] = (options.size,)
     return ImageOptions(**known)
-
-
-def _subset(raw: Listing, options: BenchOptions, folder: Path) -> str:
-    """A folder of links to the samples that common_samples will choose, to build from."""
-    chosen = common_samples({"raw": raw}, options.images, options.seed)["raw"]
-    shutil.rmtree(folder, ignore_errors=True)
-    with writing(folder):
-        for path, file in zip(raw.paths.take(pa.array(chosen)).to_pylist(), raw.files_of(chosen), strict=True):
-            link = folder / path
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(file)
-    return str(folder)
 
 
 def _save(numbers: Mapping[str, Numbers], place: Path) -> dict[str, str]:

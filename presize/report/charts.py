@@ -185,13 +185,28 @@ def stacks(title: str, series: tuple[str, ...], values: Mapping[str, tuple[float
     """For each name shares that sum up to 1, one for each of `series`, side by side; the first is written behind."""
 
     def line(name: str, shares: tuple[float, ...]) -> Line:
-        ends = [round(sum(shares[:number]) * WIDTH, 1) for number in range(len(shares) + 1)]
-        parts = tuple(
-            Part(ends[number], round(ends[number + 1] - ends[number], 1), number)
-            for number in range(len(shares))
-            if ends[number + 1] > ends[number]
-        )
         said = ", ".join(f"{what} {share:.0%}" for what, share in zip(series, shares, strict=True))
-        return Line(name, parts, None, f"{shares[0]:.0%}", f"{name}: {said}")
+        return Line(name, _side_by_side(shares), None, f"{shares[0]:.0%}", f"{name}: {said}")
 
     return Lines(title, tuple(line(name, shares) for name, shares in values.items()), series)
+
+
+def sums(title: str, unit: str, series: tuple[str, ...], values: Mapping[str, tuple[float, ...]]) -> Lines:
+    """For each name amounts from 0 up, one for each of `series`, side by side; their sum is written behind."""
+    most = max(sum(amounts) for amounts in values.values()) or 1.0
+
+    def line(name: str, amounts: tuple[float, ...]) -> Line:
+        said = ", ".join(f"{what} {_number(amount)}" for what, amount in zip(series, amounts, strict=True))
+        total = _number(sum(amounts))
+        return Line(name, _side_by_side([amount / most for amount in amounts]), None, total, f"{name}: {said} {unit}")
+
+    return Lines(title, tuple(line(name, amounts) for name, amounts in values.items()), series)
+
+
+def _side_by_side(shares: Sequence[float]) -> tuple[Part, ...]:
+    ends = [round(sum(shares[:number]) * WIDTH, 1) for number in range(len(shares) + 1)]
+    return tuple(
+        Part(ends[number], round(ends[number + 1] - ends[number], 1), number)
+        for number in range(len(shares))
+        if ends[number + 1] > ends[number]
+    )

@@ -1,0 +1,88 @@
+"""diagnose_path: diagnose training of a known model on a folder of images, or on a dataset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from presize.datasets.arms import FLIP, load_arm, open_arm
+from presize.datasets.bench_run import find_device, memory_errors
+from presize.datasets.crops import RandomResizedCrop
+from presize.datasets.diagnose import diagnose
+from presize.datasets.models import TrainingStep, make_model
+from presize.datasets.order import Order, Shuffled, Weighted
+from presize.diagnosis import DiagnoseOptions, Diagnosis
+from presize.doctor import readspeed
+from presize.manifest import MANIFEST, read_manifest
+
+_TRIAL_BATCHES = 1000
+
+
+def diagnose_path(
+    path: str | os.PathLike[str],
+    options: DiagnoseOptions = DiagnoseOptions(),
+    *,
+    trial: str | os.PathLike[str] | None = None,
+    trial_name: str = "",
+    on_step: Callable[[str], None] = lambda _: None,
+) -> Diagnosis:
+    """Train a model on random crops of the images in `path`, as `options` say, and tell what that waits for.
+
+    path: a folder of images, read by FolderDataset in a DataLoader; or what ``presize build`` made, read by
+        LMDBDataset in a DataLoader. trial: a small dataset of the same images, presized, whose loaders become the
+        alternatives; trial_name: what making all of it such is called. on_step: as in diagnose.
+
+    On the CPU training gets half of the cores, at least one, so that it is the same with any number of workers.
+    Raises what opening `path` raises, BenchError when there is no CUDA or not enough memory, and DiagnosisError.
+    """
+    device = find_device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    notes = []
+    if device.type == "cpu":
+        threads = max(1, len(os.sched_getaffinity(0)) // 2)
+        torch.set_num_threads(threads)
+        notes.append(f"Training on the CPU has {threads} thread{'s' if threads > 1 else ''}.")
+    is_dataset = (Path(path) / MANIFEST).exists() and read_manifest(path).layout == "lmdb"
+    on_step("reading files from where they are")
+    content = readspeed.list_content(Path(path))
+    reading = readspeed.measure(content, max(options.workers, 1))
+    loader = _loader("lmdb" if is_dataset else "raw", path, options, device)
+    alternatives: dict[str, Iterable[Any]] = {}
+    if is_dataset:
+        alternatives["Read it with Loader"] = _loader("loader", path, options, device)
+    elif trial is not None:
+        for arm, name in (("lmdb", "LMDBDataset"), ("loader", "Loader")):
+            alternatives[f"{trial_name} and read it with {name}"] = _loader(arm, trial, options, device, again=True)
+    classes = max(len(getattr(loader.dataset, "classes", None) or ()), 1)
+    torch.manual_seed(options.seed)
+    with memory_errors(f"training {options.model}", options.batch, options.crop, device.type):
+        step = TrainingStep(make_model(options.model, classes)[0], device)
+        return diagnose(
+            loader,
+            step,
+            steps=options.steps,
+            seconds=options.seconds,
+            device=device,
+            alternatives=alternatives,
+            storage_images_per_s=None if reading is None or reading.cold is False else reading.random_reads_per_s,
+            notes=notes,
+            on_step=on_step,
+        )
+
+
+def _loader(
+    arm: Any, path: str | os.PathLike[str], options: DiagnoseOptions, device: torch.device, *, again: bool = False
+) -> Any:
+    """again: read samples of a small dataset many times in an epoch."""
+    dataset = open_arm(arm, os.fspath(path), RandomResizedCrop(options.crop), FLIP)
+    order: Order = Shuffled(len(dataset), options.seed)
+    if again:
+        order = Weighted(np.ones(len(dataset)), options.seed, _TRIAL_BATCHES * options.batch)
+    return load_arm(
+        arm, dataset, order, batch=options.batch, workers=options.workers, prefetch=options.prefetch,
+        pin_memory=device.type == "cuda", device=device, last="drop" if len(order) >= options.batch else "keep",
+    )  # fmt: skip

@@ -1,0 +1,193 @@
+"""Read batches of any loader, and tell how it makes them: how long a worker takes, on what, and how that varies."""
+
+from __future__ import annotations
+
+import cProfile
+import time
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from presize.datasets.epochs import count_images
+from presize.datasets.loader import Loader
+from presize.datasets.timed import Fetch, prefetch_of, timed, workers_of
+from presize.diagnosis import Loading
+from presize.errors import DiagnosisError, PresizeError
+from presize.parts import Part, Spent, split
+from presize.simulate import Times
+
+LEAST = 3
+"""Batches that have to be counted for a figure."""
+
+_PROFILED = 8
+_FUNCTIONS_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop: after so many batches, or so many seconds if that is earlier."""
+
+    batches: int
+    seconds: float
+
+    def reached(self, batches: int, least: int, begin_s: float) -> bool:
+        """Whether that is so after `batches` since `begin_s`; never with fewer than `least`."""
+        return batches >= least and (batches >= self.batches or time.perf_counter() - begin_s >= self.seconds)
+
+
+@dataclass
+class Window:
+    """Batches that came. ends_s: the moment after each. batch: the last one. cpu_s: of this process."""
+
+    begin_s: float
+    ends_s: list[float] = field(default_factory=list)
+    images: list[int] = field(default_factory=list)
+    batch: Any = None
+    cpu_s: float = 0.0
+
+
+def read(batches: Iterator[Any], limits: Limits, least: int, profiler: cProfile.Profile | None = None) -> Window:
+    """Take batches until `limits`, or to their end. What makes them has ended afterwards, if it is ours to end.
+
+    Raises DiagnosisError, with the error of the loader as its cause, when there is none or when it fails.
+    """
+    window, cpu_s = Window(time.perf_counter()), time.process_time()
+    with closed(batches):
+        while not limits.reached(len(window.ends_s), least, window.begin_s):
+            try:
+                batch = next(batches) if profiler is None else profiler.runcall(next, batches)
+            except StopIteration:
+                break
+            except Exception as error:
+                raise failed("loader", len(window.ends_s), "batches", error) from error
+            window.ends_s.append(time.perf_counter())
+            window.images.append(images_of(batch))
+            window.batch = batch
+            del batch
+        window.cpu_s = time.process_time() - cpu_s
+    if not window.ends_s:
+        raise DiagnosisError("loader: expected at least one batch, got none")
+    return window
+
+
+@contextmanager
+def closed(batches: Iterator[Any]) -> Generator[None, None, None]:
+    """Ends the workers of an iterator from presize.datasets.timed with the block, however that ends."""
+    try:
+        yield
+    finally:
+        if isinstance(batches, Generator):
+            batches.close()
+
+
+def images_of(batch: Any) -> int:
+    """How many images there are in a batch. Raises DiagnosisError where that cannot be told."""
+    try:
+        return count_images(batch)
+    except (TypeError, IndexError):
+        raise DiagnosisError(
+            "loader: expected batches that have a length, or begin with what has one, got "
+            f"{type(batch).__name__}: give batches as (images, ...)"
+        ) from None
+
+
+def failed(what: str, count: int, of: str, error: Exception) -> DiagnosisError:
+    """What went wrong in code that need not be ours, in a line."""
+    lines = str(error).strip().splitlines() or [""]
+    if lines[0].startswith("Caught "):  # in a DataLoader's worker: its traceback, and what it says in the last line
+        said = lines[-1]
+    else:
+        said = lines[0] if isinstance(error, PresizeError) else f"{type(error).__name__}: {lines[0]}"
+    return DiagnosisError(f"{what}: failed after {count} {of}: {said}")
+
+
+def measure_loading(loader: Iterable[Any], limits: Limits) -> tuple[Loading, Any]:
+    """How `loader` makes batches when nothing else is done, and one of them.
+
+    With all its workers, with one of them, and with one that is profiled: three windows within `limits`.
+    """
+    workers = workers_of(loader)
+    lead = max(workers or 1, 1)
+    fetches: list[Fetch] = []
+    window = read(timed(loader, fetches), limits, lead + LEAST)
+    if workers:
+        one = fetches
+        if workers > 1:
+            one = []
+            read(timed(loader, one, workers=1), limits, 1 + LEAST)
+        samples = _cycles(one)
+        cpu_s = sum(fetch.work.cpu_s for fetch in one) / len(one)
+    else:
+        samples = [after - before for before, after in pairwise([window.begin_s, *window.ends_s])]
+        samples = samples[1:] or samples  # the start is in the first
+        cpu_s = window.cpu_s / len(window.ends_s)
+    load = Times.measured(samples)
+    spent = _spent(loader, workers, limits)
+    total_s = sum(spent.parts.values())
+    loading = Loading(
+        images=sum(window.images) / len(window.images),
+        load=load,
+        cores=min(cpu_s / load.mean_s, 1.0) if load.mean_s else 0.0,
+        workers=workers or 0,
+        prefetch=prefetch_of(loader),
+        in_order=bool(getattr(loader, "in_order", True)),
+        chosen=workers is not None,
+        batches_per_s=_rate(window, lead),
+        first_batch_s=window.ends_s[0] - window.begin_s,
+        worker_s=_worker_means(fetches),
+        parts={part: seconds * load.mean_s / total_s for part, seconds in spent.parts.items()} if total_s else {},
+        functions=tuple((name, part, seconds / total_s) for name, part, seconds in spent.functions) if total_s else (),
+    )
+    return loading, window.batch
+
+
+def _rate(window: Window, lead: int) -> float:
+    """Batches/s after the first `lead`, which come at the same time."""
+    ends = window.ends_s
+    if len(ends) <= lead:
+        return len(ends) / (ends[-1] - window.begin_s)
+    return (len(ends) - lead) / max(ends[-1] - ends[lead - 1], 1e-9)
+
+
+def _cycles(fetches: Sequence[Fetch]) -> list[float]:
+    """Seconds from a worker's batch to its next one, of a worker that always has more to do. Handing batches over is
+    a part of that."""
+    ends: dict[int, list[float]] = defaultdict(list)
+    for fetch in fetches:
+        ends[fetch.worker].append(fetch.work.end_s)
+    cycles = [after - before for moments in ends.values() for before, after in pairwise(moments)]
+    return cycles or [fetch.work.end_s - fetch.work.begin_s for fetch in fetches]
+
+
+def _worker_means(fetches: Sequence[Fetch]) -> tuple[float, ...]:
+    spans: dict[int, list[float]] = defaultdict(list)
+    for fetch in fetches:
+        spans[fetch.worker].append(fetch.work.end_s - fetch.work.begin_s)
+    return tuple(sum(spans[worker]) / len(spans[worker]) for worker in sorted(spans))
+
+
+def _spent(loader: Iterable[Any], workers: int | None, limits: Limits) -> Spent:
+    """On what a few batches are made, by one worker of a DataLoader, or else here."""
+    few = Limits(min(_PROFILED, limits.batches), limits.seconds / 2)
+    if workers and not isinstance(loader, Loader):
+        fetches: list[Fetch] = []
+        read(timed(loader, fetches, workers=1, profile=True), few, 2)
+        return _sum([fetch.spent for fetch in fetches[1:] or fetches if fetch.spent is not None])
+    profiler = cProfile.Profile()
+    read(timed(loader, [], workers=0), few, 2, profiler)
+    return split(profiler, _FUNCTIONS_SHOWN)
+
+
+def _sum(several: Sequence[Spent]) -> Spent:
+    parts: dict[Part, float] = defaultdict(float)
+    functions: dict[tuple[str, Part], float] = defaultdict(float)
+    for spent in several:
+        for part, seconds in spent.parts.items():
+            parts[part] += seconds
+        for name, part, seconds in spent.functions:
+            functions[name, part] += seconds
+    longest = sorted(functions, key=functions.__getitem__, reverse=True)[:_FUNCTIONS_SHOWN]
+    return Spent(dict(parts), [(*name, functions[name]) for name in longest])

@@ -1,0 +1,121 @@
+"""Read a loader as ever, and learn from its workers when each batch was made, by whom and, if asked, on what.
+
+A DataLoader is copied, and the copy's workers time their own fetches; nothing of the loader, its dataset or its
+collate function is changed. A Loader tells by itself. Of any other iterable nothing is known but when batches come.
+"""
+
+from __future__ import annotations
+
+import copy
+import cProfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch.utils.data
+from torch.utils.data._utils import fetch as torch_fetch
+
+from presize.datasets.loader import Loader
+from presize.datasets.workers import Work
+from presize.parts import Spent, split
+
+
+class Fetch(NamedTuple):
+    """How a batch was made: by which worker, when, on what (None unless profiled)."""
+
+    worker: int
+    work: Work
+    spent: Spent | None = None
+
+
+def workers_of(loader: Iterable[Any]) -> int | None:
+    """How many processes or threads make its batches; None where that is not known."""
+    if isinstance(loader, Loader):
+        return loader.workers
+    return loader.num_workers if isinstance(loader, torch.utils.data.DataLoader) else None
+
+
+def prefetch_of(loader: Iterable[Any]) -> int:
+    """Batches that each worker is asked for ahead."""
+    if isinstance(loader, Loader):
+        return loader.prefetch
+    return getattr(loader, "prefetch_factor", None) or 2
+
+
+def timed(
+    loader: Iterable[Any], fetches: list[Fetch], *, workers: int | None = None, profile: bool = False
+) -> Iterator[Any]:
+    """The batches of an epoch of `loader`. What its workers say about each goes into `fetches`, before it comes.
+
+    workers: so many, from 0, in place of its own. profile: let the workers count what they spend their time on,
+    which makes them slower. Workers end when the iterator is closed. Without workers, or where nothing is known of
+    them, `fetches` stays empty.
+    """
+    if isinstance(loader, Loader):
+        return _timed_loader(loader, fetches, loader.workers if workers is None else workers)
+    if isinstance(loader, torch.utils.data.DataLoader):
+        count = loader.num_workers if workers is None else workers
+        return _timed_dataloader(_with_workers(loader, count, profile), fetches)
+    return iter(loader)
+
+
+def _timed_loader(loader: Loader, fetches: list[Fetch], workers: int) -> Iterator[Any]:
+    with loader.observed(workers, lambda answer: fetches.append(Fetch(answer.worker, answer.work))) as copied:
+        yield from copied
+
+
+def _timed_dataloader(loader: torch.utils.data.DataLoader[Any], fetches: list[Fetch]) -> Iterator[Any]:
+    for batch in loader:
+        if loader.num_workers:
+            batch, (worker, work, spent) = batch  # in lists, not tuples, where it was pinned
+            fetches.append(Fetch(worker, Work(*work), None if spent is None else Spent(*spent)))
+        yield batch
+        del batch
+
+
+def _with_workers(
+    loader: torch.utils.data.DataLoader[Any], workers: int, profile: bool
+) -> torch.utils.data.DataLoader[Any]:
+    """A copy, which shares dataset, sampler and collate function."""
+    copied = copy.copy(loader)
+    changed: dict[str, Any] = {"num_workers": workers, "persistent_workers": False, "_iterator": None}
+    if workers == 0:
+        changed |= {"prefetch_factor": None, "timeout": 0, "worker_init_fn": None}
+        changed |= {"_DataLoader__multiprocessing_context": None}
+    else:
+        changed |= {"prefetch_factor": loader.prefetch_factor or 2}
+        changed |= {"worker_init_fn": _TimeFetches(loader.worker_init_fn, profile)}
+    vars(copied).update(changed)  # most of these cannot be set otherwise once a DataLoader is there
+    return copied
+
+
+class _TimeFetches:
+    """To be called in a worker before it makes its first batch: from then on it hands out (batch, Fetch)."""
+
+    def __init__(self, init: Callable[[int], None] | None, profile: bool) -> None:
+        self.init = init
+        self.profile = profile
+
+    def __call__(self, worker: int) -> None:
+        if self.init is not None:
+            self.init(worker)
+        mine: Any = torch.utils.data.get_worker_info()
+        for kind in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
+            setattr(kind, "fetch", _timed_fetch(kind.fetch, mine.dataset, worker, self.profile))  # noqa: B010
+
+
+def _timed_fetch(fetch: Callable[..., Any], dataset: Any, worker: int, profile: bool) -> Callable[..., Any]:
+    def timed_fetch(self: Any, index: Any) -> Any:
+        if self.dataset is not dataset:  # of a DataLoader that the dataset has for itself
+            return fetch(self, index)
+        begin_s, cpu_s = time.perf_counter(), time.process_time()
+        spent = None
+        if profile:
+            profiler = cProfile.Profile()
+            batch = profiler.runcall(fetch, self, index)
+            spent = tuple(split(profiler))
+        else:
+            batch = fetch(self, index)
+        return batch, (worker, (begin_s, time.perf_counter(), time.process_time() - cpu_s), spent)
+
+    return timed_fetch

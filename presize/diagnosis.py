@@ -1,0 +1,370 @@
+"""What was measured of a loader and a training step -> what holds training back, what would help, and by how much.
+Pure; no torch.
+
+Gains come from presize.simulate: the pipeline as it is and as it could be, from the same measured times. What the
+simulation says of the pipeline as it is, is compared with what was measured of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+from presize.errors import OptionError
+from presize.measure import NO_GAIN, Stages, shown, verdict
+from presize.options import MAX_SIDE, check_choice, check_range
+from presize.parts import Part
+from presize.simulate import Pipeline, Timeline, Times, fewest_workers, simulate, sweep
+
+WORTH_WHILE = 1.05
+"""Advice whose gain is smaller is not given: runs differ by that."""
+
+Model = Literal["small", "resnet50"]
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class DiagnoseOptions:
+    """What to train on, and how long.
+
+    model: "small", a CNN that a core or two train about as fast as they read, or "resnet50". device: None takes CUDA
+    where there is any. workers: loader processes, from 0. prefetch: batches that each is ahead. batch: images in one.
+    crop: side of the random resized crops, in pixels. steps, seconds: as in presize.datasets.diagnose. seed: of the
+    order and the crops.
+    """
+
+    model: Model = "small"
+    device: Device | None = None
+    workers: int = 1
+    prefetch: int = 2
+    batch: int = 64
+    crop: int = 224
+    steps: int = 100
+    seconds: float = 5.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("model", self.model, Model)
+        if self.device is not None:
+            check_choice("device", self.device, Device)
+        check_range("workers", self.workers, 0, 1024)
+        check_range("prefetch", self.prefetch, 1, 64)
+        check_range("batch", self.batch, 1, 2**20)
+        check_range("crop", self.crop, 1, MAX_SIDE)
+        check_range("steps", self.steps, 3, 1_000_000)
+        if not 0 < self.seconds < math.inf:
+            raise OptionError(f"seconds: expected a number above 0, got {self.seconds!r}")
+
+
+_BATCHES = 200
+_FIT_STEPS = 12
+_WITHIN = 0.03
+_PICTURE_BATCHES = 60
+
+WORDS: dict[Part, str] = {
+    "read": "reading files",
+    "decode": "decoding",
+    "augment": "cropping and augmenting",
+    "collate": "collating batches",
+    "other": "other code",
+}
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a loader makes batches without a training step beside it.
+
+    images: in a batch. load: seconds of one worker, alone, for one batch. cores: how many that keeps busy.
+    workers: how many there are, 0 where batches are made in the training process. chosen: whether that number can
+        be chosen; it cannot for an iterable that nothing is known of. prefetch, in_order: as in Pipeline.
+    batches_per_s: of all workers together. first_batch_s: until the first batch was there.
+    worker_s: of each worker, the mean seconds a batch with all of them at work.
+    parts: what the seconds of `load` went to; empty if that is not known. functions: (name, part, share of all own
+        time), the longest first.
+    """
+
+    images: float
+    load: Times
+    cores: float
+    workers: int
+    prefetch: int
+    in_order: bool
+    chosen: bool
+    batches_per_s: float
+    first_batch_s: float
+    worker_s: tuple[float, ...] = ()
+    parts: dict[Part, float] = field(default_factory=dict)
+    functions: tuple[tuple[str, Part, float], ...] = ()
+
+    @property
+    def slowest(self) -> tuple[Part, float] | None:
+        """The part that takes most of a worker's time, and its share."""
+        if not self.parts:
+            return None
+        part = max(self.parts, key=self.parts.__getitem__)
+        return part, self.parts[part] / sum(self.parts.values())
+
+
+class Advice(NamedTuple):
+    """what: to do, in words. images_per_s: predicted. gain: times as fast as now. pipeline: what was simulated."""
+
+    what: str
+    images_per_s: float
+    gain: float
+    pipeline: Pipeline
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was measured. All times in seconds.
+
+    loading: of the loader in question. alternatives: of others, by what they are.
+    step: of training on a batch that is on the device already; step_cores: how many of the CPU's that keeps busy.
+    copied_s: of a step that copies one page-locked batch to the device first; unpinned_s: one that is not page-locked,
+        None without CUDA. pinned: whether the loader's batches are.
+    trained_s: a step of training with the loader, over `batches` less the first `lead`.
+    cores: that this process may use. storage_images_per_s: that the disk gives when nothing is in the page cache;
+        None where that was not measured.
+    device: what the step runs on, "cpu" or "cuda". notes: what else has to be said. seconds: that diagnosing took.
+    """
+
+    loading: Loading
+    step: Times
+    step_cores: float
+    copied_s: float
+    trained_s: float
+    batches: int
+    lead: int
+    cores: float
+    device: str
+    alternatives: tuple[tuple[str, Loading], ...] = ()
+    unpinned_s: float | None = None
+    pinned: bool = False
+    storage_images_per_s: float | None = None
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def stages(self) -> Stages:
+        return Stages(self.step.mean_s, self.copied_s, self.trained_s)
+
+    @property
+    def images_per_s(self) -> float:
+        """Of training as it is."""
+        return self.loading.images / self.trained_s
+
+    @cached_property
+    def free_cores(self) -> float:
+        """Cores that loading and training really have. Two that share one core's units, or other processes, leave less
+        than there are. Where the simulated pipeline is faster than the measured one it is given as many as make it as
+        fast; otherwise all."""
+        if self.loading.workers == 0 or self._simulated_s(self.cores) >= (1 - _WITHIN) * self.trained_s:
+            return self.cores
+        low, high = self.cores / 32, self.cores
+        for _ in range(_FIT_STEPS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._simulated_s(middle) > self.trained_s else (low, middle)
+        return high
+
+    def _simulated_s(self, cores: float) -> float:
+        """A step of the pipeline as it is."""
+        timeline = simulate(self.pipeline(cores=cores), batches=self.batches)
+        return 1 / timeline.batches_per_s(self.lead)
+
+    def pipeline(
+        self, loading: Loading | None = None, workers: int | None = None, cores: float | None = None
+    ) -> Pipeline:
+        """To simulate: as it is, or with another loader or other workers."""
+        loading = self.loading if loading is None else loading
+        return Pipeline(
+            load=loading.load.times(self.loading.images / loading.images),
+            step=self.step,
+            workers=loading.workers if workers is None else workers,
+            prefetch=loading.prefetch,
+            copy=Times(max(self.copied_s - self.step.mean_s, 0.0)),
+            in_order=loading.in_order,
+            cores=self.free_cores if cores is None else cores,
+            load_cores=loading.cores,
+            step_cores=self.step_cores,
+        )
+
+    @cached_property
+    def simulated(self) -> Timeline:
+        """The pipeline as it is."""
+        return simulate(self.pipeline(), batches=max(self.batches, 2))
+
+    @property
+    def agreement(self) -> float:
+        """Images/s as simulated over images/s as measured: 1 is a perfect simulation."""
+        return self.simulated.batches_per_s(self.lead) * self.trained_s
+
+    def predict(self, pipeline: Pipeline) -> float:
+        """Images/s of training with another pipeline, over many batches of as many images as now.
+
+        Where the simulation of the pipeline as it is was off by some factor, the other's is taken to be off by the
+        same; but never faster than the step alone, which was measured.
+        """
+        batches = max(_BATCHES, 4 * pipeline.workers * pipeline.prefetch)
+        rate = simulate(pipeline, batches=batches).batches_per_s(max(1, pipeline.workers * pipeline.prefetch))
+        return self.loading.images * min(rate / self.agreement, 1 / self.copied_s)
+
+    @cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """What would make training faster by WORTH_WHILE or more, best first."""
+        if self.stages.stalls.utilisation >= NO_GAIN:
+            return ()
+        found = list(self._workers_advice())
+        for name, loading in self.alternatives:
+            found.append(self._alternative_advice(name, loading))
+        if self.unpinned_s is not None and not self.pinned:
+            faster_s = self.trained_s - (self.unpinned_s - self.copied_s)
+            if faster_s > 0:
+                rate = self.loading.images / faster_s
+                gain = rate / self.images_per_s
+                found.append(Advice("Page-lock batches: pin_memory=True.", rate, gain, self.pipeline()))
+        worth = [advice for advice in found if advice.gain >= WORTH_WHILE]
+        return tuple(sorted(worth, key=lambda advice: -advice.gain))
+
+    def _workers_advice(self) -> list[Advice]:
+        loading = self.loading
+        if not loading.chosen:
+            return []
+        found = []
+        best = self._best_workers(loading)
+        if best != loading.workers:
+            pipeline = self.pipeline(workers=best)
+            found.append(self._advised(f"Use {workers_shown(best)} instead of {loading.workers}.", pipeline))
+        if loading.workers > 1:
+            now = self.pipeline()
+            if loading.in_order:
+                what = "Take batches as they come: in_order=False (the order of samples then varies)."
+                found.append(self._advised(what, replace(now, in_order=False)))
+            more = 2 * loading.prefetch
+            found.append(self._advised(f"Prefetch {more} batches a worker.", replace(now, prefetch=more)))
+        return found
+
+    def _alternative_advice(self, name: str, loading: Loading) -> Advice:
+        best = self._best_workers(loading) if loading.chosen else loading.workers
+        how = f" with {workers_shown(best)}" if loading.chosen else ""
+        return self._advised(f"{name}{how}.", self.pipeline(loading, best))
+
+    def _advised(self, what: str, pipeline: Pipeline) -> Advice:
+        rate = self.predict(pipeline)
+        return Advice(what, rate, rate / self.images_per_s, pipeline)
+
+    def _best_workers(self, loading: Loading) -> int:
+        timelines = self.sweep(loading)
+        return fewest_workers(
+            {count: timeline for count, timeline in timelines.items() if count or len(timelines) == 1}
+        )
+
+    def sweep(self, loading: Loading | None = None) -> dict[int, Timeline]:
+        """Simulated with 0 workers, 1, 2, 3, 4, 6, 8, ... and as many as there are cores."""
+        loading = self.loading if loading is None else loading
+        most = max(math.floor(self.cores), loading.workers, 1)
+        counts = {0, loading.workers, most} | {count for count in _COUNTS if count <= most}
+        if not loading.chosen:
+            counts = {loading.workers}
+        return sweep(self.pipeline(loading), sorted(counts), batches=_BATCHES)
+
+    @property
+    def by_workers(self) -> dict[int, float]:
+        """Images/s with other numbers of workers."""
+        return {count: self.predict(self.pipeline(workers=count)) for count in self.sweep()}
+
+    @property
+    def verdict(self) -> str:
+        """One paragraph."""
+        stages = self.stages
+        said = [verdict(stages, round(self.loading.images))]
+        if stages.stalls.utilisation < NO_GAIN:
+            slowest = self.loading.slowest
+            if slowest is not None:
+                part, share = slowest
+                load = seconds_shown(self.loading.load.mean_s)
+                said.append(f"A worker needs {load} for a batch, {share:.0%} of it for {WORDS[part]}.")
+            if self.advice:
+                best = self.advice[0]
+                said.append(
+                    f"{best.what[:-1]}: that should give {shown(best.images_per_s)} images/s, {best.gain:.1f} times "
+                    f"the {shown(self.images_per_s)} of now."
+                )
+            else:
+                said.append("Nothing that was tried in simulation would help by more than 5 %.")
+        return " ".join(said)
+
+    @property
+    def picture(self) -> list[tuple[str, Timeline]]:
+        """(name, timeline) of the pipeline as it is, and of the best advice."""
+        arms = [("as it is", self.pipeline()), *((advice.what[:-1], advice.pipeline) for advice in self.advice[:1])]
+        return [(name, simulate(pipeline, batches=_PICTURE_BATCHES)) for name, pipeline in arms]
+
+    def known(self) -> dict[str, Any]:
+        """All of it as plain values of JSON."""
+        stalls = self.stages.stalls
+        return {
+            "verdict": self.verdict,
+            "utilisation": stalls.utilisation,
+            "stalls": {"copy": stalls.copy, "preparation": stalls.preparation},
+            "images_per_s": self.images_per_s,
+            "possible_images_per_s": self.loading.images / self.step.mean_s,
+            "advice": [
+                {
+                    "what": advice.what,
+                    "images_per_s": advice.images_per_s,
+                    "gain": advice.gain,
+                    "workers": advice.pipeline.workers,
+                    "prefetch": advice.pipeline.prefetch,
+                }
+                for advice in self.advice
+            ],
+            "step": {
+                "resident_s": self.step.mean_s, "copied_s": self.copied_s, "unpinned_s": self.unpinned_s,
+                "trained_s": self.trained_s, "cores": self.step_cores, "device": self.device,
+            },
+            "loading": _plain(self.loading),
+            "alternatives": {name: _plain(loading) for name, loading in self.alternatives},
+            "workers": {str(workers): rate for workers, rate in self.by_workers.items()},
+            "storage_images_per_s": self.storage_images_per_s,
+            "cores": self.cores,
+            "free_cores": self.free_cores,
+            "agreement": self.agreement,
+            "notes": list(self.notes),
+            "seconds": self.seconds,
+        }  # fmt: skip
+
+
+_COUNTS: Sequence[int] = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
+
+
+def workers_shown(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"
+
+
+def seconds_shown(seconds: float) -> str:
+    """In three digits.
+
+    >>> [seconds_shown(seconds) for seconds in (0.0001234, 0.05, 2)]
+    ['0.123 ms', '50 ms', '2 s']
+    """
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def _plain(loading: Loading) -> dict[str, Any]:
+    return {
+        "images": loading.images,
+        "load_s": loading.load.mean_s,
+        "load_cv": loading.load.cv,
+        "cores": loading.cores,
+        "workers": loading.workers,
+        "prefetch": loading.prefetch,
+        "in_order": loading.in_order,
+        "images_per_s": loading.images * loading.batches_per_s,
+        "first_batch_s": loading.first_batch_s,
+        "worker_s": list(loading.worker_s),
+        "parts_s": dict(loading.parts),
+        "functions": [list(function) for function in loading.functions],
+    }
