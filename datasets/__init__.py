@@ -8,6 +8,7 @@ if __name__ != "presize.datasets":
 
 from presize.datasets.collate import collate
 from presize.datasets.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
+from presize.datasets.diagnose import diagnose
 from presize.datasets.folder import FolderDataset
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.loader import Loader
@@ -30,5 +31,6 @@ __all__ = [
     "Weighted",
     "class_balanced",
     "collate",
+    "diagnose",
     "make_loader",
 ]

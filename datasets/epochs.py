@@ -194,10 +194,12 @@ def time_epoch(loader: Iterable[Any], step: Step, *, lead: int = 1) -> Epoch:
 
 
 def count_images(batch: Any) -> int:
-    """How many images there are in a batch: images, or a sequence or mapping that begins with them."""
-    if isinstance(batch, Mapping):
-        batch = list(batch.values())
-    return len(batch[0]) if isinstance(batch, (list, tuple)) else len(batch)
+    """How many images there are in a batch: of the first of its parts where it has parts with a length (images and
+    labels, say), or of the batch itself. Raises TypeError where neither has one, and IndexError for no parts."""
+    parts = list(batch.values()) if isinstance(batch, Mapping) else batch
+    if isinstance(parts, (list, tuple)) and hasattr(parts[0], "__len__"):
+        return len(parts[0])
+    return len(parts)
 
 
 def resident_s(step: Step, batch: Any) -> float:

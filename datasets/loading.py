@@ -97,8 +97,8 @@ def images_of(batch: Any) -> int:
 def failed(what: str, count: int, of: str, error: Exception) -> DiagnosisError:
     """What went wrong in code that need not be ours, in a line."""
     lines = str(error).strip().splitlines() or [""]
-    if lines[0].startswith("Caught "):  # in a DataLoader's worker: its traceback, and what it says in the last line
-        said = lines[-1]
+    if lines[0].startswith("Caught "):  # in a DataLoader's worker: its traceback comes before what it says
+        said = next((line for line in lines[2:] if not line.startswith(" ")), lines[0])
     else:
         said = lines[0] if isinstance(error, PresizeError) else f"{type(error).__name__}: {lines[0]}"
     return DiagnosisError(f"{what}: failed after {count} {of}: {said}")

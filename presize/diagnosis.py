@@ -61,6 +61,7 @@ class DiagnoseOptions:
 
 _BATCHES = 200
 _FIT_STEPS = 12
+_MOST_WORKERS = 64
 _WITHIN = 0.03
 _PICTURE_BATCHES = 60
 
@@ -256,24 +257,22 @@ class Diagnosis:
         return Advice(what, rate, rate / self.images_per_s, pipeline)
 
     def _best_workers(self, loading: Loading) -> int:
-        timelines = self.sweep(loading)
-        return fewest_workers(
-            {count: timeline for count, timeline in timelines.items() if count or len(timelines) == 1}
-        )
+        """Of those that can be had: nobody trains without workers who can have them."""
+        counts = [count for count in self._counts(loading) if count]
+        batches = max(_BATCHES, 4 * counts[-1] * loading.prefetch)
+        return fewest_workers(sweep(self.pipeline(loading), counts, batches=batches))
 
-    def sweep(self, loading: Loading | None = None) -> dict[int, Timeline]:
-        """Simulated with 0 workers, 1, 2, 3, 4, 6, 8, ... and as many as there are cores."""
-        loading = self.loading if loading is None else loading
-        most = max(math.floor(self.cores), loading.workers, 1)
-        counts = {0, loading.workers, most} | {count for count in _COUNTS if count <= most}
-        if not loading.chosen:
-            counts = {loading.workers}
-        return sweep(self.pipeline(loading), sorted(counts), batches=_BATCHES)
+    def _counts(self, loading: Loading) -> list[int]:
+        """0 workers, 1, 2, 3, 4, 6, 8, ... and as many as keep all cores busy: more than there are where loading waits
+        more than it works."""
+        most = max(loading.workers, min(math.ceil(self.cores / max(loading.cores, 0.1)), _MOST_WORKERS))
+        return sorted({0, loading.workers, most} | {count for count in _COUNTS if count <= most})
 
-    @property
+    @cached_property
     def by_workers(self) -> dict[int, float]:
-        """Images/s with other numbers of workers."""
-        return {count: self.predict(self.pipeline(workers=count)) for count in self.sweep()}
+        """Images/s with other numbers of workers; with those that there are, if that cannot be chosen."""
+        counts = self._counts(self.loading) if self.loading.chosen else [self.loading.workers]
+        return {count: self.predict(self.pipeline(workers=count)) for count in counts}
 
     @property
     def verdict(self) -> str:
@@ -337,7 +336,7 @@ class Diagnosis:
         }  # fmt: skip
 
 
-_COUNTS: Sequence[int] = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
+_COUNTS: Sequence[int] = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 
 
 def workers_shown(count: int) -> str:

@@ -27,8 +27,8 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
     (
         "augment",
         (
-            r"^<method '(resize|reduce|crop|expand|rotate|transpose|transform2?|filter|point|box_blur|gaussian_blur)' of"
-            r" 'ImagingCore'", r"^PIL/Image(Enhance|Ops|Filter|Chops)\.py:",
+            r"^<method '(resize|reduce|crop|expand|rotate|transpose|transform|filter|point|\w+_blur)' of 'ImagingCore'",
+            r"^PIL/Image(Enhance|Ops|Filter|Chops)\.py:",
             r"^PIL/Image\.py:(resize|crop|rotate|transpose|transform)$",
             r"^<(resize|warpAffine|warpPerspective|remap|flip|LUT|cvtColor|GaussianBlur|copyMakeBorder)>",
             r"^(albumentations|albucore|kornia|cykooz_resizer)/", r"^(torchvision/transforms|timm/data)/",
@@ -50,7 +50,7 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
     (
         "read",
         (
-            r"^<method 'read\w*' of '_io\.", r"^<built-in method (_io|io|posix|nt)\.", r"^<method 'recv\w*' of '_socket",
+            r"^<method 'read\w*' of '_io\.", r"^<built-in method (_io|io|posix|nt)\.", r"^<method 'recv\w*' of '_so",
             r"/pathlib\.py:(read_bytes|open)$", r"/(zipfile|tarfile)\.py:", r"^(lmdb|fsspec|h5py|pyarrow)/",
             r"^<method '\w+' of '(Transaction|Cursor)' objects>", r"presize/shard\.py:",
         ),

@@ -1,0 +1,235 @@
+"""How well a diagnosis predicts: one pipeline is diagnosed, and from that the images/s of another one is predicted;
+then the other one is run.
+
+    python benchmarks/predict.py PHOTOS             # replaces results/predict.csv
+    python benchmarks/predict.py --table benchmarks/results/predict.csv
+
+Loaders that sleep for a constant time or a varying one, and real photographs, raw and presized; steps that sleep and
+steps that train. All are run once a round, in random order. About six minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import measuring
+import numpy as np
+import rates
+import torch
+from conditions import conditions, find_photos
+from torch.utils.data import DataLoader, Dataset
+
+from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, Weighted, diagnose, make_loader
+from presize.datasets.arms import CroppedFolder
+from presize.datasets.models import TrainingStep, small_cnn
+from presize.diagnosis import Diagnosis
+from presize.options import Size
+from presize.simulate import Pipeline
+from presize.trial import build_trial
+
+BATCH = 32
+CPU = torch.device("cpu")
+
+
+class Sleeping(Dataset[torch.Tensor]):
+    """Batches of BATCH images that take `mean_s` to load, varying by `cv`."""
+
+    def __init__(self, mean_s: float, cv: float = 0.0) -> None:
+        random = np.random.default_rng(1)
+        self.seconds = random.gamma(cv**-2, mean_s * cv**2, 10_000) if cv else np.full(10_000, mean_s)
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(self.seconds[index])
+        return torch.zeros(BATCH, 3, 8, 8, dtype=torch.uint8)
+
+
+def sleeping(mean_ms: float, cv: float, workers: int, prefetch: int = 2) -> DataLoader[Any]:
+    return DataLoader(
+        Sleeping(mean_ms / 1e3, cv), None, num_workers=workers, prefetch_factor=prefetch if workers else None
+    )
+
+
+class SleepingStep:
+    """As a GPU that takes so long: this process waits."""
+
+    def __init__(self, milliseconds: float) -> None:
+        self.seconds = milliseconds / 1e3
+
+    def __call__(self, _: Any) -> None:
+        time.sleep(self.seconds)
+
+
+def training() -> TrainingStep:
+    torch.manual_seed(0)
+    return TrainingStep(small_cnn(10), CPU)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """diagnosed, predicted: two pipelines in words. loader, other: their loaders. step: of both. pipeline: what of a
+    diagnosis of the first is the second; "other" takes the second's loader for an alternative."""
+
+    diagnosed: str
+    predicted: str
+    loader: Callable[[], Iterable[Any]]
+    other: Callable[[], Iterable[Any]]
+    step: Callable[[], Any]
+    pipeline: Callable[[Diagnosis], Pipeline] | None = None
+
+
+def with_workers(count: int) -> Callable[[Diagnosis], Pipeline]:
+    return lambda found: found.pipeline(workers=count)
+
+
+def configurations(photos: Path, presized: Path) -> list[Configuration]:
+    crop = RandomResizedCrop(224)
+    raw = CroppedFolder(photos, crop, 0.5)
+    lmdb = LMDBDataset(presized, crop=crop, flip=0.5, decode="tensor")
+
+    def long_epochs(dataset: Any) -> Weighted:
+        return Weighted(np.ones(len(dataset)), length=10_000 * BATCH)
+
+    def raw_with(workers: int) -> Callable[[], Iterable[Any]]:
+        return lambda: make_loader(raw, BATCH, workers=workers, order=long_epochs(raw))
+
+    def lmdb_with(workers: int) -> Callable[[], Iterable[Any]]:
+        return lambda: make_loader(lmdb, BATCH, workers=workers, order=long_epochs(lmdb))
+
+    def loader_with(workers: int) -> Callable[[], Iterable[Any]]:
+        return lambda: Loader(lmdb, BATCH, workers=workers, order=long_epochs(lmdb))
+
+    slept = [
+        ("40 ms", 40, 0.0, 1, 3, 15),
+        ("60 ms", 60, 0.0, 2, 5, 15),
+        ("60 ms ± 50 %", 60, 0.5, 1, 4, 15),
+        ("60 ms ± 100 %", 60, 1.0, 3, 6, 10),
+        ("20 ms ± 50 %", 20, 0.5, 4, 1, 10),
+        ("10 ms", 10, 0.0, 0, 1, 12),
+    ]
+    found = [
+        Configuration(
+            f"sleeps {name}, {_workers(before)}, step {step} ms",
+            _workers(after),
+            lambda ms=ms, cv=cv, before=before: sleeping(ms, cv, before),  # type: ignore[misc]
+            lambda ms=ms, cv=cv, after=after: sleeping(ms, cv, after),  # type: ignore[misc]
+            lambda step=step: SleepingStep(step),  # type: ignore[misc]
+            with_workers(after),
+        )
+        for name, ms, cv, before, after, step in slept
+    ]
+    trains, presizing = "raw folder, 1 worker, small CNN", "LMDBDataset, 1 worker"
+    waits = "raw folder, 1 worker, step 20 ms"
+    return [
+        *found,
+        Configuration(waits, "2 workers", raw_with(1), raw_with(2), step_of_20_ms, with_workers(2)),
+        Configuration(waits, presizing, raw_with(1), lmdb_with(1), step_of_20_ms),
+        Configuration(trains, presizing, raw_with(1), lmdb_with(1), training),
+        Configuration(trains, "Loader, 1 worker", raw_with(1), loader_with(1), training),
+        Configuration(trains, "0 workers", raw_with(1), raw_with(0), training, with_workers(0)),
+        Configuration(
+            "LMDBDataset, 1 worker, small CNN", "0 workers", lmdb_with(1), lmdb_with(0), training, with_workers(0)
+        ),
+    ]
+
+
+def step_of_20_ms() -> SleepingStep:
+    return SleepingStep(20)
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"
+
+
+def train(loader: Iterable[Any], step: Any, seconds: float, lead: int) -> float:
+    """Images/s of training, without anything of the diagnosis."""
+    begin, done, images, edge = time.perf_counter(), 0, 0, 0.0
+    while True:
+        for batch in loader:
+            step(step.place(batch) if hasattr(step, "place") else batch)
+            done += 1
+            now = time.perf_counter()
+            if done <= lead:
+                edge = now
+            else:
+                images += BATCH
+            if done > lead + 3 and now - begin >= seconds:
+                return images / (now - edge)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Each configuration in each round: diagnose, predict, run."""
+    torch.set_num_threads(1)
+    photos = find_photos(options.source)
+    facts = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "torch": torch.__version__}
+    facts |= {key: str(value) for key, value in conditions(photos).items()}
+    options.work.mkdir(parents=True, exist_ok=True)
+    presized = build_trial(str(options.source), options.work / "predict", Size(256, 256), images=2000)
+    rows = []
+    for number in range(options.repeats):
+        several = configurations(options.source, presized)
+        for one in random.Random(number).sample(several, len(several)):
+            rows.append({**facts, "round": number, **predict(one, options.seconds)})
+            rates.write(options.csv, rows)
+
+
+def predict(one: Configuration, seconds: float) -> dict[str, object]:
+    alternatives = {} if one.pipeline is not None else {"other": one.other()}
+    found = diagnose(one.loader(), one.step(), seconds=seconds, steps=1000, device=CPU, alternatives=alternatives)
+    pipeline = found.pipeline(found.alternatives[0][1]) if one.pipeline is None else one.pipeline(found)
+    plain = train(one.loader(), one.step(), seconds, found.lead)
+    measured = train(one.other(), one.step(), 2 * seconds, max(1, pipeline.workers * pipeline.prefetch))
+    return {
+        "diagnosed": one.diagnosed,
+        "predicted": one.predicted,
+        "predicted_images_per_s": found.predict(pipeline),
+        "measured_images_per_s": measured,
+        "before_images_per_s": plain,
+        "before_while_diagnosed_images_per_s": found.images_per_s,
+        "free_cores": found.free_cores,
+        "agreement": found.agreement,
+        "diagnosis_s": found.seconds,
+    }
+
+
+def summary(rows: list[rates.Row]) -> str:
+    lines = ["| diagnosed | predicted | before, images/s | predicted | measured | error |", "|---|---|---|---|---|---|"]
+    errors = []
+    for name in dict.fromkeys((row["diagnosed"], row["predicted"]) for row in rows):
+        mine = [row for row in rows if (row["diagnosed"], row["predicted"]) == name]
+        before, foretold, came = (
+            [float(row[column]) for row in mine]
+            for column in ("before_images_per_s", "predicted_images_per_s", "measured_images_per_s")
+        )
+        ratios = [one / other - 1 for one, other in zip(foretold, came, strict=True)]
+        errors.append(median(ratios))
+        spread = f"{median(ratios):+.1%} ({min(ratios):+.1%} to {max(ratios):+.1%})"
+        cells = [*name, *(f"{median(values):,.0f}" for values in (before, foretold, came)), spread]
+        lines.append("| " + " | ".join(cells) + " |")
+    slower = [float(row["before_images_per_s"]) / float(row["before_while_diagnosed_images_per_s"]) - 1 for row in rows]
+    first = rows[0]
+    lines += [
+        "",
+        f"Error: median {median(map(abs, errors)):.1%}, at most {max(map(abs, errors)):.1%}, of the medians of "
+        f"{len({row['round'] for row in rows})} rounds.",
+        f"A diagnosis takes {median(float(row['diagnosis_s']) for row in rows):.0f} s in the median; training while it "
+        f"is timed is {median(slower):+.1%} slower than by itself.",
+        f"{first['date']}, {first['cpu']}, {first['cores']} cores, torch {first['torch']}.",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    arguments = measuring.parser(__doc__, "predict.csv", 3)
+    arguments.add_argument("--seconds", type=float, default=3.0, help="of each part of a diagnosis")
+    measuring.run(arguments, measure, summary)

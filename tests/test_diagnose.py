@@ -1,0 +1,286 @@
+"""Diagnosing real loaders and steps whose times are known, because they sleep, and some that fail."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from presize.datasets import diagnose, make_loader
+from presize.datasets.models import TrainingStep, small_cnn
+from presize.errors import DiagnosisError, OptionError
+
+SOON: dict[str, Any] = {"seconds": 0.3, "steps": 12, "device": "cpu"}
+
+
+class Time:
+    """Goes on only when somebody sleeps, so that what is measured is what was slept, however busy the machine is."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def process_time(self) -> float:
+        return 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def our_time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    found = Time()
+    for module in ("diagnose", "loading", "epochs"):
+        monkeypatch.setattr(importlib.import_module(f"presize.datasets.{module}"), "time", found)
+    return found
+
+
+class Sleeping(Dataset[torch.Tensor]):
+    """Batches of 4 images, each loaded in so long."""
+
+    def __init__(self, load_s: float, batches: int = 1000, time: Any = time) -> None:
+        self.load_s, self.batches, self.time = load_s, batches, time
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index >= self.batches:
+            raise IndexError(index)
+        self.time.sleep(self.load_s)
+        return torch.zeros(4, 3, 8, 8)
+
+
+def sleeping(load_s: float, workers: int) -> DataLoader[Any]:
+    return DataLoader(Sleeping(load_s), None, num_workers=workers)
+
+
+def step_of(seconds: float, time: Any = time) -> Any:
+    return lambda _: time.sleep(seconds)
+
+
+def generated(load_s: float, time: Any) -> Iterator[list[int]]:
+    while True:
+        time.sleep(load_s)
+        yield [0] * 4
+
+
+def generated_ahead(load_s: float, time: Time) -> Iterator[list[int]]:
+    """Each batch is begun when the one before is taken."""
+    while True:
+        done = time.now + load_s
+        yield [0] * 4
+        time.now = max(time.now, done)
+
+
+class LateClock:
+    """Of a device that works behind our back: a mark is the moment when it has done what was asked until then."""
+
+    def __init__(self, time: Time) -> None:
+        self.time = time
+        self.busy_until = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.busy_until = self.mark() + seconds
+
+    def mark(self) -> float:
+        return max(self.busy_until, self.time.now)
+
+    def wait(self) -> None:
+        self.time.now = self.mark()
+
+    def between(self, marks: Any) -> list[float]:
+        return np.diff(marks).tolist()
+
+
+class LateStep:
+    """Returns at once, and is done so much later."""
+
+    def __init__(self, step_s: float, time: Time) -> None:
+        self.step_s, self.clock = step_s, LateClock(time)
+
+    def place(self, batch: Any) -> Any:
+        return batch
+
+    def __call__(self, placed: Any) -> None:  # noqa: ARG002
+        self.clock.add(self.step_s)
+
+
+def test_a_slow_loader_is_found(our_time: Time) -> None:
+    found = diagnose(generated(0.03, our_time), step_of(0.01, our_time), **SOON)
+    assert found.loading.load.mean_s == pytest.approx(0.03)
+    assert found.step.mean_s == pytest.approx(0.01)
+    assert found.trained_s == pytest.approx(0.04)
+    assert found.stages.stalls.utilisation == pytest.approx(0.25)
+    assert found.agreement == pytest.approx(1)
+    assert found.loading.workers == 0
+    assert not found.loading.chosen
+    assert any("between steps" in note for note in found.notes)
+
+
+def test_what_works_during_the_step_is_told_from_that(our_time: Time) -> None:
+    found = diagnose(generated_ahead(0.03, our_time), step_of(0.02, our_time), **SOON)
+    assert found.loading.workers == 1
+    assert found.trained_s == pytest.approx(0.03)
+    assert any("during steps" in note for note in found.notes)
+
+
+def test_a_slow_step_leaves_no_gain(our_time: Time) -> None:
+    found = diagnose(generated_ahead(0.01, our_time), step_of(0.04, our_time), **SOON)
+    assert found.verdict.startswith("No gain to be had")
+
+
+def test_a_device_that_works_behind_our_back_is_timed_by_its_own_clock(our_time: Time) -> None:
+    found = diagnose(generated_ahead(0.01, our_time), LateStep(0.04, our_time), **SOON)
+    assert found.step.mean_s == pytest.approx(0.04)
+    assert found.trained_s == pytest.approx(0.04)
+    assert found.verdict.startswith("No gain to be had")
+
+
+def test_what_it_waits_for_is_found_too(our_time: Time) -> None:
+    found = diagnose(generated(0.04, our_time), LateStep(0.01, our_time), **SOON)
+    assert found.step.mean_s == pytest.approx(0.01)
+    # It works while the next batch is loaded; only after the last one is it waited for.
+    assert found.trained_s == pytest.approx(0.04, rel=0.05)
+    assert found.stages.stalls.utilisation == pytest.approx(0.25, rel=0.05)
+
+
+def test_loading_where_training_runs_is_measured_like_any(our_time: Time) -> None:
+    loader = DataLoader(Sleeping(0.03, time=our_time), None)
+    found = diagnose(loader, step_of(0.01, our_time), **SOON)
+    assert (found.loading.workers, found.loading.images, found.loading.chosen) == (0, 4, True)
+    assert found.loading.load.mean_s == pytest.approx(0.03)
+    assert found.trained_s == pytest.approx(0.04)
+    assert found.by_workers[1] == pytest.approx(4 / 0.03, rel=0.02)
+    assert found.advice[0].what.endswith("instead of 0.")
+
+
+def test_alternatives_are_measured_and_compared(our_time: Time) -> None:
+    other = DataLoader(Sleeping(0.01, time=our_time), None)
+    loader = DataLoader(Sleeping(0.04, time=our_time), None)
+    found = diagnose(loader, step_of(0.01, our_time), alternatives={"The other": other}, **SOON)
+    assert dict(found.alternatives)["The other"].load.mean_s == pytest.approx(0.01)
+    gains = {advice.what: advice.gain for advice in found.advice}
+    assert gains["The other with 1 worker."] == pytest.approx(5, rel=0.02)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_are_measured_alone_and_together(workers: int) -> None:
+    found = diagnose(sleeping(0.02, workers), step_of(0.001), **SOON)
+    assert found.loading.workers == len(found.loading.worker_s) == workers
+    assert found.loading.chosen
+    assert found.loading.load.mean_s >= 0.02
+    assert min(found.loading.worker_s) >= 0.02
+    assert found.trained_s > 0
+
+
+def test_a_step_is_really_trained_and_batches_of_any_kind_are_taken() -> None:
+    torch.manual_seed(0)
+    model = small_cnn(2)
+    before = model[0].weight.detach().clone()
+    batch = [torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)]
+    found = diagnose([batch] * 40, TrainingStep(model, torch.device("cpu")), **SOON)
+    assert found.loading.images == 4
+    assert not torch.equal(before, model[0].weight)
+    named = diagnose([{"pixels": batch[0], "labels": batch[1]}] * 40, lambda _: None, **SOON)
+    assert named.loading.images == 4
+
+
+def test_a_loader_that_never_ends_is_left_in_time(our_time: Time) -> None:
+    found = diagnose(generated(0.01, our_time), step_of(0.01, our_time), seconds=0.1, steps=1000, device="cpu")
+    assert found.batches < 10
+    assert our_time.now < 1
+
+
+def test_a_loader_that_ends_early_is_said_to() -> None:
+    found = diagnose([[0] * 4] * 5, step_of(0.01), **SOON)
+    assert found.batches == 5
+    assert "The loader ended after 5 batches: the figures are of no more than these." in found.notes
+
+
+def test_a_loader_of_one_batch_can_be_diagnosed() -> None:
+    found = diagnose([[0] * 4], step_of(0.01), **SOON)
+    assert found.batches == 1
+    assert any("so few batches" in note for note in found.notes)
+
+
+def test_the_order_and_the_random_numbers_are_as_before_afterwards() -> None:
+    loader = make_loader(Sleeping(0.0, 64), 2, shuffle=True, workers=0)
+    first = next(iter(loader))
+    state, numbers = loader.state_dict(), torch.get_rng_state()
+    diagnose(loader, lambda _: torch.rand(3), **SOON)
+    assert loader.state_dict() == state
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert first.shape == (2, 4, 3, 8, 8)
+
+
+class Failing(Sleeping):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 5:
+            raise ValueError("no such photograph\nand more")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_fails_is_an_error_that_says_where_and_why(workers: int) -> None:
+    said = "loader: failed after 5 batches: ValueError: no such photograph"
+    with pytest.raises(DiagnosisError, match=said) as raised:
+        diagnose(DataLoader(Failing(0.001), None, num_workers=workers), step_of(0.001), **SOON)
+    assert isinstance(raised.value.__cause__, ValueError)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_step_that_raises_is_an_error_that_says_so() -> None:
+    def step(_: Any) -> None:
+        raise RuntimeError("shapes do not fit")
+
+    with pytest.raises(
+        DiagnosisError, match="step: failed after 0 steps on one batch: RuntimeError: shapes do not fit"
+    ):
+        diagnose(sleeping(0.001, 0), step, **SOON)
+
+
+def test_a_step_that_raises_later_says_when() -> None:
+    count = iter(range(10_000))
+
+    def step(_: Any) -> None:
+        if next(count) == 17:  # two to warm up, twelve on one batch
+            raise RuntimeError("it diverged")
+
+    with pytest.raises(DiagnosisError, match="step: failed after 3 steps: RuntimeError: it diverged"):
+        diagnose(sleeping(0.001, 0), step, **SOON)
+
+
+def test_nothing_to_read_is_an_error() -> None:
+    with pytest.raises(DiagnosisError, match="loader: expected at least one batch, got none"):
+        diagnose([], step_of(0.001), **SOON)
+
+
+def test_an_iterator_that_ends_before_training_is_an_error() -> None:
+    with pytest.raises(DiagnosisError, match="loader: expected"):
+        diagnose(iter([[0] * 4] * 8), step_of(0.001), **SOON)
+
+
+def test_batches_that_cannot_be_counted_are_an_error() -> None:
+    with pytest.raises(DiagnosisError, match="begin with what has one, got int"):
+        diagnose([1, 2, 3], step_of(0.001), **SOON)
+
+
+@pytest.mark.parametrize("options", [{"steps": 2}, {"seconds": 0.0}, {"seconds": float("nan")}])
+def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=next(iter(options))):
+        diagnose([[0]], step_of(0.001), **SOON | options)
+
+
+def test_no_worker_is_left() -> None:
+    before = set(torch.multiprocessing.active_children())  # of errors that other tests hold
+    diagnose(sleeping(0.001, 2), step_of(0.001), **SOON)
+    assert not set(torch.multiprocessing.active_children()) - before

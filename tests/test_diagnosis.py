@@ -1,0 +1,152 @@
+"""What is said about measured times: verdict, advice, predictions. No clock is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from presize.diagnosis import WORTH_WHILE, DiagnoseOptions, Diagnosis, Loading
+from presize.errors import OptionError
+from presize.report.diagnosis import diagnosis_page, diagnosis_text
+from presize.simulate import Times
+
+PARTS: Any = {"read": 0.01, "decode": 0.04, "augment": 0.006, "collate": 0.002, "other": 0.002}
+
+
+def loading(load_s: float = 0.06, workers: int = 1, **changes: Any) -> Loading:
+    known: dict[str, Any] = {
+        "images": 32.0, "load": Times(load_s), "cores": 0.0, "workers": workers, "prefetch": 2, "in_order": True,
+        "chosen": True, "batches_per_s": max(workers, 1) / load_s, "first_batch_s": 0.2, "parts": PARTS,
+        "functions": (("<imdecode>", "decode", 0.6),),
+    }  # fmt: skip
+    return Loading(**known | changes)
+
+
+def diagnosis(step_s: float = 0.02, trained_s: float = 0.06, **changes: Any) -> Diagnosis:
+    known: dict[str, Any] = {
+        "loading": loading(), "step": Times(step_s), "step_cores": 0.0, "copied_s": step_s, "trained_s": trained_s,
+        "batches": 100, "lead": 1, "cores": 8.0, "device": "cpu",
+    }  # fmt: skip
+    return Diagnosis(**known | changes)
+
+
+def test_a_step_that_never_waits_leaves_nothing_to_gain() -> None:
+    found = diagnosis(step_s=0.1, trained_s=0.1)
+    assert found.verdict.startswith("No gain to be had")
+    assert found.advice == ()
+    assert diagnosis_text(found).startswith("No gain to be had")
+
+
+def test_a_loader_that_is_too_slow_is_named_with_its_slowest_part() -> None:
+    verdict = diagnosis().verdict
+    assert "Training waits 67% of the time" in verdict
+    assert "A worker needs 60 ms for a batch, 67% of it for decoding." in verdict
+
+
+def test_the_fewest_workers_that_keep_the_step_busy_are_advised_with_their_gain() -> None:
+    best = diagnosis().advice[0]
+    assert best.what == "Use 3 workers instead of 1."
+    assert best.gain == pytest.approx(3, rel=0.02)
+    assert best.images_per_s == pytest.approx(32 / 0.02, rel=0.02)
+
+
+def test_another_loader_is_advised_with_what_it_would_give() -> None:
+    found = diagnosis(alternatives=(("Read the small ones", loading(0.015)),), cores=1.0)
+    gains = {advice.what: advice.gain for advice in found.advice}
+    assert gains["Read the small ones with 1 worker."] == pytest.approx(3, rel=0.02)
+
+
+def test_another_loader_with_larger_batches_is_compared_by_images() -> None:
+    found = diagnosis(alternatives=(("A", loading(0.015)), ("B", loading(0.030, images=64.0))), cores=1.0)
+    rates = {advice.what[0]: advice.images_per_s for advice in found.advice}
+    assert rates["A"] == pytest.approx(rates["B"])
+
+
+def test_advice_that_helps_little_is_not_given() -> None:
+    found = diagnosis(step_s=0.055, trained_s=0.06)
+    assert all(advice.gain >= WORTH_WHILE for advice in found.advice)
+    slower = diagnosis(alternatives=(("Slower", loading(0.2, chosen=False)),), loading=loading(chosen=False))
+    assert slower.advice == ()
+    assert "Nothing that was tried in simulation would help" in slower.verdict
+
+
+def test_nobody_is_told_to_change_workers_that_cannot_be_changed() -> None:
+    assert diagnosis(loading=loading(chosen=False)).advice == ()
+
+
+def test_page_locked_memory_is_advised_where_it_was_faster() -> None:
+    found = diagnosis(device="cuda", copied_s=0.022, unpinned_s=0.03, loading=loading(chosen=False))
+    assert found.advice[0].what == "Page-lock batches: pin_memory=True."
+    assert found.advice[0].gain == pytest.approx(0.06 / 0.052)
+    assert replace(found, pinned=True).advice == ()
+
+
+def test_workers_that_share_too_few_cores_are_not_taken_for_more() -> None:
+    # Loading keeps a core busy for 60 ms and the step one for 20; one core does both in 80 ms.
+    found = diagnosis(trained_s=0.08, step_cores=1.0, cores=2.0, loading=loading(cores=1.0, workers=1))
+    assert found.free_cores == pytest.approx(1, rel=0.02)
+    assert found.agreement == pytest.approx(1, rel=0.02)
+    assert found.predict(found.pipeline(workers=2)) == pytest.approx(32 / 0.08, rel=0.03)
+
+
+def test_with_enough_cores_all_of_them_are_free() -> None:
+    assert diagnosis().free_cores == 8.0
+
+
+def test_where_the_simulation_is_off_its_predictions_are_corrected() -> None:
+    # Something that is not known makes training twice as slow as loading.
+    found = diagnosis(trained_s=0.12)
+    assert found.agreement == pytest.approx(2, rel=0.02)
+    assert found.predict(found.pipeline()) == pytest.approx(found.images_per_s, rel=0.03)
+
+
+def test_no_prediction_is_faster_than_the_step_alone() -> None:
+    found = diagnosis(trained_s=0.03)  # faster than was measured of its loader
+    assert found.predict(found.pipeline(workers=8)) <= 32 / 0.02
+
+
+def test_a_loader_without_workers_is_simulated_between_steps() -> None:
+    found = diagnosis(trained_s=0.08, loading=loading(workers=0))
+    assert found.agreement == pytest.approx(1, rel=0.02)
+    assert found.by_workers[0] == pytest.approx(32 / 0.08, rel=0.02)
+
+
+def test_all_that_is_known_is_json() -> None:
+    found = diagnosis(alternatives=(("Other", loading(0.01)),), notes=("A note.",), storage_images_per_s=900.0)
+    known = json.loads(json.dumps(found.known()))
+    assert known["utilisation"] == pytest.approx(1 / 3)
+    assert known["images_per_s"] == pytest.approx(32 / 0.06)
+    assert known["possible_images_per_s"] == pytest.approx(32 / 0.02)
+    assert known["advice"][0]["gain"] == pytest.approx(3, rel=0.02)
+    assert set(known["workers"]) >= {"0", "1", "8"}
+
+
+def test_the_text_says_the_verdict_first_then_what_to_do_then_why() -> None:
+    text = diagnosis_text(diagnosis(storage_images_per_s=900.0, notes=("It was late.",)))
+    order = ["Data-bound", "Training waits", "What to do", "3.00 ×", "the disk", "by workers", "It was late."]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_page_says_the_same_needs_nothing_else_and_escapes_what_it_is_told() -> None:
+    hostile = "<script>alert(1)</script>"
+    found = diagnosis(alternatives=((hostile, loading(0.001)),), notes=(hostile,))
+    page = diagnosis_page(found, hostile)
+    assert found.verdict.split(":")[0] in page
+    assert hostile not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert not re.search(r"(src|href)=.?https?:", page)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("workers", -1), ("batch", 0), ("crop", 0), ("steps", 2), ("seconds", 0), ("model", "vgg"), ("device", "tpu")],
+)
+def test_options_that_cannot_be_are_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=name):
+        DiagnoseOptions(**{name: value})

@@ -1,0 +1,111 @@
+"""Own times of functions, sorted into the parts of loading: of real code, really profiled."""
+
+from __future__ import annotations
+
+import cProfile
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from presize.parts import PARTS, Part, part_of, split
+
+
+def profiled(work: Callable[[], Any]) -> cProfile.Profile:
+    profiler = cProfile.Profile()
+    profiler.runcall(work)
+    return profiler
+
+
+def jpeg(side: int = 1500) -> bytes:
+    noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
+    return cv2.imencode(".jpg", noise)[1].tobytes()
+
+
+PHOTO = jpeg()
+DECODED = Image.open(io.BytesIO(PHOTO)).convert("RGB")
+
+
+def read_files(folder: Path) -> None:
+    for _ in range(50):
+        (folder / "large").read_bytes()
+
+
+def augment_in_opencv() -> None:
+    pixels = np.asarray(DECODED)
+    for _ in range(5):
+        cv2.resize(pixels, (1000, 1000), interpolation=cv2.INTER_AREA)
+
+
+def collate_batches() -> None:
+    for _ in range(20):
+        torch.utils.data.default_collate([torch.zeros(3, 300, 300)] * 16)
+
+
+@pytest.mark.parametrize(
+    ("work", "part"),
+    [
+        (lambda: Image.open(io.BytesIO(PHOTO)).convert("RGB"), "decode"),
+        (lambda: cv2.imdecode(np.frombuffer(PHOTO, np.uint8), cv2.IMREAD_COLOR), "decode"),
+        (lambda: [DECODED.resize((900, 900)) for _ in range(3)], "augment"),
+        (augment_in_opencv, "augment"),
+        (collate_batches, "collate"),
+        (lambda: json.loads(json.dumps(list(range(200_000)))), "other"),
+    ],
+)
+def test_the_time_of_known_libraries_goes_to_their_part(work: Callable[[], Any], part: Part) -> None:
+    parts = split(profiled(work)).parts
+    assert max(parts, key=parts.__getitem__) == part
+
+
+def test_reading_files_is_reading(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(bytes(20_000_000))
+    parts = split(profiled(lambda: read_files(tmp_path))).parts
+    assert max(parts, key=parts.__getitem__) == "read"
+
+
+def test_no_time_is_lost() -> None:
+    profiler = profiled(lambda: Image.open(io.BytesIO(PHOTO)).convert("RGB").resize((300, 300)))
+    entries: Any = profiler.getstats()
+    spent = split(profiler)
+    assert sum(spent.parts.values()) == pytest.approx(sum(entry.inlinetime for entry in entries))
+    assert set(spent.parts) == set(PARTS)
+    seconds = [one for _, _, one in spent.functions]
+    assert seconds == sorted(seconds, reverse=True)
+
+
+def test_what_is_not_known_belongs_to_its_caller() -> None:
+    def busy() -> int:
+        return sum(range(1_000_000))
+
+    # A function that lies where torchvision's transforms do, and calls one that nobody knows.
+    source = compile("def call(work):\n    return work()", "/x/site-packages/torchvision/transforms/v2.py", "exec")
+    names: dict[str, Any] = {}
+    exec(source, names)
+    parts = split(profiled(lambda: names["call"](busy))).parts
+    assert parts["augment"] > 0.9 * sum(parts.values())
+
+
+def test_functions_that_call_each_other_end() -> None:
+    def odd(n: int) -> bool:
+        return n != 0 and even(n - 1)
+
+    def even(n: int) -> bool:
+        return n == 0 or odd(n - 1)
+
+    parts = split(profiled(lambda: even(400))).parts
+    assert parts["other"] == pytest.approx(sum(parts.values()))
+
+
+@pytest.mark.parametrize(
+    "name", ["./lmdb/train.py:go", "./simplejpeg/mine.py:f", "./collate/x.py:f", "somebody/x.py:f"]
+)
+def test_a_folder_of_ones_own_is_not_taken_for_a_package(name: str) -> None:
+    assert part_of(name) is None

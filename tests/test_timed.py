@@ -1,0 +1,169 @@
+"""Loaders that tell how their batches are made, and deliver what they would have delivered."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from builds import SERIAL, SMALL
+from presize.build import build_dataset
+from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
+from presize.datasets.timed import Fetch, prefetch_of, timed, workers_of
+from presize.sample import SampleOptions, make_samples
+
+
+class Squares(Dataset[int]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        return index * index
+
+
+class Slow(Squares):
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.01)
+        return super().__getitem__(index)
+
+
+class Nested(Squares):
+    """Has a DataLoader of its own in the worker."""
+
+    def __getitem__(self, index: int) -> int:
+        return sum(int(batch.sum()) for batch in DataLoader(Squares(), 4)) + index
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        info = torch.utils.data.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        yield from range(first, 12, step)
+
+
+def init(worker: int) -> None:
+    os.environ["PRESIZE_TEST_WORKER"] = str(worker)
+
+
+class KnowsItsInit(Squares):
+    def __getitem__(self, index: int) -> int:
+        return int(os.environ["PRESIZE_TEST_WORKER"])
+
+
+def values(batches: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("dataset", [Squares(), Nested(), Stream()], ids=["map", "nested", "stream"])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("profile", [False, True])
+def test_a_timed_loader_delivers_the_same_batches(dataset: Any, workers: int, profile: bool) -> None:
+    loader = DataLoader(dataset, 4, num_workers=workers)
+    fetches: list[Fetch] = []
+    assert values(timed(loader, fetches, profile=profile)) == values(loader)
+    assert len(fetches) == (len(values(loader)) if workers else 0)
+
+
+def test_every_worker_tells_when_it_made_which_batch() -> None:
+    fetches: list[Fetch] = []
+    begin_s = time.perf_counter()
+    assert len(values(timed(DataLoader(Slow(), 2, num_workers=2), fetches))) == 6
+    assert [fetch.worker for fetch in fetches] == [0, 1, 0, 1, 0, 1]
+    for fetch in fetches:
+        assert begin_s < fetch.work.begin_s < fetch.work.end_s < time.perf_counter()
+        assert fetch.work.end_s - fetch.work.begin_s >= 0.02
+        assert fetch.spent is None
+
+
+def test_a_profiled_worker_tells_what_it_spent_its_time_on() -> None:
+    fetches: list[Fetch] = []
+    values(timed(DataLoader(Slow(), 4, num_workers=1), fetches, profile=True))
+    for fetch in fetches:
+        assert fetch.spent is not None
+        assert sum(fetch.spent.parts.values()) >= 0.04
+        assert any("sleep" in name for name, _, _ in fetch.spent.functions)
+
+
+def test_the_number_of_workers_can_be_another() -> None:
+    loader = DataLoader(Squares(), 3, num_workers=2, persistent_workers=True, timeout=60, prefetch_factor=3)
+    for workers in (0, 1, 2):
+        fetches: list[Fetch] = []
+        assert values(timed(loader, fetches, workers=workers)) == [[0, 1, 4], [9, 16, 25], [36, 49, 64], [81, 100, 121]]
+        assert {fetch.worker for fetch in fetches} == set(range(workers))
+    assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (2, 3, True)
+
+
+def test_workers_that_are_given_to_a_loader_without_any_are_used() -> None:
+    fetches: list[Fetch] = []
+    assert len(values(timed(DataLoader(Squares(), 4), fetches, workers=1))) == 3
+    assert len(fetches) == 3
+
+
+def test_the_users_own_start_of_a_worker_is_called() -> None:
+    loader = DataLoader(KnowsItsInit(), 6, num_workers=2, worker_init_fn=init)
+    assert values(timed(loader, [])) == [[0] * 6, [1] * 6]
+
+
+def test_a_batch_that_is_a_dictionary_stays_one() -> None:
+    loader = DataLoader([{"x": i} for i in range(4)], 2, num_workers=1)  # type: ignore[arg-type]
+    assert [batch["x"].tolist() for batch in timed(loader, [])] == [[0, 1], [2, 3]]
+
+
+def test_spawned_workers_tell_too() -> None:
+    fetches: list[Fetch] = []
+    numbers: Any = range(12)  # which a new process can import
+    loader = DataLoader(numbers, 6, num_workers=1, multiprocessing_context="spawn")
+    assert len(values(timed(loader, fetches))) == 2
+    assert len(fetches) == 2
+
+
+def test_ending_early_ends_the_workers() -> None:
+    batches = timed(DataLoader(Squares(), 1, num_workers=2), [])
+    next(batches)
+    assert torch.multiprocessing.active_children()
+    batches.close()  # type: ignore[attr-defined]
+    assert not torch.multiprocessing.active_children()
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
+    place = tmp_path_factory.mktemp("timed")
+    make_samples(place / "raw", SampleOptions(images=24, classes=2, long_side=80))
+    build_dataset(place / "raw", place / "out", SMALL, SERIAL)
+    return LMDBDataset(place / "out", crop=RandomResizedCrop(16), flip=0.5, decode="tensor")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_of_presize_tells_too_and_delivers_the_same(dataset: LMDBDataset, workers: int) -> None:
+    plain = [images.clone() for images, _ in Loader(dataset, 8, workers=workers)]
+    fetches: list[Fetch] = []
+    found = [images.clone() for images, _ in timed(Loader(dataset, 8, workers=workers), fetches)]
+    assert all(torch.equal(one, other) for one, other in zip(plain, found, strict=True))
+    assert len(fetches) == len(plain)
+    assert {fetch.worker for fetch in fetches} <= set(range(max(workers, 1)))
+    assert all(0 < fetch.work.cpu_s <= fetch.work.end_s - fetch.work.begin_s + 0.02 for fetch in fetches)
+
+
+def test_make_loader_is_timed_as_a_dataloader(dataset: LMDBDataset) -> None:
+    fetches: list[Fetch] = []
+    assert len(list(timed(make_loader(dataset, 8, workers=1), fetches))) == len(fetches) == 3
+
+
+def test_what_is_known_of_a_loader(dataset: LMDBDataset) -> None:
+    assert workers_of(DataLoader(Squares(), num_workers=2)) == 2
+    assert workers_of(Loader(dataset, 8, workers=3)) == 3
+    assert workers_of([1, 2]) is None
+    assert prefetch_of(DataLoader(Squares(), num_workers=1, prefetch_factor=5)) == 5
+    assert prefetch_of(DataLoader(Squares())) == 2
+    assert prefetch_of(Loader(dataset, 8, workers=1, prefetch=4)) == 4
+
+
+def test_any_other_iterable_is_read_as_it_is() -> None:
+    fetches: list[Fetch] = []
+    assert list(timed([1, 2, 3], fetches)) == [1, 2, 3]
+    assert not fetches
