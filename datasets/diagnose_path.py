@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
 
-from presize.datasets.arms import FLIP, load_arm, open_arm
+from presize.datasets.arms import FLIP, CroppedFolder, load_arm, open_arm
 from presize.datasets.bench_run import find_device, memory_errors
 from presize.datasets.crops import RandomResizedCrop
 from presize.datasets.diagnose import diagnose
@@ -18,9 +20,22 @@ from presize.datasets.models import TrainingStep, make_model
 from presize.datasets.order import Order, Shuffled, Weighted
 from presize.diagnosis import DiagnoseOptions, Diagnosis
 from presize.doctor import readspeed
+from presize.errors import ImageError
 from presize.manifest import MANIFEST, read_manifest
 
 _TRIAL_BATCHES = 1000
+_MOST_BROKEN = 100
+
+
+class _Sound(CroppedFolder):
+    """Reads the next image for one that cannot be decoded: a folder of real photographs has such."""
+
+    def __getitem__(self, index: SupportsIndex) -> Any:
+        for _ in range(_MOST_BROKEN):
+            with suppress(ImageError):
+                return super().__getitem__(index)
+            index = (operator.index(index) + 1) % len(self)
+        return super().__getitem__(index)
 
 
 def diagnose_path(
@@ -34,17 +49,18 @@ def diagnose_path(
     """Train a model on random crops of the images in `path`, as `options` say, and tell what that waits for.
 
     path: a folder of images, read by FolderDataset in a DataLoader; or what ``presize build`` made, read by
-        LMDBDataset in a DataLoader. trial: a small dataset of the same images, presized, whose loaders become the
-        alternatives; trial_name: what making all of it such is called. on_step: as in diagnose.
+        LMDBDataset in a DataLoader. In place of an image that cannot be decoded the next one is read.
+    trial: a small dataset of the same images, presized, whose loaders become the alternatives. trial_name: what making
+        all of it such is called. on_step: as in diagnose.
 
     On the CPU training gets half of the cores, at least one, so that it is the same with any number of workers.
     Raises what opening `path` raises, BenchError when there is no CUDA or not enough memory, and DiagnosisError.
     """
     device = find_device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     notes = []
+    threads = torch.get_num_threads()
     if device.type == "cpu":
         threads = max(1, len(os.sched_getaffinity(0)) // 2)
-        torch.set_num_threads(threads)
         notes.append(f"Training on the CPU has {threads} thread{'s' if threads > 1 else ''}.")
     is_dataset = (Path(path) / MANIFEST).exists() and read_manifest(path).layout == "lmdb"
     on_step("reading files from where they are")
@@ -59,7 +75,8 @@ def diagnose_path(
             alternatives[f"{trial_name} and read it with {name}"] = _loader(arm, trial, options, device, again=True)
     classes = max(len(getattr(loader.dataset, "classes", None) or ()), 1)
     torch.manual_seed(options.seed)
-    with memory_errors(f"training {options.model}", options.batch, options.crop, device.type):
+    what = f"training {options.model}"
+    with memory_errors(what, options.batch, options.crop, device.type), _threads(threads):
         step = TrainingStep(make_model(options.model, classes)[0], device)
         return diagnose(
             loader,
@@ -74,11 +91,23 @@ def diagnose_path(
         )
 
 
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Torch has so many within."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _loader(
     arm: Any, path: str | os.PathLike[str], options: DiagnoseOptions, device: torch.device, *, again: bool = False
 ) -> Any:
     """again: read samples of a small dataset many times in an epoch."""
-    dataset = open_arm(arm, os.fspath(path), RandomResizedCrop(options.crop), FLIP)
+    crop = RandomResizedCrop(options.crop)
+    dataset = _Sound(path, crop, FLIP) if arm == "raw" else open_arm(arm, os.fspath(path), crop, FLIP)
     order: Order = Shuffled(len(dataset), options.seed)
     if again:
         order = Weighted(np.ones(len(dataset)), options.seed, _TRIAL_BATCHES * options.batch)

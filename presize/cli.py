@@ -667,6 +667,8 @@ def diagnose(path: str, size: Size, no_trial: bool, out: str | None, as_json: bo
     from presize.trial import build_trial
 
     asked = DiagnoseOptions(**options)
+    if out is not None and not Path(out).absolute().parent.is_dir():
+        raise click.UsageError(f"-o: {Path(out).parent} is no folder; make it, or choose another place")
     trial, name = None, f"Presize to {size} px"
 
     def tell(step: str) -> None:
@@ -677,12 +679,12 @@ def diagnose(path: str, size: Size, no_trial: bool, out: str | None, as_json: bo
             tell(f"building a small dataset, to try: {name}")
             trial = build_trial(path, Path(place), size, seed=asked.seed)
         found = diagnose_path(path, asked, trial=trial, trial_name=name, on_step=tell)
-    if out is not None:
-        write_atomically(Path(out), diagnosis_page(found, path).encode())
     if as_json:
         _print_json(**found.known())
-        return
-    _print(_several_lines(diagnosis_text(found, min(120, shutil.get_terminal_size((100, 24)).columns))))
+    else:
+        _print(_several_lines(diagnosis_text(found, min(120, shutil.get_terminal_size((100, 24)).columns))))
+    if out is not None:
+        write_atomically(Path(out), diagnosis_page(found, path).encode())
 
 
 def _several_lines(text: str) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from presize.errors import OptionError
-from presize.measure import NO_GAIN, Stages, shown, verdict
+from presize.measure import NO_GAIN, Quantiles, Stages, shown, verdict
 from presize.options import MAX_SIDE, check_choice, check_range
 from presize.parts import Part
 from presize.simulate import Pipeline, Timeline, Times, fewest_workers, simulate, sweep
@@ -357,6 +357,7 @@ def _plain(loading: Loading) -> dict[str, Any]:
         "images": loading.images,
         "load_s": loading.load.mean_s,
         "load_cv": loading.load.cv,
+        "load_quantiles_s": asdict(Quantiles.of(loading.load.samples_s or (loading.load.mean_s,))),
         "cores": loading.cores,
         "workers": loading.workers,
         "prefetch": loading.prefetch,

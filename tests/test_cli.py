@@ -508,3 +508,43 @@ def shell(args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         f"{sys.executable} -m presize {args}", shell=True, capture_output=True, text=True, cwd="/", check=False
     )
+
+
+def test_diagnose_says_the_verdict_then_what_to_do_then_why(
+    presize: Callable[..., Ran], raw: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    ran = presize(
+        "diagnose", raw, "--crop", 32, "--size", 40, "--batch", 4, "--seconds", 0.05, "--steps", 5, "-o", page
+    )
+    assert ran.code == 0, ran.err
+    assert re.match(r"(Data-bound|No gain to be had): the training step is busy \d+% of the time\.\n", ran.out)
+    assert re.search(r"^  decoding +\d+%", ran.out, re.MULTILINE)
+    assert "building a small dataset, to try: Presize to 40 px" in ran.err
+    assert "reading batches: Presize to 40 px and read it with Loader" in ran.err
+    assert "<!doctype html>" in page.read_text()
+
+
+def test_diagnose_json_is_one_object(presize: Callable[..., Ran], dataset: Path) -> None:
+    ran = presize("diagnose", dataset, "--crop", 16, "--batch", 2, "--workers", 0, "--seconds", 0.05, "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert {"verdict", "utilisation", "images_per_s", "advice", "step", "loading", "alternatives"} <= set(found)
+    assert list(found["alternatives"]) == ["Read it with Loader"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "nowhere"),
+        (["RAW", "--steps", "1"], "--steps"),
+        (["RAW", "--seconds", "0"], "--seconds"),
+        (["RAW", "--device", "cuda"], "--device cuda: no CUDA here"),
+        (["RAW", "-o", "nowhere/page.html"], "-o: nowhere is no folder"),
+    ],
+)
+def test_diagnose_refuses_in_a_line(presize: Callable[..., Ran], raw: Path, arguments: list[str], said: str) -> None:
+    ran = presize("diagnose", *(raw if argument == "RAW" else argument for argument in arguments))
+    assert ran.code in (1, 2)
+    assert said in ran.err.splitlines()[-1]
+    assert "Traceback" not in ran.err

@@ -51,7 +51,7 @@ def test_a_library_behind_one_module_has_no_other_importer(package: str, owner: 
     assert importers(package) == {owner}
 
 
-@pytest.mark.parametrize("name", ["bench.compare", "build", "task", "cli"])
+@pytest.mark.parametrize("name", ["bench.compare", "build", "task", "trial", "cli"])
 def test_reading_in_torch_needs_nothing_of_the_build(name: str) -> None:
     assert not [path for path in importers(f"presize.{name}") if path.startswith("datasets/")]
 
@@ -67,7 +67,11 @@ PURE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("module", [*PURE, "bench/results", "measure", "report/bench", "report/charts", "report/page"])
+MEASURES = ["bench/results", "diagnosis", "measure", "parts", "simulate"]
+REPORTS = ["report/bench", "report/charts", "report/diagnosis", "report/page"]
+
+
+@pytest.mark.parametrize("module", [*PURE, *MEASURES, *REPORTS])
 def test_pure_modules_do_not_touch_the_file_system(module: str) -> None:
     path = ROOT / "presize" / f"{module}.py"
     touching = {"os", "pathlib", "shutil", "tempfile", "subprocess"} & set(imports(path))

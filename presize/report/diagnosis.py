@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator
 
+import numpy as np
+
 from presize.diagnosis import WORDS, Diagnosis, seconds_shown, workers_shown
-from presize.measure import NO_GAIN, shown
+from presize.measure import NO_GAIN, Quantiles, shown
 from presize.parts import PARTS
 from presize.report import charts
 from presize.report.page import template
@@ -31,6 +34,15 @@ def evidence(found: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "the loader alone", f"{alone}; the first batch after {seconds_shown(loading.first_batch_s)}"
     load = f"{seconds_shown(loading.load.mean_s)} for a batch of {loading.images:.0f}"
     yield "one worker", f"{load}, varying by {loading.load.cv:.0%}, {loading.cores:.0%} of it on a core"
+    if loading.load.samples_s:
+        times = Quantiles.of(loading.load.samples_s)
+        yield (
+            "  each batch",
+            (
+                f"{seconds_shown(times.p50_s)} or less in half the cases, {seconds_shown(times.p95_s)} in 95 %, "
+                f"{seconds_shown(times.p99_s)} in 99 %"
+            ),
+        )
     for part, seconds in sorted(loading.parts.items(), key=lambda pair: -pair[1]):
         if seconds >= 0.005 * loading.load.mean_s:
             yield f"  {WORDS[part]}", f"{seconds / loading.load.mean_s:.0%}, {seconds_shown(seconds)}"
@@ -39,6 +51,8 @@ def evidence(found: Diagnosis) -> Iterator[tuple[str, str]]:
     if found.unpinned_s is not None:
         pinned, unpinned = (seconds_shown(max(s - found.step.mean_s, 0)) for s in (found.copied_s, found.unpinned_s))
         yield "copying", f"{pinned} a batch from page-locked memory, {unpinned} from other"
+    elif found.device == "cpu":
+        yield "copying", "none: training is on the CPU, where page-locked memory does not help"
     if found.storage_images_per_s is not None:
         yield "the disk", f"{shown(found.storage_images_per_s)} images/s when nothing is in the page cache"
     cores = f"{found.cores:g}"
@@ -83,7 +97,10 @@ def diagnosis_page(found: Diagnosis, of: str) -> str:
         found_charts.append(charts.sums("Milliseconds of a worker for a batch", "ms", names, spent))
     rates = {workers_shown(count): (rate, rate, rate) for count, rate in found.by_workers.items()}
     found_charts.append(charts.bars("Images a second of training, simulated", rates))
+    loads_ms = 1e3 * np.array(found.loading.load.samples_s or [found.loading.load.mean_s])
+    finest = 10.0 ** math.floor(math.log10(max(float(np.ptp(loads_ms)), 1e-3) / 10))
     return template("diagnosis.html").render(
+        loads=charts.linear("Milliseconds of one worker, of each batch", "ms", {"batches": loads_ms}, finest),
         found=found,
         of=of,
         headline=headline(found),
