@@ -133,7 +133,7 @@ def measure_loading(loader: Iterable[Any], limits: Limits) -> tuple[Loading, Any
         cores=min(cpu_s / load.mean_s, 1.0) if load.mean_s else 0.0,
         workers=workers or 0,
         prefetch=prefetch_of(loader),
-        in_order=bool(getattr(loader, "in_order", True)),
+        in_order=getattr(loader, "in_order", None),
         chosen=workers is not None,
         batches_per_s=_rate(window, lead),
         first_batch_s=window.ends_s[0] - window.begin_s,

@@ -80,7 +80,8 @@ class Loading:
 
     images: in a batch. load: seconds of one worker, alone, for one batch. cores: how many that keeps busy.
     workers: how many there are, 0 where batches are made in the training process. chosen: whether that number can
-        be chosen; it cannot for an iterable that nothing is known of. prefetch, in_order: as in Pipeline.
+        be chosen; it cannot for an iterable that nothing is known of. prefetch, in_order: as in Pipeline; in_order None
+        where batches always come in order.
     batches_per_s: of all workers together. first_batch_s: until the first batch was there.
     worker_s: of each worker, the mean seconds a batch with all of them at work.
     parts: what the seconds of `load` went to; empty if that is not known. functions: (name, part, share of all own
@@ -92,7 +93,7 @@ class Loading:
     cores: float
     workers: int
     prefetch: int
-    in_order: bool
+    in_order: bool | None
     chosen: bool
     batches_per_s: float
     first_batch_s: float
@@ -186,7 +187,7 @@ class Diagnosis:
             workers=loading.workers if workers is None else workers,
             prefetch=loading.prefetch,
             copy=Times(max(self.copied_s - self.step.mean_s, 0.0)),
-            in_order=loading.in_order,
+            in_order=loading.in_order is not False,
             cores=self.free_cores if cores is None else cores,
             load_cores=loading.cores,
             step_cores=self.step_cores,
