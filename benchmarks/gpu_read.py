@@ -4,7 +4,8 @@
 
 OUT is a dataset that `presize build` made of class folders. Each arm (who decodes, processes or threads, how
 many of them) runs once a round, in random order, in a process of its own, with the page cache warm. Prints a
-table; asserts nothing. `--device cpu` shows whether all of it runs: simplejpeg then takes the place of the GPU.
+table; asserts nothing. Where nothing is installed that decodes on the GPU, its workers' arms run alone. `--device cpu`
+shows whether all of it runs: simplejpeg then takes the place of the GPU.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from conditions import machine
 from read import measure
 
 from presize.dataset import Dataset
+from presize.datasets.device_decode import find_decoder
 from presize.errors import PresizeError
 
 _HERE = Path(__file__).parent
@@ -89,12 +91,23 @@ def table(rows: list[rates.Row]) -> str:
     return "\n".join(lines)
 
 
+def decoders(options: argparse.Namespace) -> list[str]:
+    """Who can decode: the workers, and the device where something is installed for that."""
+    if options.device.startswith("cuda"):
+        try:
+            find_decoder(torch.device(options.device), 3)
+        except PresizeError as error:
+            print(f"without the arms decoded by the device: {error}", file=sys.stderr)
+            return ["workers"]
+    return ["workers", "device"]
+
+
 def main() -> None:
     options = parse()
     conditions = facts(options)
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     order = random.Random(options.seed)
-    runs = [(on, mode, n) for on in ("workers", "device") for mode in options.modes for n in options.workers]
+    runs = [(on, mode, n) for on in decoders(options) for mode in options.modes for n in options.workers]
     rows: list[dict[str, object]] = []
     for number in range(options.rounds):
         for decode_on, mode, workers in order.sample(runs, len(runs)):

@@ -54,6 +54,11 @@ class CroppedFolder(FolderDataset):
             return image, (self.path(int(index)) if label is None else (self.path(int(index)), label))
         return image if label is None else (image, label)
 
+    def dev_shm_bytes(self, batch_size: int) -> int:
+        """How much of /dev/shm a batch takes on its way out of a DataLoader's worker."""
+        height, width = as_size(self.crop.size)
+        return batch_size * (3 * height * width + 8)
+
     def path(self, sample: int) -> str:
         """The path of a sample, from the folder."""
         return str(self._paths[sample].as_py())

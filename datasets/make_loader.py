@@ -12,7 +12,6 @@ import torch
 import torch.utils.data
 
 from presize.datasets.collate import collate
-from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.order import Last, Order, choose_order
 from presize.datasets.sampler import EpochSampler
 from presize.errors import LoaderError
@@ -85,7 +84,7 @@ def make_loader(
     length = len(dataset)  # type: ignore[arg-type]
     order = choose_order(length, shuffle, seed, order)
     if workers:
-        if isinstance(dataset, LMDBDataset):
+        if hasattr(dataset, "dev_shm_bytes"):  # an LMDBDataset, and what tells it as that does
             _check_shared_memory(dataset.dev_shm_bytes(batch_size), workers * prefetch)
         options = {"persistent_workers": True, "prefetch_factor": prefetch, **options}
     options = {"pin_memory": torch.cuda.is_available(), "collate_fn": collate, **options}

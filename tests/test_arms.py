@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from presize.build import build_dataset
 from presize.datasets.arms import Chosen, CroppedFolder, load_arm, open_arm
 from presize.datasets.bench_run import EVALUATED, measure, prove
 from presize.datasets.crops import CenterCrop, RandomResizedCrop
-from presize.errors import BenchError, DatasetError
+from presize.errors import BenchError, DatasetError, LoaderError
 
 CPU = torch.device("cpu")
 RUN = Run(
@@ -206,6 +207,24 @@ def test_the_order_of_chosen_samples_ends_when_it_is_told_to() -> None:
 def test_a_folder_with_images_too_small_for_the_crop_says_which(raw: Path) -> None:
     with pytest.raises(DatasetError, match="is too small for CenterCrop"):
         CroppedFolder(raw, CenterCrop(4000), 0.0)[0]
+
+
+def test_batches_of_a_folder_that_shared_memory_cannot_hold_are_one_error(
+    raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = CroppedFolder(raw, CenterCrop(32), 0.0)
+    need = 2 * 2 * 8 * (3 * 32 * 32 + 8)  # workers, prefetch, batch
+
+    def load(free: int) -> int:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+        order = Chosen(np.arange(len(data)), len(data))
+        return len(
+            load_arm("raw", data, order, batch=8, workers=2, prefetch=2, pin_memory=False, device=CPU, last="keep")
+        )
+
+    with pytest.raises(LoaderError, match=r"4 batches of .* MB have to go there"):
+        load(need - 1)
+    assert load(need) > 0
 
 
 # Runs
