@@ -219,13 +219,17 @@ class Timeline:
 
     def stops_every(self) -> int | None:
         """n, if at least 4/5 of the waiting, the first batch left out, comes before every n-th batch alone, as with
-        n workers that begin together and take equally long; None otherwise."""
+        n workers that begin together and take equally long, in the first half of the batches as in the second;
+        None otherwise."""
         waits = np.array(self.waits_s[1:])
         if waits.sum() <= 0.01 * self.seconds:
             return None
         found = []
-        for period in range(2, min(2 * max(self.pipeline.workers, 1), len(waits) // 3) + 1):
-            found.append((max(waits[first::period].sum() for first in range(period)) / waits.sum(), -period))
+        for period in range(2, min(2 * max(self.pipeline.workers, 1), len(waits) // 6) + 1):
+            middle = len(waits) // 2 // period * period
+            halves = [np.bincount(np.arange(len(half)) % period, half) for half in (waits[:middle], waits[middle:])]
+            shares = [half / max(half.sum(), 1e-300) for half in halves]
+            found.append((float(np.minimum(*shares).max()), -period))
         share, period = max(found, default=(0.0, 0))
         return -period if share >= 0.8 else None
 

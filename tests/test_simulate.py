@@ -286,7 +286,7 @@ def test_a_data_loader_takes_the_same_batches_from_the_same_workers(in_order: bo
 
 def test_out_of_order_one_more_is_asked_of_the_worker_whose_batch_was_taken() -> None:
     timeline = simulate(Pipeline(Times(1.0, 0.9), Times(0.4), workers=4, in_order=False), batches=80)
-    waiting = {worker: 0 for worker in range(4)}
+    waiting = dict.fromkeys(range(4), 0)
     events = sorted(
         [(load.begin_s, 1, load.worker) for load in timeline.loads]
         + [
