@@ -22,6 +22,8 @@ import numpy as np
 from presize.errors import OptionError
 from presize.options import check_range
 
+MOST_WORKERS = 1024
+
 _DRAWN_AT_ONCE = 1024
 _MOST_BATCHES = 1_000_000
 _LONGEST_S = 1e6
@@ -107,7 +109,7 @@ class Pipeline:
     step_cores: float = 0.0
 
     def __post_init__(self) -> None:
-        check_range("workers", self.workers, 0, 1024)
+        check_range("workers", self.workers, 0, MOST_WORKERS)
         check_range("prefetch", self.prefetch, 1, 1024)
         for name in ("stagger_s", "load_cores", "step_cores"):
             value = getattr(self, name)
@@ -219,17 +221,16 @@ class Timeline:
 
     def stops_every(self) -> int | None:
         """n, if at least 4/5 of the waiting, the first batch left out, comes before every n-th batch alone, as with
-        n workers that begin together and take equally long, in the first half of the batches as in the second;
-        None otherwise."""
+        n workers that begin together and take equally long, and these stops are about as long as each other (a
+        coefficient of variation up to 1/4); None otherwise."""
         waits = np.array(self.waits_s[1:])
         if waits.sum() <= 0.01 * self.seconds:
             return None
         found = []
-        for period in range(2, min(2 * max(self.pipeline.workers, 1), len(waits) // 6) + 1):
-            middle = len(waits) // 2 // period * period
-            halves = [np.bincount(np.arange(len(half)) % period, half) for half in (waits[:middle], waits[middle:])]
-            shares = [half / max(half.sum(), 1e-300) for half in halves]
-            found.append((float(np.minimum(*shares).max()), -period))
+        for period in range(2, min(2 * max(self.pipeline.workers, 1), len(waits) // 3) + 1):
+            stops = max((waits[first::period] for first in range(period)), key=np.sum)
+            if stops.std() <= stops.mean() / 4:
+                found.append((stops.sum() / waits.sum(), -period))
         share, period = max(found, default=(0.0, 0))
         return -period if share >= 0.8 else None
 

@@ -136,7 +136,7 @@ def comparison(arms: Sequence[PictureArm]) -> str | None:
     if len(arms) < 2 or not arms[0].timeline.batches:
         return None
     before, after = arms[0].timeline.batches_per_s(), arms[-1].timeline.batches_per_s()
-    return f"{after / before:.2f} times as many batches a second"
+    return f"{after / before:.2f} times as many batches a second: {shown(after)} instead of {shown(before)}"
 
 
 def simulation_text(arms: Sequence[PictureArm], sweep: Mapping[int, Timeline] | None = None) -> str:
@@ -148,8 +148,9 @@ def simulation_text(arms: Sequence[PictureArm], sweep: Mapping[int, Timeline] | 
         lines += ["", verdict(arm.timeline), ""]
     compared = comparison(arms)
     if compared:
-        lines += [f"{arms[-1].title}: {compared}.", ""]
+        lines += [f"{compared}.", ""]
     if sweep:
+        lines += [f"{arms[-1].title}, and with other numbers of workers:", ""] if len(arms) > 1 else []
         lines.append("workers  batches/s  utilisation")
         for line in sweep_lines(sweep):
             lines.append(f"{line.workers:7,}  {shown(line.batches_per_s):>9}  {line.utilisation:11.1%}")
@@ -181,10 +182,10 @@ def picture(arms: Sequence[PictureArm], *, whole_page: bool = False) -> Markup:
             for arm, one in zip(arms, shown_arms, strict=True)
         ],
         data=_json({"arms": shown_arms}),
-        script=Markup(asset("picture.js")),  # noqa: S704  # our own
+        script=Markup(asset("picture.js")),
         whole_page=whole_page,
     )
-    return Markup(html)  # noqa: S704  # escaped by the template
+    return Markup(html)
 
 
 def picture_policy() -> str:
@@ -196,11 +197,8 @@ def picture_policy() -> str:
 def simulation_html(arms: Sequence[PictureArm], sweep: Mapping[int, Timeline] | None = None) -> str:
     """The page: the picture, and all that simulation_text tells. The same for the same timelines."""
     first = arms[0].timeline
-    seconds = _time(first.seconds)
-    if len(arms) > 1:
-        headline = f"{_several(arms)} batches in {seconds}: {comparison(arms)}"
-    else:
-        headline = f"{_count(first.batches, 'batch', 'batches')} in {seconds}: training works {first.utilisation:.0%}"
+    batches = f"{_count(first.batches, 'batch', 'batches')} in {_time(first.seconds)}"
+    headline = comparison(arms) or f"{batches}: training works {first.utilisation:.0%} of the time"
     return template("simulation.html").render(
         headline=headline,
         policy=picture_policy(),
@@ -218,10 +216,6 @@ def _rows(arms: Sequence[PictureArm]) -> list[list[str]]:
     told = [dict(facts(arm)) for arm in arms]
     names = dict.fromkeys(name for one in told for name in one)
     return [[name, *(one.get(name, "") for one in told)] for name in names]
-
-
-def _several(arms: Sequence[PictureArm]) -> str:
-    return " and ".join(f"{arm.timeline.batches:,}" for arm in arms)
 
 
 def _embedded(arm: PictureArm, arms: int) -> dict[str, Any]:
@@ -268,13 +262,14 @@ def _embedded(arm: PictureArm, arms: int) -> dict[str, Any]:
 
 def _cut(arm: PictureArm, seconds: float, steps: int) -> str:
     whole = arm.timeline
-    return f"The picture shows the first {_time(seconds)} of {_time(whole.seconds)}, {steps:,} of {whole.batches:,} batches."
+    of = f"{_time(whole.seconds)}, {steps:,} of {whole.batches:,} batches"
+    return f"The picture shows the first {_time(seconds)} of {of}."
 
 
 def _json(data: object) -> Markup:
     """JSON that can stand in a script element: nothing in it ends that."""
     text = json.dumps(data, separators=(",", ":"))
-    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))  # noqa: S704
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
 def _time(seconds: float) -> str:

@@ -2,7 +2,7 @@
 "use strict";
 {
   const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100];
-  const MOST_LOADERS = 64, MOST_SLOTS = 48, VIEWED_A_SECOND = 2.5, CLOSE = 1e-9;
+  const MOST_LOADERS = 64, MOST_SLOTS = 48, VIEWED_A_SECOND = 6, CLOSE = 1e-9;
 
   const make = (parent, tag, kind) => {
     const made = parent.appendChild(document.createElement(tag));
@@ -132,8 +132,8 @@
       this.loaders = Array.from({length: loaders}, (_, number) => {
         const line = make(list, "li");
         make(line, "span", "name").textContent = course.workers ? number + 1 : "–";
-        const bar = make(line, "div", "bar");
-        return {bar, fill: make(bar, "span", "fill"), said: make(bar, "span", "said"), share: make(bar, "span", "share")};
+        const lane = make(line, "div", "lane");
+        return {lane, fill: make(lane, "span", "fill"), said: make(lane, "span", "said"), share: make(lane, "span", "share")};
       });
       this.short = loaders > 8;
       this.more(list, course.of.length - loaders, "loader", "loaders");
@@ -207,14 +207,14 @@
       };
       set(".batches", now.done.toLocaleString("en"), now.done);
       set(".utilisation", now.at > 0 ? percent(now.utilisation) : "–", now.utilisation);
-      set(".waited", `${clock(now.waited, course.seconds)} s`, now.waited);
+      set(".waited", now.at > 0 ? percent(now.waited / now.at) : "–", now.at > 0 ? now.waited / now.at : 0);
       if (course.batch) set(".images", many(now.done * course.batch, "image", "images"), now.done * course.batch);
       for (const veil of this.veils) veil.style.left = `calc(${seconds / this.seconds * 100}% - 1px)`;
     }
 
     showLoader(shown, number, now) {
       const {load, share, first} = this.course.loader(number, now.at);
-      shown.bar.classList.toggle("rests", !load);
+      shown.lane.classList.toggle("rests", !load);
       shown.share.textContent = load && !this.short ? `${Math.floor(share * 100)}%` : "";
       shown.fill.style.width = load ? `${share * 100}%` : "0";
       const rests = now.over ? "done" : first ? "has not begun" : this.short ? "rests" : this.course.workers ? "rests: its batches are not taken yet" : "not while training works";
@@ -239,7 +239,7 @@
     showTraining(now) {
       const {course} = this, [fill, said] = this.training.children;
       const kind = now.training ? (now.copying ? "copies" : "works") : now.over ? "over" : "waits";
-      this.training.className = `bar training ${kind}`;
+      this.training.className = `lane training ${kind}`;
       const {step} = now, end = step ? Math.min(step.end, course.seconds) : 0;
       const share = kind === "works" ? (now.at - step.begin) / (end - step.begin || 1) : 0;
       fill.style.width = kind === "works" ? `${Math.min(1, share) * 100}%` : "0";
@@ -285,8 +285,8 @@
       this.range.max = this.seconds;
       this.speed = find("select");
       const rate = Math.max(...courses.map((course) => course.steps.length / course.seconds)) || 1;
-      const usual = SPEEDS.reduce((best, speed) => (speed * rate <= VIEWED_A_SECOND * 1.5 ? speed : best));
-      for (const speed of SPEEDS) this.speed.add(new Option(speed === 1 ? "1 × (real time)" : `${speed} ×`, speed, false, speed === usual));
+      const usual = SPEEDS.reduce((best, speed) => (speed * rate <= VIEWED_A_SECOND ? speed : best));
+      for (const speed of SPEEDS) this.speed.add(new Option(`${speed} ×`, speed, false, speed === usual));
       this.button.addEventListener("click", () => this.play(!this.playing));
       find(".back").addEventListener("click", () => this.step(-1));
       find(".next").addEventListener("click", () => this.step(1));
@@ -299,7 +299,7 @@
 
     show(at) {
       for (const arm of this.arms) arm.show(at);
-      const time = `${clock(at, this.seconds)} s of ${clock(this.seconds, this.seconds)} s`;
+      const time = `${clock(at, this.seconds)} of ${clock(this.seconds, this.seconds)} s`;
       this.clock.textContent = time;
       this.clock.dataset.value = at;
       this.range.value = at;
