@@ -674,7 +674,7 @@ def simulate(
     if out is not None:
         write_atomically(Path(out), simulation_html(arms, swept).encode())
     if as_json:
-        found = {"then": timelines[1].known()} if len(timelines) > 1 else {}
+        found: dict[str, Any] = {"then": timelines[1].known()} if len(timelines) > 1 else {}
         if swept:
             found |= {"sweep": [asdict(line) for line in sweep_lines(swept)], "fewest_workers": fewest_workers(swept)}
         _print_json(**timelines[0].known(), **found, page=out)

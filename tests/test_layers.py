@@ -63,11 +63,14 @@ def test_a_shard_is_bytes_in_and_bytes_out(name: str) -> None:
 
 PURE = [
     "containers", "decode", "doctor/findings", "encode", "facts", "images", "jpeg", "jpegtiles", "parity", "plan",
-    "resize", "update",
+    "resize", "simulate", "update",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("module", [*PURE, "bench/results", "measure", "report/bench", "report/charts", "report/page"])
+REPORTS = ["report/bench", "report/charts", "report/page", "report/simulation"]
+
+
+@pytest.mark.parametrize("module", [*PURE, *REPORTS, "bench/results", "measure"])
 def test_pure_modules_do_not_touch_the_file_system(module: str) -> None:
     path = ROOT / "presize" / f"{module}.py"
     touching = {"os", "pathlib", "shutil", "tempfile", "subprocess"} & set(imports(path))

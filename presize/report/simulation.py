@@ -12,6 +12,8 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
+from textwrap import fill
 from typing import Any
 
 from markupsafe import Markup
@@ -22,6 +24,9 @@ from presize.simulate import Pipeline, Timeline, Times, fewest_workers
 
 SHOWN_STEPS, SHOWN_LOADS = 1500, 3000
 """Of all pictures of a page together: what is embedded stays below 300 kB."""
+
+
+_WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,11 @@ def verdict(timeline: Timeline) -> str:
     elif needed * pipeline.load_cores <= cores:
         cure = f"it takes {needed:,} workers, or loading that is {takes / makes:.1f} times as fast"
     else:
-        cure = f"the cores do not suffice for more: it takes loading that is {takes / makes:.1f} times as fast"
+        faster = takes * load_s * pipeline.load_cores / cores
+        cure = (
+            f"it would take {needed:,} workers, for which {_count_of(cores, 'core')} do not suffice, so loading has to "
+            f"become {faster:.1f} times as fast"
+        )
     return f"{waits}: {rates}; {cure}."
 
 
@@ -126,7 +135,7 @@ def facts(arm: PictureArm) -> list[tuple[str, str]]:
         told.append(("queue", f"{timeline.queue_mean():.1f} finished batches on average, of at most {slots:,}"))
     every = timeline.stops_every()
     if every:
-        stop = sum(timeline.waits_s[1:]) / round((len(timeline.steps) - 1) / every)
+        stop = median(wait for wait in timeline.waits_s[1:] if wait > max(timeline.waits_s[1:]) / 2)
         told.append(("stops", f"of about {_time(stop)} before every {_ordinal(every)} batch"))
     return told
 
@@ -145,7 +154,7 @@ def simulation_text(arms: Sequence[PictureArm], sweep: Mapping[int, Timeline] | 
     for arm in arms:
         lines += [f"{arm.title}:", ""] if len(arms) > 1 else []
         lines += [f"{name.ljust(12)} {what}" for name, what in facts(arm)]
-        lines += ["", verdict(arm.timeline), ""]
+        lines += ["", fill(verdict(arm.timeline), _WIDTH), ""]
     compared = comparison(arms)
     if compared:
         lines += [f"{compared}.", ""]
@@ -161,8 +170,10 @@ def simulation_text(arms: Sequence[PictureArm], sweep: Mapping[int, Timeline] | 
 def fewest(sweep: Mapping[int, Timeline]) -> str:
     """The advice of a sweep, in a sentence."""
     number = fewest_workers(dict(sweep))
-    last = "; more may be faster still" if number == max(sweep) else ""
-    return f"{_count(number, 'worker')}: within 5 % of the fastest of these{last}."
+    workers = _count(number, "worker")
+    if number == max(sweep):
+        return f"{workers}: the fastest of these; more may be faster still."
+    return f"{workers}: within 5 % of the fastest of these."
 
 
 def picture(arms: Sequence[PictureArm], *, whole_page: bool = False) -> Markup:
@@ -243,7 +254,6 @@ def _embedded(arm: PictureArm, arms: int) -> dict[str, Any]:
         line = [step.batch, step.taken_s, by_then(step.begin_s), by_then(step.end_s), worked]
         step_lines.append([value if value is None else round(value, 6) for value in line])
     return {
-        "title": arm.title,
         "batch": arm.batch,
         "seconds": round(end, 6),
         "cut": end < timeline.seconds,
