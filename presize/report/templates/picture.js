@@ -260,7 +260,7 @@
       const load = course.loadOf.get(now.taken), begun = load && load.begin <= now.at + CLOSE;
       const share = begun ? `${Math.floor(course.share(load, now.at) * 100)}%` : "";
       if (!course.workers) return [`waits: it loads batch ${now.taken + 1} itself`, begun ? `${share} of it is there` : ""];
-      const behind = now.queue.length ? `; ${many(now.queue.length, "finished batch", "finished batches")} behind it must wait, too` : "";
+      const behind = now.queue.length ? `; ${many(now.queue.length, "finished batch", "finished batches")} behind it ${now.queue.length === 1 ? "waits" : "wait"}` : "";
       const made = load && load.end <= now.at + CLOSE ? "it is being pinned" : begun ? `loader ${load.worker + 1} has made ${share} of it` : "no loader has begun it";
       return [`waits for batch ${now.taken + 1}`, made + behind];
     }
@@ -330,6 +330,7 @@
       this.playing = playing;
       this.button.firstElementChild.textContent = playing ? "❚❚" : "▶";
       this.button.querySelector(".word").textContent = playing ? "Pause" : "Play";
+      for (const arm of this.arms) arm.training.setAttribute("aria-live", playing ? "off" : "polite");
       if (!playing) return;
       if (this.at >= this.seconds) this.move(0);
       let last = performance.now(), drawn = 0, at = this.at;
