@@ -464,8 +464,11 @@ class _Simulation:
 
 
 def sweep(pipeline: Pipeline, workers: Iterable[int], *, batches: int = 200, seed: int = 0) -> dict[int, Timeline]:
-    """The same with other numbers of workers, on the same draws."""
-    return {number: simulate(replace(pipeline, workers=number), batches=batches, seed=seed) for number in workers}
+    """The same with other numbers of workers, on the same draws; of at least four batches a worker."""
+    return {
+        number: simulate(replace(pipeline, workers=number), batches=max(batches, 4 * number), seed=seed)
+        for number in workers
+    }
 
 
 def fewest_workers(timelines: dict[int, Timeline], within: float = 0.05) -> int:

@@ -309,6 +309,11 @@ def test_a_sweep_finds_the_fewest_workers_that_feed_the_step() -> None:
     assert fewest_workers(timelines, within=0) == 20
 
 
+def test_a_sweep_tells_hundreds_of_workers_apart() -> None:
+    timelines = sweep(Pipeline(Times(60.0), Times(0.1), workers=1), [200, 300, 400])
+    assert [timelines[number].batches_per_s(lead=number) for number in timelines] == pytest.approx([10 / 3, 5, 20 / 3])
+
+
 def test_workers_beyond_the_cores_are_of_no_use() -> None:
     timelines = sweep(replace(seven(2.0), cores=4), range(1, 12))
     assert fewest_workers(timelines) == 4
