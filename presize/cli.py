@@ -647,9 +647,10 @@ def simulate(
     seconds: float, seed: int, sweep: int | None, then_workers: int | None, then_load_ms: float | None,
     out: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Simulate workers, the queue of batches and training: what would more of them, or faster ones, bring?
+    """Foretell what more workers, or faster loading, would bring.
 
-    Nothing is run and nothing is read. With --then-workers or --then-load-ms two pipelines are compared.
+    Workers, the queue of finished batches and training are simulated: nothing is run and nothing is read.
+    With --then-workers or --then-load-ms two pipelines are compared.
     """
     from presize.files import write_atomically
     from presize.report.simulation import PictureArm, described, simulation_html, simulation_text, sweep_lines
