@@ -13,6 +13,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from presize.build import BuildResult
     from presize.doctor.machine import Torch
     from presize.plan import Plan
+    from presize.simulate import Pipeline
     from presize.task import ShardDone
     from presize.update import Changes
 
@@ -667,8 +669,7 @@ def diagnose(path: str, size: Size, no_trial: bool, out: str | None, as_json: bo
     from presize.trial import build_trial
 
     asked = DiagnoseOptions(**options)
-    if out is not None and not Path(out).absolute().parent.is_dir():
-        raise click.UsageError(f"-o: {Path(out).parent} is no folder; make it, or choose another place")
+    _check_page(out)
     trial, name = None, f"Presize to {size} px"
 
     def tell(step: str) -> None:
@@ -685,6 +686,97 @@ def diagnose(path: str, size: Size, no_trial: bool, out: str | None, as_json: bo
         _print(_several_lines(diagnosis_text(found, min(120, shutil.get_terminal_size((100, 24)).columns))))
     if out is not None:
         write_atomically(Path(out), diagnosis_page(found, path).encode())
+
+
+@cli.command(epilog=EPILOG)
+@click.option("--workers", type=int, required=True, metavar="N", help="Loader processes; 0: training loads itself.")
+@click.option("--load-ms", type=float, required=True, metavar="MS", help="A worker takes that for a batch.")
+@click.option("--step-ms", type=float, required=True, metavar="MS", help="Training takes that for a batch.")
+@click.option("--seconds", type=float, default=30, show_default=True, metavar="S", help="To simulate.")
+@click.option(
+    "--cv", type=float, default=0, show_default=True, help="How loading varies: standard deviation / mean (gamma)."
+)
+@click.option("--prefetch", type=int, default=2, show_default=True, metavar="N", help="Batches ahead, each worker.")
+@click.option("--out-of-order", is_flag=True, help="Take batches as they come (DataLoader's in_order=False).")
+@click.option(
+    "--stagger-ms", type=float, default=0, show_default=True, metavar="MS", help="Workers begin so far apart."
+)
+@click.option(
+    "--pin-ms", type=float, default=0, show_default=True, metavar="MS", help="Pinning a batch, by one thread."
+)
+@click.option("--copy-ms", type=float, default=0, show_default=True, metavar="MS", help="Copying it to the device.")
+@click.option("--cores", type=float, metavar="N", help="That workers share, one a batch.  [default: one each]")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Other numbers, other times.")
+@click.option("--sweep", type=int, metavar="N", help="Also try 0 to N workers; how many are enough?")
+@click.option("--then-workers", type=int, metavar="N", help="Compare with so many workers.")
+@click.option("--then-load-ms", type=float, metavar="MS", help="Compare with batches that take that.")
+@click.option("-o", "--out", metavar="FILE.html", help="Write a page in which it can be watched.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def simulate(
+    seconds: float, seed: int, sweep: int | None, then_workers: int | None, then_load_ms: float | None,
+    out: str | None, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Foretell what more workers, or faster loading, would bring.
+
+    Workers, the queue of finished batches and training are simulated: nothing is run and nothing is read.
+    With --then-workers or --then-load-ms two pipelines are compared.
+    """
+    from presize.report.simulation import PictureArm, described, simulation_html, simulation_text, sweep_lines
+    from presize.simulate import MOST_WORKERS, fewest_workers
+    from presize.simulate import simulate as run
+    from presize.simulate import sweep as run_sweep
+
+    _check_page(out)
+    pipelines = [_pipeline(**options)]
+    if then_workers is not None or then_load_ms is not None:
+        load_s = _seconds("then_load_ms", options["load_ms"] if then_load_ms is None else then_load_ms, needed=True)
+        number = pipelines[0].workers if then_workers is None else then_workers
+        choices.check_range("then_workers", number, 0, MOST_WORKERS)
+        pipelines.append(replace(pipelines[0], workers=number, load=replace(pipelines[0].load, mean_s=load_s)))
+    if sweep is not None:
+        choices.check_range("sweep", sweep, 1, MOST_WORKERS)
+    timelines = [run(pipeline, seconds=seconds, seed=seed) for pipeline in pipelines]
+    titles = [described(pipeline) for pipeline in pipelines]
+    if len(titles) > 1:
+        titles = [f"{name}: {title}" for name, title in zip(("before", "after"), titles, strict=True)]
+    arms = [PictureArm(title, timeline) for title, timeline in zip(titles, timelines, strict=True)]
+    swept = run_sweep(pipelines[-1], range(sweep + 1), seed=seed) if sweep is not None else {}
+    if out is not None:
+        write_atomically(Path(out), simulation_html(arms, swept).encode())
+    if as_json:
+        found: dict[str, Any] = {"then": timelines[1].known()} if len(timelines) > 1 else {}
+        if swept:
+            found |= {"sweep": [asdict(line) for line in sweep_lines(swept)], "fewest_workers": fewest_workers(swept)}
+        _print_json(**timelines[0].known(), **found, page=out)
+        return
+    _print(simulation_text(arms, swept))
+    if out is not None:
+        _print(f"\npage: {out}")
+
+
+def _pipeline(
+    *, workers: int, prefetch: int, cv: float, out_of_order: bool, cores: float | None, **times_ms: float
+) -> Pipeline:
+    from presize.simulate import Pipeline, Times
+
+    times_s = {name: _seconds(name, value, name in ("load_ms", "step_ms")) for name, value in times_ms.items()}
+    return Pipeline(
+        Times(times_s["load_ms"], cv), Times(times_s["step_ms"]), workers, prefetch, Times(times_s["pin_ms"]),
+        Times(times_s["copy_ms"]), not out_of_order, times_s["stagger_ms"], cores,
+    )  # fmt: skip
+
+
+def _seconds(option: str, milliseconds: float, needed: bool) -> float:
+    if not 0 <= milliseconds <= 1e9 or (needed and milliseconds == 0):
+        least = "above 0" if needed else "from 0"
+        raise OptionError(f"{option}: expected milliseconds {least} up to 1e9, got {milliseconds:g}")
+    return milliseconds / 1e3
+
+
+def _check_page(out: str | None) -> None:
+    """Before anything is done for it."""
+    if out is not None and not Path(out).absolute().parent.is_dir():
+        raise click.UsageError(f"-o: {Path(out).parent} is no folder; make it, or choose another place")
 
 
 def _several_lines(text: str) -> str:

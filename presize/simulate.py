@@ -3,34 +3,39 @@ prediction. Pure: nothing is run and no clock is read.
 
 The rules are those of torch's DataLoader (2.13, `_MultiProcessingDataLoaderIter`). Each worker is asked for
 `prefetch` batches at the start, in turn. Finished batches wait to be taken, in order, and with each that is taken
-one more is asked for: of the next worker in turn, or, out of order, of the next that has fewer than `prefetch` to do.
-So no more than workers × prefetch batches are under way or waiting.
+one more is asked for: of the next worker in turn, or, out of order, of the worker that made it. So no more than
+workers × prefetch batches are under way or waiting.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 
 from presize.errors import OptionError
 from presize.options import check_range
 
+MOST_WORKERS = 1024
+
 _DRAWN_AT_ONCE = 1024
 _MOST_BATCHES = 1_000_000
+_LONGEST_S = 1e6
+_HIGHEST_CV = 100.0
+_CONSTANT_CV = 1e-6
 
 
 @dataclass(frozen=True)
 class Times:
     """Seconds that a piece of work takes when it has the cores that it wants, and how they vary.
 
-    mean_s: from 0 up. cv: the coefficient of variation (standard deviation / mean), from 0 up, of a gamma
+    mean_s: from 0 to 1e6. cv: the coefficient of variation (standard deviation / mean), from 0 to 100, of a gamma
     distribution. samples_s: measured times, drawn from at random instead, with replacement; `Times.measured` makes
     such. Raises OptionError for what cannot be.
     """
@@ -40,12 +45,13 @@ class Times:
     samples_s: tuple[float, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("mean_s", "cv"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise OptionError(f"{name}: expected a number from 0 up, got {value!r}")
-        if any(not 0 <= sample < math.inf for sample in self.samples_s):
-            raise OptionError(f"samples_s: expected seconds from 0 up, got {min(self.samples_s)!r}")
+        if not 0 <= self.mean_s <= _LONGEST_S:
+            raise OptionError(f"mean_s: expected seconds from 0 to {_LONGEST_S:.0f}, got {self.mean_s!r}")
+        if not 0 <= self.cv <= _HIGHEST_CV:
+            raise OptionError(f"cv: expected a number from 0 to {_HIGHEST_CV:.0f}, got {self.cv!r}")
+        for sample in self.samples_s:
+            if not 0 <= sample <= _LONGEST_S:
+                raise OptionError(f"samples_s: expected seconds from 0 to {_LONGEST_S:.0f}, got {sample!r}")
 
     @classmethod
     def measured(cls, samples_s: Iterable[float]) -> Self:
@@ -62,10 +68,11 @@ class Times:
 
     def draws(self, random: np.random.Generator) -> Iterator[float]:
         """Without end."""
+        samples = np.array(self.samples_s)
         while True:
-            if self.samples_s:
-                yield from random.choice(self.samples_s, _DRAWN_AT_ONCE).tolist()
-            elif self.cv and self.mean_s:
+            if len(samples):
+                yield from random.choice(samples, _DRAWN_AT_ONCE).tolist()
+            elif self.cv > _CONSTANT_CV:
                 yield from random.gamma(self.cv**-2, self.mean_s * self.cv**2, _DRAWN_AT_ONCE).tolist()
             else:
                 yield self.mean_s
@@ -78,8 +85,9 @@ NOTHING = Times(0.0)
 class Pipeline:
     """What is simulated.
 
-    load: of one batch by one worker. step: of training on one batch. pin: of copying a batch to page-locked memory,
-        by one thread, batch after batch. copy: of bringing it to the device, which the step waits for.
+    load: of one batch by one worker, above 0. step: of training on one batch, above 0. pin: of copying a batch to
+        page-locked memory, by one thread, batch after batch. copy: of bringing it to the device, which the step
+        waits for.
     workers: from 0 (batches are loaded where training runs, between steps). prefetch: batches asked of each
         worker ahead, from 1. in_order: whether batches are taken in the order in which they were asked for.
     stagger_s: worker n begins n times so many seconds after the first.
@@ -101,7 +109,7 @@ class Pipeline:
     step_cores: float = 0.0
 
     def __post_init__(self) -> None:
-        check_range("workers", self.workers, 0, 1024)
+        check_range("workers", self.workers, 0, MOST_WORKERS)
         check_range("prefetch", self.prefetch, 1, 1024)
         for name in ("stagger_s", "load_cores", "step_cores"):
             value = getattr(self, name)
@@ -109,17 +117,20 @@ class Pipeline:
                 raise OptionError(f"{name}: expected a number from 0 up, got {value!r}")
         if self.cores is not None and not 0 < self.cores < math.inf:
             raise OptionError(f"cores: expected a number above 0, got {self.cores!r}")
-        if self.load.mean_s + self.step.mean_s + self.pin.mean_s + self.copy.mean_s == 0:
-            raise OptionError("step: expected work that takes time, got 0 s for all of it")
+        for name in ("load", "step"):
+            if getattr(self, name).mean_s == 0:
+                raise OptionError(f"{name}: expected work that takes time, got 0 s")
 
 
 @dataclass
 class Load:
-    """A worker and the batch that it makes. end_s: None while it is not done."""
+    """A worker and the batch that it makes. work_s: how long that takes with all the cores that it wants. end_s:
+    None if it was not done before time was up."""
 
     worker: int
     batch: int
     begin_s: float
+    work_s: float
     end_s: float | None = None
 
 
@@ -127,12 +138,13 @@ class Load:
 class Step:
     """A batch on its way through training: taken at `taken_s`, copied until `begin_s`, done at `end_s`; None for
     what did not come before time was up. ready_s: when it could have been taken. wait_s: how long training had
-    waited for it."""
+    waited for it. work_s: how long the step takes with all the cores that it wants."""
 
     batch: int
     ready_s: float
     taken_s: float
     wait_s: float
+    work_s: float
     begin_s: float | None = None
     end_s: float | None = None
 
@@ -142,8 +154,8 @@ class Timeline:
     """What happened, in seconds from the start, and what can be read off it.
 
     seconds: how long was simulated. loads, steps: in the order in which they began. ready: (seconds, batch), of all
-    that were finished, in that order. step_work_s: the seconds that the steps would have taken with all the cores
-    that they want.
+    that were finished, in that order. step_work_s: what was done of the steps, in the seconds that it takes with all
+    the cores that they want.
     """
 
     pipeline: Pipeline
@@ -161,53 +173,85 @@ class Timeline:
     @property
     def utilisation(self) -> float:
         """The share of the time that training took, from 0 to 1: U of presize.measure."""
-        return self.step_work_s / self.seconds
+        return self.step_work_s / self.seconds if self.seconds else 0.0
+
+    @property
+    def stall(self) -> float:
+        """The share of the time in which training waited for a batch, from 0 to 1. The rest, which is neither this
+        nor utilisation, went into copies, and into steps that had not all the cores that they want."""
+        return math.fsum([*self.waits_s, self._last_wait_s]) / self.seconds if self.seconds else 0.0
 
     @property
     def waits_s(self) -> list[float]:
         """Of each step, how long training waited for its batch."""
         return [step.wait_s for step in self.steps]
 
+    @property
+    def _last_wait_s(self) -> float:
+        """For a batch that did not come before time was up."""
+        end_s = self.steps[-1].end_s if self.steps else 0.0
+        return 0.0 if end_s is None else self.seconds - end_s
+
     def batches_per_s(self, lead: int = 0) -> float:
-        """After the first `lead` steps, which find what workers began at the same time; of all of them where
-        there are no more."""
+        """Of the whole time; or after the first `lead` steps, which find what workers began at the same time, and
+        in whole rounds of as many."""
         ends = [step.end_s for step in self.steps if step.end_s is not None]
-        if len(ends) <= lead or lead == 0:
-            return len(ends) / self.seconds
-        return (len(ends) - lead) / (ends[-1] - ends[lead - 1])
+        rounds = len(ends) // lead - 1 if lead else 0
+        span_s = ends[lead * (rounds + 1) - 1] - ends[lead - 1] if rounds > 0 else 0.0
+        if span_s > 0:
+            return lead * rounds / span_s
+        return len(ends) / self.seconds if self.seconds else 0.0
 
     def queue(self) -> list[tuple[float, int]]:
-        """(seconds, batches that are finished and wait): each time when it changes, and the number from then on."""
-        changes = [(at, 1) for at, _ in self.ready] + [(step.taken_s, -1) for step in self.steps]
+        """(seconds, batches that are finished and wait): each time at which it changes, and the number from then on."""
+        changes = Counter(at for at, _ in self.ready)
+        changes.subtract(step.taken_s for step in self.steps)
         lengths = [(0.0, 0)]
-        for at, change in sorted(changes, key=lambda pair: (pair[0], -pair[1])):
-            lengths.append((at, lengths[-1][1] + change))
+        for at, change in sorted(changes.items()):
+            if change:
+                lengths.append((at, lengths[-1][1] + change))
         return lengths
+
+    def queue_mean(self) -> float:
+        """Batches that are finished and wait, averaged over the time."""
+        queue = self.queue()
+        ends = [*(at for at, _ in queue[1:]), self.seconds]
+        spent = math.fsum((end - at) * length for (at, length), end in zip(queue, ends, strict=True))
+        return spent / self.seconds if self.seconds else 0.0
 
     def stops_every(self) -> int | None:
         """n, if at least 4/5 of the waiting, the first batch left out, comes before every n-th batch alone, as with
-        n workers that begin together and take equally long; None otherwise."""
+        n workers that begin together and take equally long, and these stops are about as long as each other (a
+        coefficient of variation up to 1/4); None otherwise."""
         waits = np.array(self.waits_s[1:])
         if waits.sum() <= 0.01 * self.seconds:
             return None
         found = []
         for period in range(2, min(2 * max(self.pipeline.workers, 1), len(waits) // 3) + 1):
-            found.append((max(waits[first::period].sum() for first in range(period)) / waits.sum(), -period))
+            stops = max((waits[first::period] for first in range(period)), key=np.sum)
+            if stops.std() <= stops.mean() / 4:
+                found.append((stops.sum() / waits.sum(), -period))
         share, period = max(found, default=(0.0, 0))
         return -period if share >= 0.8 else None
 
     def known(self) -> dict[str, Any]:
-        """All of it as plain values of JSON."""
+        """All of it as plain values of JSON, times in seconds to the nanosecond."""
+
+        def line(*values: float | None) -> list[float | None]:
+            return [value if value is None else round(value, 9) for value in values]
+
         return {
             "batches": self.batches,
-            "seconds": self.seconds,
-            "utilisation": self.utilisation,
+            "seconds": round(self.seconds, 9),
+            "batches_per_s": round(self.batches_per_s(), 9),
+            "utilisation": round(self.utilisation, 9),
+            "stall": round(self.stall, 9),
             "stops_every": self.stops_every(),
             "workers": self.pipeline.workers,
             "prefetch": self.pipeline.prefetch,
-            "loads": [[load.worker, load.batch, load.begin_s, load.end_s] for load in self.loads],
-            "steps": [[step.batch, step.ready_s, step.taken_s, step.begin_s, step.end_s] for step in self.steps],
-            "queue": [list(change) for change in self.queue()],
+            "loads": [line(load.worker, load.batch, load.begin_s, load.end_s) for load in self.loads],
+            "steps": [line(step.batch, step.ready_s, step.taken_s, step.begin_s, step.end_s) for step in self.steps],
+            "queue": [line(*change) for change in self.queue()],
         }
 
 
@@ -216,19 +260,24 @@ def simulate(
 ) -> Timeline:
     """Run `pipeline` for so many seconds above 0, or until so many batches from 1 are done, whichever is first.
 
-    The times of a batch are drawn by its number, from `seed`: they are the same whatever the workers. Raises
-    OptionError when neither is given, or is out of range.
+    The times of a batch are drawn by its number, from `seed`, 0 or above: they are the same whatever the workers.
+    Raises OptionError when neither is given, or is out of range, or there is time for more than a million steps.
     """
     if seconds is None and batches is None:
         raise OptionError("seconds: expected seconds or batches, got neither")
-    if seconds is not None and not 0 < seconds < math.inf:
-        raise OptionError(f"seconds: expected a number above 0, got {seconds!r}")
+    check_range("seed", seed, 0, 2**63 - 1)
     if batches is not None:
         check_range("batches", batches, 1, _MOST_BATCHES)
+    if seconds is not None:
+        if not 0 < seconds < math.inf:
+            raise OptionError(f"seconds: expected a number above 0, got {seconds!r}")
+        longest_s = pipeline.step.mean_s * _MOST_BATCHES
+        if batches is None and seconds > longest_s:
+            raise OptionError(f"seconds: expected at most {longest_s:g}, a million steps, got {seconds!r}")
     return _Simulation(pipeline, math.inf if seconds is None else seconds, batches or _MOST_BATCHES, seed).run()
 
 
-_What = Literal["start", "load", "pin", "copy", "step"]
+_Then = Callable[[int], None]
 
 
 class _Clock:
@@ -239,17 +288,20 @@ class _Clock:
         self.cores = math.inf if cores is None else cores
         self.now = self.work_now = 0.0
         self.wanted: dict[int, float] = {}
-        self.waiting: list[tuple[float, int, _What, int]] = []
-        self.working: list[tuple[float, int, _What, int]] = []
+        self.waiting: list[tuple[float, int, _Then, int]] = []
+        self.working: list[tuple[float, int, _Then, int]] = []
         self.numbers = count()
 
-    def begin(self, what: _What, which: int, seconds: float, cores: float) -> None:
+    def begin(self, seconds: float, cores: float, then: _Then, which: int) -> int:
+        """Call `then(which)` when so many seconds of work on so many cores are done; 0: of mere waiting. Gives
+        the number of that work."""
         number = next(self.numbers)
         if cores == 0 or self.cores == math.inf:
-            heapq.heappush(self.waiting, (self.now + seconds, number, what, which))
+            heapq.heappush(self.waiting, (self.now + seconds, number, then, which))
         else:
             self.wanted[number] = cores
-            heapq.heappush(self.working, (self.work_now + seconds, number, what, which))
+            heapq.heappush(self.working, (self.work_now + seconds, number, then, which))
+        return number
 
     @property
     def rate(self) -> float:
@@ -263,26 +315,39 @@ class _Clock:
         working = self.now + (self.working[0][0] - self.work_now) / self.rate if self.working else math.inf
         return min(waiting, working)
 
-    def pop(self) -> tuple[_What, int]:
-        """What ends first. It is then."""
-        at = self.next_s()
-        if self.waiting and self.waiting[0][0] <= at:
-            self.advance(at)
-            _, _, what, which = heapq.heappop(self.waiting)
-        else:
-            end, number, what, which = heapq.heappop(self.working)
-            self.now, self.work_now = at, end
-            del self.wanted[number]
-        return what, which
-
     def advance(self, at: float) -> None:
         self.work_now += (at - self.now) * self.rate
         self.now = at
 
-    def left_s(self, what: _What) -> float:
-        """The work that is left of what is under way."""
-        left = [end - self.now for end, _, of, _ in self.waiting if of == what]
-        return math.fsum([*left, *(end - self.work_now for end, _, of, _ in self.working if of == what)])
+    def end_next(self) -> None:
+        """Go to what ends first, and do what comes then."""
+        at = self.next_s()
+        if self.waiting and self.waiting[0][0] <= at:
+            self.advance(at)
+            _, _, then, which = heapq.heappop(self.waiting)
+        else:
+            end, number, then, which = heapq.heappop(self.working)
+            self.now, self.work_now = at, end
+            del self.wanted[number]
+        then(which)
+
+    def left_s(self, number: int) -> float:
+        """What is left of a work; 0 when it is done."""
+        left = [end - self.now for end, of, *_ in self.waiting if of == number]
+        return sum(left + [end - self.work_now for end, of, *_ in self.working if of == number])
+
+
+class _Draws:
+    """The seconds of each batch, by its number."""
+
+    def __init__(self, times: Times, random: np.random.Generator) -> None:
+        self.drawn: list[float] = []
+        self.more = times.draws(random)
+
+    def __getitem__(self, batch: int) -> float:
+        while len(self.drawn) <= batch:
+            self.drawn.append(next(self.more))
+        return self.drawn[batch]
 
 
 class _Simulation:
@@ -291,88 +356,77 @@ class _Simulation:
         self.clock = _Clock(pipeline.cores)
         parts = (pipeline.load, pipeline.pin, pipeline.copy, pipeline.step)
         randoms = np.random.default_rng(seed).spawn(len(parts))
-        draws = [part.draws(random) for part, random in zip(parts, randoms, strict=True)]
-        self.load_draws, self.pin_draws, self.copy_draws, self.step_draws = draws
-        self.load_s: list[float] = []
+        self.load_s, self.pin_s, self.copy_s, self.step_s = map(_Draws, parts, randoms)
         self.asked = 0
         self.tasks: list[deque[int]] = [deque() for _ in range(pipeline.workers)]
-        self.turn = 0
-        self.at_work: dict[int, Load] = {}
-        self.started: set[int] = set()
-        self.unpinned: deque[int] = deque()
-        self.ready_s: dict[int, float] = {}
-        self.training = False
-        self.free_s = 0.0
+        self.idle: set[int] = set()
         self.loads: list[Load] = []
+        self.load_of: dict[int, Load] = {}  # by batch, until it is taken
+        self.unpinned: deque[int] = deque()
+        self.ready_s: dict[int, float] = {}  # of what waits
         self.ready: list[tuple[float, int]] = []
         self.steps: list[Step] = []
-        self.step_work_s = 0.0
-        self.done = 0
+        self.training = False
+        self.step_number = -1
 
     def run(self) -> Timeline:
-        if self.pipeline.workers == 0:
+        workers, prefetch = self.pipeline.workers, self.pipeline.prefetch
+        for worker in range(workers):
+            self.clock.begin(worker * self.pipeline.stagger_s, 0, self._worker_free, worker)
+        for number in range(workers * prefetch):
+            self._ask(number % workers)
+        if workers == 0:
             self._load_here()
-        for worker in range(self.pipeline.workers):
-            self.clock.begin("start", worker, worker * self.pipeline.stagger_s, 0)
-        for _ in range(self.pipeline.workers * self.pipeline.prefetch):
-            self._ask()
-        last = self.seconds * (1 + 1e-12)  # sums of times are not exact
-        while self.done < self.batches and self.clock.next_s() <= last:
-            what, which = self.clock.pop()
-            getattr(self, f"_{what}_ended")(which)
-        if self.done < self.batches:
+        last_s = self.seconds * (1 + 1e-12)  # sums of times are not exact
+        while not self._done() and self.clock.next_s() <= last_s:
+            self.clock.end_next()
+        if not self._done():
             self.clock.advance(self.seconds)
+        work_s = math.fsum(step.work_s for step in self.steps if step.begin_s is not None)
+        step_work_s = max(work_s - self.clock.left_s(self.step_number), 0.0)
         return Timeline(
-            self.pipeline, self.clock.now, tuple(self.loads), tuple(self.ready), tuple(self.steps),
-            max(self.step_work_s - self.clock.left_s("step"), 0.0),
-        )  # fmt: skip
+            self.pipeline, self.clock.now, tuple(self.loads), tuple(self.ready), tuple(self.steps), step_work_s
+        )
 
-    def _ask(self) -> None:
-        """One more batch of the worker whose turn it is."""
-        if self.asked == self.batches:
-            return
-        workers = self.pipeline.workers
-        for _ in range(workers):
-            worker, self.turn = self.turn, (self.turn + 1) % workers
-            if self.pipeline.in_order or len(self.tasks[worker]) < self.pipeline.prefetch:
-                break
-        self.tasks[worker].append(self.asked)
-        self.asked += 1
-        self._work(worker)
+    def _done(self) -> bool:
+        return len(self.steps) == self.batches and not self.training
 
-    def _work(self, worker: int) -> None:
-        if worker in self.started and worker not in self.at_work and self.tasks[worker]:
-            self._begin_load(worker, self.tasks[worker][0])
+    def _ask(self, worker: int) -> None:
+        """One more batch of `worker`, if there is one."""
+        if self.asked < self.batches:
+            self.tasks[worker].append(self.asked)
+            self.asked += 1
+            if worker in self.idle:
+                self._worker_free(worker)
 
-    def _begin_load(self, worker: int, batch: int) -> None:
-        while len(self.load_s) <= batch:
-            self.load_s.append(next(self.load_draws))
-        load = Load(worker, batch, self.clock.now)
-        self.loads.append(load)
-        self.at_work[worker] = load
-        self.clock.begin("load", worker, self.load_s[batch], self.pipeline.load_cores)
+    def _worker_free(self, worker: int) -> None:
+        self.idle.add(worker)
+        if self.tasks[worker]:
+            self.idle.remove(worker)
+            self._load(worker, self.tasks[worker].popleft())
 
     def _load_here(self) -> None:
         if self.asked < self.batches:
-            self._begin_load(0, self.asked)
+            self._load(0, self.asked)
             self.asked += 1
 
-    def _start_ended(self, worker: int) -> None:
-        self.started.add(worker)
-        self._work(worker)
+    def _load(self, worker: int, batch: int) -> None:
+        load = self.load_of[batch] = Load(worker, batch, self.clock.now, self.load_s[batch])
+        self.loads.append(load)
+        self.clock.begin(load.work_s, self.pipeline.load_cores, self._load_ended, batch)
 
-    def _load_ended(self, worker: int) -> None:
-        load = self.at_work.pop(worker)
+    def _load_ended(self, batch: int) -> None:
+        load = self.load_of[batch]
         load.end_s = self.clock.now
         if self.pipeline.workers:
-            self.tasks[worker].popleft()
-            self._work(worker)
-        self.unpinned.append(load.batch)
+            self._worker_free(load.worker)
+        self.unpinned.append(batch)
         if len(self.unpinned) == 1:
             self._pin()
 
     def _pin(self) -> None:
-        self.clock.begin("pin", self.unpinned[0], next(self.pin_draws), 0)
+        batch = self.unpinned[0]
+        self.clock.begin(self.pin_s[batch], 0, self._pin_ended, batch)
 
     def _pin_ended(self, batch: int) -> None:
         self.unpinned.popleft()
@@ -387,35 +441,38 @@ class _Simulation:
         batch = len(self.steps) if self.pipeline.in_order else next(iter(self.ready_s), -1)
         if self.training or batch not in self.ready_s:
             return
-        now = self.clock.now
-        self.steps.append(Step(batch, self.ready_s.pop(batch), now, now - self.free_s))
+        free_s = (self.steps[-1].end_s or 0.0) if self.steps else 0.0
+        ready_s, now = self.ready_s.pop(batch), self.clock.now
+        self.steps.append(Step(batch, ready_s, now, now - free_s, self.step_s[batch]))
         self.training = True
+        load = self.load_of.pop(batch)
         if self.pipeline.workers:
-            self._ask()
-        self.clock.begin("copy", batch, next(self.copy_draws), 0)
+            self._ask(self.asked % self.pipeline.workers if self.pipeline.in_order else load.worker)
+        self.clock.begin(self.copy_s[batch], 0, self._copy_ended, batch)
 
     def _copy_ended(self, batch: int) -> None:
-        self.steps[-1].begin_s = self.clock.now
-        seconds = next(self.step_draws)
-        self.step_work_s += seconds
-        self.clock.begin("step", batch, seconds, self.pipeline.step_cores)
+        step = self.steps[-1]
+        step.begin_s = self.clock.now
+        self.step_number = self.clock.begin(step.work_s, self.pipeline.step_cores, self._step_ended, batch)
 
     def _step_ended(self, _: int) -> None:
-        self.steps[-1].end_s = self.free_s = self.clock.now
+        self.steps[-1].end_s = self.clock.now
         self.training = False
-        self.done += 1
         self._take()
         if self.pipeline.workers == 0:
             self._load_here()
 
 
 def sweep(pipeline: Pipeline, workers: Iterable[int], *, batches: int = 200, seed: int = 0) -> dict[int, Timeline]:
-    """The same with other numbers of workers, on the same draws."""
-    return {number: simulate(replace(pipeline, workers=number), batches=batches, seed=seed) for number in workers}
+    """The same with other numbers of workers, on the same draws; of at least four batches a worker."""
+    return {
+        number: simulate(replace(pipeline, workers=number), batches=max(batches, 4 * number), seed=seed)
+        for number in workers
+    }
 
 
 def fewest_workers(timelines: dict[int, Timeline], within: float = 0.05) -> int:
     """The smallest number of workers that is within that share of the fastest."""
     rates = {number: timeline.batches_per_s(lead=max(1, number)) for number, timeline in timelines.items()}
     fastest = max(rates.values())
-    return min(number for number, rate in rates.items() if rate >= (1 - within) * fastest)
+    return min(number for number, rate in rates.items() if rate >= (1 - within) * fastest * (1 - 1e-9))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from browsers import Watched, chromium
 from builds import REPORTED, SMALL
 from presize.build import build_dataset
 from presize.sample import SampleOptions, make_samples
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # A loaded machine is no failure.
 settings.register_profile("presize", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,3 +36,26 @@ def dataset(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dataset") / "64"
     build_dataset(raw, out, SMALL, REPORTED)
     return out
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium; without one the test is skipped, or fails in CI."""
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def watch(browser: Browser) -> Iterator[Callable[..., Watched]]:
+    """Opens a page, in a window of its own. That no page complains or asks for anything is checked in the end."""
+    opened: list[Watched] = []
+
+    def open_page(path: Path, **options: object) -> Watched:
+        opened.append(Watched.open(browser, path, **options))
+        return opened[-1]
+
+    yield open_page
+    for watched in opened:
+        watched.page.context.close()
+        assert watched.complaints == []
+        assert watched.requests == [watched.url]

@@ -63,12 +63,12 @@ def test_a_shard_is_bytes_in_and_bytes_out(name: str) -> None:
 
 PURE = [
     "containers", "decode", "doctor/findings", "encode", "facts", "images", "jpeg", "jpegtiles", "parity", "plan",
-    "resize", "update",
+    "resize", "simulate", "update",
 ]  # fmt: skip
 
 
 MEASURES = ["bench/results", "diagnosis", "measure", "parts", "simulate"]
-REPORTS = ["report/bench", "report/charts", "report/diagnosis", "report/page"]
+REPORTS = ["report/bench", "report/charts", "report/diagnosis", "report/page", "report/simulation"]
 
 
 @pytest.mark.parametrize("module", [*PURE, *MEASURES, *REPORTS])

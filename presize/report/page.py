@@ -295,11 +295,16 @@ def _parity(comparisons: Sequence[Comparison]) -> dict[str, Any] | None:
 
 
 @functools.cache
+def asset(name: str) -> str:
+    """One of the files beside the templates, as it is."""
+    return (importlib.resources.files("presize.report") / "templates" / name).read_text("utf-8")
+
+
+@functools.cache
 def template(name: str) -> jinja2.Template:
     """One of the templates, ready to be rendered. Every text in it is escaped."""
-    folder = importlib.resources.files("presize.report") / "templates"
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text("utf-8")),
+        loader=jinja2.FunctionLoader(asset),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -1,0 +1,380 @@
+// Draws the pictures of a page from the timelines that stand in it as JSON. All that it shows is computed from those.
+"use strict";
+{
+  const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100];
+  const MOST_LOADERS = 64, MOST_SLOTS = 48, VIEWED_A_SECOND = 6, CLOSE = 1e-9;
+
+  const make = (parent, tag, kind) => {
+    const made = parent.appendChild(document.createElement(tag));
+    made.className = kind || "";
+    return made;
+  };
+
+  const draw = (parent, kind, d) => {
+    const path = parent.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "path"));
+    path.setAttribute("class", kind);
+    path.setAttribute("d", d);
+  };
+
+  // How many of the sorted `values` are at most `at`.
+  const countUpTo = (values, at) => {
+    let low = 0, high = values.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (values[middle] <= at + CLOSE) low = middle + 1; else high = middle;
+    }
+    return low;
+  };
+
+  const many = (count, one, more) => `${count.toLocaleString("en")} ${count === 1 ? one : more || one + "es"}`;
+  const percent = (share) => `${(share * 100).toFixed(share > 0.9995 ? 0 : 1)}%`;
+  const clock = (seconds, of) => seconds.toFixed(of < 2 ? 3 : of < 20 ? 2 : 1);
+
+  // One timeline, and what is true of it at any moment.
+  class Course {
+    constructor(known) {
+      Object.assign(this, known);
+      const loaders = Math.max(this.workers, 1);
+      this.of = Array.from({length: loaders}, () => []);
+      this.loadOf = new Map();
+      for (const [worker, batch, begin, work, end] of this.loads) {
+        const load = {worker, batch, begin, work, end: end ?? Infinity};
+        this.of[worker].push(load);
+        this.loadOf.set(batch, load);
+      }
+      this.begins = this.of.map((loads) => loads.map((load) => load.begin));
+      this.readyTimes = this.ready.map(([at]) => at);
+      this.course = this.steps.map(([batch, taken, begin, end, worked], i) => ({
+        batch, taken, begin: begin ?? Infinity, end: end ?? Infinity, before: i ? this.steps[i - 1][4] : 0, worked,
+      }));
+      this.taken = this.course.map((step) => step.taken);
+      this.ends = this.course.map((step) => step.end);
+      this.waitedBefore = [];
+      this.course.reduce((waited, step, i) => {
+        waited += step.taken - (i ? this.course[i - 1].end : 0);
+        this.waitedBefore.push(waited);
+        return waited;
+      }, 0);
+      const last = this.course.at(-1);
+      const all = last && Math.abs(last.end - this.seconds) < 1e-6 && this.loads.length === this.steps.length;
+      this.total = all ? this.loads.length : Infinity;
+      this.slots = this.workers * this.prefetch;
+    }
+
+    at(seconds) {
+      const at = Math.min(seconds, this.seconds);
+      const taken = countUpTo(this.taken, at);
+      const done = countUpTo(this.ends, at);
+      const step = this.course[taken - 1];
+      const training = step && at < step.end - CLOSE;
+      let worked = step ? step.before : 0;
+      if (step && at >= step.begin) {
+        const end = Math.min(step.end, this.seconds);
+        worked += (step.worked - step.before) * Math.min(1, (at - step.begin) / (end - step.begin || 1));
+      }
+      const free = taken && !training ? step.end : 0;
+      const over = taken === this.total && !training;
+      const waited = (taken ? this.waitedBefore[taken - 1] : 0) + (training || over ? 0 : at - free);
+      const ready = this.ready.slice(0, countUpTo(this.readyTimes, at)).map(([, batch]) => batch);
+      const gone = new Set(this.course.slice(0, taken).map((one) => one.batch));
+      return {
+        at, taken, done, step, training, over, worked, waited,
+        copying: training && at < step.begin - CLOSE,
+        utilisation: at > 0 ? worked / at : 0,
+        queue: ready.filter((batch) => !gone.has(batch)),
+      };
+    }
+
+    // What a loader is at: its load and the share of it that is done; no load when it rests.
+    loader(number, at) {
+      const begun = countUpTo(this.begins[number], at);
+      const load = this.of[number][begun - 1];
+      if (!load || load.end <= at + CLOSE) return {first: begun === 0, load: undefined};
+      return {load, share: this.share(load, at)};
+    }
+
+    share(load, at) {
+      if (!load || at < load.begin) return 0;
+      return Math.min(load.end === Infinity ? 0.99 : 1, (at - load.begin) / ((load.end === Infinity ? load.work : load.end - load.begin) || 1));
+    }
+
+    *events() {
+      yield 0;
+      yield this.seconds;
+      for (const [, , begin, , end] of this.loads) yield* [begin, end];
+      for (const [at] of this.ready) yield at;
+      for (const [, taken, begin, end] of this.steps) yield* [taken, begin, end];
+    }
+
+    // The middle of the longest wait after the start, or the middle of it all: what is worth a still.
+    still() {
+      let best = 0, at = 0.6 * this.seconds;
+      for (let i = 1; i < this.course.length; i++) {
+        const from = this.course[i - 1].end, wait = this.course[i].taken - from;
+        if (from > this.seconds / 4 && wait > best * 1.01 && wait > 0.01 * this.seconds) {
+          best = wait;
+          at = from + 0.7 * wait;
+        }
+      }
+      return at;
+    }
+  }
+
+  // The elements of one arm, and what they show at a moment.
+  class Arm {
+    constructor(place, course, seconds) {
+      this.course = course;
+      this.seconds = seconds;
+      this.find = (selector) => place.querySelector(selector);
+      const loaders = Math.min(course.of.length, MOST_LOADERS), slots = Math.min(course.slots, MOST_SLOTS);
+      const list = this.find(".loaders");
+      list.style.setProperty("--row", loaders > 8 ? (loaders > 24 ? "7rem" : "9.5rem") : "100%");
+      this.loaders = Array.from({length: loaders}, (_, number) => {
+        const line = make(list, "li");
+        make(line, "span", "name").textContent = course.workers ? number + 1 : "–";
+        const lane = make(line, "div", "lane");
+        return {lane, fill: make(lane, "span", "fill"), said: make(lane, "span", "said"), share: make(lane, "span", "share")};
+      });
+      this.short = loaders > 8;
+      this.more(list, course.of.length - loaders, "loader", "loaders");
+      if (course.slots) {
+        const queue = this.find(".queue");
+        this.slots = Array.from({length: slots}, () => {
+          const box = make(queue, "li", "slot");
+          return {box, fill: make(box, "i"), said: make(box, "b")};
+        });
+        this.more(queue, course.slots - slots, "place", "places");
+        this.find(".slots").textContent = course.slots.toLocaleString("en");
+      }
+      this.training = this.find(".training");
+      this.veils = [...place.querySelectorAll(".field")].map((field) => {
+        const svg = field.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "svg"));
+        svg.setAttribute("viewBox", "0 0 1000 100");
+        svg.setAttribute("preserveAspectRatio", "none");
+        svg.setAttribute("aria-hidden", "true");
+        this.plot(svg, field.parentElement.classList[1]);
+        return make(field, "div", "veil");
+      });
+    }
+
+    more(list, count, one, many_) {
+      const note = list.parentElement.querySelector(".more");
+      note.hidden = count <= 0;
+      note.textContent = `and ${many(count, one, many_)} more, not drawn`;
+    }
+
+    plot(svg, kind) {
+      const {course} = this, x = (at) => (Math.min(at, course.seconds) / this.seconds * 1000).toFixed(2);
+      if (kind === "course") {
+        let works = "", copies = "";
+        for (const step of course.course) {
+          if (step.begin > step.taken) copies += `M${x(step.taken)} 100V55H${x(step.begin)}V100Z`;
+          if (step.begin < Infinity) works += `M${x(step.begin)} 100V8H${x(step.end)}V100Z`;
+        }
+        draw(svg, "area", copies);
+        draw(svg, "solid", works);
+      } else if (kind === "share") {
+        let line = "";
+        for (let i = 1; i <= 400; i++) {
+          const at = course.seconds * i / 400;
+          line += `${i > 1 ? "L" : "M"}${x(at)} ${(98 - 96 * this.course.at(at).utilisation).toFixed(2)}`;
+        }
+        draw(svg, "line", line);
+      } else {
+        const y = (length) => (98 - 94 * length / course.slots).toFixed(2);
+        const changes = [...course.ready.map(([at]) => [at, 1]), ...course.taken.map((at) => [at, -1])];
+        changes.sort((one, other) => one[0] - other[0] || other[1] - one[1]);
+        let length = 0, line = `M0 ${y(0)}`;
+        changes.forEach(([at, change], i) => {
+          length += change;
+          if (changes[i + 1]?.[0] !== at) line += `H${x(at)}V${y(length)}`;
+        });
+        line += `H${x(course.seconds)}`;
+        draw(svg, "area", `${line}V100H0Z`);
+        draw(svg, "line", line);
+      }
+    }
+
+    show(seconds) {
+      const {course} = this, now = course.at(seconds);
+      this.loaders.forEach((shown, number) => this.showLoader(shown, number, now));
+      if (course.slots) this.showQueue(now);
+      this.showTraining(now);
+      const set = (selector, text, value) => {
+        const shown = this.find(selector);
+        shown.textContent = text;
+        shown.dataset.value = value;
+      };
+      set(".batches", now.done.toLocaleString("en"), now.done);
+      set(".utilisation", now.at > 0 ? percent(now.utilisation) : "–", now.utilisation);
+      set(".waited", now.at > 0 ? percent(now.waited / now.at) : "–", now.at > 0 ? now.waited / now.at : 0);
+      if (course.batch) set(".images", many(now.done * course.batch, "image", "images"), now.done * course.batch);
+      for (const veil of this.veils) veil.style.left = `calc(${seconds / this.seconds * 100}% - 1px)`;
+    }
+
+    showLoader(shown, number, now) {
+      const {load, share, first} = this.course.loader(number, now.at);
+      shown.lane.classList.toggle("rests", !load);
+      shown.share.textContent = load && !this.short ? `${Math.floor(share * 100)}%` : "";
+      shown.fill.style.width = load ? `${share * 100}%` : "0";
+      const rests = now.over ? "done" : first ? "has not begun" : this.short ? "rests" : this.course.workers ? "rests: its batches are not taken yet" : "not while training works";
+      shown.said.textContent = load ? `${this.short ? "" : "batch "}${load.batch + 1}` : rests;
+    }
+
+    showQueue(now) {
+      const {course} = this, length = now.queue.length;
+      this.find(".queued").textContent = `${length === 0 ? "no finished batch waits" : `${many(length, "finished batch", "finished batches")} ${length === 1 ? "waits" : "wait"}`}`;
+      const ready = new Set(now.queue);
+      this.slots.forEach(({box, fill, said}, place) => {
+        const batch = course.inOrder ? now.taken + place : now.queue[place];
+        const load = course.loadOf.get(batch);
+        const kind = ready.has(batch) ? "ready" : course.inOrder && load && load.begin <= now.at + CLOSE ? "making" : "asked";
+        box.hidden = course.inOrder && batch >= course.total;
+        box.className = `slot ${kind}${place === 0 && (course.inOrder || length) ? " next" : ""}`;
+        fill.style.height = kind === "making" ? `${course.share(load, now.at) * 100}%` : "0";
+        said.textContent = batch === undefined || batch >= course.total ? "" : batch + 1;
+      });
+    }
+
+    showTraining(now) {
+      const {course} = this, [fill, said] = this.training.children;
+      const kind = now.training ? (now.copying ? "copies" : "works") : now.over ? "over" : "waits";
+      this.training.className = `lane training ${kind}`;
+      const {step} = now, end = step ? Math.min(step.end, course.seconds) : 0;
+      const share = kind === "works" ? (now.at - step.begin) / (end - step.begin || 1) : 0;
+      fill.style.width = kind === "works" ? `${Math.min(1, share) * 100}%` : "0";
+      const [what, why] = {
+        works: () => [`works on batch ${step.batch + 1}`, now.queue.length ? `batch ${course.inOrder ? now.taken + 1 : now.queue[0] + 1} is next` : ""],
+        copies: () => [`copies batch ${step.batch + 1} to the device`, ""],
+        over: () => [`done after ${clock(course.seconds, course.seconds)} s`, ""],
+        waits: () => this.reason(now),
+      }[kind]();
+      said.replaceChildren();
+      make(said, "strong").textContent = what;
+      said.append(why);
+    }
+
+    reason(now) {
+      const {course} = this;
+      if (!course.inOrder && course.workers) return ["waits for any batch", "none is finished"];
+      const load = course.loadOf.get(now.taken), begun = load && load.begin <= now.at + CLOSE;
+      const share = begun ? `${Math.floor(course.share(load, now.at) * 100)}%` : "";
+      if (!course.workers) return [`waits: it loads batch ${now.taken + 1} itself`, begun ? `${share} of it is there` : ""];
+      const behind = now.queue.length ? `; ${many(now.queue.length, "finished batch", "finished batches")} behind it ${now.queue.length === 1 ? "waits" : "wait"}` : "";
+      const made = load && load.end <= now.at + CLOSE ? "it is being pinned" : begun ? `loader ${load.worker + 1} has made ${share} of it` : "no loader has begun it";
+      return [`waits for batch ${now.taken + 1}`, made + behind];
+    }
+  }
+
+  // One clock for all arms, and what moves it.
+  class Picture {
+    constructor(place) {
+      this.place = place;
+      const courses = JSON.parse(place.querySelector('script[type="application/json"]').textContent).arms.map((known) => new Course(known));
+      this.seconds = Math.max(...courses.map((course) => course.seconds));
+      this.arms = [...place.querySelectorAll(".arm")].map((arm, i) => new Arm(arm, courses[i], this.seconds));
+      this.events = [...new Set(courses.flatMap((course) => [...course.events()]))].filter((at) => at !== null).sort((one, other) => one - other);
+      this.stillAt = courses[0].still();
+      this.at = 0;
+      this.playing = false;
+      this.calm = matchMedia("(prefers-reduced-motion: reduce)");
+      const find = (selector) => place.querySelector(selector);
+      this.button = find(".play");
+      this.clock = find(".clock");
+      this.range = find('input[type="range"]');
+      this.range.max = this.seconds;
+      this.speed = find("select");
+      const rate = Math.max(...courses.map((course) => course.steps.length / course.seconds)) || 1;
+      const usual = SPEEDS.reduce((best, speed) => (speed * rate <= VIEWED_A_SECOND ? speed : best));
+      for (const speed of SPEEDS) this.speed.add(new Option(`${speed} ×`, speed, false, speed === usual));
+      this.button.addEventListener("click", () => this.play(!this.playing));
+      find(".back").addEventListener("click", () => this.step(-1));
+      find(".next").addEventListener("click", () => this.step(1));
+      this.range.addEventListener("input", () => this.go(Number(this.range.value)));
+      document.addEventListener("keydown", (key) => this.press(key));
+      addEventListener("beforeprint", () => this.beforePrint());
+      addEventListener("afterprint", () => this.show(this.at));
+      this.show(0);
+    }
+
+    show(at) {
+      for (const arm of this.arms) arm.show(at);
+      const time = `${clock(at, this.seconds)} of ${clock(this.seconds, this.seconds)} s`;
+      this.clock.textContent = time;
+      this.clock.dataset.value = at;
+      this.range.value = at;
+      this.range.setAttribute("aria-valuetext", time);
+    }
+
+    move(at) {
+      this.at = Math.max(0, Math.min(at, this.seconds));
+      this.show(this.at);
+    }
+
+    go(at) {
+      this.play(false);
+      this.move(at);
+    }
+
+    step(direction) {
+      const passed = countUpTo(this.events, this.at);
+      if (direction > 0) return this.go(this.events[passed] ?? this.seconds);
+      const here = passed && Math.abs(this.events[passed - 1] - this.at) <= CLOSE;
+      let before = passed - (here ? 2 : 1);
+      while (before > 0 && this.at - this.events[before] <= CLOSE) before--;
+      this.go(this.events[before] ?? 0);
+    }
+
+    play(playing) {
+      if (playing === this.playing) return;
+      this.playing = playing;
+      this.button.firstElementChild.textContent = playing ? "❚❚" : "▶";
+      this.button.querySelector(".word").textContent = playing ? "Pause" : "Play";
+      for (const arm of this.arms) arm.training.setAttribute("aria-live", playing ? "off" : "polite");
+      if (!playing) return;
+      if (this.at >= this.seconds) this.move(0);
+      let last = performance.now(), drawn = 0, at = this.at;
+      const frame = (now) => {
+        if (!this.playing) return;
+        at += Math.min(Math.max(now - last, 0), 250) / 1000 * Number(this.speed.value);
+        last = now;
+        // Those who want no motion see a still twice a second.
+        if (!this.calm.matches || now - drawn >= 500 || at >= this.seconds) {
+          drawn = now;
+          this.move(at);
+        }
+        if (at >= this.seconds) this.play(false); else requestAnimationFrame(frame);
+      };
+      requestAnimationFrame(frame);
+    }
+
+    press(key) {
+      const on = document.activeElement, inside = this.place.contains(on);
+      const anywhere = this.place.dataset.keys === "page" && (!on || on === document.body);
+      if (!(inside || anywhere) || key.ctrlKey || key.metaKey || key.altKey || on.matches?.("select")) return;
+      const keys = {
+        " ": () => this.play(!this.playing),
+        ArrowLeft: () => this.step(-1),
+        ArrowRight: () => this.step(1),
+        Home: () => this.go(0),
+        End: () => this.go(this.seconds),
+      };
+      if (!(key.key in keys) || (key.key === " " && on.matches?.("button"))) return;
+      key.preventDefault();
+      keys[key.key]();
+    }
+
+    beforePrint() {
+      this.play(false);
+      const at = this.at > 0 ? this.at : this.stillAt;
+      this.show(at);
+      this.place.querySelector(".still").textContent = `As it is ${clock(at, this.seconds)} s after the start.`;
+    }
+  }
+
+  for (const place of document.querySelectorAll(".picture")) {
+    if (place.dataset.drawn) continue;
+    place.dataset.drawn = "yes";
+    new Picture(place);
+  }
+}

@@ -1,0 +1,60 @@
+"""A headless browser, in which pages are tried as people would see them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+_NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        why = "needs a browser: apt-get install chromium (looked for " + ", ".join(NAMES) + ")"
+        if os.environ.get("CI"):
+            pytest.fail(why)
+        pytest.skip(why)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # Chromium has no sandbox for root, nor in many containers; it opens nothing but pages of the tests.
+        with playwright.chromium.launch(executable_path=found, args=["--no-sandbox"]) as browser:
+            yield browser
+
+
+@dataclass
+class Watched:
+    """A page, what it said on the console or failed with, and all that was asked for."""
+
+    page: Page
+    url: str
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, browser: Browser, path: Path, **options: Any) -> Watched:
+        """options: of Browser.new_context, such as viewport, color_scheme, reduced_motion. The page's clock stands
+        still until it is told to run."""
+        page = browser.new_context(**options).new_page()
+        watched = cls(page, path.absolute().as_uri())
+        page.on("console", lambda message: watched.complaints.append(message.text))
+        page.on("pageerror", lambda error: watched.complaints.append(str(error)))
+        page.on("request", lambda request: watched.requests.append(request.url))
+        page.clock.install(time=_NOON)
+        page.goto(watched.url)
+        page.clock.pause_at(_NOON + timedelta(hours=1))
+        return watched

@@ -1,0 +1,379 @@
+"""Simulated pipelines: known figures, what must hold of every timeline, and the rules of torch's DataLoader."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, pairwise, repeat
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from presize.errors import OptionError
+from presize.simulate import NOTHING, Pipeline, Timeline, Times, fewest_workers, simulate, sweep
+
+SEEDS = range(6)
+
+
+def seven(load_s: float, cv: float = 0.0, **options: float) -> Pipeline:
+    """Seven loaders and a step of 100 ms, two batches ahead each."""
+    return Pipeline(Times(load_s, cv), Times(0.1), workers=7, prefetch=2, **options)  # type: ignore[arg-type]
+
+
+# Known figures: batches in 30 s
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("load_s", "cv", "batches"), [(2.0, 0.0, 98), (0.7, 0.2, 275), (0.35, 0.0, 295)])
+def test_seven_loaders_do_as_many_batches_as_is_known(load_s: float, cv: float, batches: int, seed: int) -> None:
+    assert simulate(seven(load_s, cv), seconds=30, seed=seed).batches == pytest.approx(batches, rel=0.03)
+
+
+def test_loaders_that_begin_together_stop_training_regularly() -> None:
+    assert simulate(seven(2.0), seconds=30).stops_every() == 7
+
+
+@pytest.mark.parametrize("pipeline", [seven(2.0, 0.2), seven(2.0, stagger_s=2 / 7)], ids=["variance", "staggered"])
+def test_the_regular_stop_vanishes_and_the_pipeline_is_as_slow(pipeline: Pipeline) -> None:
+    timeline = simulate(pipeline, seconds=120)
+    assert timeline.stops_every() is None
+    assert timeline.batches_per_s(lead=7) == pytest.approx(simulate(seven(2.0), seconds=120).batches_per_s(7), rel=0.05)
+
+
+def test_a_pipeline_that_never_waits_stops_nowhere() -> None:
+    assert simulate(seven(0.35), seconds=30).stops_every() is None
+
+
+# What must hold of every timeline
+
+SECONDS = st.floats(0.01, 3.0).map(lambda value: round(value, 3))
+TIMES = st.one_of(
+    SECONDS.map(Times),
+    st.builds(Times, SECONDS, st.floats(0, 1.5)),
+    st.lists(SECONDS, min_size=1, max_size=5).map(Times.measured),
+)
+MAYBE = st.one_of(st.just(NOTHING), TIMES)
+PIPELINES = st.builds(
+    Pipeline,
+    load=TIMES,
+    step=TIMES,
+    workers=st.integers(0, 6),
+    prefetch=st.integers(1, 3),
+    pin=MAYBE,
+    copy=MAYBE,
+    in_order=st.booleans(),
+    stagger_s=st.sampled_from([0.0, 0.3]),
+    cores=st.sampled_from([None, 0.5, 1.0, 2.5]),
+    load_cores=st.sampled_from([0.0, 0.5, 1.0]),
+    step_cores=st.sampled_from([0.0, 1.0]),
+)
+RUNS = st.builds(
+    simulate, PIPELINES, seconds=st.floats(0.1, 30), batches=st.integers(1, 60), seed=st.integers(0, 2**31)
+)
+
+
+def between_ask_and_take(timeline: Timeline, at: float) -> int:
+    """Batches begun and not taken just after `at`."""
+    begun = sum(load.begin_s <= at for load in timeline.loads)
+    return begun - sum(step.taken_s <= at for step in timeline.steps)
+
+
+@given(RUNS)
+def test_each_batch_is_loaded_once_and_taken_once(timeline: Timeline) -> None:
+    for batches in ([load.batch for load in timeline.loads], [step.batch for step in timeline.steps]):
+        assert len(set(batches)) == len(batches)
+    loaded = {load.batch for load in timeline.loads if load.end_s is not None}
+    assert {step.batch for step in timeline.steps} <= {batch for _, batch in timeline.ready} <= loaded
+
+
+@given(RUNS)
+def test_a_batch_is_loaded_pinned_copied_and_then_trained_on(timeline: Timeline) -> None:
+    loads = {load.batch: load for load in timeline.loads}
+    ready = {batch: at for at, batch in timeline.ready}
+    for step in timeline.steps:
+        load = loads[step.batch]
+        assert load.end_s is not None
+        moments = [load.begin_s, load.end_s, ready[step.batch], step.taken_s, step.begin_s, step.end_s]
+        reached = [moment for moment in moments if moment is not None]
+        assert reached == sorted(reached)
+        assert step.ready_s == ready[step.batch]
+        assert moments[: len(reached)] == reached
+        assert all(0 <= moment <= timeline.seconds * (1 + 1e-9) for moment in reached)
+
+
+@given(RUNS)
+def test_a_worker_and_training_do_one_thing_at_a_time(timeline: Timeline) -> None:
+    for worker in range(max(timeline.pipeline.workers, 1)):
+        mine = [load for load in timeline.loads if load.worker == worker]
+        assert all(before.end_s is not None and before.end_s <= after.begin_s for before, after in pairwise(mine))
+    assert all(before.end_s is not None and before.end_s <= after.taken_s for before, after in pairwise(timeline.steps))
+
+
+@given(RUNS)
+def test_no_more_than_workers_times_prefetch_are_under_way(timeline: Timeline) -> None:
+    limit = max(timeline.pipeline.workers * timeline.pipeline.prefetch, 1)
+    moments = [load.begin_s for load in timeline.loads]
+    assert all(between_ask_and_take(timeline, at) <= limit for at in moments)
+    assert all(0 <= length <= limit for _, length in timeline.queue())
+
+
+@given(RUNS.filter(lambda timeline: timeline.pipeline.in_order))
+def test_in_order_batches_are_taken_by_number_and_loaded_in_turn(timeline: Timeline) -> None:
+    assert [step.batch for step in timeline.steps] == list(range(len(timeline.steps)))
+    workers = max(timeline.pipeline.workers, 1)
+    assert all(load.worker == load.batch % workers for load in timeline.loads)
+
+
+@given(RUNS.filter(lambda timeline: not timeline.pipeline.in_order))
+def test_out_of_order_the_batch_that_was_ready_first_is_taken(timeline: Timeline) -> None:
+    assert [step.batch for step in timeline.steps] == [batch for _, batch in timeline.ready][: len(timeline.steps)]
+
+
+@given(RUNS)
+def test_the_shares_of_the_time_are_shares(timeline: Timeline) -> None:
+    copies = math.fsum((step.begin_s or timeline.seconds) - step.taken_s for step in timeline.steps)
+    steps = math.fsum(
+        (timeline.seconds if step.end_s is None else step.end_s) - step.begin_s
+        for step in timeline.steps
+        if step.begin_s is not None
+    )
+    assert 0 <= timeline.utilisation <= steps / timeline.seconds + 1e-9
+    assert 0 <= timeline.stall <= 1 + 1e-9
+    assert timeline.stall + (copies + steps) / timeline.seconds == pytest.approx(1, abs=1e-6)
+    if timeline.pipeline.cores is None:
+        assert timeline.utilisation == pytest.approx(steps / timeline.seconds, abs=1e-6)
+
+
+@given(RUNS)
+def test_the_queue_holds_what_is_ready_and_not_taken(timeline: Timeline) -> None:
+    queue = timeline.queue()
+    assert queue[-1][1] == len(timeline.ready) - len(timeline.steps)
+    assert all(before[0] <= after[0] and before[1] != after[1] for before, after in pairwise(queue))
+    assert 0 <= timeline.queue_mean() <= max(length for _, length in queue)
+
+
+@given(PIPELINES, st.integers(0, 5))
+def test_the_same_seed_gives_the_same_timeline(pipeline: Pipeline, seed: int) -> None:
+    first, again = (simulate(pipeline, seconds=9, batches=30, seed=seed) for _ in range(2))
+    assert first == again
+
+
+def test_another_seed_gives_another_timeline() -> None:
+    assert simulate(seven(0.7, 0.2), seconds=30) != simulate(seven(0.7, 0.2), seconds=30, seed=1)
+
+
+@given(PIPELINES, st.integers(1, 40))
+def test_what_is_done_by_a_time_is_what_a_longer_run_has_done_by_then(pipeline: Pipeline, batches: int) -> None:
+    whole = simulate(pipeline, batches=batches)
+    half = simulate(pipeline, seconds=max(whole.seconds / 2, 1e-6), batches=batches)
+    assert [step.taken_s for step in half.steps] == [
+        step.taken_s for step in whole.steps if step.taken_s <= half.seconds * (1 + 1e-12)
+    ]
+
+
+@given(PIPELINES.filter(lambda pipeline: pipeline.in_order), st.integers(1, 40))
+def test_cores_that_do_not_suffice_make_nothing_faster(pipeline: Pipeline, batches: int) -> None:
+    free = simulate(replace(pipeline, cores=None), batches=batches)
+    assert free.seconds <= simulate(pipeline, batches=batches).seconds * (1 + 1e-9)
+
+
+@given(SECONDS, SECONDS, st.integers(1, 6), st.integers(1, 3), st.integers(1, 60))
+def test_constant_times_are_never_faster_than_step_or_loaders(
+    load_s: float, step_s: float, workers: int, prefetch: int, batches: int
+) -> None:
+    timeline = simulate(Pipeline(Times(load_s), Times(step_s), workers, prefetch), batches=batches)
+    assert timeline.batches_per_s() <= min(1 / step_s, workers / load_s) * (1 + 1e-9)
+
+
+@given(SECONDS, SECONDS, st.integers(1, 6), st.integers(1, 3))
+def test_constant_times_settle_at_the_slower_of_step_and_loaders(
+    load_s: float, step_s: float, workers: int, prefetch: int
+) -> None:
+    timeline = simulate(Pipeline(Times(load_s), Times(step_s), workers, prefetch), batches=workers * 200)
+    # One that is asked for one batch at a time waits until that has been taken.
+    cycle_s = max(workers * step_s, load_s)
+    assert timeline.batches_per_s(lead=workers * 100) == pytest.approx(workers / cycle_s, rel=1e-6)
+
+
+def test_without_workers_loading_and_training_take_turns() -> None:
+    timeline = simulate(Pipeline(Times(0.3), Times(0.1), workers=0), batches=10)
+    assert timeline.seconds == pytest.approx(4.0)
+    assert (timeline.utilisation, timeline.stall) == pytest.approx((0.25, 0.75))
+
+
+# The recurrence of an ordered queue, as an oracle
+
+
+@given(TIMES, TIMES, MAYBE, st.integers(1, 5), st.integers(1, 3), st.integers(1, 50), st.integers(0, 99))
+def test_a_timeline_is_that_of_the_recurrence(
+    load: Times, step: Times, copy: Times, workers: int, prefetch: int, batches: int, seed: int
+) -> None:
+    pipeline = Pipeline(load, step, workers, prefetch, copy=copy)
+    timeline = simulate(pipeline, batches=batches, seed=seed)
+    loads = {load.batch: load for load in timeline.loads}
+    copies = {step.batch: (step.begin_s or 0) - step.taken_s for step in timeline.steps}
+    end, taken, free = {}, {}, 0.0
+    for k in range(batches):
+        begin = max(end.get(k - workers, 0.0), taken.get(k - workers * prefetch, 0.0))
+        end[k] = begin + loads[k].work_s
+        taken[k] = max(end[k], free)
+        free = taken[k] + copies[k] + timeline.steps[k].work_s
+    assert [loads[k].begin_s for k in range(batches)] == pytest.approx(
+        [end[k] - loads[k].work_s for k in range(batches)]
+    )
+    assert [step.taken_s for step in timeline.steps] == pytest.approx(list(taken.values()))
+    assert timeline.seconds == pytest.approx(free)
+
+
+# torch's DataLoader
+
+
+class Sleeping:
+    """Samples of which the first waits until it is told to come."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+        self.come = multiprocessing.Event()
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, number: int) -> tuple[int, int]:
+        info = torch.utils.data.get_worker_info()
+        assert info is not None
+        if number == 0:
+            self.come.wait(timeout=30)
+        return number, info.id
+
+
+class FirstSlow(Times):
+    """The first batch takes far longer than all others together."""
+
+    def draws(self, random: np.random.Generator) -> Iterator[float]:  # noqa: ARG002
+        return chain([10.0], repeat(0.001))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_data_loader_takes_the_same_batches_from_the_same_workers(in_order: bool) -> None:
+    dataset = Sleeping(9)
+    loader = DataLoader(dataset, batch_size=None, num_workers=3, prefetch_factor=1, in_order=in_order)  # type: ignore[arg-type]
+    if in_order:
+        dataset.come.set()
+    seen = []
+    for number, worker in loader:
+        seen.append((int(number), int(worker)))
+        time.sleep(0.005)
+        if len(seen) == 8:
+            dataset.come.set()
+    pipeline = Pipeline(FirstSlow(1.0), Times(0.005), workers=3, prefetch=1, in_order=in_order)
+    timeline = simulate(pipeline, batches=9)
+    worker_of = {load.batch: load.worker for load in timeline.loads}
+    foretold = [(step.batch, worker_of[step.batch]) for step in timeline.steps]
+    if in_order:
+        assert seen == foretold == [(number, number % 3) for number in range(9)]
+    else:
+        assert seen[-1] == foretold[-1] == (0, 0)
+        assert {worker for _, worker in seen[:-1]} == {worker for _, worker in foretold[:-1]} == {1, 2}
+
+
+def test_out_of_order_one_more_is_asked_of_the_worker_whose_batch_was_taken() -> None:
+    timeline = simulate(Pipeline(Times(1.0, 0.9), Times(0.4), workers=4, in_order=False), batches=80)
+    waiting = dict.fromkeys(range(4), 0)
+    events = sorted(
+        [(load.begin_s, 1, load.worker) for load in timeline.loads]
+        + [
+            (step.taken_s, 0, next(load.worker for load in timeline.loads if load.batch == step.batch))
+            for step in timeline.steps
+        ]
+    )
+    for _, begun, worker in events:
+        waiting[worker] += 1 if begun else -1
+        assert 0 <= waiting[worker] <= 2
+
+
+# How many workers
+
+
+def test_a_sweep_finds_the_fewest_workers_that_feed_the_step() -> None:
+    timelines = sweep(seven(2.0), range(33))
+    assert list(timelines) == list(range(33))
+    assert fewest_workers(timelines) == 19  # 9.5 a second; 20 do the 10 that the step can take
+    assert fewest_workers(timelines, within=0) == 20
+
+
+def test_a_sweep_tells_hundreds_of_workers_apart() -> None:
+    timelines = sweep(Pipeline(Times(60.0), Times(0.1), workers=1), [200, 300, 400])
+    assert [timelines[number].batches_per_s(lead=number) for number in timelines] == pytest.approx([10 / 3, 5, 20 / 3])
+
+
+def test_workers_beyond_the_cores_are_of_no_use() -> None:
+    timelines = sweep(replace(seven(2.0), cores=4), range(1, 12))
+    assert fewest_workers(timelines) == 4
+    assert timelines[11].batches_per_s(lead=11) == pytest.approx(2, rel=0.01)
+
+
+def test_a_step_that_wants_cores_is_slowed_by_loaders() -> None:
+    pipeline = Pipeline(Times(0.1), Times(0.1), workers=2, cores=1, step_cores=1)
+    timeline = simulate(pipeline, batches=200)
+    assert timeline.batches_per_s() == pytest.approx(5, rel=0.02)
+    assert timeline.utilisation == pytest.approx(0.5, rel=0.02)
+
+
+# Times
+
+
+@given(st.floats(0.05, 2), st.integers(0, 99))
+def test_drawn_times_have_their_mean_and_variation(cv: float, seed: int) -> None:
+    draws = Times(3.0, cv).draws(np.random.default_rng(seed))
+    drawn = np.array([next(draws) for _ in range(20_000)])
+    assert drawn.mean() == pytest.approx(3, rel=0.08)
+    assert drawn.std() / drawn.mean() == pytest.approx(cv, rel=0.15)
+
+
+def test_measured_times_are_drawn_from() -> None:
+    times = Times.measured([1.0, 2.0, 6.0])
+    draws = times.draws(np.random.default_rng(0))
+    assert {next(draws) for _ in range(200)} == {1.0, 2.0, 6.0}
+    assert times.mean_s == 3
+    assert times.times(2).samples_s == (2.0, 4.0, 12.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Times(-1), "mean_s: expected seconds from 0 to 1000000, got -1"),
+        (lambda: Times(math.nan), "mean_s: expected seconds from 0 to 1000000, got nan"),
+        (lambda: Times(1e300), "mean_s: expected seconds from 0"),
+        (lambda: Times(1, -0.1), "cv: expected a number from 0 to 100, got -0.1"),
+        (lambda: Times.measured([]), "samples_s: expected at least one, got none"),
+        (lambda: Times.measured([3.0, -1.0]), "samples_s: expected seconds from 0 to 1000000, got -1.0"),
+        (lambda: seven(0.0), "load: expected work that takes time, got 0 s"),
+        (lambda: Pipeline(Times(1), NOTHING, 1), "step: expected work that takes time, got 0 s"),
+        (lambda: Pipeline(Times(1), Times(1), -1), "workers: expected a whole number from 0 to 1024, got -1"),
+        (lambda: Pipeline(Times(1), Times(1), 1, 0), "prefetch: expected a whole number from 1 to 1024, got 0"),
+        (lambda: seven(1.0, stagger_s=-1), "stagger_s: expected a number from 0 up, got -1"),
+        (lambda: seven(1.0, cores=0), "cores: expected a number above 0, got 0"),
+        (lambda: simulate(seven(1.0)), "seconds: expected seconds or batches, got neither"),
+        (lambda: simulate(seven(1.0), seconds=0), "seconds: expected a number above 0, got 0"),
+        (lambda: simulate(seven(1.0), seconds=1e9), "seconds: expected at most 100000, a million steps, got"),
+        (lambda: simulate(seven(1.0), batches=0), "batches: expected a whole number from 1 to 1000000, got 0"),
+        (lambda: simulate(seven(1.0), seconds=1, seed=-1), "seed: expected a whole number from 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(make: object, message: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        make()  # type: ignore[operator]
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize("cv", [1e-200, 1e-9, 100.0])
+def test_the_smallest_and_the_largest_variation_can_be_simulated(cv: float) -> None:
+    assert simulate(seven(1.0, cv), seconds=3, batches=50).utilisation <= 1

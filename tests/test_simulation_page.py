@@ -1,0 +1,293 @@
+"""The moving picture, in a browser: it plays, pauses and steps, and tells the numbers of the JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from browsers import Watched
+from presize.report.simulation import PictureArm, picture, simulation_html
+from presize.simulate import Pipeline, Timeline, Times, simulate
+
+SEVEN = Pipeline(Times(2.0), Times(0.1), workers=7)
+Watch = Callable[..., Watched]
+
+
+class Picture:
+    """A page with a picture, and what somebody at it sees and does."""
+
+    def __init__(self, watched: Watched) -> None:
+        self.page = watched.page
+
+    @property
+    def at(self) -> float:
+        return float(self.page.locator(".clock").get_attribute("data-value") or "nan")
+
+    def number(self, of: str, arm: int = 0) -> float:
+        return float(self.page.locator(f".arm >> nth={arm} >> .{of}").get_attribute("data-value") or "nan")
+
+    def text(self, of: str, arm: int = 0) -> str:
+        return self.page.locator(f".arm >> nth={arm} >> {of}").inner_text()
+
+    def run(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self.page.clock.run_for(seconds * 1000)
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+
+
+@pytest.fixture
+def show(watch: Watch, tmp_path: Path) -> Callable[..., Picture]:
+    def show(*arms: PictureArm | Timeline, **options: object) -> Picture:
+        titled = [arm if isinstance(arm, PictureArm) else PictureArm("a pipeline", arm) for arm in arms]
+        page = tmp_path / "page.html"
+        page.write_text(simulation_html(titled), "utf-8")
+        return Picture(watch(page, **options))
+
+    return show
+
+
+Show = Callable[..., Picture]
+
+
+def test_it_stands_still_until_it_is_played_and_pauses(show: Show) -> None:
+    seen = show(simulate(SEVEN, seconds=30))
+    seen.run(1)
+    assert seen.at == 0
+    seen.page.get_by_role("button", name="Play").click()
+    seen.run(3)
+    played = seen.at
+    assert played == pytest.approx(3, abs=0.3)  # of the page's own clock: the speed is 1 × here
+    seen.page.get_by_role("button", name="Pause").click()
+    seen.run(3)
+    assert seen.at == played
+
+
+def test_it_plays_at_the_speed_that_was_chosen_and_ends(show: Show) -> None:
+    seen = show(simulate(SEVEN, seconds=30))
+    seen.page.get_by_label("Speed").select_option("10")
+    seen.page.get_by_role("button", name="Play").click()
+    seen.run(1)
+    assert seen.at == pytest.approx(10, abs=1)
+    seen.run(4)
+    assert seen.at == 30
+    assert seen.page.get_by_role("button", name="Play").is_visible()
+
+
+def test_it_works_by_keyboard(show: Show) -> None:
+    seen = show(simulate(SEVEN, seconds=30))
+    seen.press("ArrowRight")
+    assert seen.at == 2.0  # the loaders are done, and training takes the first batch
+    seen.press("ArrowRight")
+    assert seen.at == 2.1
+    seen.press("ArrowLeft", "ArrowLeft")
+    assert seen.at == 0
+    seen.press("End")
+    assert seen.at == 30
+    seen.press("Home", "Space")
+    seen.run(2)
+    seen.press("Space")
+    played = seen.at
+    assert played > 0
+    seen.run(2)
+    assert seen.at == played
+
+
+def test_every_control_can_be_reached_and_named(show: Show) -> None:
+    seen = show(simulate(SEVEN, seconds=30))
+    reached = []
+    for _ in range(5):
+        seen.press("Tab")
+        reached.append(seen.page.evaluate("document.activeElement.tagName"))
+        assert seen.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    assert reached == ["BUTTON", "BUTTON", "BUTTON", "SELECT", "INPUT"]
+    for name in ("Play", "To the event before", "To the next event"):
+        assert seen.page.get_by_role("button", name=name).count() == 1
+    assert seen.page.get_by_role("slider", name="Time").get_attribute("aria-valuetext") == "0.0 of 30.0 s"
+
+
+PIPELINES = {
+    "seven": SEVEN,
+    "varying": Pipeline(Times(0.7, 0.5), Times(0.1, 0.3), workers=4, prefetch=3),
+    "without workers": Pipeline(Times(0.2, 0.3), Times(0.1), workers=0),
+    "out of order": Pipeline(Times(0.7, 0.9), Times(0.1), workers=4, in_order=False, pin=Times(0.01)),
+    "copies": Pipeline(Times(0.4), Times(0.1), workers=4, copy=Times(0.05), stagger_s=0.1),
+    "few cores": Pipeline(Times(0.3, 0.4), Times(0.1, 0.2), workers=4, cores=2, step_cores=1),
+}
+
+
+@pytest.mark.parametrize("seconds", [7.3, None], ids=["time is up", "batches are done"])
+@pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=PIPELINES)
+def test_at_the_end_its_numbers_are_those_of_the_json(show: Show, pipeline: Pipeline, seconds: float | None) -> None:
+    timeline = simulate(pipeline, seconds=seconds, batches=None if seconds else 25)
+    seen = show(timeline)
+    seen.press("End")
+    known = timeline.known()
+    assert seen.number("batches") == known["batches"]
+    assert seen.number("utilisation") == pytest.approx(known["utilisation"], abs=1e-5)
+    assert seen.number("waited") == pytest.approx(known["stall"], abs=1e-5)
+    assert seen.text(".utilisation") == f"{known['utilisation']:.1%}"
+    if pipeline.workers:
+        count = known["queue"][-1][1]
+        assert seen.text(".queued").startswith("no" if count == 0 else f"{count} finished batch")
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=PIPELINES)
+def test_at_any_event_its_queue_and_batches_are_those_of_the_json(show: Show, pipeline: Pipeline) -> None:
+    timeline = simulate(pipeline, batches=12)
+    seen = show(timeline)
+    known = timeline.known()
+    for _ in range(16):
+        seen.press("ArrowRight")
+        at = seen.at + 1e-6
+        assert seen.number("batches") == sum(step[4] is not None and step[4] <= at for step in known["steps"])
+        if pipeline.workers:
+            waiting = [length for begin, length in known["queue"] if begin <= at][-1]
+            assert seen.page.locator(".queue .ready").count() == waiting
+
+
+def test_loaders_fill_and_training_says_what_it_waits_for(show: Show) -> None:
+    seen = show(simulate(SEVEN, seconds=30))
+    seen.page.get_by_role("slider").fill("1")
+    assert seen.text(".loaders li >> nth=6") == "7\nbatch 7\n50%"
+    assert seen.text(".training") == "waits for batch 1\nloader 1 has made 50% of it"
+    seen.page.get_by_role("slider").fill("2.05")
+    assert seen.text(".training") == "works on batch 1\nbatch 2 is next"
+    assert seen.text(".queued") == "6 finished batches wait"
+
+
+def test_batches_out_of_turn_are_seen_to_wait(show: Show) -> None:
+    seen = show(simulate(Pipeline(Times.measured([0.1, 5.0]), Times(0.01), workers=3), batches=30, seed=3))
+    texts = []
+    for _ in range(60):
+        seen.press("ArrowRight")
+        texts.append(seen.text(".training"))
+        if " behind it wait" in texts[-1]:
+            first, *others = seen.page.locator(".queue li").all()
+            assert "making" in str(first.get_attribute("class"))
+            assert any("ready" in str(other.get_attribute("class")) for other in others)
+            return
+    pytest.fail("\n".join(texts))
+
+
+def test_two_arms_have_one_clock_and_each_its_numbers(show: Show) -> None:
+    before = simulate(replace(SEVEN, workers=4), batches=40)
+    after = simulate(replace(SEVEN, workers=4, load=Times(0.3)), batches=40)
+    seen = show(PictureArm("before", before, 64), PictureArm("after", after, 64))
+    assert seen.page.locator(".controls").count() == 1
+    seen.press("End")
+    assert seen.at == pytest.approx(before.seconds)
+    for number, timeline in enumerate((before, after)):
+        assert seen.number("batches", number) == 40
+        assert seen.number("utilisation", number) == pytest.approx(timeline.utilisation, abs=1e-5)
+        assert seen.text(".images", number) == "2,560 images"
+    assert seen.text(".training strong", 1) == f"done after {after.seconds:.2f} s"
+
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}<!--"
+
+
+def test_a_hostile_title_is_text(show: Show) -> None:
+    seen = show(PictureArm(HOSTILE, simulate(SEVEN, seconds=3)), PictureArm("b", simulate(SEVEN, seconds=3)))
+    assert seen.text("h3") == HOSTILE
+    seen.press("End")
+    assert seen.number("batches") == 7
+
+
+def test_a_script_that_is_not_the_pictures_does_not_run(watch: Watch, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    html = simulation_html([PictureArm("a pipeline", simulate(SEVEN, seconds=3))])
+    page.write_text(html.replace("<h1>", "<script>document.title = 'harm'</script><h1>"), "utf-8")
+    watched = watch(page)
+    assert watched.page.title() == "presize: simulation"
+    assert ["Content Security Policy" in complaint for complaint in watched.complaints] == [True]
+    watched.complaints.clear()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_fits_into_the_window(show: Show, width: int) -> None:
+    arms = [PictureArm(name, simulate(SEVEN, seconds=30)) for name in ("before", "after " * 30)]
+    seen = show(*arms, viewport={"width": width, "height": 844})
+    assert seen.page.evaluate("document.documentElement.scrollWidth") == width
+    boxes = [arm.bounding_box() for arm in seen.page.locator(".arm").all()]
+    assert (boxes[0]["y"] == boxes[1]["y"]) == (width == 1280)  # type: ignore[index]
+    assert seen.page.get_by_role("button", name="Play").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_can_be_read_in_light_and_dark(show: Show, scheme: str) -> None:
+    seen = show(simulate(SEVEN, seconds=30), color_scheme=scheme)
+    seen.page.get_by_role("slider").fill("2.05")
+    for selector in (".arm h3", ".lane .said", ".lane .share", ".slot.ready", ".training .said", ".play", ".note"):
+        colors = seen.page.locator(selector).first.evaluate(
+            """(element) => {
+              const ground = (at) => {
+                const color = getComputedStyle(at).backgroundColor;
+                return /, 0\\)|transparent/.test(color) ? ground(at.parentElement) : color;
+              };
+              return [getComputedStyle(element).color, ground(element)];
+            }"""
+        )
+        assert contrast(*colors) >= 4.5, selector
+
+
+def contrast(one: str, other: str) -> float:
+    """Of two CSS colours, as WCAG defines it."""
+
+    def luminance(color: str) -> float:
+        levels = [int(level) / 255 for level in color.removeprefix("rgb(").removesuffix(")").split(",")]
+        linear = [level / 12.92 if level <= 0.04045 else ((level + 0.055) / 1.055) ** 2.4 for level in levels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_it_prints_a_moment_that_tells_something(show: Show) -> None:
+    seen = show(simulate(SEVEN, seconds=30))
+    seen.page.pdf()
+    assert seen.at == 0
+    seen.page.emulate_media(media="print")
+    seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert seen.text(".training strong").startswith("waits for batch ")
+    assert not seen.page.locator(".controls").is_visible()
+    assert seen.page.locator(".still").inner_text().endswith(" s after the start.")
+
+
+def test_who_wants_less_motion_sees_stills(show: Show) -> None:
+    seen = show(simulate(SEVEN, seconds=30), reduced_motion="reduce")
+    seen.page.get_by_role("button", name="Play").click()
+    moments = set()
+    for _ in range(40):
+        seen.run(0.05)
+        moments.add(seen.at)
+    assert 2 <= len(moments) <= 6
+
+
+def test_of_a_long_timeline_the_beginning_is_embedded(show: Show) -> None:
+    timeline = simulate(replace(SEVEN, load=Times(0.35, 0.3)), seconds=600)
+    arm = PictureArm("long", timeline)
+    assert len(picture([arm])) < 300_000
+    assert len(picture([arm, arm])) < 300_000
+    seen = show(arm)
+    assert "The picture shows the first 1" in seen.text("> p.note")
+    seen.press("End")
+    assert 1490 <= seen.number("batches") <= 1500
+    assert seen.number("utilisation") == pytest.approx(timeline.utilisation, abs=0.01)
+
+
+def test_a_picture_inside_a_page_leaves_the_keys_of_the_page_alone(watch: Watch, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    body = picture([PictureArm("a pipeline", simulate(SEVEN, seconds=30))])
+    page.write_text(f"<!doctype html><meta charset=utf-8><p id=other>text</p>{body}", "utf-8")
+    seen = Picture(watch(page))
+    seen.press("ArrowRight")
+    assert seen.at == 0
+    seen.page.get_by_role("button", name="To the next event").focus()
+    seen.press("ArrowRight")
+    assert seen.at == 2
