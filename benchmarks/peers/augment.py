@@ -7,6 +7,7 @@ arrays, presize its own decoder's. What is cut before it is decoded, and what af
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
@@ -37,6 +38,7 @@ def torchvision(options: Any) -> Callable[..., Any]:
 
 
 def albumentations(options: Any) -> Callable[..., Any]:
+    os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # importing it would ask the network for a newer one
     import albumentations
     import cv2
     import numpy as np
