@@ -8,12 +8,17 @@ import resource
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 _SAMPLE_EVERY_S = 0.3
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -38,29 +43,51 @@ class Finished:
 
 def run(command: list[str]) -> Finished:
     """Raises SystemExit with its last words when the command fails."""
-    busy_before, own_before = _busy_seconds(), _own_seconds()
-    start = time.perf_counter()
+    meter = Meter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     ended = threading.Event()
     peaks = {"worker": 0, "driver": 0}
     watcher = threading.Thread(target=_watch, args=(process.pid, peaks, ended))
     watcher.start()
     output, errors = process.communicate()
-    seconds = time.perf_counter() - start
+    seconds = meter.seconds()
     ended.set()
     watcher.join()
     if process.returncode:
         raise SystemExit(f"{' '.join(command)} exited with {process.returncode}:\n{errors}")
-    own = _own_seconds() - own_before
-    other = _busy_seconds() - busy_before - own
     return Finished(
         output,
         seconds,
         (peaks["worker"] or peaks["driver"]) / 1e6,
         peaks["driver"] / 1e6,
-        own,
-        max(0.0, other / seconds / (os.cpu_count() or 1)),
+        meter.cpu_seconds(),
+        meter.other_cpu(),
     )
+
+
+def apart(function: Callable[..., _Result], *arguments: object) -> _Result:
+    """What `function` returns, called in a new process, which may have workers of its own."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as executor:
+        return executor.submit(function, *arguments).result()
+
+
+class Meter:
+    """Counts from the moment when it is made."""
+
+    def __init__(self) -> None:
+        self._busy, self._own, self._start = _busy_seconds(), _own_seconds(), time.perf_counter()
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+    def cpu_seconds(self) -> float:
+        """Of this process, and of those it started that have ended."""
+        return _own_seconds() - self._own
+
+    def other_cpu(self) -> float:
+        """As in Finished."""
+        other = _busy_seconds() - self._busy - self.cpu_seconds()
+        return max(0.0, other / self.seconds() / (os.cpu_count() or 1))
 
 
 def _watch(driver: int, peaks: dict[str, int], ended: threading.Event) -> None:

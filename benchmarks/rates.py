@@ -49,9 +49,11 @@ def read(path: Path) -> list[Row]:
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> None:
+    """A row may lack columns that others have."""
+    names = dict.fromkeys(name for row in rows for name in row)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer = csv.DictWriter(file, list(names), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 

@@ -9,9 +9,9 @@ cache warm. Prints a table; asserts nothing. `python benchmarks/scale.py --table
 from __future__ import annotations
 
 import argparse
-import datetime
-import random
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import measuring
@@ -71,21 +71,14 @@ def measure_all(options: argparse.Namespace) -> None:
     presize = str(Path(sys.executable).with_name("presize"))
     asked = ["--size", str(options.size), "--jobs", str(options.procs), "--no-report", "--json"]
 
-    def build(count: int) -> dict[str, object]:
+    def build(count: int) -> Iterator[measuring.Columns]:
         command = [presize, "build", str(todo[count]), str(out), *asked]
-        return measure(Arm(command, lambda printed: int(printed["samples"]), out))
+        arm = rates.START_UP if count == few else rates.BUILD
+        where = {"arm": arm, "procs": options.procs, "size": options.size}
+        yield where | measure(Arm(command, lambda printed: int(printed["samples"]), out))
 
-    build(few)  # its byte code and libraries are in the page cache from here on
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    order = random.Random(options.seed)
-    rows: list[dict[str, object]] = []
-    for number in range(options.repeats):
-        for count in order.sample(sorted(todo), len(todo)):
-            arm = rates.START_UP if count == few else rates.BUILD
-            where = {"date": date, "arm": arm, "round": number, "procs": options.procs, "size": options.size}
-            rows.append(where | build(count) | facts)
-            print(f"round {number + 1}: {count} images: {rows[-1]['process_seconds']} s", file=sys.stderr)
-            rates.write(options.csv, rows)
+    next(build(few))  # its byte code and libraries are in the page cache from here on
+    measuring.in_rounds({f"{count} images": partial(build, count) for count in todo}, options, facts, options.seed)
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ random order. Prints a table; asserts nothing. `python benchmarks/sizes.py --tab
 from __future__ import annotations
 
 import argparse
-import datetime
-import random
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import measuring
@@ -73,15 +73,11 @@ def measure_all(options: argparse.Namespace) -> None:
     facts = conditions(sorted(tree.rglob("*.jpg")))
     todo = arms(options, tree)
     measure(todo[_BASE])  # what is read and imported is in the page cache from here on
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    order = random.Random(options.seed)
-    rows: list[dict[str, object]] = []
-    for number in range(options.repeats):
-        for name in order.sample(sorted(todo), len(todo)):
-            measured = measure(todo[name])
-            rows.append({"date": date, "arm": name, "round": number, "procs": options.procs} | measured | facts)
-            print(f"round {number + 1}: {name}: {measured['seconds']} s", file=sys.stderr)
-            rates.write(options.csv, rows)
+
+    def run(name: str) -> Iterator[measuring.Columns]:
+        yield {"arm": name, "procs": options.procs} | measure(todo[name])
+
+    measuring.in_rounds({name: partial(run, name) for name in todo}, options, facts, options.seed)
 
 
 def main() -> None:

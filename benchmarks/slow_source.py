@@ -10,13 +10,12 @@ asserts nothing. `python benchmarks/slow_source.py --table CSV` prints one again
 from __future__ import annotations
 
 import argparse
-import datetime
 import math
 import os
-import random
 import shutil
-import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -82,16 +81,13 @@ def measure_all(options: argparse.Namespace) -> None:
     facts = conditions(sorted(tree.rglob("*.jpg")))
     images = len(list(tree.rglob("*.jpg")))
     seconds(tree, options.work / "out", "page cache", "in turn")  # what is imported is so from here on
-    date, order = datetime.datetime.now(datetime.UTC).date().isoformat(), random.Random(0)
-    rows: list[dict[str, object]] = []
-    todo = [(source, way) for source in _SOURCES for way in _WAYS]
-    for number in range(options.repeats):
-        for source, way in order.sample(todo, len(todo)):
-            rate = round(images / seconds(tree, options.work / "out", source, way), 1)
-            what = {"date": date, "source": source, "way": way, "round": number, "images": images}
-            rows.append(what | {"images_per_s": rate} | facts)
-            print(f"round {number + 1}: {source}, {way}: {rate} images/s", file=sys.stderr)
-            rates.write(options.csv, rows)
+
+    def measure(source: str, way: str) -> Iterator[measuring.Columns]:
+        rate = round(images / seconds(tree, options.work / "out", source, way), 1)
+        yield {"source": source, "way": way, "images": images, "images_per_s": rate}
+
+    arms = {f"{source}, {way}": partial(measure, source, way) for source in _SOURCES for way in _WAYS}
+    measuring.in_rounds(arms, options, facts)
     shutil.rmtree(options.work / "out")
 
 
