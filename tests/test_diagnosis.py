@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from browsers import Watched
 from presize.diagnosis import WORTH_WHILE, DiagnoseOptions, Diagnosis, Loading
 from presize.errors import OptionError
 from presize.report.diagnosis import diagnosis_page, diagnosis_text
@@ -150,3 +153,15 @@ def test_the_page_says_the_same_needs_nothing_else_and_escapes_what_it_is_told()
 def test_options_that_cannot_be_are_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(OptionError, match=name):
         DiagnoseOptions(**{name: value})
+
+
+def test_the_page_plays_what_is_and_what_could_be(watch: Callable[..., Watched], tmp_path: Path) -> None:
+    found = diagnosis()
+    (tmp_path / "page.html").write_text(diagnosis_page(found, "RAW"), "utf-8")
+    page = watch(tmp_path / "page.html").page
+    assert page.locator(".arm h3").all_inner_texts() == ["as it is", "Use 3 workers instead of 1"]
+    page.keyboard.press("Space")  # which scrolls: the picture does not have the focus
+    page.locator(".picture").focus()
+    page.keyboard.press("End")
+    done = [int(text) for text in page.locator(".arm .batches").all_inner_texts()]
+    assert done == [timeline.batches for _, timeline in found.picture]

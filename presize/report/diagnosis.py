@@ -13,6 +13,7 @@ from presize.measure import NO_GAIN, Quantiles, shown
 from presize.parts import PARTS
 from presize.report import charts
 from presize.report.page import template
+from presize.report.simulation import PictureArm, picture, picture_policy
 
 
 def headline(found: Diagnosis) -> str:
@@ -103,6 +104,8 @@ def diagnosis_page(found: Diagnosis, of: str) -> str:
         loads=charts.linear("Milliseconds of one worker, of each batch", "ms", {"batches": loads_ms}, finest),
         found=found,
         of=of,
+        policy=picture_policy(),
+        picture=picture([PictureArm(name, timeline, round(found.loading.images)) for name, timeline in found.picture]),
         headline=headline(found),
         good=found.stages.stalls.utilisation >= NO_GAIN,
         evidence=list(evidence(found)),
