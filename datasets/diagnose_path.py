@@ -23,7 +23,6 @@ from presize.doctor import readspeed
 from presize.errors import ImageError
 from presize.manifest import MANIFEST, read_manifest
 
-_TRIAL_BATCHES = 1000
 _MOST_BROKEN = 100
 
 
@@ -72,7 +71,7 @@ def diagnose_path(
         alternatives["Read it with Loader"] = _loader("loader", path, options, device)
     elif trial is not None:
         for arm, name in (("lmdb", "LMDBDataset"), ("loader", "Loader")):
-            alternatives[f"{trial_name} and read it with {name}"] = _loader(arm, trial, options, device, again=True)
+            alternatives[f"{trial_name} and read it with {name}"] = _loader(arm, trial, options, device)
     classes = max(len(getattr(loader.dataset, "classes", None) or ()), 1)
     torch.manual_seed(options.seed)
     what = f"training {options.model}"
@@ -102,16 +101,14 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _loader(
-    arm: Any, path: str | os.PathLike[str], options: DiagnoseOptions, device: torch.device, *, again: bool = False
-) -> Any:
-    """again: read samples of a small dataset many times in an epoch."""
+def _loader(arm: Any, path: str | os.PathLike[str], options: DiagnoseOptions, device: torch.device) -> Any:
     crop = RandomResizedCrop(options.crop)
     dataset = _Sound(path, crop, FLIP) if arm == "raw" else open_arm(arm, os.fspath(path), crop, FLIP)
     order: Order = Shuffled(len(dataset), options.seed)
-    if again:
-        order = Weighted(np.ones(len(dataset)), options.seed, _TRIAL_BATCHES * options.batch)
+    most = 2 * options.steps * options.batch
+    if len(dataset) < most:  # a long epoch all the same: an epoch's end is not what is to be measured
+        order = Weighted(np.ones(len(dataset)), options.seed, most)
     return load_arm(
         arm, dataset, order, batch=options.batch, workers=options.workers, prefetch=options.prefetch,
-        pin_memory=device.type == "cuda", device=device, last="drop" if len(order) >= options.batch else "keep",
+        pin_memory=device.type == "cuda", device=device, last="drop",
     )  # fmt: skip

@@ -125,9 +125,16 @@ def test_what_cannot_be_is_one_line_that_names_the_option(run: Run, args: tuple[
 
 
 def test_a_page_that_cannot_be_written_is_a_failure(run: Run, tmp_path: Path) -> None:
-    code, out, err = run(*SEVEN, "-o", tmp_path / "none" / "page.html")
+    (tmp_path / "page.html").mkdir()
+    code, out, err = run(*SEVEN, "-o", tmp_path / "page.html")
     assert (code, out) == (1, "")
-    assert err.startswith(f"presize: error: cannot write {tmp_path / 'none' / 'page.html'}: No such file")
+    assert err.startswith(f"presize: error: cannot write {tmp_path / 'page.html'}: Is a directory")
+
+
+def test_a_page_in_no_folder_is_wrong_use(run: Run, tmp_path: Path) -> None:
+    code, out, err = run(*SEVEN, "-o", tmp_path / "none" / "page.html")
+    assert (code, out) == (2, "")
+    assert f"-o: {tmp_path / 'none'} is no folder" in err
 
 
 # Verdicts

@@ -297,7 +297,7 @@ def _count(count: int, one: str, many: str | None = None) -> str:
 
 
 def _count_of(number: float, one: str) -> str:
-    return f"{number:g} {one if number == 1 else one + 's'}"
+    return f"{number:.2g} {one if number == 1 else one + 's'}"
 
 
 def _ordinal(number: int) -> str:
