@@ -5,17 +5,18 @@ then the other one is run.
     python benchmarks/predict.py --table benchmarks/results/predict.csv
 
 Loaders that sleep for a constant time or a varying one, and real photographs, raw and presized; steps that sleep and
-steps that train. All are run once a round, in random order. About six minutes.
+steps that train. All are run once a round, in random order, each in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import random
+import gc
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,6 +28,7 @@ import torch
 from conditions import conditions, find_photos
 from torch.utils.data import DataLoader, Dataset
 
+import processes
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, Weighted, diagnose, make_loader
 from presize.datasets.arms import CroppedFolder
 from presize.datasets.models import TrainingStep, small_cnn
@@ -78,7 +80,7 @@ def training() -> TrainingStep:
 @dataclass(frozen=True)
 class Configuration:
     """diagnosed, predicted: two pipelines in words. loader, other: their loaders. step: of both. pipeline: what of a
-    diagnosis of the first is the second; "other" takes the second's loader for an alternative."""
+    diagnosis of the first is the second; None: the second's loader was an alternative."""
 
     diagnosed: str
     predicted: str
@@ -93,21 +95,26 @@ def with_workers(count: int) -> Callable[[Diagnosis], Pipeline]:
 
 
 def configurations(photos: Path, presized: Path) -> list[Configuration]:
+    """Nothing is opened before a loader is asked for."""
     crop = RandomResizedCrop(224)
-    raw = CroppedFolder(photos, crop, 0.5)
-    lmdb = LMDBDataset(presized, crop=crop, flip=0.5, decode="tensor")
 
-    def long_epochs(dataset: Any) -> Weighted:
-        return Weighted(np.ones(len(dataset)), length=10_000 * BATCH)
+    def raw() -> CroppedFolder:
+        return CroppedFolder(photos, crop, 0.5)
+
+    def lmdb() -> LMDBDataset:
+        return LMDBDataset(presized, crop=crop, flip=0.5, decode="tensor")
+
+    def long_epochs(dataset: Any) -> dict[str, Any]:
+        return {"order": Weighted(np.ones(len(dataset)), length=10_000 * BATCH)}
 
     def raw_with(workers: int) -> Callable[[], Iterable[Any]]:
-        return lambda: make_loader(raw, BATCH, workers=workers, order=long_epochs(raw))
+        return lambda: make_loader(raw(), BATCH, workers=workers, **long_epochs(raw()))
 
     def lmdb_with(workers: int) -> Callable[[], Iterable[Any]]:
-        return lambda: make_loader(lmdb, BATCH, workers=workers, order=long_epochs(lmdb))
+        return lambda: make_loader(lmdb(), BATCH, workers=workers, **long_epochs(lmdb()))
 
     def loader_with(workers: int) -> Callable[[], Iterable[Any]]:
-        return lambda: Loader(lmdb, BATCH, workers=workers, order=long_epochs(lmdb))
+        return lambda: Loader(lmdb(), BATCH, workers=workers, **long_epochs(lmdb()))
 
     slept = [
         ("40 ms", 40, 0.0, 1, 3, 15),
@@ -168,62 +175,88 @@ def train(loader: Iterable[Any], step: Any, seconds: float, lead: int) -> float:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Each configuration in each round: diagnose, predict, run."""
-    torch.set_num_threads(1)
+    """Each configuration in each round, in a process of its own: diagnose, predict, run."""
     photos = find_photos(options.source)
-    facts = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "torch": torch.__version__}
-    facts |= {key: str(value) for key, value in conditions(photos).items()}
     options.work.mkdir(parents=True, exist_ok=True)
     presized = build_trial(str(options.source), options.work / "predict", Size(256, 256), images=2000)
-    rows = []
-    for number in range(options.repeats):
-        several = configurations(options.source, presized)
-        for one in random.Random(number).sample(several, len(several)):
-            rows.append({**facts, "round": number, **predict(one, options.seconds)})
-            rates.write(options.csv, rows)
+    arms = {
+        f"{one.diagnosed} -> {one.predicted}": partial(
+            processes.apart, predict, number, options.source, presized, options.seconds
+        )
+        for number, one in enumerate(configurations(options.source, presized))
+    }
+    measuring.in_rounds(arms, options, {"torch": torch.__version__, **conditions(photos)})
 
 
-def predict(one: Configuration, seconds: float) -> dict[str, object]:
+def predict(number: int, photos: Path, presized: Path, seconds: float) -> list[measuring.Columns]:
+    """The row of a configuration, by its number."""
+    warnings.simplefilter("ignore")  # more workers than cores are meant
+    torch.set_num_threads(1)
+    one = configurations(photos, presized)[number]
+    meter = processes.Meter()
     alternatives = {} if one.pipeline is not None else {"other": one.other()}
-    found = diagnose(one.loader(), one.step(), seconds=seconds, steps=1000, device=CPU, alternatives=alternatives)
+    found = diagnose(one.loader(), one.step(), seconds=seconds, steps=10_000, device=CPU, alternatives=alternatives)
     pipeline = found.pipeline(found.alternatives[0][1]) if one.pipeline is None else one.pipeline(found)
     plain = train(one.loader(), one.step(), seconds, found.lead)
     measured = train(one.other(), one.step(), 2 * seconds, max(1, pipeline.workers * pipeline.prefetch))
-    return {
+    gc.collect()  # ends the workers, whose time counts then
+    row: dict[str, object] = {
         "diagnosed": one.diagnosed,
         "predicted": one.predicted,
         "predicted_images_per_s": found.predict(pipeline),
-        "measured_images_per_s": measured,
+        "images_per_s": measured,
         "before_images_per_s": plain,
         "before_while_diagnosed_images_per_s": found.images_per_s,
         "free_cores": found.free_cores,
+        "load_slowdown": found.load_slowdown,
+        "step_slowdown": found.step_slowdown,
         "agreement": found.agreement,
         "diagnosis_s": found.seconds,
+        "other_cpu": meter.other_cpu(),
     }
+    return [row]
+
+
+Name = tuple[str, str]
+
+
+def names(rows: list[rates.Row]) -> list[Name]:
+    """(diagnosed, predicted) of each configuration, in the order in which they are listed."""
+    order = [(one.diagnosed, one.predicted) for one in configurations(Path(), Path())]
+    return sorted({(row["diagnosed"], row["predicted"]) for row in rows}, key=order.index)
+
+
+def errors(rows: list[rates.Row], name: Name) -> list[float]:
+    """Of each round, predicted / measured - 1."""
+    return [
+        float(row["predicted_images_per_s"]) / float(row["images_per_s"]) - 1
+        for row in rows
+        if (row["diagnosed"], row["predicted"]) == name
+    ]
 
 
 def summary(rows: list[rates.Row]) -> str:
     lines = ["| diagnosed | predicted | before, images/s | predicted | measured | error |", "|---|---|---|---|---|---|"]
-    errors = []
-    for name in dict.fromkeys((row["diagnosed"], row["predicted"]) for row in rows):
+    medians = []
+    for name in names(rows):
         mine = [row for row in rows if (row["diagnosed"], row["predicted"]) == name]
-        before, foretold, came = (
-            [float(row[column]) for row in mine]
-            for column in ("before_images_per_s", "predicted_images_per_s", "measured_images_per_s")
-        )
-        ratios = [one / other - 1 for one, other in zip(foretold, came, strict=True)]
-        errors.append(median(ratios))
-        spread = f"{median(ratios):+.1%} ({min(ratios):+.1%} to {max(ratios):+.1%})"
-        cells = [*name, *(f"{median(values):,.0f}" for values in (before, foretold, came)), spread]
-        lines.append("| " + " | ".join(cells) + " |")
+        rate = [
+            f"{median(float(row[column]) for row in mine):,.0f}"
+            for column in ("before_images_per_s", "predicted_images_per_s", "images_per_s")
+        ]
+        error = rates.Spread.of(errors(rows, name))
+        medians.append(error.median)
+        spread = f"{error.median:+.1%} ({error.least:+.1%} to {error.most:+.1%})"
+        lines.append("| " + " | ".join([*name, *rate, spread]) + " |")
     slower = [float(row["before_images_per_s"]) / float(row["before_while_diagnosed_images_per_s"]) - 1 for row in rows]
     first = rows[0]
     lines += [
         "",
-        f"Error: median {median(map(abs, errors)):.1%}, at most {max(map(abs, errors)):.1%}, of the medians of "
+        f"Error: median {median(map(abs, medians)):.1%}, at most {max(map(abs, medians)):.1%}, of the medians of "
         f"{len({row['round'] for row in rows})} rounds.",
-        f"A diagnosis takes {median(float(row['diagnosis_s']) for row in rows):.0f} s in the median; training while it "
-        f"is timed is {median(slower):+.1%} slower than by itself.",
+        f"A diagnosis took {median(float(row['diagnosis_s']) for row in rows):.0f} s in the median; training while it "
+        f"was timed was {median(slower):+.1%} slower than by itself.",
+        f"Other processes took up to {max(float(row['other_cpu']) for row in rows):.1%} of the CPU time.",
         f"{first['date']}, {first['cpu']}, {first['cores']} cores, torch {first['torch']}.",
     ]
     return "\n".join(lines)
@@ -232,4 +265,4 @@ def summary(rows: list[rates.Row]) -> str:
 if __name__ == "__main__":
     arguments = measuring.parser(__doc__, "predict.csv", 3)
     arguments.add_argument("--seconds", type=float, default=3.0, help="of each part of a diagnosis")
-    measuring.run(arguments, measure, summary)
+    measuring.run(arguments, measure, summary, minutes=15)

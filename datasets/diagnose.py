@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import torch
 
-from presize.datasets.epochs import Clock, clock_of, to_device
+from presize.datasets.epochs import Clock, clock_of, tensors_of, to_device
 from presize.datasets.loader import Loader
-from presize.datasets.loading import LEAST, Limits, closed, failed, measure_loading
+from presize.datasets.loading import LEAST, Limits, closed, failed, mean_span_s, measure_loading
 from presize.datasets.make_loader import CountingLoader
-from presize.datasets.timed import timed
+from presize.datasets.timed import Fetch, timed
 from presize.diagnosis import Diagnosis, Loading
 from presize.doctor.machine import read_cpu
 from presize.errors import DiagnosisError, OptionError
@@ -23,6 +24,7 @@ from presize.options import check_range
 from presize.simulate import Times
 
 _WARM_UP_STEPS = 2
+_MOST_CROWDED = 16
 
 
 def diagnose(
@@ -67,7 +69,9 @@ def diagnose(
     training = _Training.of(step, torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
     with _left_as_it_was(loader, *(alternatives or {}).values()):
         on_step("reading batches without training")
-        loading, batch = measure_loading(loader, limits)
+        cores = read_cpu().usable
+        measured = measure_loading(loader, limits, min(int(cores), _MOST_CROWDED))
+        loading, batch = measured.loading, measured.batch
         on_step("training on one batch")
         resident = _repeat(training, training.on_placed, training.place(batch), limits)
         copies = _copies(training, batch, resident, limits)
@@ -76,7 +80,7 @@ def diagnose(
         others = []
         for name, other in (alternatives or {}).items():
             on_step(f"reading batches: {name}")
-            others.append((name, measure_loading(other, limits)[0]))
+            others.append((name, measure_loading(other, limits).loading))
     if not loading.chosen:
         loading = _told_apart(loading, resident.mean_s, trained.step_s)
     return Diagnosis(
@@ -89,7 +93,9 @@ def diagnose(
         trained_s=trained.step_s,
         batches=trained.batches,
         lead=trained.lead,
-        cores=read_cpu().usable,
+        cores=cores,
+        load_slowdown=1.0 if trained.span_s is None or not measured.span_s else trained.span_s / measured.span_s,
+        step_slowdown=trained.on_batch_s / copies.pinned_s,
         device=training.device.type,
         alternatives=tuple(others),
         storage_images_per_s=storage_images_per_s,
@@ -189,7 +195,7 @@ class _Copies:
 
 
 def _copies(training: _Training, batch: Any, resident: _Repeated, limits: Limits) -> _Copies:
-    tensors = [tensor for tensor in _tensors(batch) if tensor.device.type == "cpu"]
+    tensors = [tensor for tensor in tensors_of(batch) if tensor.device.type == "cpu"]
     if training.device.type != "cuda" or not tensors:
         return _Copies(resident.mean_s, None, True)
     pinned, unpinned = (
@@ -207,19 +213,14 @@ def _each_tensor(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> 
     return [_each_tensor(part, change) for part in batch] if isinstance(batch, (list, tuple)) else batch
 
 
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, (list, tuple, Mapping)):
-        for part in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from _tensors(part)
-
-
 @dataclass(frozen=True)
 class _Trained:
-    """step_s: seconds of a step of training, over `batches` less the first `lead`. ended: the loader had no more."""
+    """step_s: seconds of a step of training, over `batches` less the first `lead`. ended: the loader had no more.
+    on_batch_s: of these what the step itself took. span_s: of a worker for a batch, None if that is not known."""
 
     step_s: float
+    on_batch_s: float
+    span_s: float | None
     batches: int
     lead: int
     ended: bool
@@ -229,7 +230,9 @@ def _train(loader: Iterable[Any], training: _Training, limits: Limits, lead: int
     """Train on batches as they come. `lead`: steps to leave out, which find what workers made at the same time."""
     clock, done, ended = training.clock, 0, False
     begin_s = edge_s = time.perf_counter()
-    batches = timed(loader, [])
+    fetches: list[Fetch] = []
+    marks: list[Any] = []
+    batches = timed(loader, fetches)
     with closed(batches):
         while not limits.reached(done, lead + LEAST, begin_s):
             try:
@@ -240,7 +243,9 @@ def _train(loader: Iterable[Any], training: _Training, limits: Limits, lead: int
             except Exception as error:
                 raise failed("loader", done, "batches", error) from error
             try:
+                marks.append(clock.mark())
                 training.on_batch(batch)
+                marks.append(clock.mark())
                 del batch  # its memory may be wanted for the next one
                 done += 1
                 if done == lead:
@@ -254,7 +259,15 @@ def _train(loader: Iterable[Any], training: _Training, limits: Limits, lead: int
         raise DiagnosisError("loader: expected batches for training, too, got no more; an iterator is read only once")
     if done <= lead:
         lead, edge_s = 0, begin_s
-    return _Trained((end_s - edge_s) / (done - lead), done, lead, ended)
+    spans = clock.between(marks)[::2]
+    return _Trained(
+        step_s=(end_s - edge_s) / (done - lead),
+        on_batch_s=fmean(spans[lead:]),
+        span_s=mean_span_s(fetches[lead:] or fetches) if fetches else None,
+        batches=done,
+        lead=lead,
+        ended=ended,
+    )
 
 
 def _told_apart(loading: Loading, resident_s: float, trained_s: float) -> Loading:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -112,6 +112,15 @@ def to_device(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, (list, tuple)):
         return [to_device(part, device) for part in batch]
     return batch
+
+
+def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
+    """Those in a batch."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, (list, tuple, Mapping)):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from tensors_of(part)
 
 
 @dataclass(frozen=True)

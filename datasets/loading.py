@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import cProfile
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
-from presize.datasets.epochs import count_images
+from presize.datasets.epochs import count_images, tensors_of
 from presize.datasets.loader import Loader
+from presize.datasets.make_loader import SHARED_MEMORY
 from presize.datasets.timed import Fetch, prefetch_of, timed, workers_of
 from presize.diagnosis import Loading
 from presize.errors import DiagnosisError, PresizeError
@@ -21,6 +24,9 @@ from presize.simulate import Times
 
 LEAST = 3
 """Batches that have to be counted for a figure."""
+
+_WAITS = 0.1
+"""A loader that keeps less than that of a core busy does not need cores."""
 
 _PROFILED = 8
 _FUNCTIONS_SHOWN = 8
@@ -104,21 +110,32 @@ def failed(what: str, count: int, of: str, error: Exception) -> DiagnosisError:
     return DiagnosisError(f"{what}: failed after {count} {of}: {said}")
 
 
-def measure_loading(loader: Iterable[Any], limits: Limits) -> tuple[Loading, Any]:
-    """How `loader` makes batches when nothing else is done, and one of them.
+@dataclass(frozen=True)
+class Measured:
+    """loading: how a loader makes batches when nothing else is done. span_s: of one worker, from the beginning to the
+    end of a batch, without handing it over; None without workers. batch: one of them."""
 
-    With all its workers, with one of them, and with one that is profiled: three windows within `limits`.
+    loading: Loading
+    span_s: float | None
+    batch: Any
+
+
+def measure_loading(loader: Iterable[Any], limits: Limits, crowd: int = 1) -> Measured:
+    """Up to four windows within `limits`: with all workers, with one of them, with one that is profiled, and, from 2
+    on, with a crowd of so many.
     """
     workers = workers_of(loader)
     lead = max(workers or 1, 1)
     fetches: list[Fetch] = []
     window = read(timed(loader, fetches), limits, lead + LEAST)
+    span_s = None
     if workers:
         one = fetches
         if workers > 1:
             one = []
             read(timed(loader, one, workers=1), limits, 1 + LEAST)
         samples = _cycles(one)
+        span_s = mean_span_s(one)
         cpu_s = sum(fetch.work.cpu_s for fetch in one) / len(one)
     else:
         samples = [after - before for before, after in pairwise([window.begin_s, *window.ends_s])]
@@ -127,21 +144,39 @@ def measure_loading(loader: Iterable[Any], limits: Limits) -> tuple[Loading, Any
     load = Times.measured(samples)
     spent = _spent(loader, workers, limits)
     total_s = sum(spent.parts.values())
+    rate = _rate(window, lead)
+    cores = min(cpu_s / load.mean_s, 1.0) if load.mean_s else 0.0
     loading = Loading(
         images=sum(window.images) / len(window.images),
         load=load,
-        cores=min(cpu_s / load.mean_s, 1.0) if load.mean_s else 0.0,
+        cores=cores,
         workers=workers or 0,
         prefetch=prefetch_of(loader),
         in_order=getattr(loader, "in_order", None),
         chosen=workers is not None,
-        batches_per_s=_rate(window, lead),
+        batches_per_s=rate,
         first_batch_s=window.ends_s[0] - window.begin_s,
         worker_s=_worker_means(fetches),
+        crowd=None
+        if workers is None or cores < _WAITS
+        else _crowd(loader, limits, crowd, window.batch, (workers, rate)),
         parts={part: seconds * load.mean_s / total_s for part, seconds in spent.parts.items()} if total_s else {},
         functions=tuple((name, part, seconds / total_s) for name, part, seconds in spent.functions) if total_s else (),
     )
-    return loading, window.batch
+    return Measured(loading, span_s, window.batch)
+
+
+def _crowd(
+    loader: Iterable[Any], limits: Limits, workers: int, batch: Any, known: tuple[int, float]
+) -> tuple[int, float] | None:
+    """(workers, batches/s) of so many workers; None for fewer than two, and where their batches need not fit."""
+    if workers < 2 or known[0] == workers:
+        return known if known[0] == workers > 1 else None
+    nbytes = sum(tensor.nbytes for tensor in tensors_of(batch)) * workers * prefetch_of(loader)
+    with suppress(OSError):  # not Linux
+        if nbytes > shutil.disk_usage(SHARED_MEMORY).free / 2:
+            return None
+    return workers, _rate(read(timed(loader, [], workers=workers), limits, 2 * workers + LEAST), workers)
 
 
 def _rate(window: Window, lead: int) -> float:
@@ -160,6 +195,11 @@ def _cycles(fetches: Sequence[Fetch]) -> list[float]:
         ends[fetch.worker].append(fetch.work.end_s)
     cycles = [after - before for moments in ends.values() for before, after in pairwise(moments)]
     return cycles or [fetch.work.end_s - fetch.work.begin_s for fetch in fetches]
+
+
+def mean_span_s(fetches: Sequence[Fetch]) -> float:
+    """From the beginning to the end of a batch."""
+    return fmean(fetch.work.end_s - fetch.work.begin_s for fetch in fetches)
 
 
 def _worker_means(fetches: Sequence[Fetch]) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ from presize.datasets.sampler import EpochSampler
 from presize.errors import LoaderError
 from presize.options import check_range
 
-_SHARED_MEMORY = "/dev/shm"
+SHARED_MEMORY = "/dev/shm"
 
 
 class CountingLoader(torch.utils.data.DataLoader[Any]):
@@ -103,12 +103,12 @@ def _one_thread(worker: int) -> None:  # noqa: ARG001
 
 
 def _check_shared_memory(batch_bytes: int, batches: int) -> None:
-    if not os.path.isdir(_SHARED_MEMORY):  # not Linux
+    if not os.path.isdir(SHARED_MEMORY):  # not Linux
         return
-    free = shutil.disk_usage(_SHARED_MEMORY).free
+    free = shutil.disk_usage(SHARED_MEMORY).free
     if batch_bytes * batches > free:
         raise LoaderError(
-            f"{_SHARED_MEMORY} has {free / 1e6:.0f} MB free, and {batches} batches of {batch_bytes / 1e6:.3g} MB have "
+            f"{SHARED_MEMORY} has {free / 1e6:.0f} MB free, and {batches} batches of {batch_bytes / 1e6:.3g} MB have "
             "to go there: choose fewer workers, less prefetch or a smaller batch_size, give a container more "
             '(docker run --shm-size), or read batches as one, with crop= and decode="tensor", which need next to none'
         )

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 from presize.errors import OptionError
@@ -60,9 +61,9 @@ class DiagnoseOptions:
 
 
 _BATCHES = 200
-_FIT_STEPS = 12
 _MOST_WORKERS = 64
-_WITHIN = 0.03
+_LEAST_CORES = 0.1
+_MOST_UNEXPLAINED = 3.0
 _PICTURE_BATCHES = 60
 
 WORDS: dict[Part, str] = {
@@ -84,6 +85,7 @@ class Loading:
         where batches always come in order.
     batches_per_s: of all workers together. first_batch_s: until the first batch was there.
     worker_s: of each worker, the mean seconds a batch with all of them at work.
+    crowd: (workers, batches/s) of so many workers that the cores have to do, without a step; None if not measured.
     parts: what the seconds of `load` went to; empty if that is not known. functions: (name, part, share of all own
         time), the longest first.
     """
@@ -98,6 +100,7 @@ class Loading:
     batches_per_s: float
     first_batch_s: float
     worker_s: tuple[float, ...] = ()
+    crowd: tuple[int, float] | None = None
     parts: dict[Part, float] = field(default_factory=dict)
     functions: tuple[tuple[str, Part, float], ...] = ()
 
@@ -127,7 +130,8 @@ class Diagnosis:
     step: of training on a batch that is on the device already; step_cores: how many of the CPU's that keeps busy.
     copied_s: of a step that copies one page-locked batch to the device first; unpinned_s: one that is not page-locked,
         None without CUDA. pinned: whether the loader's batches are.
-    trained_s: a step of training with the loader, over `batches` less the first `lead`.
+    trained_s: a step of training with the loader, over `batches` less the first `lead`. load_slowdown, step_slowdown:
+        how many times as long as alone loading a batch, and a step, took there; 1 where that is not known.
     cores: that this process may use. storage_images_per_s: that the disk gives when nothing is in the page cache;
         None where that was not measured.
     device: what the step runs on, "cpu" or "cuda". notes: what else has to be said. seconds: that diagnosing took.
@@ -142,6 +146,8 @@ class Diagnosis:
     lead: int
     cores: float
     device: str
+    load_slowdown: float = 1.0
+    step_slowdown: float = 1.0
     alternatives: tuple[tuple[str, Loading], ...] = ()
     unpinned_s: float | None = None
     pinned: bool = False
@@ -160,35 +166,55 @@ class Diagnosis:
 
     @cached_property
     def free_cores(self) -> float:
-        """Cores that loading and training really have. Two that share one core's units, or other processes, leave less
-        than there are. Where the simulated pipeline is faster than the measured one it is given as many as make it as
-        fast; otherwise all."""
-        if self.loading.workers == 0 or self._simulated_s(self.cores) >= (1 - _WITHIN) * self.trained_s:
+        """Cores that there really are: as many fewer as a crowd of workers made fewer batches than it should. Two cores
+        that share their units, or other processes, leave less than there are."""
+        if self.loading.crowd is None:
             return self.cores
-        low, high = self.cores / 32, self.cores
-        for _ in range(_FIT_STEPS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self._simulated_s(middle) > self.trained_s else (low, middle)
-        return high
+        workers, rate = self.loading.crowd
+        at_work = min(workers, self.cores / max(self.loading.cores, _LEAST_CORES))
+        return self.cores * min(rate * self.loading.load.mean_s / at_work, 1.0)
 
-    def _simulated_s(self, cores: float) -> float:
-        """A step of the pipeline as it is."""
-        timeline = simulate(self.pipeline(cores=cores), batches=self.batches)
-        return 1 / timeline.batches_per_s(self.lead)
+    @cached_property
+    def _unexplained(self) -> tuple[float, float]:
+        """How many times as long loading and the step took in training as they would by sharing cores alone."""
+        timeline = simulate(self._pipeline(self.loading, self.loading.workers), batches=max(self.batches, _BATCHES))
+        loads = [
+            (load.end_s - load.begin_s) / load.work_s
+            for load in timeline.loads
+            if load.end_s is not None and load.work_s
+        ]
+        steps = [
+            (step.end_s - step.begin_s) / step.work_s
+            for step in timeline.steps
+            if step.begin_s is not None and step.end_s is not None and step.work_s
+        ]
+        measured = self.load_slowdown, self.step_slowdown
+        load, step = (
+            min(max(slowdown / fmean(found), 1 / _MOST_UNEXPLAINED), _MOST_UNEXPLAINED)
+            for slowdown, found in zip(measured, (loads, steps), strict=True)
+        )
+        return load, step
 
-    def pipeline(
-        self, loading: Loading | None = None, workers: int | None = None, cores: float | None = None
-    ) -> Pipeline:
+    def pipeline(self, loading: Loading | None = None, workers: int | None = None) -> Pipeline:
         """To simulate: as it is, or with another loader or other workers."""
         loading = self.loading if loading is None else loading
+        workers = loading.workers if workers is None else workers
+        pipeline = self._pipeline(loading, workers)
+        slower_load, slower_step = self._unexplained
+        if workers == 0:  # then nothing is done at the same time
+            return pipeline
+        return replace(pipeline, load=pipeline.load.times(slower_load), step=pipeline.step.times(slower_step))
+
+    def _pipeline(self, loading: Loading, workers: int) -> Pipeline:
+        """By what was measured of loading and of the step alone."""
         return Pipeline(
             load=loading.load.times(self.loading.images / loading.images),
             step=self.step,
-            workers=loading.workers if workers is None else workers,
+            workers=workers,
             prefetch=loading.prefetch,
             copy=Times(max(self.copied_s - self.step.mean_s, 0.0)),
             in_order=loading.in_order is not False,
-            cores=self.free_cores if cores is None else cores,
+            cores=self.free_cores,
             load_cores=loading.cores,
             step_cores=self.step_cores,
         )
@@ -266,7 +292,7 @@ class Diagnosis:
     def _counts(self, loading: Loading) -> list[int]:
         """0 workers, 1, 2, 3, 4, 6, 8, ... and as many as keep all cores busy: more than there are where loading waits
         more than it works."""
-        most = max(loading.workers, min(math.ceil(self.cores / max(loading.cores, 0.1)), _MOST_WORKERS))
+        most = max(loading.workers, min(math.ceil(self.cores / max(loading.cores, _LEAST_CORES)), _MOST_WORKERS))
         return sorted({0, loading.workers, most} | {count for count in _COUNTS if count <= most})
 
     @cached_property
@@ -331,6 +357,8 @@ class Diagnosis:
             "storage_images_per_s": self.storage_images_per_s,
             "cores": self.cores,
             "free_cores": self.free_cores,
+            "load_slowdown": self.load_slowdown,
+            "step_slowdown": self.step_slowdown,
             "agreement": self.agreement,
             "notes": list(self.notes),
             "seconds": self.seconds,
@@ -366,6 +394,7 @@ def _plain(loading: Loading) -> dict[str, Any]:
         "images_per_s": loading.images * loading.batches_per_s,
         "first_batch_s": loading.first_batch_s,
         "worker_s": list(loading.worker_s),
+        "crowd": None if loading.crowd is None else list(loading.crowd),
         "parts_s": dict(loading.parts),
         "functions": [list(function) for function in loading.functions],
     }

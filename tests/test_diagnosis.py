@@ -88,16 +88,36 @@ def test_page_locked_memory_is_advised_where_it_was_faster() -> None:
     assert replace(found, pinned=True).advice == ()
 
 
-def test_workers_that_share_too_few_cores_are_not_taken_for_more() -> None:
-    # Loading keeps a core busy for 60 ms and the step one for 20; one core does both in 80 ms.
-    found = diagnosis(trained_s=0.08, step_cores=1.0, cores=2.0, loading=loading(cores=1.0, workers=1))
-    assert found.free_cores == pytest.approx(1, rel=0.02)
-    assert found.agreement == pytest.approx(1, rel=0.02)
-    assert found.predict(found.pipeline(workers=2)) == pytest.approx(32 / 0.08, rel=0.03)
+def crowded(rate: float, **changes: Any) -> Loading:
+    """Loading that keeps a core busy, of which two workers at once made `rate` batches/s."""
+    return loading(cores=1.0, crowd=(2, rate), **changes)
+
+
+def test_cores_that_are_none_are_not_counted() -> None:
+    # One worker makes a batch in 60 ms; two of them should make 33 a second, and made 25.
+    found = diagnosis(trained_s=0.06, cores=2.0, loading=crowded(25))
+    assert found.free_cores == pytest.approx(2 * 25 * 0.06 / 2)
+    assert found.by_workers[2] == pytest.approx(32 * 25, rel=0.02)
+
+
+def test_training_and_loading_share_the_cores() -> None:
+    # 60 ms of a core for loading and 20 for the step: on one core that is 80.
+    found = diagnosis(trained_s=0.08, step_cores=1.0, cores=1.0, load_slowdown=1.25, step_slowdown=1.5)
+    found = replace(found, loading=loading(cores=1.0))
+    assert found.agreement == pytest.approx(1, rel=0.2)
+    assert found.predict(found.pipeline(workers=2)) == pytest.approx(32 / 0.08, rel=0.05)
 
 
 def test_with_enough_cores_all_of_them_are_free() -> None:
     assert diagnosis().free_cores == 8.0
+    assert diagnosis(loading=crowded(2 / 0.06)).free_cores == pytest.approx(8)
+
+
+def test_what_is_slower_in_training_for_no_known_reason_stays_so() -> None:
+    # Loading takes half as long again while training runs, though there are cores enough.
+    found = diagnosis(trained_s=0.09, load_slowdown=1.5)
+    assert found.agreement == pytest.approx(1, rel=0.02)
+    assert found.by_workers[2] == pytest.approx(2 * 32 / 0.09, rel=0.02)
 
 
 def test_where_the_simulation_is_off_its_predictions_are_corrected() -> None:

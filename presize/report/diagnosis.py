@@ -57,8 +57,10 @@ def evidence(found: Diagnosis) -> Iterator[tuple[str, str]]:
     if found.storage_images_per_s is not None:
         yield "the disk", f"{shown(found.storage_images_per_s)} images/s when nothing is in the page cache"
     cores = f"{found.cores:g}"
-    if found.free_cores < found.cores:
-        cores += f", of which loading and training together had {found.free_cores:.1f}"
+    if loading.crowd is not None:
+        workers, rate = loading.crowd
+        cores += f": {shown(loading.images * rate)} images/s without training by {workers_shown(workers)}"
+        cores += f", as if there were {found.free_cores:.1f}"
     yield "cores", cores
     yield "simulated", f"{shown(loading.images * found.simulated.batches_per_s(found.lead))} images/s for what is now"
 

@@ -1,0 +1,69 @@
+"""The command line: parse, one library call, print, exit code. The only package that knows click.
+
+group: what the commands share. printing: text for a terminal. build, dataset, measure, foretell: the commands.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from presize.cli import build, dataset, foretell, measure  # noqa: F401  # they add their commands
+from presize.cli.group import cli, terminate
+from presize.cli.printing import one_line
+from presize.errors import OptionError, PresizeError, PresizeWarning
+
+__all__ = ["cli", "main"]
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """The entry point. Errors become one line on standard error; ``--debug`` shows their traceback."""
+    settings = {"debug": False}
+    _open_closed_streams()
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    warnings.simplefilter("always", PresizeWarning)
+    signal.signal(signal.SIGTERM, terminate)
+    code: object
+    try:
+        code = cli.main(args, prog_name="presize", standalone_mode=False, obj=settings)
+    except click.ClickException as error:
+        code = _fail(error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        code = _fail("interrupted", 130)
+    except PresizeError as error:
+        if settings["debug"]:
+            raise
+        code = _fail(_on_the_command_line(error), 2 if isinstance(error, OptionError) else 1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_closed_streams() -> None:
+    """Let the standard streams that are closed be /dev/null. The next files to be opened, shards above all,
+    would take their places, and what a codec prints would go into them."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)  # workers open files, too
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(os.devnull, "w")
+    sys.stderr = sys.stderr or open(os.devnull, "w")
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"presize: error: {one_line(message)}", err=True)
+    return code
+
+
+def _on_the_command_line(error: PresizeError) -> str:
+    """The message, with the option that it begins with spelled as it is typed."""
+    option, colon, rest = str(error).partition(":")
+    return f"--{option.replace('_', '-')}{colon}{rest}" if isinstance(error, OptionError) else str(error)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    if issubclass(category, PresizeWarning):
+        click.echo(f"presize: warning: {one_line(str(message))}", err=True)

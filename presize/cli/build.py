@@ -1,0 +1,275 @@
+"""presize build."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from presize import options as choices
+from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated, choice, cli, parsed
+from presize.cli.printing import duration, megabytes, one_line, print_json, print_text
+from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
+from presize.progress import Progress
+
+if TYPE_CHECKING:
+    from presize.build import BuildResult
+    from presize.plan import Plan
+    from presize.task import ShardDone
+    from presize.update import Changes
+
+_REJECTS_SHOWN = 5
+
+_DEFAULT = ImageOptions()
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("source", metavar="SRC")
+@click.argument("out", metavar="OUT")
+@click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    default=["256"],
+    show_default=True,
+    metavar="N|WxH",
+    callback=parsed(Size.parse),
+    help="Target size in pixels; several make OUT/SIZE each.",
+)
+@click.option(
+    "--fit",
+    type=choice(choices.Fit),
+    default=_DEFAULT.fit,
+    show_default=True,
+    help="How an image meets its target: by its shorter side, its longer, or exactly.",
+)
+@click.option(
+    "--filter",
+    "filter_",
+    type=choice(choices.Filter),
+    default=_DEFAULT.filter,
+    show_default=True,
+    help="Antialiasing filter.",
+)
+@click.option(
+    "--resize-backend",
+    type=choice(choices.ResizeBackend),
+    default=_DEFAULT.resize_backend,
+    show_default=True,
+    help="Library that resamples.",
+)
+@click.option(
+    "--color",
+    type=choice(choices.Color),
+    default=_DEFAULT.color,
+    show_default=True,
+    help="Channels to store.",
+)
+@click.option(
+    "--format",
+    "format_",
+    type=choice(choices.Format),
+    default=_DEFAULT.format,
+    show_default=True,
+    help="Format to store.",
+)
+@click.option(
+    "--quality",
+    type=int,
+    default=_DEFAULT.quality,
+    show_default=True,
+    metavar="Q",
+    help="JPEG and WebP quality, 1 to 100.",
+)
+@click.option(
+    "--subsampling",
+    type=choice(choices.Subsampling),
+    default=_DEFAULT.subsampling,
+    show_default=True,
+    help="JPEG chroma subsampling.",
+)
+@click.option(
+    "--tiles/--no-tiles",
+    default=_DEFAULT.tiles,
+    show_default=True,
+    help="Store JPEG in tiles, so that a crop is read without the rest.",
+)
+@click.option("--upscale", is_flag=True, help="Enlarge images smaller than the target, too.")
+@click.option("--keep-metadata", is_flag=True, help="Keep EXIF, XMP and comments in what is stored.")
+@click.option(
+    "--max-pixels",
+    type=int,
+    default=_DEFAULT.max_pixels,
+    show_default=True,
+    metavar="N",
+    help="Reject sources of more pixels.",
+)
+@click.option(
+    "--to",
+    "layout",
+    type=choice(choices.Layout),
+    default="lmdb",
+    show_default=True,
+    help="LMDB shards, or ordinary image files.",
+)
+@click.option("--labels", metavar="TABLE", help="CSV, JSON lines or Parquet with a path column; it lists the samples.")
+@click.option("--classes", metavar="FILE|DATASET", help="Class list to use: one name a line, or a dataset's.")
+@click.option("--follow-links", is_flag=True, help="Follow links that lead out of SRC.")
+@click.option(
+    "--checksum",
+    is_flag=True,
+    help="Keep a checksum of each source file, which --update then compares instead of the modification time.",
+)
+@click.option("--shard-samples", type=int, metavar="N", help="Samples a shard, at most.  [default: by their number]")
+@click.option("--jobs", type=int, metavar="N", help="Processes.  [default: all cores]")
+@click.option(
+    "--backend",
+    "engine",
+    type=choice(choices.Engine),
+    default="loky",
+    show_default=True,
+    help="What runs them.",
+)
+@click.option(
+    "--on-error",
+    type=choice(choices.OnError),
+    default="skip",
+    show_default=True,
+    help="Skip images that cannot be stored, or stop at the first.",
+)
+@click.option(
+    "--max-errors",
+    metavar="N|P%",
+    callback=parsed(ErrorBudget.parse),
+    help="Stop after more rejected images than this.  [default: any number]",
+)
+@click.option("--dry-run", is_flag=True, help="Print the plan and an estimate; write nothing.")
+@click.option(
+    "--update",
+    is_flag=True,
+    help="Bring OUT up to date with SRC: decode what is new or changed, keep the rest.",
+)
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace a presize dataset once the new one is whole; a folder's files one by one.",
+)
+@click.option("--report/--no-report", default=True, show_default=True, help="Write a page about it, report.html.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def build(
+    source: str, out: str, sizes: tuple[Size, ...], filter_: choices.Filter, format_: choices.Format,
+    layout: choices.Layout, shard_samples: int | None, follow_links: bool, checksum: bool, labels: str | None,
+    classes: str | None, jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
+    max_errors: ErrorBudget | None, update: bool, overwrite: bool, dry_run: bool, report: bool, as_json: bool,
+    **image: Any,
+) -> None:  # fmt: skip
+    """Resize the images of SRC and pack them into OUT.
+
+    SRC is a folder of class folders, a folder of images, or any folder with --labels. Run it again to
+    finish a build that was interrupted, and with --update when SRC has changed.
+    """
+    from presize.build import build_dataset, check_places, plan_build, plan_update
+    from presize.labels import read_classes
+
+    image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
+    build_options = BuildOptions(image_options, layout, shard_samples, follow_links, checksum)
+    run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report)
+    names = None if classes is None else read_classes(Path(classes))
+    if dry_run:
+        place = check_places(source, out, build_options, run)
+        plan = plan_build(source, build_options, labels=labels, classes=names)
+        to_build, changes = plan_update(plan, place, run) if update else (plan, None)
+        _print_plan(plan, to_build, changes, out, run, as_json)
+        return
+    rejected = stored_bytes = 0
+    with Progress(sys.stderr, "build") as progress:
+
+        def on_shard(done: ShardDone) -> None:
+            nonlocal rejected, stored_bytes
+            rejected += done.rejected
+            stored_bytes += done.bytes
+            note = f"{megabytes(stored_bytes)}, {rejected:,} rejected"
+            progress.add(done.stored + done.rejected + done.skipped, note)
+
+        try:
+            result = build_dataset(
+                source, out, build_options, run, labels=labels, classes=names,
+                on_plan=lambda plan: progress.begin(len(plan.source.table)), on_shard=on_shard,
+            )  # fmt: skip
+        except KeyboardInterrupt as stop:
+            raise (InterruptedByTerm if isinstance(stop, Terminated) else Interrupted)() from None
+    if as_json:
+        print_json(
+            samples=result.samples, stored=result.stored, rejected=result.rejected, skipped=result.skipped,
+            seconds=round(result.seconds, 3), images_per_s=round(result.images_per_s, 1), out=str(result.out),
+            **(result.changes._asdict() if update else {}),
+            reports=list(map(str, result.reports)),
+        )  # fmt: skip
+        return
+    print_text(_summary(result, update))
+
+
+def _counts(changes: Changes) -> str:
+    """``kept 990, copied 8, built 2, removed 1``"""
+    return ", ".join(f"{what} {count:,}" for what, count in changes._asdict().items())
+
+
+def _summary(result: BuildResult, update: bool) -> str:
+    idle = "nothing had to be decoded" if update else "nothing was left to do"
+    rate = idle if result.resumed == result.files else f"{result.images_per_s:,.0f} images/s"
+    lines = [f"{result.out}: {result.stored:,} images, {megabytes(result.bytes)}, in {result.seconds:.1f} s ({rate})"]
+    if result.rejected:
+        lines.append(f"  {result.rejected:,} images were rejected, with reasons in its rejects file")
+    left_out = {
+        "no images": result.skipped,
+        "hidden": result.hidden,
+        "beside the class folders": result.outside,
+    }
+    if any(left_out.values()):
+        counts = ", ".join(f"{count:,} {what}" for what, count in left_out.items() if count)
+        lines.append(f"  not stored: {counts}")
+    if update:
+        lines.append(f"  {_counts(result.changes)}")
+    if result.reports:
+        lines.append(f"  report: {' and '.join(map(str, result.reports))}")
+    return "\n".join(lines)
+
+
+def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, run: RunOptions, as_json: bool) -> None:
+    from presize.estimate import estimate
+
+    source, image = plan.source, plan.options.image
+    cores = len(os.sched_getaffinity(0))
+    jobs = run.jobs or cores
+    found = estimate(to_build, jobs, run.report)
+    existing = next(path for path in [Path(out).absolute(), *Path(out).absolute().parents] if path.exists())
+    free_bytes = shutil.disk_usage(existing).free
+    if as_json:
+        print_json(
+            samples=len(source.table), classes=source.classes, shards=len(to_build.shards), bytes=found.bytes,
+            cpu_seconds=round(found.cpu_seconds, 3), seconds=round(found.seconds, 3), jobs=jobs, tried=found.tried,
+            skipped=found.skipped, rejected=len(found.rejects), rejects=[reject.known() for reject in found.rejects],
+            free_bytes=free_bytes, out=out, **(changes._asdict() if changes else {}),
+        )  # fmt: skip
+        return
+    classes = f"{len(source.classes):,} classes" if source.classes is not None else "no classes"
+    sizes = " and ".join(map(str, image.sizes))
+    shards = [len(shard) for shard in to_build.shards]
+    too_little = ", which is too little" if free_bytes < found.bytes else ""
+    lines = [
+        f"source    {source.root}: {len(source.table):,} files, {classes}",
+        f"target    {out}: {sizes} px {image.fit}, {image.format} to {plan.options.layout}",
+        *([f"update    {_counts(changes)}"] if changes else []),
+        f"shards    {len(shards):,}{' to write,' if changes else ''} of about {max(shards, default=0):,} samples",
+        f"estimate  {megabytes(found.bytes)} and {duration(found.seconds)} with --jobs {jobs} on {cores} cores",
+        f"tried     {found.tried:,} files: {len(found.rejects):,} rejected, {found.skipped:,} no images",
+        *(f"          {one_line(f'{reject.path}: {reject.reason}')}" for reject in found.rejects[:_REJECTS_SHOWN]),
+        f"free      {megabytes(free_bytes)}{too_little}",
+    ]
+    if len(found.rejects) > _REJECTS_SHOWN:
+        lines.insert(-1, f"          and {len(found.rejects) - _REJECTS_SHOWN:,} more")
+    print_text("\n".join(lines))

@@ -1,0 +1,68 @@
+"""The command that all others belong to, and what they share: how options are read and how they are interrupted."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, get_args
+
+import click
+
+from presize import __version__
+
+EPILOG = "Exit codes: 0 done, 1 a failure, 2 wrong use, 130 interrupted."
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, epilog=EPILOG)
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.version_option(__version__, prog_name="presize")
+@click.pass_obj
+def cli(settings: dict[str, bool], debug: bool) -> None:
+    """Resize a folder of images once, pack it as LMDB shards, and train without waiting for data."""
+    settings["debug"] = debug
+
+
+def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A click callback that reads one value, or each of several, with a function of the library."""
+
+    def read(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(parse, value))
+        return None if value is None else parse(value)
+
+    return read
+
+
+def choice(literal: Any) -> click.Choice[str]:
+    return click.Choice(get_args(literal))
+
+
+def check_page(out: str | None) -> None:
+    """Before anything is done for it."""
+    if out is not None and not Path(out).absolute().parent.is_dir():
+        raise click.UsageError(f"-o: {Path(out).parent} is no folder; make it, or choose another place")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as an exception that cleans up on its way like Ctrl-C."""
+
+
+def terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise Terminated
+
+
+class Interrupted(click.ClickException):
+    """A command was stopped by Ctrl-C."""
+
+    exit_code = 128 + signal.SIGINT
+
+    def __init__(self, message: str = "interrupted; the same command resumes the build") -> None:
+        super().__init__(message)
+
+
+class InterruptedByTerm(Interrupted):
+    """A command was stopped by SIGTERM."""
+
+    exit_code = 128 + signal.SIGTERM
