@@ -46,13 +46,15 @@ class Limits:
 
 @dataclass
 class Window:
-    """Batches that came. ends_s: the moment after each. batch: the last one. cpu_s: of this process."""
+    """Batches that came. ends_s: the moment after each. batch: the last one. cpu_s, thread_s: CPU time of this process,
+    and of the thread that took them."""
 
     begin_s: float
     ends_s: list[float] = field(default_factory=list)
     images: list[int] = field(default_factory=list)
     batch: Any = None
     cpu_s: float = 0.0
+    thread_s: float = 0.0
 
 
 def read(batches: Iterator[Any], limits: Limits, least: int, profiler: cProfile.Profile | None = None) -> Window:
@@ -60,7 +62,7 @@ def read(batches: Iterator[Any], limits: Limits, least: int, profiler: cProfile.
 
     Raises DiagnosisError, with the error of the loader as its cause, when there is none or when it fails.
     """
-    window, cpu_s = Window(time.perf_counter()), time.process_time()
+    window, cpu_s, thread_s = Window(time.perf_counter()), time.process_time(), time.thread_time()
     with closed(batches):
         while not limits.reached(len(window.ends_s), least, window.begin_s):
             try:
@@ -73,7 +75,7 @@ def read(batches: Iterator[Any], limits: Limits, least: int, profiler: cProfile.
             window.images.append(images_of(batch))
             window.batch = batch
             del batch
-        window.cpu_s = time.process_time() - cpu_s
+        window.cpu_s, window.thread_s = time.process_time() - cpu_s, time.thread_time() - thread_s
     if not window.ends_s:
         raise DiagnosisError("loader: expected at least one batch, got none")
     return window
@@ -113,7 +115,7 @@ def failed(what: str, count: int, of: str, error: Exception) -> DiagnosisError:
 @dataclass(frozen=True)
 class Measured:
     """loading: how a loader makes batches when nothing else is done. span_s: of one worker, from the beginning to the
-    end of a batch, without handing it over; None without workers. batch: one of them."""
+    end of a batch, without handing it over; None where that is not known. batch: one of them."""
 
     loading: Loading
     span_s: float | None
@@ -128,20 +130,21 @@ def measure_loading(loader: Iterable[Any], limits: Limits, crowd: int = 1) -> Me
     lead = max(workers or 1, 1)
     fetches: list[Fetch] = []
     window = read(timed(loader, fetches), limits, lead + LEAST)
-    span_s = None
-    if workers:
-        one = fetches
-        if workers > 1:
-            one = []
-            read(timed(loader, one, workers=1), limits, 1 + LEAST)
-        samples = _cycles(one)
-        span_s = mean_span_s(one)
-        cpu_s = sum(fetch.work.cpu_s for fetch in one) / len(one)
+    between = [after - before for before, after in pairwise([window.begin_s, *window.ends_s])]
+    between = between[1:] or between  # the start is in the first
+    if workers is None:
+        load = here = Times.measured(between)
+        cpu_s, take_s, span_s = window.cpu_s / len(window.ends_s), 0.0, None
     else:
-        samples = [after - before for before, after in pairwise([window.begin_s, *window.ends_s])]
-        samples = samples[1:] or samples  # the start is in the first
-        cpu_s = window.cpu_s / len(window.ends_s)
-    load = Times.measured(samples)
+        one, alone = fetches, window
+        if workers != 1:
+            one = []
+            alone = read(timed(loader, one, workers=1), limits, 1 + LEAST)
+        load = Times.measured(_cycles(one))
+        here = Times.measured(between if workers == 0 else [fetch.work.seconds for fetch in one])
+        cpu_s, span_s = fmean(fetch.work.cpu_s for fetch in one), mean_span_s(one)
+        taking = window if workers else alone
+        take_s = taking.thread_s / len(taking.ends_s)
     spent = _spent(loader, workers, limits)
     total_s = sum(spent.parts.values())
     rate = _rate(window, lead)
@@ -149,6 +152,8 @@ def measure_loading(loader: Iterable[Any], limits: Limits, crowd: int = 1) -> Me
     loading = Loading(
         images=sum(window.images) / len(window.images),
         load=load,
+        here=here,
+        take_s=take_s,
         cores=cores,
         workers=workers or 0,
         prefetch=prefetch_of(loader),
@@ -194,18 +199,18 @@ def _cycles(fetches: Sequence[Fetch]) -> list[float]:
     for fetch in fetches:
         ends[fetch.worker].append(fetch.work.end_s)
     cycles = [after - before for moments in ends.values() for before, after in pairwise(moments)]
-    return cycles or [fetch.work.end_s - fetch.work.begin_s for fetch in fetches]
+    return cycles or [fetch.work.seconds for fetch in fetches]
 
 
 def mean_span_s(fetches: Sequence[Fetch]) -> float:
     """From the beginning to the end of a batch."""
-    return fmean(fetch.work.end_s - fetch.work.begin_s for fetch in fetches)
+    return fmean(fetch.work.seconds for fetch in fetches)
 
 
 def _worker_means(fetches: Sequence[Fetch]) -> tuple[float, ...]:
     spans: dict[int, list[float]] = defaultdict(list)
     for fetch in fetches:
-        spans[fetch.worker].append(fetch.work.end_s - fetch.work.begin_s)
+        spans[fetch.worker].append(fetch.work.seconds)
     return tuple(sum(spans[worker]) / len(spans[worker]) for worker in sorted(spans))
 
 

@@ -55,6 +55,11 @@ class Work(NamedTuple):
     end_s: float
     cpu_s: float
 
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end_s - self.begin_s
+
 
 class Answer(NamedTuple):
     """The batch in `slot` is there, less the positions `skipped` of its samples; or why it is not. worker: who made

@@ -60,7 +60,8 @@ class DiagnoseOptions:
             raise OptionError(f"seconds: expected a number above 0, got {self.seconds!r}")
 
 
-_BATCHES = 200
+_BATCHES, _LONG = 200, 1000
+_CHANCE = 0.03
 _MOST_WORKERS = 64
 _LEAST_CORES = 0.1
 _MOST_UNEXPLAINED = 3.0
@@ -79,7 +80,8 @@ WORDS: dict[Part, str] = {
 class Loading:
     """How a loader makes batches without a training step beside it.
 
-    images: in a batch. load: seconds of one worker, alone, for one batch. cores: how many that keeps busy.
+    images: in a batch. load: seconds of one worker, alone, for one batch, handing it over included; here: of making
+        one where training runs. take_s: of training to take one that is there. cores: how many loading keeps busy.
     workers: how many there are, 0 where batches are made in the training process. chosen: whether that number can
         be chosen; it cannot for an iterable that nothing is known of. prefetch, in_order: as in Pipeline; in_order None
         where batches always come in order.
@@ -92,6 +94,8 @@ class Loading:
 
     images: float
     load: Times
+    here: Times
+    take_s: float
     cores: float
     workers: int
     prefetch: int
@@ -177,7 +181,7 @@ class Diagnosis:
     @cached_property
     def _unexplained(self) -> tuple[float, float]:
         """How many times as long loading and the step took in training as they would by sharing cores alone."""
-        timeline = simulate(self._pipeline(self.loading, self.loading.workers), batches=max(self.batches, _BATCHES))
+        timeline = simulate(self._pipeline(self.loading, self.loading.workers), batches=_BATCHES)
         loads = [
             (load.end_s - load.begin_s) / load.work_s
             for load in timeline.loads
@@ -207,12 +211,13 @@ class Diagnosis:
 
     def _pipeline(self, loading: Loading, workers: int) -> Pipeline:
         """By what was measured of loading and of the step alone."""
+        load, take_s = (loading.load, loading.take_s) if workers else (loading.here, 0.0)
         return Pipeline(
-            load=loading.load.times(self.loading.images / loading.images),
+            load=load.times(self.loading.images / loading.images),
             step=self.step,
             workers=workers,
             prefetch=loading.prefetch,
-            copy=Times(max(self.copied_s - self.step.mean_s, 0.0)),
+            copy=Times(max(self.copied_s - self.step.mean_s, 0.0) + take_s),
             in_order=loading.in_order is not False,
             cores=self.free_cores,
             load_cores=loading.cores,
@@ -221,13 +226,20 @@ class Diagnosis:
 
     @cached_property
     def simulated(self) -> Timeline:
-        """The pipeline as it is."""
-        return simulate(self.pipeline(), batches=max(self.batches, 2))
+        """The pipeline as it is, for so long that chance does not count."""
+        return simulate(self.pipeline(), batches=_LONG)
 
     @property
     def agreement(self) -> float:
         """Images/s as simulated over images/s as measured: 1 is a perfect simulation."""
         return self.simulated.batches_per_s(self.lead) * self.trained_s
+
+    @property
+    def _correction(self) -> float:
+        """What predictions are divided by: the agreement, where it is further from 1 than what so few batches, that
+        vary so much, can be by chance."""
+        chance = _CHANCE + 2 * self.loading.load.cv / math.sqrt(self.batches)
+        return self.agreement if abs(math.log(self.agreement)) > chance else 1.0
 
     def predict(self, pipeline: Pipeline) -> float:
         """Images/s of training with another pipeline, over many batches of as many images as now.
@@ -235,9 +247,8 @@ class Diagnosis:
         Where the simulation of the pipeline as it is was off by some factor, the other's is taken to be off by the
         same; but never faster than the step alone, which was measured.
         """
-        batches = max(_BATCHES, 4 * pipeline.workers * pipeline.prefetch)
-        rate = simulate(pipeline, batches=batches).batches_per_s(max(1, pipeline.workers * pipeline.prefetch))
-        return self.loading.images * min(rate / self.agreement, 1 / self.copied_s)
+        rate = simulate(pipeline, batches=_LONG).batches_per_s(max(1, pipeline.workers * pipeline.prefetch))
+        return self.loading.images * min(rate / self._correction, 1 / self.copied_s)
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
@@ -385,6 +396,8 @@ def _plain(loading: Loading) -> dict[str, Any]:
     return {
         "images": loading.images,
         "load_s": loading.load.mean_s,
+        "here_s": loading.here.mean_s,
+        "take_s": loading.take_s,
         "load_cv": loading.load.cv,
         "load_quantiles_s": asdict(Quantiles.of(loading.load.samples_s or (loading.load.mean_s,))),
         "cores": loading.cores,

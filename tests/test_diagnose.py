@@ -31,6 +31,8 @@ class Time:
     def process_time(self) -> float:
         return 0.0
 
+    thread_time = process_time
+
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
@@ -157,19 +159,17 @@ def test_loading_where_training_runs_is_measured_like_any(our_time: Time) -> Non
     loader = DataLoader(Sleeping(0.03, time=our_time), None)
     found = diagnose(loader, step_of(0.01, our_time), **SOON)
     assert (found.loading.workers, found.loading.images, found.loading.chosen) == (0, 4, True)
-    assert found.loading.load.mean_s == pytest.approx(0.03)
+    assert found.loading.here.mean_s == pytest.approx(0.03)  # one worker is tried, too, whose time is not ours
     assert found.trained_s == pytest.approx(0.04)
-    assert found.by_workers[1] == pytest.approx(4 / 0.03, rel=0.02)
-    assert found.advice[0].what.endswith("instead of 0.")
+    assert found.by_workers[0] == pytest.approx(4 / 0.04, rel=0.02)
 
 
-def test_alternatives_are_measured_and_compared(our_time: Time) -> None:
-    other = DataLoader(Sleeping(0.01, time=our_time), None)
-    loader = DataLoader(Sleeping(0.04, time=our_time), None)
-    found = diagnose(loader, step_of(0.01, our_time), alternatives={"The other": other}, **SOON)
-    assert dict(found.alternatives)["The other"].load.mean_s == pytest.approx(0.01)
-    gains = {advice.what: advice.gain for advice in found.advice}
-    assert gains["The other with 1 worker."] == pytest.approx(5, rel=0.02)
+def test_alternatives_are_measured_and_compared() -> None:
+    found = diagnose(sleeping(0.02, 0), step_of(0.001), alternatives={"The other": sleeping(0.005, 1)}, **SOON)
+    other = dict(found.alternatives)["The other"]
+    assert other.load.mean_s >= 0.005
+    assert (other.workers, other.chosen) == (1, True)
+    assert "The other" in found.known()["alternatives"]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

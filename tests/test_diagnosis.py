@@ -22,7 +22,8 @@ PARTS: Any = {"read": 0.01, "decode": 0.04, "augment": 0.006, "collate": 0.002, 
 
 def loading(load_s: float = 0.06, workers: int = 1, **changes: Any) -> Loading:
     known: dict[str, Any] = {
-        "images": 32.0, "load": Times(load_s), "cores": 0.0, "workers": workers, "prefetch": 2, "in_order": True,
+        "images": 32.0, "load": Times(load_s), "here": Times(load_s), "take_s": 0.0, "cores": 0.0,
+        "workers": workers, "prefetch": 2, "in_order": True,
         "chosen": True, "batches_per_s": max(workers, 1) / load_s, "first_batch_s": 0.2, "parts": PARTS,
         "functions": (("<imdecode>", "decode", 0.6),),
     }  # fmt: skip
