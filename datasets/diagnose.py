@@ -47,8 +47,8 @@ def diagnose(
         on. The place in the order of a loader of presize, and torch's random numbers, are as before afterwards.
     step: what training does with a batch as it comes: copies it to the device, computes, updates. It is done for
         real: what it trains is trained. It need not have finished when it returns. Or a presize.datasets.epochs.Step.
-    steps, seconds: each part ends after so many batches, from 3, or so many seconds above 0 if that is earlier, but
-        not before it has a few.
+    steps, seconds: each part ends after so many batches, from 3, or so many seconds above 0 from its first one, if that
+        is earlier, but not before it has a few.
     device: what `step` computes on; None takes CUDA where there is any.
     alternatives: other loaders of about as large batches, by what using them means in words ("Read the LMDB dataset"):
         how much training would gain by each becomes a part of the advice.
@@ -229,12 +229,12 @@ class _Trained:
 def _train(loader: Iterable[Any], training: _Training, limits: Limits, lead: int) -> _Trained:
     """Train on batches as they come. `lead`: steps to leave out, which find what workers made at the same time."""
     clock, done, ended = training.clock, 0, False
-    begin_s = edge_s = time.perf_counter()
+    begin_s = edge_s = first_s = time.perf_counter()
     fetches: list[Fetch] = []
     marks: list[Any] = []
     batches = timed(loader, fetches)
     with closed(batches):
-        while not limits.reached(done, lead + LEAST, begin_s):
+        while not limits.reached(done, lead + LEAST, first_s):
             try:
                 batch = next(batches)
             except StopIteration:
@@ -242,6 +242,8 @@ def _train(loader: Iterable[Any], training: _Training, limits: Limits, lead: int
                 break
             except Exception as error:
                 raise failed("loader", done, "batches", error) from error
+            if done == 0:
+                first_s = time.perf_counter()
             try:
                 marks.append(clock.mark())
                 training.on_batch(batch)

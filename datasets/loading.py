@@ -34,14 +34,14 @@ _FUNCTIONS_SHOWN = 8
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop: after so many batches, or so many seconds if that is earlier."""
+    """When to stop: after so many batches, or so many seconds from the first one, if that is earlier."""
 
     batches: int
     seconds: float
 
-    def reached(self, batches: int, least: int, begin_s: float) -> bool:
-        """Whether that is so after `batches` since `begin_s`; never with fewer than `least`."""
-        return batches >= least and (batches >= self.batches or time.perf_counter() - begin_s >= self.seconds)
+    def reached(self, batches: int, least: int, first_s: float) -> bool:
+        """Whether that is so after `batches`, the first of which came at `first_s`; never with fewer than `least`."""
+        return batches >= least and (batches >= self.batches or time.perf_counter() - first_s >= self.seconds)
 
 
 @dataclass
@@ -64,7 +64,7 @@ def read(batches: Iterator[Any], limits: Limits, least: int, profiler: cProfile.
     """
     window, cpu_s, thread_s = Window(time.perf_counter()), time.process_time(), time.thread_time()
     with closed(batches):
-        while not limits.reached(len(window.ends_s), least, window.begin_s):
+        while not window.ends_s or not limits.reached(len(window.ends_s), least, window.ends_s[0]):
             try:
                 batch = next(batches) if profiler is None else profiler.runcall(next, batches)
             except StopIteration:
