@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import multiprocessing
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -192,7 +191,6 @@ def measure(options: argparse.Namespace) -> None:
 def predict(number: int, photos: Path, presized: Path, seconds: float) -> list[measuring.Columns]:
     """The row of a configuration, by its number."""
     warnings.simplefilter("ignore")  # more workers than cores are meant
-    multiprocessing.set_start_method("fork", force=True)  # of loaders' workers, and not that of this process
     torch.set_num_threads(1)
     one = configurations(photos, presized)[number]
     meter = processes.Meter()

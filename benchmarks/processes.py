@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, set_start_method
 from pathlib import Path
 from typing import TypeVar
 
@@ -67,8 +67,13 @@ def run(command: list[str]) -> Finished:
 
 def apart(function: Callable[..., _Result], *arguments: object) -> _Result:
     """What `function` returns, called in a new process, which may have workers of its own."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as executor:
+    with ProcessPoolExecutor(1, get_context("spawn"), _fork_workers) as executor:
         return executor.submit(function, *arguments).result()
+
+
+def _fork_workers() -> None:
+    """As where nothing else is said: a process that was spawned would spawn its own, too."""
+    set_start_method("fork", force=True)
 
 
 class Meter:
