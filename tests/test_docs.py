@@ -37,13 +37,13 @@ PROGRAMS = [(page, number) for page in PAGES for number in range(len(blocks(page
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the commands of all pages have been run, in order, the README's first."""
+    """A folder in which the commands of all pages have been run, each once, in order, the README's first."""
     folder = tmp_path_factory.mktemp("docs")
     make_samples(folder / "RAW", SampleOptions(images=64, classes=3, long_side=420))
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[:9]
     table = "".join(f"{path},{'even' if i % 2 else 'odd'}\n" for i, path in enumerate(photos))
     (folder / "labels.csv").write_text(f"path,label\n{table}")
-    for command in (command for page in PAGES for command in commands(page)):
+    for command in dict.fromkeys(command for page in PAGES for command in commands(page)):
         ran = subprocess.run(
             [sys.executable, "-m", *shlex.split(command)], cwd=folder, capture_output=True, text=True, check=False
         )
