@@ -26,7 +26,7 @@ from presize.datasets.crops import RandomResizedCrop, Resize
 from presize.datasets.epochs import Epoch, NoModel, Step, copied_s, resident_s, time_epoch
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.models import TrainingStep, make_model
-from presize.errors import BenchError, PresizeError
+from presize.errors import BenchError, DiagnosisError, PresizeError
 
 EVALUATED = 8
 """Samples whose evaluation crops are handed back, to be compared between arms."""
@@ -144,10 +144,11 @@ def memory_errors(what: str, batch: int, crop: int, device: str) -> Iterator[Non
     """Want of memory, on the GPU or on the CPU, becomes a BenchError that says for `what`."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
-            if _CPU_IS_FULL not in str(error) and "not enough memory" not in str(error):
-                raise
+    except (MemoryError, RuntimeError, DiagnosisError) as error:
+        why = error.__cause__ if isinstance(error, DiagnosisError) else error
+        full = isinstance(why, (MemoryError, torch.OutOfMemoryError))
+        if not full and _CPU_IS_FULL not in str(why) and "not enough memory" not in str(why):
+            raise
         raise BenchError(
             f"{what} with batches of {batch} images of {crop} px does not fit into the memory of "
             f"{'the GPU' if device == 'cuda' else 'this machine'}; choose a smaller --batch or --crop"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from presize.datasets.epochs import Clock, clock_of, tensors_of, to_device
-from presize.datasets.loader import Loader
+from presize.datasets.loader import Loader, as_device
 from presize.datasets.loading import LEAST, Limits, closed, failed, mean_span_s, measure_loading
 from presize.datasets.make_loader import CountingLoader
 from presize.datasets.timed import Fetch, timed
@@ -25,6 +25,7 @@ from presize.simulate import Times
 
 _WARM_UP_STEPS = 2
 _MOST_CROWDED = 16
+_SHORTEST_S = 1e-9
 
 
 def diagnose(
@@ -64,23 +65,23 @@ def diagnose(
         raise OptionError(f"seconds: expected a number above 0, got {seconds!r}")
     begin = time.perf_counter()
     limits = Limits(steps, seconds)
-    if isinstance(loader, Iterator):
-        loader = _ReadOn(loader)
-    training = _Training.of(step, torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
-    with _left_as_it_was(loader, *(alternatives or {}).values()):
+    loader = _readable_again(loader)
+    others = {name: _readable_again(other) for name, other in (alternatives or {}).items()}
+    training = _Training.of(step, as_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+    with _left_as_it_was(loader, *others.values()):
         on_step("reading batches without training")
         cores = read_cpu().usable
         measured = measure_loading(loader, limits, min(int(cores), _MOST_CROWDED))
         loading, batch = measured.loading, measured.batch
         on_step("training on one batch")
-        resident = _repeat(training, training.on_placed, training.place(batch), limits)
+        resident = _repeat(training, batch, limits, resident=True)
         copies = _copies(training, batch, resident, limits)
         on_step("training on the batches of the loader")
         trained = _train(loader, training, limits, max(loading.workers, 1))
-        others = []
-        for name, other in (alternatives or {}).items():
+        loadings = []
+        for name, other in others.items():
             on_step(f"reading batches: {name}")
-            others.append((name, measure_loading(other, limits).loading))
+            loadings.append((name, measure_loading(other, limits).loading))
     if not loading.chosen:
         loading = _told_apart(loading, resident.mean_s, trained.step_s)
     return Diagnosis(
@@ -97,11 +98,15 @@ def diagnose(
         load_slowdown=1.0 if trained.span_s is None or not measured.span_s else trained.span_s / measured.span_s,
         step_slowdown=trained.on_batch_s / copies.pinned_s,
         device=training.device.type,
-        alternatives=tuple(others),
+        alternatives=tuple(loadings),
         storage_images_per_s=storage_images_per_s,
         notes=(*notes, *_notes(trained, loading, limits)),
         seconds=time.perf_counter() - begin,
     )
+
+
+def _readable_again(loader: Iterable[Any]) -> Iterable[Any]:
+    return _ReadOn(loader) if isinstance(loader, Iterator) else loader
 
 
 class _ReadOn:
@@ -159,13 +164,15 @@ class _Repeated:
 
     @property
     def mean_s(self) -> float:
-        return sum(self.samples_s) / len(self.samples_s)
+        return fmean(self.samples_s)
 
 
-def _repeat(training: _Training, step: Callable[[Any], Any], batch: Any, limits: Limits) -> _Repeated:
+def _repeat(training: _Training, batch: Any, limits: Limits, *, resident: bool) -> _Repeated:
+    """resident: with the batch on the device already."""
     clock = training.clock
     done = 0
     try:
+        step, batch = (training.on_placed, training.place(batch)) if resident else (training.on_batch, batch)
         for _ in range(_WARM_UP_STEPS):
             step(batch)
             done += 1
@@ -181,7 +188,8 @@ def _repeat(training: _Training, step: Callable[[Any], Any], batch: Any, limits:
         clock.wait()
     except Exception as error:
         raise failed("step", done, "steps on one batch", error) from error
-    return _Repeated(clock.between(marks), cpu_s / max(asked_s, 1e-9))
+    # A step that does nothing may take less than a clock can tell, and more than no time.
+    return _Repeated([max(seconds, _SHORTEST_S) for seconds in clock.between(marks)], cpu_s / max(asked_s, _SHORTEST_S))
 
 
 @dataclass(frozen=True)
@@ -199,7 +207,7 @@ def _copies(training: _Training, batch: Any, resident: _Repeated, limits: Limits
     if training.device.type != "cuda" or not tensors:
         return _Copies(resident.mean_s, None, True)
     pinned, unpinned = (
-        _repeat(training, training.on_batch, _each_tensor(batch, change), limits).mean_s
+        _repeat(training, _each_tensor(batch, change), limits, resident=False).mean_s
         for change in (torch.Tensor.pin_memory, torch.Tensor.clone)
     )
     return _Copies(pinned, unpinned, tensors[0].is_pinned())

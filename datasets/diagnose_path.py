@@ -12,13 +12,14 @@ from typing import Any, SupportsIndex
 import numpy as np
 import torch
 
+from presize.bench.options import Arm, DiagnoseOptions
 from presize.datasets.arms import FLIP, CroppedFolder, load_arm, open_arm
 from presize.datasets.bench_run import find_device, memory_errors
 from presize.datasets.crops import RandomResizedCrop
 from presize.datasets.diagnose import diagnose
 from presize.datasets.models import TrainingStep, make_model
 from presize.datasets.order import Order, Shuffled, Weighted
-from presize.diagnosis import DiagnoseOptions, Diagnosis
+from presize.diagnosis import Diagnosis
 from presize.doctor import readspeed
 from presize.errors import ImageError
 from presize.manifest import MANIFEST, read_manifest
@@ -70,8 +71,9 @@ def diagnose_path(
     if is_dataset:
         alternatives["Read it with Loader"] = _loader("loader", path, options, device)
     elif trial is not None:
-        for arm, name in (("lmdb", "LMDBDataset"), ("loader", "Loader")):
-            alternatives[f"{trial_name} and read it with {name}"] = _loader(arm, trial, options, device)
+        read_with = f"{trial_name} and read it with"
+        alternatives[f"{read_with} LMDBDataset"] = _loader("lmdb", trial, options, device)
+        alternatives[f"{read_with} Loader"] = _loader("loader", trial, options, device)
     classes = max(len(getattr(loader.dataset, "classes", None) or ()), 1)
     torch.manual_seed(options.seed)
     what = f"training {options.model}"
@@ -101,7 +103,7 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _loader(arm: Any, path: str | os.PathLike[str], options: DiagnoseOptions, device: torch.device) -> Any:
+def _loader(arm: Arm, path: str | os.PathLike[str], options: DiagnoseOptions, device: torch.device) -> Any:
     crop = RandomResizedCrop(options.crop)
     dataset = _Sound(path, crop, FLIP) if arm == "raw" else open_arm(arm, os.fspath(path), crop, FLIP)
     order: Order = Shuffled(len(dataset), options.seed)

@@ -113,7 +113,7 @@ class Loader:
         self.prefetch = prefetch
         self.on_error: OnErrorInBatch = on_error
         self.context = context
-        self.device = _device(device)
+        self.device = as_device(device)
         self.skipped = 0
         order = choose_order(len(dataset), shuffle, seed, order)
         self.sampler = EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, last=last)
@@ -375,7 +375,7 @@ class _Normalize:
         return images.to(self.dtype).mul_(self.scale).add_(self.offset)
 
 
-def _device(device: torch.device | str | None) -> torch.device:
+def as_device(device: torch.device | str | None) -> torch.device:
     """With its number, if it is one of several: which is the current one may change."""
     try:
         found = torch.device("cpu" if device is None else device)

@@ -17,16 +17,13 @@ from presize.datasets.epochs import count_images, tensors_of
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import SHARED_MEMORY
 from presize.datasets.timed import Fetch, prefetch_of, timed, workers_of
-from presize.diagnosis import Loading
+from presize.diagnosis import LEAST_CORES, Loading
 from presize.errors import DiagnosisError, PresizeError
 from presize.parts import Part, Spent, split
 from presize.simulate import Times
 
 LEAST = 3
 """Batches that have to be counted for a figure."""
-
-_WAITS = 0.1
-"""A loader that keeps less than that of a core busy does not need cores."""
 
 _PROFILED = 8
 _FUNCTIONS_SHOWN = 8
@@ -163,7 +160,7 @@ def measure_loading(loader: Iterable[Any], limits: Limits, crowd: int = 1) -> Me
         first_batch_s=window.ends_s[0] - window.begin_s,
         worker_s=_worker_means(fetches),
         crowd=None
-        if workers is None or cores < _WAITS
+        if workers is None or cores < LEAST_CORES
         else _crowd(loader, limits, crowd, window.batch, (workers, rate)),
         parts={part: seconds * load.mean_s / total_s for part, seconds in spent.parts.items()} if total_s else {},
         functions=tuple((name, part, seconds / total_s) for name, part, seconds in spent.functions) if total_s else (),

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from presize.bench.options import Model
 from presize.datasets.epochs import clock_of, to_device
-
-Model = Literal["small", "resnet50"]
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

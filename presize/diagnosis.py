@@ -12,58 +12,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from presize.errors import OptionError
 from presize.measure import NO_GAIN, Quantiles, Stages, shown, verdict
-from presize.options import MAX_SIDE, check_choice, check_range
 from presize.parts import Part
 from presize.simulate import Pipeline, Timeline, Times, fewest_workers, simulate, sweep
 
 WORTH_WHILE = 1.05
 """Advice whose gain is smaller is not given: runs differ by that."""
 
-Model = Literal["small", "resnet50"]
-Device = Literal["cpu", "cuda"]
-
-
-@dataclass(frozen=True)
-class DiagnoseOptions:
-    """What to train on, and how long.
-
-    model: "small", a CNN that a core or two train about as fast as they read, or "resnet50". device: None takes CUDA
-    where there is any. workers: loader processes, from 0. prefetch: batches that each is ahead. batch: images in one.
-    crop: side of the random resized crops, in pixels. steps, seconds: as in presize.datasets.diagnose. seed: of the
-    order and the crops.
-    """
-
-    model: Model = "small"
-    device: Device | None = None
-    workers: int = 1
-    prefetch: int = 2
-    batch: int = 64
-    crop: int = 224
-    steps: int = 100
-    seconds: float = 5.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_choice("model", self.model, Model)
-        if self.device is not None:
-            check_choice("device", self.device, Device)
-        check_range("workers", self.workers, 0, 1024)
-        check_range("prefetch", self.prefetch, 1, 64)
-        check_range("batch", self.batch, 1, 2**20)
-        check_range("crop", self.crop, 1, MAX_SIDE)
-        check_range("steps", self.steps, 3, 1_000_000)
-        if not 0 < self.seconds < math.inf:
-            raise OptionError(f"seconds: expected a number above 0, got {self.seconds!r}")
-
-
 _BATCHES, _LONG = 200, 1000
 _CHANCE = 0.03
 _MOST_WORKERS = 64
-_LEAST_CORES = 0.1
+LEAST_CORES = 0.1
+"""Loading that keeps less than that of a core busy does not need cores."""
 _MOST_UNEXPLAINED = 3.0
 _PICTURE_BATCHES = 60
 
@@ -175,7 +137,7 @@ class Diagnosis:
         if self.loading.crowd is None:
             return self.cores
         workers, rate = self.loading.crowd
-        at_work = min(workers, self.cores / max(self.loading.cores, _LEAST_CORES))
+        at_work = min(workers, self.cores / max(self.loading.cores, LEAST_CORES))
         return self.cores * min(rate * self.loading.load.mean_s / at_work, 1.0)
 
     @cached_property
@@ -303,7 +265,7 @@ class Diagnosis:
     def _counts(self, loading: Loading) -> list[int]:
         """0 workers, 1, 2, 3, 4, 6, 8, ... and as many as keep all cores busy: more than there are where loading waits
         more than it works."""
-        most = max(loading.workers, min(math.ceil(self.cores / max(loading.cores, _LEAST_CORES)), _MOST_WORKERS))
+        most = max(loading.workers, min(math.ceil(self.cores / max(loading.cores, LEAST_CORES)), _MOST_WORKERS))
         return sorted({0, loading.workers, most} | {count for count in _COUNTS if count <= most})
 
     @cached_property

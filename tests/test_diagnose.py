@@ -13,8 +13,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from presize.datasets import diagnose, make_loader
+from presize.datasets.bench_run import memory_errors
 from presize.datasets.models import TrainingStep, small_cnn
-from presize.errors import DiagnosisError, OptionError
+from presize.errors import BenchError, DiagnosisError, OptionError
 
 SOON: dict[str, Any] = {"seconds": 0.3, "steps": 12, "device": "cpu"}
 
@@ -284,3 +285,38 @@ def test_no_worker_is_left() -> None:
     before = set(torch.multiprocessing.active_children())  # of errors that other tests hold
     diagnose(sleeping(0.001, 2), step_of(0.001), **SOON)
     assert not set(torch.multiprocessing.active_children()) - before
+
+
+def test_iterators_can_be_alternatives_too() -> None:
+    batches = iter([[0] * 4] * 1000)
+    found = diagnose(sleeping(0.001, 0), step_of(0.001), alternatives={"Another": batches}, **SOON)
+    assert dict(found.alternatives)["Another"].images == 4
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("has CUDA")
+    with pytest.raises(OptionError, match="torch sees no CUDA"):
+        diagnose([[0] * 4], step_of(0.001), **SOON | {"device": "cuda"})
+
+
+def test_a_batch_that_cannot_be_placed_is_a_failure_of_the_step() -> None:
+    class Step(LateStep):
+        def place(self, batch: Any) -> Any:  # noqa: ARG002
+            raise TypeError("no such batch")
+
+    with pytest.raises(DiagnosisError, match="step: failed after 0 steps on one batch: TypeError: no such batch"):
+        diagnose([[0] * 4] * 9, Step(0.001, Time()), **SOON)
+
+
+def test_want_of_memory_in_a_diagnosis_says_what_to_choose() -> None:
+    def step(_: Any) -> None:
+        torch.empty(2**60, dtype=torch.uint8)
+
+    with pytest.raises(BenchError, match="choose a smaller --batch or --crop"), memory_errors("it", 4, 8, "cpu"):
+        diagnose([[0] * 4] * 9, step, **SOON)
+
+
+def test_any_other_failure_in_a_diagnosis_stays_what_it_is() -> None:
+    with pytest.raises(DiagnosisError, match="got none"), memory_errors("it", 4, 8, "cpu"):
+        diagnose([], step_of(0.001), **SOON)

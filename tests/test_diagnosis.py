@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from browsers import Watched
-from presize.diagnosis import WORTH_WHILE, DiagnoseOptions, Diagnosis, Loading
+from presize.bench.options import DiagnoseOptions
+from presize.diagnosis import WORTH_WHILE, Diagnosis, Loading
 from presize.errors import OptionError
 from presize.report.diagnosis import diagnosis_page, diagnosis_text
 from presize.simulate import Times

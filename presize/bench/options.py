@@ -1,8 +1,9 @@
-"""What can be asked of a benchmark, and of one run of it: frozen dataclasses that check themselves."""
+"""What can be asked of a benchmark, of one run of it, and of a diagnosis: frozen dataclasses that check themselves."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +14,8 @@ from presize.errors import OptionError
 from presize.options import MAX_SIDE, Size, check_choice, check_range, check_type
 
 Arm = Literal["raw", "presized", "lmdb", "loader"]
-BenchModel = Literal["none", "small", "resnet50"]
+Model = Literal["small", "resnet50"]
+BenchModel = Literal["none", Model]
 Device = Literal["cpu", "cuda"]
 Pinning = Literal["on", "off", "both"]
 Task = Literal["measure", "prove", "probe"]
@@ -119,6 +121,39 @@ class BenchOptions:
             # Loader page-locks its memory whenever it copies to a GPU.
             if arm != "loader" or pin == (self.device == "cuda")
         ]
+
+
+@dataclass(frozen=True)
+class DiagnoseOptions:
+    """What to train on, and how long.
+
+    model: "small", a CNN that a core or two train about as fast as they read, or "resnet50". device: None takes CUDA
+    where there is any. workers: loader processes, from 0. prefetch: batches that each is ahead. batch: images in one.
+    crop: side of the random resized crops, in pixels. steps, seconds: as in presize.datasets.diagnose. seed: of the
+    order and the crops.
+    """
+
+    model: Model = "small"
+    device: Device | None = None
+    workers: int = 1
+    prefetch: int = 2
+    batch: int = 64
+    crop: int = 224
+    steps: int = 100
+    seconds: float = 5.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("model", self.model, Model)
+        if self.device is not None:
+            check_choice("device", self.device, Device)
+        check_range("workers", self.workers, 0, 1024)
+        check_range("prefetch", self.prefetch, 1, 64)
+        check_range("batch", self.batch, 1, 2**20)
+        check_range("crop", self.crop, 1, MAX_SIDE)
+        check_range("steps", self.steps, 3, 1_000_000)
+        if not 0 < self.seconds < math.inf:
+            raise OptionError(f"seconds: expected a number above 0, got {self.seconds!r}")
 
 
 def _check_several(name: str, values: object) -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from presize import diagnosis
 from presize import options as choices
+from presize.bench import options as benchoptions
+from presize.bench.options import DiagnoseOptions
 from presize.cli.group import EPILOG, check_page, choice, cli, parsed
 from presize.cli.printing import one_line, print_json, print_text, several_lines
-from presize.diagnosis import DiagnoseOptions
 from presize.errors import OptionError
 from presize.files import write_atomically
 from presize.options import Size
@@ -27,8 +27,8 @@ _DIAGNOSE = DiagnoseOptions()
 
 @cli.command(epilog=EPILOG)
 @click.argument("path", metavar="PATH")
-@click.option("--model", type=choice(diagnosis.Model), default=_DIAGNOSE.model, show_default=True)
-@click.option("--device", type=choice(diagnosis.Device), help="[default: cuda where there is any]")
+@click.option("--model", type=choice(benchoptions.Model), default=_DIAGNOSE.model, show_default=True)
+@click.option("--device", type=choice(benchoptions.Device), help="[default: cuda where there is any]")
 @click.option(
     "--workers", type=int, default=_DIAGNOSE.workers, show_default=True, metavar="N", help="Loader processes."
 )
