@@ -1,5 +1,5 @@
 """How well a diagnosis predicts: one pipeline is diagnosed, and from that the images/s of another one is predicted;
-then the other one is run.
+the other one is run, before and after that.
 
     python benchmarks/predict.py PHOTOS             # replaces results/predict.csv
     python benchmarks/predict.py --table benchmarks/results/predict.csv
@@ -32,6 +32,7 @@ import processes
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, Weighted, diagnose, make_loader
 from presize.datasets.arms import CroppedFolder
 from presize.datasets.models import TrainingStep, small_cnn
+from presize.datasets.timed import prefetch_of, workers_of
 from presize.diagnosis import Diagnosis
 from presize.options import Size
 from presize.simulate import Pipeline
@@ -189,22 +190,32 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def predict(number: int, photos: Path, presized: Path, seconds: float) -> list[measuring.Columns]:
-    """The row of a configuration, by its number."""
+    """The row of a configuration, by its number. What is predicted is run before and after the diagnosis, so that a
+    machine that is getting slower or faster is the same to both in the mean."""
     warnings.simplefilter("ignore")  # more workers than cores are meant
     torch.set_num_threads(1)
     one = configurations(photos, presized)[number]
     meter = processes.Meter()
+
+    def run() -> float:
+        other = one.other()
+        lead = max(1, workers_of(other) or 0) * prefetch_of(other)
+        return train(other, one.step(), seconds, lead)
+
+    before = run()
     alternatives = {} if one.pipeline is not None else {"other": one.other()}
     found = diagnose(one.loader(), one.step(), seconds=seconds, steps=10_000, device=CPU, alternatives=alternatives)
-    pipeline = found.pipeline(found.alternatives[0][1]) if one.pipeline is None else one.pipeline(found)
+    pipeline = found.pipeline(found.alternatives[0]) if one.pipeline is None else one.pipeline(found)
     plain = train(one.loader(), one.step(), seconds, found.lead)
-    measured = train(one.other(), one.step(), 2 * seconds, max(1, pipeline.workers * pipeline.prefetch))
+    after = run()
     gc.collect()  # ends the workers, whose time counts then
     row: dict[str, object] = {
         "diagnosed": one.diagnosed,
         "predicted": one.predicted,
         "predicted_images_per_s": found.predict(pipeline),
-        "images_per_s": measured,
+        "images_per_s": (before + after) / 2,
+        "measured_first_images_per_s": before,
+        "measured_last_images_per_s": after,
         "before_images_per_s": plain,
         "before_while_diagnosed_images_per_s": found.images_per_s,
         "free_cores": found.free_cores,
@@ -263,6 +274,6 @@ def summary(rows: list[rates.Row]) -> str:
 
 
 if __name__ == "__main__":
-    arguments = measuring.parser(__doc__, "predict.csv", 3)
-    arguments.add_argument("--seconds", type=float, default=3.0, help="of each part of a diagnosis")
-    measuring.run(arguments, measure, summary, minutes=15)
+    arguments = measuring.parser(__doc__, "predict.csv", 5)
+    arguments.add_argument("--seconds", type=float, default=4.0, help="of each part of a diagnosis")
+    measuring.run(arguments, measure, summary, minutes=45)

@@ -17,7 +17,7 @@ from presize.datasets.loader import Loader, as_device
 from presize.datasets.loading import LEAST, Limits, closed, failed, mean_span_s, measure_loading
 from presize.datasets.make_loader import CountingLoader
 from presize.datasets.timed import Fetch, timed
-from presize.diagnosis import Diagnosis, Loading
+from presize.diagnosis import Alternative, Diagnosis, Loading
 from presize.doctor.machine import read_cpu
 from presize.errors import DiagnosisError, OptionError
 from presize.options import check_range
@@ -51,14 +51,14 @@ def diagnose(
     steps, seconds: each part ends after so many batches, from 3, or so many seconds above 0 from its first one, if that
         is earlier, but not before it has a few.
     device: what `step` computes on; None takes CUDA where there is any.
-    alternatives: other loaders of about as large batches, by what using them means in words ("Read the LMDB dataset"):
-        how much training would gain by each becomes a part of the advice.
+    alternatives: other loaders of about as large batches, which `step` can train on too, by what using them means in
+        words ("Read the LMDB dataset"): how much training would gain by each becomes a part of the advice.
     storage_images_per_s: how many images the disk gives when nothing is in the page cache, for the evidence.
     notes: what else has to be said, in sentences. on_step: told in words what happens next.
 
-    There are up to six parts, and two or three for each alternative. Raises OptionError for options that cannot be, and
-    DiagnosisError when there is no batch, or when the loader or the step fails, with their error as its cause.
-    KeyboardInterrupt passes through.
+    There are up to seven parts, and three or four for each alternative. Raises OptionError for options that cannot
+    be, and DiagnosisError when there is no batch, or when the loader or the step fails, with their error as its
+    cause. KeyboardInterrupt passes through.
     """
     check_range("steps", steps, LEAST, 1_000_000)
     if not 0 < seconds < math.inf:
@@ -74,19 +74,24 @@ def diagnose(
         measured = measure_loading(loader, limits, min(int(cores), _MOST_CROWDED))
         loading, batch = measured.loading, measured.batch
         on_step("training on one batch")
-        resident = _repeat(training, batch, limits, resident=True)
-        copies = _copies(training, batch, resident, limits)
+        half = Limits(max(limits.batches // 2, LEAST), limits.seconds / 2)
+        resident = _repeat(training, batch, half, resident=True)
         on_step("training on the batches of the loader")
         trained = _train(loader, training, limits, max(loading.workers, 1))
-        loadings = []
+        on_step("training on one batch again")
+        # Before and after: a machine that is getting slower or faster is then the same to both, in the mean.
+        resident += _repeat(training, batch, half, resident=True)
+        copies = _copies(training, batch, resident, limits)
+        found = []
         for name, other in others.items():
-            on_step(f"reading batches: {name}")
-            loadings.append((name, measure_loading(other, limits).loading))
+            on_step(f"reading batches and training on one: {name}")
+            read = measure_loading(other, limits)
+            found.append(Alternative(name, read.loading, _repeat(training, read.batch, limits, resident=True).step))
     if not loading.chosen:
         loading = _told_apart(loading, resident.mean_s, trained.step_s)
     return Diagnosis(
         loading=loading,
-        step=Times.measured(resident.samples_s),
+        step=resident.step,
         step_cores=resident.cores,
         copied_s=copies.pinned_s,
         unpinned_s=copies.unpinned_s,
@@ -98,7 +103,7 @@ def diagnose(
         load_slowdown=1.0 if trained.span_s is None or not measured.span_s else trained.span_s / measured.span_s,
         step_slowdown=trained.on_batch_s / copies.pinned_s,
         device=training.device.type,
-        alternatives=tuple(loadings),
+        alternatives=tuple(found),
         storage_images_per_s=storage_images_per_s,
         notes=(*notes, *_notes(trained, loading, limits)),
         seconds=time.perf_counter() - begin,
@@ -165,6 +170,13 @@ class _Repeated:
     @property
     def mean_s(self) -> float:
         return fmean(self.samples_s)
+
+    def __add__(self, more: _Repeated) -> _Repeated:
+        return _Repeated(self.samples_s + more.samples_s, (self.cores + more.cores) / 2)
+
+    @property
+    def step(self) -> Times:
+        return Times.measured(self.samples_s)
 
 
 def _repeat(training: _Training, batch: Any, limits: Limits, *, resident: bool) -> _Repeated:

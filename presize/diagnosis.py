@@ -79,6 +79,15 @@ class Loading:
         return part, self.parts[part] / sum(self.parts.values())
 
 
+class Alternative(NamedTuple):
+    """Another loader. name: what using it means, in words. step: as of a Diagnosis, on one of its batches: memory laid
+    out otherwise can make a step faster."""
+
+    name: str
+    loading: Loading
+    step: Times
+
+
 class Advice(NamedTuple):
     """what: to do, in words. images_per_s: predicted. gain: times as fast as now. pipeline: what was simulated."""
 
@@ -92,7 +101,7 @@ class Advice(NamedTuple):
 class Diagnosis:
     """What was measured. All times in seconds.
 
-    loading: of the loader in question. alternatives: of others, by what they are.
+    loading: of the loader in question. alternatives: others.
     step: of training on a batch that is on the device already; step_cores: how many of the CPU's that keeps busy.
     copied_s: of a step that copies one page-locked batch to the device first; unpinned_s: one that is not page-locked,
         None without CUDA. pinned: whether the loader's batches are.
@@ -114,7 +123,7 @@ class Diagnosis:
     device: str
     load_slowdown: float = 1.0
     step_slowdown: float = 1.0
-    alternatives: tuple[tuple[str, Loading], ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
     unpinned_s: float | None = None
     pinned: bool = False
     storage_images_per_s: float | None = None
@@ -143,7 +152,7 @@ class Diagnosis:
     @cached_property
     def _unexplained(self) -> tuple[float, float]:
         """How many times as long loading and the step took in training as they would by sharing cores alone."""
-        timeline = simulate(self._pipeline(self.loading, self.loading.workers), batches=_BATCHES)
+        timeline = simulate(self._pipeline(self.loading, self.loading.workers, self.step), batches=_BATCHES)
         loads = [
             (load.end_s - load.begin_s) / load.work_s
             for load in timeline.loads
@@ -161,22 +170,23 @@ class Diagnosis:
         )
         return load, step
 
-    def pipeline(self, loading: Loading | None = None, workers: int | None = None) -> Pipeline:
+    def pipeline(self, other: Alternative | None = None, workers: int | None = None) -> Pipeline:
         """To simulate: as it is, or with another loader or other workers."""
-        loading = self.loading if loading is None else loading
+        loading, step = (self.loading, self.step) if other is None else (other.loading, other.step)
         workers = loading.workers if workers is None else workers
-        pipeline = self._pipeline(loading, workers)
+        pipeline = self._pipeline(loading, workers, step)
         slower_load, slower_step = self._unexplained
         if workers == 0:  # then nothing is done at the same time
             return pipeline
         return replace(pipeline, load=pipeline.load.times(slower_load), step=pipeline.step.times(slower_step))
 
-    def _pipeline(self, loading: Loading, workers: int) -> Pipeline:
+    def _pipeline(self, loading: Loading, workers: int, step: Times) -> Pipeline:
         """By what was measured of loading and of the step alone."""
         load, take_s = (loading.load, loading.take_s) if workers else (loading.here, 0.0)
+        images = self.loading.images / loading.images
         return Pipeline(
-            load=load.times(self.loading.images / loading.images),
-            step=self.step,
+            load=load.times(images),
+            step=step.times(images),
             workers=workers,
             prefetch=loading.prefetch,
             copy=Times(max(self.copied_s - self.step.mean_s, 0.0) + take_s),
@@ -207,10 +217,10 @@ class Diagnosis:
         """Images/s of training with another pipeline, over many batches of as many images as now.
 
         Where the simulation of the pipeline as it is was off by some factor, the other's is taken to be off by the
-        same; but never faster than the step alone, which was measured.
+        same; but never faster than its step and copy alone.
         """
         rate = simulate(pipeline, batches=_LONG).batches_per_s(max(1, pipeline.workers * pipeline.prefetch))
-        return self.loading.images * min(rate / self._correction, 1 / self.copied_s)
+        return self.loading.images * min(rate / self._correction, 1 / (pipeline.step.mean_s + pipeline.copy.mean_s))
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
@@ -218,8 +228,7 @@ class Diagnosis:
         if self.stages.stalls.utilisation >= NO_GAIN:
             return ()
         found = list(self._workers_advice())
-        for name, loading in self.alternatives:
-            found.append(self._alternative_advice(name, loading))
+        found += map(self._alternative_advice, self.alternatives)
         if self.unpinned_s is not None and not self.pinned:
             faster_s = self.trained_s - (self.unpinned_s - self.copied_s)
             if faster_s > 0:
@@ -234,7 +243,7 @@ class Diagnosis:
         if not loading.chosen:
             return []
         found = []
-        best = self._best_workers(loading)
+        best = self._best_workers()
         if best != loading.workers:
             pipeline = self.pipeline(workers=best)
             found.append(self._advised(f"Use {workers_shown(best)} instead of {loading.workers}.", pipeline))
@@ -247,20 +256,22 @@ class Diagnosis:
             found.append(self._advised(f"Prefetch {more} batches a worker.", replace(now, prefetch=more)))
         return found
 
-    def _alternative_advice(self, name: str, loading: Loading) -> Advice:
-        best = self._best_workers(loading) if loading.chosen else loading.workers
-        how = f" with {workers_shown(best)}" if loading.chosen else ""
-        return self._advised(f"{name}{how}.", self.pipeline(loading, best))
+    def _alternative_advice(self, other: Alternative) -> Advice:
+        chosen = other.loading.chosen
+        best = self._best_workers(other) if chosen else other.loading.workers
+        how = f" with {workers_shown(best)}" if chosen else ""
+        return self._advised(f"{other.name}{how}.", self.pipeline(other, best))
 
     def _advised(self, what: str, pipeline: Pipeline) -> Advice:
         rate = self.predict(pipeline)
         return Advice(what, rate, rate / self.images_per_s, pipeline)
 
-    def _best_workers(self, loading: Loading) -> int:
+    def _best_workers(self, other: Alternative | None = None) -> int:
         """Of those that can be had: nobody trains without workers who can have them."""
+        loading = self.loading if other is None else other.loading
         counts = [count for count in self._counts(loading) if count]
         batches = max(_BATCHES, 4 * counts[-1] * loading.prefetch)
-        return fewest_workers(sweep(self.pipeline(loading), counts, batches=batches))
+        return fewest_workers(sweep(self.pipeline(other), counts, batches=batches))
 
     def _counts(self, loading: Loading) -> list[int]:
         """0 workers, 1, 2, 3, 4, 6, 8, ... and as many as keep all cores busy: more than there are where loading waits
@@ -325,7 +336,9 @@ class Diagnosis:
                 "trained_s": self.trained_s, "cores": self.step_cores, "device": self.device,
             },
             "loading": _plain(self.loading),
-            "alternatives": {name: _plain(loading) for name, loading in self.alternatives},
+            "alternatives": {
+                other.name: {**_plain(other.loading), "resident_s": other.step.mean_s} for other in self.alternatives
+            },
             "workers": {str(workers): rate for workers, rate in self.by_workers.items()},
             "storage_images_per_s": self.storage_images_per_s,
             "cores": self.cores,

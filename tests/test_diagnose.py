@@ -167,10 +167,32 @@ def test_loading_where_training_runs_is_measured_like_any(our_time: Time) -> Non
 
 def test_alternatives_are_measured_and_compared() -> None:
     found = diagnose(sleeping(0.02, 0), step_of(0.001), alternatives={"The other": sleeping(0.005, 1)}, **SOON)
-    other = dict(found.alternatives)["The other"]
+    name, other, step = found.alternatives[0]
+    assert name == "The other"
     assert other.load.mean_s >= 0.005
     assert (other.workers, other.chosen) == (1, True)
+    assert step.mean_s >= 0.001
     assert "The other" in found.known()["alternatives"]
+
+
+def test_the_step_is_measured_on_a_batch_of_each_loader(our_time: Time) -> None:
+    def step(batch: list[int]) -> None:
+        our_time.sleep(0.01 * len(batch))
+
+    def batches_of(images: int) -> Iterator[list[int]]:
+        while True:
+            our_time.sleep(0.005)
+            yield [0] * images
+
+    found = diagnose(batches_of(4), step, alternatives={"Larger": batches_of(8)}, **SOON)
+    assert found.step.mean_s == pytest.approx(0.04)
+    assert found.alternatives[0].step.mean_s == pytest.approx(0.08)
+
+
+def test_a_machine_that_slows_down_while_training_is_as_slow_to_the_step_alone(our_time: Time) -> None:
+    pace = iter(np.linspace(0.01, 0.02, 36).tolist())
+    found = diagnose(generated(0.0, our_time), lambda _: our_time.sleep(next(pace)), **SOON | {"seconds": 10})
+    assert found.step.mean_s == pytest.approx(found.trained_s, rel=0.05)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -253,7 +275,7 @@ def test_a_step_that_raises_later_says_when() -> None:
     count = iter(range(10_000))
 
     def step(_: Any) -> None:
-        if next(count) == 17:  # two to warm up, twelve on one batch
+        if next(count) == 11:  # two to warm up, six on one batch
             raise RuntimeError("it diverged")
 
     with pytest.raises(DiagnosisError, match="step: failed after 3 steps: RuntimeError: it diverged"):
@@ -290,7 +312,7 @@ def test_no_worker_is_left() -> None:
 def test_iterators_can_be_alternatives_too() -> None:
     batches = iter([[0] * 4] * 1000)
     found = diagnose(sleeping(0.001, 0), step_of(0.001), alternatives={"Another": batches}, **SOON)
-    assert dict(found.alternatives)["Another"].images == 4
+    assert found.alternatives[0].loading.images == 4
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:

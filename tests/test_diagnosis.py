@@ -13,7 +13,7 @@ import pytest
 
 from browsers import Watched
 from presize.bench.options import DiagnoseOptions
-from presize.diagnosis import WORTH_WHILE, Diagnosis, Loading
+from presize.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading
 from presize.errors import OptionError
 from presize.report.diagnosis import diagnosis_page, diagnosis_text
 from presize.simulate import Times
@@ -39,6 +39,10 @@ def diagnosis(step_s: float = 0.02, trained_s: float = 0.06, **changes: Any) -> 
     return Diagnosis(**known | changes)
 
 
+def another(name: str, loading: Loading, step_s: float = 0.02) -> Alternative:
+    return Alternative(name, loading, Times(step_s))
+
+
 def test_a_step_that_never_waits_leaves_nothing_to_gain() -> None:
     found = diagnosis(step_s=0.1, trained_s=0.1)
     assert found.verdict.startswith("No gain to be had")
@@ -60,21 +64,30 @@ def test_the_fewest_workers_that_keep_the_step_busy_are_advised_with_their_gain(
 
 
 def test_another_loader_is_advised_with_what_it_would_give() -> None:
-    found = diagnosis(alternatives=(("Read the small ones", loading(0.015)),), cores=1.0)
+    found = diagnosis(alternatives=(another("Read the small ones", loading(0.015)),), cores=1.0)
     gains = {advice.what: advice.gain for advice in found.advice}
     assert gains["Read the small ones with 1 worker."] == pytest.approx(3, rel=0.02)
 
 
 def test_another_loader_with_larger_batches_is_compared_by_images() -> None:
-    found = diagnosis(alternatives=(("A", loading(0.015)), ("B", loading(0.030, images=64.0))), cores=1.0)
+    found = diagnosis(
+        alternatives=(another("A", loading(0.015)), another("B", loading(0.030, images=64.0), 0.04)), cores=1.0
+    )
     rates = {advice.what[0]: advice.images_per_s for advice in found.advice}
     assert rates["A"] == pytest.approx(rates["B"])
+
+
+def test_another_loader_counts_with_what_the_step_takes_on_its_batches() -> None:
+    found = diagnosis(alternatives=(another("Quick", loading(0.005), step_s=0.01),), trained_s=0.06)
+    assert found.advice[0].what == "Quick with 1 worker."
+    assert found.advice[0].images_per_s == pytest.approx(32 / 0.01, rel=0.02)
+    assert found.known()["alternatives"]["Quick"]["resident_s"] == 0.01
 
 
 def test_advice_that_helps_little_is_not_given() -> None:
     found = diagnosis(step_s=0.055, trained_s=0.06)
     assert all(advice.gain >= WORTH_WHILE for advice in found.advice)
-    slower = diagnosis(alternatives=(("Slower", loading(0.2, chosen=False)),), loading=loading(chosen=False))
+    slower = diagnosis(alternatives=(another("Slower", loading(0.2, chosen=False)),), loading=loading(chosen=False))
     assert slower.advice == ()
     assert "Nothing that was tried in simulation would help" in slower.verdict
 
@@ -141,7 +154,7 @@ def test_a_loader_without_workers_is_simulated_between_steps() -> None:
 
 
 def test_all_that_is_known_is_json() -> None:
-    found = diagnosis(alternatives=(("Other", loading(0.01)),), notes=("A note.",), storage_images_per_s=900.0)
+    found = diagnosis(alternatives=(another("Other", loading(0.01)),), notes=("A note.",), storage_images_per_s=900.0)
     known = json.loads(json.dumps(found.known()))
     assert known["utilisation"] == pytest.approx(1 / 3)
     assert known["images_per_s"] == pytest.approx(32 / 0.06)
@@ -160,7 +173,7 @@ def test_the_text_says_the_verdict_first_then_what_to_do_then_why() -> None:
 
 def test_the_page_says_the_same_needs_nothing_else_and_escapes_what_it_is_told() -> None:
     hostile = "<script>alert(1)</script>"
-    found = diagnosis(alternatives=((hostile, loading(0.001)),), notes=(hostile,))
+    found = diagnosis(alternatives=(another(hostile, loading(0.001)),), notes=(hostile,))
     page = diagnosis_page(found, hostile)
     assert found.verdict.split(":")[0] in page
     assert hostile not in page

@@ -88,7 +88,7 @@ def diagnosis_text(found: Diagnosis, width: int = 100) -> str:
 
 def diagnosis_page(found: Diagnosis, of: str) -> str:
     """A page that needs nothing else. of: what was diagnosed, escaped like all text in it."""
-    arms = {"now": found.loading, **dict(found.alternatives)}
+    arms = {"now": found.loading, **{other.name: other.loading for other in found.alternatives}}
     spent = {
         name: tuple(1e3 * loading.parts.get(part, 0.0) for part in PARTS)
         for name, loading in arms.items()
