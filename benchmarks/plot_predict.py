@@ -25,7 +25,8 @@ def draw(rows: list[rates.Row], path: Path) -> None:
     axes.set_yticks(range(len(predict.names(rows))), [f"{before}\n→ {after}" for before, after in predict.names(rows)])
     axes.tick_params(axis="y", labelsize=8, left=False)
     axes.set_ylim(len(predict.names(rows)) - 0.4, -0.6)
-    axes.set_xlim(0.6, 1.4)
+    furthest = max(0.4, 0.05 + max(abs(error) for name in predict.names(rows) for error in predict.errors(rows, name)))
+    axes.set_xlim(1 - furthest, 1 + furthest)
     plotting.save(figure, path)
 
 
