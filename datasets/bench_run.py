@@ -27,6 +27,7 @@ from presize.datasets.epochs import Epoch, NoModel, Step, copied_s, resident_s, 
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.models import TrainingStep, make_model
 from presize.errors import BenchError, DiagnosisError, PresizeError
+from presize.resources import usable_cores
 
 EVALUATED = 8
 """Samples whose evaluation crops are handed back, to be compared between arms."""
@@ -76,7 +77,7 @@ def measure(run: Run) -> dict[str, Any]:
     if device.type == "cpu":
         # Training has the cores that the workers leave: threads that wait for each other, as training's do, and are
         # more than there are cores, take several times as long.
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - run.workers))
+        torch.set_num_threads(max(1, usable_cores() - run.workers))
     dataset = open_arm(run.arm, run.root, RandomResizedCrop(run.crop), FLIP)
     order = _order(run, dataset)
     classes = max(len(dataset.classes or ()), 1)

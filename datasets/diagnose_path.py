@@ -23,6 +23,7 @@ from presize.diagnosis import Diagnosis
 from presize.doctor import readspeed
 from presize.errors import ImageError
 from presize.manifest import MANIFEST, read_manifest
+from presize.resources import usable_cores
 
 _MOST_BROKEN = 100
 
@@ -60,7 +61,7 @@ def diagnose_path(
     notes = []
     threads = torch.get_num_threads()
     if device.type == "cpu":
-        threads = max(1, len(os.sched_getaffinity(0)) // 2)
+        threads = max(1, usable_cores() // 2)
         notes.append(f"Training on the CPU has {threads} thread{'s' if threads > 1 else ''}.")
     is_dataset = (Path(path) / MANIFEST).exists() and read_manifest(path).layout == "lmdb"
     on_step("reading files from where they are")

@@ -23,6 +23,7 @@ from presize.datasets.sampler import EpochSampler
 from presize.datasets.workers import Answer, Mode, SharedSlots, Task, WorkerPool, read
 from presize.errors import LoaderError, OptionError
 from presize.options import check_choice, check_range
+from presize.resources import usable_cores
 
 _HELD_BY_CALLER = 2
 """Slots beside those being filled: for the batch at hand, and the one before it."""
@@ -108,7 +109,7 @@ class Loader:
             check_range("workers", workers, 0, 4096)
         self.dataset = dataset
         self.batch_size = batch_size
-        self.workers = len(os.sched_getaffinity(0)) if workers is None else workers
+        self.workers = usable_cores() if workers is None else workers
         self.mode: Mode = mode
         self.prefetch = prefetch
         self.on_error: OnErrorInBatch = on_error

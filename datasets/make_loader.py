@@ -16,6 +16,7 @@ from presize.datasets.order import Last, Order, choose_order
 from presize.datasets.sampler import EpochSampler
 from presize.errors import LoaderError
 from presize.options import check_range
+from presize.resources import usable_cores
 
 SHARED_MEMORY = "/dev/shm"
 
@@ -79,7 +80,7 @@ def make_loader(
     check_range("batch_size", batch_size, 1, 2**31)
     check_range("prefetch", prefetch, 1, 64)
     if workers is None:
-        workers = len(os.sched_getaffinity(0))
+        workers = usable_cores()
     check_range("workers", workers, 0, 4096)
     length = len(dataset)  # type: ignore[arg-type]
     order = choose_order(length, shuffle, seed, order)

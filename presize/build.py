@@ -35,6 +35,7 @@ from presize.names import NAME_MAX_BYTES, file_names, is_safe
 from presize.options import BuildOptions, RunOptions
 from presize.plan import Plan, differences, make_plan
 from presize.publish import finish_publishing, publish, remove_replaced, remove_unpublished, shard_name
+from presize.resources import usable_cores
 from presize.sources import scan
 from presize.state import Place, State, check_ours, lock
 from presize.task import ShardDone, Sidecar, Task, finished, write_shard
@@ -164,7 +165,7 @@ def plan_update(todo: Plan, place: Place, run: RunOptions) -> tuple[Plan, Change
     if not any(existing):
         return todo, Changes(0, 0, len(todo.source.table), 0)
     _check_may_update(existing, todo, place)
-    update = find_reuse(todo, place, run.jobs or joblib.cpu_count()).update
+    update = find_reuse(todo, place, run.jobs or usable_cores()).update
     rows = pa.array(np.flatnonzero(update.origin < 0))
     source = replace(todo.source, table=todo.source.table.take(rows))
     return replace(todo, source=source, shards=update.shards), update.changes
@@ -222,7 +223,7 @@ def _build(
     state = _begin(todo, place, run)
     if state is None:  # another process has built it meanwhile
         return _nothing_to_do(todo, run, place)
-    reuse = find_reuse(todo, place, run.jobs or joblib.cpu_count()) if state.update else None
+    reuse = find_reuse(todo, place, run.jobs or usable_cores()) if state.update else None
     if reuse is not None:
         todo = replace(todo, shards=reuse.update.shards)
         if not todo.shards and _is_all_of(todo, place.manifests()):
@@ -416,7 +417,7 @@ def _dones(
 ) -> Generator[ShardDone, None, None]:
     """The shards `found` finished, then those of `waiting` as they are finished."""
     yield from (sidecar.done for sidecar in found if sidecar is not None)
-    jobs = min(run.jobs or joblib.cpu_count(), len(waiting))
+    jobs = min(run.jobs or usable_cores(), len(waiting))
     try:
         if jobs <= 1 or run.engine == "sequential":
             yield from map(write_shard, waiting)

@@ -15,7 +15,8 @@ import simplejpeg
 from presize.errors import DatasetError, ImageError
 from presize.manifest import Manifest, read_index, read_manifest
 from presize.options import MAX_SIDE, Color, Format, check_type
-from presize.pagecache import MappedFile, Preload, available_memory, preload, window_bytes
+from presize.pagecache import MappedFile, Preload, preload, window_bytes
+from presize.resources import available_memory
 from presize.shard import ENGINE, ShardReader, readahead_pays
 
 Pixels = npt.NDArray[np.uint8]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from presize import images
 from presize.errors import ImageError, NotAnImageError
 from presize.plan import Plan
 from presize.rejects import Reject, claims_to_be_an_image
+from presize.resources import usable_cores
 from presize.task import read_source
 
 _TRY_S = 2.0
@@ -105,7 +105,7 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
     return Estimate(
         bytes=round(stored_bytes * scale),
         cpu_seconds=cpu_seconds * scale,
-        seconds=_shared(seconds * scale, len(plan.shards), jobs, len(os.sched_getaffinity(0))) + page_s,
+        seconds=_shared(seconds * scale, len(plan.shards), jobs, usable_cores()) + page_s,
         tried=tried,
         skipped=skipped,
         rejects=tuple(sorted(rejects)),

@@ -1,4 +1,4 @@
-"""Files and the operating system's page cache: how much fits, how far it reads ahead, and how to fill it beforehand."""
+"""Files and the operating system's page cache: how far it reads ahead, and how to fill it beforehand."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from presize.errors import DatasetError, OptionError
+from presize.resources import read_memory
 from presize.shard import check_file
 
 Preload = Literal["page-cache", "memory"]
@@ -60,12 +61,11 @@ def preload(files: Sequence[tuple[Path, int]], how: Preload) -> list[MappedFile]
 
 
 def _check_room(files: Sequence[tuple[Path, int]], how: Preload) -> None:
-    needed, available = sum(nbytes for _, nbytes in files), available_memory()
+    memory = read_memory()
+    needed, available = sum(nbytes for _, nbytes in files), memory.available
     missing = needed - available
     # What another process has locked is not available, but some of it may be these very files.
-    if missing > 0 and (
-        missing > _meminfo("Mlocked", 0) or missing > sum(MappedFile(*file).resident_bytes() for file in files)
-    ):
+    if missing > 0 and (missing > memory.locked or missing > sum(MappedFile(*file).resident_bytes() for file in files)):
         raise OptionError(
             f"preload: {how!r} needs {needed} bytes ({_mb(needed)}) of memory, and {available} ({_mb(available)}) are "
             "available; leave preload out, or build smaller images"
@@ -149,28 +149,6 @@ def resident_share(files: Sequence[Path]) -> float:
             pages += -(-nbytes // mmap.PAGESIZE)
             resident += MappedFile(path, nbytes).resident_bytes() // mmap.PAGESIZE
     return resident / pages if pages else 0.0
-
-
-def available_memory(group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that can be taken without swapping, as the kernel estimates it; all there are where it does not.
-    A container, whose `group` of processes has a limit, may be allowed less. What the page cache holds is
-    available: it gives way."""
-    available = _meminfo("MemAvailable", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
-        limit = int((group / "memory.max").read_text())
-        used = int((group / "memory.current").read_text())
-        lines = (line.split() for line in (group / "memory.stat").read_text().splitlines())
-        cached = sum(int(nbytes) for name, nbytes in lines if name in ("active_file", "inactive_file"))
-        available = min(available, limit - used + cached)
-    return available
-
-
-def _meminfo(name: str, otherwise: int) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
-    return otherwise
 
 
 def window_bytes(path: str | os.PathLike[str]) -> int:

@@ -18,6 +18,7 @@ from presize.errors import DatasetError
 from presize.files import file_digest
 from presize.manifest import DataFile, Manifest, read_index, read_manifest
 from presize.names import is_safe
+from presize.resources import usable_cores
 from presize.shard import ShardReader, check_structure
 
 
@@ -58,7 +59,7 @@ def verify_dataset(
     except pa.ArrowInvalid as error:
         return manifest.samples, [*problems, Problem(manifest.index.file, str(error).splitlines()[0])]
     problems += (Problem(manifest.index.file, what) for what in _check_index(manifest, index))
-    with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:  # decoders release the GIL
+    with ThreadPoolExecutor(jobs or usable_cores()) as pool:  # decoders release the GIL
         for checked, found in pool.map(lambda part: part(), _parts(root, manifest, index, broken)):
             problems += found
             on_images(checked)

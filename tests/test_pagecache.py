@@ -13,7 +13,8 @@ import pytest
 import presize.pagecache
 from presize.datasets import LMDBDataset, Loader, Resize
 from presize.errors import DatasetError, OptionError
-from presize.pagecache import MappedFile, available_memory, preload, window_bytes
+from presize.pagecache import MappedFile, preload, window_bytes
+from presize.resources import Memory
 from processes import run_python
 from tampering import change_manifest
 
@@ -49,31 +50,7 @@ def shard_bytes(root: Path) -> int:
     return sum(path.stat().st_size for path in (root / "shards").iterdir())
 
 
-# --- how much there is ---
-
-
-def test_there_is_no_more_memory_than_the_machine_has() -> None:
-    assert 0 < available_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.mark.parametrize(
-    ("limit", "used", "cached", "expected"),
-    [
-        ("10000000", "7000000", (0, 0), 3_000_000),
-        ("10000000", "10000000", (2_000_000, 4_000_000), 6_000_000),
-        ("max", "7000000", (0, 0), None),
-    ],
-    ids=["limited", "full of page cache", "unlimited"],
-)
-def test_a_container_is_allowed_its_own_limit_and_its_page_cache_gives_way(
-    tmp_path: Path, limit: str, used: str, cached: tuple[int, int], expected: int | None
-) -> None:
-    (tmp_path / "memory.max").write_text(limit + "\n")
-    (tmp_path / "memory.current").write_text(used + "\n")
-    active, inactive = cached
-    (tmp_path / "memory.stat").write_text(f"anon 5\nfile 9\ninactive_file {inactive}\nactive_file {active}\n")
-    found = available_memory(tmp_path)
-    assert found == expected if expected is not None else found > 10_000_000
+# --- the window ---
 
 
 def test_the_kernels_window_is_some_pages(tmp_path: Path) -> None:
@@ -138,8 +115,8 @@ def test_a_dataset_larger_than_memory_is_refused_with_both_numbers(copied: Path,
 def test_what_another_rank_has_locked_already_needs_no_more_memory(
     file: tuple[Path, int], resident: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presize.pagecache, "available_memory", lambda: MIB)
-    monkeypatch.setattr(presize.pagecache, "_meminfo", lambda *_: 100 * MIB)  # locked by somebody
+    memory = Memory(None, None, MIB, None, None, locked=100 * MIB)  # by somebody
+    monkeypatch.setattr(presize.pagecache, "read_memory", lambda: memory)
     monkeypatch.setattr(MappedFile, "resident_bytes", lambda _: file[1] if resident else 0)
     if resident:
         preload([file], "page-cache")

@@ -27,3 +27,10 @@ def block_device(folder: str, rotational: int, model: str = "", partition: str =
     if partition:
         files[f"{folder}/{partition}/partition"] = "1\n"
     return files
+
+
+def roots(
+    tmp_path: Path, proc: Mapping[str, str] | None = None, sys: Mapping[str, str] | None = None
+) -> tuple[Path, Path]:
+    """A /proc and a /sys with these files."""
+    return write_tree(tmp_path / "proc", proc or {}), write_tree(tmp_path / "sys", sys or {})

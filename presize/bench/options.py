@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -12,6 +11,7 @@ from typing import Any, Final, Literal, Self, get_args
 
 from presize.errors import OptionError
 from presize.options import MAX_SIDE, Size, check_choice, check_range, check_type
+from presize.resources import usable_cores
 
 Arm = Literal["raw", "presized", "lmdb", "loader"]
 Model = Literal["small", "resnet50"]
@@ -98,7 +98,7 @@ class BenchOptions:
     def runs(self, arms: Sequence[Arm]) -> list[Run]:
         """The runs of one repeat, in no particular order: of each arm with each model, number of workers, kind of
         memory and state of the page cache."""
-        workers = self.workers or (len(os.sched_getaffinity(0)),)
+        workers = self.workers or (usable_cores(),)
         pinned = self.pin_memory or (self.device == "cuda",)
         caches = (False, True) if self.cold else (False,)
         return [

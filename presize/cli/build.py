@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated
 from presize.cli.printing import duration, megabytes, one_line, print_json, print_text
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
 from presize.progress import Progress
+from presize.resources import usable_cores
 
 if TYPE_CHECKING:
     from presize.build import BuildResult
@@ -243,7 +243,7 @@ def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, r
     from presize.estimate import estimate
 
     source, image = plan.source, plan.options.image
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     jobs = run.jobs or cores
     found = estimate(to_build, jobs, run.report)
     existing = next(path for path in [Path(out).absolute(), *Path(out).absolute().parents] if path.exists())
@@ -265,7 +265,8 @@ def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, r
         f"target    {out}: {sizes} px {image.fit}, {image.format} to {plan.options.layout}",
         *([f"update    {_counts(changes)}"] if changes else []),
         f"shards    {len(shards):,}{' to write,' if changes else ''} of about {max(shards, default=0):,} samples",
-        f"estimate  {megabytes(found.bytes)} and {duration(found.seconds)} with --jobs {jobs} on {cores} cores",
+        f"estimate  {megabytes(found.bytes)} and {duration(found.seconds)} with --jobs {jobs} "
+        f"on {cores} core{'' if cores == 1 else 's'}",
         f"tried     {found.tried:,} files: {len(found.rejects):,} rejected, {found.skipped:,} no images",
         *(f"          {one_line(f'{reject.path}: {reject.reason}')}" for reject in found.rejects[:_REJECTS_SHOWN]),
         f"free      {megabytes(free_bytes)}{too_little}",

@@ -10,9 +10,10 @@ from typing import get_args
 
 from presize.doctor.codecs import read_codecs
 from presize.doctor.findings import CheckUp, Finding, Level, verdict
-from presize.doctor.machine import Torch, read_cpu, read_limits, read_memory, read_nvidia, read_shared_memory
+from presize.doctor.machine import Torch, read_cpu, read_limits, read_nvidia, read_shared_memory
 from presize.doctor.readspeed import Reading, list_content, measure
 from presize.doctor.storage import find_storage
+from presize.resources import read_memory
 from presize.shard import max_open_shards
 
 _MOST_READERS = 16

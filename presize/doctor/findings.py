@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from presize.doctor.codecs import Codecs
-from presize.doctor.machine import Cpu, Limits, Memory, Nvidia, SharedMemory, Torch
+from presize.doctor.machine import Cpu, Limits, Nvidia, SharedMemory, Torch
 from presize.doctor.readspeed import Content, Reading
 from presize.doctor.storage import Storage
+from presize.resources import Memory
 
 Level = Literal["ok", "look", "bad", "unknown"]
 
