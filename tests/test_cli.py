@@ -521,7 +521,7 @@ def test_diagnose_says_the_verdict_then_what_to_do_then_why(
     assert re.match(r"(Data-bound|No gain to be had): the training step is busy \d+% of the time\.\n", ran.out)
     assert re.search(r"^  decoding +\d+%", ran.out, re.MULTILINE)
     assert "building a small dataset, to try: Presize to 40 px" in ran.err
-    assert "reading batches: Presize to 40 px and read it with Loader" in ran.err
+    assert "reading batches and training on one: Presize to 40 px and read it with Loader" in ran.err
     assert "<!doctype html>" in page.read_text()
 
 
