@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import joblib
 import numpy as np
@@ -28,16 +27,17 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from presize import estimate, images
 from presize.base import find_reuse
+from presize.begin import begin, check_may_update, is_all_of
 from presize.errors import BuildError, ImageError, OptionError, SourceError
 from presize.files import writing
-from presize.manifest import OUR_NAMES, Manifest, generation_name
+from presize.manifest import OUR_NAMES, Manifest
 from presize.names import NAME_MAX_BYTES, file_names, is_safe
 from presize.options import BuildOptions, RunOptions
-from presize.plan import Plan, differences, make_plan
-from presize.publish import finish_publishing, publish, remove_replaced, remove_unpublished, shard_name
+from presize.plan import Plan, make_plan
+from presize.publish import publish, shard_name
 from presize.resources import usable_cores
 from presize.sources import scan
-from presize.state import Place, State, check_ours, lock
+from presize.state import Place, check_ours, lock
 from presize.task import ShardDone, Sidecar, Task, finished, write_shard
 from presize.update import Changes
 
@@ -130,7 +130,7 @@ def build_dataset(
         first_reject = todo.source.rejects[0]
         raise ImageError(f"{first_reject.path}: {first_reject.reason}")
     manifests = place.manifests()
-    if run.overwrite or run.update or place.has_leftovers() or not _is_all_of(todo, manifests):
+    if run.overwrite or run.update or place.has_leftovers() or not is_all_of(todo, manifests):
         with lock(place.out):
             published, resumed, changes = _build(todo, run, place, on_shard)
     else:
@@ -164,7 +164,7 @@ def plan_update(todo: Plan, place: Place, run: RunOptions) -> tuple[Plan, Change
     existing = place.manifests()
     if not any(existing):
         return todo, Changes(0, 0, len(todo.source.table), 0)
-    _check_may_update(existing, todo, place)
+    check_may_update(existing, todo, place)
     update = find_reuse(todo, place, run.jobs or usable_cores()).update
     rows = pa.array(np.flatnonzero(update.origin < 0))
     source = replace(todo.source, table=todo.source.table.take(rows))
@@ -204,10 +204,6 @@ def codec_versions() -> dict[str, str]:
     return {name: PIL.__version__ if name == "pillow" else importlib.metadata.version(name) for name in _WRITERS}
 
 
-def _is_all_of(todo: Plan, manifests: Sequence[Manifest | None]) -> bool:
-    return all(manifest is not None and manifest.digest == todo.digest for manifest in manifests)
-
-
 def _nothing_to_do(todo: Plan, run: RunOptions, place: Place) -> tuple[list[Manifest], int, Changes]:
     """What _build returns when all is published already."""
     published = [manifest for manifest in place.manifests() if manifest]
@@ -220,13 +216,13 @@ def _build(
 ) -> tuple[list[Manifest], int, Changes]:
     """Called with OUT locked. Returns the manifests, how many files were dealt with already, and what changed."""
     files = _file_names(todo) if todo.options.layout == "folder" else None
-    state = _begin(todo, place, run)
+    state = begin(todo, place, run)
     if state is None:  # another process has built it meanwhile
         return _nothing_to_do(todo, run, place)
     reuse = find_reuse(todo, place, run.jobs or usable_cores()) if state.update else None
     if reuse is not None:
         todo = replace(todo, shards=reuse.update.shards)
-        if not todo.shards and _is_all_of(todo, place.manifests()):
+        if not todo.shards and is_all_of(todo, place.manifests()):
             place.clear()
             return _nothing_to_do(todo, run, place)
     tasks = [reuse.of(task) if reuse else task for task in _tasks(todo, run, place, state.generation, files)]
@@ -280,100 +276,6 @@ def _file_names(todo: Plan) -> pa.ChunkedArray:
         if not is_safe(name) or "/" in name or len(name.encode()) > NAME_MAX_BYTES:
             raise SourceError(f"--to folder makes a folder for each class, and {name!r} cannot be one")
     return files
-
-
-def _begin(todo: Plan, place: Place, run: RunOptions) -> State | None:
-    """The state to go on from, or a new one; None when all is published already. Raises BuildError when
-    something else is there and may not be replaced."""
-    state = State.read(place.out)
-    if state is not None and state.update and state.publishing:
-        finish_publishing(state.place(place.out))
-        state.place(place.out).clear()
-        state = None
-    by_root = place.manifests()
-    if state is not None and state.identity == todo.identity:
-        if not state.update or (all(by_root) and not run.overwrite):
-            return state
-    manifests = [manifest for manifest in by_root if manifest is not None]
-    if state is None and not (run.overwrite or run.update) and _is_all_of(todo, by_root):
-        place.clear()
-        return None
-    begun = state if state is not None and (state.publishing or place.has_finished_shards()) else None
-    if begun is not None and begun.update and run.update:  # what it began from is still there
-        begun = None
-    update = run.update and begun is None and bool(manifests)
-    if update:
-        _check_may_update(by_root, todo, place)
-    elif (begun or manifests) and not run.overwrite:
-        what, existing = ("an unfinished build", begun.identity) if begun else ("a dataset", manifests[0].identity)
-        differs = differences(existing, todo.identity)
-        cure = "--overwrite replaces it"
-        if (
-            (not begun or begun.update)
-            and all(by_root)
-            and todo.options.layout == "lmdb"
-            and not _unlike(existing, todo)
-        ):
-            cure = f"--update brings it up to date, {cure}"
-        differing = "; ".join(differs) or "not all sizes are there"
-        raise BuildError(f"OUT {place.out} holds {what} that differs ({differing}); {cure}")
-    return _begin_afresh(todo, place, by_root, state, update)
-
-
-def _check_may_update(existing: Sequence[Manifest | None], todo: Plan, place: Place) -> None:
-    """Raise unless the datasets were built as `todo` would, but for their samples."""
-    found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest.identity, todo)]
-    if not all(existing):
-        found.append("not all sizes are there")
-    if found:
-        differing = "; ".join(dict.fromkeys(found))
-        raise BuildError(
-            f"OUT {place.out} holds a dataset that differs ({differing}), which --update cannot change; "
-            "give the options that it was built with, or --overwrite, which replaces it"
-        )
-
-
-def _unlike(identity: dict[str, Any], todo: Plan) -> list[str]:
-    """What differs besides the samples."""
-    samples = {"source": None, "classes": None}
-    return differences(identity | samples, todo.identity | samples)
-
-
-def _begin_afresh(
-    todo: Plan, place: Place, by_root: list[Manifest | None], abandoned: State | None, update: bool
-) -> State:
-    """Remove what `abandoned` has written, and put down what is replaced now."""
-    manifests = [manifest for manifest in by_root if manifest is not None]
-    folders = [manifest for manifest in manifests if manifest.layout == "folder"]
-    replaces = {manifest.index.file for manifest in folders}
-    classes = {name for manifest in folders for name in manifest.classes or ()}
-    generations = [manifest.generation for manifest in manifests]
-    if abandoned is not None:
-        replaces |= set(abandoned.replaces)
-        classes |= set(abandoned.replaced_classes)
-        if abandoned.publishing:  # its index lists the files that have their names already
-            generations.append(abandoned.generation)
-            replaces.add(generation_name("index.arrow", abandoned.generation))
-        for root, manifest in zip(
-            abandoned.place(place.out).roots, abandoned.place(place.out).manifests(), strict=True
-        ):
-            if root not in place.roots and manifest is None and root.is_dir():
-                remove_replaced(root, replace(abandoned, replaces=tuple(replaces)))
-                remove_unpublished(root, None)
-                if root != place.out and not os.listdir(root):
-                    root.rmdir()
-    fresh = State(
-        identity=todo.identity,
-        generation=max(generations, default=-1) + 1,
-        replaces=tuple(sorted(replaces)),
-        replaced_classes=tuple(sorted(classes)),
-        update=update,
-    )
-    place.clear()
-    for root, manifest in zip(place.roots, by_root, strict=True):
-        remove_unpublished(root, manifest, keep=fresh.replaces)
-    fresh.write(place.out)
-    return fresh
 
 
 def _tasks(todo: Plan, run: RunOptions, place: Place, generation: int, files: pa.ChunkedArray | None) -> Iterator[Task]:
