@@ -23,7 +23,7 @@ from presize.verify import verify_dataset
 from processes import is_running
 
 COMMAND = [sys.executable, "-m", "presize", "build"]
-ARGS = ["--size", "64", "--jobs", "2", "--shard-samples", "25"]
+ARGS = ["--size", "64", "--jobs", "2", "--shard-samples", "25", "--no-report"]
 PATIENCE_S = 60
 
 
