@@ -17,7 +17,7 @@ from presize.datasets.loader import Loader, as_device
 from presize.datasets.loading import LEAST, Limits, closed, failed, mean_span_s, measure_loading
 from presize.datasets.make_loader import CountingLoader
 from presize.datasets.timed import Fetch, timed
-from presize.diagnosis import Alternative, Diagnosis, Loading
+from presize.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading, seconds_shown
 from presize.doctor.machine import read_cpu
 from presize.errors import DiagnosisError, OptionError
 from presize.options import check_range
@@ -105,7 +105,7 @@ def diagnose(
         device=training.device.type,
         alternatives=tuple(found),
         storage_images_per_s=storage_images_per_s,
-        notes=(*notes, *_notes(trained, loading, limits)),
+        notes=(*notes, *_notes(trained, loading, limits), *_step_notes(resident.mean_s, loading, found)),
         seconds=time.perf_counter() - begin,
     )
 
@@ -310,3 +310,11 @@ def _notes(trained: _Trained, loading: Loading, limits: Limits) -> Iterator[str]
     if not loading.chosen:
         how = "during" if loading.workers else "between"
         yield f"Nothing is known of this loader but its batches: it seems to make them {how} steps."
+
+
+def _step_notes(step_s: float, loading: Loading, alternatives: Iterable[Alternative]) -> Iterator[str]:
+    """Where training gains or loses by more than that loading is faster."""
+    for name, other, step in alternatives:
+        its_s = step.mean_s * loading.images / other.images
+        if max(its_s / step_s, step_s / its_s) >= WORTH_WHILE:
+            yield f"{name}: a step on a batch of that takes {seconds_shown(its_s)} instead of {seconds_shown(step_s)}."

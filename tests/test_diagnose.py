@@ -187,6 +187,20 @@ def test_the_step_is_measured_on_a_batch_of_each_loader(our_time: Time) -> None:
     found = diagnose(batches_of(4), step, alternatives={"Larger": batches_of(8)}, **SOON)
     assert found.step.mean_s == pytest.approx(0.04)
     assert found.alternatives[0].step.mean_s == pytest.approx(0.08)
+    assert not [note for note in found.notes if "Larger" in note]  # an image takes as long
+
+
+def test_a_step_that_takes_another_time_on_the_batches_of_an_alternative_is_told(our_time: Time) -> None:
+    def step(batch: tuple[float, ...]) -> None:
+        our_time.sleep(batch[0])
+
+    def batches_for(step_s: float) -> Iterator[tuple[float, ...]]:
+        while True:
+            our_time.sleep(0.1)
+            yield (step_s,) * 4
+
+    found = diagnose(batches_for(0.05), step, alternatives={"Quicker": batches_for(0.04)}, **SOON | {"seconds": 5})
+    assert "Quicker: a step on a batch of that takes 40 ms instead of 50 ms." in found.notes
 
 
 def test_a_machine_that_slows_down_while_training_is_as_slow_to_the_step_alone(our_time: Time) -> None:
