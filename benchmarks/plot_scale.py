@@ -7,24 +7,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib
 import plotting
 import rates
 import scale
 
-_PRESIZE, _OTHER, _INK = "#1f6fb2", "#8a8f98", "#1b1f24"
-
 
 def draw(rows: list[rates.Row], path: Path) -> None:
     """Lines through the medians, least to most as whiskers. The format is that of the suffix."""
-    matplotlib.use("Agg")
-    matplotlib.rcParams.update({"svg.hashsalt": "presize", "font.size": 10, "text.color": _INK})
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8.4, 3.6), facecolor="white", layout="constrained")
+    first = rows[0]
+    title = f"What an image costs: {first['size']} px, {first['procs']} processes"
+    figure, (axes,) = plotting.panels([2.7], title)
     lines = {
-        "whole command": (scale.microseconds(rows), _OTHER, "--"),
-        "without start-up": (scale.microseconds(rows, less_start_up=True), _PRESIZE, "-"),
+        "whole command": (scale.microseconds(rows), plotting.OTHER, "--"),
+        "without start-up": (scale.microseconds(rows, less_start_up=True), plotting.PRESIZE, "-"),
     }
     for label, (spreads, color, style) in lines.items():
         counts, medians = list(spreads), [spread.median for spread in spreads.values()]
@@ -40,10 +35,7 @@ def draw(rows: list[rates.Row], path: Path) -> None:
     axes.set_ylim(bottom=0)
     axes.set_xlabel("images")
     axes.set_ylabel("µs an image, on the wall")
-    axes.spines[["top", "right"]].set_visible(False)
-    first = rows[0]
-    axes.set_title(f"What an image costs: {first['size']} px, {first['procs']} processes", fontsize=12, loc="left")
-    figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    plotting.save(figure, path)
 
 
 if __name__ == "__main__":
