@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,8 +18,8 @@ from presize.datasets.make_loader import CountingLoader
 from presize.datasets.timed import Fetch, timed
 from presize.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading, seconds_shown
 from presize.doctor.machine import read_cpu
-from presize.errors import DiagnosisError, OptionError
-from presize.options import check_range
+from presize.errors import DiagnosisError
+from presize.options import check_above_0, check_range
 from presize.simulate import Times
 
 _WARM_UP_STEPS = 2
@@ -61,8 +60,7 @@ def diagnose(
     cause. KeyboardInterrupt passes through.
     """
     check_range("steps", steps, LEAST, 1_000_000)
-    if not 0 < seconds < math.inf:
-        raise OptionError(f"seconds: expected a number above 0, got {seconds!r}")
+    check_above_0("seconds", seconds)
     begin = time.perf_counter()
     limits = Limits(steps, seconds)
     loader = _readable_again(loader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
@@ -230,6 +231,12 @@ def check_range(name: str, value: object, low: int, high: int) -> None:
     """Raise OptionError unless `value` is a whole number from `low` to `high`, both included."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise OptionError(f"{name}: expected a whole number from {low} to {high}, got {value!r}")
+
+
+def check_above_0(name: str, value: float) -> None:
+    """Raise OptionError unless `value` is a number above 0, and finite."""
+    if not 0 < value < math.inf:
+        raise OptionError(f"{name}: expected a number above 0, got {value!r}")
 
 
 def check_type(name: str, value: object, kind: type) -> None:

@@ -31,8 +31,13 @@ def cpu_quota(proc: Path = PROC, sys: Path = SYS) -> float | None:
 
 
 def usable_cores(proc: Path = PROC, sys: Path = SYS) -> int:
-    """Cores that this process can keep busy, rounded up, from 1: what it has workers for unless told otherwise."""
-    return max(1, math.ceil(min(allowed_cores(), cpu_quota(proc, sys) or math.inf)))
+    """Cores that this process can keep busy: what it has workers for unless told otherwise."""
+    return whole_cores(min(allowed_cores(), cpu_quota(proc, sys) or math.inf))
+
+
+def whole_cores(usable: float) -> int:
+    """Rounded up, so that no time is left over, and from 1."""
+    return max(1, math.ceil(usable))
 
 
 def _quotas(proc: Path, sys: Path) -> Iterator[float]:

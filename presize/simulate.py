@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from presize.errors import OptionError
-from presize.options import check_range
+from presize.options import check_above_0, check_range
 
 MOST_WORKERS = 1024
 
@@ -115,8 +115,8 @@ class Pipeline:
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise OptionError(f"{name}: expected a number from 0 up, got {value!r}")
-        if self.cores is not None and not 0 < self.cores < math.inf:
-            raise OptionError(f"cores: expected a number above 0, got {self.cores!r}")
+        if self.cores is not None:
+            check_above_0("cores", self.cores)
         for name in ("load", "step"):
             if getattr(self, name).mean_s == 0:
                 raise OptionError(f"{name}: expected work that takes time, got 0 s")
@@ -269,8 +269,7 @@ def simulate(
     if batches is not None:
         check_range("batches", batches, 1, _MOST_BATCHES)
     if seconds is not None:
-        if not 0 < seconds < math.inf:
-            raise OptionError(f"seconds: expected a number above 0, got {seconds!r}")
+        check_above_0("seconds", seconds)
         longest_s = pipeline.step.mean_s * _MOST_BATCHES
         if batches is None and seconds > longest_s:
             raise OptionError(f"seconds: expected at most {longest_s:g}, a million steps, got {seconds!r}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any, Final, Literal, Self, get_args
 
 from presize.errors import OptionError
-from presize.options import MAX_SIDE, Size, check_choice, check_range, check_type
+from presize.options import MAX_SIDE, Size, check_above_0, check_choice, check_range, check_type
 from presize.resources import usable_cores
 
 Arm = Literal["raw", "presized", "lmdb", "loader"]
@@ -152,8 +151,7 @@ class DiagnoseOptions:
         check_range("batch", self.batch, 1, 2**20)
         check_range("crop", self.crop, 1, MAX_SIDE)
         check_range("steps", self.steps, 3, 1_000_000)
-        if not 0 < self.seconds < math.inf:
-            raise OptionError(f"seconds: expected a number above 0, got {self.seconds!r}")
+        check_above_0("seconds", self.seconds)
 
 
 def _check_several(name: str, values: object) -> None:

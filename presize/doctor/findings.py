@@ -10,7 +10,7 @@ from presize.doctor.codecs import Codecs
 from presize.doctor.machine import Cpu, Limits, Nvidia, SharedMemory, Torch
 from presize.doctor.readspeed import Content, Reading
 from presize.doctor.storage import Storage
-from presize.resources import Memory
+from presize.resources import Memory, whole_cores
 
 Level = Literal["ok", "look", "bad", "unknown"]
 
@@ -104,10 +104,9 @@ def _cores(facts: CheckUp) -> Finding:
     cpu = facts.cpu
     of = f" of {cpu.online}" if cpu.online and cpu.online != cpu.cores else ""
     if cpu.usable < cpu.cores:
-        workers = max(1, int(cpu.usable))
         return Finding(
             "cores", "look", f"{cpu.cores}{of} in sight, but the time of {cpu.usable:g} only (cgroup quota)",
-            f"say workers={workers} when loading (builds mind the quota by themselves), or allow more: "
+            "builds and presize's loaders mind it by themselves, torch's DataLoader does not; to allow more: "
             "docker run --cpus, Kubernetes resources.limits.cpu",
         )  # fmt: skip
     if cpu.cores == 1:
@@ -140,7 +139,7 @@ def _shared_memory(facts: CheckUp) -> Finding:
     shm = facts.shared_memory
     if shm is None:
         return Finding("/dev/shm", "unknown", "not there; loaders use what the system has instead")
-    workers = max(1, int(facts.cpu.usable))
+    workers = whole_cores(facts.cpu.usable)
     needed = workers * _PREFETCH * _BATCH_BYTES
     found = f"{_bytes(shm.free)} free of {_bytes(shm.total)}"
     if shm.free >= needed:
