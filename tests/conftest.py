@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,9 @@ def browser() -> Iterator[Browser]:
     """A headless Chromium; without one the test is skipped, or fails in CI."""
     with chromium() as found:
         yield found
+        # A loader's worker that was forked meanwhile, and that an error in a cycle still holds, would hold the pipe to
+        # the driver of the browser, too, which then never ends.
+        gc.collect()
 
 
 @pytest.fixture
