@@ -23,6 +23,7 @@ from presize.datasets.batches import BatchReader
 from presize.datasets.crops import Crop
 from presize.datasets.regions import Region
 from presize.errors import LoaderError, OptionError
+from presize.jpeg import coded_size
 
 DecodeOn = Literal["workers", "device"]
 
@@ -42,6 +43,8 @@ class CutReader(BatchReader):
     Finds what is wrong with a file's header, and not what is wrong with its pixels. Raises OptionError for a
     dataset that does not hold JPEGs.
     """
+
+    takes_cut = True
 
     def __init__(self, data: Dataset, crop: Crop | None, flip: float = 0.0) -> None:
         if data.manifest.format != "jpeg":
@@ -64,7 +67,7 @@ class CutReader(BatchReader):
     ) -> None:
         """Fill the row `out` with what a decoder needs for the box of `region`, as read_region has them."""
         if region.whole:
-            coded_height, coded_width, _, _ = simplejpeg.decode_jpeg_header(region.data)
+            coded_height, coded_width, _ = coded_size(region.data)
             if (coded_height, coded_width) != shape:
                 raise ValueError(f"it is {coded_height} pixels high and {coded_width} wide, not as the index says")
         length = len(region.data)

@@ -1,7 +1,7 @@
-"""A box of a stored value -> pixels in a given place of a batch: cut_region, then read_region. Pure.
+"""A box of a stored value -> pixels in a given place of a batch: cut_region or uncut_region, then read_region. Pure.
 
 Only what the box needs is decoded: its tiles (presize.jpegtiles), at 1/2, 1/4 or 1/8 of the size where
-the box is at least twice as large as what is asked for.
+the box is at least twice as large as what is asked for. presize.baseline takes them out of the whole value itself.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import numpy.typing as npt
 import simplejpeg
 import torch
 
-from presize import jpegtiles
+from presize import baseline, jpegtiles
 from presize.dataset import decode_value
 from presize.datasets.crops import DECODE_SCALES
+from presize.jpeg import coded_size
 from presize.options import Color, Format
 
 Pixels = npt.NDArray[np.uint8]
@@ -30,7 +31,7 @@ Box = tuple[int, int, int, int]
 class Region(NamedTuple):
     """What has to be decoded for a box of an image.
 
-    data: a JPEG of its own, or else the value as it was given. top, left: where the box begins in it.
+    data: a JPEG of its own, or else the value. top, left: where the box begins in it.
     whole: True when it is all of the image.
     """
 
@@ -42,18 +43,21 @@ class Region(NamedTuple):
     box: Box
 
 
-def cut_region(value: memoryview, format: Format, box: Box) -> Region:
-    """What `box`, which lies inside the image, needs of `value`. Never raises for what the bytes are.
+def uncut_region(value: memoryview, format: Format, box: Box) -> Region:
+    """`box` of `value`, which is not copied."""
+    return Region(format, value, box[0], box[1], True, box)
 
-    Of a JPEG it is a copy, so that many can be cut before the first is decoded.
+
+def cut_region(value: bytes | memoryview, box: Box) -> Region:
+    """What `box`, which lies inside the image, needs of `value`, a JPEG. Never raises for what the bytes are.
+
+    It is a copy, so that many can be cut before the first is decoded.
     """
     top, left, _, _ = box
-    if format != "jpeg":
-        return Region(format, value, top, left, True, box)
     cut = jpegtiles.cut(value, *box)
     if cut is None or cut.data is value:
-        return Region(format, bytes(value), top, left, True, box)
-    return Region(format, *cut, False, box)
+        return Region("jpeg", bytes(value), top, left, True, box)
+    return Region("jpeg", *cut, False, box)
 
 
 def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bool, exact: bool) -> None:
@@ -91,9 +95,9 @@ def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
     elif pixels.shape[0] <= height and pixels.shape[1] <= width:
         cv2.resize(pixels, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
     else:
-        # A copy costs little; torch would copy a part of an image itself, and slowly. (And it warns of what
-        # cannot be written, as a view of a shard, though it only reads.)
-        pixels = pixels.reshape(*pixels.shape[:2], channels).copy()
+        # Torch would copy a part of an image itself, and slowly. (And it warns of what cannot be written, as a
+        # view of a shard, though it only reads.)
+        pixels = np.require(pixels.reshape(*pixels.shape[:2], channels), requirements=["C", "W"])
         source = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
         result = torch.from_numpy(out).permute(2, 0, 1).unsqueeze(0)
         # What torch.nn.functional.interpolate calls; only here can the result go where it belongs.
@@ -104,18 +108,26 @@ def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
 
 def _jpeg(region: Region, shape: tuple[int, int], size: tuple[int, int], channels: int, exact: bool) -> Pixels:
     """The box, or the 1/2, 1/4 or 1/8 of it that is enough for `size`: memory that the next call uses again."""
-    _, data, top, left, whole, box = region
+    box = region.box
     height, width = box[2:]
     scale = 1
     if not exact and height >= 2 * size[0] and width >= 2 * size[1]:
         scale = next((k for k in DECODE_SCALES if _allows(box, size, k)), 1)
-    coded_height, coded_width, _, _ = simplejpeg.decode_jpeg_header(data)
+    mode: baseline.Mode = "RGB" if channels == 3 else "GRAY"
+    if region.whole and baseline.is_available():
+        if scale == 1:
+            pixels = baseline.decode(region.data, mode, shape, box, _scratch(height * width * channels))
+            if pixels is not None:
+                return pixels
+        region = cut_region(region.data, box)
+    _, data, top, left, whole, _ = region
+    coded_height, coded_width, _ = coded_size(data)
     if whole and (coded_height, coded_width) != shape:
         raise ValueError(f"it is {coded_height} pixels high and {coded_width} wide, not as the index says")
     reduced = (-(-coded_height // scale), -(-coded_width // scale)) if scale > 1 else (0, 0)
     pixels = simplejpeg.decode_jpeg(
         data,
-        "RGB" if channels == 3 else "GRAY",
+        mode,
         min_height=reduced[0],
         min_width=reduced[1],
         buffer=_scratch(coded_height * coded_width * channels),

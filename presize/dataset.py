@@ -12,7 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import simplejpeg
 
+from presize import baseline
 from presize.errors import DatasetError, ImageError
+from presize.jpeg import coded_size
 from presize.manifest import Manifest, read_index, read_manifest
 from presize.options import MAX_SIDE, Color, Format, check_type
 from presize.pagecache import MappedFile, Preload, preload, window_bytes
@@ -177,11 +179,14 @@ def decode_value(value: memoryview, format: Format, color: Color, shape: tuple[i
 
 
 def _decode_jpeg(value: memoryview, color: Color) -> Pixels:
+    height, width, is_gray = coded_size(value)
     if color == "keep":
-        color = "gray" if simplejpeg.decode_jpeg_header(value)[2] == "Gray" else "rgb"
-    if color == "gray":
-        return np.asarray(simplejpeg.decode_jpeg(value, "GRAY")[:, :, 0])
-    return np.asarray(simplejpeg.decode_jpeg(value, "RGB"))
+        color = "gray" if is_gray else "rgb"
+    mode: baseline.Mode = "GRAY" if color == "gray" else "RGB"
+    pixels = baseline.decode(value, mode, (height, width))
+    if pixels is None:
+        pixels = np.asarray(simplejpeg.decode_jpeg(value, mode))
+    return pixels[:, :, 0] if color == "gray" else pixels
 
 
 def _decode_raw(value: memoryview, color: Color, shape: tuple[int, int]) -> Pixels:

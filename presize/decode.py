@@ -21,7 +21,7 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image
 
-from presize import jpeg
+from presize import baseline, jpeg
 from presize.containers import first_tiff_frame, has_several, png_chunks, sniff, webp_size
 from presize.errors import ImageError, NotAnImageError
 from presize.facts import Colors, Facts
@@ -167,7 +167,7 @@ def _decode_jpeg(data: bytes, color: Color, scale: int, header: jpeg.JpegHeader,
     refusal: ValueError | None = None
     if header.colorspace in ("gray", "YCbCr", "RGB"):
         try:
-            pixels = _simplejpeg(data, "GRAY" if as_gray else "BGRX" if leave else "RGB", scale, header)
+            pixels = _strictly(data, "GRAY" if as_gray else "BGRX" if leave else "RGB", scale, header)
         except ValueError as error:
             refusal = error
     plain = pixels is not None
@@ -196,9 +196,12 @@ def _decode_jpeg(data: bytes, color: Color, scale: int, header: jpeg.JpegHeader,
     return Decoded(upright, height, width, "jpeg", icc, header, plain, header.exif, header.xmp, header.comment, facts)
 
 
-def _simplejpeg(data: bytes, mode: str, scale: int, header: jpeg.JpegHeader) -> Pixels:
-    height, width = (-(-header.height // scale), -(-header.width // scale)) if scale > 1 else (0, 0)
-    pixels: Pixels = simplejpeg.decode_jpeg(data, mode, min_height=height, min_width=width)
+def _strictly(data: bytes, mode: baseline.Mode, scale: int, header: jpeg.JpegHeader) -> Pixels:
+    """A JPEG without anything to warn of; raises ValueError for others."""
+    pixels = baseline.decode(data, mode, (header.height, header.width)) if scale == 1 else None
+    if pixels is None:
+        height, width = (-(-header.height // scale), -(-header.width // scale)) if scale > 1 else (0, 0)
+        pixels = np.asarray(simplejpeg.decode_jpeg(data, mode, min_height=height, min_width=width))
     return pixels[:, :, 0] if mode == "GRAY" else pixels
 
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import simplejpeg
+
 from presize.errors import ImageError
 
 Process = Literal["baseline", "extended", "progressive", "lossless", "arithmetic", "hierarchical"]
@@ -147,6 +149,19 @@ def parse(data: bytes) -> JpegHeader:
         _quality(tables, frame[8]),
         several,
     )
+
+
+def coded_size(data: bytes | memoryview) -> tuple[int, int, bool]:
+    """Height and width in pixels, as they are stored, and whether it is grey: parse in a hurry.
+
+    Raises ValueError, or ImageError, for what is no JPEG or has a header that is broken.
+    """
+    try:
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+    except KeyError:  # of chroma subsampling that simplejpeg has no name for: 4:4:1
+        header = parse(bytes(data))
+        return header.height, header.width, header.colorspace == "gray"
+    return height, width, colorspace == "Gray"
 
 
 def orientation_of(exif: bytes) -> int:

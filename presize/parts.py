@@ -43,7 +43,7 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
             r"^PIL/(ImageFile|\w+ImagePlugin)\.py:", r"zlib\.decompress>",
             r"^PIL/Image\.py:(open|preinit|init|convert|load|draft|frombuffer|frombytes)$",
             r"^(simplejpeg|torchcodec|imageio|skimage/io|torchvision/io)/", r"^turbojpeg\.py:", r"torch\.ops\.image",
-            r"presize/(jpeg|decode|icc|containers|jpegtiles)\.py:", r"presize/dataset\.py:decode_value$",
+            r"presize/(baseline|jpeg|decode|icc|containers|jpegtiles)\.py:", r"presize/dataset\.py:decode_value$",
             r"datasets/regions\.py:",
         ),
     ),

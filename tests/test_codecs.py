@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import platform
 from pathlib import Path
 
 import cv2
@@ -11,6 +12,7 @@ import PIL
 import pytest
 import simplejpeg
 
+from presize import baseline
 from presize.doctor.codecs import _libjpeg_turbo, read_codecs
 
 
@@ -63,6 +65,16 @@ def test_opencv_uses_what_the_cpu_has(
 ) -> None:
     monkeypatch.setattr(cv2, "getCPUFeaturesLine", lambda: features)
     assert read_codecs({}).opencv.instructions == expected
+
+
+def test_presizes_own_decoder_is_used_where_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (read_codecs({}).jpeg.baseline == "used") == baseline.is_available()
+    monkeypatch.setattr(baseline, "_compiled", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert read_codecs({}).jpeg.baseline == "not compiled"
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert read_codecs({}).jpeg.baseline == "not for this processor"
 
 
 def test_the_libjpeg_turbo_inside_simplejpeg_is_known() -> None:

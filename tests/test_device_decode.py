@@ -110,7 +110,7 @@ def stored(subsampling: Subsampling, tiles: bool) -> bytes:
 
 def row_of(value: bytes, box: tuple[int, int, int, int], flip: bool) -> np.ndarray:
     row = np.zeros((1, len(value) + 48 + -len(value) % 8), np.uint8)
-    CutReader.fill(row[0], cut_region(memoryview(value), "jpeg", box), (HEIGHT, WIDTH), flip=flip, exact=True)
+    CutReader.fill(row[0], cut_region(memoryview(value), box), (HEIGHT, WIDTH), flip=flip, exact=True)
     return row
 
 
@@ -292,7 +292,7 @@ def test_an_index_that_lies_about_the_size_is_damage() -> None:
     value = encode(smooth_image(HEIGHT, WIDTH), ImageOptions(tiles=False))
     row = np.zeros(len(value) + 48, np.uint8)
     with pytest.raises(ValueError, match=f"it is {HEIGHT} pixels high and {WIDTH} wide, not as the index says"):
-        CutReader.fill(row, cut_region(memoryview(value), "jpeg", (0, 0, 8, 8)), (99, 99), flip=False, exact=True)
+        CutReader.fill(row, cut_region(memoryview(value), (0, 0, 8, 8)), (99, 99), flip=False, exact=True)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

@@ -26,7 +26,7 @@ WELL = CheckUp(
     limits=Limits(1024, 1 << 20, None),
     open_shards=512,
     codecs=Codecs(
-        Jpeg("1.9.0", "3.1.2", True, ()),
+        Jpeg("1.9.0", "3.1.2", True, (), "used"),
         Resizer("4.0.1", "AVX2"),
         Pillow("13.0.0", False, "3.2.0", ("pillow",)),
         OpenCV("5.0.0", True, ("SSE4", "AVX2"), 16),
@@ -83,6 +83,7 @@ JUDGED = [
     (codec("jpeg", simd=False), "JPEG", "bad", "--only-binary", "a build without SIMD"),
     (codec("jpeg", told=("JSIMD_FORCENONE=1",)), "JPEG", "bad", "unset JSIMD_FORCENONE", "SIMD switched off"),
     (codec("jpeg", told=("JSIMD_FORCESSE2=1",)), "JPEG", "look", "unset JSIMD_FORCESSE2", "AVX2 switched off"),
+    (codec("jpeg", baseline="not compiled"), "JPEG", "look", "a C compiler", "no decoder of presize's own"),
     (codec("jpeg", libjpeg_turbo=None, simd=None), "JPEG", "unknown", "not known", "another libjpeg-turbo"),
     (codec("resizer", instructions="SSE4"), "resize", "look", "where the CPU has AVX2", "a resizer without AVX2"),
     (codec("resizer", instructions=None), "resize", "look", "no SIMD", "a resizer without SIMD"),

@@ -379,3 +379,20 @@ def test_a_reset_orientation_is_upright_whatever_follows_it(rest: bytes, value: 
     before = exif(order, 3, value) + rest
     after = jpeg.with_orientation_reset(before)
     assert len(after) == len(before) and jpeg.orientation_of(after) == 1
+
+
+def vertical_411() -> bytes:
+    """A JPEG of 4:4:1, 32 pixels high and 8 wide, whose one MCU was that of 16 x 16 pixels of 4:2:0."""
+    square = np.ascontiguousarray(PHOTO[:16, :16])
+    data = simplejpeg.encode_jpeg(square, colorsubsampling="420")
+    frame = struct.pack(">HHBBB", 16, 16, 3, 1, 0x22)
+    assert data.count(frame) == 1
+    return data.replace(frame, struct.pack(">HHBBB", 32, 8, 3, 1, 0x14))
+
+
+def test_the_coded_size_of_a_jpeg_whose_subsampling_simplejpeg_has_no_name_for() -> None:
+    with pytest.raises(KeyError):
+        simplejpeg.decode_jpeg_header(vertical_411())
+    assert jpeg.coded_size(vertical_411()) == (32, 8, False)
+    assert jpeg.coded_size(memoryview(saved())) == (*PHOTO.shape[:2], False)
+    assert jpeg.coded_size(saved(Image.fromarray(PHOTO[:, :, 0]))) == (*PHOTO.shape[:2], True)

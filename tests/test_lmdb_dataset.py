@@ -9,6 +9,7 @@ import operator
 import os
 import pickle
 import shutil
+import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import simplejpeg
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -347,6 +349,19 @@ def test_a_target_that_is_no_column_is_named_beside_the_columns(labelled: Path) 
 def pixels_of(image: Any) -> np.ndarray:
     """An image of any kind but "bytes" as uint8 (height, width, 3)."""
     return image.permute(1, 2, 0).numpy() if isinstance(image, torch.Tensor) else np.asarray(image)
+
+
+def test_a_source_of_chroma_subsampling_4_4_1_is_stored_as_it_is_and_read(tmp_path: Path) -> None:
+    data = simplejpeg.encode_jpeg(np.ascontiguousarray(smooth_image(16, 16)), colorsubsampling="420")
+    (tmp_path / "raw").mkdir()
+    # One MCU of 4:2:0 has as many blocks as one of 4:4:1, of other pixels.
+    odd = data.replace(struct.pack(">HHBBB", 16, 16, 3, 1, 0x22), struct.pack(">HHBBB", 32, 8, 3, 1, 0x14))
+    (tmp_path / "raw" / "odd.jpg").write_bytes(odd)
+    build_dataset(tmp_path / "raw", tmp_path / "out", SQUARES, SERIAL)
+    dataset = LMDBDataset(tmp_path / "out", decode="numpy", target=None)
+    np.testing.assert_array_equal(dataset[0], simplejpeg.decode_jpeg(odd))
+    cropped = LMDBDataset(tmp_path / "out", decode="numpy", target=None, crop=RandomCrop(8))
+    assert cropped[0].shape == (8, 8, 3)
 
 
 @pytest.mark.parametrize("decode", ["pil", "numpy", "tensor"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -9,11 +11,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pictures import smooth_image
-from presize.datasets.regions import cut_region, read_region, resample
+from presize import baseline
+from presize.datasets.regions import Region, cut_region, read_region, resample, uncut_region
 from presize.encode import encode
 from presize.options import Format, ImageOptions, Subsampling
 
 HEIGHT, WIDTH = 150, 201
+
+
+@pytest.fixture(autouse=True, scope="module", params=["_baseline.c", "simplejpeg"])
+def decoder(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything here is true with the C code and without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "simplejpeg":
+            patch.setattr(baseline, "_compiled", None)
+        elif not baseline.is_available():
+            pytest.skip("_baseline.c is not compiled here")
+        yield
+
+
+def part_of(value: memoryview, format: Format, box: tuple[int, int, int, int]) -> Region:
+    """As a BatchReader has it."""
+    if format == "jpeg" and not baseline.is_available():
+        return cut_region(value, box)
+    return uncut_region(value, format, box)
 
 
 def stored(format: Format = "jpeg", subsampling: Subsampling = "420", tiles: bool = True) -> memoryview:
@@ -24,7 +45,7 @@ def stored(format: Format = "jpeg", subsampling: Subsampling = "420", tiles: boo
 
 def whole(value: memoryview, format: Format = "jpeg") -> np.ndarray:
     out = np.empty((HEIGHT, WIDTH, 3), np.uint8)
-    read_region(out, cut_region(value, format, (0, 0, HEIGHT, WIDTH)), (HEIGHT, WIDTH), flip=False, exact=True)
+    read_region(out, part_of(value, format, (0, 0, HEIGHT, WIDTH)), (HEIGHT, WIDTH), flip=False, exact=True)
     return out
 
 
@@ -33,7 +54,7 @@ def region(
 ) -> np.ndarray:
     out = np.full((*size, 3), 99, np.uint8)
     flip, exact = how.get("flip", False), how.get("exact", True)
-    read_region(out, cut_region(value, format, box), (HEIGHT, WIDTH), flip=flip, exact=exact)
+    read_region(out, part_of(value, format, box), (HEIGHT, WIDTH), flip=flip, exact=exact)
     return out
 
 
@@ -76,8 +97,8 @@ def test_a_large_box_may_be_decoded_at_reduced_size_and_looks_the_same(scale: in
     value = memoryview(encode(smooth_image(512, 640, seed=1), ImageOptions(subsampling=subsampling)))
     out, exact = np.empty((48, 56, 3), np.uint8), np.empty((48, 56, 3), np.uint8)
     box = (8, 16, 48 * scale, 56 * scale)
-    read_region(out, cut_region(value, "jpeg", box), (512, 640), flip=False, exact=False)
-    read_region(exact, cut_region(value, "jpeg", box), (512, 640), flip=False, exact=True)
+    read_region(out, part_of(value, "jpeg", box), (512, 640), flip=False, exact=False)
+    read_region(exact, part_of(value, "jpeg", box), (512, 640), flip=False, exact=True)
     difference = out.astype(int) - exact
     assert not np.array_equal(out, exact), "it was decoded in full"
     assert np.abs(difference).mean() < 1.5 and abs(difference.mean()) < 0.5
@@ -95,7 +116,7 @@ def test_grey_is_read_as_one_channel_or_as_three() -> None:
         value = memoryview(encode(gray, ImageOptions(color="gray", format=format)))
         three, one = np.empty((20, 30, 3), np.uint8), np.empty((20, 30, 1), np.uint8)
         for out in (three, one):
-            read_region(out, cut_region(value, format, (5, 5, 40, 60)), (HEIGHT, WIDTH), flip=True, exact=True)
+            read_region(out, part_of(value, format, (5, 5, 40, 60)), (HEIGHT, WIDTH), flip=True, exact=True)
         assert (three == one).all()
         assert np.abs(antialiased(gray[5:45, 5:65, None], (20, 30))[:, ::-1] - one).mean() < 1.5
 
@@ -104,7 +125,7 @@ def test_grey_is_read_as_one_channel_or_as_three() -> None:
 def test_an_index_that_promises_more_pixels_than_there_are_is_damage(format: Format) -> None:
     with pytest.raises(ValueError, match=r"the index says|cannot reshape"):
         out = np.empty((8, 8, 3), np.uint8)
-        part = cut_region(stored(format), format, (0, 0, HEIGHT + 9, 8))
+        part = part_of(stored(format), format, (0, 0, HEIGHT + 9, 8))
         read_region(out, part, (HEIGHT + 9, WIDTH), flip=False, exact=True)
 
 
@@ -121,16 +142,16 @@ def test_channels_that_are_not_those_asked_for_are_damage() -> None:
     out = np.full((200, 300, 3), 7, np.uint8)
     for value, shape in [(image.tobytes(), (HEIGHT // 2, WIDTH)), (b"", (HEIGHT, WIDTH))]:
         with pytest.raises(ValueError, match=r"channels|reshape"):
-            part = cut_region(memoryview(value), "raw", (0, 0, 60, 90))
+            part = part_of(memoryview(value), "raw", (0, 0, 60, 90))
             read_region(out, part, shape, flip=False, exact=True)
     with pytest.raises(ValueError, match="it has not 1 channels"):
         gray = out[:, :, :1].copy()
-        part = cut_region(memoryview(image.tobytes()), "raw", (0, 0, 60, 90))
+        part = part_of(memoryview(image.tobytes()), "raw", (0, 0, 60, 90))
         read_region(gray, part, (HEIGHT, WIDTH), flip=False, exact=True)
 
 
 def test_a_jpeg_of_another_size_than_the_index_says_is_damage() -> None:
     value = stored(tiles=False)
     with pytest.raises(ValueError, match=f"it is {HEIGHT} pixels high and {WIDTH} wide, not as the index says"):
-        part = cut_region(value, "jpeg", (0, 0, 8, 8))
+        part = part_of(value, "jpeg", (0, 0, 8, 8))
         read_region(np.empty((8, 8, 3), np.uint8), part, (99, 99), flip=False, exact=True)

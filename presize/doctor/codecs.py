@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import importlib.util
 import mmap
 import os
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+from presize import baseline
 
 _PILLOWS = ("pillow", "pillow-simd")
 _OPENCV_INSTRUCTIONS = {"SSE4.1": "SSE4", "AVX2": "AVX2", "AVX512-SKX": "AVX-512", "NEON": "NEON"}
@@ -19,12 +24,14 @@ _CYKOOZ_INSTRUCTIONS = {"sse4_1": "SSE4", "avx2": "AVX2", "neon": "NEON"}
 @dataclass(frozen=True)
 class Jpeg:
     """simplejpeg's version; that of the libjpeg-turbo in it, and whether it has code for SIMD, or None.
-    told: variables of the environment that tell libjpeg-turbo to use less than the CPU has."""
+    told: variables of the environment that tell libjpeg-turbo to use less than the CPU has.
+    baseline: what presize's own decoder (presize.baseline) is here."""
 
     simplejpeg: str
     libjpeg_turbo: str | None
     simd: bool | None
     told: tuple[str, ...]
+    baseline: Literal["used", "not compiled", "not for this processor"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,14 @@ def _jpeg(environ: Mapping[str, str]) -> Jpeg:
     with contextlib.suppress(OSError, ValueError):  # ValueError for an empty file
         turbo, simd = _libjpeg_turbo(Path(module.__file__))
     told = tuple(f"{name}={value}" for name, value in sorted(environ.items()) if re.match("JSIMD_(FORCE|NO)", name))
-    return Jpeg(simplejpeg.__version__, turbo, simd, told)
+    return Jpeg(simplejpeg.__version__, turbo, simd, told, _baseline())
+
+
+def _baseline() -> Literal["used", "not compiled", "not for this processor"]:
+    if baseline.is_available():
+        return "used"
+    is_there = importlib.util.find_spec("presize._baseline") is not None
+    return "not for this processor" if is_there or platform.machine() != "x86_64" else "not compiled"
 
 
 def _libjpeg_turbo(library: Path) -> tuple[str | None, bool | None]:

@@ -201,7 +201,15 @@ def _jpeg(facts: CheckUp) -> Finding:
             f"{found}, told by {' and '.join(jpeg.told)} to use less SIMD",
             f"unset {' '.join(name.partition('=')[0] for name in jpeg.told)}",
         )  # fmt: skip
-    return Finding("JPEG", "ok", f"{found} with SIMD")
+    found += " with SIMD"
+    if jpeg.baseline == "not compiled":
+        return Finding(
+            "JPEG", "look", f"{found}; presize's own decoder, which is faster, is not compiled",
+            "a C compiler (apt-get install gcc python3-dev), then pip install --force-reinstall --no-deps presize",
+        )  # fmt: skip
+    if jpeg.baseline == "not for this processor":
+        return Finding("JPEG", "ok", f"{found}; presize's own decoder needs AVX2")
+    return Finding("JPEG", "ok", f"{found}; presize's own decoder for baseline JPEG")
 
 
 def _resizer(facts: CheckUp) -> Finding:

@@ -1,0 +1,11 @@
+import numpy as np
+import numpy.typing as npt
+
+def decode(
+    data: bytes | memoryview,
+    out: npt.NDArray[np.uint8],
+    channels: int,
+    shape: tuple[int, int],
+    box: tuple[int, int, int, int],
+    /,
+) -> bool: ...

@@ -1,0 +1,227 @@
+"""The C of _baseline.c: what it accepts has the pixels that libjpeg-turbo gives, and it accepts what is ordinary."""
+
+from __future__ import annotations
+
+import io
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from pictures import smooth_image
+from presize import baseline, jpegtiles
+from presize.baseline import Mode
+from presize.dataset import decode_value
+
+ROOT = Path(__file__).parent.parent
+MODES: list[Mode] = ["GRAY", "RGB", "BGRX"]
+SAMPLINGS = {
+    "4:4:4": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
+    "4:2:2": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422,
+    "4:2:0": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
+    "4:4:0": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440,
+    "grey": None,
+}
+
+compiled = pytest.mark.skipif(not baseline.is_available(), reason="_baseline.c is not compiled here")
+
+
+def picture(height: int, width: int, seed: int) -> np.ndarray:
+    """Waves, noise over the whole range, and flat parts: uint8 (height, width, 3)."""
+    rng = np.random.default_rng(seed)
+    noisy = smooth_image(height, width, seed).astype(int) + rng.integers(-90, 90, (height, width, 3))
+    noisy[height // 2 :, : width // 3] = rng.integers(0, 256, 3)
+    return noisy.clip(0, 255).astype(np.uint8)
+
+
+def encoded(
+    pixels: np.ndarray, sampling: str = "4:2:0", quality: int = 90, interval: int = 0, optimize: bool = False
+) -> bytes:
+    options = [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_RST_INTERVAL, interval]
+    options += [cv2.IMWRITE_JPEG_OPTIMIZE, int(optimize)]
+    factor = SAMPLINGS[sampling]
+    if factor is None:
+        pixels = pixels[:, :, 0]
+    else:
+        options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor]
+    return cv2.imencode(".jpg", pixels, options)[1].tobytes()
+
+
+def tiled(pixels: np.ndarray, sampling: str = "4:2:0", quality: int = 90) -> bytes:
+    across = 16 if sampling in ("4:2:2", "4:2:0") else 8
+    interval = jpegtiles.restart_interval(-(-pixels.shape[1] // across))
+    return jpegtiles.with_index(encoded(pixels, sampling, quality, interval))
+
+
+sides = st.integers(1, 100)
+samplings = st.sampled_from([*SAMPLINGS])
+qualities = st.sampled_from([1, 10, 50, 75, 90, 95, 100])
+
+
+@compiled
+@settings(deadline=None, max_examples=300)
+@given(sides, sides, samplings, qualities, st.sampled_from([0, 1, 2, 3, 7]), st.booleans(), st.sampled_from(MODES))
+def test_an_ordinary_jpeg_has_the_pixels_that_libjpeg_turbo_gives(
+    height: int, width: int, sampling: str, quality: int, interval: int, optimize: bool, mode: Mode
+) -> None:
+    data = encoded(picture(height, width, seed=width), sampling, quality, interval, optimize)
+    pixels = baseline.decode(data, mode, (height, width))
+    if pixels is None:
+        assert width <= 4 and sampling in ("4:2:2", "4:2:0"), "too narrow for its chroma to be interpolated"
+    else:
+        np.testing.assert_array_equal(pixels, simplejpeg.decode_jpeg(data, mode))
+
+
+@compiled
+@settings(deadline=None, max_examples=200)
+@given(st.data(), st.integers(5, 160), st.integers(5, 160), samplings, qualities, st.sampled_from(MODES), st.booleans())
+def test_a_box_has_the_pixels_of_the_whole(
+    draw: st.DataObject, height: int, width: int, sampling: str, quality: int, mode: Mode, tiles: bool
+) -> None:
+    image = picture(height, width, seed=height)
+    data = tiled(image, sampling, quality) if tiles else encoded(image, sampling, quality)
+    whole = simplejpeg.decode_jpeg(data, mode)
+    for _ in range(4):
+        top, left = draw.draw(st.integers(0, height - 1)), draw.draw(st.integers(0, width - 1))
+        rows, columns = draw.draw(st.integers(1, height - top)), draw.draw(st.integers(1, width - left))
+        pixels = baseline.decode(memoryview(data), mode, (height, width), (top, left, rows, columns))
+        np.testing.assert_array_equal(pixels, whole[top : top + rows, left : left + columns])
+
+
+@compiled
+@settings(deadline=None, max_examples=300)
+@given(st.data(), samplings, st.booleans())
+def test_what_is_accepted_of_a_damaged_jpeg_is_what_libjpeg_turbo_accepts(
+    draw: st.DataObject, sampling: str, tiles: bool
+) -> None:
+    image = picture(40, 70, seed=5)
+    broken = bytearray(tiled(image, sampling) if tiles else encoded(image, sampling))
+    for _ in range(draw.draw(st.integers(1, 3))):
+        at = draw.draw(st.integers(2, len(broken) - 1))
+        broken[at : at + draw.draw(st.integers(0, 2))] = draw.draw(st.binary(max_size=2))
+    pixels = baseline.decode(bytes(broken), "RGB", (40, 70))
+    if pixels is not None:
+        np.testing.assert_array_equal(pixels, simplejpeg.decode_jpeg(bytes(broken), "RGB"))
+
+
+@compiled
+def test_damage_in_another_tile_is_no_concern_of_a_box() -> None:
+    data = bytearray(tiled(picture(64, 256, seed=1)))
+    whole = simplejpeg.decode_jpeg(bytes(data))
+    data[-40:-38] = b"\xff\xd0"  # in the last tile
+    assert baseline.decode(bytes(data), "RGB", (64, 256)) is None
+    pixels = baseline.decode(bytes(data), "RGB", (64, 256), (3, 5, 20, 90))
+    np.testing.assert_array_equal(pixels, whole[3:23, 5:95])
+
+
+def by_pillow(mode: str = "RGB", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image = Image.fromarray(picture(40, 60, seed=2)).convert(mode)
+    image.save(buffer, "jpeg", **options)
+    return buffer.getvalue()
+
+
+def lying_index() -> bytes:
+    data = bytearray(tiled(picture(40, 60, seed=2)))
+    data[data.index(jpegtiles.IDENTIFIER) + 10] ^= 1
+    return bytes(data)
+
+
+@compiled
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: by_pillow(progressive=True),
+        lambda: by_pillow("CMYK"),
+        lambda: by_pillow(keep_rgb=True),
+        lambda: encoded(picture(40, 60, seed=2))[:-2],
+        lambda: encoded(picture(40, 60, seed=2))[:-2] + b"\0\xff\xd9",
+        lambda: encoded(picture(40, 60, seed=2), interval=2).replace(b"\xff\xd3", b"\xff\xd4"),
+        lying_index,
+        lambda: b"",
+        lambda: b"\xff\xd8\xff\xd9",
+    ],
+    ids=["progressive", "CMYK", "RGB", "cut short", "a byte too many", "markers", "index", "empty", "no image"],
+)
+def test_what_is_out_of_the_ordinary_is_left_to_libjpeg_turbo(make: Callable[[], bytes]) -> None:
+    assert baseline.decode(make(), "RGB", (40, 60)) is None
+
+
+@compiled
+def test_an_image_of_another_size_is_left_to_libjpeg_turbo() -> None:
+    assert baseline.decode(encoded(picture(40, 60, seed=2)), "RGB", (40, 61)) is None
+
+
+@compiled
+@pytest.mark.parametrize("box", [(0, 0, 41, 60), (1, 0, 40, 60), (-1, 0, 4, 4), (0, 57, 4, 4), (0, 0, 0, 4)])
+def test_a_box_that_does_not_lie_in_the_image_raises(box: tuple[int, int, int, int]) -> None:
+    with pytest.raises(ValueError, match=r"the box does not lie in the image|negative dimensions"):
+        baseline.decode(encoded(picture(40, 60, seed=2)), "RGB", (40, 60), box)
+
+
+@compiled
+def test_a_result_lies_in_the_buffer_and_nothing_is_written_behind_it() -> None:
+    data = encoded(picture(33, 47, seed=4))
+    for mode, channels in zip(MODES, (1, 3, 4), strict=True):
+        nbytes = 33 * 47 * channels
+        buffer = np.full(nbytes + 100, 7, np.uint8)
+        pixels = baseline.decode(data, mode, (33, 47), buffer=buffer)
+        assert pixels is not None and np.shares_memory(pixels, buffer)
+        np.testing.assert_array_equal(buffer[:nbytes].reshape(pixels.shape), simplejpeg.decode_jpeg(data, mode))
+        assert (buffer[nbytes:] == 7).all()
+        with pytest.raises(TypeError, match="too small"):
+            baseline.decode(data, mode, (33, 47), buffer=buffer[: nbytes - 1])
+
+
+@compiled
+def test_threads_with_different_tables_do_not_disturb_each_other() -> None:
+    values = [encoded(picture(90, 120, seed), quality=60 + seed, optimize=True) for seed in range(8)]
+    expected = [simplejpeg.decode_jpeg(value) for value in values]
+
+    def decode_often(number: int) -> bool:
+        shape = expected[number].shape[:2]
+        results = (baseline.decode(values[number], "RGB", shape) for _ in range(50))
+        return all(np.array_equal(pixels, expected[number]) for pixels in results if pixels is not None)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(decode_often, range(8)))
+
+
+def test_without_the_compiled_code_it_decodes_nothing_and_a_value_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = memoryview(tiled(picture(64, 96, seed=1)))
+    before = decode_value(value, "jpeg", "rgb", (64, 96))
+    monkeypatch.setattr(baseline, "_compiled", None)
+    assert not baseline.is_available() and baseline.decode(value, "RGB", (64, 96)) is None
+    np.testing.assert_array_equal(decode_value(value, "jpeg", "rgb", (64, 96)), before)
+
+
+def cpu_flags() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.read_text() if cpuinfo.exists() else ""
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or not shutil.which("gcc") or "avx2" not in cpu_flags() or "bmi2" not in cpu_flags(),
+    reason="needs gcc, and a processor with AVX2",
+)
+def test_where_it_can_be_compiled_it_is() -> None:
+    assert baseline.is_available()
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+def test_the_sanitizers_find_nothing_wrong_with_it() -> None:
+    script = [sys.executable, ROOT / "tools" / "fuzz_baseline.py", "--seconds", "3", "--seed", "1"]
+    ran = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert "none wrongly" in ran.stdout

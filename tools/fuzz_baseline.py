@@ -1,0 +1,180 @@
+"""Feed presize/_baseline.c damaged JPEGs, under the address and undefined-behaviour sanitizers.
+
+    python tools/fuzz_baseline.py --seconds 60
+
+What it accepts must have the pixels that libjpeg-turbo gives, and libjpeg-turbo must have nothing to say against
+it: of the whole file, or, where a tile index let it skip the rest, of the tiles under the box. Ends with 1 at the
+first file for which that is not so, which it leaves behind as FILE. Needs gcc and its sanitizers, on Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import random
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import simplejpeg
+
+from presize import jpegtiles
+
+SOURCE = Path(__file__).parent.parent / "presize" / "_baseline.c"
+SANITIZED = "PRESIZE_SANITIZED"
+"""Set to the compiled module in the process that has the sanitizers loaded."""
+
+FACTORS = [
+    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
+    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411,
+]  # fmt: skip
+MODES = {1: "GRAY", 3: "RGB", 4: "BGRX"}
+
+
+def picture(choice: random.Random) -> np.ndarray:
+    """Up to 90 x 120 pixels: something smooth, noise, or black and white."""
+    height, width = choice.randint(1, 90), choice.randint(1, 120)
+    noise = np.random.default_rng(choice.getrandbits(30))
+    kind = choice.random()
+    if kind < 0.5:
+        small = noise.integers(0, 256, (4, 4, 3)).astype(np.uint8)
+        pixels = cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
+    elif kind < 0.8:
+        pixels = noise.integers(0, 256, (height, width, 3)).astype(np.uint8)
+    else:
+        pixels = (255 * noise.integers(0, 2, (height, width, 3))).astype(np.uint8)
+    return np.ascontiguousarray(pixels[:, :, 0] if choice.random() < 0.15 else pixels)
+
+
+def jpeg(choice: random.Random) -> bytes:
+    """As encoders make them, most of them with tiles and their index."""
+    pixels = picture(choice)
+    options = [
+        cv2.IMWRITE_JPEG_QUALITY, choice.choice([1, 5, 20, 50, 75, 90, 95, 100]),
+        cv2.IMWRITE_JPEG_OPTIMIZE, int(choice.random() < 0.3),
+        cv2.IMWRITE_JPEG_PROGRESSIVE, int(choice.random() < 0.05),
+    ]  # fmt: skip
+    if pixels.ndim == 3:
+        options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, choice.choice(FACTORS)]
+    if choice.random() < 0.6:
+        mcus = -(-pixels.shape[1] // choice.choice([8, 16]))
+        options += [cv2.IMWRITE_JPEG_RST_INTERVAL, choice.choice([1, 2, 3, 5, jpegtiles.restart_interval(mcus)])]
+    data = cv2.imencode(".jpg", pixels, options)[1].tobytes()
+    return jpegtiles.with_index(data) if choice.random() < 0.8 else data
+
+
+def damaged(data: bytes, choice: random.Random) -> bytes:
+    """One to five bytes, or bits, changed, lost or put in; or the end lost. Half of them in the headers."""
+    broken = bytearray(data)
+    for _ in range(choice.choice([1, 1, 2, 5])):
+        at = choice.randrange(len(broken) if choice.random() < 0.5 else min(len(broken), 700))
+        kind = choice.random()
+        if kind < 0.4:
+            broken[at] = choice.randrange(256)
+        elif kind < 0.6:
+            broken[at] ^= 1 << choice.randrange(8)
+        elif kind < 0.7:
+            del broken[at : at + choice.randint(1, 4)]
+        elif kind < 0.8:
+            broken[at:at] = bytes((choice.randrange(256),))
+        elif kind < 0.9:
+            del broken[at + 1 :]
+        else:
+            broken[at] = 0xFF
+        broken = broken or bytearray(b"\xff")
+    return bytes(broken)
+
+
+def expected(data: bytes, mode: str, shape: tuple[int, int], box: tuple[int, int, int, int]) -> np.ndarray:
+    """What libjpeg-turbo makes of it. Raises ValueError where it complains."""
+    top, left, height, width = box
+    try:
+        return simplejpeg.decode_jpeg(data, mode)[top : top + height, left : left + width]
+    except ValueError:
+        part = jpegtiles.cut(data, *box) if box != (0, 0, *shape) else None
+        if part is None:
+            raise
+        pixels = simplejpeg.decode_jpeg(part.data, mode)
+        return pixels[part.top : part.top + height, part.left : part.left + width]
+
+
+def fuzz(baseline: Any, seed: int, seconds: float) -> tuple[int, int]:
+    """How many it tried, and how many of them were accepted."""
+    choice = random.Random(seed)
+    tried = accepted = 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        data = jpeg(choice)
+        if choice.random() < 0.5:
+            data = damaged(data, choice)
+        try:
+            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        except (ValueError, KeyError):
+            height, width = 16, 16
+        if height * width > 1 << 22:
+            continue
+        box = (0, 0, height, width)
+        if choice.random() < 0.5:
+            rows, columns = choice.randint(1, height), choice.randint(1, width)
+            box = (choice.randint(0, height - rows), choice.randint(0, width - columns), rows, columns)
+        channels = choice.choice([*MODES])
+        out = np.empty((*box[2:], channels), np.uint8)
+        tried += 1
+        if not baseline.decode(data, out, channels, (height, width), box):
+            continue
+        accepted += 1
+        try:
+            wrong = not np.array_equal(out, expected(data, MODES[channels], (height, width), box))
+        except ValueError as error:
+            wrong = str(error)
+        if wrong:
+            place = Path(tempfile.mkdtemp(prefix="presize-fuzz-"), "bad.jpg")
+            place.write_bytes(data)
+            sys.exit(f"{place}: box {box}, {channels} channels: {'other pixels' if wrong is True else wrong}")
+    return tried, accepted
+
+
+def sanitized(folder: str) -> dict[str, str]:
+    """The environment for a process in which the sanitizers watch the module, which is compiled into `folder`."""
+    module = Path(folder, "_baseline.so")
+    # Shifts of negative numbers and out of them mean what they do on every machine that this is compiled for.
+    flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize=shift", "-fno-sanitize-recover=undefined"]
+    headers = f"-I{sysconfig.get_paths()['include']}"
+    subprocess.run(["gcc", *flags, "-shared", "-fPIC", headers, str(SOURCE), "-o", str(module)], check=True)
+    libraries = [
+        subprocess.run(["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    return {
+        **os.environ,
+        SANITIZED: str(module),
+        "LD_PRELOAD": " ".join(libraries),
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python has its own
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if SANITIZED not in os.environ:
+        with tempfile.TemporaryDirectory() as folder:
+            sys.exit(subprocess.run([sys.executable, *sys.argv], env=sanitized(folder), check=False).returncode)
+    spec = importlib.util.spec_from_file_location("_baseline", os.environ[SANITIZED])
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    tried, accepted = fuzz(module, options.seed, options.seconds)
+    print(f"{tried} JPEGs, {accepted} of them accepted, none wrongly")
+
+
+if __name__ == "__main__":
+    main()
