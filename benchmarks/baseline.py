@@ -1,4 +1,4 @@
-"""How fast presize's own decoder of baseline JPEG is beside libjpeg-turbo, on photographs and on what is stored of them.
+"""How fast presize's own decoder of baseline JPEG is beside libjpeg-turbo: on photographs, and on what is stored.
 
     python benchmarks/baseline.py PHOTOS [--images 400] [--rounds 9]
 

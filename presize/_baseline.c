@@ -121,11 +121,15 @@ AVX2 static __attribute__((noinline)) uint32_t long_look(const Huffman *table, b
     return NONE << 8;
 }
 
-INLINE uint32_t next_look(Bits *bits, const Huffman *table, bool dc, int64_t *value)
+/* The run before the next value, and that value. */
+INLINE uint32_t next_value(Bits *bits, const Huffman *table, bool dc, int64_t *value)
 {
+    /* Of the 56 bits of the last refill the last code and value took 27 at most. Enough are left to look at while the
+       next ones come, whose memory then delays nobody. */
     uint32_t look = table->looks[bits->bits >> (64 - LOOK)];
     if (__builtin_expect(!look, 0))
         look = long_look(table, dc, bits->bits);
+    refill(bits);
     /* F.2.2.1 of T.81: a value that begins with 0 is negative, its bits are inverted. */
     uint64_t behind = bits->bits << (look >> 24 & 63);
     int64_t sign = ~((int64_t)behind >> 63);
@@ -141,24 +145,16 @@ typedef enum { DAMAGED, FLAT, DETAILED } Kind;
 INLINE Kind read_block(Bits *bits, const Huffman *dc, const Huffman *ac, int16_t *block, uint32_t *predicted)
 {
     memset(block, 0, 64 * sizeof *block);
-    refill(bits);
     int64_t value;
-    if (next_look(bits, dc, true, &value))
+    if (next_value(bits, dc, true, &value))
         return DAMAGED;
     *predicted += (uint32_t)value;
     block[0] = (int16_t)*predicted;
     int k = 1;
-    for (;;) { /* 56 bits are enough for two codes of 16 bits with values of 11 and 10, or of 10 and 10 */
-        k += next_look(bits, ac, false, &value);
+    do {
+        k += next_value(bits, ac, false, &value);
         block[NATURAL[k++]] = (int16_t)value;
-        if (k >= 64)
-            break;
-        refill(bits);
-        k += next_look(bits, ac, false, &value);
-        block[NATURAL[k++]] = (int16_t)value;
-        if (k >= 64)
-            break;
-    }
+    } while (k < 64);
     if (k > 64 && k <= END)
         return DAMAGED;
     return k == 1 + END + 1 ? FLAT : DETAILED;
@@ -505,6 +501,7 @@ AVX2 static const uint8_t *begin_interval(Work *work, const uint8_t *at, const u
     work->clean_bytes = to - work->clean;
     memset(to, 0, PADDING);
     work->bits = (Bits){work->clean, 0, 0};
+    refill(&work->bits);
     memset(work->predicted, 0, sizeof work->predicted);
     return at;
 }
@@ -868,7 +865,49 @@ static PyObject *decode(PyObject *self, PyObject *arguments)
     return result;
 }
 
-static PyMethodDef methods[] = {{"decode", decode, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
+/* The lengths of `tiles` tiles from `at` to the end, as an index has them, into `lengths`. False where there are not
+   as many, or one is too long, or another marker ends it than is due. */
+AVX2 static bool measure_tiles(const uint8_t *at, const uint8_t *end, Py_ssize_t tiles, uint8_t *lengths)
+{
+    for (Py_ssize_t tile = 0; tile < tiles; tile++) {
+        const uint8_t *begin = at;
+        while ((at = memchr(at, 0xFF, (size_t)(end - at))) && end - at >= 2 && at[1] == 0)
+            at += 2;
+        int marker = tile + 1 == tiles ? 0xD9 : 0xD0 + (int)(tile & 7);
+        if (!at || end - at < 2 || at[1] != marker || (at += 2) - begin > 0xFFFF)
+            return false;
+        lengths[2 * tile] = (uint8_t)((at - begin) >> 8);
+        lengths[2 * tile + 1] = (uint8_t)(at - begin);
+    }
+    return at == end;
+}
+
+static PyObject *tile_lengths(PyObject *self, PyObject *arguments)
+{
+    (void)self;
+    Py_buffer data;
+    Py_ssize_t scan, tiles;
+    if (!PyArg_ParseTuple(arguments, "y*nn", &data, &scan, &tiles))
+        return NULL;
+    PyObject *result = NULL;
+    if (scan < 0 || scan > data.len || tiles < 1 || tiles > data.len)
+        PyErr_SetString(PyExc_ValueError, "scan or tiles does not fit data");
+    else if ((result = PyBytes_FromStringAndSize(NULL, 2 * tiles))) {
+        const uint8_t *bytes = data.buf;
+        if (!measure_tiles(bytes + scan, bytes + data.len, tiles, (uint8_t *)PyBytes_AsString(result))) {
+            Py_DECREF(result);
+            result = Py_NewRef(Py_None);
+        }
+    }
+    PyBuffer_Release(&data);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"decode", decode, METH_VARARGS, NULL},
+    {"tile_lengths", tile_lengths, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
 
 static int check_processor(PyObject *module)
 {

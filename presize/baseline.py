@@ -51,3 +51,20 @@ def decode(
     result = (*box[2:], _CHANNELS[mode])
     out = np.empty(result, np.uint8) if buffer is None else np.ndarray(result, np.uint8, buffer)
     return out if _compiled.decode(data, out, result[2], shape, box) else None
+
+
+def tile_lengths(data: bytes, scan: int, tiles: int) -> bytes | None:
+    """The lengths in bytes of the `tiles` tiles of `data` from `scan` to its end, each with the marker that ends it: 16
+    bits each, the highest first. None where other markers are there than those of so many tiles, or in another order,
+    or where a tile has more than 65,535 bytes.
+    """
+    if _compiled is not None and tiles <= len(data):
+        return _compiled.tile_lengths(data, scan, tiles)
+    values = np.frombuffer(data, np.uint8)
+    # FF 00 stands for a byte FF; FF and anything else ends a tile.
+    ends = np.flatnonzero((values[scan:-1] == 0xFF) & (values[scan + 1 :] != 0)) + (scan + 2)
+    markers = bytes(0xD0 + tile % 8 for tile in range(tiles - 1)) + b"\xd9"
+    if values[ends - 1].tobytes() != markers or ends[-1] != len(data):
+        return None
+    lengths = np.diff(ends, prepend=scan)
+    return None if lengths.max() > 0xFFFF else lengths.astype(">u2").tobytes()

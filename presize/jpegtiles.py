@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from presize import baseline
+
 IDENTIFIER = b"presize\0"
 """What the payload of the APP9 segment begins with, before a version byte."""
 
@@ -89,17 +91,10 @@ def with_index(data: bytes) -> bytes:
     layout = _layout(data[:scan])
     if IDENTIFIER in data[:sos] or layout is None:
         return data
-    values = np.frombuffer(data, np.uint8)
-    # FF 00 stands for a byte FF; FF and anything else ends a tile.
-    ends = np.flatnonzero((values[scan:-1] == 0xFF) & (values[scan + 1 :] != 0)) + (scan + 2)
-    if values[ends - 1].tobytes() != layout.markers[1::2] or ends[-1] != len(data):
+    lengths = baseline.tile_lengths(data, scan, len(layout.markers) // 2)
+    if lengths is None:
         return data
-    lengths = ends.copy()
-    lengths[0] -= scan
-    lengths[1:] -= ends[:-1]
-    if lengths.max() > 0xFFFF:
-        return data
-    payload = _TAG + lengths.astype(">u2").tobytes()
+    payload = _TAG + lengths
     return b"".join((data[:sos], struct.pack(">BBH", 0xFF, _APP9, 2 + len(payload)), payload, data[sos:]))
 
 

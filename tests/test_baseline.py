@@ -206,6 +206,31 @@ def test_without_the_compiled_code_it_decodes_nothing_and_a_value_is_the_same(mo
     np.testing.assert_array_equal(decode_value(value, "jpeg", "rgb", (64, 96)), before)
 
 
+@compiled
+@settings(deadline=None)
+@given(st.binary(min_size=1, max_size=40), st.lists(st.binary(max_size=12), min_size=1, max_size=9), st.booleans())
+def test_tiles_are_measured_the_same_without_the_compiled_code(head: bytes, parts: list[bytes], sound: bool) -> None:
+    tiles = [part.replace(b"\xff", b"\xff\0") if sound else part for part in parts]
+    markers = [bytes((0xFF, 0xD0 + i % 8)) for i in range(len(tiles) - 1)] + [b"\xff\xd9"]
+    data = head + b"".join(tile + marker for tile, marker in zip(tiles, markers, strict=True))
+    lengths = baseline.tile_lengths(data, len(head), len(tiles))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baseline, "_compiled", None)
+        assert baseline.tile_lengths(data, len(head), len(tiles)) == lengths
+    if sound:
+        assert lengths == np.array([len(tile) + 2 for tile in tiles], ">u2").tobytes()
+
+
+@compiled
+def test_a_tile_of_more_than_65535_bytes_has_no_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    for nbytes, fits in [(65_533, True), (65_534, False)]:
+        data = bytes(nbytes) + b"\xff\xd9"
+        assert (baseline.tile_lengths(data, 0, 1) is not None) == fits
+        with monkeypatch.context() as patch:
+            patch.setattr(baseline, "_compiled", None)
+            assert (baseline.tile_lengths(data, 0, 1) is not None) == fits
+
+
 def cpu_flags() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     return cpuinfo.read_text() if cpuinfo.exists() else ""
