@@ -96,6 +96,9 @@ for path in [*site.getsitepackages(), site.getusersitepackages()]:
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$root/presize/__init__.py")
 cp -r "$root/presize" "$site/presize"
 cp -r "$root/datasets" "$site/presize/datasets"
+headers=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+"${CC:-cc}" -O3 -shared -fPIC -I"$headers" "$root/presize/_baseline.c" -o "$site/presize/_baseline.abi3.so" 2>/dev/null ||
+    printf "presize's own decoder cannot be compiled here (a C compiler, Python.h): libjpeg-turbo does its work\n" >&2
 mkdir "$site/presize-$version.dist-info"
 printf 'Metadata-Version: 2.1\nName: presize\nVersion: %s\n' "$version" >"$site/presize-$version.dist-info/METADATA"
 # shellcheck disable=SC2016  # $0 and $@ are for when it runs

@@ -8,7 +8,8 @@
 
    Whatever is out of the ordinary (other processes, damage, all that a decoder would warn of) is left to
    libjpeg-turbo: decode() then returns False. The bytes may be hostile: each length is checked before it is
-   followed, sizes are of 64 bits, and no MCU can consume more than the zeros behind each interval. */
+   followed, sizes are of 64 bits, and behind each interval is more memory than an MCU can consume.
+   tools/fuzz_baseline.py tries all that. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -29,6 +30,7 @@ enum {
     END = 128,    /* the run that ends a block */
     SLACK = 2048, /* bytes; an MCU has 6 blocks of 64 codes at most, of 27 bits with their values */
     PADDING = 64, /* bytes past the end of a row that a vector may read or write */
+    MAX_SIDE = 65500 /* libjpeg's */
 };
 
 /* The place in a block of each coefficient in zigzag order; what lies past the end of a block goes to the last. */
@@ -66,6 +68,8 @@ AVX2 static bool build(Huffman *table, const uint8_t *counts, bool dc)
         int count = counts[length - 1];
         if (count && code + count >= 1 << length) /* no code is all ones */
             return false;
+        if (place + count > 256)
+            return false;
         table->place[length] = place - code;
         for (int i = 0; i < count; i++, code++, place++) {
             int symbol = table->symbols[place] = counts[16 + place];
@@ -90,7 +94,7 @@ static const Huffman *table_of(const uint8_t *counts, int symbols, bool dc, int 
     int bytes = 16 + symbols;
     if (!kept[slot].sound || memcmp(kept[slot].key, counts, (size_t)bytes)) {
         memcpy(kept[slot].key, counts, (size_t)bytes);
-        kept[slot].sound = build(&kept[slot].table, counts, dc);
+        kept[slot].sound = build(&kept[slot].table, kept[slot].key, dc);
     }
     return kept[slot].sound ? &kept[slot].table : NULL;
 }
@@ -98,7 +102,7 @@ static const Huffman *table_of(const uint8_t *counts, int symbols, bool dc, int 
 typedef struct {
     const uint8_t *at;
     uint64_t bits; /* from the highest */
-    int count;     /* of them; more may be there, as `at` has them again */
+    int count;     /* of them; behind those may be others, which will come again */
 } Bits;
 
 INLINE void refill(Bits *bits)
@@ -171,8 +175,7 @@ typedef struct {
     int64_t height, width;
     int count; /* of components: 1 or 3 */
     Component components[3];
-    int h, v;      /* the luma's factors: pixels of luma for one of chroma; 1 and 1 for grey, */
-    bool odd_grey; /* whose own factors mean nothing, but are 1 in what presize writes */
+    int h, v; /* the luma's factors: pixels of luma for one of chroma */
     int64_t rows, columns, interval; /* of MCUs; MCUs between restarts, 0 for none */
     const uint8_t *tiles;            /* 16 bits each, the highest first; NULL without an index */
     int64_t tile_bytes;
@@ -187,11 +190,12 @@ static int u16(const uint8_t *at) { return at[0] << 8 | at[1]; }
 static bool parse_quants(Image *image, const uint8_t *at, const uint8_t *end)
 {
     for (; at < end; at += 65) {
-        if (*at > 3 || end - at < 65) /* 8 bits each: baseline */
+        int number = *at;
+        if (number > 3 || end - at < 65) /* 8 bits each: baseline */
             return false;
         for (int i = 0; i < 64; i++)
-            image->quants[*at][NATURAL[i]] = at[1 + i];
-        image->has_quant |= 1u << *at;
+            image->quants[number][NATURAL[i]] = at[1 + i];
+        image->has_quant |= 1u << number;
     }
     return true;
 }
@@ -231,13 +235,15 @@ static bool parse_frame(Image *image, const uint8_t *at, const uint8_t *end)
     }
     const Component *luma = image->components;
     if (image->count == 1) {
-        image->odd_grey = luma->h != 1 || luma->v != 1;
-        image->components[0].h = image->components[0].v = 1;
+        if (luma->h != 1 || luma->v != 1) /* they would mean nothing */
+            return false;
     } else if (luma[1].h != 1 || luma[1].v != 1 || luma[2].h != 1 || luma[2].v != 1)
         return false;
     image->h = luma->h;
     image->v = luma->v;
-    if (image->h < 1 || image->h > 2 || image->v < 1 || image->v > 2 || !image->height || !image->width)
+    if (image->h < 1 || image->h > 2 || image->v < 1 || image->v > 2)
+        return false;
+    if (!image->height || !image->width || image->height > MAX_SIDE || image->width > MAX_SIDE)
         return false;
     image->rows = (image->height + 8 * image->v - 1) / (8 * image->v);
     image->columns = (image->width + 8 * image->h - 1) / (8 * image->h);
@@ -273,6 +279,7 @@ static bool parse(Image *image)
     static const uint8_t TAG[9] = {'p', 'r', 'e', 's', 'i', 'z', 'e', 0, 1};
     const uint8_t *at = image->data + 2, *frame = NULL;
     bool jfif = false, other_colors = false;
+    int parts = 0, parts_due = 0; /* of a colour profile */
     if (image->end - image->data < 4 || u16(image->data) != 0xFFD8)
         return false;
     while (image->end - at >= 4 && at[0] == 0xFF) {
@@ -289,9 +296,13 @@ static bool parse(Image *image)
             sound = parse_frame(image, frame = payload, end);
         else if (marker == 0xDD && length == 4)
             image->interval = u16(payload);
-        else if (marker == 0xE0)
-            jfif |= length >= 16 && !memcmp(payload, "JFIF", 5);
-        else if (marker == 0xEE)
+        else if (marker == 0xE0 && length >= 16 && !memcmp(payload, "JFIF", 5)) {
+            jfif = true;
+            sound = payload[5] == 1; /* its version */
+        } else if (marker == 0xE2 && length >= 16 && !memcmp(payload, "ICC_PROFILE", 12)) {
+            sound = length > 16 && payload[12] == ++parts && (parts == 1 || payload[13] == parts_due);
+            parts_due = payload[13];
+        } else if (marker == 0xEE)
             other_colors |= length >= 14 && !memcmp(payload, "Adobe", 5) && payload[11] != 1;
         else if (marker == 0xE9 && length >= 11 && !memcmp(payload, TAG, 9)) {
             sound = !image->tiles;
@@ -299,13 +310,13 @@ static bool parse(Image *image)
             image->tile_bytes = end - image->tiles;
         } else if (marker == 0xDA) {
             image->scan = end;
-            if (image->tiles && image->tiles + image->tile_bytes != at)
+            if (parts != parts_due || (image->tiles && image->tiles + image->tile_bytes != at))
                 return false;
             if (frame && image->count == 3)
                 other_colors |= frame[6] == 'R' && frame[9] == 'G' && frame[12] == 'B';
             return frame && parse_scan(image, frame, payload, end) && (image->count == 1 || jfif || !other_colors);
         } else
-            sound = marker == 0xFE || (marker > 0xE0 && marker < 0xF0);
+            sound = marker == 0xFE || (marker >= 0xE0 && marker <= 0xEF);
         if (!sound)
             return false;
         at = end;
@@ -652,10 +663,11 @@ AVX2 static void write_row(Work *work, int64_t y)
 /* All blocks of a row of MCUs are read. Its last row of pixels waits for the chroma of the next one. */
 AVX2 static bool finish_row(Work *work, int64_t row, bool last)
 {
-    const Image *image = work->image;
-    if (!transform_row(work, row))
+    int64_t height = 8 * work->image->v, margin = work->image->v - 1;
+    bool is_wanted = (row + 1) * height > work->box.top - margin && row * height < work->box.bottom + margin;
+    if (is_wanted && !transform_row(work, row))
         return false;
-    int64_t until = last ? work->box.bottom : (row + 1) * 8 * image->v - (image->v - 1);
+    int64_t until = last ? work->box.bottom : (row + 1) * height - margin;
     for (; work->y < until && work->y < work->box.bottom; work->y++)
         write_row(work, work->y);
     return true;
@@ -753,8 +765,7 @@ AVX2 static bool decode_scan(Work *work)
 static bool has_sound_index(const Image *image)
 {
     int64_t tiles = image->tile_bytes / 2, bytes = 0;
-    if (image->odd_grey || !image->interval || image->columns % image->interval ||
-        (image->interval == 1 && image->columns > 1))
+    if (!image->interval || image->columns % image->interval || (image->interval == 1 && image->columns > 1))
         return false;
     if (image->tile_bytes % 2 || tiles != image->rows * (image->columns / image->interval))
         return false;
@@ -782,7 +793,7 @@ static uint8_t *prepare(Work *work)
     sizes[count++] = aligned(2 * width + 4 * PADDING);
     sizes[count++] = aligned(width + 2);
     sizes[count++] = aligned(width + 2);
-    sizes[count++] = aligned(image->end - image->scan) + SLACK;
+    sizes[count++] = aligned(image->tiles ? 0xFFFF : image->end - image->scan) + SLACK;
     for (size_t i = 0; i < count; i++)
         total += sizes[i];
     uint8_t *memory = malloc(total);
@@ -846,7 +857,9 @@ static PyObject *decode(PyObject *self, PyObject *arguments)
         return NULL;
     PyObject *result = NULL;
     Box box = {top, left, (int64_t)top + box_height, (int64_t)left + box_width};
-    if (top < 0 || left < 0 || box_height < 1 || box_width < 1 || box.bottom > height || box.right > width)
+    if (height > 0xFFFF || width > 0xFFFF)
+        PyErr_SetString(PyExc_ValueError, "no JPEG has such a shape");
+    else if (top < 0 || left < 0 || box_height < 1 || box_width < 1 || box.bottom > height || box.right > width)
         PyErr_SetString(PyExc_ValueError, "the box does not lie in the image");
     else if (channels != 1 && channels != 3 && channels != 4)
         PyErr_SetString(PyExc_ValueError, "channels: expected 1, 3 or 4");

@@ -42,7 +42,8 @@ def decode(
 
     box: top, left, height, width, in pixels, inside `shape`; None is all of it. mode: X is 255.
     buffer: uint8, flat, at least as large as the result, which then lies at its beginning. What is in it after None is
-    not defined. Raises ValueError for a box that does not lie in `shape`, TypeError for a buffer that is too small.
+    not defined. Raises ValueError for a `shape` that no JPEG has and a box that does not lie in it, TypeError for a
+    buffer that is too small.
     Thread-safe; lets other threads of Python run.
     """
     if _compiled is None:

@@ -35,9 +35,10 @@ def presize(data: bytes, options: ImageOptions) -> Presized:
     """
     header = jpeg.parse(data) if containers.sniff(data) == "jpeg" else None
     scale = 1
+    targets = None
     if header is not None:
-        source = _upright(header)
-        scale = _decode_scale([resize.target(source, size, options.fit, options.upscale) for size in options.sizes])
+        targets = _targets(_upright(header), options)
+        scale = _decode_scale(targets)
     decoded = decode.decode(data, options.color, options.max_pixels, scale, header, unfinished=True)
     source = Size(decoded.source_height, decoded.source_width)
     metadata = encode.Metadata()
@@ -47,8 +48,7 @@ def presize(data: bytes, options: ImageOptions) -> Presized:
 
     records = []
     facts = decoded.facts
-    for size in options.sizes:
-        target = resize.target(source, size, options.fit, options.upscale)
+    for target in targets or _targets(source, options):
         if target.is_whole_image and _passes_through(decoded, options):
             records.append(Record(jpeg.strip(data, options.keep_metadata), *source))
             facts = facts._replace(kept=True)
@@ -71,6 +71,10 @@ def record_bytes(options: ImageOptions, size: Size) -> int:
     and a shard that overflows is begun again with a larger map.
     """
     return size.height * size.width * 3 * (2 if options.fit == "shorter" else 1)
+
+
+def _targets(source: Size, options: ImageOptions) -> list[resize.Target]:
+    return [resize.target(source, size, options.fit, options.upscale) for size in options.sizes]
 
 
 def _upright(header: jpeg.JpegHeader) -> Size:

@@ -27,6 +27,7 @@ _FIXED_BYTES = 2 + len(_TAG)  # what the length of the segment counts besides th
 _MAX_TILES = (0xFFFF - _FIXED_BYTES) // 2
 
 _CYCLE = np.array([0xD0 + i % 8 for i in range(_MAX_TILES)], np.uint8)  # of restart markers
+_RESTARTS = b"".join(bytes((0xFF, 0xD0 + i)) for i in range(8)) * (_MAX_TILES // 8 + 1)
 _SOF0, _EOI, _SOS, _DRI, _APP9 = 0xC0, 0xD9, 0xDA, 0xDD, 0xE9
 # Tables, metadata and the interval; any other segment before the scan makes a JPEG none of ours.
 _HARMLESS = frozenset((0xC4, 0xDB, _DRI, 0xFE, *range(0xE0, 0xF0)))
@@ -220,7 +221,7 @@ def _parsed(header: bytes) -> _Layout | None:
     shape = mcu_rows, mcus_in_row // k
     if shape[0] * shape[1] > _MAX_TILES:
         return None
-    markers = b"".join(bytes((0xFF, 0xD0 + i % 8)) for i in range(shape[0] * shape[1] - 1)) + b"\xff\xd9"
+    markers = _RESTARTS[: 2 * (shape[0] * shape[1] - 1)] + b"\xff\xd9"
     margin = int(down == 2), int(across == 2)
     return _Layout(height, width, 8 * down, 8 * across * k, margin, size_at, shape, markers)
 

@@ -13,6 +13,7 @@ import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -115,9 +116,11 @@ class ShardWriter:
         Raises MapFull and BuildError."""
         try:
             self._commit()
-            self._env.sync(True)
+            with ThreadPoolExecutor(1) as disk:  # which takes as long as the hash takes the processor
+                durable = disk.submit(self._env.sync, True)
+                size, digest = file_digest(self._temporary)
+                durable.result()
             self._env.close()
-            size, digest = file_digest(self._temporary)
             os.replace(self._temporary, self.path)
         except lmdb.MapFullError:
             raise MapFull from None
