@@ -115,7 +115,8 @@ def _jpeg(region: Region, shape: tuple[int, int], size: tuple[int, int], channel
         scale = next((k for k in DECODE_SCALES if _allows(box, size, k)), 1)
     mode: baseline.Mode = "RGB" if channels == 3 else "GRAY"
     if region.whole and baseline.is_available():
-        if scale == 1:
+        # A damaged index may ask for memory beyond measure, and no photograph has so many pixels for a byte.
+        if scale == 1 and height * width <= 128 * len(region.data):
             pixels = baseline.decode(region.data, mode, shape, box, _scratch(height * width * channels))
             if pixels is not None:
                 return pixels

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pictures import smooth_image
 from presize import baseline
+from presize.datasets import regions
 from presize.datasets.regions import Region, cut_region, read_region, resample, uncut_region
 from presize.encode import encode
 from presize.options import Format, ImageOptions, Subsampling
@@ -148,6 +149,14 @@ def test_channels_that_are_not_those_asked_for_are_damage() -> None:
         gray = out[:, :, :1].copy()
         part = part_of(memoryview(image.tobytes()), "raw", (0, 0, 60, 90))
         read_region(gray, part, (HEIGHT, WIDTH), flip=False, exact=True)
+
+
+def test_an_index_that_promises_billions_of_pixels_takes_no_memory_for_them() -> None:
+    for side in (60_000, 2**31 - 1):
+        with pytest.raises(ValueError, match=f"it is {HEIGHT} pixels high and {WIDTH} wide"):
+            out = np.empty((8, 8, 3), np.uint8)
+            read_region(out, part_of(stored(), "jpeg", (0, 0, side, side)), (side, side), flip=False, exact=True)
+    assert len(regions._local.buffer) < 1 << 30
 
 
 def test_a_jpeg_of_another_size_than_the_index_says_is_damage() -> None:
