@@ -9,7 +9,7 @@ BENCH ?= bench
 SRC ?= $(DEMO)/raw
 JOBS ?= $(shell nproc)
 
-SOURCES = $(shell find presize datasets -name '*.py' -o -name '*.c' -o -path '*/templates/*') pyproject.toml README.md
+SOURCES = $(shell find presize datasets -name '*.py' -o -name '*.c' -o -name '*.pyi' -o -path '*/templates/*') pyproject.toml README.md
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt
 
 .PHONY: demo test check bench clean

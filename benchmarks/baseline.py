@@ -50,7 +50,7 @@ def by_libjpeg_turbo_of_a_cut(work: Work) -> None:
 
 def by_baseline(work: Work) -> None:
     if baseline.decode(work.data, "RGB", work.shape, work.box, BUFFER) is None:
-        raise SystemExit("a JPEG that presize's own decoder does not take, or it is not compiled: presize doctor tells")
+        raise SystemExit("a JPEG that presize's own decoder does not take")
 
 
 def works(photos: list[Path], count: int) -> dict[str, tuple[list[Work], Callable[[Work], None]]]:
@@ -112,9 +112,15 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, default=OUT, help="replaced")
     parser.add_argument("--table", type=Path, metavar="CSV", help="print the table of this, and measure nothing")
     options = parser.parse_args()
+    if options.table is not None and not options.table.is_file():
+        parser.error(f"--table: there is no file {options.table}")
     if options.table is None:
         if options.source is None:
             parser.error("PHOTOS is missing")
+        if not baseline.is_available():
+            raise SystemExit(
+                "presize's own decoder is not compiled here, or not for this processor: presize doctor tells"
+            )
         photos = find_photos(options.source)
         facts = conditions(photos)
         todo = works(photos, options.images)

@@ -64,7 +64,7 @@ def tile_lengths(data: bytes, scan: int, tiles: int) -> bytes | None:
     values = np.frombuffer(data, np.uint8)
     # FF 00 stands for a byte FF; FF and anything else ends a tile.
     ends = np.flatnonzero((values[scan:-1] == 0xFF) & (values[scan + 1 :] != 0)) + (scan + 2)
-    markers = bytes(0xD0 + tile % 8 for tile in range(tiles - 1)) + b"\xd9"
+    markers = (bytes(range(0xD0, 0xD8)) * (tiles // 8 + 1))[: tiles - 1] + b"\xd9"
     if values[ends - 1].tobytes() != markers or ends[-1] != len(data):
         return None
     lengths = np.diff(ends, prepend=scan)

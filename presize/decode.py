@@ -1,8 +1,9 @@
 """Bytes -> upright 8-bit pixels in sRGB. Pure, deterministic for given library versions, thread-safe.
 
-The policies, one by one: content decides what a format is; an ordinary JPEG goes to simplejpeg, all else
-to Pillow; the first frame of an animation; EXIF orientation applied; ICC profiles converted to sRGB;
-alpha composed on white; 16 bits scaled to 8; floating point refused, for it has no defined range.
+The policies, one by one: content decides what a format is; an ordinary JPEG goes to presize.baseline or
+simplejpeg, all else to Pillow; the first frame of an animation; EXIF orientation applied; ICC profiles
+converted to sRGB; alpha composed on white; 16 bits scaled to 8; floating point refused, for it has no
+defined range.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ _TAG = IDENTIFIER + bytes((VERSION,))
 _FIXED_BYTES = 2 + len(_TAG)  # what the length of the segment counts besides the tiles
 _MAX_TILES = (0xFFFF - _FIXED_BYTES) // 2
 
-_CYCLE = np.array([0xD0 + i % 8 for i in range(_MAX_TILES)], np.uint8)  # of restart markers
 _RESTARTS = b"".join(bytes((0xFF, 0xD0 + i)) for i in range(8)) * (_MAX_TILES // 8 + 1)
+_CYCLE = np.frombuffer(_RESTARTS, np.uint8)[1::2].copy()  # their second bytes
 _SOF0, _EOI, _SOS, _DRI, _APP9 = 0xC0, 0xD9, 0xDA, 0xDD, 0xE9
 # Tables, metadata and the interval; any other segment before the scan makes a JPEG none of ours.
 _HARMLESS = frozenset((0xC4, 0xDB, _DRI, 0xFE, *range(0xE0, 0xF0)))

@@ -14,6 +14,7 @@ import contextlib
 import importlib.util
 import os
 import random
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -176,6 +177,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if shutil.which("gcc") is None:
+        sys.exit("gcc is not here, and with it the sanitizers: apt-get install gcc python3-dev")
     if SANITIZED not in os.environ:
         with tempfile.TemporaryDirectory() as folder:
             sys.exit(subprocess.run([sys.executable, *sys.argv], env=sanitized(folder), check=False).returncode)
