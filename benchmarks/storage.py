@@ -32,8 +32,8 @@ import numpy as np
 import rates
 from conditions import machine
 
-from presize.pagecache import MappedFile, preload, window_bytes
 from presize.shard import ShardReader, ShardWriter, commit_records, map_bytes
+from presize.system.pagecache import MappedFile, preload, window_bytes
 
 _HERE = Path(__file__).parent
 _BATCH = 128

@@ -21,7 +21,7 @@ from presize.bench.options import READS, Arm, BenchOptions, Run
 from presize.bench.process import run_apart
 from presize.bench.results import row_of
 from presize.measure import Stages
-from presize.pagecache import resident_share
+from presize.system.pagecache import resident_share
 
 LABELS: dict[Arm, str] = {
     "raw": "raw folder",

@@ -20,14 +20,14 @@ import numpy.typing as npt
 import torch
 
 from presize.bench.options import Run
-from presize.bench.usage import GpuWatch
 from presize.datasets.arms import FLIP, Chosen, CroppedFolder, load_arm, open_arm
 from presize.datasets.crops import RandomResizedCrop, Resize
 from presize.datasets.epochs import Epoch, NoModel, Step, copied_s, resident_s, time_epoch
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.models import TrainingStep, make_model
 from presize.errors import BenchError, DiagnosisError, PresizeError
-from presize.resources import usable_cores
+from presize.system.resources import usable_cores
+from presize.system.usage import GpuWatch
 
 EVALUATED = 8
 """Samples whose evaluation crops are handed back, to be compared between arms."""
@@ -70,7 +70,7 @@ def measure(run: Run) -> dict[str, Any]:
     """Epochs of an arm, and the step without a loader, as plain JSON values.
 
     resident_s, copied_s: seconds a step, None without a model; on the CPU, where nothing is copied, they are one.
-    epochs: as presize.datasets.epochs.Epoch. gpu: presize.bench.usage.GpuUse, or None. Raises PresizeError, a
+    epochs: as presize.datasets.epochs.Epoch. gpu: presize.system.usage.GpuUse, or None. Raises PresizeError, a
     BenchError when there is not enough memory or no CUDA.
     """
     device = find_device(run.device)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from presize.datasets.device_decode import find_decoder
-from presize.doctor.machine import Gpu, Torch
 from presize.errors import OptionError
+from presize.system.machine import Gpu, Torch
 
 
 def read_torch() -> Torch:

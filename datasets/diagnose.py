@@ -17,10 +17,10 @@ from presize.datasets.loading import LEAST, Limits, closed, failed, mean_span_s,
 from presize.datasets.make_loader import CountingLoader
 from presize.datasets.timed import Fetch, timed
 from presize.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading, seconds_shown
-from presize.doctor.machine import read_cpu
 from presize.errors import DiagnosisError
 from presize.options import check_above_0, check_range
 from presize.simulate import Times
+from presize.system.machine import read_cpu
 
 _WARM_UP_STEPS = 2
 _MOST_CROWDED = 16

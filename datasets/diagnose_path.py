@@ -23,7 +23,7 @@ from presize.diagnosis import Diagnosis
 from presize.doctor import readspeed
 from presize.errors import ImageError
 from presize.manifest import MANIFEST, read_manifest
-from presize.resources import usable_cores
+from presize.system.resources import usable_cores
 
 _MOST_BROKEN = 100
 

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 import torch
 
-from presize.bench.usage import pss_bytes, usage
 from presize.errors import OptionError
 from presize.measure import Quantiles
 from presize.options import check_range
+from presize.system.usage import pss_bytes, usage
 
 _WARM_UP_STEPS = 2
 _LEAST_STEPS, _MOST_STEPS = 3, 100

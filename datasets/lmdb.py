@@ -21,7 +21,7 @@ from presize.datasets.outputs import Decode, check_decode, to_output
 from presize.datasets.sampler import Visit
 from presize.errors import OptionError
 from presize.options import check_choice
-from presize.pagecache import Preload
+from presize.system.pagecache import Preload
 
 
 class LMDBDataset(torch.utils.data.Dataset[Any]):

@@ -23,7 +23,7 @@ from presize.datasets.sampler import EpochSampler
 from presize.datasets.workers import Answer, Mode, SharedSlots, Task, WorkerPool, read
 from presize.errors import LoaderError, OptionError
 from presize.options import check_choice, check_range
-from presize.resources import usable_cores
+from presize.system.resources import usable_cores
 
 _HELD_BY_CALLER = 2
 """Slots beside those being filled: for the batch at hand, and the one before it."""

@@ -16,7 +16,7 @@ from presize.datasets.order import Last, Order, choose_order
 from presize.datasets.sampler import EpochSampler
 from presize.errors import LoaderError
 from presize.options import check_range
-from presize.resources import usable_cores
+from presize.system.resources import usable_cores
 
 SHARED_MEMORY = "/dev/shm"
 

@@ -29,7 +29,7 @@ import torch
 
 from presize.datasets.batches import BatchReader
 from presize.errors import LoaderError, PresizeError
-from presize.resources import available_memory
+from presize.system.resources import available_memory
 
 Mode = Literal["processes", "threads"]
 

@@ -17,9 +17,9 @@ from presize.errors import DatasetError, ImageError
 from presize.jpeg import coded_size
 from presize.manifest import Manifest, read_index, read_manifest
 from presize.options import MAX_SIDE, Color, Format, check_type
-from presize.pagecache import MappedFile, Preload, preload, window_bytes
-from presize.resources import available_memory
 from presize.shard import ENGINE, ShardReader, readahead_pays
+from presize.system.pagecache import MappedFile, Preload, preload, window_bytes
+from presize.system.resources import available_memory
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -76,7 +76,7 @@ class Dataset:
         return readahead_pays(nbytes / max(1, len(self)), nbytes, available_memory(), window)
 
     def preload(self, how: Preload) -> list[MappedFile]:
-        """Read all shards into the page cache, as presize.pagecache.preload does it."""
+        """Read all shards into the page cache, as presize.system.pagecache.preload does it."""
         return preload(self._files(), how)
 
     def column(self, name: str) -> pa.Array:

@@ -13,7 +13,7 @@ from presize import images
 from presize.errors import ImageError, NotAnImageError
 from presize.plan import Plan
 from presize.rejects import Reject, claims_to_be_an_image
-from presize.resources import usable_cores
+from presize.system.resources import usable_cores
 from presize.task import read_source
 
 _TRY_S = 2.0

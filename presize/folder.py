@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from presize.errors import BuildError
-from presize.files import writing
+from presize.system.files import writing
 
 
 def staged_path(root: Path, file: str, sample: int) -> Path:

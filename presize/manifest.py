@@ -16,8 +16,8 @@ from typing import Any, cast
 import pyarrow as pa
 
 from presize.errors import DatasetError
-from presize.files import file_digest, rename, temporary_name, write_atomically, writing
 from presize.options import Color, Format, Layout, check_choice
+from presize.system.files import file_digest, rename, temporary_name, write_atomically, writing
 
 MANIFEST = "manifest.json"
 VERSION = 1

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from presize import folder, shard
 from presize.errors import BuildError, PresizeWarning
-from presize.files import rename, sync_folder, write_atomically, writing
 from presize.manifest import (
     INDEX_COLUMNS,
     MANIFEST,
@@ -35,6 +34,7 @@ from presize.options import Size
 from presize.plan import Plan
 from presize.rejects import NOT_AN_IMAGE, UNREAD, Reject, to_jsonl
 from presize.state import NEW_MANIFEST, Place, State
+from presize.system.files import rename, sync_folder, write_atomically, writing
 from presize.task import Sidecar
 
 

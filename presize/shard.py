@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import lmdb
 import lmdb.verify
 
 from presize.errors import BuildError, DatasetError
-from presize.files import file_digest, temporary_name
+from presize.system.files import check_file, file_digest, temporary_name
 
 ENGINE = "0.9"
 """LMDB's file format, named in the manifest. Files of the other one, 1.0, are unreadable to it."""
@@ -275,21 +274,6 @@ _lock = threading.RLock()
 # A child must find the table whole. It goes on using what its parent opened: LMDB would refuse to
 # open those files again, and closing them can hang while the parent's threads read.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
-
-
-def check_file(path: str | os.PathLike[str], nbytes: int) -> os.stat_result:
-    """Raise DatasetError unless `path` is a file of so many bytes. To be asked before a shard is mapped."""
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise DatasetError(f"{path}: {error.strerror}; the dataset is incomplete, or was moved or replaced") from None
-    if not stat.S_ISREG(status.st_mode) or status.st_size != nbytes:
-        # Mapping a truncated file would kill the process with SIGBUS.
-        raise DatasetError(
-            f"{path} has {status.st_size} bytes where the manifest says {nbytes}: truncated or replaced; "
-            "copy or build the dataset again"
-        )
-    return status
 
 
 def _open(path: str, nbytes: int, readahead: bool) -> _OpenShard:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from presize.errors import BuildError
-from presize.files import remove_temporary, sync_folder, write_atomically
 from presize.manifest import MANIFEST, STATE, Manifest, read_manifest
+from presize.system.files import remove_temporary, sync_folder, write_atomically
 
 _LOCK = ".presize.lock"
 NEW_MANIFEST = ".presize-manifest.json"

@@ -30,10 +30,10 @@ import numpy.typing as npt
 from presize import folder, images, shard
 from presize.containers import sniff
 from presize.errors import BuildError, DatasetError, ImageError, NotAnImageError
-from presize.files import temporary_name, writing
 from presize.options import BuildOptions, OnError, Size
 from presize.readahead import read_in_order
 from presize.rejects import NOT_AN_IMAGE, claims_to_be_an_image
+from presize.system.files import temporary_name, writing
 
 _ABOUT_THE_FILE = {
     errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP,

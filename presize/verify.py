@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from presize.dataset import DAMAGE, decode_value
 from presize.errors import DatasetError
-from presize.files import file_digest
 from presize.manifest import DataFile, Manifest, read_index, read_manifest
 from presize.names import is_safe
-from presize.resources import usable_cores
 from presize.shard import ShardReader, check_structure
+from presize.system.files import file_digest
+from presize.system.resources import usable_cores
 
 
 class Problem(NamedTuple):

@@ -10,10 +10,10 @@ import pytest
 
 from presize.doctor.codecs import Codecs, Jpeg, OpenCV, Pillow, Resizer
 from presize.doctor.findings import CheckUp, Finding, judge, verdict
-from presize.doctor.machine import Cpu, Gpu, Limits, Nvidia, SharedMemory, Torch
 from presize.doctor.readspeed import Content, File, Reading
-from presize.doctor.storage import Storage
-from presize.resources import Memory
+from presize.system.machine import Cpu, Gpu, Limits, Nvidia, SharedMemory, Torch
+from presize.system.resources import Memory
+from presize.system.storage import Storage
 
 GB = 10**9
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import presize.build
-import presize.files
 import presize.images
 import presize.publish
+import presize.system.files
 from builds import REPORTED, SERIAL, SMALL, files
 from pictures import smooth_image
 from presize.build import build_dataset
@@ -303,7 +303,7 @@ def test_a_kept_shard_is_not_read(photos: Path, tmp_path: Path, monkeypatch: pyt
     kept = {file.file for file in read_manifest(tmp_path / "out").shards}
     put(photos / "dogs" / "new.png", seed=78)
     hashed: list[Path] = []
-    file_digest = presize.files.file_digest
+    file_digest = presize.system.files.file_digest
 
     def count(path: Path) -> tuple[int, str]:
         hashed.append(path)

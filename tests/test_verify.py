@@ -19,9 +19,9 @@ from builds import REPORTED
 from pictures import smooth_image
 from presize.build import build_dataset
 from presize.errors import DatasetError
-from presize.files import file_digest
 from presize.manifest import MANIFEST
 from presize.options import BuildOptions, ImageOptions, Layout, Size
+from presize.system.files import file_digest
 from presize.verify import verify_dataset
 
 

@@ -24,11 +24,11 @@ from presize.bench.conditions import conditions
 from presize.bench.options import ARMS, READS, Arm, BenchOptions, Run
 from presize.bench.results import Results, row_of, to_csv, to_json
 from presize.errors import BenchError, OptionError
-from presize.files import write_atomically, writing
 from presize.manifest import MANIFEST, read_manifest
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
-from presize.pagecache import drop, preload, resident_share
 from presize.report.bench import bench_page
+from presize.system.files import write_atomically, writing
+from presize.system.pagecache import drop, preload, resident_share
 
 COLD_AT_MOST = 0.05
 """The share of a cold run's files that may still be in the page cache; with more it is said not to be cold."""

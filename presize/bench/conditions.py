@@ -9,9 +9,9 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from presize.doctor.machine import read_cpu
-from presize.doctor.storage import find_storage
-from presize.resources import read_memory
+from presize.system.machine import read_cpu
+from presize.system.resources import read_memory
+from presize.system.storage import find_storage
 
 _PACKAGES = (
     "presize", "torch", "torchvision", "simplejpeg", "cykooz.resizer", "opencv-python-headless", "numpy", "lmdb",

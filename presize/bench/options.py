@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self, get_args
 
 from presize.errors import OptionError
 from presize.options import MAX_SIDE, Size, check_above_0, check_choice, check_range, check_type
-from presize.resources import usable_cores
+from presize.system.resources import usable_cores
 
 Arm = Literal["raw", "presized", "lmdb", "loader"]
 Model = Literal["small", "resnet50"]

@@ -14,7 +14,7 @@ from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated
 from presize.cli.printing import duration, megabytes, one_line, print_json, print_text
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
 from presize.progress import Progress
-from presize.resources import usable_cores
+from presize.system.resources import usable_cores
 
 if TYPE_CHECKING:
     from presize.build import BuildResult

@@ -16,8 +16,8 @@ from presize.bench.options import DiagnoseOptions
 from presize.cli.group import EPILOG, check_page, choice, cli, parsed
 from presize.cli.printing import one_line, print_json, print_text, several_lines
 from presize.errors import OptionError
-from presize.files import write_atomically
 from presize.options import Size
+from presize.system.files import write_atomically
 
 if TYPE_CHECKING:
     from presize.simulate import Pipeline

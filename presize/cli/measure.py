@@ -19,7 +19,7 @@ from presize.options import Size
 
 if TYPE_CHECKING:
     from presize.bench.results import Results
-    from presize.doctor.machine import Torch
+    from presize.system.machine import Torch
 
 
 @cli.command(epilog=EPILOG)

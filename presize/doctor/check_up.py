@@ -10,11 +10,11 @@ from typing import get_args
 
 from presize.doctor.codecs import read_codecs
 from presize.doctor.findings import CheckUp, Finding, Level, verdict
-from presize.doctor.machine import Torch, read_cpu, read_limits, read_nvidia, read_shared_memory
 from presize.doctor.readspeed import Reading, list_content, measure
-from presize.doctor.storage import find_storage
-from presize.resources import read_memory
 from presize.shard import max_open_shards
+from presize.system.machine import Torch, read_cpu, read_limits, read_nvidia, read_shared_memory
+from presize.system.resources import read_memory
+from presize.system.storage import find_storage
 
 _MOST_READERS = 16
 """Many enough to keep any disk busy; with more it is Python that is measured."""

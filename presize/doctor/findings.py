@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from presize.doctor.codecs import Codecs
-from presize.doctor.machine import Cpu, Limits, Nvidia, SharedMemory, Torch
 from presize.doctor.readspeed import Content, Reading
-from presize.doctor.storage import Storage
-from presize.resources import Memory, whole_cores
+from presize.system.machine import Cpu, Limits, Nvidia, SharedMemory, Torch
+from presize.system.resources import Memory, whole_cores
+from presize.system.storage import Storage
 
 Level = Literal["ok", "look", "bad", "unknown"]
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from presize.errors import DatasetError
 from presize.manifest import read_manifest
-from presize.pagecache import MappedFile
-from presize.shard import check_file
+from presize.system.files import check_file
+from presize.system.pagecache import MappedFile
 
 _FILES_LISTED = 4000
 _LISTING_S = 1.0

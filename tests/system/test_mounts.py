@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize.mounts import Mount, mount_of, read_mounts
+from presize.system.mounts import Mount, mount_of, read_mounts
 from trees import write_tree
 
 LINES = {

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from presize.mounts import Mount, read_mounts
+from presize.system.mounts import Mount, read_mounts
 
 PROC, SYS = Path("/proc"), Path("/sys")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from presize.bench.usage import GpuUse, GpuWatch, Usage, pss_bytes, usage
-from presize.pagecache import drop, resident_share
+from presize.system.pagecache import drop, resident_share
+from presize.system.usage import GpuUse, GpuWatch, Usage, pss_bytes, usage
 
 
 def test_cpu_time_of_this_process_grows_with_its_work() -> None:

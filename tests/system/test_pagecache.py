@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-import presize.pagecache
+import presize.system.pagecache
 from presize.datasets import LMDBDataset, Loader, Resize
 from presize.errors import DatasetError, OptionError
-from presize.pagecache import MappedFile, preload, window_bytes
-from presize.resources import Memory
+from presize.system.pagecache import MappedFile, preload, window_bytes
+from presize.system.resources import Memory
 from processes import run_python
 from tampering import change_manifest
 
@@ -116,7 +116,7 @@ def test_what_another_rank_has_locked_already_needs_no_more_memory(
     file: tuple[Path, int], resident: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = Memory(None, None, MIB, None, None, locked=100 * MIB)  # by somebody
-    monkeypatch.setattr(presize.pagecache, "read_memory", lambda: memory)
+    monkeypatch.setattr(presize.system.pagecache, "read_memory", lambda: memory)
     monkeypatch.setattr(MappedFile, "resident_bytes", lambda _: file[1] if resident else 0)
     if resident:
         preload([file], "page-cache")

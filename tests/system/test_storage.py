@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from presize.doctor.storage import find_storage
+from presize.system.storage import find_storage
 from processes import run_python
 from trees import block_device, write_tree
 
@@ -89,7 +89,7 @@ def test_a_current_folder_that_was_removed_is_not_known() -> None:
     script = """
         import os, tempfile
         from pathlib import Path
-        from presize.doctor.storage import find_storage
+        from presize.system.storage import find_storage
 
         os.chdir(folder := tempfile.mkdtemp())
         os.rmdir(folder)

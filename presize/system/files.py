@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from presize.errors import BuildError
+from presize.errors import BuildError, DatasetError
 
 
 @contextmanager
@@ -74,3 +75,18 @@ def file_digest(path: Path) -> tuple[int, str]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return file.tell(), digest
+
+
+def check_file(path: str | os.PathLike[str], nbytes: int) -> os.stat_result:
+    """Raise DatasetError unless `path` is a file of so many bytes. Call it before a file is mapped."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror}; the dataset is incomplete, or was moved or replaced") from None
+    if not stat.S_ISREG(status.st_mode) or status.st_size != nbytes:
+        # Mapping a truncated file would kill the process with SIGBUS.
+        raise DatasetError(
+            f"{path} has {status.st_size} bytes where the manifest says {nbytes}: truncated or replaced; "
+            "copy or build the dataset again"
+        )
+    return status

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from presize.mounts import Mount, mount_of, read_mounts
-from presize.pagecache import window_bytes
+from presize.system.mounts import Mount, mount_of, read_mounts
+from presize.system.pagecache import window_bytes
 
 Kind = Literal["memory", "network", "container", "nvme", "ssd", "rotating", "virtual", "unknown"]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from presize.errors import DatasetError, OptionError
-from presize.resources import read_memory
-from presize.shard import check_file
+from presize.system.files import check_file
+from presize.system.resources import read_memory
 
 Preload = Literal["page-cache", "memory"]
 

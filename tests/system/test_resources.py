@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
-from presize.resources import available_memory, control_groups, cpu_quota, read_memory, usable_cores
+from presize.system.resources import available_memory, control_groups, cpu_quota, read_memory, usable_cores
 from trees import roots
 
 MIB = 1 << 20
@@ -151,7 +151,7 @@ def test_there_is_no_more_memory_than_the_machine_has() -> None:
 def test_as_many_cores_are_usable_as_the_quota_allows_in_part_or_as_there_are(
     quota: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("presize.resources.allowed_cores", lambda: 4)
+    monkeypatch.setattr("presize.system.resources.allowed_cores", lambda: 4)
     own = {"self/mountinfo": V2_ROOT, "self/cgroup": "0::/\n"}
     assert usable_cores(*roots(tmp_path, own, {"fs/cgroup/cpu.max": f"{quota} 100000\n"})) == cores
 

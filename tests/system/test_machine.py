@@ -12,15 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize.doctor.machine import (
-    Cpu,
-    Nvidia,
-    _count_ranges,
-    read_cpu,
-    read_limits,
-    read_nvidia,
-    read_shared_memory,
-)
+from presize.system.machine import Cpu, Nvidia, _count_ranges, read_cpu, read_limits, read_nvidia, read_shared_memory
 from trees import roots
 
 MIB = 1 << 20

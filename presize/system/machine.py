@@ -1,4 +1,4 @@
-"""What this machine lets this process have: cores, shared memory, open files, GPUs; presize.resources has more.
+"""What this machine lets this process have: cores, shared memory, open files, GPUs; presize.system.resources has more.
 
 Everything here may be absent (another system, a container, no permission), and is None or empty then. The roots
 ``/proc``, ``/sys`` and ``/dev/shm`` are parameters, so that tests can give trees of their own.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from presize.resources import PROC, SYS, allowed_cores, cpu_quota, read_text
+from presize.system.resources import PROC, SYS, allowed_cores, cpu_quota, read_text
 
 SHM = Path("/dev/shm")
 
