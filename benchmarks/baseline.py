@@ -22,7 +22,7 @@ import numpy as np
 import simplejpeg
 from conditions import conditions, find_photos
 
-from presize import baseline, images, jpeg, jpegtiles
+from presize.codecs import jpeg_decoder, jpeg_segments, jpeg_tiles, transcode
 from presize.datasets import RandomResizedCrop
 from presize.errors import ImageError
 from presize.options import ImageOptions
@@ -44,12 +44,12 @@ def by_libjpeg_turbo(work: Work) -> None:
 
 
 def by_libjpeg_turbo_of_a_cut(work: Work) -> None:
-    part = jpegtiles.cut(work.data, *work.box)
+    part = jpeg_tiles.cut(work.data, *work.box)
     simplejpeg.decode_jpeg(work.data if part is None else part.data, "RGB", buffer=BUFFER)
 
 
-def by_baseline(work: Work) -> None:
-    if baseline.decode(work.data, "RGB", work.shape, work.box, BUFFER) is None:
+def by_jpeg_decoder(work: Work) -> None:
+    if jpeg_decoder.decode(work.data, "RGB", work.shape, work.box, BUFFER) is None:
         raise SystemExit("a JPEG that presize's own decoder does not take")
 
 
@@ -60,10 +60,10 @@ def works(photos: list[Path], count: int) -> dict[str, tuple[list[Work], Callabl
     for path in photos:
         data = path.read_bytes()
         try:
-            header = jpeg.parse(data)
-            if baseline.decode(data, "RGB", (header.height, header.width)) is None:
+            header = jpeg_segments.parse(data)
+            if jpeg_decoder.decode(data, "RGB", (header.height, header.width)) is None:
                 continue
-            (record,) = images.presize(data, ImageOptions()).records
+            (record,) = transcode.transcode(data, ImageOptions()).records
         except ImageError:
             continue
         kind = {((1, 1),) * 3: "4:4:4", ((2, 2), (1, 1), (1, 1)): "4:2:0"}.get(header.sampling)
@@ -71,7 +71,7 @@ def works(photos: list[Path], count: int) -> dict[str, tuple[list[Work], Callabl
         if kind and len(whole[f"photographs, {kind}"]) < count:
             whole[f"photographs, {kind}"].append(Work(data, shape, (0, 0, *shape)))
         shape = (record.height, record.width)
-        if jpegtiles.IDENTIFIER in record.value and len(stored) < count:
+        if jpeg_tiles.IDENTIFIER in record.value and len(stored) < count:
             stored.append(Work(record.value, shape, (0, 0, *shape)))
     crop = RandomResizedCrop(224)
     heights, widths = (np.array([work.shape[axis] for work in stored]) for axis in (0, 1))
@@ -117,7 +117,7 @@ def main() -> None:
     if options.table is None:
         if options.source is None:
             parser.error("PHOTOS is missing")
-        if not baseline.is_available():
+        if not jpeg_decoder.is_available():
             raise SystemExit(
                 "presize's own decoder is not compiled here, or not for this processor: presize doctor tells"
             )
@@ -128,7 +128,7 @@ def main() -> None:
         for number in range(options.rounds):
             for name in random.Random(number).sample([*todo], len(todo)):
                 some, by_turbo = todo[name]
-                turbo, ours = microseconds(by_turbo, some), microseconds(by_baseline, some)
+                turbo, ours = microseconds(by_turbo, some), microseconds(by_jpeg_decoder, some)
                 measured = {"libjpeg_turbo_us": round(turbo, 1), "presize_us": round(ours, 1)}
                 rows.append(
                     {"date": date.today().isoformat(), "round": number, "set": name, "images": len(some)}

@@ -21,7 +21,7 @@ from statistics import median
 
 from conditions import conditions, find_photos
 
-from presize import images
+from presize.codecs import transcode
 from presize.errors import ImageError
 from presize.options import ImageOptions
 
@@ -37,7 +37,7 @@ HASHES: dict[str, Callable[[bytes], object]] = {
 
 def build(data: bytes) -> None:
     with suppress(ImageError):
-        images.presize(data, ImageOptions())
+        transcode.transcode(data, ImageOptions())
 
 
 def milliseconds(work: Callable[[bytes], object], photos: list[bytes]) -> float:

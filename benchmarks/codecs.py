@@ -32,7 +32,8 @@ import simplejpeg
 from conditions import conditions, find_photos
 from PIL import Image
 
-from presize import options, resize
+from presize import options
+from presize.codecs import resize
 
 _HERE = Path(__file__).parent
 _LARGE = (3000, 4000)
@@ -181,7 +182,7 @@ def errors(peers: dict[str, Peer], sets: list[Set], size: int) -> dict[tuple[str
                 ours = codec_rates.OURS[name]
                 for pixels, target, result in zip(sources, targets, results, strict=True):
                     if not np.array_equal(resize.resize(pixels, target, "bicubic", ours), result):
-                        raise SystemExit(f"{name}: presize.resize gives other pixels than peers/resizers.py")
+                        raise SystemExit(f"{name}: presize.codecs.resize gives other pixels than peers/resizers.py")
     return found
 
 

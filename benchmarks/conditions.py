@@ -9,7 +9,7 @@ from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
-from presize import jpeg
+from presize.codecs import jpeg_segments
 from presize.errors import ImageError
 
 _PACKAGES = (
@@ -49,7 +49,7 @@ def source_mix(photos: list[Path]) -> dict[str, object]:
         data = path.read_bytes()
         nbytes += len(data)
         try:
-            header = jpeg.parse(data)
+            header = jpeg_segments.parse(data)
         except ImageError:
             continue
         measured += 1

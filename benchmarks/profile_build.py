@@ -27,22 +27,23 @@ import simplejpeg
 from build import link_tree
 from conditions import find_photos
 
-from presize import baseline, build, decode, encode, images, jpeg, jpegtiles, options, publish, resize, shard, task
+from presize import build, options, publish, shard, task
+from presize.codecs import decode, encode, jpeg_decoder, jpeg_segments, jpeg_tiles, resize, transcode
 
 _STAGES: dict[str, list[tuple[object, str]]] = {
     "list the source": [(build, "scan")],
     "plan": [(build, "make_plan")],
     "state, lock, tasks": [(build, "_build")],
     "read the file": [(task, "read_source")],
-    "parse the header": [(jpeg, "parse")],
+    "parse the header": [(jpeg_segments, "parse")],
     "decode, beside the codec": [(decode, "decode")],
-    "  decode the pixels": [(baseline, "decode"), (simplejpeg, "decode_jpeg")],
+    "  decode the pixels": [(jpeg_decoder, "decode"), (simplejpeg, "decode_jpeg")],
     "resize": [(resize, "resize")],
     "ICC profile to sRGB": [(decode, "finish")],
     "encode, beside the codec": [(encode, "encode")],
     "  cv2.imencode": [(cv2, "imencode")],
-    "  index of the tiles": [(jpegtiles, "with_index")],
-    "rest of images.presize": [(images, "presize")],
+    "  index of the tiles": [(jpeg_tiles, "with_index")],
+    "rest of images.presize": [(transcode, "presize")],
     "CRC-32": [(zlib, "crc32")],
     "open a shard": [(shard.ShardWriter, "__init__")],
     "LMDB put": [(shard.ShardWriter, "append")],

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from presize import baseline
+from presize.codecs import jpeg_decoder
 from presize.dataset import DAMAGE, Dataset
 from presize.datasets.crops import Crop, as_size
 from presize.datasets.draws import uniform
@@ -135,7 +135,7 @@ class BatchReader:
         """For each of `samples` its position and the region of its box, in the order in which they lie on disk.
         A region is valid until the next one is asked for."""
         format = self.data.manifest.format
-        if format != "jpeg" or (baseline.is_available() and not self.takes_cut):
+        if format != "jpeg" or (jpeg_decoder.is_available() and not self.takes_cut):
             for at, value in self.data.values(samples):
                 yield at, uncut_region(value, format, boxes[at])
             return

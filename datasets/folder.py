@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch.utils.data
 
+from presize.codecs.decode import decode as decode_image
 from presize.datasets.outputs import Decode, check_decode, to_output
-from presize.decode import decode as decode_image
 from presize.errors import ImageError
 from presize.sources import scan_images
 

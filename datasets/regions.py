@@ -1,7 +1,8 @@
 """A box of a stored value -> pixels in a given place of a batch: cut_region or uncut_region, then read_region. Pure.
 
-Only what the box needs is decoded: its tiles (presize.jpegtiles), at 1/2, 1/4 or 1/8 of the size where
-the box is at least twice as large as what is asked for. presize.baseline takes them out of the whole value itself.
+Only what the box needs is decoded: its tiles (presize.codecs.jpeg_tiles), at 1/2, 1/4 or 1/8 of the size where
+the box is at least twice as large as what is asked for. presize.codecs.jpeg_decoder takes them out of the whole
+value itself.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import numpy.typing as npt
 import simplejpeg
 import torch
 
-from presize import baseline, jpegtiles
+from presize.codecs import jpeg_decoder, jpeg_tiles
+from presize.codecs.jpeg_segments import coded_size
 from presize.dataset import decode_value
 from presize.datasets.crops import DECODE_SCALES
-from presize.jpeg import coded_size
 from presize.options import Color, Format
 
 Pixels = npt.NDArray[np.uint8]
@@ -54,7 +55,7 @@ def cut_region(value: bytes | memoryview, box: Box) -> Region:
     It is a copy, so that many can be cut before the first is decoded.
     """
     top, left, _, _ = box
-    cut = jpegtiles.cut(value, *box)
+    cut = jpeg_tiles.cut(value, *box)
     if cut is None or cut.data is value:
         return Region("jpeg", bytes(value), top, left, True, box)
     return Region("jpeg", *cut, False, box)
@@ -113,11 +114,11 @@ def _jpeg(region: Region, shape: tuple[int, int], size: tuple[int, int], channel
     scale = 1
     if not exact and height >= 2 * size[0] and width >= 2 * size[1]:
         scale = next((k for k in DECODE_SCALES if _allows(box, size, k)), 1)
-    mode: baseline.Mode = "RGB" if channels == 3 else "GRAY"
-    if region.whole and baseline.is_available():
+    mode: jpeg_decoder.Mode = "RGB" if channels == 3 else "GRAY"
+    if region.whole and jpeg_decoder.is_available():
         # A damaged index may ask for memory beyond measure, and no photograph has so many pixels for a byte.
         if scale == 1 and height * width <= 128 * len(region.data):
-            pixels = baseline.decode(region.data, mode, shape, box, _scratch(height * width * channels))
+            pixels = jpeg_decoder.decode(region.data, mode, shape, box, _scratch(height * width * channels))
             if pixels is not None:
                 return pixels
         region = cut_region(region.data, box)

@@ -25,9 +25,10 @@ import pyarrow.compute as pc
 from joblib.externals import loky
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-from presize import estimate, images
+from presize import estimate
 from presize.base import find_reuse
 from presize.begin import begin, check_may_update, is_all_of
+from presize.codecs import transcode
 from presize.errors import BuildError, ImageError, OptionError, SourceError
 from presize.manifest import OUR_NAMES, Manifest
 from presize.names import NAME_MAX_BYTES, file_names, is_safe
@@ -304,7 +305,7 @@ def _check_space(todo: Plan, place: Place, samples: int) -> None:
     """Raise before anything is written when the disk cannot hold the result."""
     free = shutil.disk_usage(place.out).free
     image = todo.options.image
-    if samples == 0 or free > samples * sum(images.record_bytes(image, size) for size in image.sizes):
+    if samples == 0 or free > samples * sum(transcode.record_bytes(image, size) for size in image.sizes):
         return
     needed = estimate.estimate(todo, report=False).bytes * samples // len(todo.source.table)
     if needed > free:

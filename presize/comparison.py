@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import simplejpeg
 
-from presize import decode, parity, resize
+from presize import parity
+from presize.codecs import decode, resize
 from presize.dataset import DAMAGE, decode_value
 from presize.errors import BuildError, DatasetError, ImageError
 from presize.options import ImageOptions, Size

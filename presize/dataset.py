@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import simplejpeg
 
-from presize import baseline
+from presize.codecs import jpeg_decoder
+from presize.codecs.jpeg_segments import coded_size
 from presize.errors import DatasetError, ImageError
-from presize.jpeg import coded_size
 from presize.manifest import Manifest, read_index, read_manifest
 from presize.options import MAX_SIDE, Color, Format, check_type
 from presize.shard import ENGINE, ShardReader, readahead_pays
@@ -173,7 +173,7 @@ def decode_value(value: memoryview, format: Format, color: Color, shape: tuple[i
         return _decode_jpeg(value, color)
     if format == "raw":
         return _decode_raw(value, color, shape)
-    from presize import decode  # brings Pillow, which JPEG does not need
+    from presize.codecs import decode  # brings Pillow, which JPEG does not need
 
     return decode.decode(bytes(value), color, MAX_SIDE**2).pixels
 
@@ -182,8 +182,8 @@ def _decode_jpeg(value: memoryview, color: Color) -> Pixels:
     height, width, is_gray = coded_size(value)
     if color == "keep":
         color = "gray" if is_gray else "rgb"
-    mode: baseline.Mode = "GRAY" if color == "gray" else "RGB"
-    pixels = baseline.decode(value, mode, (height, width))
+    mode: jpeg_decoder.Mode = "GRAY" if color == "gray" else "RGB"
+    pixels = jpeg_decoder.decode(value, mode, (height, width))
     if pixels is None:
         pixels = np.asarray(simplejpeg.decode_jpeg(value, mode))
     return pixels[:, :, 0] if color == "gray" else pixels

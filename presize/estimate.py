@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from presize import images
+from presize.codecs import transcode
 from presize.errors import ImageError, NotAnImageError
 from presize.plan import Plan
 from presize.rejects import Reject, claims_to_be_an_image
@@ -82,7 +82,7 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
             break
         tried += 1
         made = _presize(plan, **file)
-        if isinstance(made, images.Presized):
+        if isinstance(made, transcode.Transcoded):
             first = made.records[0]
             pixels += made.source.height * made.source.width + 4 * first.height * first.width
             for record in made.records:
@@ -121,10 +121,10 @@ def _spread(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.asarray(by_size[places[np.sort(first)].astype(np.int64)])
 
 
-def _presize(plan: Plan, path: str, source_nbytes: int) -> images.Presized | ImageError:
+def _presize(plan: Plan, path: str, source_nbytes: int) -> transcode.Transcoded | ImageError:
     """What a build would make of one file."""
     try:
-        return images.presize(read_source(plan.source.root, path, source_nbytes), plan.options.image)
+        return transcode.transcode(read_source(plan.source.root, path, source_nbytes), plan.options.image)
     except ImageError as error:
         return error
 

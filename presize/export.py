@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from presize.codecs.encode import encode
 from presize.dataset import Dataset
-from presize.encode import encode
 from presize.errors import BuildError, DatasetError
 from presize.names import file_names, is_safe
 from presize.options import ImageOptions

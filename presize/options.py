@@ -59,13 +59,13 @@ class ImageOptions:
     """All that decides the stored bytes of one image.
 
     sizes: one target or several, each made from one decode; stored in this order.
-    fit: how an image meets its target (see presize.resize.target).
+    fit: how an image meets its target (see presize.codecs.resize.target).
     filter: the antialiasing filter; bicubic is torchvision's and Pillow's (a = -0.5).
     resize_backend: the library that resamples. cykooz.resizer, by benchmarks/results/codecs.csv (2026-11-21): 5
         times as fast as Pillow and as near to exact arithmetic; "pillow" gives Pillow's own pixels.
     color: "rgb" stores three channels, "gray" one, "keep" whichever the source has.
     quality: 1 to 100, for jpeg and webp. 90 with 4:2:0 is what FFCV and the timm recipes train from.
-    tiles: store JPEG in tiles, so that a reader can decode just the part that it crops (presize.jpegtiles);
+    tiles: store JPEG in tiles, so that a reader can decode just the part that it crops (presize.codecs.jpeg_tiles);
         no other format has them, nor has a JPEG that is stored as it is.
     upscale: enlarge images smaller than the target; otherwise they keep their size.
     keep_metadata: keep EXIF, XMP and comments, with the orientation reset since the pixels are upright.

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from presize.codecs.resize import Target
 from presize.options import Filter
-from presize.resize import Target
 
 Values = npt.NDArray[np.float64]
 

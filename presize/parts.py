@@ -33,7 +33,7 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
             r"^<(resize|warpAffine|warpPerspective|remap|flip|LUT|cvtColor|GaussianBlur|copyMakeBorder)>",
             r"^(albumentations|albucore|kornia|cykooz_resizer)/", r"^(torchvision/transforms|timm/data)/",
             r"^<built-in method torch\._C\._nn\._?upsample", r"^torch/nn/functional\.py:interpolate",
-            r"datasets/regions\.py:resample$", r"datasets/(crops|draws)\.py:", r"presize/resize\.py:",
+            r"datasets/regions\.py:resample$", r"datasets/(crops|draws)\.py:", r"presize/codecs/resize\.py:",
         ),
     ),
     (
@@ -43,7 +43,7 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
             r"^PIL/(ImageFile|\w+ImagePlugin)\.py:", r"zlib\.decompress>",
             r"^PIL/Image\.py:(open|preinit|init|convert|load|draft|frombuffer|frombytes)$",
             r"^(simplejpeg|torchcodec|imageio|skimage/io|torchvision/io)/", r"^turbojpeg\.py:", r"torch\.ops\.image",
-            r"presize/(baseline|jpeg|decode|icc|containers|jpegtiles)\.py:", r"presize/dataset\.py:decode_value$",
+            r"presize/codecs/", r"presize/dataset\.py:decode_value$",
             r"datasets/regions\.py:",
         ),
     ),

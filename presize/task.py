@@ -27,8 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from presize import folder, images, shard
-from presize.containers import sniff
+from presize import folder, shard
+from presize.codecs import transcode
+from presize.codecs.sniff import sniff
 from presize.errors import BuildError, DatasetError, ImageError, NotAnImageError
 from presize.options import BuildOptions, OnError, Size
 from presize.readahead import read_in_order
@@ -183,15 +184,15 @@ def _sources(task: Task, paths: list[str]) -> Generator[Callable[[], bytes], Non
 
 def _copy_or_make(
     task: Task, position: int, path: str, sources: Iterator[Callable[[], bytes]]
-) -> tuple[images.Presized, int]:
+) -> tuple[transcode.Transcoded, int]:
     """The records of one of the task's samples, and the CRC-32 of its source where that is asked for."""
     if task.copies is not None and task.copies.columns["shard"][position] >= 0:
         return _copy(task.copies, position, path)
     data = next(sources)()
-    return images.presize(data, task.options.image), zlib.crc32(data) if task.options.checksum else 0
+    return transcode.transcode(data, task.options.image), zlib.crc32(data) if task.options.checksum else 0
 
 
-def _copy(copies: Copies, position: int, path: str) -> tuple[images.Presized, int]:
+def _copy(copies: Copies, position: int, path: str) -> tuple[transcode.Transcoded, int]:
     known = {name: int(column[position]) for name, column in copies.columns.items()}
     records = []
     for k, shards in enumerate(copies.shards):
@@ -203,16 +204,16 @@ def _copy(copies: Copies, position: int, path: str) -> tuple[images.Presized, in
                 f"{reader.path}, row {known['row']} ({path}), is damaged, and cannot be copied; "
                 "--overwrite builds the dataset anew"
             )
-        records.append(images.Record(value, known[f"height_{k}"], known[f"width_{k}"]))
+        records.append(transcode.Record(value, known[f"height_{k}"], known[f"width_{k}"]))
     source = Size(known["source_height"], known["source_width"])
-    return images.Presized(tuple(records), source, known["source_facts"]), known.get("source_crc32", 0)
+    return transcode.Transcoded(tuple(records), source, known["source_facts"]), known.get("source_crc32", 0)
 
 
 def _shard_writers(task: Task, map_factor: int) -> Iterator[shard.ShardWriter]:
     if task.options.layout == "folder":
         return
     for path, size in zip(task.targets, task.options.image.sizes, strict=True):
-        record_bytes = images.record_bytes(task.options.image, size)
+        record_bytes = transcode.record_bytes(task.options.image, size)
         map_bytes = map_factor * shard.map_bytes(len(task.samples), record_bytes)
         yield shard.ShardWriter(path, map_bytes, shard.commit_records(record_bytes))
 

@@ -12,7 +12,7 @@ import PIL
 import pytest
 import simplejpeg
 
-from presize import baseline
+from presize.codecs import jpeg_decoder
 from presize.doctor.codecs import _libjpeg_turbo, read_codecs
 
 
@@ -68,8 +68,8 @@ def test_opencv_uses_what_the_cpu_has(
 
 
 def test_presizes_own_decoder_is_used_where_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (read_codecs({}).jpeg.baseline == "used") == baseline.is_available()
-    monkeypatch.setattr(baseline, "_compiled", None)
+    assert (read_codecs({}).jpeg.baseline == "used") == jpeg_decoder.is_available()
+    monkeypatch.setattr(jpeg_decoder, "_compiled", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     assert read_codecs({}).jpeg.baseline == "not compiled"

@@ -19,8 +19,8 @@ from PIL import Image
 import presize.shard
 from builds import SERIAL
 from pictures import smooth_image
-from presize import encode
 from presize.build import build_dataset
+from presize.codecs import encode
 from presize.dataset import DAMAGE, Dataset, decode_value
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Color, Format, ImageOptions, RunOptions, Size

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from pictures import smooth_image
 from presize.build import build_dataset
+from presize.codecs.encode import encode
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize
 from presize.datasets.crops import Crop
 from presize.datasets.device_decode import CutReader, decode_rows, find_decoder
 from presize.datasets.regions import cut_region
-from presize.encode import encode
 from presize.errors import DatasetError, LoaderError, OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size, Subsampling
 from tampering import change_records, overwrite_value, read_table

@@ -59,14 +59,15 @@ def test_reading_in_torch_needs_nothing_of_the_build(name: str) -> None:
     assert not [path for path in importers(f"presize.{name}") if path.startswith("datasets/")]
 
 
-@pytest.mark.parametrize("name", ["images", "decode", "encode", "resize", "options"])
+@pytest.mark.parametrize("name", ["codecs", "options"])
 def test_a_shard_is_bytes_in_and_bytes_out(name: str) -> None:
     assert "presize/shard.py" not in importers(f"presize.{name}")
 
 
 PURE = [
-    "containers", "decode", "doctor/findings", "encode", "facts", "images", "jpeg", "jpegtiles", "parity", "plan",
-    "resize", "simulate", "update",
+    "codecs/decode", "codecs/encode", "codecs/icc", "codecs/jpeg_decoder", "codecs/jpeg_segments", "codecs/jpeg_tiles",
+    "codecs/pillow_decoder", "codecs/resize", "codecs/sniff", "codecs/source_facts", "codecs/transcode",
+    "doctor/findings", "parity", "plan", "simulate", "update",
 ]  # fmt: skip
 
 

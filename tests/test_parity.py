@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from pictures import smooth_image
-from presize import parity, resize
+from presize import parity
+from presize.codecs import resize
 from presize.options import Size
 
 

@@ -11,29 +11,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pictures import smooth_image
-from presize import baseline
+from presize.codecs import jpeg_decoder
+from presize.codecs.encode import encode
 from presize.datasets import regions
 from presize.datasets.regions import Region, cut_region, read_region, resample, uncut_region
-from presize.encode import encode
 from presize.options import Format, ImageOptions, Subsampling
 
 HEIGHT, WIDTH = 150, 201
 
 
-@pytest.fixture(autouse=True, scope="module", params=["_baseline.c", "simplejpeg"])
+@pytest.fixture(autouse=True, scope="module", params=["_jpeg_decoder.c", "simplejpeg"])
 def decoder(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything here is true with the C code and without it."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "simplejpeg":
-            patch.setattr(baseline, "_compiled", None)
-        elif not baseline.is_available():
-            pytest.skip("_baseline.c is not compiled here")
+            patch.setattr(jpeg_decoder, "_compiled", None)
+        elif not jpeg_decoder.is_available():
+            pytest.skip("_jpeg_decoder.c is not compiled here")
         yield
 
 
 def part_of(value: memoryview, format: Format, box: tuple[int, int, int, int]) -> Region:
     """As a BatchReader has it."""
-    if format == "jpeg" and not baseline.is_available():
+    if format == "jpeg" and not jpeg_decoder.is_available():
         return cut_region(value, box)
     return uncut_region(value, format, box)
 

@@ -22,9 +22,9 @@ from mangled import mangled_files, write_mangled
 from pictures import smooth_image
 from presize import comparison
 from presize.build import build_dataset
+from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack
 from presize.dataset import Dataset
 from presize.errors import OptionError
-from presize.facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack
 from presize.manifest import read_manifest
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.report import charts

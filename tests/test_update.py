@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import presize.build
-import presize.images
+import presize.codecs.transcode
 import presize.publish
 import presize.system.files
 from builds import REPORTED, SERIAL, SMALL, files
@@ -106,14 +106,14 @@ def shards(out: Path) -> dict[str, tuple[int, int]]:
 def decoding() -> Iterator[list[int]]:
     """Counts the images that are decoded meanwhile, in this process: the size of each in bytes."""
     decoded: list[int] = []
-    presize_image = presize.images.presize
+    presize_image = presize.codecs.transcode.presize
 
-    def count(data: bytes, options: ImageOptions) -> presize.images.Presized:
+    def count(data: bytes, options: ImageOptions) -> presize.codecs.transcode.Presized:
         decoded.append(len(data))
         return presize_image(data, options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(presize.images, "presize", count)
+        patch.setattr(presize.codecs.transcode, "presize", count)
         yield decoded
 
 

@@ -37,7 +37,7 @@ class Backend(NamedTuple):
 
 
 def cykooz() -> Backend:
-    """As presize.resize does it."""
+    """As presize.codecs.resize does it."""
     import cykooz_resizer as cykooz
 
     kind = cykooz.PixelType.U8x3

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from presize import baseline
+from presize.codecs import jpeg_decoder
 
 _PILLOWS = ("pillow", "pillow-simd")
 _OPENCV_INSTRUCTIONS = {"SSE4.1": "SSE4", "AVX2": "AVX2", "AVX512-SKX": "AVX-512", "NEON": "NEON"}
@@ -25,7 +25,7 @@ _CYKOOZ_INSTRUCTIONS = {"sse4_1": "SSE4", "avx2": "AVX2", "neon": "NEON"}
 class Jpeg:
     """simplejpeg's version; that of the libjpeg-turbo in it, and whether it has code for SIMD, or None.
     told: variables of the environment that tell libjpeg-turbo to use less than the CPU has.
-    baseline: what presize's own decoder (presize.baseline) is here."""
+    baseline: what presize's own decoder (presize.codecs.jpeg_decoder) is here."""
 
     simplejpeg: str
     libjpeg_turbo: str | None
@@ -85,13 +85,13 @@ def _jpeg(environ: Mapping[str, str]) -> Jpeg:
     with contextlib.suppress(OSError, ValueError):  # ValueError for an empty file
         turbo, simd = _libjpeg_turbo(Path(module.__file__))
     told = tuple(f"{name}={value}" for name, value in sorted(environ.items()) if re.match("JSIMD_(FORCE|NO)", name))
-    return Jpeg(simplejpeg.__version__, turbo, simd, told, _baseline())
+    return Jpeg(simplejpeg.__version__, turbo, simd, told, _own_decoder())
 
 
-def _baseline() -> Literal["used", "not compiled", "not for this processor"]:
-    if baseline.is_available():
+def _own_decoder() -> Literal["used", "not compiled", "not for this processor"]:
+    if jpeg_decoder.is_available():
         return "used"
-    is_there = importlib.util.find_spec("presize._baseline") is not None
+    is_there = importlib.util.find_spec("presize.codecs._jpeg_decoder") is not None
     return "not for this processor" if is_there or platform.machine() != "x86_64" else "not compiled"
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from presize.codecs.source_facts import COLORS, KINDS, PROCESSES, unpack
 from presize.comparison import DIFFERENCE_GAIN, Comparison, Failure
-from presize.facts import COLORS, KINDS, PROCESSES, unpack
 from presize.manifest import Manifest
 from presize.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
 from presize.report import charts

@@ -1,6 +1,6 @@
-"""Feed presize/_baseline.c damaged JPEGs, under the address and undefined-behaviour sanitizers.
+"""Feed presize/codecs/_jpeg_decoder.c damaged JPEGs, under the address and undefined-behaviour sanitizers.
 
-    python tools/fuzz_baseline.py --seconds 60
+    python tools/fuzz_jpeg_decoder.py --seconds 60
 
 What it accepts must have the pixels that libjpeg-turbo gives, and libjpeg-turbo must have nothing to say against
 it: of the whole file, or, where a tile index let it skip the rest, of the tiles under the box. Ends with 1 at the
@@ -27,9 +27,9 @@ import cv2
 import numpy as np
 import simplejpeg
 
-from presize import jpegtiles
+from presize.codecs import jpeg_tiles
 
-SOURCE = Path(__file__).parent.parent / "presize" / "_baseline.c"
+SOURCE = Path(__file__).parent.parent / "presize" / "codecs" / "_jpeg_decoder.c"
 SANITIZED = "PRESIZE_SANITIZED"
 """Set to the compiled module in the process that has the sanitizers loaded."""
 
@@ -66,9 +66,9 @@ def jpeg(pixels: np.ndarray, choice: random.Random) -> bytes:
         options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, choice.choice(FACTORS)]
     if choice.random() < 0.6:
         mcus = -(-pixels.shape[1] // choice.choice([8, 16]))
-        options += [cv2.IMWRITE_JPEG_RST_INTERVAL, choice.choice([1, 2, 3, 5, jpegtiles.restart_interval(mcus)])]
+        options += [cv2.IMWRITE_JPEG_RST_INTERVAL, choice.choice([1, 2, 3, 5, jpeg_tiles.restart_interval(mcus)])]
     data = cv2.imencode(".jpg", pixels, options)[1].tobytes()
-    return jpegtiles.with_index(data) if choice.random() < 0.8 else data
+    return jpeg_tiles.with_index(data) if choice.random() < 0.8 else data
 
 
 def with_metadata(data: bytes, choice: random.Random) -> bytes:
@@ -108,7 +108,7 @@ def expected(data: bytes, mode: str, shape: tuple[int, int], box: tuple[int, int
     try:
         return simplejpeg.decode_jpeg(data, mode)[top : top + height, left : left + width]
     except ValueError:
-        part = jpegtiles.cut(data, *box) if box != (0, 0, *shape) else None
+        part = jpeg_tiles.cut(data, *box) if box != (0, 0, *shape) else None
         if part is None:
             raise
         pixels = simplejpeg.decode_jpeg(part.data, mode)
@@ -155,7 +155,7 @@ def fuzz(baseline: Any, seed: int, seconds: float) -> tuple[int, int]:
 
 def sanitized(folder: str) -> dict[str, str]:
     """The environment for a process in which the sanitizers watch the module, which is compiled into `folder`."""
-    module = Path(folder, "_baseline.so")
+    module = Path(folder, "_jpeg_decoder.so")
     flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     headers = f"-I{sysconfig.get_paths()['include']}"
     subprocess.run(["gcc", *flags, "-shared", "-fPIC", headers, str(SOURCE), "-o", str(module)], check=True)
@@ -182,7 +182,7 @@ def main() -> None:
     if SANITIZED not in os.environ:
         with tempfile.TemporaryDirectory() as folder:
             sys.exit(subprocess.run([sys.executable, *sys.argv], env=sanitized(folder), check=False).returncode)
-    spec = importlib.util.spec_from_file_location("_baseline", os.environ[SANITIZED])
+    spec = importlib.util.spec_from_file_location("_jpeg_decoder", os.environ[SANITIZED])
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from pictures import smooth_image
-from presize import jpeg
-from presize.jpegtiles import cut, restart_interval, with_index
+from presize.codecs import jpeg_segments
+from presize.codecs.jpeg_tiles import cut, restart_interval, with_index
 
 SAMPLINGS = {
     "4:4:4": (1, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),
@@ -279,7 +279,7 @@ def test_the_index_is_what_the_format_page_says() -> None:
 def test_other_decoders_read_what_is_stored(sampling: str) -> None:
     before, stored = plain(100, 170, sampling), tiled(100, 170, sampling)
     for data in (before, stored):
-        assert jpeg.parse(data).process == "baseline"
+        assert jpeg_segments.parse(data).process == "baseline"
     np.testing.assert_array_equal(decoded(stored), decoded(before))
     for read in (_pillow, _opencv, _djpeg if shutil.which("djpeg") else _pillow):
         np.testing.assert_array_equal(read(stored), read(before))
@@ -304,7 +304,9 @@ def _djpeg(data: bytes | memoryview) -> np.ndarray:
 
 @pytest.mark.parametrize("sampling", ["4:2:0", "grey"])
 def test_an_index_lives_beside_metadata(sampling: str) -> None:
-    stored = jpeg.with_metadata(tiled(64, 80, sampling), exif=b"II*\0\x08\0\0\0" + bytes(5000), comment=b"presize")
+    stored = jpeg_segments.with_metadata(
+        tiled(64, 80, sampling), exif=b"II*\0\x08\0\0\0" + bytes(5000), comment=b"presize"
+    )
     part = cut(stored, 20, 20, 10, 10)
     assert part is not None
     assert len(part.data) < len(stored)
@@ -313,16 +315,16 @@ def test_an_index_lives_beside_metadata(sampling: str) -> None:
 
 
 def test_metadata_that_looks_like_an_index_costs_the_cut_and_nothing_else() -> None:
-    stored = jpeg.with_metadata(tiled(64, 80), comment=tiled(16, 16))
+    stored = jpeg_segments.with_metadata(tiled(64, 80), comment=tiled(16, 16))
     assert cut(stored, 20, 20, 10, 10) is None
-    assert with_index(jpeg.with_metadata(plain(64, 80), comment=b"presize\0")) == jpeg.with_metadata(
+    assert with_index(jpeg_segments.with_metadata(plain(64, 80), comment=b"presize\0")) == jpeg_segments.with_metadata(
         plain(64, 80), comment=b"presize\0"
     )
 
 
 def test_stripping_takes_the_index_away() -> None:
-    assert jpeg.strip(tiled(64, 80)) == jpeg.strip(plain(64, 80))
-    assert cut(jpeg.strip(tiled(64, 80)), 0, 0, 8, 8) is None
+    assert jpeg_segments.strip(tiled(64, 80)) == jpeg_segments.strip(plain(64, 80))
+    assert cut(jpeg_segments.strip(tiled(64, 80)), 0, 0, 8, 8) is None
 
 
 HOSTILE = tiled(64, 96)

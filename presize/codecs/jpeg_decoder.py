@@ -1,4 +1,4 @@
-"""Baseline JPEG -> pixels, faster than libjpeg-turbo and the same to the bit, where _baseline.c could be compiled.
+"""Baseline JPEG -> pixels, faster than libjpeg-turbo and the same to the bit, where _jpeg_decoder.c could be compiled.
 
 That takes a C compiler when presize is installed, and a processor with AVX2. All else here works without:
 who gets None asks simplejpeg, as before.
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 try:
-    from presize import _baseline as _compiled
+    from presize.codecs import _jpeg_decoder as _compiled
 except ImportError:
     _compiled = None  # type: ignore[assignment]
 
@@ -38,7 +38,7 @@ def decode(
 
     None where it has to be asked itself: for anything that is not one sound baseline scan of 8 bits, grey or YCbCr,
     of chroma at full or half resolution; for an image that is not of `shape` (height, width); for damage.
-    Of a JPEG with a tile index (presize.jpegtiles), only the tiles under the box are read and vouched for.
+    Of a JPEG with a tile index (presize.codecs.jpeg_tiles), only the tiles under the box are read and vouched for.
 
     box: top, left, height, width, in pixels, inside `shape`; None is all of it. mode: X is 255.
     buffer: uint8, flat, at least as large as the result, which then lies at its beginning. What is in it after None is

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from presize import containers, decode, encode, icc, jpeg, resize
+from presize.codecs import decode, encode, icc, jpeg_segments, resize, sniff
+from presize.codecs.pillow_decoder import Decoded
 from presize.options import ImageOptions, Size
 
 
@@ -19,21 +20,21 @@ class Record(NamedTuple):
     width: int
 
 
-class Presized(NamedTuple):
+class Transcoded(NamedTuple):
     """One record for each of ImageOptions.sizes, the source's upright height and width in pixels, and
-    what it was (presize.facts), packed."""
+    what it was (presize.codecs.source_facts), packed."""
 
     records: tuple[Record, ...]
     source: Size
     facts: int
 
 
-def presize(data: bytes, options: ImageOptions) -> Presized:
-    """Decode, resize and encode one image of any format that presize.decode reads.
+def transcode(data: bytes, options: ImageOptions) -> Transcoded:
+    """Decode, resize and encode one image of any format that presize.codecs.decode reads.
 
     Raises ImageError with the reason when the image cannot be stored. Thread-safe.
     """
-    header = jpeg.parse(data) if containers.sniff(data) == "jpeg" else None
+    header = jpeg_segments.parse(data) if sniff.sniff(data) == "jpeg" else None
     scale = 1
     targets = None
     if header is not None:
@@ -43,14 +44,14 @@ def presize(data: bytes, options: ImageOptions) -> Presized:
     source = Size(decoded.source_height, decoded.source_width)
     metadata = encode.Metadata()
     if options.keep_metadata:
-        exif = jpeg.with_orientation_reset(decoded.exif) if decoded.exif else None
+        exif = jpeg_segments.with_orientation_reset(decoded.exif) if decoded.exif else None
         metadata = encode.Metadata(exif, decoded.xmp, decoded.comment)
 
     records = []
     facts = decoded.facts
     for target in targets or _targets(source, options):
         if target.is_whole_image and _passes_through(decoded, options):
-            records.append(Record(jpeg.strip(data, options.keep_metadata), *source))
+            records.append(Record(jpeg_segments.strip(data, options.keep_metadata), *source))
             facts = facts._replace(kept=True)
             continue
         pixels = resize.resize(
@@ -62,7 +63,7 @@ def presize(data: bytes, options: ImageOptions) -> Presized:
         if decoded.icc is not None or options.format != "jpeg":
             pixels = decode.finish(pixels, decoded.icc, options.color)
         records.append(Record(encode.encode(pixels, options, metadata), *pixels.shape[:2]))
-    return Presized(tuple(records), source, facts.pack())
+    return Transcoded(tuple(records), source, facts.pack())
 
 
 def record_bytes(options: ImageOptions, size: Size) -> int:
@@ -77,7 +78,7 @@ def _targets(source: Size, options: ImageOptions) -> list[resize.Target]:
     return [resize.target(source, size, options.fit, options.upscale) for size in options.sizes]
 
 
-def _upright(header: jpeg.JpegHeader) -> Size:
+def _upright(header: jpeg_segments.JpegHeader) -> Size:
     turned = header.orientation >= 5
     return Size(header.width, header.height) if turned else Size(header.height, header.width)
 
@@ -100,7 +101,7 @@ def _scaled(target: resize.Target, source: Size, shape: tuple[int, ...]) -> resi
     return target._replace(box=resize.Box(box.top * y, box.left * x, box.height * y, box.width * x))
 
 
-def _passes_through(decoded: decode.Decoded, options: ImageOptions) -> bool:
+def _passes_through(decoded: Decoded, options: ImageOptions) -> bool:
     """True for a JPEG that loses by a second compression and gains nothing: 8 bits, Huffman coded,
     YCbCr or grey, upright, sRGB, and in the colours asked for."""
     header = decoded.header

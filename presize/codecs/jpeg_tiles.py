@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from presize import baseline
+from presize.codecs import jpeg_decoder
 
 IDENTIFIER = b"presize\0"
 """What the payload of the APP9 segment begins with, before a version byte."""
@@ -92,7 +92,7 @@ def with_index(data: bytes) -> bytes:
     layout = _layout(data[:scan])
     if IDENTIFIER in data[:sos] or layout is None:
         return data
-    lengths = baseline.tile_lengths(data, scan, len(layout.markers) // 2)
+    lengths = jpeg_decoder.tile_lengths(data, scan, len(layout.markers) // 2)
     if lengths is None:
         return data
     payload = _TAG + lengths

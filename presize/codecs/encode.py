@@ -11,7 +11,7 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image, PngImagePlugin
 
-from presize import jpeg, jpegtiles
+from presize.codecs import jpeg_segments, jpeg_tiles
 from presize.errors import ImageError
 from presize.options import ImageOptions, Subsampling
 
@@ -39,7 +39,7 @@ def encode(pixels: npt.NDArray[np.uint8], options: ImageOptions, metadata: Metad
     """
     if options.format == "jpeg":
         value = _jpeg(pixels, options)
-        return jpeg.with_metadata(value, *metadata) if any(metadata) else value
+        return jpeg_segments.with_metadata(value, *metadata) if any(metadata) else value
     if options.format == "raw":
         return pixels.tobytes()
     return _pillow(pixels, options, metadata)
@@ -68,7 +68,7 @@ def _tiled_jpeg(pixels: npt.NDArray[np.uint8], options: ImageOptions) -> bytes:
     encoded, data = cv2.imencode(".jpg", pixels, _parameters(pixels.shape[1], options.quality, subsampling))
     if not encoded:
         raise ImageError("OpenCV could not encode it as JPEG")
-    return jpegtiles.with_index(data.tobytes())
+    return jpeg_tiles.with_index(data.tobytes())
 
 
 @functools.lru_cache
@@ -77,7 +77,7 @@ def _parameters(width: int, quality: int, subsampling: Subsampling | None) -> tu
     import cv2
 
     mcu_width = 8 if subsampling in (None, "444") else 16
-    interval = jpegtiles.restart_interval(-(-width // mcu_width))
+    interval = jpeg_tiles.restart_interval(-(-width // mcu_width))
     parameters = (cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_RST_INTERVAL, interval)
     if subsampling is None:
         return parameters

@@ -11,11 +11,11 @@ import simplejpeg
 from PIL import Image
 
 from pictures import smooth_image
-from presize.decode import decode
-from presize.encode import MAX_JPEG_SIDE, encode
+from presize.codecs.decode import decode
+from presize.codecs.encode import MAX_JPEG_SIDE, encode
+from presize.codecs.jpeg_tiles import cut
+from presize.codecs.transcode import Transcoded, transcode
 from presize.errors import ImageError
-from presize.images import Presized, presize
-from presize.jpegtiles import cut
 from presize.options import ImageOptions, Size
 from profiles import GRAY_LINEAR, SWAPPED
 
@@ -32,7 +32,7 @@ def jpeg(pixels: np.ndarray, subsampling: str = "444", **save: object) -> bytes:
     return buffer.getvalue()
 
 
-def decoded(result: Presized, number: int = 0) -> np.ndarray:
+def decoded(result: Transcoded, number: int = 0) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(result.records[number].value)))
 
 
@@ -43,7 +43,7 @@ def exif(orientation: int) -> bytes:
 
 
 def test_an_image_is_stored_at_its_target_size() -> None:
-    result = presize(jpeg(smooth_image(300, 400)), options(64))
+    result = transcode(jpeg(smooth_image(300, 400)), options(64))
     assert result.records[0][1:] == (64, 85)
     assert decoded(result).shape == (64, 85, 3)
     assert result.source == Size(300, 400)
@@ -52,11 +52,11 @@ def test_an_image_is_stored_at_its_target_size() -> None:
 def test_stored_pixels_are_those_of_a_plain_resize() -> None:
     pixels = smooth_image(300, 400)
     expected = np.asarray(Image.fromarray(pixels).resize((85, 64), Image.Resampling.BICUBIC)).astype(int)
-    assert np.abs(decoded(presize(jpeg(pixels), options(64, format="png"))) - expected).mean() < 1
+    assert np.abs(decoded(transcode(jpeg(pixels), options(64, format="png"))) - expected).mean() < 1
 
 
 def test_several_sizes_come_from_one_image() -> None:
-    result = presize(jpeg(smooth_image(300, 400)), options(64, 32))
+    result = transcode(jpeg(smooth_image(300, 400)), options(64, 32))
     assert [record[1:] for record in result.records] == [(64, 85), (32, 42)]
 
 
@@ -65,7 +65,7 @@ def test_what_is_stored_is_upright(orientation: int) -> None:
     upright = smooth_image(96, 128)
     turn = {1: None, 2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}[orientation]
     stored = Image.fromarray(upright) if turn is None else Image.fromarray(upright).transpose(Image.Transpose(turn))
-    result = presize(jpeg(np.asarray(stored), exif=exif(orientation)), options(96, format="png"))
+    result = transcode(jpeg(np.asarray(stored), exif=exif(orientation)), options(96, format="png"))
     assert result.source == Size(96, 128)
     assert np.abs(decoded(result).astype(int) - upright).mean() < 3
 
@@ -82,7 +82,7 @@ def test_what_is_stored_is_upright(orientation: int) -> None:
 )
 def test_a_plain_jpeg_that_fits_is_not_compressed_again(make: object, reason: str) -> None:
     data = make(smooth_image(60, 50))  # type: ignore[operator]
-    value = presize(data, options(64)).records[0].value
+    value = transcode(data, options(64)).records[0].value
     assert np.array_equal(simplejpeg.decode_jpeg(value), simplejpeg.decode_jpeg(data)), reason
     assert data[data.index(b"\xff\xda") :] == value[value.index(b"\xff\xda") :], "the scan is the same bytes"
 
@@ -99,19 +99,19 @@ def test_a_plain_jpeg_that_fits_is_not_compressed_again(make: object, reason: st
 )
 def test_a_jpeg_that_does_not_fit_is_encoded_anew(make: object, asked: ImageOptions, reason: str) -> None:
     data = make(smooth_image(60, 50))  # type: ignore[operator]
-    value = presize(data, asked).records[0].value
+    value = transcode(data, asked).records[0].value
     assert data[data.index(b"\xff\xda") :] != value[value.index(b"\xff\xda") :], reason
 
 
 def test_a_damaged_jpeg_does_not_pass_through() -> None:
     data = jpeg(smooth_image(60, 50))
     with pytest.raises(ImageError):
-        presize(data[: len(data) // 2], options(64))
+        transcode(data[: len(data) // 2], options(64))
 
 
 def test_one_size_may_pass_through_where_another_is_resized() -> None:
     data = jpeg(smooth_image(60, 50))
-    passed, resized = presize(data, options(64, 32)).records
+    passed, resized = transcode(data, options(64, 32)).records
     assert data[data.index(b"\xff\xda") :] == passed.value[passed.value.index(b"\xff\xda") :]
     assert resized[1:] == (38, 32)
 
@@ -119,7 +119,7 @@ def test_one_size_may_pass_through_where_another_is_resized() -> None:
 @pytest.mark.parametrize("fits", [True, False])
 def test_metadata_is_left_out(fits: bool) -> None:
     data = jpeg(smooth_image(60, 50), exif=exif(1), comment=b"secret", xmp=b"<secret/>")
-    value = presize(data, options(64 if fits else 32)).records[0].value
+    value = transcode(data, options(64 if fits else 32)).records[0].value
     image = Image.open(io.BytesIO(value))
     assert not image.getexif()
     assert b"secret" not in value
@@ -132,7 +132,7 @@ def test_metadata_is_kept_when_asked_for(fits: bool, format: str) -> None:
     tags[0x010F] = "a camera"
     tags[0x0112] = 6
     data = jpeg(smooth_image(60, 50), exif=tags.tobytes())
-    value = presize(data, options(64 if fits else 32, keep_metadata=True, format=format)).records[0].value
+    value = transcode(data, options(64 if fits else 32, keep_metadata=True, format=format)).records[0].value
     kept = Image.open(io.BytesIO(value)).getexif()
     assert kept[0x010F] == "a camera"
     assert kept[0x0112] == 1, "the pixels are upright now"
@@ -151,7 +151,7 @@ def test_metadata_is_kept_when_asked_for(fits: bool, format: str) -> None:
 )
 def test_the_colours_asked_for_are_stored(color: str, source_channels: int, stored_shape: tuple[int, ...]) -> None:
     pixels = smooth_image(96, 128) if source_channels == 3 else smooth_image(96, 128)[:, :, 0]
-    assert decoded(presize(jpeg(pixels), options(48, color=color))).shape == stored_shape
+    assert decoded(transcode(jpeg(pixels), options(48, color=color))).shape == stored_shape
 
 
 @pytest.mark.parametrize(("profile", "channels"), [(SWAPPED, 3), (GRAY_LINEAR, 1)], ids=["colours", "grey"])
@@ -159,28 +159,28 @@ def test_the_colours_asked_for_are_stored(color: str, source_channels: int, stor
 def test_colours_are_converted_to_srgb_after_the_resize(profile: bytes, channels: int, color: str) -> None:
     pixels = smooth_image(96, 128) if channels == 3 else smooth_image(96, 128)[:, :, 0]
     data = jpeg(pixels, icc_profile=profile)
-    got = decoded(presize(data, options(48, color=color, format="png"))).astype(int)
+    got = decoded(transcode(data, options(48, color=color, format="png"))).astype(int)
     full = Image.fromarray(decode(data, color).pixels)  # type: ignore[arg-type]
     assert np.abs(got - np.asarray(full.resize((64, 48), Image.Resampling.BICUBIC))).mean() < 1.5
 
 
 @pytest.mark.parametrize("format", ["jpeg", "png", "webp"])
 def test_each_format_is_what_it_says(format: str) -> None:
-    value = presize(jpeg(smooth_image(96, 128)), options(48, format=format)).records[0].value
+    value = transcode(jpeg(smooth_image(96, 128)), options(48, format=format)).records[0].value
     assert Image.open(io.BytesIO(value)).format == format.upper()
 
 
 def test_raw_is_the_pixels_row_by_row() -> None:
     data = jpeg(smooth_image(96, 128))
-    raw = presize(data, options(48, format="raw")).records[0]
+    raw = transcode(data, options(48, format="raw")).records[0]
     assert np.array_equal(
-        np.frombuffer(raw.value, np.uint8).reshape(48, 64, 3), decoded(presize(data, options(48, format="png")))
+        np.frombuffer(raw.value, np.uint8).reshape(48, 64, 3), decoded(transcode(data, options(48, format="png")))
     )
 
 
 def test_the_subsampling_asked_for_is_stored() -> None:
     data = jpeg(smooth_image(96, 128))
-    stored = {sub: presize(data, options(48, subsampling=sub)).records[0].value for sub in ("420", "422", "444")}
+    stored = {sub: transcode(data, options(48, subsampling=sub)).records[0].value for sub in ("420", "422", "444")}
     assert {sub: simplejpeg.decode_jpeg_header(value)[3] for sub, value in stored.items()} == {s: s for s in stored}
 
 
@@ -189,25 +189,25 @@ def test_the_subsampling_asked_for_is_stored() -> None:
 def test_a_jpeg_is_stored_in_tiles_unless_told_otherwise(subsampling: str, color: str) -> None:
     data = jpeg(smooth_image(300, 400))
     asked = options(128, subsampling=subsampling, color=color)
-    value = presize(data, asked).records[0].value
+    value = transcode(data, asked).records[0].value
     part = cut(value, 40, 50, 30, 40)
     assert part is not None
     assert len(part.data) < len(value)
     pixels = np.asarray(Image.open(io.BytesIO(part.data)))[part.top : part.top + 30, part.left : part.left + 40]
     assert np.array_equal(pixels, np.asarray(Image.open(io.BytesIO(value)))[40:70, 50:90])
-    plain = presize(data, replace(asked, tiles=False)).records[0].value
+    plain = transcode(data, replace(asked, tiles=False)).records[0].value
     assert cut(plain, 40, 50, 30, 40) is None
     assert b"\xff\xdd" not in plain, "no restart interval"
     # The encoders round differently, and quantise by the same tables.
     tables = [Image.open(io.BytesIO(stored)).quantization for stored in (value, plain)]  # type: ignore[attr-defined]
     assert tables[0] == tables[1]
-    difference = np.abs(decoded(presize(data, asked)).astype(int) - np.asarray(Image.open(io.BytesIO(plain))))
+    difference = np.abs(decoded(transcode(data, asked)).astype(int) - np.asarray(Image.open(io.BytesIO(plain))))
     assert difference.mean() < 1
 
 
 def test_tiles_and_metadata_go_together() -> None:
     data = jpeg(smooth_image(200, 200), exif=exif(6), comment=b"a comment")
-    value = presize(data, options(100, keep_metadata=True)).records[0].value
+    value = transcode(data, options(100, keep_metadata=True)).records[0].value
     assert Image.open(io.BytesIO(value)).info["comment"] == b"a comment"
     part = cut(value, 40, 50, 30, 40)
     assert part is not None
@@ -215,14 +215,14 @@ def test_tiles_and_metadata_go_together() -> None:
 
 
 def test_a_jpeg_that_passes_through_has_no_tiles() -> None:
-    value = presize(jpeg(smooth_image(60, 50)), options(64)).records[0].value
+    value = transcode(jpeg(smooth_image(60, 50)), options(64)).records[0].value
     assert cut(value, 0, 0, 8, 8) is None
 
 
 @pytest.mark.parametrize("format", ["png", "webp", "raw"])
 def test_other_formats_are_the_same_with_tiles_and_without(format: str) -> None:
     data = jpeg(smooth_image(96, 128))
-    assert presize(data, options(48, format=format)) == presize(data, options(48, format=format, tiles=False))
+    assert transcode(data, options(48, format=format)) == transcode(data, options(48, format=format, tiles=False))
 
 
 @pytest.mark.parametrize("tiles", [True, False])
@@ -236,14 +236,14 @@ def test_an_image_too_long_for_a_jpeg_is_refused(tiles: bool) -> None:
 def test_a_large_jpeg_is_decoded_small_and_looks_the_same() -> None:
     pixels = smooth_image(1600, 1200)
     data = jpeg(pixels, "420")
-    got = decoded(presize(data, options(64, format="png"))).astype(int)
+    got = decoded(transcode(data, options(64, format="png"))).astype(int)
     full = np.asarray(Image.open(io.BytesIO(data)).resize((64, 85), Image.Resampling.BICUBIC))
     assert np.abs(got - full).max() <= 3
 
 
 def test_the_same_image_and_options_give_the_same_bytes() -> None:
     data = jpeg(smooth_image(96, 128))
-    assert presize(data, options(48)) == presize(data, options(48))
+    assert transcode(data, options(48)) == transcode(data, options(48))
 
 
 @pytest.mark.parametrize("tiles", [True, False])
@@ -259,7 +259,7 @@ def test_bgrx_is_stored_to_the_same_bytes_as_rgb(subsampling: str, tiles: bool) 
 def test_every_format_is_stored_in_the_colors_of_the_source(format: str) -> None:
     red = np.zeros((300, 300, 3), np.uint8)
     red[:, :, 0], red[:, :, 2] = 200, 30
-    value = presize(jpeg(red), options(64, format=format)).records[0].value
+    value = transcode(jpeg(red), options(64, format=format)).records[0].value
     found = (
         np.frombuffer(value, np.uint8).reshape(64, 64, 3)
         if format == "raw"

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from presize import jpeg
+from presize.codecs import jpeg_segments
 from presize.errors import ImageError
 
 _Y, _X = np.mgrid[0:40, 0:56]
@@ -79,7 +79,7 @@ ENCODINGS = {
 def test_the_header_of_a_real_file_is_read(
     data: bytes, process: str, colorspace: str, sampling: tuple[tuple[int, int], ...]
 ) -> None:
-    read = jpeg.parse(data)
+    read = jpeg_segments.parse(data)
     assert (read.height, read.width, read.precision) == (40, 56, 8)
     assert (read.process, read.colorspace, read.sampling) == (process, colorspace, sampling)
     assert read.components == len(sampling) and read.huffman
@@ -107,7 +107,7 @@ def test_the_header_of_a_real_file_is_read(
 def test_the_colorspace_follows_the_rules_of_libjpeg(
     segments: list[bytes], ids: bytes, expected: str, reason: str
 ) -> None:
-    assert jpeg.parse(header(*segments, ids=ids)).colorspace == expected, reason
+    assert jpeg_segments.parse(header(*segments, ids=ids)).colorspace == expected, reason
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_the_colorspace_follows_the_rules_of_libjpeg(
     ],
 )
 def test_the_process_follows_from_the_frame_marker(sof: int, process: str, huffman: bool) -> None:
-    read = jpeg.parse(header(sof=sof))
+    read = jpeg_segments.parse(header(sof=sof))
     assert (read.process, read.huffman) == (process, huffman)
 
 
@@ -150,13 +150,13 @@ def test_the_process_follows_from_the_frame_marker(sof: int, process: str, huffm
 )
 def test_a_malformed_header_is_refused_with_a_reason(data: bytes, reason: str) -> None:
     with pytest.raises(ImageError) as caught:
-        jpeg.parse(data)
+        jpeg_segments.parse(data)
     assert reason in str(caught.value)
 
 
 def test_fill_bytes_and_stray_bytes_between_segments_are_passed_over() -> None:
     data = header(JFIF, b"\xff\xff\xff", segment(0xFE, b"hi"), b"stray\xff\0\xff\xd0")
-    read = jpeg.parse(data)
+    read = jpeg_segments.parse(data)
     assert (read.comment, read.colorspace) == (b"hi", "YCbCr")
 
 
@@ -165,8 +165,8 @@ def test_fill_bytes_and_stray_bytes_between_segments_are_passed_over() -> None:
 @pytest.mark.parametrize("value", range(1, 9))
 def test_orientation_is_read_in_both_byte_orders_and_widths(order: str, kind: int, value: int) -> None:
     tiff = exif(order, kind, value)
-    assert jpeg.orientation_of(tiff) == value
-    read = jpeg.parse(header(segment(0xE1, b"Exif\0\0" + tiff)))
+    assert jpeg_segments.orientation_of(tiff) == value
+    read = jpeg_segments.parse(header(segment(0xE1, b"Exif\0\0" + tiff)))
     assert (read.orientation, read.exif) == (value, tiff)
 
 
@@ -187,29 +187,29 @@ def test_orientation_is_read_in_both_byte_orders_and_widths(order: str, kind: in
     ],
 )
 def test_an_odd_orientation_counts_as_upright(tiff: bytes, reason: str) -> None:
-    assert jpeg.orientation_of(tiff) == 1, reason
-    assert jpeg.parse(header(segment(0xE1, b"Exif\0\0" + tiff))).orientation == 1, reason
+    assert jpeg_segments.orientation_of(tiff) == 1, reason
+    assert jpeg_segments.parse(header(segment(0xE1, b"Exif\0\0" + tiff))).orientation == 1, reason
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("kind", [3, 4])
 def test_resetting_the_orientation_changes_nothing_else(order: str, kind: int) -> None:
     before = exif(order, kind, 8)
-    after = jpeg.with_orientation_reset(before)
-    assert jpeg.orientation_of(after) == 1
+    after = jpeg_segments.with_orientation_reset(before)
+    assert jpeg_segments.orientation_of(after) == 1
     assert after == exif(order, 3, 1)
 
 
 def test_exif_without_an_orientation_is_left_as_it_is() -> None:
-    assert jpeg.with_orientation_reset(exif(tag=0x0113)) == exif(tag=0x0113)
-    assert jpeg.with_orientation_reset(b"junk") == b"junk"
+    assert jpeg_segments.with_orientation_reset(exif(tag=0x0113)) == exif(tag=0x0113)
+    assert jpeg_segments.with_orientation_reset(b"junk") == b"junk"
 
 
 @pytest.mark.parametrize("grey", [False, True])
 @pytest.mark.parametrize("quality", [1, 2, 10, 25, 49, 50, 51, 75, 90, 95, 98, 99, 100])
 def test_the_quality_is_read_from_the_tables(quality: int, grey: bool) -> None:
     image = Image.fromarray(PHOTO).convert("L") if grey else None
-    assert jpeg.parse(saved(image, quality=quality)).quality == quality
+    assert jpeg_segments.parse(saved(image, quality=quality)).quality == quality
 
 
 def table(number: int, values: list[int]) -> bytes:
@@ -232,11 +232,11 @@ def table(number: int, values: list[int]) -> bytes:
     ],
 )
 def test_the_quality_of_odd_tables_is_the_nearest(payloads: list[bytes], quality: int, reason: str) -> None:
-    assert jpeg.parse(header(*(segment(0xDB, payload) for payload in payloads))).quality == quality, reason
+    assert jpeg_segments.parse(header(*(segment(0xDB, payload) for payload in payloads))).quality == quality, reason
 
 
 def test_metadata_is_found() -> None:
-    read = jpeg.parse(ENCODINGS["much metadata"])
+    read = jpeg_segments.parse(ENCODINGS["much metadata"])
     assert read.icc == b"p" * 70_000
     assert (read.exif, read.xmp, read.comment) == (exif(), b"<x/>", b"c")
 
@@ -257,14 +257,14 @@ def test_metadata_is_found() -> None:
 def test_a_profile_is_joined_from_its_parts(
     parts: list[tuple[int, int, bytes]], expected: bytes | None, reason: str
 ) -> None:
-    assert jpeg.parse(header(*(icc_part(*part) for part in parts))).icc == expected, reason
+    assert jpeg_segments.parse(header(*(icc_part(*part) for part in parts))).icc == expected, reason
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("keep_metadata", [False, True])
 def test_strip_leaves_the_pixels_as_they_are(name: str, keep_metadata: bool) -> None:
     before = ENCODINGS[name]
-    after = jpeg.strip(before + b"trailer\xff\xd8\xff\xd9", keep_metadata)
+    after = jpeg_segments.strip(before + b"trailer\xff\xd8\xff\xd9", keep_metadata)
     assert after.endswith(b"\xff\xd9") and b"trailer" not in after
     mode = "GRAY" if name == "grey" else "RGB"
     assert np.array_equal(simplejpeg.decode_jpeg(after, mode), simplejpeg.decode_jpeg(before, mode))
@@ -272,17 +272,17 @@ def test_strip_leaves_the_pixels_as_they_are(name: str, keep_metadata: bool) -> 
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_strip_twice_is_strip_once(name: str) -> None:
-    once = jpeg.strip(ENCODINGS[name])
-    assert jpeg.strip(once) == once
+    once = jpeg_segments.strip(ENCODINGS[name])
+    assert jpeg_segments.strip(once) == once
 
 
 def test_strip_takes_all_metadata_out() -> None:
-    read = jpeg.parse(jpeg.strip(ENCODINGS["much metadata"]))
+    read = jpeg_segments.parse(jpeg_segments.strip(ENCODINGS["much metadata"]))
     assert (read.exif, read.xmp, read.comment, read.icc) == (None, None, None, None)
 
 
 def test_strip_can_keep_metadata() -> None:
-    read = jpeg.parse(jpeg.strip(ENCODINGS["much metadata"], keep_metadata=True))
+    read = jpeg_segments.parse(jpeg_segments.strip(ENCODINGS["much metadata"], keep_metadata=True))
     assert (read.exif, read.xmp, read.comment, read.icc) == (exif(), b"<x/>", b"c", b"p" * 70_000)
 
 
@@ -291,21 +291,21 @@ def test_strip_drops_the_second_frame_of_an_mpo_and_its_index() -> None:
     Image.fromarray(PHOTO).save(buffer, "MPO", save_all=True, append_images=[Image.fromarray(PHOTO[::-1])])
     assert b"MPF\0" in buffer.getvalue()
     for keep_metadata in (False, True):
-        after = jpeg.strip(buffer.getvalue(), keep_metadata)
+        after = jpeg_segments.strip(buffer.getvalue(), keep_metadata)
         assert b"MPF\0" not in after and after.count(b"\xff\xd8\xff") == 1
 
 
 def test_strip_keeps_jfif_without_its_thumbnail_and_adobe() -> None:
     thumbnail = segment(0xE0, b"JFIF\0\1\2\1\0\x48\0\x48\1\1rgb")
     extension = segment(0xE0, b"JFXX\0\x10...")
-    after = jpeg.strip(header(thumbnail, extension, adobe(1)) + b"scan\xff\xd9")
+    after = jpeg_segments.strip(header(thumbnail, extension, adobe(1)) + b"scan\xff\xd9")
     assert after == header(segment(0xE0, b"JFIF\0\1\2\1\0\x48\0\x48\0\0"), adobe(1)) + b"scan\xff\xd9"
 
 
 def test_strip_is_not_misled_by_end_markers_inside_segments_or_by_stuffed_bytes() -> None:
     between = segment(0xC4, b"\xff\xd9\xff\xd9") + segment(0xFE, b"\xff\xd9") + segment(0xDA, b"\1\1\0\0\x3f\0")
     scan = b"ab\xff\0\xd9\xff\xd0cd\xff\xff\xd1ef"
-    after = jpeg.strip(header() + scan + between + scan + b"\xff\xd9" + b"trailer\xff\xd9")
+    after = jpeg_segments.strip(header() + scan + between + scan + b"\xff\xd9" + b"trailer\xff\xd9")
     assert after == header() + scan + between.replace(segment(0xFE, b"\xff\xd9"), b"") + scan + b"\xff\xd9"
 
 
@@ -313,41 +313,43 @@ def test_strip_is_not_misled_by_end_markers_inside_segments_or_by_stuffed_bytes(
 def test_strip_refuses_a_file_without_an_end(kept: float) -> None:
     data = ENCODINGS["progressive"]
     with pytest.raises(ImageError, match="truncated JPEG"):
-        jpeg.strip(data[: int(len(data) * kept)])
+        jpeg_segments.strip(data[: int(len(data) * kept)])
 
 
 def test_bare_leaves_everything_after_the_first_scan_header() -> None:
     data = header(JFIF, segment(0xE1, b"Exif\0\0" + exif())) + b"scan, and no end"
-    assert jpeg.bare(data) == header(JFIF) + b"scan, and no end"
+    assert jpeg_segments.bare(data) == header(JFIF) + b"scan, and no end"
 
 
 @pytest.mark.parametrize("data", [saved(), saved(keep_rgb=True)], ids=["JFIF", "no JFIF"])
 def test_metadata_put_in_is_found_again(data: bytes) -> None:
-    after = jpeg.with_metadata(data, exif(), b"<x/>", b"hello")
-    read = jpeg.parse(after)
+    after = jpeg_segments.with_metadata(data, exif(), b"<x/>", b"hello")
+    read = jpeg_segments.parse(after)
     assert (read.exif, read.xmp, read.comment, read.orientation) == (exif(), b"<x/>", b"hello", 6)
-    assert jpeg.strip(after) == jpeg.strip(data)
+    assert jpeg_segments.strip(after) == jpeg_segments.strip(data)
     with Image.open(io.BytesIO(after)) as image:
         assert image.getexif()[0x0112] == 6
         assert (image.info["xmp"], image.info["comment"]) == (b"<x/>", b"hello")
 
 
 def test_nothing_put_in_changes_nothing() -> None:
-    assert jpeg.with_metadata(saved()) == saved()
+    assert jpeg_segments.with_metadata(saved()) == saved()
 
 
 def test_metadata_is_left_out_when_it_does_not_fit_into_a_segment() -> None:
-    at_most = jpeg.with_metadata(saved(), b"e" * jpeg.MAX_EXIF, b"x" * jpeg.MAX_XMP, b"c" * jpeg.MAX_COMMENT)
-    read = jpeg.parse(at_most)
+    at_most = jpeg_segments.with_metadata(
+        saved(), b"e" * jpeg_segments.MAX_EXIF, b"x" * jpeg_segments.MAX_XMP, b"c" * jpeg_segments.MAX_COMMENT
+    )
+    read = jpeg_segments.parse(at_most)
     assert read.exif is not None and read.xmp is not None and read.comment is not None
-    more = [b"_" * (limit + 1) for limit in (jpeg.MAX_EXIF, jpeg.MAX_XMP, jpeg.MAX_COMMENT)]
-    assert jpeg.with_metadata(saved(), *more) == saved()
+    more = [b"_" * (limit + 1) for limit in (jpeg_segments.MAX_EXIF, jpeg_segments.MAX_XMP, jpeg_segments.MAX_COMMENT)]
+    assert jpeg_segments.with_metadata(saved(), *more) == saved()
 
 
 def check_never_anything_but_an_image_error(data: bytes) -> None:
-    jpeg.with_orientation_reset(data)
-    assert 1 <= jpeg.orientation_of(data) <= 8
-    for read in (jpeg.parse, jpeg.strip, jpeg.bare):
+    jpeg_segments.with_orientation_reset(data)
+    assert 1 <= jpeg_segments.orientation_of(data) <= 8
+    for read in (jpeg_segments.parse, jpeg_segments.strip, jpeg_segments.bare):
         try:
             read(data)
         except ImageError as error:
@@ -377,8 +379,8 @@ def test_damaged_files_give_a_result_or_an_image_error(data: st.DataObject) -> N
 @given(st.binary(max_size=60), st.integers(1, 8), st.sampled_from("<>"))
 def test_a_reset_orientation_is_upright_whatever_follows_it(rest: bytes, value: int, order: str) -> None:
     before = exif(order, 3, value) + rest
-    after = jpeg.with_orientation_reset(before)
-    assert len(after) == len(before) and jpeg.orientation_of(after) == 1
+    after = jpeg_segments.with_orientation_reset(before)
+    assert len(after) == len(before) and jpeg_segments.orientation_of(after) == 1
 
 
 def vertical_411() -> bytes:
@@ -393,6 +395,6 @@ def vertical_411() -> bytes:
 def test_the_coded_size_of_a_jpeg_whose_subsampling_simplejpeg_has_no_name_for() -> None:
     with pytest.raises(KeyError):
         simplejpeg.decode_jpeg_header(vertical_411())
-    assert jpeg.coded_size(vertical_411()) == (32, 8, False)
-    assert jpeg.coded_size(memoryview(saved())) == (*PHOTO.shape[:2], False)
-    assert jpeg.coded_size(saved(Image.fromarray(PHOTO[:, :, 0]))) == (*PHOTO.shape[:2], True)
+    assert jpeg_segments.coded_size(vertical_411()) == (32, 8, False)
+    assert jpeg_segments.coded_size(memoryview(saved())) == (*PHOTO.shape[:2], False)
+    assert jpeg_segments.coded_size(saved(Image.fromarray(PHOTO[:, :, 0]))) == (*PHOTO.shape[:2], True)

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps, features
 
-from presize import containers, decode, jpeg
+from presize.codecs import decode, jpeg_segments, sniff
+from presize.codecs.icc import is_srgb
+from presize.codecs.source_facts import Facts
 from presize.errors import ImageError, NotAnImageError
-from presize.facts import Facts
-from presize.icc import is_srgb
 from presize.options import Color
 from profiles import GRAY_LINEAR, LINEAR, SRGB, SWAPPED, black_only_profile, display_profile
 
@@ -84,7 +84,7 @@ LOSSLESS = {
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_format_is_told_by_its_content(name: str) -> None:
     kind = name.split()[0]
-    assert containers.sniff(ENCODINGS[name]) == kind
+    assert sniff.sniff(ENCODINGS[name]) == kind
     assert decode.decode(ENCODINGS[name]).format == kind
 
 
@@ -103,7 +103,7 @@ def test_a_format_is_told_by_its_content(name: str) -> None:
     ],
 )
 def test_what_only_looks_like_an_image_is_none(data: bytes, reason: str) -> None:
-    assert containers.sniff(data) is None, reason
+    assert sniff.sniff(data) is None, reason
 
 
 @pytest.mark.parametrize(
@@ -483,7 +483,9 @@ def png_chunk(kind: bytes, payload: bytes) -> bytes:
 HUGE = 60_000
 _HUGE_TIFF_TAGS = [(256, HUGE), (257, HUGE), (258, 8), (259, 1), (262, 1), (273, 8), (277, 1), (279, 4)]
 BOMBS = {
-    "jpeg": jpeg.strip(saved(PHOTO, "JPEG")).replace(struct.pack(">HH", 24, 40), struct.pack(">HH", HUGE, HUGE), 1),
+    "jpeg": jpeg_segments.strip(saved(PHOTO, "JPEG")).replace(
+        struct.pack(">HH", 24, 40), struct.pack(">HH", HUGE, HUGE), 1
+    ),
     "png": b"\x89PNG\r\n\x1a\n"
     + png_chunk(b"IHDR", struct.pack(">IIBBBBB", HUGE, HUGE, 8, 2, 0, 0, 0))
     + png_chunk(b"IDAT", zlib.compress(bytes(1000))),

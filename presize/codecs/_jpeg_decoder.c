@@ -9,7 +9,7 @@
    Whatever is out of the ordinary (other processes, damage, all that a decoder would warn of) is left to
    libjpeg-turbo: decode() then returns False. The bytes may be hostile: each length is checked before it is
    followed, sizes are of 64 bits, and behind each interval is more memory than an MCU can consume.
-   tools/fuzz_baseline.py tries all that. */
+   tools/fuzz_jpeg_decoder.py tries all that. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -932,6 +932,6 @@ static int check_processor(PyObject *module)
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, check_processor}, {0, NULL}};
-static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_baseline", NULL, 0, methods, slots, NULL, NULL, NULL};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_jpeg_decoder", NULL, 0, methods, slots, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__baseline(void) { return PyModuleDef_Init(&module); }
+PyMODINIT_FUNC PyInit__jpeg_decoder(void) { return PyModuleDef_Init(&module); }

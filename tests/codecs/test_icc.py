@@ -1,4 +1,4 @@
-"""presize.icc: the fast way from a profile to sRGB, against Little CMS."""
+"""presize.codecs.icc: the fast way from a profile to sRGB, against Little CMS."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from presize.decode import finish
-from presize.icc import matrix_shaper, to_srgb
+from presize.codecs.decode import finish
+from presize.codecs.icc import matrix_shaper, to_srgb
 from profiles import GRAY_LINEAR, LINEAR, SRGB, SWAPPED, black_only_profile, curve, display_profile, profile
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (150, 171, 3), dtype=np.uint8)

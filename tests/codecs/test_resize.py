@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from pictures import smooth_image
+from presize.codecs.resize import Box, Target, resize, target
 from presize.options import Filter, Fit, ResizeBackend, Size
-from presize.resize import Box, Target, resize, target
 
 sides = st.integers(1, 5000)
 sizes = st.builds(Size, sides, sides)

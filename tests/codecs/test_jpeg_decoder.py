@@ -1,4 +1,4 @@
-"""The C of _baseline.c: what it accepts has the pixels that libjpeg-turbo gives, and it accepts what is ordinary."""
+"""_jpeg_decoder.c: what it accepts has the pixels that libjpeg-turbo gives, and it accepts what is ordinary."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from pictures import smooth_image
-from presize import baseline, jpegtiles
-from presize.baseline import Mode
+from presize.codecs import jpeg_decoder, jpeg_tiles
+from presize.codecs.jpeg_decoder import Mode
 from presize.dataset import decode_value
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MODES: list[Mode] = ["GRAY", "RGB", "BGRX"]
 SAMPLINGS = {
     "4:4:4": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
@@ -35,7 +35,7 @@ SAMPLINGS = {
     "grey": None,
 }
 
-compiled = pytest.mark.skipif(not baseline.is_available(), reason="_baseline.c is not compiled here")
+compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here")
 
 
 def picture(height: int, width: int, seed: int) -> np.ndarray:
@@ -61,9 +61,9 @@ def encoded(
 
 def tiled(pixels: np.ndarray, sampling: str = "4:2:0", quality: int = 90) -> bytes:
     across = 16 if sampling in ("4:2:2", "4:2:0") else 8
-    interval = jpegtiles.restart_interval(-(-pixels.shape[1] // across))
-    data = jpegtiles.with_index(encoded(pixels, sampling, quality, interval))
-    assert jpegtiles.IDENTIFIER in data
+    interval = jpeg_tiles.restart_interval(-(-pixels.shape[1] // across))
+    data = jpeg_tiles.with_index(encoded(pixels, sampling, quality, interval))
+    assert jpeg_tiles.IDENTIFIER in data
     return data
 
 
@@ -79,7 +79,7 @@ def test_an_ordinary_jpeg_has_the_pixels_that_libjpeg_turbo_gives(
     height: int, width: int, sampling: str, quality: int, interval: int, optimize: bool, mode: Mode
 ) -> None:
     data = encoded(picture(height, width, seed=width), sampling, quality, interval, optimize)
-    pixels = baseline.decode(data, mode, (height, width))
+    pixels = jpeg_decoder.decode(data, mode, (height, width))
     if pixels is None:
         assert width <= 4 and sampling in ("4:2:2", "4:2:0"), "too narrow for its chroma to be interpolated"
     else:
@@ -98,7 +98,7 @@ def test_a_box_has_the_pixels_of_the_whole(
     for _ in range(4):
         top, left = draw.draw(st.integers(0, height - 1)), draw.draw(st.integers(0, width - 1))
         rows, columns = draw.draw(st.integers(1, height - top)), draw.draw(st.integers(1, width - left))
-        pixels = baseline.decode(memoryview(data), mode, (height, width), (top, left, rows, columns))
+        pixels = jpeg_decoder.decode(memoryview(data), mode, (height, width), (top, left, rows, columns))
         np.testing.assert_array_equal(pixels, whole[top : top + rows, left : left + columns])
 
 
@@ -113,7 +113,7 @@ def test_what_is_accepted_of_a_damaged_jpeg_is_what_libjpeg_turbo_accepts(
     for _ in range(draw.draw(st.integers(1, 3))):
         at = draw.draw(st.integers(2, len(broken) - 1))
         broken[at : at + draw.draw(st.integers(0, 2))] = draw.draw(st.binary(max_size=2))
-    pixels = baseline.decode(bytes(broken), "RGB", (40, 70))
+    pixels = jpeg_decoder.decode(bytes(broken), "RGB", (40, 70))
     if pixels is not None:
         np.testing.assert_array_equal(pixels, simplejpeg.decode_jpeg(bytes(broken), "RGB"))
 
@@ -123,8 +123,8 @@ def test_damage_in_another_tile_is_no_concern_of_a_box() -> None:
     data = bytearray(tiled(picture(64, 256, seed=1)))
     whole = simplejpeg.decode_jpeg(bytes(data))
     data[-40:-38] = b"\xff\xd0"  # in the last tile
-    assert baseline.decode(bytes(data), "RGB", (64, 256)) is None
-    pixels = baseline.decode(bytes(data), "RGB", (64, 256), (3, 5, 20, 90))
+    assert jpeg_decoder.decode(bytes(data), "RGB", (64, 256)) is None
+    pixels = jpeg_decoder.decode(bytes(data), "RGB", (64, 256), (3, 5, 20, 90))
     np.testing.assert_array_equal(pixels, whole[3:23, 5:95])
 
 
@@ -155,7 +155,7 @@ def with_frame(sampling: str, old: bytes, new: bytes) -> bytes:
 
 def lying_index() -> bytes:
     data = bytearray(tiled(picture(40, 60, seed=2)))
-    data[data.index(jpegtiles.IDENTIFIER) + 10] ^= 1
+    data[data.index(jpeg_tiles.IDENTIFIER) + 10] ^= 1
     return bytes(data)
 
 
@@ -194,33 +194,33 @@ def lying_index() -> bytes:
     ],
 )
 def test_what_is_out_of_the_ordinary_is_left_to_libjpeg_turbo(make: Callable[[], bytes]) -> None:
-    assert baseline.decode(make(), "RGB", (40, 60)) is None
+    assert jpeg_decoder.decode(make(), "RGB", (40, 60)) is None
 
 
 @compiled
 def test_a_profile_in_two_parts_is_nothing_out_of_the_ordinary() -> None:
     data = behind_start(profile_part(1, 2) + profile_part(2, 2))
-    np.testing.assert_array_equal(baseline.decode(data, "RGB", (40, 60)), simplejpeg.decode_jpeg(data))
+    np.testing.assert_array_equal(jpeg_decoder.decode(data, "RGB", (40, 60)), simplejpeg.decode_jpeg(data))
 
 
 @compiled
 def test_a_side_longer_than_libjpegs_is_left_to_it() -> None:
     data = encoded(np.zeros((8, 65_500, 3), np.uint8), "grey")
-    assert baseline.decode(data, "GRAY", (8, 65_500)) is not None
+    assert jpeg_decoder.decode(data, "GRAY", (8, 65_500)) is not None
     longer = data.replace(b"\0\x08\xff\xdc", b"\0\x08\xff\xe0")  # as many blocks
-    assert longer != data and baseline.decode(longer, "GRAY", (8, 65_504)) is None
+    assert longer != data and jpeg_decoder.decode(longer, "GRAY", (8, 65_504)) is None
 
 
 @compiled
 def test_an_image_of_another_size_is_left_to_libjpeg_turbo() -> None:
-    assert baseline.decode(encoded(picture(40, 60, seed=2)), "RGB", (40, 61)) is None
+    assert jpeg_decoder.decode(encoded(picture(40, 60, seed=2)), "RGB", (40, 61)) is None
 
 
 @compiled
 @pytest.mark.parametrize("box", [(0, 0, 41, 60), (1, 0, 40, 60), (-1, 0, 4, 4), (0, 57, 4, 4), (0, 0, 0, 4)])
 def test_a_box_that_does_not_lie_in_the_image_raises(box: tuple[int, int, int, int]) -> None:
     with pytest.raises(ValueError, match=r"the box does not lie in the image|negative dimensions"):
-        baseline.decode(encoded(picture(40, 60, seed=2)), "RGB", (40, 60), box)
+        jpeg_decoder.decode(encoded(picture(40, 60, seed=2)), "RGB", (40, 60), box)
 
 
 @compiled
@@ -229,12 +229,12 @@ def test_a_result_lies_in_the_buffer_and_nothing_is_written_behind_it() -> None:
     for mode, channels in zip(MODES, (1, 3, 4), strict=True):
         nbytes = 33 * 47 * channels
         buffer = np.full(nbytes + 100, 7, np.uint8)
-        pixels = baseline.decode(data, mode, (33, 47), buffer=buffer)
+        pixels = jpeg_decoder.decode(data, mode, (33, 47), buffer=buffer)
         assert pixels is not None and np.shares_memory(pixels, buffer)
         np.testing.assert_array_equal(buffer[:nbytes].reshape(pixels.shape), simplejpeg.decode_jpeg(data, mode))
         assert (buffer[nbytes:] == 7).all()
         with pytest.raises(TypeError, match="too small"):
-            baseline.decode(data, mode, (33, 47), buffer=buffer[: nbytes - 1])
+            jpeg_decoder.decode(data, mode, (33, 47), buffer=buffer[: nbytes - 1])
 
 
 @compiled
@@ -244,7 +244,7 @@ def test_threads_with_different_tables_do_not_disturb_each_other() -> None:
 
     def decode_often(number: int) -> bool:
         shape = expected[number].shape[:2]
-        results = (baseline.decode(values[number], "RGB", shape) for _ in range(50))
+        results = (jpeg_decoder.decode(values[number], "RGB", shape) for _ in range(50))
         return all(pixels is not None and np.array_equal(pixels, expected[number]) for pixels in results)
 
     with ThreadPoolExecutor(8) as threads:
@@ -254,8 +254,8 @@ def test_threads_with_different_tables_do_not_disturb_each_other() -> None:
 def test_without_the_compiled_code_it_decodes_nothing_and_a_value_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     value = memoryview(tiled(picture(64, 96, seed=1)))
     before = decode_value(value, "jpeg", "rgb", (64, 96))
-    monkeypatch.setattr(baseline, "_compiled", None)
-    assert not baseline.is_available() and baseline.decode(value, "RGB", (64, 96)) is None
+    monkeypatch.setattr(jpeg_decoder, "_compiled", None)
+    assert not jpeg_decoder.is_available() and jpeg_decoder.decode(value, "RGB", (64, 96)) is None
     np.testing.assert_array_equal(decode_value(value, "jpeg", "rgb", (64, 96)), before)
 
 
@@ -266,10 +266,10 @@ def test_tiles_are_measured_the_same_without_the_compiled_code(head: bytes, part
     tiles = [part.replace(b"\xff", b"\xff\0") if sound else part for part in parts]
     markers = [bytes((0xFF, 0xD0 + i % 8)) for i in range(len(tiles) - 1)] + [b"\xff\xd9"]
     data = head + b"".join(tile + marker for tile, marker in zip(tiles, markers, strict=True))
-    lengths = baseline.tile_lengths(data, len(head), len(tiles))
+    lengths = jpeg_decoder.tile_lengths(data, len(head), len(tiles))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baseline, "_compiled", None)
-        assert baseline.tile_lengths(data, len(head), len(tiles)) == lengths
+        patch.setattr(jpeg_decoder, "_compiled", None)
+        assert jpeg_decoder.tile_lengths(data, len(head), len(tiles)) == lengths
     if sound:
         assert lengths == np.array([len(tile) + 2 for tile in tiles], ">u2").tobytes()
 
@@ -278,10 +278,10 @@ def test_tiles_are_measured_the_same_without_the_compiled_code(head: bytes, part
 def test_a_tile_of_more_than_65535_bytes_has_no_length(monkeypatch: pytest.MonkeyPatch) -> None:
     for nbytes, fits in [(65_533, True), (65_534, False)]:
         data = bytes(nbytes) + b"\xff\xd9"
-        assert (baseline.tile_lengths(data, 0, 1) is not None) == fits
+        assert (jpeg_decoder.tile_lengths(data, 0, 1) is not None) == fits
         with monkeypatch.context() as patch:
-            patch.setattr(baseline, "_compiled", None)
-            assert (baseline.tile_lengths(data, 0, 1) is not None) == fits
+            patch.setattr(jpeg_decoder, "_compiled", None)
+            assert (jpeg_decoder.tile_lengths(data, 0, 1) is not None) == fits
 
 
 def cpu_flags() -> str:
@@ -294,13 +294,13 @@ def cpu_flags() -> str:
     reason="needs gcc, and a processor with AVX2",
 )
 def test_where_it_can_be_compiled_it_is() -> None:
-    assert baseline.is_available()
+    assert jpeg_decoder.is_available()
 
 
 @compiled
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
 def test_the_sanitizers_find_nothing_wrong_with_it() -> None:
-    script = [sys.executable, ROOT / "tools" / "fuzz_baseline.py", "--seconds", "3", "--seed", "1"]
+    script = [sys.executable, ROOT / "tools" / "fuzz_jpeg_decoder.py", "--seconds", "3", "--seed", "1"]
     ran = subprocess.run(script, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = re.fullmatch(r"(\d+) JPEGs, (\d+) of them accepted, none wrongly\n", ran.stdout)

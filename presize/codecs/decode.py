@@ -1,0 +1,157 @@
+"""Bytes -> upright 8-bit pixels in sRGB. Pure, deterministic for given library versions, thread-safe.
+
+The policies, one by one: content decides what a format is; an ordinary JPEG goes to presize.codecs.jpeg_decoder or
+simplejpeg, all else to Pillow; the first frame of an animation; EXIF orientation applied; ICC profiles
+converted to sRGB; alpha composed on white; 16 bits scaled to 8; floating point refused, for it has no
+defined range.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import simplejpeg
+from PIL import Image
+
+from presize.codecs import jpeg_decoder, jpeg_segments
+from presize.codecs.icc import matrix_shaper, to_srgb
+from presize.codecs.pillow_decoder import (
+    Decoded,
+    Pixels,
+    check_size,
+    colors_of,
+    decode_other,
+    load,
+    open_image,
+    pixels_of,
+    reason,
+    upright,
+)
+from presize.codecs.sniff import sniff
+from presize.codecs.source_facts import Facts
+from presize.errors import ImageError, NotAnImageError
+from presize.options import MAX_PIXELS, Color
+
+if TYPE_CHECKING:
+    pass
+
+
+_JPEG_MODE: Final = {"gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
+
+
+def decode(
+    data: bytes,
+    color: Color = "rgb",
+    max_pixels: int = MAX_PIXELS,
+    scale: int = 1,
+    header: jpeg_segments.JpegHeader | None = None,
+    unfinished: bool = False,
+) -> Decoded:
+    """The image in `data`, of any format that `sniff` knows.
+
+    color: "rgb" gives three channels, "gray" ITU-R 601 luma, "keep" grey where the source is grey.
+    scale: 1, 2, 4 or 8. A JPEG that the fast decoder takes comes at 1/scale, each side rounded up.
+    header: of this JPEG, if it is parsed already.
+    unfinished: an ordinary JPEG may come in its own colours (`icc`), and with four channels, BGRX: the decoder
+        is faster so, and resize and OpenCV's encoder take it without a copy. `finish` makes of it what is
+        promised else, and is cheaper on the pixels that remain after a resize. X is 255.
+
+    Raises NotAnImageError if it is no image, ImageError if it is broken, has more than `max_pixels`
+    pixels (known before anything is decoded) or is of a kind that has no 8-bit meaning.
+    """
+    name = "jpeg" if header else sniff(data)
+    if name is None:
+        raise NotAnImageError(_why_no_image(data))
+    if name == "jpeg":
+        header = header or jpeg_segments.parse(data)
+        check_size(header.height, header.width, max_pixels)
+        return _decode_jpeg(data, color, scale, header, unfinished)
+    return decode_other(data, name, color, max_pixels)
+
+
+def _why_no_image(data: bytes) -> str:
+    if not data:
+        return "the file is empty"
+    start = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if start.startswith((b"<!doctype html", b"<html", b"<head", b"<body")):
+        return "an HTML page, not an image"
+    return "not an image format that presize reads"
+
+
+def finish(pixels: Pixels, icc: bytes | None, color: Color) -> Pixels:
+    """Pixels that were left unfinished, (height, width, 4) BGRX, (height, width, 3) RGB or (height, width)
+    grey, with the profile `icc`: in sRGB and the colours asked for, as any others are."""
+    if pixels.shape[2:] == (4,):
+        import cv2  # 150 ms in each worker, and not all need it
+
+        pixels = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGB), np.uint8)
+    if icc is None:
+        return pixels
+    shaper = matrix_shaper(icc) if pixels.ndim == 3 else None
+    if shaper is None:
+        return pixels_of(Image.fromarray(pixels), icc, color)
+    converted = shaper.apply(pixels)
+    return np.array(Image.fromarray(converted).convert("L")) if color == "gray" else converted
+
+
+def _decode_jpeg(data: bytes, color: Color, scale: int, header: jpeg_segments.JpegHeader, unfinished: bool) -> Decoded:
+    gray = header.colorspace == "gray"
+    wants_gray = color == "gray" or (color == "keep" and gray)
+    mode = _JPEG_MODE.get(header.colorspace, "RGB")
+    convert = has_profile = header.icc is not None and to_srgb(header.icc, mode) is not None
+    # Y of YCbCr is the luma of the RGB that it stands for, unless a profile has to change that first.
+    as_gray = gray if convert else wants_gray and header.colorspace != "RGB"
+    leave = unfinished and (convert or not wants_gray)
+    pixels: Pixels | None = None
+    refusal: ValueError | None = None
+    if header.colorspace in ("gray", "YCbCr", "RGB"):
+        try:
+            pixels = _strictly(data, "GRAY" if as_gray else "BGRX" if leave else "RGB", scale, header)
+        except ValueError as error:
+            refusal = error
+    plain = pixels is not None
+    if pixels is None:
+        pixels = pixels_of(_second_opinion(data, refusal), header.icc, color)
+        convert = False
+    elif (convert and not unfinished) or (not convert and as_gray != wants_gray):
+        pixels = pixels_of(Image.fromarray(pixels), header.icc, color)
+        convert = False
+    icc = header.icc if convert else None
+    turned = upright(pixels, header.orientation)
+    height, width = header.height, header.width
+    if header.orientation >= 5:
+        height, width = width, height
+    facts = Facts(
+        "jpeg",
+        colors_of(mode),
+        header.orientation,
+        header.process,
+        header.quality,
+        deep=header.precision > 8,
+        several=header.several,
+        profile=has_profile,
+        tolerated=refusal is not None,
+    )
+    return Decoded(turned, height, width, "jpeg", icc, header, plain, header.exif, header.xmp, header.comment, facts)
+
+
+def _strictly(data: bytes, mode: jpeg_decoder.Mode, scale: int, header: jpeg_segments.JpegHeader) -> Pixels:
+    """A JPEG without anything to warn of; raises ValueError for others."""
+    pixels = jpeg_decoder.decode(data, mode, (header.height, header.width)) if scale == 1 else None
+    if pixels is None:
+        height, width = (-(-header.height // scale), -(-header.width // scale)) if scale > 1 else (0, 0)
+        pixels = np.asarray(simplejpeg.decode_jpeg(data, mode, min_height=height, min_width=width))
+    return pixels[:, :, 0] if mode == "GRAY" else pixels
+
+
+def _second_opinion(data: bytes, refusal: ValueError | None) -> Image.Image:
+    """A JPEG by Pillow: it reads CMYK, too, always with Adobe's inverted inks as browsers do, and it
+    takes stray bytes, which some real photographs have, but no file that ends too early."""
+    try:
+        # Without metadata, since Pillow would look into EXIF and warn about what it finds there.
+        image = open_image(jpeg_segments.bare(data), "jpeg")
+        load(image, "jpeg")
+    except ImageError as error:
+        raise ImageError(f"broken JPEG: {reason(refusal)}" if refusal else str(error)) from error
+    return image
