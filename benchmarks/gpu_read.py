@@ -22,9 +22,9 @@ import torch
 from conditions import machine
 from read import measure
 
-from presize.dataset import Dataset
 from presize.datasets.device_decode import find_decoder
 from presize.errors import PresizeError
+from presize.store.dataset import Dataset
 
 _HERE = Path(__file__).parent
 

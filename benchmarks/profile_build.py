@@ -4,7 +4,7 @@
 
 Runs presize.build.build_dataset with a clock around the functions below. Each is charged with the time
 that none of the others inside it was charged with. The clock itself takes about 3 microseconds a call,
-most of which goes to the stage outside: 10 to 15 an image in "rest of images.presize".
+most of which goes to the stage outside: 10 to 15 an image in "rest of transcode".
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ import simplejpeg
 from build import link_tree
 from conditions import find_photos
 
-from presize import build, options, publish, shard, task
+from presize import build, options, publish, task
 from presize.codecs import decode, encode, jpeg_decoder, jpeg_segments, jpeg_tiles, resize, transcode
+from presize.store import shard
 
 _STAGES: dict[str, list[tuple[object, str]]] = {
     "list the source": [(build, "scan")],
@@ -43,7 +44,7 @@ _STAGES: dict[str, list[tuple[object, str]]] = {
     "encode, beside the codec": [(encode, "encode")],
     "  cv2.imencode": [(cv2, "imencode")],
     "  index of the tiles": [(jpeg_tiles, "with_index")],
-    "rest of images.presize": [(transcode, "presize")],
+    "rest of transcode": [(transcode, "transcode")],
     "CRC-32": [(zlib, "crc32")],
     "open a shard": [(shard.ShardWriter, "__init__")],
     "LMDB put": [(shard.ShardWriter, "append")],

@@ -3,7 +3,7 @@
     python benchmarks/storage.py --work DIR [--work DIR2]
 
 Writes shards of random bytes below each DIR, one set for each size of record, and reads records from them through
-presize.shard, without an index and without decoding, in batches of 128 that are sorted as Dataset sorts them:
+presize.store.shard, without an index and without decoding, in batches of 128 that are sorted as Dataset sorts them:
 every record once in random order ("epoch"), or in the order of the disk ("sequential"), or so few of them that
 what is read around them is never wanted ("sparse", which is what an epoch of a dataset much larger than memory
 looks like). "preload" reads the shards into the page cache first, in the time that counts.
@@ -32,7 +32,7 @@ import numpy as np
 import rates
 from conditions import machine
 
-from presize.shard import ShardReader, ShardWriter, commit_records, map_bytes
+from presize.store.shard import ShardReader, ShardWriter, commit_records, map_bytes
 from presize.system.pagecache import MappedFile, preload, window_bytes
 
 _HERE = Path(__file__).parent

@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from presize.codecs import jpeg_decoder
-from presize.dataset import DAMAGE, Dataset
+from presize.codecs.stored_value import DAMAGE
 from presize.datasets.crops import Crop, as_size
 from presize.datasets.draws import uniform
 from presize.datasets.regions import Box, Region, cut_region, read_region, uncut_region
 from presize.errors import DatasetError, OptionError
+from presize.store.dataset import Dataset
 
 _CUT_AT_A_TIME = 64
 """Regions of JPEGs that are cut before the first of them is decoded by libjpeg-turbo: the code that cuts and the code

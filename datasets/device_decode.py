@@ -19,11 +19,11 @@ import simplejpeg
 import torch
 
 from presize.codecs.jpeg_segments import coded_size
-from presize.dataset import Dataset
 from presize.datasets.batches import BatchReader
 from presize.datasets.crops import Crop
 from presize.datasets.regions import Region
 from presize.errors import LoaderError, OptionError
+from presize.store.dataset import Dataset
 
 DecodeOn = Literal["workers", "device"]
 

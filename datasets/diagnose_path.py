@@ -22,7 +22,7 @@ from presize.datasets.order import Order, Shuffled, Weighted
 from presize.diagnosis import Diagnosis
 from presize.doctor import readspeed
 from presize.errors import ImageError
-from presize.manifest import MANIFEST, read_manifest
+from presize.store.manifest import MANIFEST, read_manifest
 from presize.system.resources import usable_cores
 
 _MOST_BROKEN = 100

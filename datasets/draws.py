@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from presize.plan import mix
+from presize.store.dealing import mix
 
 _MASK = 2**64 - 1
 

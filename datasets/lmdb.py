@@ -13,7 +13,6 @@ import pyarrow as pa
 import torch
 import torch.utils.data
 
-from presize.dataset import Dataset
 from presize.datasets.batches import BatchReader
 from presize.datasets.collate import BatchOfViews, new_batch
 from presize.datasets.crops import Crop
@@ -21,6 +20,7 @@ from presize.datasets.outputs import Decode, check_decode, to_output
 from presize.datasets.sampler import Visit
 from presize.errors import OptionError
 from presize.options import check_choice
+from presize.store.dataset import Dataset
 from presize.system.pagecache import Preload
 
 
@@ -39,7 +39,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         (height, width) for grey; "tensor" uint8 (3, height, width) in channels-last memory, or
         (1, height, width); "bytes" the stored value, undecoded.
     readahead: whether the kernel reads more of a shard than the page that is missing. None chooses for random
-        order, see presize.dataset.Dataset; True is right for ShardShuffled.
+        order, see presize.store.dataset.Dataset; True is right for ShardShuffled.
     preload: "page-cache" reads all shards into the page cache, which all processes share, before it returns; the
         kernel may let go of them later. "memory" also locks them there for as long as this dataset lives in the
         process that made it; ``ulimit -l`` has to allow that. Both happen once, here: neither forked nor

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from presize.errors import DatasetError, OptionError
 from presize.options import check_choice, check_range
-from presize.plan import mix
+from presize.store.dealing import mix
 
 Last = Literal["keep", "drop", "pad"]
 
@@ -117,7 +117,7 @@ class Shuffled:
 
 
 class ShardColumn(Protocol):
-    """What ShardShuffled needs of a presize.dataset.Dataset."""
+    """What ShardShuffled needs of a presize.store.dataset.Dataset."""
 
     def __len__(self) -> int: ...
 

@@ -18,7 +18,7 @@ import torch
 
 from presize.codecs import jpeg_decoder, jpeg_tiles
 from presize.codecs.jpeg_segments import coded_size
-from presize.dataset import decode_value
+from presize.codecs.stored_value import decode_value
 from presize.datasets.crops import DECODE_SCALES
 from presize.options import Color, Format
 
@@ -66,7 +66,7 @@ def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
     `region`, which comes from an image of `shape` (height, width).
 
     flip: mirror it left to right. exact: decode at full size always. Stored grey becomes RGB where `out`
-    has three channels. Raises presize.dataset.DAMAGE for a damaged value. Thread-safe.
+    has three channels. Raises presize.store.dataset.DAMAGE for a damaged value. Thread-safe.
     """
     height, width, channels = out.shape
     if region.format == "jpeg":

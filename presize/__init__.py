@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from presize.build import BuildResult, build_dataset, plan_build
-    from presize.dataset import Dataset
     from presize.errors import PresizeError
-    from presize.export import export_dataset
     from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
     from presize.sample import make_samples
-    from presize.verify import verify_dataset
+    from presize.store.dataset import Dataset
+    from presize.store.export import export_dataset
+    from presize.store.verify import verify_dataset
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "build": ("BuildResult", "build_dataset", "plan_build"),
-    "dataset": ("Dataset",),
+    "store.dataset": ("Dataset",),
     "errors": ("PresizeError",),
-    "export": ("export_dataset",),
+    "store.export": ("export_dataset",),
     "options": ("BuildOptions", "ErrorBudget", "ImageOptions", "RunOptions", "Size"),
     "sample": ("make_samples",),
-    "verify": ("verify_dataset",),
+    "store.verify": ("verify_dataset",),
 }
 __all__ = [
     "BuildOptions",

@@ -16,12 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from presize.errors import DatasetError
-from presize.manifest import LATER_COLUMNS, DataFile, Manifest, index_columns, read_index, read_manifest
 from presize.plan import Plan
-from presize.rejects import Reject, read_rejects
-from presize.shard import ENGINE, ShardReader
 from presize.sources import Source
 from presize.state import Place
+from presize.store.index import LATER_COLUMNS, index_columns, read_index
+from presize.store.manifest import DataFile, Manifest, read_manifest
+from presize.store.rejects import Reject, read_rejects
+from presize.store.shard import ENGINE, ShardReader
 from presize.system.files import file_digest
 from presize.task import SIZE_COLUMNS, Copies, Sidecar, Task
 from presize.update import Rows, Update, agree, make_update, match

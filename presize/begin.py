@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from presize.errors import BuildError
-from presize.manifest import Manifest, generation_name
 from presize.options import RunOptions
 from presize.plan import Plan, differences
 from presize.publish import finish_publishing, remove_replaced, remove_unpublished
 from presize.state import Place, State
+from presize.store.manifest import Manifest, generation_name
 
 
 def begin(todo: Plan, place: Place, run: RunOptions) -> State | None:

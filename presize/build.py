@@ -30,13 +30,13 @@ from presize.base import find_reuse
 from presize.begin import begin, check_may_update, is_all_of
 from presize.codecs import transcode
 from presize.errors import BuildError, ImageError, OptionError, SourceError
-from presize.manifest import OUR_NAMES, Manifest
-from presize.names import NAME_MAX_BYTES, file_names, is_safe
 from presize.options import BuildOptions, RunOptions
 from presize.plan import Plan, make_plan
 from presize.publish import publish, shard_name
 from presize.sources import scan
 from presize.state import Place, check_ours, lock
+from presize.store.filenames import NAME_MAX_BYTES, file_names, is_safe
+from presize.store.manifest import OUR_NAMES, Manifest
 from presize.system.files import writing
 from presize.system.resources import usable_cores
 from presize.task import ShardDone, Sidecar, Task, finished, write_shard

@@ -19,10 +19,11 @@ import simplejpeg
 
 from presize import parity
 from presize.codecs import decode, resize
-from presize.dataset import DAMAGE, decode_value
+from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import BuildError, DatasetError, ImageError
 from presize.options import ImageOptions, Size
-from presize.plan import Plan, mix
+from presize.plan import Plan
+from presize.store.dealing import mix
 from presize.task import read_source
 
 Pixels = npt.NDArray[np.uint8]

@@ -12,7 +12,7 @@ import pyarrow as pa
 from presize.codecs import transcode
 from presize.errors import ImageError, NotAnImageError
 from presize.plan import Plan
-from presize.rejects import Reject, claims_to_be_an_image
+from presize.store.rejects import Reject, claims_to_be_an_image
 from presize.system.resources import usable_cores
 from presize.task import read_source
 

@@ -19,7 +19,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from presize.errors import SourceError
-from presize.manifest import INDEX_COLUMNS, read_manifest
+from presize.store.index import INDEX_COLUMNS
+from presize.store.manifest import read_manifest
 
 _JSON_ROWS = 16384
 _UNSAFE_PATH = r"^$|^/|//|/$|(^|/)\.\.?(/|$)|\x00"

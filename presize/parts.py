@@ -43,7 +43,7 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
             r"^PIL/(ImageFile|\w+ImagePlugin)\.py:", r"zlib\.decompress>",
             r"^PIL/Image\.py:(open|preinit|init|convert|load|draft|frombuffer|frombytes)$",
             r"^(simplejpeg|torchcodec|imageio|skimage/io|torchvision/io)/", r"^turbojpeg\.py:", r"torch\.ops\.image",
-            r"presize/codecs/", r"presize/dataset\.py:decode_value$",
+            r"presize/codecs/",
             r"datasets/regions\.py:",
         ),
     ),
@@ -52,7 +52,7 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
         (
             r"^<method 'read\w*' of '_io\.", r"^<built-in method (_io|io|posix|nt)\.", r"^<method 'recv\w*' of '_so",
             r"/pathlib\.py:(read_bytes|open)$", r"/(zipfile|tarfile)\.py:", r"^(lmdb|fsspec|h5py|pyarrow)/",
-            r"^<method '\w+' of '(Transaction|Cursor)' objects>", r"presize/shard\.py:",
+            r"^<method '\w+' of '(Transaction|Cursor)' objects>", r"presize/store/shard\.py:",
         ),
     ),
 )  # fmt: skip

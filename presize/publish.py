@@ -15,25 +15,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize import folder, shard
+from presize import folder
 from presize.errors import BuildError, PresizeWarning
-from presize.manifest import (
-    INDEX_COLUMNS,
+from presize.options import Size
+from presize.plan import Plan
+from presize.state import NEW_MANIFEST, Place, State
+from presize.store import shard
+from presize.store.filenames import is_safe
+from presize.store.index import INDEX_COLUMNS, index_columns, write_index
+from presize.store.manifest import (
     MANIFEST,
     DataFile,
     Manifest,
     generation_name,
-    index_columns,
     is_data_file,
     publish_manifest,
     read_manifest,
-    write_index,
 )
-from presize.names import is_safe
-from presize.options import Size
-from presize.plan import Plan
-from presize.rejects import NOT_AN_IMAGE, UNREAD, Reject, to_jsonl
-from presize.state import NEW_MANIFEST, Place, State
+from presize.store.rejects import NOT_AN_IMAGE, UNREAD, Reject, to_jsonl
 from presize.system.files import rename, sync_folder, write_atomically, writing
 from presize.task import Sidecar
 

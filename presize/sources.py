@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from presize.errors import PresizeWarning, SourceError
 from presize.labels import check_classes, class_labels, naming, read_table
-from presize.rejects import IMAGE_SUFFIXES, Reject, claims_to_be_an_image
+from presize.store.rejects import IMAGE_SUFFIXES, Reject, claims_to_be_an_image
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 _CHUNK = 65536

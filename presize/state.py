@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from presize.errors import BuildError
-from presize.manifest import MANIFEST, STATE, Manifest, read_manifest
+from presize.store.manifest import MANIFEST, STATE, Manifest, read_manifest
 from presize.system.files import remove_temporary, sync_folder, write_atomically
 
 _LOCK = ".presize.lock"

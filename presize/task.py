@@ -27,13 +27,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from presize import folder, shard
+from presize import folder
 from presize.codecs import transcode
 from presize.codecs.sniff import sniff
 from presize.errors import BuildError, DatasetError, ImageError, NotAnImageError
 from presize.options import BuildOptions, OnError, Size
 from presize.readahead import read_in_order
-from presize.rejects import NOT_AN_IMAGE, claims_to_be_an_image
+from presize.store import shard
+from presize.store.rejects import NOT_AN_IMAGE, claims_to_be_an_image
 from presize.system.files import temporary_name, writing
 
 _ABOUT_THE_FILE = {

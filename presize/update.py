@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.plan import mix, shard_count
+from presize.store.dealing import mix, shard_count
 
 Rows = npt.NDArray[np.int64]
 

@@ -12,7 +12,7 @@ import lmdb
 import numpy as np
 import pyarrow as pa
 
-from presize.shard import ShardWriter
+from presize.store.shard import ShardWriter
 
 
 def change_manifest(root: Path, change: Callable[[dict[str, Any]], object]) -> None:

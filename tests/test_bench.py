@@ -23,10 +23,10 @@ from presize.bench.results import Results, row_of, summarise, to_csv, to_json
 from presize.build import build_dataset
 from presize.datasets import bench_run
 from presize.errors import BenchError, OptionError, PresizeError
-from presize.manifest import read_manifest
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.report import charts
 from presize.report.bench import bench_page, bench_text
+from presize.store.manifest import read_manifest
 
 __all__ = ["presize"]
 

@@ -20,18 +20,18 @@ import presize.build
 import presize.folder
 import presize.publish
 import presize.readahead
-import presize.shard
+import presize.store.shard
 import presize.task
 from builds import REPORTED, SMALL, files
 from pictures import smooth_image
 from presize.build import build_dataset, codec_versions
-from presize.dataset import Dataset
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
-from presize.manifest import read_manifest
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
 from presize.plan import Plan
+from presize.store.dataset import Dataset
+from presize.store.manifest import read_manifest
+from presize.store.verify import verify_dataset
 from presize.task import ShardDone, Task
-from presize.verify import verify_dataset
 
 TO_FOLDER = replace(SMALL, layout="folder")
 TWO_SIZES = BuildOptions(ImageOptions(sizes=(Size(64, 64), Size(32, 32))))
@@ -251,7 +251,7 @@ def test_a_shard_that_outgrows_its_map_is_begun_again(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_dataset(photos, tmp_path / "roomy", SMALL, REPORTED)
-    monkeypatch.setattr(presize.shard, "map_bytes", lambda records, record_bytes: 16 << 10)  # noqa: ARG005
+    monkeypatch.setattr(presize.store.shard, "map_bytes", lambda records, record_bytes: 16 << 10)  # noqa: ARG005
     build_dataset(photos, tmp_path / "tight", SMALL, REPORTED)
     tight, roomy = Dataset(tmp_path / "tight"), Dataset(tmp_path / "roomy")
     assert [tight.value(i) for i in range(12)] == [roomy.value(i) for i in range(12)]

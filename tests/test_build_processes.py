@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from builds import files
-from presize.dataset import Dataset
 from presize.sample import SampleOptions, make_samples
-from presize.verify import verify_dataset
+from presize.store.dataset import Dataset
+from presize.store.verify import verify_dataset
 from processes import is_running
 
 COMMAND = [sys.executable, "-m", "presize", "build"]

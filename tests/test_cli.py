@@ -21,7 +21,7 @@ from PIL import Image
 from builds import files
 from pictures import smooth_image
 from presize.cli import cli, main
-from presize.dataset import Dataset
+from presize.store.dataset import Dataset
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ import pytest
 from builds import SERIAL, SMALL
 from presize.build import build_dataset
 from presize.cli import cli
-from presize.manifest import INDEX_COLUMNS, read_manifest
 from presize.sample import SampleOptions, make_samples
+from presize.store.index import INDEX_COLUMNS
+from presize.store.manifest import read_manifest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

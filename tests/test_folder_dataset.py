@@ -22,7 +22,7 @@ from presize.build import build_dataset
 from presize.datasets import FolderDataset, LMDBDataset
 from presize.errors import ImageError, OptionError, SourceError
 from presize.options import BuildOptions, ImageOptions, Size
-from presize.rejects import IMAGE_SUFFIXES, claims_to_be_an_image
+from presize.store.rejects import IMAGE_SUFFIXES, claims_to_be_an_image
 
 NAMES = "cow/2.jpg cow/10.jpg cow/a/1.PNG cow/a-b/1.webp ant/z.bmp ant/A.gif ant/é.tiff bee/1.jpeg".split()
 

@@ -25,8 +25,8 @@ from presize import labels
 from presize.build import build_dataset
 from presize.errors import DatasetError, SourceError
 from presize.labels import class_labels, naming, read_classes, read_table
-from presize.manifest import INDEX_COLUMNS
 from presize.plan import _table_digest
+from presize.store.index import INDEX_COLUMNS
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:

@@ -43,7 +43,7 @@ def test_nothing_in_presize_imports_torch() -> None:
     [
         ("jinja2", "presize/report/page.py"),
         ("joblib", "presize/build.py"),
-        ("lmdb", "presize/shard.py"),
+        ("lmdb", "presize/store/shard.py"),
     ],
 )
 def test_a_library_behind_one_module_has_no_other_importer(package: str, owner: str) -> None:
@@ -61,7 +61,7 @@ def test_reading_in_torch_needs_nothing_of_the_build(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["codecs", "options"])
 def test_a_shard_is_bytes_in_and_bytes_out(name: str) -> None:
-    assert "presize/shard.py" not in importers(f"presize.{name}")
+    assert "presize/store/shard.py" not in importers(f"presize.{name}")
 
 
 PURE = [

@@ -37,10 +37,10 @@ from torch.utils.data import (
 from builds import SERIAL
 from pictures import smooth_image
 from presize.build import build_dataset
-from presize.dataset import Dataset
 from presize.datasets import CenterCrop, LMDBDataset, RandomCrop, RandomResizedCrop, Resize
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, ImageOptions, Size
+from presize.store.dataset import Dataset
 from processes import run_python
 from tampering import change_offset, read_table, with_value, write_table
 

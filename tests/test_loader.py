@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from presize.build import build_dataset
-from presize.dataset import Dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Shuffled, Weighted
 from presize.errors import DatasetError, LoaderError, OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
+from presize.store.dataset import Dataset
 from processes import is_running, run_python
 from tampering import overwrite_value
 

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize.dataset import Dataset
 from presize.datasets.order import (
     ClassBalanced,
     Last,
@@ -31,7 +30,8 @@ from presize.datasets.order import (
     permute,
 )
 from presize.errors import DatasetError, OptionError
-from presize.plan import deal
+from presize.store.dataset import Dataset
+from presize.store.dealing import deal
 
 SEEDS = st.integers(0, 2**63 - 1)
 LENGTHS = st.one_of(st.integers(0, 40), st.integers(1000, 1100), st.integers(1, 6000))

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.options import BuildOptions, ImageOptions, Size
-from presize.plan import deal, differences, make_plan, shard_count
+from presize.plan import differences, make_plan
 from presize.sources import Source
+from presize.store.dealing import deal, shard_count
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builds import files
-from presize.dataset import Dataset
 from presize.doctor.readspeed import Content, File, _drop, _parts, list_content, measure
 from presize.errors import DatasetError
+from presize.store.dataset import Dataset
 
 MIB = 1 << 20
 PAGE = 4096

@@ -23,13 +23,13 @@ from pictures import smooth_image
 from presize import comparison
 from presize.build import build_dataset
 from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack
-from presize.dataset import Dataset
 from presize.errors import OptionError
-from presize.manifest import read_manifest
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.report import charts
+from presize.store.dataset import Dataset
+from presize.store.manifest import read_manifest
+from presize.store.verify import Problem, verify_dataset
 from presize.task import ShardDone
-from presize.verify import Problem, verify_dataset
 
 HOSTILE = [
     "<script>alert(1)<!--.jpg",

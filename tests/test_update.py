@@ -26,14 +26,14 @@ import presize.system.files
 from builds import REPORTED, SERIAL, SMALL, files
 from pictures import smooth_image
 from presize.build import build_dataset
-from presize.dataset import Dataset
 from presize.errors import BuildError, DatasetError, ImageError, OptionError
-from presize.manifest import read_manifest
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
-from presize.plan import deal, shard_count
+from presize.store.dataset import Dataset
+from presize.store.dealing import deal, shard_count
+from presize.store.manifest import read_manifest
+from presize.store.verify import verify_dataset
 from presize.task import ShardDone
 from presize.update import Changes, Update, agree, make_update, match
-from presize.verify import verify_dataset
 from tampering import change_manifest, read_table, with_value, write_table
 
 UPDATE = replace(SERIAL, update=True)

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import BenchError, DatasetError
-from presize.manifest import Manifest, read_index, read_manifest
-from presize.rejects import read_rejects
 from presize.sources import scan_images
+from presize.store.index import read_index
+from presize.store.manifest import Manifest, read_manifest
+from presize.store.rejects import read_rejects
 from presize.system.files import writing
 
 Numbers = npt.NDArray[np.int64]

@@ -24,9 +24,9 @@ from presize.bench.conditions import conditions
 from presize.bench.options import ARMS, READS, Arm, BenchOptions, Run
 from presize.bench.results import Results, row_of, to_csv, to_json
 from presize.errors import BenchError, OptionError
-from presize.manifest import MANIFEST, read_manifest
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.report.bench import bench_page
+from presize.store.manifest import MANIFEST, read_manifest
 from presize.system.files import write_atomically, writing
 from presize.system.pagecache import drop, preload, resident_share
 

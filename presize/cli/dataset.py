@@ -17,7 +17,7 @@ from presize.progress import Progress
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(dataset: str, as_json: bool) -> None:
     """Show what is in the dataset OUT and how it was made."""
-    from presize.manifest import read_manifest
+    from presize.store.manifest import read_manifest
 
     manifest = read_manifest(dataset)
     facts = {
@@ -58,8 +58,8 @@ def verify(dataset: str, jobs: int | None, as_json: bool) -> None:
 
     The exit code is 1 if anything is.
     """
-    from presize.manifest import read_manifest
-    from presize.verify import verify_dataset
+    from presize.store.manifest import read_manifest
+    from presize.store.verify import verify_dataset
 
     with Progress(sys.stderr, "verify") as progress:
         progress.begin(read_manifest(dataset).samples)
@@ -87,8 +87,8 @@ def verify(dataset: str, jobs: int | None, as_json: bool) -> None:
 )
 def export(dataset: str, folder: str, layout: str) -> None:  # noqa: ARG001  # one choice so far
     """Write the images of the dataset OUT as files below DIR."""
-    from presize.export import export_dataset
-    from presize.manifest import read_manifest
+    from presize.store.export import export_dataset
+    from presize.store.manifest import read_manifest
 
     with Progress(sys.stderr, "export") as progress:
         progress.begin(read_manifest(dataset).samples)

@@ -64,8 +64,8 @@ def diagnose(path: str, size: Size, no_trial: bool, out: str | None, as_json: bo
     PATH is a folder of images, or a dataset. A model is trained on it for some seconds.
     """
     from presize.datasets.diagnose_path import diagnose_path
-    from presize.manifest import MANIFEST
     from presize.report.diagnosis import diagnosis_page, diagnosis_text
+    from presize.store.manifest import MANIFEST
     from presize.trial import build_trial
 
     asked = DiagnoseOptions(**options)

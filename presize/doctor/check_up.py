@@ -11,7 +11,7 @@ from typing import get_args
 from presize.doctor.codecs import read_codecs
 from presize.doctor.findings import CheckUp, Finding, Level, verdict
 from presize.doctor.readspeed import Reading, list_content, measure
-from presize.shard import max_open_shards
+from presize.store.shard import max_open_shards
 from presize.system.machine import Torch, read_cpu, read_limits, read_nvidia, read_shared_memory
 from presize.system.resources import read_memory
 from presize.system.storage import find_storage

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from presize.errors import DatasetError
-from presize.manifest import read_manifest
+from presize.store.manifest import read_manifest
 from presize.system.files import check_file
 from presize.system.pagecache import MappedFile
 

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from presize.codecs.source_facts import COLORS, KINDS, PROCESSES, unpack
 from presize.comparison import DIFFERENCE_GAIN, Comparison, Failure
-from presize.manifest import Manifest
-from presize.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
 from presize.report import charts
+from presize.store.manifest import Manifest
+from presize.store.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
 
 PAIRS, WORST = 24, 3
 REASONS, PATHS = 20, 5

@@ -23,7 +23,7 @@ from PIL import Image
 from pictures import smooth_image
 from presize.codecs import jpeg_decoder, jpeg_tiles
 from presize.codecs.jpeg_decoder import Mode
-from presize.dataset import decode_value
+from presize.codecs.stored_value import decode_value
 
 ROOT = Path(__file__).parents[2]
 MODES: list[Mode] = ["GRAY", "RGB", "BGRX"]

@@ -16,15 +16,16 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-import presize.shard
+import presize.store.shard
 from builds import SERIAL
 from pictures import smooth_image
 from presize.build import build_dataset
 from presize.codecs import encode
-from presize.dataset import DAMAGE, Dataset, decode_value
+from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Color, Format, ImageOptions, RunOptions, Size
-from presize.verify import verify_dataset
+from presize.store.dataset import Dataset
+from presize.store.verify import verify_dataset
 from tampering import change_manifest, change_offset, change_records, read_table, with_value, write_table
 
 
@@ -343,7 +344,7 @@ def test_a_dataset_that_was_overwritten_reads_on_what_it_has_open(
 
 def _opened_before(data: Dataset) -> Dataset:
     """`data` as it was before it had read anything."""
-    data._shards = [presize.shard.ShardReader(shard.path, shard.nbytes) for shard in data._shards]
+    data._shards = [presize.store.shard.ShardReader(shard.path, shard.nbytes) for shard in data._shards]
     return data
 
 
@@ -380,17 +381,17 @@ def test_reading_that_is_broken_off_lets_its_shard_go(dataset: Path) -> None:
         next(values)
         return values
 
-    before = sum(shard.readers for shard in presize.shard._open_shards.values())
+    before = sum(shard.readers for shard in presize.store.shard._open_shards.values())
     with ThreadPoolExecutor(1) as pool:
         begun = pool.submit(begin).result()
-    assert sum(shard.readers for shard in presize.shard._open_shards.values()) == before + 1
+    assert sum(shard.readers for shard in presize.store.shard._open_shards.values()) == before + 1
     del begun  # in another thread than it was begun in
-    assert sum(shard.readers for shard in presize.shard._open_shards.values()) == before
+    assert sum(shard.readers for shard in presize.store.shard._open_shards.values()) == before
 
 
 # --- old bytes ---
 
-OLD = Path(__file__).parent / "fixtures" / "format-1"  # made once, by tools/make_fixture.py
+OLD = Path(__file__).parents[1] / "fixtures" / "format-1"  # made once, by tools/make_fixture.py
 OLD_SAMPLES = [  # path, label, shape, CRC-32 of the stored value and of the pixels
     ("ant/10.png", 0, (24, 32, 3), 1842220851, 2158789306),
     ("ant/9.png", 0, (24, 30, 3), 1339959493, 3989887176),

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from presize.errors import DatasetError
-from presize.manifest import generation_name, is_data_file, publish_manifest, read_index, read_manifest
+from presize.store.index import read_index
+from presize.store.manifest import generation_name, is_data_file, publish_manifest, read_manifest
 from processes import run_python
 from tampering import (
     change_manifest,
@@ -361,7 +362,8 @@ FLIPS = """
     import random, sys
     from pathlib import Path
     from presize.errors import DatasetError
-    from presize.manifest import read_index, read_manifest
+    from presize.store.index import read_index
+    from presize.store.manifest import read_manifest
     root = Path(sys.argv[1])
     manifest, whole = read_manifest(root), (root / "index.arrow").read_bytes()
     draw, read = random.Random(0), 0

@@ -19,10 +19,10 @@ from builds import REPORTED
 from pictures import smooth_image
 from presize.build import build_dataset
 from presize.errors import DatasetError
-from presize.manifest import MANIFEST
 from presize.options import BuildOptions, ImageOptions, Layout, Size
+from presize.store.manifest import MANIFEST
+from presize.store.verify import verify_dataset
 from presize.system.files import file_digest
-from presize.verify import verify_dataset
 
 
 def built(tmp_path: Path, layout: Layout = "lmdb") -> Path:

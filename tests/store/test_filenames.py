@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.errors import SourceError
-from presize.names import file_names, is_safe
 from presize.options import Format
+from presize.store.filenames import file_names, is_safe
 
 PARTS = st.lists(
     st.sampled_from(["a", "b", ".", "..", ".jpg", ".JPEG", ".png", ".gif", ".webp", " ", "\n", "\\", "é", "🐈", "-"]),

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from presize.dataset import DAMAGE, decode_value
+from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import DatasetError
-from presize.manifest import DataFile, Manifest, read_index, read_manifest
-from presize.names import is_safe
-from presize.shard import ShardReader, check_structure
+from presize.store.filenames import is_safe
+from presize.store.index import read_index
+from presize.store.manifest import DataFile, Manifest, read_manifest
+from presize.store.shard import ShardReader, check_structure
 from presize.system.files import file_digest
 from presize.system.resources import usable_cores
 

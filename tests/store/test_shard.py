@@ -20,9 +20,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import presize.shard
+import presize.store.shard
 from presize.errors import BuildError, DatasetError
-from presize.shard import (
+from presize.store.shard import (
     MapFull,
     ShardReader,
     ShardWriter,
@@ -156,7 +156,7 @@ def test_large_records_are_committed_sooner(tmp_path: Path) -> None:
     script = """
         import resource, sys
         from pathlib import Path
-        from presize.shard import ShardWriter
+        from presize.store.shard import ShardWriter
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with ShardWriter(Path(sys.argv[1]), 1 << 30, 1000) as writer:
             for _ in range(50):
@@ -171,7 +171,7 @@ DISK_FULL = """
     import sys
     from pathlib import Path
     from presize.errors import BuildError
-    from presize.shard import ShardWriter
+    from presize.store.shard import ShardWriter
     folder, limit, commit, records = Path(sys.argv[1]), *map(int, sys.argv[2:])
     if limit:
         import resource
@@ -440,12 +440,12 @@ def open_files(folder: Path) -> list[str]:
 @pytest.fixture
 def three_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Room for three more shards than are open before the test."""
-    room = len(presize.shard._open_shards) + 3
+    room = len(presize.store.shard._open_shards) + 3
     with monkeypatch.context() as patched, ExitStack() as stack:
-        for shard in [*presize.shard._open_shards.values()]:  # those of other tests stay
+        for shard in [*presize.store.shard._open_shards.values()]:  # those of other tests stay
             shard.readers += 1
             stack.callback(setattr, shard, "readers", shard.readers - 1)
-        patched.setattr(presize.shard, "max_open_shards", lambda: room)
+        patched.setattr(presize.store.shard, "max_open_shards", lambda: room)
         yield
 
 
@@ -514,7 +514,7 @@ def test_the_garbage_collector_may_end_a_reader_while_a_shard_is_opened(
         gc.collect()
         return really_open(*args, **options)
 
-    monkeypatch.setattr(presize.shard.lmdb, "open", open_and_collect)
+    monkeypatch.setattr(presize.store.shard.lmdb, "open", open_and_collect)
     thread = threading.Thread(target=read, args=(shards[1], 4), daemon=True)
     thread.start()
     thread.join(10)
@@ -541,7 +541,7 @@ def test_the_number_of_open_shards_follows_from_the_limits(
 MANY_SHARDS = """
     import os, random, resource, sys, threading
     from pathlib import Path
-    from presize.shard import ShardReader, ShardWriter
+    from presize.store.shard import ShardReader, ShardWriter
     folder = Path(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
 
@@ -586,7 +586,7 @@ NO_FILES_LEFT = """
     import os, resource, sys
     from pathlib import Path
     from presize.errors import DatasetError
-    from presize.shard import ShardReader, ShardWriter
+    from presize.store.shard import ShardReader, ShardWriter
     with ShardWriter(Path(sys.argv[1]), 1 << 20, 10) as writer:
         reader = ShardReader(sys.argv[1], writer.publish()[0])
     used = len(os.listdir("/proc/self/fd")) - 1
@@ -609,7 +609,7 @@ def test_a_program_that_has_no_files_left_is_told_what_to_do(tmp_path: Path) -> 
 FORKS = """
     import os, random, sys, threading, time
     from pathlib import Path
-    from presize.shard import ShardReader, ShardWriter
+    from presize.store.shard import ShardReader, ShardWriter
     folder, forks = Path(sys.argv[1]), int(sys.argv[2])
 
     def record(shard, row):
@@ -657,7 +657,7 @@ def test_children_forked_while_threads_read_read_the_same(tmp_path: Path) -> Non
 CHILD_MEMORY = """
     import os, sys
     from pathlib import Path
-    from presize.shard import ShardReader, ShardWriter
+    from presize.store.shard import ShardReader, ShardWriter
     with ShardWriter(Path(sys.argv[1]), 1 << 20, 10) as writer:
         for row in range(10):
             writer.append(bytes(1000))
@@ -692,9 +692,9 @@ def test_reading_in_a_forked_child_keeps_no_memory(tmp_path: Path) -> None:
 INHERITED = """
     import os, sys
     from pathlib import Path
-    import presize.shard
-    from presize.shard import ShardReader, ShardWriter
-    presize.shard.max_open_shards = lambda: 3
+    import presize.store.shard
+    from presize.store.shard import ShardReader, ShardWriter
+    presize.store.shard.max_open_shards = lambda: 3
     readers = []
     for k in range(8):
         path = Path(sys.argv[1]) / f"{k}.lmdb"

@@ -10,18 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import simplejpeg
 
-from presize.codecs import jpeg_decoder
-from presize.codecs.jpeg_segments import coded_size
-from presize.errors import DatasetError, ImageError
-from presize.manifest import Manifest, read_index, read_manifest
-from presize.options import MAX_SIDE, Color, Format, check_type
-from presize.shard import ENGINE, ShardReader, readahead_pays
+from presize.codecs.stored_value import DAMAGE, Pixels, decode_value
+from presize.errors import DatasetError
+from presize.options import check_type
+from presize.store.index import read_index
+from presize.store.manifest import Manifest, read_manifest
+from presize.store.shard import ENGINE, ShardReader, readahead_pays
 from presize.system.pagecache import MappedFile, Preload, preload, window_bytes
 from presize.system.resources import available_memory
-
-Pixels = npt.NDArray[np.uint8]
 
 
 class Dataset:
@@ -32,7 +29,7 @@ class Dataset:
     Raises DatasetError when there is no dataset there, or a damaged, newer or foreign one.
 
     readahead: whether the kernel reads more of a shard than the page that is missing. None lets
-        presize.shard.readahead_pays choose for reading in random order, by the mean size of a record, the memory
+        presize.store.shard.readahead_pays choose for reading in random order, by the mean size of a record, the memory
         that is available and the file system. Datasets that read one file in one process share the choice of
         the first to read it.
 
@@ -157,40 +154,3 @@ def _offsets_and_text(strings: pa.Array) -> tuple[memoryview, memoryview]:
     _, ends, text = strings.buffers()
     first, last = strings.offset, strings.offset + len(strings)
     return memoryview(ends)[8 * first : 8 * (last + 1)].cast("q"), memoryview(text or b"")
-
-
-DAMAGE = (ValueError, ImageError)
-"""What decode_value raises for bytes that are not what they should be."""
-
-
-def decode_value(value: memoryview, format: Format, color: Color, shape: tuple[int, int]) -> Pixels:
-    """A stored value -> a fresh uint8 array, (height, width, 3) RGB or (height, width) grey.
-
-    `color` is the one the dataset was built for. `shape` (height, width) is used by format "raw" alone.
-    Raises one of DAMAGE when the value is damaged.
-    """
-    if format == "jpeg":
-        return _decode_jpeg(value, color)
-    if format == "raw":
-        return _decode_raw(value, color, shape)
-    from presize.codecs import decode  # brings Pillow, which JPEG does not need
-
-    return decode.decode(bytes(value), color, MAX_SIDE**2).pixels
-
-
-def _decode_jpeg(value: memoryview, color: Color) -> Pixels:
-    height, width, is_gray = coded_size(value)
-    if color == "keep":
-        color = "gray" if is_gray else "rgb"
-    mode: jpeg_decoder.Mode = "GRAY" if color == "gray" else "RGB"
-    pixels = jpeg_decoder.decode(value, mode, (height, width))
-    if pixels is None:
-        pixels = np.asarray(simplejpeg.decode_jpeg(value, mode))
-    return pixels[:, :, 0] if color == "gray" else pixels
-
-
-def _decode_raw(value: memoryview, color: Color, shape: tuple[int, int]) -> Pixels:
-    height, width = shape
-    if color == "gray" or (color == "keep" and len(value) == height * width):
-        return np.array(value).reshape(height, width)
-    return np.array(value).reshape(height, width, 3)

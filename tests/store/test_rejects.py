@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.errors import DatasetError
-from presize.rejects import Reject, claims_to_be_an_image, read_rejects, to_jsonl
+from presize.store.rejects import Reject, claims_to_be_an_image, read_rejects, to_jsonl
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"]), max_size=6)
 ERRORS = st.sampled_from(["ImageError", "SourceError"])

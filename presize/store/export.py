@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from presize.codecs.encode import encode
-from presize.dataset import Dataset
 from presize.errors import BuildError, DatasetError
-from presize.names import file_names, is_safe
 from presize.options import ImageOptions
+from presize.store.dataset import Dataset
+from presize.store.filenames import file_names, is_safe
 
 _BATCH = 256
 

@@ -12,10 +12,10 @@ from PIL import Image
 from builds import SERIAL, files
 from pictures import smooth_image
 from presize.build import build_dataset
-from presize.dataset import Dataset
 from presize.errors import BuildError
-from presize.export import export_dataset
 from presize.options import BuildOptions, Format, ImageOptions, Size
+from presize.store.dataset import Dataset
+from presize.store.export import export_dataset
 
 
 def built(tmp_path: Path, format: Format = "jpeg") -> Path:

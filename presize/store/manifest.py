@@ -1,4 +1,4 @@
-"""manifest.json and index.arrow: what a dataset says about itself. Read and checked here, and
+"""manifest.json: what a dataset says about itself. Read and checked here, and
 published atomically: the manifest names every file in use, so its rename is the moment of change.
 """
 
@@ -8,62 +8,23 @@ import json
 import os
 import re
 import reprlib
-import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import pyarrow as pa
-
 from presize.errors import DatasetError
 from presize.options import Color, Format, Layout, check_choice
-from presize.system.files import file_digest, rename, temporary_name, write_atomically, writing
+from presize.system.files import file_digest, write_atomically
 
 MANIFEST = "manifest.json"
 VERSION = 1
 
-INDEX_COLUMNS = {
-    "path": pa.large_string(),
-    "shard": pa.int32(),
-    "row": pa.int32(),
-    "file": pa.large_string(),
-    "width": pa.int32(),
-    "height": pa.int32(),
-    "source_width": pa.int32(),
-    "source_height": pa.int32(),
-    "nbytes": pa.int64(),
-    "crc32": pa.uint32(),
-    "source_nbytes": pa.int64(),
-    "source_mtime_ns": pa.int64(),
-    "source_facts": pa.uint32(),
-    "source_crc32": pa.uint32(),
-}
-"""The columns of the index. lmdb datasets have shard and row, folders have file; those built with
-checksums have source_crc32; labels come after."""
-
-LATER_COLUMNS = ("source_facts",)
-"""Those that a dataset may lack, since older versions did not write them."""
 
 _FILE_NAMES = re.compile(
     r"index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html|shards/\d{5,}(-\d+)?\.lmdb", re.ASCII
 )
 OUR_NAMES = r"^(manifest\.json|index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html|\.presize[^/]*)(/|$)"
 """What the images of a folder dataset may not be called, nor be in, as a regular expression for Arrow."""
-
-
-ARROW_OPTIONS = pa.ipc.IpcWriteOptions(
-    metadata_version=pa.ipc.MetadataVersion.V5, use_legacy_format=False, compression=None
-)
-"""Said out loud, since the environment may have other wishes."""
-
-
-def index_columns(layout: Layout, checksum: bool = False) -> dict[str, pa.DataType]:
-    """The index columns that a dataset of this layout has, with checksums or without, in their order,
-    labels apart."""
-    absent = {"file"} if layout == "lmdb" else {"shard", "row"}
-    if not checksum:
-        absent.add("source_crc32")
-    return {name: kind for name, kind in INDEX_COLUMNS.items() if name not in absent}
 
 
 @dataclass(frozen=True)
@@ -256,62 +217,3 @@ def _what_is_there(root: Path) -> str:
     if inside:
         return f"{root} holds the datasets {', '.join(inside)}; open one of them, such as {root / inside[0]}"
     return f"{root} is not a presize dataset, it has no {MANIFEST}; presize build makes one of a folder of images"
-
-
-def write_index(root: Path, name: str, table: pa.Table) -> DataFile:
-    """Write the index as one Arrow IPC record batch, uncompressed, so that readers can map it.
-    Raises BuildError when that fails."""
-    temporary = temporary_name(root / name)
-    with writing(root / name):
-        try:
-            with pa.OSFile(str(temporary), "wb") as file:
-                with pa.ipc.new_file(file, table.schema, options=ARROW_OPTIONS) as writer:
-                    writer.write_table(table.combine_chunks())
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
-            rename(temporary, root / name)
-        finally:
-            temporary.unlink(missing_ok=True)
-    return DataFile.of(root, name, len(table))
-
-
-def _first_line(error: Exception) -> str:
-    return (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
-
-
-def read_index(root: str | os.PathLike[str], manifest: Manifest) -> pa.RecordBatch:
-    """The index, mapped: its memory is the file's, shared by all processes. Raises DatasetError.
-
-    Columns have the types of INDEX_COLUMNS and no nulls, and a dataset with classes has their
-    numbers, int32, in ``label``. What the columns say is to be checked where it is used.
-    """
-    path = Path(root) / manifest.index.file
-    again = "copy or build the dataset again"
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size != manifest.index.bytes:
-            # Reading a truncated map would kill the process with SIGBUS.
-            raise DatasetError(
-                f"{path} has {status.st_size} bytes where the manifest says {manifest.index.bytes}: "
-                f"truncated or replaced; {again}"
-            )
-        reader = pa.ipc.open_file(pa.memory_map(os.fsencode(path)))
-        if reader.num_record_batches != 1:
-            raise DatasetError(f"{path} is damaged: it has {reader.num_record_batches} record batches, not 1; {again}")
-        batch = reader.get_batch(0)
-        batch.validate()
-    except OSError as error:
-        raise DatasetError(f"{path}: {_first_line(error)}; {again}") from None
-    except pa.ArrowException as error:
-        raise DatasetError(f"{path} is damaged: {_first_line(error)}; {again}") from None
-    labels = {} if manifest.classes is None else {"label": pa.int32()}
-    expected = index_columns(manifest.layout, manifest.checksum) | labels
-    for name, kind in expected.items():
-        if name in LATER_COLUMNS and name not in batch.schema.names:
-            continue
-        i = batch.schema.get_field_index(name)  # -1 when there are two of them, too
-        if i < 0 or batch.schema.field(i).type != kind or batch.column(i).null_count:
-            raise DatasetError(f"{path} is damaged: it has no column {name} of {kind} without nulls; {again}")
-    if batch.num_rows != manifest.samples:
-        raise DatasetError(f"{path} has {batch.num_rows} rows where the manifest says {manifest.samples}; {again}")
-    return batch

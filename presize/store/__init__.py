@@ -1,0 +1,1 @@
+"""The dataset on disk: its shards, its index, its manifest; reading, checking and exporting them."""
