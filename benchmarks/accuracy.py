@@ -42,7 +42,7 @@ from presize.datasets.crops import Crop, Floats, Ints, RandomResizedCrop
 from presize.datasets.models import small_cnn
 from presize.errors import PresizeError
 from presize.options import BuildOptions, ImageOptions, Layout, RunOptions, Size
-from presize.sample import SampleOptions, make_samples
+from presize.sources.sample import SampleOptions, make_samples
 
 KINDS: dict[str, Layout] = {"presized": "folder", "lmdb": "lmdb"}
 """What is built, and by which --to."""

@@ -31,7 +31,7 @@ from build import link_tree
 from conditions import conditions, find_photos
 
 from presize.errors import PresizeError
-from presize.sample import SampleOptions, sample_file
+from presize.sources.sample import SampleOptions, sample_file
 
 IMAGENET = 1_281_167
 """Images in its training set."""

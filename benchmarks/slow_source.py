@@ -24,11 +24,12 @@ import rates
 from build import link_tree
 from conditions import conditions, find_photos
 
-from presize import build, options, readahead, task
+from presize import build, options, task
+from presize.sources import source_files
 
 _LATENCY_S = 0.005
 _SOURCES = {"page cache": 0.0, "disk": 0.0, "5 ms before each read": _LATENCY_S}
-_WAYS = {"in turn": math.inf, "ahead": readahead.SLOW_S}
+_WAYS = {"in turn": math.inf, "ahead": source_files.SLOW_S}
 """From how many seconds a file on others are read ahead."""
 
 
@@ -51,7 +52,7 @@ def seconds(tree: Path, out: Path, source: str, way: str) -> float:
         return read(*arguments)  # type: ignore[arg-type]
 
     reader = after_a_while if _SOURCES[source] else read
-    with mock.patch.object(readahead, "SLOW_S", _WAYS[way]), mock.patch.object(task, "read_source", reader):
+    with mock.patch.object(source_files, "SLOW_S", _WAYS[way]), mock.patch.object(task, "read_source", reader):
         start = time.perf_counter()
         build.build_dataset(tree, out, options.BuildOptions(), options.RunOptions(jobs=1, report=False))
         return time.perf_counter() - start

@@ -16,7 +16,7 @@ import torch.utils.data
 from presize.codecs.decode import decode as decode_image
 from presize.datasets.outputs import Decode, check_decode, to_output
 from presize.errors import ImageError
-from presize.sources import scan_images
+from presize.sources.scan import scan_images
 
 
 class FolderDataset(torch.utils.data.Dataset[Any]):

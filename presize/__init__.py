@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from presize.build import BuildResult, build_dataset, plan_build
     from presize.errors import PresizeError
     from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
-    from presize.sample import make_samples
+    from presize.sources.sample import make_samples
     from presize.store.dataset import Dataset
     from presize.store.export import export_dataset
     from presize.store.verify import verify_dataset
@@ -28,7 +28,7 @@ _HOMES = {
     "errors": ("PresizeError",),
     "store.export": ("export_dataset",),
     "options": ("BuildOptions", "ErrorBudget", "ImageOptions", "RunOptions", "Size"),
-    "sample": ("make_samples",),
+    "sources.sample": ("make_samples",),
     "store.verify": ("verify_dataset",),
 }
 __all__ = [

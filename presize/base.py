@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from presize.errors import DatasetError
 from presize.plan import Plan
-from presize.sources import Source
+from presize.sources.scan import Source
 from presize.state import Place
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
 from presize.store.manifest import DataFile, Manifest, read_manifest

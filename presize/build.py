@@ -33,7 +33,7 @@ from presize.errors import BuildError, ImageError, OptionError, SourceError
 from presize.options import BuildOptions, RunOptions
 from presize.plan import Plan, make_plan
 from presize.publish import publish, shard_name
-from presize.sources import scan
+from presize.sources.scan import scan
 from presize.state import Place, check_ours, lock
 from presize.store.filenames import NAME_MAX_BYTES, file_names, is_safe
 from presize.store.manifest import OUR_NAMES, Manifest
@@ -109,7 +109,7 @@ def build_dataset(
 ) -> BuildResult:
     """Resize the images of `source` and publish them as a dataset in `out` (``out/SIZE`` for several).
 
-    `labels` and `classes` are those of presize.sources.scan. `on_plan` is told the plan, then `on_shard`
+    `labels` and `classes` are those of presize.sources.scan.scan. `on_plan` is told the plan, then `on_shard`
     each finished shard, those of an interrupted build, or kept by an update, first.
 
     With ``run.update`` the dataset in `out` is brought up to date: images whose file has the path, size and

@@ -23,8 +23,8 @@ from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import BuildError, DatasetError, ImageError
 from presize.options import ImageOptions, Size
 from presize.plan import Plan
+from presize.sources.source_files import read_source
 from presize.store.dealing import mix
-from presize.task import read_source
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 from presize.codecs import transcode
 from presize.errors import ImageError, NotAnImageError
 from presize.plan import Plan
+from presize.sources.source_files import read_source
 from presize.store.rejects import Reject, claims_to_be_an_image
 from presize.system.resources import usable_cores
-from presize.task import read_source
 
 _TRY_S = 2.0
 _LEAST_TRIES = 24

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from presize.options import BuildOptions
-from presize.sources import Source
+from presize.sources.scan import Source
 from presize.store.dealing import deal, shard_count
 from presize.store.index import ARROW_OPTIONS
 

@@ -7,7 +7,6 @@ worker process pays for them before its first image.
 
 from __future__ import annotations
 
-import errno
 import functools
 import io
 import json
@@ -29,23 +28,15 @@ import numpy.typing as npt
 
 from presize import folder
 from presize.codecs import transcode
-from presize.codecs.sniff import sniff
-from presize.errors import BuildError, DatasetError, ImageError, NotAnImageError
+from presize.errors import DatasetError, ImageError, NotAnImageError
 from presize.options import BuildOptions, OnError, Size
-from presize.readahead import read_in_order
+from presize.sources.source_files import read_in_order, read_source
 from presize.store import shard
 from presize.store.rejects import NOT_AN_IMAGE, claims_to_be_an_image
 from presize.system.files import temporary_name, writing
 
-_ABOUT_THE_FILE = {
-    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP,
-    errno.ENAMETOOLONG,
-}  # fmt: skip
 SIZE_COLUMNS = ("height", "width", "nbytes", "crc32")
 """What the index says of each size's record."""
-
-_LARGE_BYTES = 64 << 20
-_MOST_BYTES = 1 << 31
 
 
 class Copies(NamedTuple):
@@ -225,30 +216,6 @@ def _reject(path: str, error: ImageError, on_error: OnError) -> tuple[str, str]:
     if on_error == "fail":
         raise ImageError(f"{path}: {error}")
     return ImageError.__name__, str(error)
-
-
-def read_source(source: Path, path: str, nbytes: int) -> bytes:
-    """A source file of `nbytes`; of a large one that begins like no image, the beginning alone.
-
-    Raises ImageError when it cannot be read, has changed or is larger than any decoder takes, and
-    BuildError when that is not about this file.
-    """
-    try:
-        with open(os.path.join(source, path), "rb", buffering=0) as file:
-            if nbytes > _LARGE_BYTES and sniff(head := file.read(4096)) is None:
-                return head
-            if nbytes > _MOST_BYTES:
-                raise ImageError(f"{nbytes} bytes, more than decoders take ({_MOST_BYTES})")
-            if nbytes > _LARGE_BYTES:
-                file.seek(0)
-            data = file.read()
-    except OSError as error:
-        if error.errno in _ABOUT_THE_FILE and source.is_dir():
-            raise ImageError(f"cannot be read: {error.strerror}") from None
-        raise BuildError(f"cannot read {path!r} in {source}: {error.strerror}; run again to resume") from None
-    if len(data) != nbytes:
-        raise ImageError(f"it changed during the build: {nbytes} bytes when listed, {len(data)} when read")
-    return data
 
 
 def _to_npz(sidecar: Sidecar, digest: str) -> bytes:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from browsers import Watched, chromium
 from builds import REPORTED, SMALL
 from presize.build import build_dataset
-from presize.sample import SampleOptions, make_samples
+from presize.sources.sample import SampleOptions, make_samples
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

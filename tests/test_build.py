@@ -19,7 +19,7 @@ from PIL import Image
 import presize.build
 import presize.folder
 import presize.publish
-import presize.readahead
+import presize.sources.source_files
 import presize.store.shard
 import presize.task
 from builds import REPORTED, SMALL, files
@@ -225,9 +225,9 @@ def test_a_source_that_is_read_ahead_gives_the_same_bytes(
     raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_dataset(raw, tmp_path / "in turn", SMALL, REPORTED)
-    monkeypatch.setattr(presize.readahead, "SLOW_S", -1.0)  # every file counts as slow
+    monkeypatch.setattr(presize.sources.source_files, "SLOW_S", -1.0)  # every file counts as slow
     readers = set()
-    read = presize.task.read_source
+    read = presize.sources.scan.source_files.read_source
 
     def noted(source: Path, path: str, nbytes: int) -> bytes:
         readers.add(threading.current_thread().name)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from builds import files
-from presize.sample import SampleOptions, make_samples
+from presize.sources.sample import SampleOptions, make_samples
 from presize.store.dataset import Dataset
 from presize.store.verify import verify_dataset
 from processes import is_running

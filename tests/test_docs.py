@@ -15,7 +15,7 @@ import pytest
 from builds import SERIAL, SMALL
 from presize.build import build_dataset
 from presize.cli import cli
-from presize.sample import SampleOptions, make_samples
+from presize.sources.sample import SampleOptions, make_samples
 from presize.store.index import INDEX_COLUMNS
 from presize.store.manifest import read_manifest
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.plan import differences, make_plan
-from presize.sources import Source
+from presize.sources.scan import Source
 from presize.store.dealing import deal, shard_count
 
 

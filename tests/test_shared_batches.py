@@ -15,7 +15,7 @@ from builds import SERIAL, SMALL
 from presize.build import build_dataset
 from presize.datasets import LMDBDataset, RandomResizedCrop, make_loader, shared_batches
 from presize.datasets.shared_batches import SharedBatch, shared_batch
-from presize.sample import SampleOptions, make_samples
+from presize.sources.sample import SampleOptions, make_samples
 
 SHAPE = (3, 4, 5, 3)
 

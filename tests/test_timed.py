@@ -15,7 +15,7 @@ from builds import SERIAL, SMALL
 from presize.build import build_dataset
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
 from presize.datasets.timed import Fetch, prefetch_of, timed, workers_of
-from presize.sample import SampleOptions, make_samples
+from presize.sources.sample import SampleOptions, make_samples
 
 
 class Squares(Dataset[int]):

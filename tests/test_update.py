@@ -309,7 +309,7 @@ def test_a_kept_shard_is_not_read(photos: Path, tmp_path: Path, monkeypatch: pyt
         hashed.append(path)
         return file_digest(path)
 
-    for module in ("files", "manifest", "base", "shard"):
+    for module in ("system.files", "store.manifest", "base", "store.shard"):
         monkeypatch.setattr(f"presize.{module}.file_digest", count)
     build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
     assert hashed
@@ -421,7 +421,7 @@ def test_a_file_that_could_not_be_read_is_tried_again(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("presize.task.open", fail_for("03.png"), raising=False)
+        patch.setattr("presize.sources.source_files.open", fail_for("03.png"), raising=False)
         assert build_dataset(photos, tmp_path / "out", FOURS, SERIAL).rejected == 2
     assert build_dataset(photos, tmp_path / "out", FOURS, UPDATE).changes == Changes(15, 0, 1, 0)
     assert_like_new(photos, tmp_path / "out")

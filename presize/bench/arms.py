@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import BenchError, DatasetError
-from presize.sources import scan_images
+from presize.sources.scan import scan_images
 from presize.store.index import read_index
 from presize.store.manifest import Manifest, read_manifest
 from presize.store.rejects import read_rejects

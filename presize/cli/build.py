@@ -173,7 +173,7 @@ def build(
     finish a build that was interrupted, and with --update when SRC has changed.
     """
     from presize.build import build_dataset, check_places, plan_build, plan_update
-    from presize.labels import read_classes
+    from presize.sources.labels import read_classes
 
     image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
     build_options = BuildOptions(image_options, layout, shard_samples, follow_links, checksum)

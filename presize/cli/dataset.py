@@ -112,7 +112,7 @@ def export(dataset: str, folder: str, layout: str) -> None:  # noqa: ARG001  # o
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Other numbers, other pictures.")
 def sample(folder: str, images: int, **options: int) -> None:
     """Make photo-like images in DIR, to try everything with."""
-    from presize.sample import SampleOptions, make_samples
+    from presize.sources.sample import SampleOptions, make_samples
 
     with Progress(sys.stderr, "sample") as progress:
         progress.begin(images)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize import readahead
-from presize.readahead import THREADS, read_in_order
+from presize.sources import source_files
+from presize.sources.source_files import THREADS, read_in_order
 
 SLOW, FAST = -1.0, 3600.0
 """Bounds from which on every file is slow, and none is."""
@@ -19,7 +19,7 @@ SLOW, FAST = -1.0, 3600.0
 
 @pytest.fixture(params=[SLOW, FAST], ids=["slow", "fast"])
 def speed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    monkeypatch.setattr(readahead, "SLOW_S", request.param)
+    monkeypatch.setattr(source_files, "SLOW_S", request.param)
     return float(request.param)
 
 
@@ -42,14 +42,14 @@ def test_each_file_has_its_own_outcome_in_order(sizes: list[int], slow: bool) ->
         return b"%d" % number
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readahead, "SLOW_S", SLOW if slow else FAST)
+        patch.setattr(source_files, "SLOW_S", SLOW if slow else FAST)
         found = [outcome(get) for get in read_in_order(read, enumerate(sizes))]
     assert found == [f"no {n}" if n % 3 == 2 else b"%d" % n for n in range(len(sizes))]
     assert own_threads() == []
 
 
 def test_slow_files_are_read_several_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readahead, "SLOW_S", SLOW)
+    monkeypatch.setattr(source_files, "SLOW_S", SLOW)
     together = threading.Barrier(THREADS)
 
     def read(number: int) -> bytes:
@@ -61,7 +61,7 @@ def test_slow_files_are_read_several_at_a_time(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_fast_files_are_read_by_the_caller_and_when_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readahead, "SLOW_S", FAST)
+    monkeypatch.setattr(source_files, "SLOW_S", FAST)
     readers: list[int] = []
 
     def read(number: int) -> bytes:
@@ -82,14 +82,14 @@ def test_a_few_slow_files_among_many_start_no_threads(monkeypatch: pytest.Monkey
         now[0] += 1.0 if number in slow else 0.0
         return b""
 
-    monkeypatch.setattr(readahead.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(source_files.time, "perf_counter", lambda: now[0])
     for get in read_in_order(read, ((n, 1) for n in range(100))):
         get()
         assert own_threads() == []
 
 
 def test_what_is_read_ahead_is_bounded_by_files_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readahead, "SLOW_S", SLOW)
+    monkeypatch.setattr(source_files, "SLOW_S", SLOW)
     asked: list[int] = []
 
     def files(nbytes: int) -> Iterator[tuple[int, int]]:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import PresizeWarning, SourceError
-from presize.labels import check_classes, class_labels, naming, read_table
+from presize.sources.labels import check_classes, class_labels, naming, read_table
 from presize.store.rejects import IMAGE_SUFFIXES, Reject, claims_to_be_an_image
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}

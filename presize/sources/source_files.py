@@ -1,4 +1,4 @@
-"""Read files in order, and ahead of their turn where reading is slow.
+"""The bytes of source files: checked against what was listed, in order, and read ahead where reading is slow.
 
 From the page cache a photograph takes 50 microseconds, and handing it from thread to thread as much again. From
 a disk or over a network it takes milliseconds, in which the codecs would stand still.
@@ -6,12 +6,18 @@ a disk or over a network it takes milliseconds, in which the codecs would stand 
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
+
+from presize.codecs.sniff import sniff
+from presize.errors import BuildError, ImageError
 
 T = TypeVar("T")
 
@@ -70,3 +76,39 @@ def _read_ahead(read: Callable[[T], bytes], files: Iterator[tuple[T, int]]) -> I
         finally:
             for future, _ in ahead:
                 future.cancel()
+
+
+_ABOUT_THE_FILE = {
+    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP,
+    errno.ENAMETOOLONG,
+}  # fmt: skip
+
+
+_LARGE_BYTES = 64 << 20
+
+
+_MOST_BYTES = 1 << 31
+
+
+def read_source(source: Path, path: str, nbytes: int) -> bytes:
+    """A source file of `nbytes`; of a large one that begins like no image, the beginning alone.
+
+    Raises ImageError when it cannot be read, has changed or is larger than any decoder takes, and
+    BuildError when that is not about this file.
+    """
+    try:
+        with open(os.path.join(source, path), "rb", buffering=0) as file:
+            if nbytes > _LARGE_BYTES and sniff(head := file.read(4096)) is None:
+                return head
+            if nbytes > _MOST_BYTES:
+                raise ImageError(f"{nbytes} bytes, more than decoders take ({_MOST_BYTES})")
+            if nbytes > _LARGE_BYTES:
+                file.seek(0)
+            data = file.read()
+    except OSError as error:
+        if error.errno in _ABOUT_THE_FILE and source.is_dir():
+            raise ImageError(f"cannot be read: {error.strerror}") from None
+        raise BuildError(f"cannot read {path!r} in {source}: {error.strerror}; run again to resume") from None
+    if len(data) != nbytes:
+        raise ImageError(f"it changed during the build: {nbytes} bytes when listed, {len(data)} when read")
+    return data

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
 
 from presize.errors import OptionError, SourceError
-from presize.sample import ORIENTATION, SampleOptions, class_name, make_samples, picture, sample_file
+from presize.sources.sample import ORIENTATION, SampleOptions, class_name, make_samples, picture, sample_file
 
 Files = dict[str, bytes]
 
