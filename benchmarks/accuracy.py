@@ -36,7 +36,7 @@ from torch.nn import functional
 
 from presize.bench.arms import LISTERS, Listing, common_samples
 from presize.bench.options import Arm
-from presize.build import build_dataset
+from presize.build.run import build_dataset
 from presize.datasets.arms import FLIP, Chosen, load_arm, open_arm
 from presize.datasets.crops import Crop, Floats, Ints, RandomResizedCrop
 from presize.datasets.models import small_cnn

@@ -2,7 +2,7 @@
 
     python benchmarks/profile_build.py PHOTOS
 
-Runs presize.build.build_dataset with a clock around the functions below. Each is charged with the time
+Runs presize.build.run.build_dataset with a clock around the functions below. Each is charged with the time
 that none of the others inside it was charged with. The clock itself takes about 3 microseconds a call,
 most of which goes to the stage outside: 10 to 15 an image in "rest of transcode".
 """
@@ -27,14 +27,15 @@ import simplejpeg
 from build import link_tree
 from conditions import find_photos
 
-from presize import build, options, publish, task
+from presize import options
+from presize.build import publish, run, task
 from presize.codecs import decode, encode, jpeg_decoder, jpeg_segments, jpeg_tiles, resize, transcode
 from presize.store import shard
 
 _STAGES: dict[str, list[tuple[object, str]]] = {
-    "list the source": [(build, "scan")],
-    "plan": [(build, "make_plan")],
-    "state, lock, tasks": [(build, "_build")],
+    "list the source": [(run, "scan")],
+    "plan": [(run, "make_plan")],
+    "state, lock, tasks": [(run, "_build")],
     "read the file": [(task, "read_source")],
     "parse the header": [(jpeg_segments, "parse")],
     "decode, beside the codec": [(decode, "decode")],
@@ -51,8 +52,8 @@ _STAGES: dict[str, list[tuple[object, str]]] = {
     "LMDB commit and sync": [(shard.ShardWriter, "publish")],
     "SHA-256 of the shard": [(shard, "file_digest")],
     "side-car": [(task, "_to_npz"), (task, "_read_sidecar")],
-    "rest of the task": [(build, "write_shard")],
-    "index and manifest": [(build, "publish"), (publish, "publish_manifest")],
+    "rest of the task": [(run, "write_shard")],
+    "index and manifest": [(run, "publish"), (publish, "publish_manifest")],
 }
 """What is timed: each function where it is looked up."""
 
@@ -134,7 +135,7 @@ def main() -> None:
         os.sync()
         with timed_stages() as stopwatch:
             start = Times.now()
-            result = build.build_dataset(tree, out, wanted, options.RunOptions(jobs=1, report=False))
+            result = run.build_dataset(tree, out, wanted, options.RunOptions(jobs=1, report=False))
             whole = Times.now() - start
     shutil.rmtree(out)
     print(table(stopwatch, whole, result.samples))

@@ -24,7 +24,8 @@ import rates
 from build import link_tree
 from conditions import conditions, find_photos
 
-from presize import build, options, task
+from presize import options
+from presize.build import run, task
 from presize.sources import source_files
 
 _LATENCY_S = 0.005
@@ -54,7 +55,7 @@ def seconds(tree: Path, out: Path, source: str, way: str) -> float:
     reader = after_a_while if _SOURCES[source] else read
     with mock.patch.object(source_files, "SLOW_S", _WAYS[way]), mock.patch.object(task, "read_source", reader):
         start = time.perf_counter()
-        build.build_dataset(tree, out, options.BuildOptions(), options.RunOptions(jobs=1, report=False))
+        run.build_dataset(tree, out, options.BuildOptions(), options.RunOptions(jobs=1, report=False))
         return time.perf_counter() - start
 
 

@@ -16,7 +16,7 @@ def uniform(seed: int, epoch: int, keys: npt.NDArray[np.int64], count: int) -> n
     """`count` numbers from [0, 1) for each of `keys` (n,): an array (n, count), 53 random bits each.
 
     `seed` and `epoch` are whole numbers; those above 64 bits are taken modulo 2**64. Counter-based:
-    each number is SplitMix64's mixing of its place, as in presize.plan.
+    each number is SplitMix64's mixing of its place, as in presize.build.plan.
     """
     stream = mix(mix(np.array([seed & _MASK], np.uint64)) ^ np.uint64(epoch & _MASK))
     visits = mix(stream ^ keys.astype(np.uint64))

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from presize.build import BuildResult, build_dataset, plan_build
+    from presize.build.run import BuildResult, build_dataset, plan_build
     from presize.errors import PresizeError
     from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
     from presize.sources.sample import make_samples
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "build": ("BuildResult", "build_dataset", "plan_build"),
+    "build.run": ("BuildResult", "build_dataset", "plan_build"),
     "store.dataset": ("Dataset",),
     "errors": ("PresizeError",),
     "store.export": ("export_dataset",),

@@ -18,11 +18,11 @@ import pyarrow as pa
 import simplejpeg
 
 from presize import parity
+from presize.build.plan import Plan
 from presize.codecs import decode, resize
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import BuildError, DatasetError, ImageError
 from presize.options import ImageOptions, Size
-from presize.plan import Plan
 from presize.sources.source_files import read_source
 from presize.store.dealing import mix
 
@@ -76,7 +76,7 @@ class Failure:
 def choose(samples: npt.NDArray[np.int64], pixels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Positions in `samples`, which are distinct, of those to compare, in random order: up to MOST_IMAGES,
     fewer when they are large, of so many `pixels`."""
-    # Mixed once, sample numbers are dealt to shards (presize.plan); mixed twice, they choose in all of these.
+    # Mixed once, sample numbers are dealt to shards (presize.build.plan); mixed twice, they choose in all of these.
     hashes = mix(mix(samples.astype(np.uint64)))
     count = min(len(samples), 10 * MOST_IMAGES)
     found = np.argpartition(hashes, count - 1)[:count]

@@ -116,7 +116,7 @@ class ImageOptions:
 class BuildOptions:
     """All that decides the bytes of a dataset, besides its source.
 
-    shard_samples: samples a shard, at least 1; None chooses by the number of samples (presize.plan).
+    shard_samples: samples a shard, at least 1; None chooses by the number of samples (presize.build.plan).
     follow_links: take links that lead out of the source, too.
     checksum: keep the CRC-32 of each source file in the index; an update then compares that instead of
         modification times. Off by default, since it costs 1.1 % of what an image takes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from presize.bench.arms import common_samples, link_samples, list_raw
-from presize.build import build_dataset
+from presize.build.run import build_dataset
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 
 

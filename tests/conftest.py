@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from browsers import Watched, chromium
 from builds import REPORTED, SMALL
-from presize.build import build_dataset
+from presize.build.run import build_dataset
 from presize.sources.sample import SampleOptions, make_samples
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from builds import SERIAL, SMALL
 from presize.bench.arms import LISTERS, common_samples, list_lmdb, list_presized, list_raw
 from presize.bench.compare import TOLERANCE, coarse, crops_of
 from presize.bench.options import ARMS, READS, Arm, Run
-from presize.build import build_dataset
+from presize.build.run import build_dataset
 from presize.datasets.arms import Chosen, CroppedFolder, load_arm, open_arm
 from presize.datasets.bench_run import EVALUATED, measure, prove
 from presize.datasets.crops import CenterCrop, RandomResizedCrop

@@ -20,7 +20,7 @@ from presize.bench import process
 from presize.bench.compare import bench
 from presize.bench.options import ARMS, BenchOptions, Run
 from presize.bench.results import Results, row_of, summarise, to_csv, to_json
-from presize.build import build_dataset
+from presize.build.run import build_dataset
 from presize.datasets import bench_run
 from presize.errors import BenchError, OptionError, PresizeError
 from presize.options import BuildOptions, ImageOptions, Size

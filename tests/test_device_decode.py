@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pictures import smooth_image
-from presize.build import build_dataset
+from presize.build.run import build_dataset
 from presize.codecs.encode import encode
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize
 from presize.datasets.crops import Crop

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from builds import SERIAL, SMALL
-from presize.build import build_dataset
+from presize.build.run import build_dataset
 from presize.cli import cli
 from presize.sources.sample import SampleOptions, make_samples
 from presize.store.index import INDEX_COLUMNS

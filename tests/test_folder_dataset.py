@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Subset
 
 from builds import SERIAL
 from pictures import smooth_image
-from presize.build import build_dataset
+from presize.build.run import build_dataset
 from presize.datasets import FolderDataset, LMDBDataset
 from presize.errors import ImageError, OptionError, SourceError
 from presize.options import BuildOptions, ImageOptions, Size

@@ -99,8 +99,8 @@ def test_library_code_neither_prints_nor_exits_nor_asserts(path: Path) -> None:
     [
         ("import presize", ["torch", "click", "pyarrow", "joblib"]),
         ("import presize.cli", ["torch", "pyarrow", "joblib", "cv2"]),
-        ("import presize.task", ["torch", "click", "pyarrow", "joblib", "cv2"]),
-        ("import presize.build", ["torch", "click", "cv2", "jinja2"]),
+        ("import presize.build.task", ["torch", "click", "pyarrow", "joblib", "cv2"]),
+        ("import presize.build.run", ["torch", "click", "cv2", "jinja2"]),
     ],
 )
 def test_an_import_brings_only_what_it_needs(statement: str, absent: list[str]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from presize.build import build_dataset
+from presize.build.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Shuffled, Weighted
 from presize.errors import DatasetError, LoaderError, OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from builds import SERIAL, SMALL
-from presize.build import build_dataset
+from presize.build.run import build_dataset
 from presize.datasets import LMDBDataset, RandomResizedCrop, make_loader, shared_batches
 from presize.datasets.shared_batches import SharedBatch, shared_batch
 from presize.sources.sample import SampleOptions, make_samples

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from builds import SERIAL, SMALL
-from presize.build import build_dataset
+from presize.build.run import build_dataset
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
 from presize.datasets.timed import Fetch, prefetch_of, timed, workers_of
 from presize.sources.sample import SampleOptions, make_samples

@@ -141,7 +141,7 @@ def _complete(
     on_step: Callable[[str], None],
 ) -> tuple[dict[str, Listing], dict[str, float]]:
     """What each arm reads, those that had to be built included; and how long that took, now or the last time."""
-    from presize.build import build_dataset, plan_build  # brings joblib
+    from presize.build.run import build_dataset, plan_build  # brings joblib
 
     wanted = [name for name in LISTERS if name in {READS[arm] for arm in arms}]
     missing = [name for name in wanted if name not in given]

@@ -17,10 +17,10 @@ from presize.progress import Progress
 from presize.system.resources import usable_cores
 
 if TYPE_CHECKING:
-    from presize.build import BuildResult
-    from presize.plan import Plan
-    from presize.task import ShardDone
-    from presize.update import Changes
+    from presize.build.plan import Plan
+    from presize.build.run import BuildResult
+    from presize.build.sidecar import ShardDone
+    from presize.build.update import Changes
 
 _REJECTS_SHOWN = 5
 
@@ -172,7 +172,7 @@ def build(
     SRC is a folder of class folders, a folder of images, or any folder with --labels. Run it again to
     finish a build that was interrupted, and with --update when SRC has changed.
     """
-    from presize.build import build_dataset, check_places, plan_build, plan_update
+    from presize.build.run import build_dataset, check_places, plan_build, plan_update
     from presize.sources.labels import read_classes
 
     image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
@@ -240,7 +240,7 @@ def _summary(result: BuildResult, update: bool) -> str:
 
 
 def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, run: RunOptions, as_json: bool) -> None:
-    from presize.estimate import estimate
+    from presize.build.estimate import estimate
 
     source, image = plan.source, plan.options.image
     cores = usable_cores()

@@ -48,7 +48,7 @@ class DataFile:
 class Manifest:
     """manifest.json.
 
-    identity: what decided every byte (presize.plan); options and versions among it.
+    identity: what decided every byte (presize.build.plan); options and versions among it.
     digest: the SHA-256 of the identity.
     generation: 0 for a first build; each --overwrite and --update adds one to it and to the names of the
         files that it writes.

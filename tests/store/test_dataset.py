@@ -19,7 +19,7 @@ from PIL import Image
 import presize.store.shard
 from builds import SERIAL
 from pictures import smooth_image
-from presize.build import build_dataset
+from presize.build.run import build_dataset
 from presize.codecs import encode
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import DatasetError, OptionError

@@ -11,7 +11,7 @@ from PIL import Image
 
 from builds import SERIAL, files
 from pictures import smooth_image
-from presize.build import build_dataset
+from presize.build.run import build_dataset
 from presize.errors import BuildError
 from presize.options import BuildOptions, Format, ImageOptions, Size
 from presize.store.dataset import Dataset

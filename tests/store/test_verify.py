@@ -17,7 +17,7 @@ from PIL import Image
 
 from builds import REPORTED
 from pictures import smooth_image
-from presize.build import build_dataset
+from presize.build.run import build_dataset
 from presize.errors import DatasetError
 from presize.options import BuildOptions, ImageOptions, Layout, Size
 from presize.store.manifest import MANIFEST

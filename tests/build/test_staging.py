@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from presize.build.staging import is_written, remove_files, remove_staged, stage, staged_path, unstage
 from presize.errors import BuildError
-from presize.folder import is_written, remove_files, remove_staged, stage, staged_path, unstage
 
 
 def tree(root: Path) -> list[str]:

@@ -13,8 +13,8 @@ from PIL import Image
 from builds import SERIAL, SMALL
 from pictures import smooth_image
 from presize import comparison
-from presize.build import build_dataset, plan_build
-from presize.estimate import _MOST_TRIES, _START_UP_S, _shared, _spread, estimate
+from presize.build.estimate import _MOST_TRIES, _START_UP_S, _shared, _spread, estimate
+from presize.build.run import build_dataset, plan_build
 from presize.options import BuildOptions, ImageOptions, Size
 
 

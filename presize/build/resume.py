@@ -9,9 +9,9 @@ from typing import Any
 
 from presize.errors import BuildError
 from presize.options import RunOptions
-from presize.plan import Plan, differences
-from presize.publish import finish_publishing, remove_replaced, remove_unpublished
-from presize.state import Place, State
+from presize.build.plan import Plan, differences
+from presize.build.cleanup import finish_publishing, remove_replaced, remove_unpublished
+from presize.build.state import Place, State
 from presize.store.manifest import Manifest, generation_name
 
 

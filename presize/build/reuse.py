@@ -16,16 +16,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from presize.errors import DatasetError
-from presize.plan import Plan
+from presize.build.plan import Plan
 from presize.sources.scan import Source
-from presize.state import Place
+from presize.build.state import Place
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
 from presize.store.manifest import DataFile, Manifest, read_manifest
 from presize.store.rejects import Reject, read_rejects
 from presize.store.shard import ENGINE, ShardReader
 from presize.system.files import file_digest
-from presize.task import SIZE_COLUMNS, Copies, Sidecar, Task
-from presize.update import Rows, Update, agree, make_update, match
+from presize.build.sidecar import SIZE_COLUMNS, Sidecar
+from presize.build.task import Copies, Task
+from presize.build.update import Rows, Update, agree, make_update, match
 
 _BLOCK_BYTES = 1 << 20
 _FILES_AT_ONCE = 512

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from presize.codecs import transcode
 from presize.errors import ImageError, NotAnImageError
-from presize.plan import Plan
+from presize.build.plan import Plan
 from presize.sources.source_files import read_source
 from presize.store.rejects import Reject, claims_to_be_an_image
 from presize.system.resources import usable_cores

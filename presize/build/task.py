@@ -26,17 +26,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from presize import folder
+from presize.build import staging
 from presize.codecs import transcode
 from presize.errors import DatasetError, ImageError, NotAnImageError
 from presize.options import BuildOptions, OnError, Size
 from presize.sources.source_files import read_in_order, read_source
+from presize.build.sidecar import SIZE_COLUMNS, ShardDone, Sidecar, read_sidecar, write_sidecar
 from presize.store import shard
 from presize.store.rejects import NOT_AN_IMAGE, claims_to_be_an_image
 from presize.system.files import temporary_name, writing
 
-SIZE_COLUMNS = ("height", "width", "nbytes", "crc32")
-"""What the index says of each size's record."""
 
 
 class Copies(NamedTuple):
@@ -79,38 +78,8 @@ class Task:
     copies: Copies | None = None
 
 
-class ShardDone(NamedTuple):
-    """What became of a shard's samples. skipped: files that are no images, by content and by name."""
-
-    number: int
-    stored: int
-    rejected: int
-    skipped: int
-    bytes: int
 
 
-@dataclass(frozen=True)
-class Sidecar:
-    """A finished shard's part of the index.
-
-    columns: arrays of equal length, one row a stored record, in shard order: ``sample``,
-        ``source_height``, ``source_width``, ``source_facts``, with checksums ``source_crc32``, and for the size
-        number k ``height_k``, ``width_k``, ``nbytes_k``, ``crc32_k``.
-    shards: for each size the shard's size in bytes and its SHA-256; nothing for folders.
-    rejects: the row in the source table, the error and the reason of each sample not stored.
-    """
-
-    number: int
-    columns: dict[str, npt.NDArray[Any]]
-    shards: list[tuple[int, str]]
-    rejects: list[tuple[int, str, str]]
-
-    @property
-    def done(self) -> ShardDone:
-        skipped = sum(error == NOT_AN_IMAGE for _, error, _ in self.rejects)
-        stored_bytes = sum(int(c.sum()) for name, c in self.columns.items() if name.startswith("nbytes_"))
-        stored = len(self.columns["sample"])
-        return ShardDone(self.number, stored, len(self.rejects) - skipped, skipped, stored_bytes)
 
 
 def write_shard(task: Task) -> ShardDone:
@@ -126,11 +95,7 @@ def write_shard(task: Task) -> ShardDone:
         except shard.MapFull:
             doubled += 1
             continue
-        # Not synced: should the power fail, a side-car that is damaged or has lost its shard counts as absent.
-        temporary = temporary_name(task.sidecar)
-        with writing(task.sidecar):
-            temporary.write_bytes(_to_npz(sidecar, task.digest))
-            os.replace(temporary, task.sidecar)
+        write_sidecar(task.sidecar, sidecar, task.digest)
         return sidecar.done
 
 
@@ -153,7 +118,7 @@ def _write(task: Task, map_factor: int) -> Sidecar:
                 if writers:
                     writers[k].append(value)
                 else:
-                    folder.stage(task.targets[k], files[position], sample, value)
+                    staging.stage(task.targets[k], files[position], sample, value)
                 row += (height, width, len(value), zlib.crc32(value))
             rows.append(row)
         shards = [writer.publish() for writer in writers]
@@ -218,12 +183,6 @@ def _reject(path: str, error: ImageError, on_error: OnError) -> tuple[str, str]:
     return ImageError.__name__, str(error)
 
 
-def _to_npz(sidecar: Sidecar, digest: str) -> bytes:
-    facts = {"digest": digest, "shards": sidecar.shards, "rejects": sidecar.rejects}
-    buffer = io.BytesIO()
-    arrays: dict[str, Any] = {"facts": np.frombuffer(json.dumps(facts).encode(), np.uint8), **sidecar.columns}
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
 
 
 def finished(task: Task, publishing: bool = False) -> Sidecar | None:
@@ -231,7 +190,7 @@ def finished(task: Task, publishing: bool = False) -> Sidecar | None:
 
     publishing: a folder's files may have their names already.
     """
-    sidecar = _read_sidecar(task)
+    sidecar = read_sidecar(task.sidecar, task.number, task.digest)
     if sidecar is None:
         return None
     if task.options.layout == "lmdb":
@@ -240,24 +199,11 @@ def finished(task: Task, publishing: bool = False) -> Sidecar | None:
     files = dict(zip(task.samples.tolist(), task.files.split("\0"), strict=True))
     for k, root in enumerate(task.targets):
         for sample, nbytes in zip(*(sidecar.columns[name].tolist() for name in ("sample", f"nbytes_{k}")), strict=True):
-            if not folder.is_written(root, files[sample], sample, nbytes, publishing):
+            if not staging.is_written(root, files[sample], sample, nbytes, publishing):
                 return None
     return sidecar
 
 
-def _read_sidecar(task: Task) -> Sidecar | None:
-    """None when it is absent, damaged, or of another plan."""
-    try:
-        with task.sidecar.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            columns = {name: arrays[name] for name in arrays.files}
-        facts = json.loads(columns.pop("facts").tobytes())
-        if facts["digest"] != task.digest:
-            return None
-        shards = [(int(size), str(sha256)) for size, sha256 in facts["shards"]]
-        rejects = [(int(sample), str(error), str(reason)) for sample, error, reason in facts["rejects"]]
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
-        return None
-    return Sidecar(task.number, columns, shards, rejects)
 
 
 @functools.cache  # once a process

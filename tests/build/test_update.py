@@ -19,21 +19,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-import presize.build
+import presize.build.publish
+import presize.build.run
 import presize.codecs.transcode
-import presize.publish
 import presize.system.files
 from builds import REPORTED, SERIAL, SMALL, files
 from pictures import smooth_image
-from presize.build import build_dataset
+from presize.build.run import build_dataset
+from presize.build.sidecar import ShardDone
+from presize.build.update import Changes, Update, agree, make_update, match
 from presize.errors import BuildError, DatasetError, ImageError, OptionError
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
 from presize.store.dataset import Dataset
 from presize.store.dealing import deal, shard_count
 from presize.store.manifest import read_manifest
 from presize.store.verify import verify_dataset
-from presize.task import ShardDone
-from presize.update import Changes, Update, agree, make_update, match
 from tampering import change_manifest, read_table, with_value, write_table
 
 UPDATE = replace(SERIAL, update=True)
@@ -309,7 +309,7 @@ def test_a_kept_shard_is_not_read(photos: Path, tmp_path: Path, monkeypatch: pyt
         hashed.append(path)
         return file_digest(path)
 
-    for module in ("system.files", "store.manifest", "base", "store.shard"):
+    for module in ("system.files", "store.manifest", "build.reuse", "store.shard"):
         monkeypatch.setattr(f"presize.{module}.file_digest", count)
     build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
     assert hashed
@@ -574,7 +574,7 @@ def test_an_interruption_at_any_step_of_publishing_is_made_good(
         build_dataset(photos, tmp_path / out, options, SERIAL)
     change_much(photos)
     build_dataset(photos, tmp_path / "whole", options, UPDATE)
-    real, calls = getattr(presize.publish, step), [0]
+    real, calls = getattr(presize.build.publish, step), [0]
 
     def stop(*args: object) -> object:
         calls[0] += 1
@@ -584,7 +584,7 @@ def test_an_interruption_at_any_step_of_publishing_is_made_good(
 
     interrupt(photos, tmp_path / "out", options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(presize.publish, step, stop)
+        patch.setattr(presize.build.publish, step, stop)
         with pytest.raises(Stopped):
             build_dataset(photos, tmp_path / "out", options, UPDATE)
     for size in [""] if options is FOURS else ["64", "32"]:
@@ -601,7 +601,7 @@ def test_an_interrupted_update_may_be_followed_by_another(step: str, photos: Pat
     build_dataset(photos, tmp_path / "out", TWO_SIZES, SERIAL)
     change_much(photos)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(presize.publish, step, stop)
+        patch.setattr(presize.build.publish, step, stop)
         build_dataset(photos, tmp_path / "out", TWO_SIZES, UPDATE)
     put(photos / "cats" / "later.png", seed=95)
     (photos / "dogs" / "02.png").unlink()
@@ -653,8 +653,8 @@ def test_other_options_are_refused_with_what_differs(changed: bool, photos: Path
 def test_other_codecs_are_refused_by_name(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_dataset(photos, tmp_path / "out", FOURS, SERIAL)
     change_much(photos)
-    versions = presize.build.codec_versions() | {"simplejpeg": "99"}
-    monkeypatch.setattr(presize.build, "codec_versions", lambda: versions)
+    versions = presize.build.run.codec_versions() | {"simplejpeg": "99"}
+    monkeypatch.setattr(presize.build.run, "codec_versions", lambda: versions)
     with pytest.raises(BuildError, match=r"simplejpeg was [\d.]+, is 99.*--overwrite"):
         build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
 

@@ -1,7 +1,7 @@
 """What a build keeps in OUT while it is unfinished, and who may write there.
 
 All of it is hidden files, never folders, which ImageFolder would take for classes: the lock, the
-state (what is being built), and the side-car of each finished shard (presize.task).
+state (what is being built), and the side-car of each finished shard (presize.build.task).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Place:
 class State:
     """The content of OUT/.presize.json.
 
-    identity: what is being built (presize.plan). generation: the one its files are named for.
+    identity: what is being built (presize.build.plan). generation: the one its files are named for.
     replaces: the indexes, in any root, of folder datasets whose images are to go, and replaced_classes
         those whose folders are to go once they are empty.
     publishing: True once a folder's staged files are being given their names, or an update's manifests.

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from presize.build.plan import differences, make_plan
 from presize.options import BuildOptions, ImageOptions, Size
-from presize.plan import differences, make_plan
 from presize.sources.scan import Source
 from presize.store.dealing import deal, shard_count
 

@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize import folder
+from presize.build import staging
 from presize.errors import BuildError, PresizeWarning
 from presize.options import Size
-from presize.plan import Plan
-from presize.state import NEW_MANIFEST, Place, State
+from presize.build.plan import Plan
+from presize.build.state import NEW_MANIFEST, Place, State
 from presize.store import shard
 from presize.store.filenames import is_safe
 from presize.store.index import INDEX_COLUMNS, index_columns, write_index
@@ -34,7 +34,7 @@ from presize.store.manifest import (
 )
 from presize.store.rejects import NOT_AN_IMAGE, UNREAD, Reject, to_jsonl
 from presize.system.files import rename, sync_folder, write_atomically, writing
-from presize.task import Sidecar
+from presize.build.sidecar import Sidecar
 
 
 def publish(
@@ -98,14 +98,6 @@ def publish(
     return manifests
 
 
-def finish_publishing(place: Place) -> None:
-    """Give an update's manifests their name. What the sizes hold in common must change in all of them, or
-    the next update would find no base: so all is written down before the first of them is renamed."""
-    for root in place.roots:
-        if (root / NEW_MANIFEST).exists():
-            with writing(root / MANIFEST):
-                rename(root / NEW_MANIFEST, root / MANIFEST)
-        remove_unpublished(root, read_manifest(root))
 
 
 def _why(sidecars: Sequence[Sidecar]) -> str:
@@ -192,7 +184,7 @@ def _write_report(
 
     def value_of(row: dict[str, Any]) -> bytes:
         if manifest.layout == "folder":
-            return folder.read(root, row["file"], row["sample"])
+            return staging.read(root, row["file"], row["sample"])
         with shards[row["shard"]] as get:
             return bytes(get(row["row"]))
 
@@ -215,7 +207,7 @@ def _name_files(root: Path, index: pa.Table, samples: npt.NDArray[np.int64]) -> 
     """Give staged files their names. A folder cannot change in one step, so first it stops being a dataset."""
     (root / MANIFEST).unlink(missing_ok=True)
     for file, sample in zip(index.column("file").to_pylist(), samples.tolist(), strict=True):
-        folder.unstage(root, file, sample)
+        staging.unstage(root, file, sample)
     os.sync()  # one for all folders: the manifest must not outlive the names
 
 
@@ -226,36 +218,5 @@ def _keep_empty_classes(root: Path, classes: tuple[str, ...]) -> None:
             (root / name).mkdir(exist_ok=True)
 
 
-def remove_replaced(root: Path, state: State, index: pa.Table | None = None) -> None:
-    """Remove the images of the folder datasets that `state` replaces, but those that `index` names, too,
-    and their classes where these are empty now."""
-    keep = set(index.column("file").to_pylist()) if index is not None and "file" in index.column_names else set()
-    for name in filter(is_data_file, state.replaces):
-        if not (root / name).is_file():
-            continue
-        try:
-            with (root / name).open("rb") as file, pa.ipc.open_file(file) as old:
-                gone = set(old.read_all().column("file").to_pylist()) - keep
-        except (OSError, KeyError, pa.ArrowInvalid):
-            message = f"{root / name} is damaged: it cannot tell which images it replaces, and they are left"
-            warnings.warn(message, PresizeWarning, stacklevel=2)
-            continue
-        folder.remove_files(root, filter(is_safe, gone))
-    for name in filter(is_safe, state.replaced_classes):
-        if (root / name).is_dir() and not os.listdir(root / name):
-            (root / name).rmdir()
 
 
-def remove_unpublished(root: Path, manifest: Manifest | None, keep: Sequence[str] = ()) -> None:
-    """Remove the data files in `root` that neither `manifest` nor `keep` names, and what is staged there."""
-    named = {file.file for file in manifest.files()} if manifest else set()
-    names = [path.relative_to(root).as_posix() for path in [*root.glob("*"), *root.glob("shards/*")]]
-    gone = [name for name in names if is_data_file(name) and name not in named and name not in keep]
-    for name in gone:
-        (root / name).unlink()
-    is_folder = manifest is not None and manifest.layout == "folder"
-    shards = root / "shards"  # in a folder dataset this may be a class, and an empty one
-    if (not is_folder or any(name.startswith("shards/") for name in gone)) and shards.is_dir():
-        if not os.listdir(shards):
-            shards.rmdir()
-    folder.remove_staged(root)
