@@ -98,7 +98,7 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
     scale = len(plan.source.table) / tried
     page_s = 0.0
     if report:
-        from presize import comparison  # brings OpenCV
+        from presize.report import comparison  # brings OpenCV
 
         sizes = len(plan.options.image.sizes)
         page_s = sizes * (_PAGE_S + comparison.seconds(len(plan.source.table), pixels / tried))

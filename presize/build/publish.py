@@ -179,8 +179,8 @@ def _write_report(
     samples: npt.NDArray[np.int64],
 ) -> Manifest:
     """Write the page about a dataset that is whole but for its manifest, and return that with the page in it."""
-    from presize.comparison import compare  # OpenCV and jinja2, which nothing else of a build needs
-    from presize.report.page import BuildReport, build_page
+    from presize.report.comparison import compare  # OpenCV and jinja2, which nothing else of a build needs
+    from presize.report.build_report import BuildReport, build_page
 
     def value_of(row: dict[str, Any]) -> bytes:
         if manifest.layout == "folder":

@@ -16,8 +16,8 @@ import click
 
 from presize.cli import build, dataset, foretell, measure  # noqa: F401  # they add their commands
 from presize.cli.group import cli, terminate
-from presize.cli.printing import one_line
 from presize.errors import OptionError, PresizeError, PresizeWarning
+from presize.formatting import printable
 
 __all__ = ["cli", "main"]
 
@@ -54,7 +54,7 @@ def _open_closed_streams() -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo(f"presize: error: {one_line(message)}", err=True)
+    click.echo(f"presize: error: {printable(message)}", err=True)
     return code
 
 
@@ -66,4 +66,4 @@ def _on_the_command_line(error: PresizeError) -> str:
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
     if issubclass(category, PresizeWarning):
-        click.echo(f"presize: warning: {one_line(str(message))}", err=True)
+        click.echo(f"presize: warning: {printable(str(message))}", err=True)

@@ -11,7 +11,8 @@ import click
 
 from presize import options as choices
 from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated, choice, cli, parsed
-from presize.cli.printing import duration, megabytes, one_line, print_json, print_text
+from presize.cli.printing import print_json, print_text
+from presize.formatting import duration, printable, size_text
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
 from presize.progress import Progress
 from presize.system.resources import usable_cores
@@ -192,7 +193,7 @@ def build(
             nonlocal rejected, stored_bytes
             rejected += done.rejected
             stored_bytes += done.bytes
-            note = f"{megabytes(stored_bytes)}, {rejected:,} rejected"
+            note = f"{size_text(stored_bytes)}, {rejected:,} rejected"
             progress.add(done.stored + done.rejected + done.skipped, note)
 
         try:
@@ -221,7 +222,7 @@ def _counts(changes: Changes) -> str:
 def _summary(result: BuildResult, update: bool) -> str:
     idle = "nothing had to be decoded" if update else "nothing was left to do"
     rate = idle if result.resumed == result.files else f"{result.images_per_s:,.0f} images/s"
-    lines = [f"{result.out}: {result.stored:,} images, {megabytes(result.bytes)}, in {result.seconds:.1f} s ({rate})"]
+    lines = [f"{result.out}: {result.stored:,} images, {size_text(result.bytes)}, in {result.seconds:.1f} s ({rate})"]
     if result.rejected:
         lines.append(f"  {result.rejected:,} images were rejected, with reasons in its rejects file")
     left_out = {
@@ -265,11 +266,11 @@ def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, r
         f"target    {out}: {sizes} px {image.fit}, {image.format} to {plan.options.layout}",
         *([f"update    {_counts(changes)}"] if changes else []),
         f"shards    {len(shards):,}{' to write,' if changes else ''} of about {max(shards, default=0):,} samples",
-        f"estimate  {megabytes(found.bytes)} and {duration(found.seconds)} with --jobs {jobs} "
+        f"estimate  {size_text(found.bytes)} and {duration(found.seconds)} with --jobs {jobs} "
         f"on {cores} core{'' if cores == 1 else 's'}",
         f"tried     {found.tried:,} files: {len(found.rejects):,} rejected, {found.skipped:,} no images",
-        *(f"          {one_line(f'{reject.path}: {reject.reason}')}" for reject in found.rejects[:_REJECTS_SHOWN]),
-        f"free      {megabytes(free_bytes)}{too_little}",
+        *(f"          {printable(f'{reject.path}: {reject.reason}')}" for reject in found.rejects[:_REJECTS_SHOWN]),
+        f"free      {size_text(free_bytes)}{too_little}",
     ]
     if len(found.rejects) > _REJECTS_SHOWN:
         lines.insert(-1, f"          and {len(found.rejects) - _REJECTS_SHOWN:,} more")

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from presize.cli.group import EPILOG, cli
-from presize.cli.printing import megabytes, one_line, print_json, print_text
+from presize.cli.printing import print_json, print_text
+from presize.formatting import printable, size_text
 from presize.progress import Progress
 
 
@@ -40,7 +41,7 @@ def info(dataset: str, as_json: bool) -> None:
     asked = ", ".join(f"{name} {value}" for name, value in image.items() if name not in ("sizes", "max_pixels"))
     print_text(
         f"samples   {manifest.samples:,} in {classes}\n"
-        f"stored    {megabytes(manifest.bytes)}, {manifest.bytes / manifest.samples / 1e3:.1f} kB an image, "
+        f"stored    {size_text(manifest.bytes)}, {manifest.bytes / manifest.samples / 1e3:.1f} kB an image, "
         f"in {f'{len(manifest.shards):,} shards' if manifest.shards else 'files'}\n"
         f"size      {manifest.size} px\n"
         f"made with {asked}\n"
@@ -68,7 +69,7 @@ def verify(dataset: str, jobs: int | None, as_json: bool) -> None:
         print_json(samples=samples, problems=[problem._asdict() for problem in problems])
     else:
         for problem in problems:
-            print_text(one_line(f"{problem.file}: {problem.what}"))
+            print_text(printable(f"{problem.file}: {problem.what}"))
         print_text(f"{dataset}: {samples:,} samples, {len(problems):,} problems")
     if problems:
         raise click.exceptions.Exit(1)

@@ -14,8 +14,9 @@ from presize import options as choices
 from presize.bench import options as benchoptions
 from presize.bench.options import DiagnoseOptions
 from presize.cli.group import EPILOG, check_page, choice, cli, parsed
-from presize.cli.printing import one_line, print_json, print_text, several_lines
+from presize.cli.printing import print_json, print_text, several_lines
 from presize.errors import OptionError
+from presize.formatting import printable
 from presize.options import Size
 from presize.system.files import write_atomically
 
@@ -73,7 +74,7 @@ def diagnose(path: str, size: Size, no_trial: bool, out: str | None, as_json: bo
     trial, name = None, f"Presize to {size} px"
 
     def tell(step: str) -> None:
-        click.echo(one_line(step), err=True)
+        click.echo(printable(step), err=True)
 
     with tempfile.TemporaryDirectory(prefix="presize-diagnose-") as place:
         if not no_trial and not (Path(path) / MANIFEST).exists():

@@ -13,8 +13,9 @@ import click
 from presize.bench import options as benchoptions
 from presize.bench.options import BenchOptions
 from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated, choice, cli, parsed
-from presize.cli.printing import one_line, print_json, print_text, several_lines
+from presize.cli.printing import print_json, print_text, several_lines
 from presize.errors import PresizeError
+from presize.formatting import printable
 from presize.options import Size
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def bench(
         run_bench(
             roots, BenchOptions(arms=arms or None, workers=workers or None, pin_memory=pinned, **options),
             work=work, out=out, command=shlex.join(["presize", *sys.argv[1:]]),
-            on_step=lambda step: click.echo(one_line(step), err=True), on_results=seen.append,
+            on_step=lambda step: click.echo(printable(step), err=True), on_results=seen.append,
         )  # fmt: skip
     except KeyboardInterrupt as stop:
         show()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from presize.bench.results import Kind, Results, Summary, summarise
 from presize.measure import Spread, shown, verdict
 from presize.report import charts
-from presize.report.page import template
+from presize.report.html import template
 
 NAMES = {"raw": "raw folder", "presized": "presized folder", "lmdb": "LMDBDataset", "loader": "Loader"}
 

@@ -12,7 +12,7 @@ from presize.diagnosis import WORDS, Diagnosis, seconds_shown, workers_shown
 from presize.measure import NO_GAIN, Quantiles, shown
 from presize.parts import PARTS
 from presize.report import charts
-from presize.report.page import template
+from presize.report.html import template
 from presize.report.simulation import PictureArm, picture, picture_policy
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from markupsafe import Markup
 
 from presize.measure import NO_GAIN, shown
-from presize.report.page import asset, template
+from presize.report.html import asset, template
 from presize.simulate import Pipeline, Timeline, Times, fewest_workers
 
 SHOWN_STEPS, SHOWN_LOADS = 1500, 3000

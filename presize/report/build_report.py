@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import functools
-import importlib.resources
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jinja2
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.codecs.source_facts import COLORS, KINDS, PROCESSES, unpack
-from presize.comparison import DIFFERENCE_GAIN, Comparison, Failure
+from presize.formatting import plural
 from presize.report import charts
+from presize.report.comparison import DIFFERENCE_GAIN, Comparison, Failure
+from presize.report.html import template
 from presize.store.manifest import Manifest
 from presize.store.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
 
@@ -119,13 +118,13 @@ def _notes(report: BuildReport) -> list[str]:
     notes = []
     rejected = report.manifest.left_out["rejected"]
     if rejected:
-        notes.append(f"{_count(rejected, 'image')} could not be stored")
+        notes.append(f"{plural(rejected, 'image')} could not be stored")
     low = sum(one.ssim < LOW_SSIM for one in report.comparisons)
     if low:
         compared = len(report.comparisons)
         notes.append(f"{low} of {compared} compared images are not much like their sources (SSIM below {LOW_SSIM})")
     if report.failures:
-        notes.append(f"{_count(len(report.failures), 'image')} could not be compared")
+        notes.append(f"{plural(len(report.failures), 'image')} could not be compared")
     if not report.comparisons and not report.failures:
         notes.append("no image was small enough to be compared")
     return notes
@@ -292,46 +291,3 @@ def _parity(comparisons: Sequence[Comparison]) -> dict[str, Any] | None:
             charts.linear("SSIM", "", {"images": ssim}, 0.001),
         ],
     }
-
-
-@functools.cache
-def asset(name: str) -> str:
-    """One of the files beside the templates, as it is."""
-    return (importlib.resources.files("presize.report") / "templates" / name).read_text("utf-8")
-
-
-@functools.cache
-def template(name: str) -> jinja2.Template:
-    """One of the templates, ready to be rendered. Every text in it is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(asset),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(
-        name=_printable, size=_bytes, count=_count, image=_data_uri, inf=lambda value: value == float("inf")
-    )
-    return environment.get_template(name)
-
-
-def _printable(text: str) -> str:
-    """A name without what could do something to the text around it: line ends, changes of direction."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _bytes(nbytes: float) -> str:
-    for power, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if nbytes >= power:
-            return f"{nbytes / power:.{0 if nbytes >= 100 * power else 1}f} {unit}"
-    return f"{nbytes:.0f} B"
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _data_uri(jpeg: bytes) -> str:
-    return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"

@@ -20,13 +20,12 @@ from PIL import Image
 from builds import REPORTED, SMALL, files
 from mangled import mangled_files, write_mangled
 from pictures import smooth_image
-from presize import comparison
 from presize.build.run import build_dataset
 from presize.build.sidecar import ShardDone
 from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack
 from presize.errors import OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
-from presize.report import charts
+from presize.report import charts, comparison
 from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.verify import Problem, verify_dataset

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pytest
 
 from pictures import smooth_image
-from presize import parity
 from presize.codecs import resize
 from presize.options import Size
+from presize.report import quality
 
 
 def brute_ssim(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
@@ -52,26 +52,26 @@ def test_ssim_is_that_of_its_definition(height: int, width: int) -> None:
     rng = np.random.default_rng(height)
     x = rng.integers(0, 256, (height, width)).astype(np.float64)
     y = (x + rng.normal(0, 20, x.shape)).clip(0, 255)
-    assert parity.ssim(x, y) == pytest.approx(brute_ssim(x, y), abs=1e-9)
+    assert quality.ssim(x, y) == pytest.approx(brute_ssim(x, y), abs=1e-9)
 
 
 def test_ssim_of_colours_is_that_of_their_luma() -> None:
     a, b = smooth_image(30, 40, seed=1), smooth_image(30, 40, seed=2)
     luma_a, luma_b = (0.299 * p[..., 0] + 0.587 * p[..., 1] + 0.114 * p[..., 2] for p in (a, b))
-    assert parity.ssim(a, b) == pytest.approx(brute_ssim(luma_a, luma_b), abs=1e-9)
+    assert quality.ssim(a, b) == pytest.approx(brute_ssim(luma_a, luma_b), abs=1e-9)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 200), (10, 10), (40, 50), (40, 50, 3)])
 def test_an_image_is_identical_to_itself(shape: tuple[int, ...]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, shape)
-    assert parity.ssim(pixels, pixels) == 1
-    assert parity.psnr(pixels, pixels) == math.inf
+    assert quality.ssim(pixels, pixels) == 1
+    assert quality.psnr(pixels, pixels) == math.inf
 
 
 def test_psnr_is_that_of_its_definition() -> None:
     a, b = smooth_image(20, 30, seed=1), smooth_image(20, 30, seed=2)
     error = sum((int(x) - int(y)) ** 2 for x, y in zip(a.ravel(), b.ravel(), strict=True)) / a.size
-    assert parity.psnr(a, b) == pytest.approx(20 * math.log10(255) - 10 * math.log10(error))
+    assert quality.psnr(a, b) == pytest.approx(20 * math.log10(255) - 10 * math.log10(error))
 
 
 @pytest.mark.parametrize("size", [Size(20, 30), Size(13, 41), Size(70, 90)])
@@ -79,7 +79,7 @@ def test_the_reference_is_the_filter_by_its_definition(size: Size) -> None:
     pixels = np.random.default_rng(5).integers(60, 200, (61, 83, 3)).astype(np.uint8)
     target = resize.Target(resize.Box(0, 0, 61, 83), size)
     exact = brute_bicubic(brute_bicubic(pixels.astype(np.float64), size.height).swapaxes(0, 1), size.width)
-    found = parity.reference(pixels, target, "bicubic")
+    found = quality.reference(pixels, target, "bicubic")
     assert found.shape == (*size, 3)
     assert np.abs(found - exact.swapaxes(0, 1).clip(0, 255)).max() < 1e-3
     assert np.abs(found - found.round()).max() > 0.4, "nothing was rounded"
@@ -92,6 +92,6 @@ def test_the_reference_is_the_filter_by_its_definition(size: Size) -> None:
 def test_the_build_resizes_like_the_reference(fit: str, filter: str) -> None:
     pixels = smooth_image(97, 131, seed=7)
     target = resize.target(Size(97, 131), Size(40, 48), fit, upscale=False)  # type: ignore[arg-type]
-    exact = parity.reference(pixels, target, filter)  # type: ignore[arg-type]
+    exact = quality.reference(pixels, target, filter)  # type: ignore[arg-type]
     made = resize.resize(pixels, target, filter, "cykooz")  # type: ignore[arg-type]
     assert np.abs(made - exact).max() < 1.1

@@ -17,12 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import simplejpeg
 
-from presize import parity
 from presize.build.plan import Plan
 from presize.codecs import decode, resize
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import BuildError, DatasetError, ImageError
 from presize.options import ImageOptions, Size
+from presize.report import quality
 from presize.sources.source_files import read_source
 from presize.store.dealing import mix
 
@@ -47,7 +47,7 @@ _THREADS = 2
 class Comparison:
     """One stored image and its source.
 
-    psnr: in dB, infinite when nothing differs. ssim: of luma. Both against presize.parity.reference.
+    psnr: in dB, infinite when nothing differs. ssim: of luma. Both against presize.report.quality.reference.
     before, after: both whole, JPEGs of at most THUMBNAIL pixels a side.
     detail: where they differ most, of at most DETAIL pixels a side, as JPEGs: the reference, what is
         stored, and DIFFERENCE_GAIN times their difference on grey.
@@ -138,7 +138,7 @@ def _compare(data: bytes, value: bytes, row: dict[str, Any], image: ImageOptions
         raise ImageError(f"what is stored is damaged: {error}") from None
     source = decode.decode(data, image.color, image.max_pixels).pixels
     source_size = Size(*source.shape[:2])
-    exact = parity.reference(source, resize.target(source_size, size, image.fit, image.upscale), image.filter)
+    exact = quality.reference(source, resize.target(source_size, size, image.fit, image.upscale), image.filter)
     if exact.shape != stored.shape:
         raise ImageError("what is stored has another shape than its source makes")
     return Comparison(
@@ -147,8 +147,8 @@ def _compare(data: bytes, value: bytes, row: dict[str, Any], image: ImageOptions
         stored=stored_size,
         source_nbytes=row["source_nbytes"],
         nbytes=row["nbytes"],
-        psnr=parity.psnr(exact, stored),
-        ssim=parity.ssim(exact, stored),
+        psnr=quality.psnr(exact, stored),
+        ssim=quality.ssim(exact, stored),
         before=_thumbnail(source),
         after=_thumbnail(stored),
         detail=_detail(exact, stored),
@@ -161,9 +161,9 @@ def _thumbnail(pixels: Pixels) -> bytes:
     return _jpeg(resize.resize(pixels, target, "bilinear", "cykooz"), 80, "420")
 
 
-def _detail(exact: parity.Values, stored: Pixels) -> tuple[bytes, bytes, bytes]:
+def _detail(exact: quality.Values, stored: Pixels) -> tuple[bytes, bytes, bytes]:
     difference = stored - exact
-    error = cv2.blur(np.square(parity.luma(difference)), (31, 31))
+    error = cv2.blur(np.square(quality.luma(difference)), (31, 31))
     at = np.unravel_index(int(error.argmax()), error.shape)
     corner = [min(max(int(at[k]) - DETAIL // 2, 0), max(error.shape[k] - DETAIL, 0)) for k in range(2)]
     window = tuple(slice(begin, begin + DETAIL) for begin in corner)

@@ -1,0 +1,75 @@
+"""Numbers and names as a person reads them: bytes, counts, times, rates, and text that no hostile name can spoil. Pure."""
+
+from __future__ import annotations
+
+_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def size_text(nbytes: float) -> str:
+    """In three digits, decimal units.
+
+    >>> [size_text(n) for n in (12, 4_096, 32_600_000, 999_900_000, 1.5e9, 2.5e15)]
+    ['12 bytes', '4.1 kB', '32.6 MB', '1,000 MB', '1.5 GB', '2,500 TB']
+    """
+    for power, unit in _UNITS:
+        if nbytes >= power:
+            return f"{digits(nbytes / power)} {unit}"
+    return plural(round(nbytes), "byte")
+
+
+def digits(number: float) -> str:
+    """Three digits, or all before the point, without trailing zeros.
+
+    >>> [digits(number) for number in (0, 3.1416, 31.0, 999.9, 3141.6)]
+    ['0', '3.14', '31', '1,000', '3,142']
+    """
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """A count and what is counted.
+
+    >>> [plural(1, "image"), plural(1200, "image"), plural(2, "class", "classes")]
+    ['1 image', '1,200 images', '2 classes']
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time that a person waits, as a clock shows it.
+
+    >>> [duration(seconds) for seconds in (12.34, 320, 11100)]
+    ['12.3 s', '5 min 20 s', '3 h 05 min']
+    """
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02} min"
+
+
+def seconds_text(seconds: float) -> str:
+    """A time that was measured, in three digits.
+
+    >>> [seconds_text(seconds) for seconds in (0.0001234, 0.05, 2, 123.4)]
+    ['0.123 ms', '50 ms', '2 s', '123 s']
+    """
+    return f"{digits(seconds)} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def rate_text(per_s: float) -> str:
+    """A rate in three digits, trailing zeros kept, or all before the point.
+
+    >>> [rate_text(rate) for rate in (3.1, 31.416, 314.16, 3141.6)]
+    ['3.10', '31.4', '314', '3,142']
+    """
+    return f"{per_s:,.{0 if per_s >= 100 else 1 if per_s >= 10 else 2}f}"
+
+
+def printable(text: str) -> str:
+    r"""`text` in one line, without what a file name could do to a terminal, a log or a page: line ends, escape sequences,
+    changes of direction.
+
+    >>> printable("a\nb\x1b[31m")
+    'a\\nb\\x1b[31m'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
