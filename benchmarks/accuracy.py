@@ -34,13 +34,13 @@ from conditions import conditions, find_photos
 from torch import nn
 from torch.nn import functional
 
-from presize.bench.arms import LISTERS, Listing, common_samples
-from presize.bench.options import Arm
 from presize.build.run import build_dataset
 from presize.datasets.arms import FLIP, Chosen, load_arm, open_arm
 from presize.datasets.crops import Crop, Floats, Ints, RandomResizedCrop
 from presize.datasets.models import small_cnn
 from presize.errors import PresizeError
+from presize.measure.bench_options import Arm
+from presize.measure.listings import LISTERS, Listing, common_samples
 from presize.options import BuildOptions, ImageOptions, Layout, RunOptions, Size
 from presize.sources.sample import SampleOptions, make_samples
 
@@ -237,7 +237,7 @@ def measure(options: argparse.Namespace) -> Iterator[list[dict[str, object]]]:
 
 
 def kind_of(name: str) -> Arm:
-    """lmdb-160 -> lmdb, as presize.bench.options has them."""
+    """lmdb-160 -> lmdb, as presize.measure.bench_options has them."""
     kind: Any = name.partition("-")[0]
     return kind
 

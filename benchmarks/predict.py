@@ -33,10 +33,10 @@ from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, Weighted, d
 from presize.datasets.arms import CroppedFolder
 from presize.datasets.models import TrainingStep, small_cnn
 from presize.datasets.timed import prefetch_of, workers_of
-from presize.diagnosis import Diagnosis
+from presize.measure.diagnosis import Diagnosis
+from presize.measure.listings import build_trial
+from presize.measure.simulate import Pipeline
 from presize.options import Size
-from presize.simulate import Pipeline
-from presize.trial import build_trial
 
 BATCH = 32
 CPU = torch.device("cpu")

@@ -18,7 +18,7 @@ import training
 from build import link_tree
 from conditions import find_photos
 
-from presize.bench.options import BenchOptions
+from presize.measure.bench_options import BenchOptions
 
 ARMS = ("raw", "lmdb", "loader")
 _IN_SMALL = {"batch": 4, "crop": 128, "steps": 12, "epochs": 1}

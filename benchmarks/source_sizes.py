@@ -24,7 +24,7 @@ import rates
 import training
 from conditions import find_photos
 
-from presize.bench.options import Arm, BenchOptions
+from presize.measure.bench_options import Arm, BenchOptions
 
 _FORMS: dict[Arm, str] = {"presized": "folder", "lmdb": "lmdb"}
 _BUILD = "build"

@@ -17,10 +17,10 @@ from conditions import conditions
 from measuring import Columns
 
 import processes
-from presize.bench.options import READS, Arm, BenchOptions, Run
-from presize.bench.process import run_apart
-from presize.bench.results import row_of
-from presize.measure import Stages
+from presize.measure.bench_options import READS, Arm, BenchOptions, Run
+from presize.measure.results import row_of
+from presize.measure.stages import Stages
+from presize.measure.subprocess_run import run_apart
 from presize.system.pagecache import resident_share
 
 LABELS: dict[Arm, str] = {

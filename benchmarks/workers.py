@@ -28,8 +28,8 @@ from conditions import find_photos
 from torch.utils.data import DataLoader, Dataset
 
 import processes
-from presize.bench.options import BenchOptions
 from presize.datasets.epochs import HostClock, time_epoch
+from presize.measure.bench_options import BenchOptions
 
 MOCK = "mock that sleeps"
 LOAD_S, STEP_S = 0.1, 0.04

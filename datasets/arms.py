@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 import torch.utils.data
 
-from presize.bench.options import Arm
 from presize.datasets.crops import Crop, as_size
 from presize.datasets.draws import uniform
 from presize.datasets.folder import FolderDataset
@@ -21,6 +20,7 @@ from presize.datasets.make_loader import CountingLoader, make_loader
 from presize.datasets.order import Last, Order, permute
 from presize.datasets.regions import resample
 from presize.errors import DatasetError
+from presize.measure.bench_options import Arm
 
 FLIP = 0.5
 

@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.bench.options import Run
 from presize.datasets.arms import FLIP, Chosen, CroppedFolder, load_arm, open_arm
 from presize.datasets.crops import RandomResizedCrop, Resize
 from presize.datasets.epochs import Epoch, NoModel, Step, copied_s, resident_s, time_epoch
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.models import TrainingStep, make_model
 from presize.errors import BenchError, DiagnosisError, PresizeError
+from presize.measure.bench_options import Run
 from presize.system.resources import usable_cores
 from presize.system.usage import GpuWatch
 
@@ -172,7 +172,7 @@ def prove(run: Run) -> dict[str, Any]:
 
     samples: how many. labels: the SHA-256 of the names of their classes, in the order of the run's numbers; None
     without. crops: the first EVALUATED of them, evenly chosen, whole and brought to the crop's size: compressed
-    pixels, see presize.bench.compare.crops_of. Raises BenchError unless each sample came exactly once.
+    pixels, see presize.measure.bench.crops_of. Raises BenchError unless each sample came exactly once.
     """
     device = torch.device("cpu")
     settings: dict[str, Any] = {

@@ -16,10 +16,10 @@ from presize.datasets.loader import Loader, as_device
 from presize.datasets.loading import LEAST, Limits, closed, failed, mean_span_s, measure_loading
 from presize.datasets.make_loader import CountingLoader
 from presize.datasets.timed import Fetch, timed
-from presize.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading, seconds_shown
 from presize.errors import DiagnosisError
+from presize.measure.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading, seconds_shown
+from presize.measure.simulate import Times
 from presize.options import check_above_0, check_range
-from presize.simulate import Times
 from presize.system.machine import read_cpu
 
 _WARM_UP_STEPS = 2

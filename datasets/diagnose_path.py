@@ -12,16 +12,16 @@ from typing import Any, SupportsIndex
 import numpy as np
 import torch
 
-from presize.bench.options import Arm, DiagnoseOptions
 from presize.datasets.arms import FLIP, CroppedFolder, load_arm, open_arm
 from presize.datasets.bench_run import find_device, memory_errors
 from presize.datasets.crops import RandomResizedCrop
 from presize.datasets.diagnose import diagnose
 from presize.datasets.models import TrainingStep, make_model
 from presize.datasets.order import Order, Shuffled, Weighted
-from presize.diagnosis import Diagnosis
-from presize.doctor import readspeed
 from presize.errors import ImageError
+from presize.measure import read_speed
+from presize.measure.bench_options import Arm, DiagnoseOptions
+from presize.measure.diagnosis import Diagnosis
 from presize.store.manifest import MANIFEST, read_manifest
 from presize.system.resources import usable_cores
 
@@ -65,8 +65,8 @@ def diagnose_path(
         notes.append(f"Training on the CPU has {threads} thread{'s' if threads > 1 else ''}.")
     is_dataset = (Path(path) / MANIFEST).exists() and read_manifest(path).layout == "lmdb"
     on_step("reading files from where they are")
-    content = readspeed.list_content(Path(path))
-    reading = readspeed.measure(content, max(options.workers, 1))
+    content = read_speed.list_content(Path(path))
+    reading = read_speed.measure(content, max(options.workers, 1))
     loader = _loader("lmdb" if is_dataset else "raw", path, options, device)
     alternatives: dict[str, Iterable[Any]] = {}
     if is_dataset:

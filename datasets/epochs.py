@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from presize.errors import OptionError
-from presize.measure import Quantiles
+from presize.measure.stages import Quantiles
 from presize.options import check_range
 from presize.system.usage import pss_bytes, usage
 

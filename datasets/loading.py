@@ -17,10 +17,10 @@ from presize.datasets.epochs import count_images, tensors_of
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import SHARED_MEMORY
 from presize.datasets.timed import Fetch, prefetch_of, timed, workers_of
-from presize.diagnosis import LEAST_CORES, Loading
 from presize.errors import DiagnosisError, PresizeError
-from presize.parts import Part, Spent, split
-from presize.simulate import Times
+from presize.measure.diagnosis import LEAST_CORES, Loading
+from presize.measure.profile import Part, Spent, split
+from presize.measure.simulate import Times
 
 LEAST = 3
 """Batches that have to be counted for a figure."""

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from presize.bench.options import Model
 from presize.datasets.epochs import clock_of, to_device
+from presize.measure.bench_options import Model
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

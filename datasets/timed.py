@@ -17,7 +17,7 @@ from torch.utils.data._utils import fetch as torch_fetch
 
 from presize.datasets.loader import Loader
 from presize.datasets.workers import Work
-from presize.parts import Spent, split
+from presize.measure.profile import Spent, split
 
 
 class Fetch(NamedTuple):

@@ -1,4 +1,4 @@
-"""Numbers and names as a person reads them: bytes, counts, times, rates, and text that no hostile name can spoil. Pure."""
+"""Numbers and names as a person reads them: bytes, counts, times, rates, and names that may be hostile. Pure."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def rate_text(per_s: float) -> str:
 
 
 def printable(text: str) -> str:
-    r"""`text` in one line, without what a file name could do to a terminal, a log or a page: line ends, escape sequences,
-    changes of direction.
+    r"""`text` in one line, without what a file name could do to a terminal, a log or a page: line ends, escape
+    sequences, changes of direction.
 
     >>> printable("a\nb\x1b[31m")
     'a\\nb\\x1b[31m'

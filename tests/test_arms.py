@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from builds import SERIAL, SMALL
-from presize.bench.arms import LISTERS, common_samples, list_lmdb, list_presized, list_raw
-from presize.bench.compare import TOLERANCE, coarse, crops_of
-from presize.bench.options import ARMS, READS, Arm, Run
 from presize.build.run import build_dataset
 from presize.datasets.arms import Chosen, CroppedFolder, load_arm, open_arm
 from presize.datasets.bench_run import EVALUATED, measure, prove
 from presize.datasets.crops import CenterCrop, RandomResizedCrop
 from presize.errors import BenchError, DatasetError, LoaderError
+from presize.measure.bench import TOLERANCE, coarse, crops_of
+from presize.measure.bench_options import ARMS, READS, Arm, Run
+from presize.measure.listings import LISTERS, common_samples, list_lmdb, list_presized, list_raw
 
 CPU = torch.device("cpu")
 RUN = Run(

@@ -15,7 +15,7 @@ from presize.datasets import epochs
 from presize.datasets.epochs import HostClock, NoModel, copied_s, resident_s, time_epoch
 from presize.datasets.models import ResNet50, TrainingStep, make_model, small_cnn
 from presize.errors import OptionError
-from presize.measure import Stages
+from presize.measure.stages import Stages
 
 CPU = torch.device("cpu")
 

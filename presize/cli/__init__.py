@@ -1,6 +1,6 @@
 """The command line: parse, one library call, print, exit code. The only package that knows click.
 
-group: what the commands share. printing: text for a terminal. build, dataset, measure, foretell: the commands.
+group: what the commands share. printing: output on a terminal. build, inspection, bench, diagnose: the commands.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import click
 
-from presize.cli import build, dataset, foretell, measure  # noqa: F401  # they add their commands
+from presize.cli import bench, build, diagnose, inspection  # noqa: F401  # they add their commands
 from presize.cli.group import cli, terminate
 from presize.errors import OptionError, PresizeError, PresizeWarning
 from presize.formatting import printable

@@ -12,9 +12,9 @@ import click
 from presize import options as choices
 from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated, choice, cli, parsed
 from presize.cli.printing import print_json, print_text
+from presize.cli.progress import Progress
 from presize.formatting import duration, printable, size_text
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
-from presize.progress import Progress
 from presize.system.resources import usable_cores
 
 if TYPE_CHECKING:

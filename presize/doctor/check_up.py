@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from presize.doctor.codecs import read_codecs
+from presize.doctor.codec_features import read_codecs
 from presize.doctor.findings import CheckUp, Finding, Level, verdict
-from presize.doctor.readspeed import Reading, list_content, measure
+from presize.measure.read_speed import Reading, list_content, measure
 from presize.store.shard import max_open_shards
 from presize.system.machine import Torch, read_cpu, read_limits, read_nvidia, read_shared_memory
 from presize.system.resources import read_memory

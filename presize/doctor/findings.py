@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from presize.doctor.codecs import Codecs
-from presize.doctor.readspeed import Content, Reading
+from presize.doctor.codec_features import Codecs
+from presize.measure.read_speed import Content, Reading
 from presize.system.machine import Cpu, Limits, Nvidia, SharedMemory, Torch
 from presize.system.resources import Memory, whole_cores
 from presize.system.storage import Storage

@@ -11,10 +11,17 @@ import pytest
 
 from browsers import chromium
 from presize.cli import main
-from presize.report.simulation import PictureArm, facts, picture_policy, simulation_html, simulation_text, verdict
-from presize.simulate import Pipeline, Times, simulate
+from presize.measure.simulate import Pipeline, Times, simulate
+from presize.measure.simulation_report import (
+    PictureArm,
+    facts,
+    picture_policy,
+    simulation_html,
+    simulation_text,
+    verdict,
+)
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SEVEN = ("--workers", "7", "--load-ms", "2000", "--step-ms", "100")
 
 

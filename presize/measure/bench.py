@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from presize.bench import process
-from presize.bench.arms import LISTERS, Listing, Numbers, common_samples, link_samples
-from presize.bench.conditions import conditions
-from presize.bench.options import ARMS, READS, Arm, BenchOptions, Run
-from presize.bench.results import Results, row_of, to_csv, to_json
 from presize.errors import BenchError, OptionError
+from presize.measure import subprocess_run
+from presize.measure.bench_options import ARMS, READS, Arm, BenchOptions, Run
+from presize.measure.bench_report import bench_page
+from presize.measure.conditions import conditions
+from presize.measure.listings import LISTERS, Listing, Numbers, common_samples, link_samples
+from presize.measure.results import Results, row_of, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
-from presize.report.bench import bench_page
 from presize.store.manifest import MANIFEST, read_manifest
 from presize.system.files import write_atomically, writing
 from presize.system.pagecache import drop, preload, resident_share
@@ -68,7 +68,7 @@ def bench(
     gpu = None
     if options.device == "cuda":  # before anything is built
         on_step("looking for CUDA")
-        gpu = process.run_apart(replace(options.runs(arms)[0], task="probe"))["gpu_name"]
+        gpu = subprocess_run.run_apart(replace(options.runs(arms)[0], task="probe"))["gpu_name"]
     if out is not None:
         with writing(Path(out)):
             Path(out).mkdir(parents=True, exist_ok=True)
@@ -236,7 +236,7 @@ class _Bench:
                 "tell. It does so on file systems in memory, for files that other processes have mapped, and for "
                 "readers who may not write them."
             )
-        return row_of(run, repeat, share, process.run_apart(run)), note
+        return row_of(run, repeat, share, subprocess_run.run_apart(run)), note
 
     def prove(self, on_step: Callable[[str], None]) -> list[str]:
         """Read every sample of every arm once, which also brings them into the page cache, and compare what came."""
@@ -245,7 +245,7 @@ class _Bench:
         for arm in self.arms:
             on_step(f"checking that {arm} delivers every sample once")
             prove = replace(run, arm=arm, task="prove", device="cpu", pin_memory=False)
-            came[arm] = process.run_apart(self._located(prove))
+            came[arm] = subprocess_run.run_apart(self._located(prove))
         labels = {arm: one["labels"] for arm, one in came.items() if one["labels"] is not None}
         if len(set(labels.values())) > 1:
             raise BenchError(f"the arms {' and '.join(labels)} deliver different labels for the same samples")

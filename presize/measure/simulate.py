@@ -172,7 +172,7 @@ class Timeline:
 
     @property
     def utilisation(self) -> float:
-        """The share of the time that training took, from 0 to 1: U of presize.measure."""
+        """The share of the time that training took, from 0 to 1: U of presize.measure.stages."""
         return self.step_work_s / self.seconds if self.seconds else 0.0
 
     @property

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import BenchError, DatasetError
+from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.sources.scan import scan_images
 from presize.store.index import read_index
 from presize.store.manifest import Manifest, read_manifest
@@ -83,7 +84,7 @@ def list_lmdb(root: str | os.PathLike[str]) -> Listing:
 
 
 LISTERS = {"raw": list_raw, "presized": list_presized, "lmdb": list_lmdb}
-"""For each thing that an arm reads (presize.bench.options.READS)."""
+"""For each thing that an arm reads (presize.measure.bench_options.READS)."""
 
 
 def link_samples(raw: Listing, chosen: Numbers, folder: Path) -> str:
@@ -197,3 +198,20 @@ def _check_alike(listing: Listing, numbers: Numbers, first: Listing, others: Num
             f"the arms have different labels: {first.paths[int(others[at])]} is {labels[1][at]!r} in {first.root} and "
             f"{labels[0][at]!r} in {listing.root}"
         )
+
+
+def build_trial(root: str, folder: Path, size: Size, *, images: int = 512, seed: int = 0) -> Path:
+    """An LMDB dataset, in `folder`, of `images` drawn at random by `seed` from the folder of images `root`, or of
+    all if there are fewer.
+
+    Raises SourceError when there are none, BenchError when none of those drawn can be stored, and BuildError.
+    """
+    from presize.build.run import build_dataset  # brings joblib
+
+    raw = list_raw(root)
+    chosen = common_samples({"raw": raw}, images, seed)["raw"]
+    source = link_samples(raw, chosen, folder / "raw")
+    build_dataset(
+        source, folder / "lmdb", BuildOptions(ImageOptions(sizes=(size,)), follow_links=True), RunOptions(report=False)
+    )
+    return folder / "lmdb"

@@ -11,8 +11,8 @@ import tempfile
 import time
 from typing import Any
 
-from presize.bench.options import Run
 from presize.errors import BenchError
+from presize.measure.bench_options import Run
 
 
 def run_apart(run: Run) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from presize.bench.options import ARMS, READS, Arm, Run
-from presize.measure import NO_GAIN, Spread, Stages, break_even_epochs
+from presize.measure.bench_options import ARMS, READS, Arm, Run
+from presize.measure.stages import NO_GAIN, Spread, Stages, break_even_epochs
 
 Row = dict[str, Any]
 """A run, flat: what it was, and what it measured."""
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 class Results:
     """All there is to tell, after any number of runs.
 
-    conditions: name -> words (presize.bench.conditions). options: what was asked for. notes: what has to be known
+    conditions: name -> words (presize.measure.conditions). options: what was asked for. notes: what has to be known
         to read the figures. images: samples that all arms have. build_s: seconds that the build of "presized" and
         "lmdb" took, where it was seen. planned: how many runs there are to be.
     """

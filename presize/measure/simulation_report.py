@@ -18,9 +18,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from presize.measure import NO_GAIN, shown
+from presize.measure.simulate import Pipeline, Timeline, Times, fewest_workers
+from presize.measure.stages import NO_GAIN, shown
 from presize.report.html import asset, template
-from presize.simulate import Pipeline, Timeline, Times, fewest_workers
 
 SHOWN_STEPS, SHOWN_LOADS = 1500, 3000
 """Of all pictures of a page together: what is embedded stays below 300 kB."""

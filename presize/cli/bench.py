@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from presize.bench import options as benchoptions
-from presize.bench.options import BenchOptions
 from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated, choice, cli, parsed
 from presize.cli.printing import print_json, print_text, several_lines
 from presize.errors import PresizeError
 from presize.formatting import printable
+from presize.measure import bench_options as benchoptions
+from presize.measure.bench_options import BenchOptions
 from presize.options import Size
 
 if TYPE_CHECKING:
-    from presize.bench.results import Results
+    from presize.measure.results import Results
     from presize.system.machine import Torch
 
 
@@ -115,9 +115,9 @@ def bench(
 
     Each run is a process of its own, in random order. --raw alone will do: the others are built from it.
     """
-    from presize.bench.compare import bench as run_bench
-    from presize.bench.results import to_json
-    from presize.report.bench import bench_text
+    from presize.measure.bench import bench as run_bench
+    from presize.measure.bench_report import bench_text
+    from presize.measure.results import to_json
 
     pinned = None if pin_memory is None else benchoptions.PINNINGS[pin_memory]
     roots = {name: root for name, root in (("raw", raw), ("presized", presized), ("lmdb", lmdb)) if root is not None}

@@ -16,16 +16,16 @@ from test_cli import Ran, presize
 from test_report import HOSTILE, parsed
 
 from builds import SERIAL
-from presize.bench import process
-from presize.bench.compare import bench
-from presize.bench.options import ARMS, BenchOptions, Run
-from presize.bench.results import Results, row_of, summarise, to_csv, to_json
 from presize.build.run import build_dataset
 from presize.datasets import bench_run
 from presize.errors import BenchError, OptionError, PresizeError
+from presize.measure import subprocess_run
+from presize.measure.bench import bench
+from presize.measure.bench_options import ARMS, BenchOptions, Run
+from presize.measure.bench_report import bench_page, bench_text
+from presize.measure.results import Results, row_of, summarise, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.report import charts
-from presize.report.bench import bench_page, bench_text
 from presize.store.manifest import read_manifest
 
 __all__ = ["presize"]
@@ -49,7 +49,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
         }  # fmt: skip
         return json.loads(json.dumps(task[run.task](run)))
 
-    monkeypatch.setattr(process, "run_apart", run_here)
+    monkeypatch.setattr(subprocess_run, "run_apart", run_here)
     monkeypatch.setattr("presize.datasets.epochs._STEPS_FOR_S", 0.0)
     return runs
 
@@ -252,14 +252,14 @@ def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ra
 def test_an_interrupted_benchmark_keeps_and_shows_what_it_measured(
     presize: Callable[..., Ran], here: list[Run], dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_here = process.run_apart
+    run_here = subprocess_run.run_apart
 
     def run_three(run: Run) -> dict[str, Any]:
         if len(here) == 3:
             raise KeyboardInterrupt
         return run_here(run)
 
-    monkeypatch.setattr(process, "run_apart", run_three)
+    monkeypatch.setattr(subprocess_run, "run_apart", run_three)
     ran = presize(
         "bench", "--lmdb", dataset, "--crop", 32, "--model", "none", "--workers", 0, "--out", tmp_path / "out"
     )
@@ -272,14 +272,14 @@ def test_an_interrupted_benchmark_keeps_and_shows_what_it_measured(
 def test_a_benchmark_that_fails_shows_what_it_measured_before(
     presize: Callable[..., Ran], here: list[Run], dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_here = process.run_apart
+    run_here = subprocess_run.run_apart
 
     def fail_at_last(run: Run) -> dict[str, Any]:
         if len(here) == 3:
             raise BenchError("does not fit into the memory")
         return run_here(run)
 
-    monkeypatch.setattr(process, "run_apart", fail_at_last)
+    monkeypatch.setattr(subprocess_run, "run_apart", fail_at_last)
     ran = presize("bench", "--lmdb", dataset, "--crop", 32, "--model", "none", "--workers", 0)
     assert ran.code == 1
     assert "This is what 1 of 6 runs measured" in ran.out
@@ -288,14 +288,14 @@ def test_a_benchmark_that_fails_shows_what_it_measured_before(
 
 @pytest.mark.usefixtures("here")
 def test_cold_runs_that_are_not_cold_are_owned_up_to(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("presize.bench.compare.drop", lambda _: None)
+    monkeypatch.setattr("presize.measure.bench.drop", lambda _: None)
     results = bench({"lmdb": str(dataset)}, replace(QUICK, arms=("loader",), cold=True))
     assert "Cold runs of loader were not cold: the page cache kept 100% of its files" in bench_text(results)
     assert [row["resident_share"] for row in results.rows] == [1, 1]
 
 
 def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> None:
-    found = process.run_apart(replace(RUN, arm="loader", model="none", root=str(dataset), crop=32, epochs=1))
+    found = subprocess_run.run_apart(replace(RUN, arm="loader", model="none", root=str(dataset), crop=32, epochs=1))
     assert found["epochs"][0]["images"] == 50
 
 
@@ -311,7 +311,7 @@ def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> N
 )
 def test_a_run_that_ends_badly_says_why(code: int, said: bytes, errors: bytes, message: str) -> None:
     with pytest.raises(BenchError, match=message):
-        process.answer(RUN, said, code, errors)
+        subprocess_run.answer(RUN, said, code, errors)
 
 
 @pytest.mark.parametrize(
@@ -361,6 +361,6 @@ def test_cuda_is_looked_for_before_anything_is_built(
 def test_images_that_differ_between_arms_are_no_benchmark(
     raw: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("presize.bench.compare.TOLERANCE", 0.01)
+    monkeypatch.setattr("presize.measure.bench.TOLERANCE", 0.01)
     with pytest.raises(PresizeError, match="raw and lmdb deliver different images: an evaluation crop differs by"):
         bench({"raw": str(raw), "lmdb": str(dataset)}, replace(QUICK, arms=("raw", "lmdb")))

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builds import files
-from presize.doctor.readspeed import Content, File, _drop, _parts, list_content, measure
 from presize.errors import DatasetError
+from presize.measure.read_speed import Content, File, _drop, _parts, list_content, measure
 from presize.store.dataset import Dataset
 
 MIB = 1 << 20

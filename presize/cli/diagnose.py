@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from presize import options as choices
-from presize.bench import options as benchoptions
-from presize.bench.options import DiagnoseOptions
 from presize.cli.group import EPILOG, check_page, choice, cli, parsed
 from presize.cli.printing import print_json, print_text, several_lines
 from presize.errors import OptionError
 from presize.formatting import printable
+from presize.measure import bench_options as benchoptions
+from presize.measure.bench_options import DiagnoseOptions
 from presize.options import Size
 from presize.system.files import write_atomically
 
 if TYPE_CHECKING:
-    from presize.simulate import Pipeline
+    from presize.measure.simulate import Pipeline
 
 _DIAGNOSE = DiagnoseOptions()
 
@@ -65,9 +65,9 @@ def diagnose(path: str, size: Size, no_trial: bool, out: str | None, as_json: bo
     PATH is a folder of images, or a dataset. A model is trained on it for some seconds.
     """
     from presize.datasets.diagnose_path import diagnose_path
-    from presize.report.diagnosis import diagnosis_page, diagnosis_text
+    from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text
+    from presize.measure.listings import build_trial
     from presize.store.manifest import MANIFEST
-    from presize.trial import build_trial
 
     asked = DiagnoseOptions(**options)
     check_page(out)
@@ -122,10 +122,10 @@ def simulate(
     Workers, the queue of finished batches and training are simulated: nothing is run and nothing is read.
     With --then-workers or --then-load-ms two pipelines are compared.
     """
-    from presize.report.simulation import PictureArm, described, simulation_html, simulation_text, sweep_lines
-    from presize.simulate import MOST_WORKERS, fewest_workers
-    from presize.simulate import simulate as run
-    from presize.simulate import sweep as run_sweep
+    from presize.measure.simulate import MOST_WORKERS, fewest_workers
+    from presize.measure.simulate import simulate as run
+    from presize.measure.simulate import sweep as run_sweep
+    from presize.measure.simulation_report import PictureArm, described, simulation_html, simulation_text, sweep_lines
 
     check_page(out)
     pipelines = [_pipeline(**options)]
@@ -158,7 +158,7 @@ def simulate(
 def _pipeline(
     *, workers: int, prefetch: int, cv: float, out_of_order: bool, cores: float | None, **times_ms: float
 ) -> Pipeline:
-    from presize.simulate import Pipeline, Times
+    from presize.measure.simulate import Pipeline, Times
 
     times_s = {name: _seconds(name, value, name in ("load_ms", "step_ms")) for name, value in times_ms.items()}
     return Pipeline(

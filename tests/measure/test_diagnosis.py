@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from browsers import Watched
-from presize.bench.options import DiagnoseOptions
-from presize.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading
 from presize.errors import OptionError
-from presize.report.diagnosis import diagnosis_page, diagnosis_text
-from presize.simulate import Times
+from presize.measure.bench_options import DiagnoseOptions
+from presize.measure.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading
+from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text
+from presize.measure.simulate import Times
 
 PARTS: Any = {"read": 0.01, "decode": 0.04, "augment": 0.006, "collate": 0.002, "other": 0.002}
 

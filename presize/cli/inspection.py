@@ -9,8 +9,8 @@ import click
 
 from presize.cli.group import EPILOG, cli
 from presize.cli.printing import print_json, print_text
+from presize.cli.progress import Progress
 from presize.formatting import printable, size_text
-from presize.progress import Progress
 
 
 @cli.command(epilog=EPILOG)

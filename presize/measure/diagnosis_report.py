@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from presize.diagnosis import WORDS, Diagnosis, seconds_shown, workers_shown
-from presize.measure import NO_GAIN, Quantiles, shown
-from presize.parts import PARTS
+from presize.measure.diagnosis import WORDS, Diagnosis, seconds_shown, workers_shown
+from presize.measure.profile import PARTS
+from presize.measure.simulation_report import PictureArm, picture, picture_policy
+from presize.measure.stages import NO_GAIN, Quantiles, shown
 from presize.report import charts
 from presize.report.html import template
-from presize.report.simulation import PictureArm, picture, picture_policy
 
 
 def headline(found: Diagnosis) -> str:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.errors import OptionError
-from presize.measure import NO_GAIN, Quantiles, Spread, Stages, break_even_epochs, verdict
+from presize.measure.stages import NO_GAIN, Quantiles, Spread, Stages, break_even_epochs, verdict
 
 SECONDS = st.floats(1e-6, 1e4)
 STAGES = st.builds(Stages, SECONDS, SECONDS, SECONDS, st.none() | SECONDS)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from presize.parts import PARTS, Part, part_of, split
+from presize.measure.profile import PARTS, Part, part_of, split
 
 
 def profiled(work: Callable[[], Any]) -> cProfile.Profile:

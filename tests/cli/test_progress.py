@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from presize.progress import Progress
+from presize.cli.progress import Progress
 
 
 @pytest.fixture

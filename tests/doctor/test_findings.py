@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from presize.doctor.codecs import Codecs, Jpeg, OpenCV, Pillow, Resizer
+from presize.doctor.codec_features import Codecs, Jpeg, OpenCV, Pillow, Resizer
 from presize.doctor.findings import CheckUp, Finding, judge, verdict
-from presize.doctor.readspeed import Content, File, Reading
+from presize.measure.read_speed import Content, File, Reading
 from presize.system.machine import Cpu, Gpu, Limits, Nvidia, SharedMemory, Torch
 from presize.system.resources import Memory
 from presize.system.storage import Storage
@@ -204,5 +204,5 @@ def test_facts_are_plain_values_without_the_names_of_files() -> None:
 
 
 def test_the_page_about_it_has_every_topic() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "doctor.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text("utf-8")
     assert [topic for finding in judge(ON_DISK) if f"\n| {(topic := finding.topic)} |" not in page] == []

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from browsers import Watched
-from presize.report.simulation import PictureArm, picture, simulation_html
-from presize.simulate import Pipeline, Timeline, Times, simulate
+from presize.measure.simulate import Pipeline, Timeline, Times, simulate
+from presize.measure.simulation_report import PictureArm, picture, simulation_html
 
 SEVEN = Pipeline(Times(2.0), Times(0.1), workers=7)
 Watch = Callable[..., Watched]

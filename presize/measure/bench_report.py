@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from presize.bench.results import Kind, Results, Summary, summarise
-from presize.measure import Spread, shown, verdict
+from presize.measure.results import Kind, Results, Summary, summarise
+from presize.measure.stages import Spread, shown, verdict
 from presize.report import charts
 from presize.report.html import template
 

@@ -13,7 +13,7 @@ import pytest
 import simplejpeg
 
 from presize.codecs import jpeg_decoder
-from presize.doctor.codecs import _libjpeg_turbo, read_codecs
+from presize.doctor.codec_features import _libjpeg_turbo, read_codecs
 
 
 def test_versions_are_those_that_are_installed() -> None:

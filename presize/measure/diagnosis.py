@@ -1,8 +1,8 @@
 """What was measured of a loader and a training step -> what holds training back, what would help, and by how much.
 Pure; no torch.
 
-Gains come from presize.simulate: the pipeline as it is and as it could be, from the same measured times. What the
-simulation says of the pipeline as it is, is compared with what was measured of it.
+Gains come from presize.measure.simulate: the pipeline as it is and as it could be, from the same measured times. What
+the simulation says of the pipeline as it is, is compared with what was measured of it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from presize.measure import NO_GAIN, Quantiles, Stages, shown, verdict
-from presize.parts import Part
-from presize.simulate import Pipeline, Timeline, Times, fewest_workers, simulate, sweep
+from presize.measure.profile import Part
+from presize.measure.simulate import Pipeline, Timeline, Times, fewest_workers, simulate, sweep
+from presize.measure.stages import NO_GAIN, Quantiles, Stages, shown, verdict
 
 WORTH_WHILE = 1.05
 """Advice whose gain is smaller is not given: runs differ by that."""

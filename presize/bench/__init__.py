@@ -1,1 +1,0 @@
-"""presize bench: raw against presized against LMDB, each run in a process of its own."""
