@@ -37,7 +37,7 @@ bench: $(VENV)/.presize
 		--model resnet50 --batch 8 --steps 4 --epochs 1 --repeats 1 --arm raw --arm loader
 
 # The dependencies once, presize itself whenever a source has changed. Not editable: what is tested
-# is what a user gets from a wheel.
+# is what a user gets from a wheel. Without build/, whose left-overs would be installed, too.
 $(VENV)/.requirements: pyproject.toml tools/constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
@@ -45,6 +45,7 @@ $(VENV)/.requirements: pyproject.toml tools/constraints.txt
 	@touch $@
 
 $(VENV)/.presize: $(VENV)/.requirements $(SOURCES)
+	@rm -rf build
 	$(PIP) --no-deps --force-reinstall .
 	@touch $@
 

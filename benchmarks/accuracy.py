@@ -35,9 +35,9 @@ from torch import nn
 from torch.nn import functional
 
 from presize.build.run import build_dataset
-from presize.datasets.arms import FLIP, Chosen, load_arm, open_arm
 from presize.datasets.crops import Crop, Floats, Ints, RandomResizedCrop
-from presize.datasets.models import small_cnn
+from presize.datasets.timing.models import small_cnn
+from presize.datasets.timing.variants import FLIP, Chosen, load_arm, open_arm
 from presize.errors import PresizeError
 from presize.measure.bench_options import Arm
 from presize.measure.listings import LISTERS, Listing, common_samples

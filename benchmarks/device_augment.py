@@ -14,8 +14,8 @@ from torch.nn import functional
 
 import processes
 from presize.datasets import LMDBDataset, RandomResizedCrop, Resize, collate, make_loader
-from presize.datasets.arms import FLIP, Chosen
-from presize.datasets.epochs import clock_of, resident_s, time_epoch, to_device
+from presize.datasets.timing.epochs import clock_of, resident_s, time_epoch, to_device
+from presize.datasets.timing.variants import FLIP, Chosen
 
 CROP_SIZE, WHOLE_SIZE = 224, 256
 """Of what is trained on, and of the whole images that the device crops."""

@@ -22,7 +22,7 @@ import torch
 from conditions import machine
 from read import measure
 
-from presize.datasets.device_decode import find_decoder
+from presize.datasets.reading.device_decode import find_decoder
 from presize.errors import PresizeError
 from presize.store.dataset import Dataset
 

@@ -28,8 +28,8 @@ from conditions import find_photos
 
 import processes
 from presize.datasets import LMDBDataset, RandomResizedCrop, make_loader
-from presize.datasets.epochs import copied_s, resident_s, time_epoch
-from presize.datasets.models import TrainingStep, make_model
+from presize.datasets.timing.epochs import copied_s, resident_s, time_epoch
+from presize.datasets.timing.models import TrainingStep, make_model
 
 _EPOCHS = 2
 """The first is not counted."""

@@ -30,9 +30,9 @@ from torch.utils.data import DataLoader, Dataset
 
 import processes
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, Weighted, diagnose, make_loader
-from presize.datasets.arms import CroppedFolder
-from presize.datasets.models import TrainingStep, small_cnn
-from presize.datasets.timed import prefetch_of, workers_of
+from presize.datasets.timing.instrument import prefetch_of, workers_of
+from presize.datasets.timing.models import TrainingStep, small_cnn
+from presize.datasets.timing.variants import CroppedFolder
 from presize.measure.diagnosis import Diagnosis
 from presize.measure.listings import build_trial
 from presize.measure.simulate import Pipeline

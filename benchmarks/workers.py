@@ -28,7 +28,7 @@ from conditions import find_photos
 from torch.utils.data import DataLoader, Dataset
 
 import processes
-from presize.datasets.epochs import HostClock, time_epoch
+from presize.datasets.timing.epochs import HostClock, time_epoch
 from presize.measure.bench_options import BenchOptions
 
 MOCK = "mock that sleeps"

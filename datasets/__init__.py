@@ -1,20 +1,27 @@
 """presize.datasets: reading in PyTorch. Everything that needs torch lives here."""
 
+from __future__ import annotations
+
 if __name__ != "presize.datasets":
     raise ImportError(
         f"this folder is the source of presize.datasets, not a package named {__name__!r}: "
         "run from another folder, or import presize.datasets"
     )
 
+
+from typing import TYPE_CHECKING, Any
+
 from presize.datasets.collate import collate
 from presize.datasets.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
-from presize.datasets.diagnose import diagnose
 from presize.datasets.folder import FolderDataset
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import make_loader
-from presize.datasets.order import Sequential, ShardShuffled, Shuffled, Weighted, class_balanced
+from presize.datasets.reading.order import Sequential, ShardShuffled, Shuffled, Weighted, class_balanced
 from presize.datasets.sampler import EpochSampler
+
+if TYPE_CHECKING:
+    from presize.datasets.timing.diagnose import diagnose
 
 __all__ = [
     "CenterCrop",
@@ -34,3 +41,12 @@ __all__ = [
     "diagnose",
     "make_loader",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import diagnose when it is asked for: reading needs nothing that measures."""
+    if name == "diagnose":
+        from presize.datasets.timing.diagnose import diagnose
+
+        return diagnose
+    raise AttributeError(f"module 'presize.datasets' has no attribute {name!r}")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 import torch.utils.data
 
-from presize.datasets.shared_batches import shared_batch
+from presize.datasets.reading.shared_batches import shared_batch
 
 
 class BatchOfViews(list[Any]):

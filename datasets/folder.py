@@ -14,9 +14,8 @@ import pyarrow as pa
 import torch.utils.data
 
 from presize.codecs.decode import decode as decode_image
-from presize.datasets.outputs import Decode, check_decode, to_output
+from presize.datasets.reading.outputs import Decode, check_decode, to_output
 from presize.errors import ImageError
-from presize.sources.scan import scan_images
 
 
 class FolderDataset(torch.utils.data.Dataset[Any]):
@@ -43,6 +42,10 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
         self.transform = transform
         self.target_transform = target_transform
         self.decode: Decode = decode
+        from presize.sources.scan import (
+            scan_images,  # brings the readers of label tables, which LMDBDataset does without
+        )
+
         source = scan_images(root)
         self._folder = os.fspath(source.root)  # absolute: `root` may have been meant from another place
         self.classes: list[str] | None = None if source.classes is None else list(source.classes)

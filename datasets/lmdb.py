@@ -13,10 +13,10 @@ import pyarrow as pa
 import torch
 import torch.utils.data
 
-from presize.datasets.batches import BatchReader
 from presize.datasets.collate import BatchOfViews, new_batch
 from presize.datasets.crops import Crop
-from presize.datasets.outputs import Decode, check_decode, to_output
+from presize.datasets.reading.batches import BatchReader
+from presize.datasets.reading.outputs import Decode, check_decode, to_output
 from presize.datasets.sampler import Visit
 from presize.errors import OptionError
 from presize.options import check_choice
@@ -234,7 +234,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
 
 def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.int64]]:
-    """(seed, epoch, keys): what the crops of these samples are drawn from (presize.datasets.draws)."""
+    """(seed, epoch, keys): what the crops of these samples are drawn from (presize.datasets.reading.draws)."""
     first = indices[0] if indices else None
     if isinstance(first, Visit):
         visits: Any = indices

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.datasets.batches import BatchReader
 from presize.datasets.crops import Crop
-from presize.datasets.device_decode import CutReader, DecodeOn, Decoder, decode_rows, find_decoder
 from presize.datasets.lmdb import LMDBDataset
-from presize.datasets.order import Last, Order, choose_order
+from presize.datasets.reading.batches import BatchReader
+from presize.datasets.reading.device_decode import CutReader, DecodeOn, Decoder, decode_rows, find_decoder
+from presize.datasets.reading.order import Last, Order, choose_order
+from presize.datasets.reading.workers import Answer, BatchTask, Mode, SharedSlots, WorkerPool, read
 from presize.datasets.sampler import EpochSampler
-from presize.datasets.workers import Answer, Mode, SharedSlots, Task, WorkerPool, read
 from presize.errors import LoaderError, OptionError
 from presize.options import check_choice, check_range
 from presize.system.resources import usable_cores
@@ -45,19 +45,20 @@ class Loader:
     dataset: an LMDBDataset without a transform; its target says what comes beside the images.
     crop, flip: what to take of each image, and how often to mirror it; by default the dataset's own.
     shuffle, seed: a new order each epoch, the same for any number of workers. `order` takes any other one of
-        presize.datasets.order instead, such as ShardShuffled for a dataset larger than memory.
+        presize.datasets.reading.order instead, such as ShardShuffled for a dataset larger than memory.
     workers: how many read at a time, in "processes" or "threads"; None uses every core this process may
         use. 0 reads in the caller's thread. Threads start faster and share one page table; Python's lock
         lets about two of them work at a time.
     prefetch: batches a worker may be ahead, from 1.
     last: "drop" leaves out a last batch that is not full, "keep" gives it as it is, "pad" fills it up with
-        samples of the epoch's beginning; over ranks see presize.datasets.order.Schedule.
+        samples of the epoch's beginning; over ranks see presize.datasets.reading.schedule.Schedule.
     device: where batches go. On CUDA they are copied from page-locked memory on a stream of its own while
         the step before runs.
     normalize: (mean, std) for each channel in units of 0 to 1, as torchvision has them; done on `device`.
     dtype: of normalized batches, float32 by default.
     decode_on: "workers", or "device": workers then only cut JPEGs, which travel as bytes, and torchcodec or
-        torchvision decodes them on `device`; or a function that does that (presize.datasets.device_decode.Decoder).
+        torchvision decodes them on `device`; or a function that does that
+        (presize.datasets.reading.device_decode.Decoder).
     on_error: "raise" a DatasetError that names the image that cannot be decoded or is too small for the crop,
         or "skip" it: its batch is then shorter, and `skipped` counts.
     rank, ranks: torch.distributed's by default, or 0 of 1.
@@ -215,14 +216,14 @@ class Loader:
         schedule, order = self.sampler.schedule, self.sampler.order
         count = schedule.batch_count(start)
         slots, pool = self._begin()
-        pending: deque[Task] = deque()  # in order
+        pending: deque[BatchTask] = deque()  # in order
         ready: dict[int, Answer] = {}  # by slot
         number = 0
         while number < count or pending:
             while number < count and slots.free and (pool.has_room() if pool is not None else not pending):
                 positions = schedule.batch(start, number)
                 samples, keys = order.samples(epoch, positions), order.keys(epoch, positions)
-                task = Task(slots.free.pop(), samples, order.seed, epoch, keys)
+                task = BatchTask(slots.free.pop(), samples, order.seed, epoch, keys)
                 pending.append(task)
                 number += 1
                 if pool is not None:

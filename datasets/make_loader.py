@@ -12,7 +12,7 @@ import torch
 import torch.utils.data
 
 from presize.datasets.collate import collate
-from presize.datasets.order import Last, Order, choose_order
+from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.sampler import EpochSampler
 from presize.errors import LoaderError
 from presize.options import check_range

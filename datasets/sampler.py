@@ -1,4 +1,4 @@
-"""An order of presize.datasets.order as a torch sampler: split over ranks, and resumed from a few integers."""
+"""An order of presize.datasets.reading.order as a torch sampler: split over ranks, and resumed from a few integers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import torch.distributed
 import torch.utils.data
 
-from presize.datasets.order import MOST_SEED, Last, Order, Schedule
+from presize.datasets.reading.order import MOST_SEED, Last, Order
+from presize.datasets.reading.schedule import Schedule
 from presize.errors import OptionError
 from presize.options import check_range
 

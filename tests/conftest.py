@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, settings
 
 from browsers import Watched, chromium
 from builds import REPORTED, SMALL
+from commands import Ran
 from presize.build.run import build_dataset
+from presize.cli import main
 from presize.sources.sample import SampleOptions, make_samples
 
 if TYPE_CHECKING:
@@ -63,3 +65,18 @@ def watch(browser: Browser) -> Iterator[Callable[..., Watched]]:
         watched.page.context.close()
         assert watched.complaints == []
         assert watched.requests == [watched.url]
+
+
+@pytest.fixture
+def presize(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """The presize command, run in this process."""
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+    def run(*args: object) -> Ran:
+        with pytest.raises(SystemExit) as exit, pytest.MonkeyPatch.context() as patch:
+            patch.setattr("warnings.simplefilter", lambda *_: None)
+            main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return Ran(exit.value.code, captured.out, captured.err)
+
+    return run

@@ -71,7 +71,7 @@ def fused(options: Any) -> Callable[..., Any]:
 def unfused(options: Any) -> Callable[..., Any]:
     """The same crops by the same functions, after the whole file was decoded."""
     from presize.datasets import RandomResizedCrop
-    from presize.datasets.arms import CroppedFolder
+    from presize.datasets.timing.variants import CroppedFolder
 
     return plain_loader(CroppedFolder(options.folder, RandomResizedCrop(CROP_SIZE), 0.5))
 

@@ -1,37 +1,25 @@
 """What publishing leaves to be removed: replaced datasets, and what was never published."""
 
 from __future__ import annotations
+
 import os
 import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
-import numpy as np
-import numpy.typing as npt
+
 import pyarrow as pa
-import pyarrow.compute as pc
+
 from presize.build import staging
-from presize.errors import BuildError, PresizeWarning
-from presize.options import Size
-from presize.build.plan import Plan
 from presize.build.state import NEW_MANIFEST, Place, State
-from presize.store import shard
+from presize.errors import PresizeWarning
 from presize.store.filenames import is_safe
-from presize.store.index import INDEX_COLUMNS, index_columns, write_index
 from presize.store.manifest import (
     MANIFEST,
-    DataFile,
     Manifest,
-    generation_name,
     is_data_file,
-    publish_manifest,
     read_manifest,
 )
-from presize.store.rejects import NOT_AN_IMAGE, UNREAD, Reject, to_jsonl
-from presize.system.files import rename, sync_folder, write_atomically, writing
-from presize.build.sidecar import Sidecar
+from presize.system.files import rename, writing
 
 
 def finish_publishing(place: Place) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from presize.build.plan import Plan
 from presize.codecs import transcode
 from presize.errors import ImageError, NotAnImageError
-from presize.build.plan import Plan
 from presize.sources.source_files import read_source
 from presize.store.rejects import Reject, claims_to_be_an_image
 from presize.system.resources import usable_cores

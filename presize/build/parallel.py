@@ -1,39 +1,20 @@
 """Tasks mapped over processes, or one after the other. The only importer of joblib."""
 
 from __future__ import annotations
-import importlib.metadata
-import os
-import shutil
+
 import signal
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Generator, Iterable, Iterator
+
 import joblib
-import numpy as np
-import PIL
-import pyarrow as pa
-import pyarrow.compute as pc
 from joblib.externals import loky
 from joblib.externals.loky.process_executor import TerminatedWorkerError
-from presize.build import estimate
-from presize.build.reuse import find_reuse
-from presize.build.resume import begin, check_may_update, is_all_of
-from presize.codecs import transcode
-from presize.errors import BuildError, ImageError, OptionError, SourceError
-from presize.options import BuildOptions, RunOptions
-from presize.build.plan import Plan, make_plan
-from presize.build.publish import publish, shard_name
-from presize.sources.scan import scan
-from presize.build.state import Place, check_ours, lock
-from presize.store.filenames import NAME_MAX_BYTES, file_names, is_safe
-from presize.store.manifest import OUR_NAMES, Manifest
-from presize.system.files import writing
-from presize.system.resources import usable_cores
-from presize.build.task import Task, write_shard
+
 from presize.build.sidecar import ShardDone, Sidecar
-from presize.build.update import Changes
+from presize.build.state import Place
+from presize.build.task import Task, write_shard
+from presize.errors import BuildError
+from presize.options import RunOptions
+from presize.system.resources import usable_cores
 
 
 def run_tasks(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -16,25 +15,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.build import staging
-from presize.errors import BuildError, PresizeWarning
-from presize.options import Size
+from presize.build.cleanup import finish_publishing, remove_replaced, remove_unpublished
 from presize.build.plan import Plan
+from presize.build.sidecar import Sidecar
 from presize.build.state import NEW_MANIFEST, Place, State
+from presize.errors import BuildError
+from presize.options import Size
 from presize.store import shard
-from presize.store.filenames import is_safe
 from presize.store.index import INDEX_COLUMNS, index_columns, write_index
 from presize.store.manifest import (
     MANIFEST,
     DataFile,
     Manifest,
     generation_name,
-    is_data_file,
     publish_manifest,
-    read_manifest,
 )
 from presize.store.rejects import NOT_AN_IMAGE, UNREAD, Reject, to_jsonl
-from presize.system.files import rename, sync_folder, write_atomically, writing
-from presize.build.sidecar import Sidecar
+from presize.system.files import sync_folder, write_atomically, writing
 
 
 def publish(
@@ -96,8 +93,6 @@ def publish(
         if plan.options.layout == "folder" and plan.source.by_folder:
             _keep_empty_classes(root, plan.source.classes or ())
     return manifests
-
-
 
 
 def _why(sidecars: Sequence[Sidecar]) -> str:
@@ -179,8 +174,8 @@ def _write_report(
     samples: npt.NDArray[np.int64],
 ) -> Manifest:
     """Write the page about a dataset that is whole but for its manifest, and return that with the page in it."""
-    from presize.report.comparison import compare  # OpenCV and jinja2, which nothing else of a build needs
     from presize.report.build_report import BuildReport, build_page
+    from presize.report.comparison import compare  # OpenCV and jinja2, which nothing else of a build needs
 
     def value_of(row: dict[str, Any]) -> bytes:
         if manifest.layout == "folder":
@@ -216,7 +211,3 @@ def _keep_empty_classes(root: Path, classes: tuple[str, ...]) -> None:
     for name in classes:
         with writing(root / name):
             (root / name).mkdir(exist_ok=True)
-
-
-
-

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from presize.build.cleanup import finish_publishing, remove_replaced, remove_unpublished
+from presize.build.plan import Plan, differences
+from presize.build.state import Place, State
 from presize.errors import BuildError
 from presize.options import RunOptions
-from presize.build.plan import Plan, differences
-from presize.build.cleanup import finish_publishing, remove_replaced, remove_unpublished
-from presize.build.state import Place, State
 from presize.store.manifest import Manifest, generation_name
 
 

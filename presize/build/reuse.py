@@ -15,18 +15,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from presize.errors import DatasetError
 from presize.build.plan import Plan
-from presize.sources.scan import Source
+from presize.build.sidecar import SIZE_COLUMNS, Sidecar
 from presize.build.state import Place
+from presize.build.task import Copies, Task
+from presize.build.update import Rows, Update, agree, make_update, match
+from presize.errors import DatasetError
+from presize.sources.scan import Source
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
 from presize.store.manifest import DataFile, Manifest, read_manifest
 from presize.store.rejects import Reject, read_rejects
 from presize.store.shard import ENGINE, ShardReader
 from presize.system.files import file_digest
-from presize.build.sidecar import SIZE_COLUMNS, Sidecar
-from presize.build.task import Copies, Task
-from presize.build.update import Rows, Update, agree, make_update, match
 
 _BLOCK_BYTES = 1 << 20
 _FILES_AT_ONCE = 512

@@ -10,39 +10,35 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
-import signal
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import joblib
 import numpy as np
 import PIL
 import pyarrow as pa
 import pyarrow.compute as pc
-from joblib.externals import loky
-from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from presize.build import estimate
-from presize.build.reuse import find_reuse
+from presize.build.parallel import run_tasks
+from presize.build.plan import Plan, make_plan
+from presize.build.publish import publish, shard_name
 from presize.build.resume import begin, check_may_update, is_all_of
+from presize.build.reuse import find_reuse
+from presize.build.sidecar import ShardDone
+from presize.build.state import Place, check_ours, lock
+from presize.build.task import Task, finished
+from presize.build.update import Changes
 from presize.codecs import transcode
 from presize.errors import BuildError, ImageError, OptionError, SourceError
 from presize.options import BuildOptions, RunOptions
-from presize.build.plan import Plan, make_plan
-from presize.build.publish import publish, shard_name
 from presize.sources.scan import scan
-from presize.build.state import Place, check_ours, lock
 from presize.store.filenames import NAME_MAX_BYTES, file_names, is_safe
 from presize.store.manifest import OUR_NAMES, Manifest
 from presize.system.files import writing
 from presize.system.resources import usable_cores
-from presize.build.parallel import run_tasks
-from presize.build.sidecar import ShardDone
-from presize.build.task import Task, finished
-from presize.build.update import Changes
 
 _WRITERS = (
     "cykooz.resizer", "lmdb", "numpy", "opencv-python-headless", "pillow", "presize", "pyarrow", "simplejpeg",
@@ -315,7 +311,3 @@ def _check_space(todo: Plan, place: Place, samples: int) -> None:
             f"OUT {place.out} has {free / 1e9:.2f} GB free and about {needed / 1e9:.2f} GB are needed; "
             "make room, or choose a smaller --size or another disk"
         )
-
-
-
-

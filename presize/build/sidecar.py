@@ -1,32 +1,20 @@
 """A finished shard's part of the index: the side-car, written last, proves that the shard is whole."""
 
 from __future__ import annotations
-import functools
+
 import io
 import json
 import os
-import signal
-import threading
-import time
 import zipfile
-import zlib
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
+
 import numpy as np
 import numpy.typing as npt
-from presize.build import staging
-from presize.codecs import transcode
-from presize.errors import DatasetError, ImageError, NotAnImageError
-from presize.options import BuildOptions, OnError, Size
-from presize.sources.source_files import read_in_order, read_source
-from presize.store import shard
-from presize.store.rejects import NOT_AN_IMAGE, claims_to_be_an_image
-from presize.system.files import temporary_name, writing
 
+from presize.store.rejects import NOT_AN_IMAGE
+from presize.system.files import temporary_name, writing
 
 SIZE_COLUMNS = ("height", "width", "nbytes", "crc32")
 """What the index says of each size's record."""

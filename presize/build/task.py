@@ -8,34 +8,29 @@ worker process pays for them before its first image.
 from __future__ import annotations
 
 import functools
-import io
-import json
 import os
 import signal
 import threading
 import time
-import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from presize.build import staging
+from presize.build.sidecar import SIZE_COLUMNS, ShardDone, Sidecar, read_sidecar, write_sidecar
 from presize.codecs import transcode
 from presize.errors import DatasetError, ImageError, NotAnImageError
 from presize.options import BuildOptions, OnError, Size
 from presize.sources.source_files import read_in_order, read_source
-from presize.build.sidecar import SIZE_COLUMNS, ShardDone, Sidecar, read_sidecar, write_sidecar
 from presize.store import shard
 from presize.store.rejects import NOT_AN_IMAGE, claims_to_be_an_image
-from presize.system.files import temporary_name, writing
-
 
 
 class Copies(NamedTuple):
@@ -76,10 +71,6 @@ class Task:
     files: str
     driver: int
     copies: Copies | None = None
-
-
-
-
 
 
 def write_shard(task: Task) -> ShardDone:
@@ -183,8 +174,6 @@ def _reject(path: str, error: ImageError, on_error: OnError) -> tuple[str, str]:
     return ImageError.__name__, str(error)
 
 
-
-
 def finished(task: Task, publishing: bool = False) -> Sidecar | None:
     """The side-car of a task whose shard is there and whole, else None.
 
@@ -202,8 +191,6 @@ def finished(task: Task, publishing: bool = False) -> Sidecar | None:
             if not staging.is_written(root, files[sample], sample, nbytes, publishing):
                 return None
     return sidecar
-
-
 
 
 @functools.cache  # once a process

@@ -47,7 +47,7 @@ def doctor(path: str | None, as_json: bool) -> None:
 def _torch() -> Torch | str:
     """What torch has, or why it has not been imported."""
     try:
-        from presize.datasets.devices import read_torch
+        from presize.datasets.timing.devices import read_torch
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

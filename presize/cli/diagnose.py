@@ -64,7 +64,7 @@ def diagnose(path: str, size: Size, no_trial: bool, out: str | None, as_json: bo
 
     PATH is a folder of images, or a dataset. A model is trained on it for some seconds.
     """
-    from presize.datasets.diagnose_path import diagnose_path
+    from presize.datasets.timing.diagnose_path import diagnose_path
     from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text
     from presize.measure.listings import build_trial
     from presize.store.manifest import MANIFEST

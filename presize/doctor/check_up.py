@@ -24,7 +24,8 @@ def check_up(torch: Torch | str, path: Path | None = None) -> CheckUp:
     """Gather the facts. `path` is a dataset, a folder of images or a file: some of it is read, within a few seconds.
     Without it the storage is that of the current folder, and nothing is read. Nothing is written.
 
-    torch: presize.datasets.devices.read_torch(), or why there is none. Raises DatasetError when there is no `path`.
+    torch: presize.datasets.timing.devices.read_torch(), or why there is none.
+    Raises DatasetError when there is no `path`.
     """
     cpu = read_cpu()
     content = None

@@ -128,8 +128,8 @@ class DiagnoseOptions:
 
     model: "small", a CNN that a core or two train about as fast as they read, or "resnet50". device: None takes CUDA
     where there is any. workers: loader processes, from 0. prefetch: batches that each is ahead. batch: images in one.
-    crop: side of the random resized crops, in pixels. steps, seconds: as in presize.datasets.diagnose. seed: of the
-    order and the crops.
+    crop: side of the random resized crops, in pixels. steps, seconds: as in
+    presize.datasets.timing.diagnose. seed: of the order and the crops.
     """
 
     model: Model = "small"

@@ -33,7 +33,8 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
             r"^<(resize|warpAffine|warpPerspective|remap|flip|LUT|cvtColor|GaussianBlur|copyMakeBorder)>",
             r"^(albumentations|albucore|kornia|cykooz_resizer)/", r"^(torchvision/transforms|timm/data)/",
             r"^<built-in method torch\._C\._nn\._?upsample", r"^torch/nn/functional\.py:interpolate",
-            r"datasets/regions\.py:resample$", r"datasets/(crops|draws)\.py:", r"presize/codecs/resize\.py:",
+            r"datasets/reading/regions\.py:resample$", r"datasets/(crops|reading/draws)\.py:",
+            r"presize/codecs/resize\.py:",
         ),
     ),
     (
@@ -44,7 +45,7 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
             r"^PIL/Image\.py:(open|preinit|init|convert|load|draft|frombuffer|frombytes)$",
             r"^(simplejpeg|torchcodec|imageio|skimage/io|torchvision/io)/", r"^turbojpeg\.py:", r"torch\.ops\.image",
             r"presize/codecs/",
-            r"datasets/regions\.py:",
+            r"datasets/reading/regions\.py:",
         ),
     ),
     (

@@ -135,7 +135,7 @@ class Load:
 
 
 @dataclass
-class Step:
+class SimulatedStep:
     """A batch on its way through training: taken at `taken_s`, copied until `begin_s`, done at `end_s`; None for
     what did not come before time was up. ready_s: when it could have been taken. wait_s: how long training had
     waited for it. work_s: how long the step takes with all the cores that it wants."""
@@ -162,7 +162,7 @@ class Timeline:
     seconds: float
     loads: tuple[Load, ...]
     ready: tuple[tuple[float, int], ...]
-    steps: tuple[Step, ...]
+    steps: tuple[SimulatedStep, ...]
     step_work_s: float
 
     @property
@@ -364,7 +364,7 @@ class _Simulation:
         self.unpinned: deque[int] = deque()
         self.ready_s: dict[int, float] = {}  # of what waits
         self.ready: list[tuple[float, int]] = []
-        self.steps: list[Step] = []
+        self.steps: list[SimulatedStep] = []
         self.training = False
         self.step_number = -1
 
@@ -442,7 +442,7 @@ class _Simulation:
             return
         free_s = (self.steps[-1].end_s or 0.0) if self.steps else 0.0
         ready_s, now = self.ready_s.pop(batch), self.clock.now
-        self.steps.append(Step(batch, ready_s, now, now - free_s, self.step_s[batch]))
+        self.steps.append(SimulatedStep(batch, ready_s, now, now - free_s, self.step_s[batch]))
         self.training = True
         load = self.load_of.pop(batch)
         if self.pipeline.workers:

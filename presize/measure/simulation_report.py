@@ -40,7 +40,7 @@ class PictureArm:
 
 
 @dataclass(frozen=True)
-class Line:
+class SweepLine:
     """A line of the table of a sweep: what so many workers come to once they are under way."""
 
     workers: int
@@ -48,11 +48,11 @@ class Line:
     utilisation: float
 
 
-def sweep_lines(timelines: Mapping[int, Timeline]) -> list[Line]:
+def sweep_lines(timelines: Mapping[int, Timeline]) -> list[SweepLine]:
     lines = []
     for number, timeline in timelines.items():
         rate = timeline.batches_per_s(lead=max(1, number))
-        lines.append(Line(number, rate, min(1.0, rate * timeline.pipeline.step.mean_s)))
+        lines.append(SweepLine(number, rate, min(1.0, rate * timeline.pipeline.step.mean_s)))
     return lines
 
 

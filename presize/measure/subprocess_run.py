@@ -17,7 +17,7 @@ from presize.measure.bench_options import Run
 
 def run_apart(run: Run) -> dict[str, Any]:
     """What a run says, from a process of its own, which ends with this one. Raises BenchError."""
-    command = [sys.executable, "-m", "presize.datasets.bench_run"]
+    command = [sys.executable, "-m", "presize.datasets.timing.bench_run"]
     with tempfile.TemporaryFile() as errors:
         # In a session of its own: it and its workers are ended together, and Ctrl-C is for this process alone. In "/",
         # where no folder of the user's is taken for a package.

@@ -12,10 +12,10 @@ from PIL import Image
 
 from builds import SERIAL, SMALL
 from pictures import smooth_image
-from presize.report import comparison
 from presize.build.estimate import _MOST_TRIES, _START_UP_S, _shared, _spread, estimate
 from presize.build.run import build_dataset, plan_build
 from presize.options import BuildOptions, ImageOptions, Size
+from presize.report import comparison
 
 
 @pytest.mark.parametrize(

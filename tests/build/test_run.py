@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import presize.build.parallel
 import presize.build.publish
 import presize.build.run
 import presize.build.staging
 import presize.build.task
 import presize.sources.source_files
 import presize.store.shard
-from builds import REPORTED, SMALL, files
+from builds import REPORTED, SMALL, files, patch_publishing
 from pictures import smooth_image
 from presize.build.plan import Plan
 from presize.build.run import build_dataset, codec_versions
@@ -228,7 +229,7 @@ def test_a_source_that_is_read_ahead_gives_the_same_bytes(
     build_dataset(raw, tmp_path / "in turn", SMALL, REPORTED)
     monkeypatch.setattr(presize.sources.source_files, "SLOW_S", -1.0)  # every file counts as slow
     readers = set()
-    read = presize.sources.scan.source_files.read_source
+    read = presize.sources.source_files.read_source
 
     def noted(source: Path, path: str, nbytes: int) -> bytes:
         readers.add(threading.current_thread().name)
@@ -288,7 +289,7 @@ def test_only_unfinished_shards_are_built_again(
         built.append(task.number)
         return presize.build.task.write_shard(task)
 
-    monkeypatch.setattr(presize.build.run, "write_shard", count)
+    monkeypatch.setattr(presize.build.parallel, "write_shard", count)
     result = build_dataset(raw, tmp_path / "out", options, REPORTED)
     assert len(built) == 6, "two of eight were finished"
     assert result.resumed == 15
@@ -314,7 +315,7 @@ def test_a_damaged_side_car_only_costs_its_shard(raw: Path, tmp_path: Path) -> N
 def test_a_finished_build_is_not_repeated(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     before = files(tmp_path / "out")
-    monkeypatch.setattr(presize.build.run, "write_shard", None)
+    monkeypatch.setattr(presize.build.parallel, "write_shard", None)
     again = build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     assert files(tmp_path / "out") == before
     assert (again.stored, again.bytes, again.images_per_s) == (first.stored, first.bytes, 0)
@@ -441,7 +442,7 @@ def test_an_interruption_at_any_step_of_publishing_is_made_good(
 
     interrupt(photos, tmp_path / "out", options, OVERWRITE)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(presize.build.publish, step, stop)
+        patch_publishing(patch, step, stop)
         build_dataset(photos, tmp_path / "out", options, REPORTED)
     build_dataset(photos, tmp_path / "out", options, REPORTED)
     assert files(tmp_path / "out") == files(tmp_path / "whole")
@@ -674,7 +675,7 @@ def test_a_file_that_changes_during_the_build_is_rejected(
             file.write(b"more")
         return presize.build.task.write_shard(task)
 
-    monkeypatch.setattr(presize.build.run, "write_shard", change)
+    monkeypatch.setattr(presize.build.parallel, "write_shard", change)
     assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED).rejected == 1
     assert "it changed during the build" in (tmp_path / "out" / "rejects.jsonl").read_text()
 
@@ -685,7 +686,7 @@ def test_a_source_that_goes_away_stops_the_build(photos: Path, tmp_path: Path, m
             photos.rename(tmp_path / "gone")
         return presize.build.task.write_shard(task)
 
-    monkeypatch.setattr(presize.build.run, "write_shard", unmount)
+    monkeypatch.setattr(presize.build.parallel, "write_shard", unmount)
     with pytest.raises(BuildError, match=r"cannot read .*run again to resume"):
         build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
 

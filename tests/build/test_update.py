@@ -23,7 +23,7 @@ import presize.build.publish
 import presize.build.run
 import presize.codecs.transcode
 import presize.system.files
-from builds import REPORTED, SERIAL, SMALL, files
+from builds import REPORTED, SERIAL, SMALL, files, patch_publishing, publishing_step
 from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.build.sidecar import ShardDone
@@ -106,14 +106,14 @@ def shards(out: Path) -> dict[str, tuple[int, int]]:
 def decoding() -> Iterator[list[int]]:
     """Counts the images that are decoded meanwhile, in this process: the size of each in bytes."""
     decoded: list[int] = []
-    presize_image = presize.codecs.transcode.presize
+    presize_image = presize.codecs.transcode.transcode
 
-    def count(data: bytes, options: ImageOptions) -> presize.codecs.transcode.Presized:
+    def count(data: bytes, options: ImageOptions) -> presize.codecs.transcode.Transcoded:
         decoded.append(len(data))
         return presize_image(data, options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(presize.codecs.transcode, "presize", count)
+        patch.setattr(presize.codecs.transcode, "transcode", count)
         yield decoded
 
 
@@ -574,7 +574,7 @@ def test_an_interruption_at_any_step_of_publishing_is_made_good(
         build_dataset(photos, tmp_path / out, options, SERIAL)
     change_much(photos)
     build_dataset(photos, tmp_path / "whole", options, UPDATE)
-    real, calls = getattr(presize.build.publish, step), [0]
+    real, calls = publishing_step(step), [0]
 
     def stop(*args: object) -> object:
         calls[0] += 1
@@ -584,7 +584,7 @@ def test_an_interruption_at_any_step_of_publishing_is_made_good(
 
     interrupt(photos, tmp_path / "out", options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(presize.build.publish, step, stop)
+        patch_publishing(patch, step, stop)
         with pytest.raises(Stopped):
             build_dataset(photos, tmp_path / "out", options, UPDATE)
     for size in [""] if options is FOURS else ["64", "32"]:
@@ -601,7 +601,7 @@ def test_an_interrupted_update_may_be_followed_by_another(step: str, photos: Pat
     build_dataset(photos, tmp_path / "out", TWO_SIZES, SERIAL)
     change_much(photos)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(presize.build.publish, step, stop)
+        patch_publishing(patch, step, stop)
         build_dataset(photos, tmp_path / "out", TWO_SIZES, UPDATE)
     put(photos / "cats" / "later.png", seed=95)
     (photos / "dogs" / "02.png").unlink()

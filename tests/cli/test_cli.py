@@ -11,7 +11,6 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -19,32 +18,10 @@ import pytest
 from PIL import Image
 
 from builds import files
+from commands import Ran
 from pictures import smooth_image
-from presize.cli import cli, main
+from presize.cli import cli
 from presize.store.dataset import Dataset
-
-
-@dataclass(frozen=True)
-class Ran:
-    code: object
-    out: str
-    err: str
-
-
-@pytest.fixture
-def presize(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
-    """The presize command, run in this process."""
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-
-    def run(*args: object) -> Ran:
-        with pytest.raises(SystemExit) as exit, pytest.MonkeyPatch.context() as patch:
-            patch.setattr("warnings.simplefilter", lambda *_: None)
-            main([str(arg) for arg in args])
-        captured = capsys.readouterr()
-        return Ran(exit.value.code, captured.out, captured.err)
-
-    return run
-
 
 BUILD = ("--size", "64", "--jobs", "1")
 
@@ -152,7 +129,7 @@ def test_dry_run_writes_nothing_and_tells_the_plan(presize: Callable[..., Ran], 
     ran = presize("build", raw, tmp_path / "out", *BUILD, "--dry-run")
     assert ran.code == 0
     for words in (
-        "60 files, 3 classes", "64 px shorter, jpeg to lmdb", "8 of about", " MB and ", " s with --jobs 1 on ",
+        "60 files, 3 classes", "64 px shorter, jpeg to lmdb", "8 of about", " kB and ", " s with --jobs 1 on ",
         "60 files: 4 rejected, 0 no images", "free",
     ):  # fmt: skip
         assert words in ran.out
@@ -178,7 +155,7 @@ def test_dry_run_tells_when_the_disk_is_too_small(
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     out = presize("build", raw, tmp_path / "out", *BUILD, "--dry-run").out
-    assert out.endswith("free      0.0 MB, which is too little\n")
+    assert out.endswith("free      1 kB, which is too little\n")
 
 
 def test_dry_run_json_is_one_object(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:

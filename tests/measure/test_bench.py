@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import Ran, presize
-from test_report import HOSTILE, parsed
 
 from builds import SERIAL
+from commands import Ran
+from pages import HOSTILE, parsed
 from presize.build.run import build_dataset
-from presize.datasets import bench_run
+from presize.datasets.timing import bench_run
 from presize.errors import BenchError, OptionError, PresizeError
 from presize.measure import subprocess_run
 from presize.measure.bench import bench
@@ -27,8 +27,6 @@ from presize.measure.results import Results, row_of, summarise, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.report import charts
 from presize.store.manifest import read_manifest
-
-__all__ = ["presize"]
 
 QUICK = BenchOptions(size=Size(64, 64), crop=32, models=("none",), workers=(0,), batch=16, epochs=2, repeats=1)
 RUN = Run(
@@ -50,7 +48,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
         return json.loads(json.dumps(task[run.task](run)))
 
     monkeypatch.setattr(subprocess_run, "run_apart", run_here)
-    monkeypatch.setattr("presize.datasets.epochs._STEPS_FOR_S", 0.0)
+    monkeypatch.setattr("presize.datasets.timing.epochs._STEPS_FOR_S", 0.0)
     return runs
 
 

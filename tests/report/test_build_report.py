@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections import Counter
 from dataclasses import replace
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,7 @@ from PIL import Image
 
 from builds import REPORTED, SMALL, files
 from mangled import mangled_files, write_mangled
+from pages import HOSTILE, parsed
 from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.build.sidecar import ShardDone
@@ -29,16 +28,6 @@ from presize.report import charts, comparison
 from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.verify import Problem, verify_dataset
-
-HOSTILE = [
-    "<script>alert(1)<!--.jpg",
-    "<b",  # with the next one in it: <b/script>...
-    '"onload="alert(1)" x=".jpg',
-    "'><img src=x onerror=alert(1)>.jpg",
-    "{{ 7 * 7 }}{% raw %}.jpg",
-    "a\nb\r\x1b[2J\u202egpj.jpg",
-    "&lt;b&gt;&amp;.jpg",
-]
 
 
 def page_of(out: Path) -> str:
@@ -51,44 +40,6 @@ def counts(page: str) -> dict[str, int]:
     """The lines of "What was converted": what, and how many images."""
     lines = re.findall(r'<th scope="row">([^<]*)</th><td class="n"><span[^>]*></span>([\d,]+)</td>', page)
     return {unescape(what): int(count.replace(",", "")) for what, count in lines}
-
-
-class Balance(HTMLParser):
-    """Counts the tags that are opened and not closed, and gathers all attributes."""
-
-    void = ("meta", "img", "rect", "line")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: Counter[str] = Counter()
-        self.attributes: list[tuple[str, str | None]] = []
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        self.attributes += attrs
-        if tag not in self.void:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        self.attributes += attrs
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in self.void:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
-def parsed(page: str) -> Balance:
-    parser = Balance()
-    parser.feed(page)
-    parser.close()
-    assert not parser.open
-    return parser
 
 
 @pytest.fixture(scope="module")

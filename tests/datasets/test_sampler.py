@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from presize.datasets.order import Order, Sequential, ShardShuffled, Shuffled, Weighted, class_balanced
+from presize.datasets.reading.order import Order, Sequential, ShardShuffled, Shuffled, Weighted, class_balanced
 from presize.datasets.sampler import EpochSampler, Visit
 from presize.errors import OptionError
 
@@ -321,7 +321,7 @@ def test_two_processes_of_torch_distributed_share_an_epoch(tmp_path: Path) -> No
         import json, sys
         import torch.distributed as dist
         from torch.utils.data import DataLoader
-        from presize.datasets.order import Shuffled
+        from presize.datasets.reading.order import Shuffled
         from presize.datasets.sampler import EpochSampler
         dist.init_process_group("gloo", init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=2)
         sampler = EpochSampler(Shuffled(41, seed=4), batch_size=4)

@@ -19,9 +19,9 @@ import simplejpeg
 import torch
 
 from presize.codecs.jpeg_segments import coded_size
-from presize.datasets.batches import BatchReader
 from presize.datasets.crops import Crop
-from presize.datasets.regions import Region
+from presize.datasets.reading.batches import BatchReader
+from presize.datasets.reading.regions import Region
 from presize.errors import LoaderError, OptionError
 from presize.store.dataset import Dataset
 

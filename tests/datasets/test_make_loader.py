@@ -33,7 +33,7 @@ from presize.datasets import (
     collate,
     make_loader,
 )
-from presize.datasets.outputs import Decode
+from presize.datasets.reading.outputs import Decode
 from presize.errors import DatasetError, LoaderError, OptionError
 from tampering import overwrite_value
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from presize.datasets.epochs import Clock, clock_of, tensors_of, to_device
 from presize.datasets.loader import Loader, as_device
-from presize.datasets.loading import LEAST, Limits, closed, failed, mean_span_s, measure_loading
 from presize.datasets.make_loader import CountingLoader
-from presize.datasets.timed import Fetch, timed
+from presize.datasets.timing.epochs import Clock, clock_of, tensors_of, to_device
+from presize.datasets.timing.instrument import Fetch, timed
+from presize.datasets.timing.loading import LEAST, TimeBox, closed, failed, mean_span_s, measure_loading
 from presize.errors import DiagnosisError
 from presize.measure.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading, seconds_shown
 from presize.measure.simulate import Times
@@ -46,7 +46,8 @@ def diagnose(
         a mapping that begins with one, or anything with a length. It is begun anew for each part, an iterator is read
         on. The place in the order of a loader of presize, and torch's random numbers, are as before afterwards.
     step: what training does with a batch as it comes: copies it to the device, computes, updates. It is done for
-        real: what it trains is trained. It need not have finished when it returns. Or a presize.datasets.epochs.Step.
+        real: what it trains is trained. It need not have finished when it returns. Or a
+        presize.datasets.timing.epochs.Step.
     steps, seconds: each part ends after so many batches, from 3, or so many seconds above 0 from its first one, if that
         is earlier, but not before it has a few.
     device: what `step` computes on; None takes CUDA where there is any.
@@ -62,7 +63,7 @@ def diagnose(
     check_range("steps", steps, LEAST, 1_000_000)
     check_above_0("seconds", seconds)
     begin = time.perf_counter()
-    limits = Limits(steps, seconds)
+    limits = TimeBox(steps, seconds)
     loader = _readable_again(loader)
     others = {name: _readable_again(other) for name, other in (alternatives or {}).items()}
     training = _Training.of(step, as_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
@@ -72,7 +73,7 @@ def diagnose(
         measured = measure_loading(loader, limits, min(int(cores), _MOST_CROWDED))
         loading, batch = measured.loading, measured.batch
         on_step("training on one batch")
-        half = Limits(max(limits.batches // 2, LEAST), limits.seconds / 2)
+        half = TimeBox(max(limits.batches // 2, LEAST), limits.seconds / 2)
         resident = _repeat(training, batch, half, resident=True)
         on_step("training on the batches of the loader")
         trained = _train(loader, training, limits, max(loading.workers, 1))
@@ -152,7 +153,7 @@ class _Training:
 
     @classmethod
     def of(cls, step: Any, device: torch.device) -> _Training:
-        if hasattr(step, "place") and hasattr(step, "clock"):  # a presize.datasets.epochs.Step
+        if hasattr(step, "place") and hasattr(step, "clock"):  # a presize.datasets.timing.epochs.Step
             return cls(device, step.clock, step.place, step, lambda batch: step(step.place(batch)))
         # A batch that is on the device already costs it nothing to copy.
         return cls(device, clock_of(device), lambda batch: to_device(batch, device), step, step)
@@ -177,7 +178,7 @@ class _Repeated:
         return Times.measured(self.samples_s)
 
 
-def _repeat(training: _Training, batch: Any, limits: Limits, *, resident: bool) -> _Repeated:
+def _repeat(training: _Training, batch: Any, limits: TimeBox, *, resident: bool) -> _Repeated:
     """resident: with the batch on the device already."""
     clock = training.clock
     done = 0
@@ -212,7 +213,7 @@ class _Copies:
     is_pinned: bool
 
 
-def _copies(training: _Training, batch: Any, resident: _Repeated, limits: Limits) -> _Copies:
+def _copies(training: _Training, batch: Any, resident: _Repeated, limits: TimeBox) -> _Copies:
     tensors = [tensor for tensor in tensors_of(batch) if tensor.device.type == "cpu"]
     if training.device.type != "cuda" or not tensors:
         return _Copies(resident.mean_s, None, True)
@@ -244,7 +245,7 @@ class _Trained:
     ended: bool
 
 
-def _train(loader: Iterable[Any], training: _Training, limits: Limits, lead: int) -> _Trained:
+def _train(loader: Iterable[Any], training: _Training, limits: TimeBox, lead: int) -> _Trained:
     """Train on batches as they come. `lead`: steps to leave out, which find what workers made at the same time."""
     clock, done, ended = training.clock, 0, False
     begin_s = edge_s = first_s = time.perf_counter()
@@ -300,7 +301,7 @@ def _told_apart(loading: Loading, resident_s: float, trained_s: float) -> Loadin
     return replace(loading, workers=1, parts={}, functions=())  # what was profiled was waiting
 
 
-def _notes(trained: _Trained, loading: Loading, limits: Limits) -> Iterator[str]:
+def _notes(trained: _Trained, loading: Loading, limits: TimeBox) -> Iterator[str]:
     if trained.ended and trained.batches < limits.batches:
         yield f"The loader ended after {trained.batches} batches: the figures are of no more than these."
     if trained.lead == 0:

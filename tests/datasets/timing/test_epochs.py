@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from presize.datasets import epochs
-from presize.datasets.epochs import HostClock, NoModel, copied_s, resident_s, time_epoch
-from presize.datasets.models import ResNet50, TrainingStep, make_model, small_cnn
+from presize.datasets.timing import epochs
+from presize.datasets.timing.epochs import HostClock, NoModel, copied_s, resident_s, time_epoch
+from presize.datasets.timing.models import ResNet50, TrainingStep, make_model, small_cnn
 from presize.errors import OptionError
 from presize.measure.stages import Stages
 

@@ -17,11 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize.datasets.order import (
+from presize.datasets.reading.order import (
     ClassBalanced,
     Last,
     Order,
-    Schedule,
     Sequential,
     ShardShuffled,
     Shuffled,
@@ -29,6 +28,7 @@ from presize.datasets.order import (
     class_balanced,
     permute,
 )
+from presize.datasets.reading.schedule import Schedule
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
 from presize.store.dealing import deal

@@ -13,8 +13,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from presize.datasets import diagnose, make_loader
-from presize.datasets.bench_run import memory_errors
-from presize.datasets.models import TrainingStep, small_cnn
+from presize.datasets.timing.bench_run import memory_errors
+from presize.datasets.timing.models import TrainingStep, small_cnn
 from presize.errors import BenchError, DiagnosisError, OptionError
 
 SOON: dict[str, Any] = {"seconds": 0.3, "steps": 12, "device": "cpu"}
@@ -42,7 +42,7 @@ class Time:
 def our_time(monkeypatch: pytest.MonkeyPatch) -> Time:
     found = Time()
     for module in ("diagnose", "loading", "epochs"):
-        monkeypatch.setattr(importlib.import_module(f"presize.datasets.{module}"), "time", found)
+        monkeypatch.setattr(importlib.import_module(f"presize.datasets.timing.{module}"), "time", found)
     return found
 
 

@@ -1,5 +1,7 @@
-"""One run of a benchmark in this process: what one arm does with one model. ``python -m presize.datasets.bench_run``
-takes a Run as a line of JSON on its standard input and gives what was measured as one on its standard output."""
+"""One run of a benchmark in this process: one variant with one model.
+
+``python -m presize.datasets.timing.bench_run`` reads a Run as a line of JSON from standard input and writes what was
+measured as a line of JSON to standard output."""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.datasets.arms import FLIP, Chosen, CroppedFolder, load_arm, open_arm
 from presize.datasets.crops import RandomResizedCrop, Resize
-from presize.datasets.epochs import Epoch, NoModel, Step, copied_s, resident_s, time_epoch
 from presize.datasets.lmdb import LMDBDataset
-from presize.datasets.models import TrainingStep, make_model
+from presize.datasets.timing.epochs import Epoch, NoModel, Step, copied_s, resident_s, time_epoch
+from presize.datasets.timing.models import TrainingStep, make_model
+from presize.datasets.timing.variants import FLIP, Chosen, CroppedFolder, load_arm, open_arm
 from presize.errors import BenchError, DiagnosisError, PresizeError
 from presize.measure.bench_options import Run
 from presize.system.resources import usable_cores
@@ -70,7 +72,7 @@ def measure(run: Run) -> dict[str, Any]:
     """Epochs of an arm, and the step without a loader, as plain JSON values.
 
     resident_s, copied_s: seconds a step, None without a model; on the CPU, where nothing is copied, they are one.
-    epochs: as presize.datasets.epochs.Epoch. gpu: presize.system.usage.GpuUse, or None. Raises PresizeError, a
+    epochs: as presize.datasets.timing.epochs.Epoch. gpu: presize.system.usage.GpuUse, or None. Raises PresizeError, a
     BenchError when there is not enough memory or no CUDA.
     """
     device = find_device(run.device)

@@ -10,7 +10,7 @@ import pytest
 import simplejpeg
 import torch
 
-from presize.datasets.devices import _decoder, read_torch
+from presize.datasets.timing.devices import _decoder, read_torch
 
 
 def test_torch_tells_its_version_and_threads() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from presize.errors import DatasetError, OptionError
-from presize.options import check_choice, check_range
+from presize.options import check_range
 from presize.store.dealing import mix
 
 Last = Literal["keep", "drop", "pad"]
@@ -400,64 +400,3 @@ def _uniform(positions: Positions, key: tuple[int, int, int]) -> npt.NDArray[np.
     """A number for each position, 0 included and 1 not, in steps of 2^-53."""
     hashes = mix(np.asarray(positions).astype(np.uint64) ^ _hashed(key))
     return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How the positions of an epoch make batches on one of several ranks. Pure integers.
-
-    Ranks take turns: an epoch begun at global position `start` gives start + i to rank i mod ranks. The
-    next batch_size · ranks positions are a global batch, of which each rank has one batch. So what all ranks
-    have consumed is always a prefix of the one global order, whatever their number.
-
-    length: positions in the epoch. batch_size: samples in a batch on one rank.
-    last: what becomes of positions that fill no global batch. "keep": each comes once; the last batch may be
-        short, ranks may differ by a sample, and rank 0 may so have a batch more than others. "drop": left
-        out. "pad": filled up by beginning again at the epoch's first positions, so that all ranks have
-        equally many batches, all full.
-    """
-
-    length: int
-    batch_size: int
-    ranks: int = 1
-    rank: int = 0
-    last: Last = "keep"
-
-    def __post_init__(self) -> None:
-        check_range("length", self.length, 0, MOST_SAMPLES)
-        check_range("batch_size", self.batch_size, 1, MOST_SAMPLES)
-        check_range("ranks", self.ranks, 1, MOST_SAMPLES)
-        check_range("rank", self.rank, 0, self.ranks - 1)
-        check_choice("last", self.last, Last)
-
-    def sample_count(self, start: int) -> int:
-        """Samples on this rank in an epoch begun at global position `start`, 0 to length."""
-        check_range("start", start, 0, self.length)
-        left = self.length - start
-        if self.last == "keep":
-            return max(-(-(left - self.rank) // self.ranks), 0)
-        together = self.batch_size * self.ranks
-        return self.batch_size * (left // together if self.last == "drop" else -(-left // together))
-
-    def batch_count(self, start: int) -> int:
-        """Batches on this rank in an epoch begun at global position `start`, 0 to length."""
-        return -(-self.sample_count(start) // self.batch_size)
-
-    def positions(self, start: int, first: int, stop: int) -> Positions:
-        """The positions of this rank's samples from `first` to `stop` - 1 since `start`; fewer at the end."""
-        turns = np.arange(max(first, 0), min(stop, self.sample_count(start)), dtype=np.int64)
-        return (start + self.rank + self.ranks * turns) % max(self.length, 1)
-
-    def batch(self, start: int, number: int) -> Positions:
-        """The positions in this rank's batch `number`, from 0, of an epoch begun at `start`.
-        Raises IndexError when it has none of that number."""
-        if not 0 <= number < self.batch_count(start):
-            raise IndexError(f"batch {number}: an epoch begun at {start} has {self.batch_count(start)} on this rank")
-        return self.positions(start, number * self.batch_size, (number + 1) * self.batch_size)
-
-    def consumed(self, start: int, batches: int) -> int:
-        """The global position, at most length, after that many batches on every rank since `start`.
-        The same whichever rank asks."""
-        check_range("start", start, 0, self.length)
-        check_range("batches", batches, 0, MOST_SAMPLES)
-        return min(start + batches * self.batch_size * self.ranks, self.length)

@@ -13,10 +13,10 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from presize.datasets.epochs import count_images, tensors_of
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import SHARED_MEMORY
-from presize.datasets.timed import Fetch, prefetch_of, timed, workers_of
+from presize.datasets.timing.epochs import count_images, tensors_of
+from presize.datasets.timing.instrument import Fetch, prefetch_of, timed, workers_of
 from presize.errors import DiagnosisError, PresizeError
 from presize.measure.diagnosis import LEAST_CORES, Loading
 from presize.measure.profile import Part, Spent, split
@@ -30,7 +30,7 @@ _FUNCTIONS_SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Limits:
+class TimeBox:
     """When to stop: after so many batches, or so many seconds from the first one, if that is earlier."""
 
     batches: int
@@ -54,7 +54,7 @@ class Window:
     thread_s: float = 0.0
 
 
-def read(batches: Iterator[Any], limits: Limits, least: int, profiler: cProfile.Profile | None = None) -> Window:
+def read(batches: Iterator[Any], limits: TimeBox, least: int, profiler: cProfile.Profile | None = None) -> Window:
     """Take batches until `limits`, or to their end. What makes them has ended afterwards, if it is ours to end.
 
     Raises DiagnosisError, with the error of the loader as its cause, when there is none or when it fails.
@@ -80,7 +80,7 @@ def read(batches: Iterator[Any], limits: Limits, least: int, profiler: cProfile.
 
 @contextmanager
 def closed(batches: Iterator[Any]) -> Generator[None, None, None]:
-    """Ends the workers of an iterator from presize.datasets.timed with the block, however that ends."""
+    """Ends the workers of an iterator from presize.datasets.timing.instrument with the block, however that ends."""
     try:
         yield
     finally:
@@ -119,7 +119,7 @@ class Measured:
     batch: Any
 
 
-def measure_loading(loader: Iterable[Any], limits: Limits, crowd: int = 1) -> Measured:
+def measure_loading(loader: Iterable[Any], limits: TimeBox, crowd: int = 1) -> Measured:
     """Up to four windows within `limits`: with all workers, with one of them, with one that is profiled, and, from 2
     on, with a crowd of so many.
     """
@@ -169,7 +169,7 @@ def measure_loading(loader: Iterable[Any], limits: Limits, crowd: int = 1) -> Me
 
 
 def _crowd(
-    loader: Iterable[Any], limits: Limits, workers: int, batch: Any, known: tuple[int, float]
+    loader: Iterable[Any], limits: TimeBox, workers: int, batch: Any, known: tuple[int, float]
 ) -> tuple[int, float] | None:
     """(workers, batches/s) of so many workers; None for fewer than two, and where their batches need not fit."""
     if workers < 2 or known[0] == workers:
@@ -211,9 +211,9 @@ def _worker_means(fetches: Sequence[Fetch]) -> tuple[float, ...]:
     return tuple(sum(spans[worker]) / len(spans[worker]) for worker in sorted(spans))
 
 
-def _spent(loader: Iterable[Any], workers: int | None, limits: Limits) -> Spent:
+def _spent(loader: Iterable[Any], workers: int | None, limits: TimeBox) -> Spent:
     """On what a few batches are made, by one worker of a DataLoader, or else here."""
-    few = Limits(min(_PROFILED, limits.batches), limits.seconds / 2)
+    few = TimeBox(min(_PROFILED, limits.batches), limits.seconds / 2)
     if workers and not isinstance(loader, Loader):
         fetches: list[Fetch] = []
         read(timed(loader, fetches, workers=1, profile=True), few, 2)

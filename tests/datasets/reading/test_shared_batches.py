@@ -13,8 +13,9 @@ import torch
 
 from builds import SERIAL, SMALL
 from presize.build.run import build_dataset
-from presize.datasets import LMDBDataset, RandomResizedCrop, make_loader, shared_batches
-from presize.datasets.shared_batches import SharedBatch, shared_batch
+from presize.datasets import LMDBDataset, RandomResizedCrop, make_loader
+from presize.datasets.reading import shared_batches
+from presize.datasets.reading.shared_batches import SharedBatch, shared_batch
 from presize.sources.sample import SampleOptions, make_samples
 
 SHAPE = (3, 4, 5, 3)

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.datasets.batches import BatchReader
+from presize.datasets.reading.batches import BatchReader
 from presize.errors import LoaderError, PresizeError
 from presize.system.resources import available_memory
 
@@ -37,7 +37,7 @@ _ENDS_WITHIN_S = 5
 _LOOKS_EVERY_S = 2
 
 
-class Task(NamedTuple):
+class BatchTask(NamedTuple):
     """One batch to read: into which slot, which samples, and what decides their crops."""
 
     slot: int
@@ -72,7 +72,7 @@ class Answer(NamedTuple):
     worker: int = 0
 
 
-def read(task: Task, reader: BatchReader, slots: SharedSlots, skip: bool) -> Answer:
+def read(task: BatchTask, reader: BatchReader, slots: SharedSlots, skip: bool) -> Answer:
     """Do a task in this very thread."""
     begin_s, cpu_s = time.perf_counter(), time.thread_time()
     skipped, error = [], None
@@ -182,7 +182,7 @@ class WorkerPool:
         """True when a worker may be given another task."""
         return min(self._busy.values()) < self._ahead
 
-    def hand_out(self, task: Task) -> None:
+    def hand_out(self, task: BatchTask) -> None:
         """Give `task` to the worker with the least to do. Raises LoaderError when it is dead."""
         connection = min(self._busy, key=self._busy.__getitem__)
         self._busy[connection] += 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from presize.datasets.device_decode import find_decoder
+from presize.datasets.reading.device_decode import find_decoder
 from presize.errors import OptionError
 from presize.system.machine import Gpu, Torch
 

@@ -16,7 +16,7 @@ import torch.utils.data
 from torch.utils.data._utils import fetch as torch_fetch
 
 from presize.datasets.loader import Loader
-from presize.datasets.workers import Work
+from presize.datasets.reading.workers import Work
 from presize.measure.profile import Spent, split
 
 

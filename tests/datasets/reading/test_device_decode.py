@@ -22,8 +22,8 @@ from presize.build.run import build_dataset
 from presize.codecs.encode import encode
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize
 from presize.datasets.crops import Crop
-from presize.datasets.device_decode import CutReader, decode_rows, find_decoder
-from presize.datasets.regions import cut_region
+from presize.datasets.reading.device_decode import CutReader, decode_rows, find_decoder
+from presize.datasets.reading.regions import cut_region
 from presize.errors import DatasetError, LoaderError, OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size, Subsampling
 from tampering import change_records, overwrite_value, read_table

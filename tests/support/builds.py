@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from presize.build import cleanup, publish
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 
 SERIAL = RunOptions(jobs=1, report=False)
@@ -20,3 +24,15 @@ def files(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def publishing_step(step: str) -> Callable[..., object]:
+    """One of the functions that publishing calls."""
+    return next(getattr(module, step) for module in (publish, cleanup) if hasattr(module, step))
+
+
+def patch_publishing(patch: pytest.MonkeyPatch, step: str, function: Callable[..., object]) -> None:
+    """Let publishing call `function` for one of its steps, wherever it does."""
+    for module in (publish, cleanup):
+        if hasattr(module, step):
+            patch.setattr(module, step, function)

@@ -12,12 +12,12 @@ from typing import Any, SupportsIndex
 import numpy as np
 import torch
 
-from presize.datasets.arms import FLIP, CroppedFolder, load_arm, open_arm
-from presize.datasets.bench_run import find_device, memory_errors
 from presize.datasets.crops import RandomResizedCrop
-from presize.datasets.diagnose import diagnose
-from presize.datasets.models import TrainingStep, make_model
-from presize.datasets.order import Order, Shuffled, Weighted
+from presize.datasets.reading.order import Order, Shuffled, Weighted
+from presize.datasets.timing.bench_run import find_device, memory_errors
+from presize.datasets.timing.diagnose import diagnose
+from presize.datasets.timing.models import TrainingStep, make_model
+from presize.datasets.timing.variants import FLIP, CroppedFolder, load_arm, open_arm
 from presize.errors import ImageError
 from presize.measure import read_speed
 from presize.measure.bench_options import Arm, DiagnoseOptions

@@ -14,9 +14,9 @@ import torch
 
 from builds import SERIAL, SMALL
 from presize.build.run import build_dataset
-from presize.datasets.arms import Chosen, CroppedFolder, load_arm, open_arm
-from presize.datasets.bench_run import EVALUATED, measure, prove
 from presize.datasets.crops import CenterCrop, RandomResizedCrop
+from presize.datasets.timing.bench_run import EVALUATED, measure, prove
+from presize.datasets.timing.variants import Chosen, CroppedFolder, load_arm, open_arm
 from presize.errors import BenchError, DatasetError, LoaderError
 from presize.measure.bench import TOLERANCE, coarse, crops_of
 from presize.measure.bench_options import ARMS, READS, Arm, Run
@@ -242,7 +242,7 @@ def test_a_run_without_a_model_has_epochs_and_no_step(
 def test_a_run_with_a_model_measures_the_step_without_the_loader(
     arm: Arm, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("presize.datasets.epochs._STEPS_FOR_S", 0.0)
+    monkeypatch.setattr("presize.datasets.timing.epochs._STEPS_FOR_S", 0.0)
     found = measure(run_of(arm, roots, numbers, tmp_path, model="small", epochs=1, steps=2))
     assert found["epochs"][0]["images"] == 32
     assert found["resident_s"] == found["copied_s"] > 0  # nothing is copied on the CPU
@@ -265,6 +265,6 @@ def test_a_model_that_does_not_fit_says_what_to_make_smaller(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("presize.datasets.models.TrainingStep.__call__", fail)
+    monkeypatch.setattr("presize.datasets.timing.models.TrainingStep.__call__", fail)
     with pytest.raises(BenchError, match=r"training small with batches of 16 images of 48 px does not fit .* --batch"):
         measure(run_of("lmdb", roots, numbers, tmp_path, model="small"))

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from presize.codecs import jpeg_decoder
 from presize.codecs.stored_value import DAMAGE
 from presize.datasets.crops import Crop, as_size
-from presize.datasets.draws import uniform
-from presize.datasets.regions import Box, Region, cut_region, read_region, uncut_region
+from presize.datasets.reading.draws import uniform
+from presize.datasets.reading.regions import Box, Region, cut_region, read_region, uncut_region
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
 

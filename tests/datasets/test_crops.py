@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.datasets import CenterCrop, RandomCrop, RandomResizedCrop, Resize
-from presize.datasets.draws import uniform
+from presize.datasets.reading.draws import uniform
 from presize.errors import OptionError
 from presize.options import Size
 

@@ -12,13 +12,13 @@ import torch
 import torch.utils.data
 
 from presize.datasets.crops import Crop, as_size
-from presize.datasets.draws import uniform
 from presize.datasets.folder import FolderDataset
 from presize.datasets.lmdb import LMDBDataset, visits
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader, make_loader
-from presize.datasets.order import Last, Order, permute
-from presize.datasets.regions import resample
+from presize.datasets.reading.draws import uniform
+from presize.datasets.reading.order import Last, Order, permute
+from presize.datasets.reading.regions import resample
 from presize.errors import DatasetError
 from presize.measure.bench_options import Arm
 
