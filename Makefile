@@ -34,7 +34,7 @@ bench: $(VENV)/.presize
 	$(BIN)/presize bench --raw "$(SRC)" --work $(BENCH)/work --out $(BENCH)/small --images 1000 --workers 1 \
 		--epochs 2 --cold
 	$(BIN)/presize bench --raw "$(SRC)" --work $(BENCH)/work --out $(BENCH)/resnet50 --images 1000 --workers 1 \
-		--model resnet50 --batch 8 --steps 4 --epochs 1 --repeats 1 --arm raw --arm loader
+		--model resnet50 --batch 8 --steps 4 --epochs 1 --repeats 1 --variant raw --variant loader
 
 # The dependencies once, presize itself whenever a source has changed. Not editable: what is tested
 # is what a user gets from a wheel. Without build/, whose left-overs would be installed, too.

@@ -3,7 +3,8 @@
     python benchmarks/accuracy.py SRC
 
 SRC is a folder of class folders; without it, one is made as `presize sample` does it. A fifth of each class is held
-out. The small CNN of `presize bench` is trained from scratch on the rest, once a seed and arm: from the raw folder, and
+out. The small CNN of `presize bench` is trained from scratch on the rest, once a seed and variant: from the raw
+folder, and
 from LMDB datasets of one or more sizes. All begin with the same weights and get the same samples in the same order,
 with the same crops and flips. A presized folder needs no training of its own: the script looks whether it gives the
 same pixels as LMDB. Prints a table; asserts nothing. `python benchmarks/accuracy.py --table CSV` prints one again.
@@ -37,9 +38,9 @@ from torch.nn import functional
 from presize.build.run import build_dataset
 from presize.datasets.crops import Crop, Floats, Ints, RandomResizedCrop
 from presize.datasets.timing.models import small_cnn
-from presize.datasets.timing.variants import FLIP, Chosen, load_arm, open_arm
+from presize.datasets.timing.variants import FLIP, Chosen, load_variant, open_variant
 from presize.errors import PresizeError
-from presize.measure.bench_options import Arm
+from presize.measure.bench_options import Variant
 from presize.measure.listings import LISTERS, Listing, common_samples
 from presize.options import BuildOptions, ImageOptions, Layout, RunOptions, Size
 from presize.sources.sample import SampleOptions, make_samples
@@ -128,18 +129,18 @@ def prepare(options: argparse.Namespace) -> dict[str, Listing]:
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples of an arm: `numbers` are theirs in the dataset at `root`."""
+    """Some samples of a variant: `numbers` are theirs in the dataset at `root`."""
 
-    arm: Arm
+    variant: Variant
     root: str
     numbers: Ints
 
     def batches(self, crop: Crop, flip: float, options: argparse.Namespace, seed: int) -> Any:
         """A loader that gives all of them once an epoch, shuffled and cropped as (seed, epoch) has it."""
-        dataset = open_arm(self.arm, self.root, crop, flip)
-        return load_arm(
-            self.arm, dataset, Chosen(self.numbers, len(dataset), seed), batch=options.batch, workers=options.workers,
-            prefetch=4, pin_memory=False, device=torch.device("cpu"), last="keep",
+        dataset = open_variant(self.variant, self.root, crop, flip)
+        return load_variant(
+            self.variant, dataset, Chosen(self.numbers, len(dataset), seed), batch=options.batch,
+            workers=options.workers, prefetch=4, pin_memory=False, device=torch.device("cpu"), last="keep",
         )  # fmt: skip
 
 
@@ -147,7 +148,7 @@ def same_pixels(one: Samples, other: Samples, options: argparse.Namespace) -> fl
     """The share of one epoch's random crops that are alike to the last bit."""
     crop = training_crop(options)
     alike: list[bool] = []
-    for batch, again in zip(*(arm.batches(crop, FLIP, options, 0) for arm in (one, other)), strict=True):
+    for batch, again in zip(*(variant.batches(crop, FLIP, options, 0) for variant in (one, other)), strict=True):
         alike += [torch.equal(*pair) for pair in zip(batch[0], again[0], strict=True)]
     return fmean(alike)
 
@@ -210,11 +211,11 @@ def measure(options: argparse.Namespace) -> Iterator[list[dict[str, object]]]:
     def samples(name: str, which: Ints) -> Samples:
         return Samples(kind_of(name), listings[name].root, numbers[name][which])
 
-    arms = ["raw", *(f"lmdb-{size}" for size in options.sizes)]
-    tests = {arm: list(samples(arm, held).batches(Middle(options.crop), 0, options, 0)) for arm in arms}
+    variants = ["raw", *(f"lmdb-{size}" for size in options.sizes)]
+    tests = {variant: list(samples(variant, held).batches(Middle(options.crop), 0, options, 0)) for variant in variants}
     alike = {
-        arm: same_pixels(*(samples(f"{kind}-{arm.partition('-')[2]}", learnt) for kind in KINDS), options)
-        for arm in arms[1:]
+        variant: same_pixels(*(samples(f"{kind}-{variant.partition('-')[2]}", learnt) for kind in KINDS), options)
+        for variant in variants[1:]
     }
     facts: dict[str, object] = {
         "name": options.name, "classes": len(names), "trained_on": len(learnt), "held_out": len(held),
@@ -223,20 +224,20 @@ def measure(options: argparse.Namespace) -> Iterator[list[dict[str, object]]]:
         **conditions(find_photos(Path(listings["raw"].root))), "torch": version("torch"),
     }  # fmt: skip
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    for seed, arm in product(range(options.seeds), arms):
+    for seed, variant in product(range(options.seeds), variants):
         begin = time.monotonic()
-        test = {"top1": tests[arm], "top1_on_raw": tests["raw"]}
+        test = {"top1": tests[variant], "top1_on_raw": tests["raw"]}
         rows: list[dict[str, object]] = []
-        for loss, right in train(samples(arm, learnt), test, len(names), seed, options):
-            shares = {name: round(share, 5) for name, share in right.items()} | {"same_pixels": alike.get(arm, "")}
-            run = {"date": date, "seed": seed, "arm": arm, "epoch": len(rows) + 1, "loss": round(loss, 4)}
+        for loss, right in train(samples(variant, learnt), test, len(names), seed, options):
+            shares = {name: round(share, 5) for name, share in right.items()} | {"same_pixels": alike.get(variant, "")}
+            run = {"date": date, "seed": seed, "variant": variant, "epoch": len(rows) + 1, "loss": round(loss, 4)}
             rows.append(run | shares | facts)
         seconds = time.monotonic() - begin
-        print(f"seed {seed}: {arm}: top-1 {right['top1']:.1%}, after {seconds:.0f} s", file=sys.stderr)
+        print(f"seed {seed}: {variant}: top-1 {right['top1']:.1%}, after {seconds:.0f} s", file=sys.stderr)
         yield rows
 
 
-def kind_of(name: str) -> Arm:
+def kind_of(name: str) -> Variant:
     """lmdb-160 -> lmdb, as presize.measure.bench_options has them."""
     kind: Any = name.partition("-")[0]
     return kind
@@ -257,21 +258,23 @@ class Difference:
         return cls(fmean(found), error, error * _STUDENT_95[min(len(found) - 1, len(_STUDENT_95) - 1)])
 
 
-def arms_of(rows: list[rates.Row]) -> dict[str, str]:
+def variants_of(rows: list[rates.Row]) -> dict[str, str]:
     """Those in the results, in their order, and what they are called."""
-    names = dict.fromkeys(row["arm"] for row in rows)
-    return {arm: "the raw folder" if arm == "raw" else f"LMDB, {arm.partition('-')[2]} px" for arm in names}
+    names = dict.fromkeys(row["variant"] for row in rows)
+    return {
+        variant: "the raw folder" if variant == "raw" else f"LMDB, {variant.partition('-')[2]} px" for variant in names
+    }
 
 
 def complete(rows: list[rates.Row]) -> list[rates.Row]:
-    """Those of seeds that every arm has finished."""
-    ended = {(row["seed"], row["arm"]) for row in rows if row["epoch"] == row["epochs"]}
-    return [row for row in rows if all((row["seed"], arm) in ended for arm in arms_of(rows))]
+    """Those of seeds that every variant has finished."""
+    ended = {(row["seed"], row["variant"]) for row in rows if row["epoch"] == row["epochs"]}
+    return [row for row in rows if all((row["seed"], variant) in ended for variant in variants_of(rows))]
 
 
-def final(rows: list[rates.Row], arm: str, column: str = "top1") -> list[float]:
+def final(rows: list[rates.Row], variant: str, column: str = "top1") -> list[float]:
     """After the last epoch, in per cent, one a seed."""
-    last = {int(row["seed"]): row for row in rows if row["arm"] == arm and row["epoch"] == row["epochs"]}
+    last = {int(row["seed"]): row for row in rows if row["variant"] == variant and row["epoch"] == row["epochs"]}
     return [100 * float(last[seed][column]) for seed in sorted(last)]
 
 
@@ -282,11 +285,11 @@ class Range:
     most: float
 
 
-def by_epoch(rows: list[rates.Row], arm: str) -> dict[int, Range]:
+def by_epoch(rows: list[rates.Row], variant: str) -> dict[int, Range]:
     """In per cent, over seeds."""
     found: dict[int, list[float]] = {}
     for row in rows:
-        if row["arm"] == arm:
+        if row["variant"] == variant:
             found.setdefault(int(row["epoch"]), []).append(100 * float(row["top1"]))
     return {epoch: Range(fmean(values), min(values), max(values)) for epoch, values in found.items()}
 
@@ -299,11 +302,13 @@ def table(rows: list[rates.Row]) -> str:
         "|---|---|---|---|---|---|",
     ]
     raw = final(rows, "raw")
-    for arm, name in arms_of(rows).items():
-        values, on_raw = final(rows, arm), final(rows, arm, "top1_on_raw")
+    for variant, name in variants_of(rows).items():
+        values, on_raw = final(rows, variant), final(rows, variant, "top1_on_raw")
         found = Difference.of(values, raw)
         low, high = found.mean - found.interval, found.mean + found.interval
-        less = ("", "") if arm == "raw" else (f"{found.mean:+.1f} ± {found.error:.1f}", f"{low:+.1f} to {high:+.1f}")
+        less = (
+            ("", "") if variant == "raw" else (f"{found.mean:+.1f} ± {found.error:.1f}", f"{low:+.1f} to {high:+.1f}")
+        )
         each = ", ".join(f"{value:.1f}" for value in values)
         lines.append(f"| {' | '.join((name, _mean(values), each, *less, _mean(on_raw)))} |")
     return "\n".join(lines)
@@ -316,9 +321,9 @@ def _mean(values: list[float]) -> str:
 def summary(rows: list[rates.Row]) -> str:
     rows = complete(rows)
     if not rows:
-        return "no seed was finished by every arm"
+        return "no seed was finished by every variant"
     first = rows[0]
-    alike = {arms_of(rows)[row["arm"]]: float(row["same_pixels"]) for row in rows if row["same_pixels"]}
+    alike = {variants_of(rows)[row["variant"]]: float(row["same_pixels"]) for row in rows if row["same_pixels"]}
     return "\n".join(
         [
             table(rows),

@@ -52,7 +52,7 @@ def measure(command: list[str], library: str, workers: int, batches: tuple[int, 
         return
     for batch, found in printed["batches"].items():
         yield {
-            "arm": library,
+            "variant": library,
             "workers": workers,
             "batch": int(batch),
             **found,
@@ -79,7 +79,7 @@ def by_library(rows: list[rates.Row]) -> dict[tuple[str, int], dict[int, list[fl
     """(library, workers) -> size of a batch -> images a second."""
     found = {}
     for library, workers in product(LIBRARIES, numbers_in(rows, "workers")):
-        mine = training.select(rows, arm=library, workers=workers)
+        mine = training.select(rows, variant=library, workers=workers)
         if mine:
             batches = numbers_in(mine, "batch")
             found[library, workers] = {
@@ -94,7 +94,7 @@ def numbers_in(rows: list[rates.Row], column: str) -> list[int]:
 
 def by_place(rows: list[rates.Row]) -> dict[str, list[rates.Row]]:
     """Who augments -> the rows of its runs."""
-    found = {place: training.select(rows, arm=place) for place in device_augment.PLACES}
+    found = {place: training.select(rows, variant=place) for place in device_augment.PLACES}
     return {place: mine for place, mine in found.items() if mine}
 
 
@@ -150,15 +150,15 @@ def measure_all(options: argparse.Namespace) -> None:
     if not files.exists():
         presize = str(Path(sys.executable).with_name("presize"))
         subprocess.run([presize, "export", str(lmdb), str(files)], check=True, stdout=sys.stderr)
-    arms: dict[str, Any] = {}
+    variants: dict[str, Any] = {}
     for (library, command), workers in product(libraries(options, lmdb, files), options.workers):
         name = f"{library}, {workers} worker{'' if workers == 1 else 's'}"
-        arms[name] = partial(measure, command, library, workers, options.batches)
+        variants[name] = partial(measure, command, library, workers, options.batches)
     for place, said in device_augment.PLACES.items():
-        arms[said] = partial(
+        variants[said] = partial(
             device_augment.measure, place, lmdb, options.device, options.device_batch, options.device_workers
         )
-    measuring.in_rounds(arms, options, training.facts(tree))
+    measuring.in_rounds(variants, options, training.facts(tree))
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
     python benchmarks/build.py PHOTOS --ffcv-python FFCV_ENV/bin/python
 
-Makes a class-folder tree of hard links to the JPEGs below PHOTOS, then runs every arm once a round, in
+Makes a class-folder tree of hard links to the JPEGs below PHOTOS, then runs every variant once a round, in
 random order, each in a process of its own, with the page cache warm. Prints a table; asserts nothing.
 """
 
@@ -32,7 +32,7 @@ _START_UP_IMAGES_A_PROCESS = 2
 
 
 @dataclass(frozen=True)
-class Arm:
+class Variant:
     """command: what is run. images, seconds: how many it did and in what time, from what it printed."""
 
     command: list[str]
@@ -62,19 +62,19 @@ def link_tree(photos: list[Path], root: Path, images: int) -> Path:
     return tree
 
 
-def arms(options: argparse.Namespace, tree: Path, few: Path) -> dict[str, Arm]:
+def variants(options: argparse.Namespace, tree: Path, few: Path) -> dict[str, Variant]:
     procs, size = str(options.procs), str(options.size)
     out = options.work / "out"
     presize = Path(sys.executable).with_name("presize")
 
-    def peer(script: str, *more: str, python: str | Path = sys.executable) -> Arm:
+    def peer(script: str, *more: str, python: str | Path = sys.executable) -> Variant:
         command = [str(python), str(_HERE / "peers" / script), str(tree), "--procs", procs, "--size", size, *more]
-        return Arm(command, lambda printed: int(printed["images"]), out)
+        return Variant(command, lambda printed: int(printed["images"]), out)
 
-    def build(source: Path) -> Arm:
+    def build(source: Path) -> Variant:
         command = [str(presize), "build", str(source), str(out), "--size", size, "--jobs", procs]
         command += ["--no-report", "--json"]  # the page takes a second whatever the number of images
-        return Arm(command, lambda printed: int(printed["samples"]), out)
+        return Variant(command, lambda printed: int(printed["samples"]), out)
 
     found = {
         rates.LIMIT: peer("codec_limit.py"),
@@ -89,14 +89,14 @@ def arms(options: argparse.Namespace, tree: Path, few: Path) -> dict[str, Arm]:
     return found
 
 
-def measure(arm: Arm) -> dict[str, object]:
+def measure(variant: Variant) -> dict[str, object]:
     """One run. What an earlier one left to be written to disk is written first."""
-    shutil.rmtree(arm.out, ignore_errors=True)
+    shutil.rmtree(variant.out, ignore_errors=True)
     os.sync()
-    finished = processes.run(arm.command)
-    shutil.rmtree(arm.out, ignore_errors=True)
+    finished = processes.run(variant.command)
+    shutil.rmtree(variant.out, ignore_errors=True)
     printed = json.loads(finished.output.splitlines()[-1])
-    images, seconds = arm.images(printed), float(printed["seconds"])
+    images, seconds = variant.images(printed), float(printed["seconds"])
     return {
         "images": images,
         "seconds": round(seconds, 3),
@@ -118,7 +118,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--procs", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--size", type=int, default=256)
-    parser.add_argument("--seed", type=int, default=0, help="of the order of the arms")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the variants")
     parser.add_argument("--csv", type=Path, default=_HERE / "results" / "build.csv", help="replaced")
     return parser.parse_args()
 
@@ -129,7 +129,7 @@ def main() -> None:
     tree = link_tree(photos, options.work, options.images)
     few = link_tree(photos, options.work, _START_UP_IMAGES_A_PROCESS * options.procs)
     facts = conditions(sorted(tree.rglob("*.jpg")))
-    todo = arms(options, tree, few)
+    todo = variants(options, tree, few)
     measure(todo[rates.START_UP])  # its byte code and libraries are in the page cache from here on
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     order = random.Random(options.seed)
@@ -138,7 +138,7 @@ def main() -> None:
         for name in order.sample(sorted(todo), len(todo)):
             measured = measure(todo[name])
             rows.append(
-                {"date": date, "arm": name, "round": number, "procs": options.procs, "size": options.size}
+                {"date": date, "variant": name, "round": number, "procs": options.procs, "size": options.size}
                 | measured
                 | facts
             )

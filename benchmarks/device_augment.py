@@ -95,7 +95,7 @@ def read(place: str, root: Path, device: torch.device, batch: int, workers: int)
     more: dict[str, Any] = {"collate_fn": jittered} if place == "workers" else {}
     loader = make_loader(data, batch, order=order, workers=workers, last="drop", **more)
     step = Augment(place, device)
-    *_, epoch = (time_epoch(loader, step, lead=max(1, workers)) for _ in range(_EPOCHS))
+    *_, epoch = (time_epoch(loader, step, warmup_steps=max(1, workers)) for _ in range(_EPOCHS))
     side = WHOLE_SIZE if place == "device" else CROP_SIZE
     noise = torch.randint(0, 256, (batch, 3, side, side), dtype=torch.uint8)
     return {
@@ -110,4 +110,4 @@ def read(place: str, root: Path, device: torch.device, batch: int, workers: int)
 def measure(place: str, root: Path, device: str, batch: int, workers: int) -> Iterator[Columns]:
     meter = processes.Meter()
     found = processes.apart(read, place, root, torch.device(device), batch, workers)
-    yield {"arm": place, "workers": workers, "batch": batch} | found | {"other_cpu": round(meter.other_cpu(), 3)}
+    yield {"variant": place, "workers": workers, "batch": batch} | found | {"other_cpu": round(meter.other_cpu(), 3)}

@@ -45,7 +45,7 @@ _LEAST_S = 10.0
 
 _PREFETCH = 2
 _MODELS = {"none": "no model", "small": "small CNN", "resnet50": "ResNet-50"}
-_ARMS = {"raw": "raw folder", "presized": "presized folder", "lmdb": "LMDBDataset", "loader": "Loader"}
+_VARIANTS = {"raw": "raw folder", "presized": "presized folder", "lmdb": "LMDBDataset", "loader": "Loader"}
 
 
 @dataclass(frozen=True)
@@ -180,17 +180,17 @@ def build_speed(session: Session, seconds: float) -> None:
         built = _build(session, source, out, "lmdb", ends - time.monotonic())
         shutil.rmtree(out)
         measured["presize build"] = {"images": built["samples"], "seconds": built["seconds"]}
-        for arm, one in measured.items():
+        for variant, one in measured.items():
             rate = {"images_per_s": round(one["images"] / one["seconds"], 1)}
-            session.builds.append({"arm": arm, "round": number, "procs": session.cores} | one | rate | facts)
+            session.builds.append({"variant": variant, "round": number, "procs": session.cores} | one | rate | facts)
         rates.write(session.out / "gpu-build.csv", session.builds)
 
 
-def bench(session: Session, seconds: float, models: tuple[str, ...], arms: tuple[str, ...]) -> None:
+def bench(session: Session, seconds: float, models: tuple[str, ...], variants: tuple[str, ...]) -> None:
     """`presize bench`, whose rows go to gpu-bench.csv."""
     scale, out = session.scale, session.work / f"bench-{models[0]}"
     asked = [word for model in models for word in ("--model", model)]
-    asked += [word for arm in arms for word in ("--arm", arm)]
+    asked += [word for variant in variants for word in ("--variant", variant)]
     asked += ["--device", session.options.device, "--workers", str(session.cores), "--batch", str(batch_of(session))]
     asked += ["--crop", str(scale.crop), "--epochs", "2", "--repeats", str(scale.repeats), *scale.limits]
     roots = ("--raw", session.tree, "--presized", session.folder, "--lmdb", session.lmdb)
@@ -253,8 +253,8 @@ Step = Callable[[Session, float], None]
 STEPS: dict[str, tuple[float, Step]] = {
     "photographs": (60, have_photos),
     "builds": (150, build),  # far more than they need, since without them there is nothing
-    "training": (185, partial(bench, models=("resnet50", "none"), arms=tuple(_ARMS))),
-    "the small CNN": (50, partial(bench, models=("small",), arms=("raw", "loader"))),
+    "training": (185, partial(bench, models=("resnet50", "none"), variants=tuple(_VARIANTS))),
+    "the small CNN": (50, partial(bench, models=("small",), variants=("raw", "loader"))),
     "reading to the GPU": (50, read),
     "build speed": (40, build_speed),
     "page-locked memory": (50, pinning),
@@ -271,8 +271,8 @@ def table(session: Session) -> str:
     lines = ["| training | read by | images/s | times raw | U |", "|---|---|---|---|---|"]
     benches = [json.loads(path.read_text()) for path in sorted(session.work.glob("bench-*/results.json"))]
     for group in chain.from_iterable(results["summary"] for results in benches):
-        for arm in group["arms"]:
-            lines.append(f"| {' | '.join(_cells(arm, group))} |")
+        for variant in group["variants"]:
+            lines.append(f"| {' | '.join(_cells(variant, group))} |")
     for facts in [results["conditions"] for results in benches][:1]:
         told = (facts.get(name, "") for name in ("date", "GPU", "CPU", "system", "storage", "versions"))
         lines += [
@@ -281,8 +281,8 @@ def table(session: Session) -> str:
         ]
     if session.builds:
         limit, built = (
-            median(float(str(row["images_per_s"])) for row in session.builds if row["arm"] == arm)
-            for arm in ("codec limit", "presize build")
+            median(float(str(row["images_per_s"])) for row in session.builds if row["variant"] == variant)
+            for variant in ("codec limit", "presize build")
         )
         lines += [
             "",
@@ -301,13 +301,13 @@ def table(session: Session) -> str:
     return "\n".join(lines)
 
 
-def _cells(arm: dict[str, Any], group: dict[str, Any]) -> list[str]:
-    kind, stages = group["kind"], arm["stages"]
+def _cells(variant: dict[str, Any], group: dict[str, Any]) -> list[str]:
+    kind, stages = group["kind"], variant["stages"]
     return [
         f"{_MODELS[kind['model']]} on {kind['device']}, batches of {kind['batch']}",
-        f"{_ARMS[arm['arm']]}, {kind['workers']} workers",
-        f"{arm['images_per_s']['median']:,.0f}",
-        f"{arm['times']:.2f}" if group["arms"][0]["arm"] == "raw" else "",
+        f"{_VARIANTS[variant['variant']]}, {kind['workers']} workers",
+        f"{variant['images_per_s']['median']:,.0f}",
+        f"{variant['times']:.2f}" if group["variants"][0]["variant"] == "raw" else "",
         "" if stages is None else f"{stages['utilisation']:.3f}",
     ]
 

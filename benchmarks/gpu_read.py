@@ -2,10 +2,10 @@
 
     python benchmarks/gpu_read.py OUT
 
-OUT is a dataset that `presize build` made of class folders. Each arm (who decodes, processes or threads, how
+OUT is a dataset that `presize build` made of class folders. Each variant (who decodes, processes or threads, how
 many of them) runs once a round, in random order, in a process of its own, with the page cache warm. Prints a
-table; asserts nothing. Where nothing is installed that decodes on the GPU, its workers' arms run alone. `--device cpu`
-shows whether all of it runs: simplejpeg then takes the place of the GPU.
+table; asserts nothing. Where nothing is installed that decodes on the GPU, its workers' variants run alone.
+`--device cpu` shows whether all of it runs: simplejpeg then takes the place of the GPU.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def decoders(options: argparse.Namespace) -> list[str]:
         try:
             find_decoder(torch.device(options.device), 3)
         except PresizeError as error:
-            print(f"without the arms decoded by the device: {error}", file=sys.stderr)
+            print(f"without the variants decoded by the device: {error}", file=sys.stderr)
             return ["workers"]
     return ["workers", "device"]
 
@@ -116,9 +116,9 @@ def main() -> None:
             command += ["--workers", str(workers), "--batch", str(options.batch), "--epochs", str(options.epochs)]
             command += [] if options.limit is None else ["--limit", str(options.limit)]
             measured = measure(command)
-            arm = {"decode_on": decode_on, "mode": mode, "workers": workers, "batch": options.batch}
-            rows.append({"date": date, "round": number, **arm, **measured, **conditions})
-            print(f"round {number + 1}: {arm}: {measured['images_per_s']} images/s", file=sys.stderr)
+            variant = {"decode_on": decode_on, "mode": mode, "workers": workers, "batch": options.batch}
+            rows.append({"date": date, "round": number, **variant, **measured, **conditions})
+            print(f"round {number + 1}: {variant}: {measured['images_per_s']} images/s", file=sys.stderr)
             rates.write(options.csv, rows)
     print(table(rates.read(options.csv)))
 

@@ -54,15 +54,15 @@ def run(
 
 
 def in_rounds(
-    arms: Mapping[str, Callable[[], Iterable[Columns]]], options: argparse.Namespace, facts: Columns, seed: int = 0
+    variants: Mapping[str, Callable[[], Iterable[Columns]]], options: argparse.Namespace, facts: Columns, seed: int = 0
 ) -> None:
-    """Each of `arms` once a round, options.repeats rounds, in an order drawn by `seed`; what they measure, a row or
+    """Each of `variants` once a round, options.repeats rounds, in an order drawn by `seed`; what they measure, a row or
     several a run, all with "images_per_s", is in options.csv after each run, with the date, the round and `facts`."""
     date, order = datetime.datetime.now(datetime.UTC).date().isoformat(), random.Random(seed)
     rows: list[Columns] = []
     for number in range(options.repeats):
-        for name in order.sample(list(arms), len(arms)):
-            measured = list(arms[name]())
+        for name in order.sample(list(variants), len(variants)):
+            measured = list(variants[name]())
             rows += [{"date": date, "round": number} | columns | facts for columns in measured]
             rate = ", ".join(f"{columns['images_per_s']:.5g}" for columns in measured)
             print(f"round {number + 1} of {options.repeats}: {name}: {rate} images/s", file=sys.stderr)

@@ -67,7 +67,7 @@ def train(way: Way, root: Path, device: torch.device, batch: int) -> measuring.C
         warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores
         loader = make_loader(data, batch, shuffle=True, workers=way.workers, last="drop", pin_memory=way.pin_memory)
         step = Copying(make_model("small", len(data.classes or (0,)))[0], device, way.non_blocking)
-        epochs = [time_epoch(loader, step, lead=max(1, way.workers)) for _ in range(_EPOCHS)][1:]
+        epochs = [time_epoch(loader, step, warmup_steps=max(1, way.workers)) for _ in range(_EPOCHS)][1:]
         one = next(iter(loader))
     del loader
     locked = device.type == "cuda" and one[0].is_pinned()
@@ -142,8 +142,8 @@ def measure_all(options: argparse.Namespace) -> None:
     tree = link_tree(find_photos(options.source), options.work, options.images)
     lmdb = training.build(tree, options.work / "workers" / f"{tree.name}-256", "--size", "256")
     todo = [Way(*way) for way in product(options.workers, (False, True), (False, True))]
-    arms = {str(way): partial(measure, way, lmdb.absolute(), options) for way in todo}
-    measuring.in_rounds(arms, options, training.facts(tree))
+    variants = {str(way): partial(measure, way, lmdb.absolute(), options) for way in todo}
+    measuring.in_rounds(variants, options, training.facts(tree))
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import rates
 
 _PRESIZE, _OTHER, _INK = "#1f6fb2", "#8a8f98", "#1b1f24"
 _STYLES = ((_OTHER, "--"), ("#c8781e", "-"), (_PRESIZE, "-"))
-"""Of the arms in their order, the raw folder first."""
+"""Of the variants in their order, the raw folder first."""
 
 
 def draw(rows: list[rates.Row], path: Path) -> None:
@@ -26,8 +26,8 @@ def draw(rows: list[rates.Row], path: Path) -> None:
     rows = accuracy.complete(rows)
     first = rows[0]
     figure, axes = pyplot.subplots(figsize=(8.4, 3.6), facecolor="white", layout="constrained")
-    for (arm, name), (color, style) in zip(accuracy.arms_of(rows).items(), _STYLES, strict=False):
-        spreads = accuracy.by_epoch(rows, arm)
+    for (variant, name), (color, style) in zip(accuracy.variants_of(rows).items(), _STYLES, strict=False):
+        spreads = accuracy.by_epoch(rows, variant)
         epochs, means = list(spreads), [spread.mean for spread in spreads.values()]
         low, high = ([getattr(spread, end) for spread in spreads.values()] for end in ("least", "most"))
         axes.fill_between(epochs, low, high, color=color, alpha=0.18, linewidth=0)

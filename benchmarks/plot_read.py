@@ -25,9 +25,9 @@ def draw(rows: list[rates.Row], path: Path) -> None:
     matplotlib.rcParams.update({"svg.hashsalt": "presize", "font.size": 10, "text.color": _INK})
     from matplotlib import pyplot
 
-    run = {row["arm"] for row in rows}
+    run = {row["variant"] for row in rows}
     panels = {
-        stored: [arm for arm in loaders if arm in run]
+        stored: [variant for variant in loaders if variant in run]
         for stored, loaders in read_rates.STORED.items()
         if run & loaders.keys()
     }
@@ -61,39 +61,39 @@ def draw(rows: list[rates.Row], path: Path) -> None:
 def _draw_panel(axes: Any, stored: str, names: list[str], by_count: dict[int, dict[str, dict[int, float]]]) -> None:
     """Medians as bars, each run as a dot, least to most as a whisker, and the ratio to FFCV in words."""
     height = 0.8 / len(by_count)
-    for row, arm in enumerate(names):
+    for row, variant in enumerate(names):
         for number, (count, measured) in enumerate(by_count.items()):
-            if arm not in measured:
+            if variant not in measured:
                 continue
-            values = list(measured[arm].values())
+            values = list(measured[variant].values())
             spread = rates.Spread.of(values)
             place = row + (number - (len(by_count) - 1) / 2) * height
-            color = _PRESIZE if arm.startswith(("loader", "dataset")) else _OTHER
+            color = _PRESIZE if variant.startswith(("loader", "dataset")) else _OTHER
             fewer = (len(by_count) - 1 - number) / max(1, len(by_count) - 1)
             shade = 1 - (1 - _PALEST) * fewer
             axes.barh(place, spread.median, height=0.9 * height, color=color, alpha=shade, linewidth=0)
             axes.plot([spread.least, spread.most], [place, place], color=_INK, linewidth=1, marker="|", markersize=6)
             axes.plot(values, [place] * len(values), "o", color=_INK, markersize=2)
             axes.annotate(
-                _remark(stored, arm, count, measured),
+                _remark(stored, variant, count, measured),
                 (spread.most, place),
                 xytext=(8, 0),
                 textcoords="offset points",
                 va="center",
                 fontsize=8,
             )
-    axes.set_yticks(range(len(names)), [read_rates.STORED[stored][arm] for arm in names])
+    axes.set_yticks(range(len(names)), [read_rates.STORED[stored][variant] for variant in names])
     axes.set_ylim(len(names) - 0.5 + _MARGIN / 2, -0.5 - _MARGIN / 2)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(left=False)
     axes.set_title(stored, fontsize=10, loc="left", fontweight="bold")
 
 
-def _remark(stored: str, arm: str, workers: int, measured: dict[str, dict[int, float]]) -> str:
+def _remark(stored: str, variant: str, workers: int, measured: dict[str, dict[int, float]]) -> str:
     """The median, and the median of the ratios to FFCV within rounds."""
-    remark = f"{rates.Spread.of(list(measured[arm].values())).median:,.0f} ({workers})"
-    to_ffcv = read_rates.ratio(measured, arm, read_rates.FFCV.get(stored))
-    if to_ffcv is None or arm in (read_rates.FFCV.get(stored), read_rates.DECODE.get(stored)):
+    remark = f"{rates.Spread.of(list(measured[variant].values())).median:,.0f} ({workers})"
+    to_ffcv = read_rates.ratio(measured, variant, read_rates.FFCV.get(stored))
+    if to_ffcv is None or variant in (read_rates.FFCV.get(stored), read_rates.DECODE.get(stored)):
         return remark
     return f"{remark}: {to_ffcv.median:.2f} × FFCV"
 

@@ -18,11 +18,11 @@ def draw(rows: list[rates.Row], path: Path) -> None:
     found = resnet_workers.kinds(rows)
     figure, axes = plotting.panels([0.5 + 0.3 * len(found)], f"ResNet-50 on {rows[0]['device']}: how many workers")
     drawn = []
-    for (arm, workers), mine in found.items():
+    for (variant, workers), mine in found.items():
         busy = training.column(mine, "gpu_busy")
-        remark = f", U {resnet_workers.utilisation(rows, workers)[arm]:.2f}"
+        remark = f", U {resnet_workers.utilisation(rows, workers)[variant]:.2f}"
         remark += f", GPU {rates.Spread.of(busy).median:.0%}" if busy else ""
-        label = f"{training.LABELS[arm]}, {workers} worker{'' if workers == 1 else 's'}"  # type: ignore[index]
+        label = f"{training.LABELS[variant]}, {workers} worker{'' if workers == 1 else 's'}"  # type: ignore[index]
         drawn.append((label, training.column(mine, "images_per_s"), remark))
     plotting.bars(axes[0], f"batches of {rows[0]['batch']}, crops of {rows[0]['crop']} px", drawn, ".3g")
     axes[0].set_xlabel("images a second")

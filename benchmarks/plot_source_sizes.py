@@ -21,10 +21,10 @@ def draw(rows: list[rates.Row], path: Path) -> None:
     for panel, model in zip(axes, models, strict=True):
         runs = training.select(rows, model=model)
         drawn = []
-        for reads, arm in kinds:
-            mine = training.select(runs, reads=reads, arm=arm)
+        for reads, variant in kinds:
+            mine = training.select(runs, reads=reads, variant=variant)
             remark = "" if model == "none" else f", U {training.utilisation(mine, runs):.2f}"
-            drawn.append((source_sizes.label(reads, arm), training.column(mine, "images_per_s"), remark))
+            drawn.append((source_sizes.label(reads, variant), training.column(mine, "images_per_s"), remark))
         plotting.bars(panel, training.MODELS[model], drawn)
     axes[0].set_xlim(0, 1.3 * max(max(training.column(training.select(rows, model=m), "images_per_s")) for m in models))
     axes[-1].set_xlabel("images a second")

@@ -159,7 +159,7 @@ def _workers(count: int) -> str:
     return f"{count} worker{'' if count == 1 else 's'}"
 
 
-def train(loader: Iterable[Any], step: Any, seconds: float, lead: int) -> float:
+def train(loader: Iterable[Any], step: Any, seconds: float, warmup_steps: int) -> float:
     """Images/s of training, without anything of the diagnosis."""
     begin, done, images, edge = time.perf_counter(), 0, 0, 0.0
     while True:
@@ -167,11 +167,11 @@ def train(loader: Iterable[Any], step: Any, seconds: float, lead: int) -> float:
             step(step.place(batch) if hasattr(step, "place") else batch)
             done += 1
             now = time.perf_counter()
-            if done <= lead:
+            if done <= warmup_steps:
                 edge = now
             else:
                 images += BATCH
-            if done > lead + 3 and now - begin >= seconds:
+            if done > warmup_steps + 3 and now - begin >= seconds:
                 return images / (now - edge)
 
 
@@ -180,13 +180,13 @@ def measure(options: argparse.Namespace) -> None:
     photos = find_photos(options.source)
     options.work.mkdir(parents=True, exist_ok=True)
     presized = build_trial(str(options.source), options.work / "predict", Size(256, 256), images=2000)
-    arms = {
+    variants = {
         f"{one.diagnosed} -> {one.predicted}": partial(
             processes.apart, predict, number, options.source, presized, options.seconds
         )
         for number, one in enumerate(configurations(options.source, presized))
     }
-    measuring.in_rounds(arms, options, {"torch": torch.__version__, **conditions(photos)})
+    measuring.in_rounds(variants, options, {"torch": torch.__version__, **conditions(photos)})
 
 
 def predict(number: int, photos: Path, presized: Path, seconds: float) -> list[measuring.Columns]:
@@ -199,14 +199,14 @@ def predict(number: int, photos: Path, presized: Path, seconds: float) -> list[m
 
     def run() -> float:
         other = one.other()
-        lead = max(1, workers_of(other) or 0) * prefetch_of(other)
-        return train(other, one.step(), seconds, lead)
+        warmup_steps = max(1, workers_of(other) or 0) * prefetch_of(other)
+        return train(other, one.step(), seconds, warmup_steps)
 
     before = run()
     alternatives = {} if one.pipeline is not None else {"other": one.other()}
     found = diagnose(one.loader(), one.step(), seconds=seconds, steps=10_000, device=CPU, alternatives=alternatives)
     pipeline = found.pipeline(found.alternatives[0]) if one.pipeline is None else one.pipeline(found)
-    plain = train(one.loader(), one.step(), seconds, found.lead)
+    plain = train(one.loader(), one.step(), seconds, found.warmup_steps)
     after = run()
     gc.collect()  # ends the workers, whose time counts then
     row: dict[str, object] = {

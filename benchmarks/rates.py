@@ -16,7 +16,7 @@ STOCK = "stock LMDB script"
 FFCV = "FFCV's writer"
 BUILD = "presize build"
 START_UP = "presize start-up"
-"""The arms: what is run, once a round. START_UP is a build of a few images with the same command. FFCV is there
+"""The variants: what is run, once a round. START_UP is a build of a few images with the same command. FFCV is there
 when its environment was given."""
 
 WORKING = "presize build, without start-up"
@@ -61,13 +61,13 @@ def write(path: Path, rows: list[dict[str, object]]) -> None:
 def images_per_s(rows: list[Row]) -> dict[str, list[float]]:
     """For each thing counted, one number a round, in the order of the rounds."""
     rounds = sorted({int(row["round"]) for row in rows})
-    by_arm = {(row["arm"], int(row["round"])): row for row in rows}
+    by_variant = {(row["variant"], int(row["round"])): row for row in rows}
 
-    def rate(arm: str, column: str = "seconds", less: str | None = None) -> list[float]:
+    def rate(variant: str, column: str = "seconds", less: str | None = None) -> list[float]:
         found = []
         for number in rounds:
-            row = by_arm[arm, number]
-            seconds = float(row[column]) - (float(by_arm[less, number][column]) if less else 0)
+            row = by_variant[variant, number]
+            seconds = float(row[column]) - (float(by_variant[less, number][column]) if less else 0)
             found.append(int(row["images"]) / seconds)
         return found
 
@@ -78,7 +78,7 @@ def images_per_s(rows: list[Row]) -> dict[str, list[float]]:
         WHOLE: rate(BUILD, "process_seconds"),
         STOCK: rate(STOCK),
     }
-    if any(row["arm"] == FFCV for row in rows):
+    if any(row["variant"] == FFCV for row in rows):
         found[FFCV] = rate(FFCV)
     return found
 
@@ -97,7 +97,7 @@ def where(row: Row) -> str:
 
 
 def start_up_seconds(rows: list[Row]) -> Spread:
-    return Spread.of([float(row["process_seconds"]) for row in rows if row["arm"] == START_UP])
+    return Spread.of([float(row["process_seconds"]) for row in rows if row["variant"] == START_UP])
 
 
 def table(rows: list[Row]) -> str:
@@ -114,7 +114,7 @@ def table(rows: list[Row]) -> str:
 
 def summary(rows: list[Row]) -> str:
     """The table, and what goes with it, in Markdown."""
-    memory = max(float(row["worker_private_mb"]) for row in rows if row["arm"] == BUILD)
+    memory = max(float(row["worker_private_mb"]) for row in rows if row["variant"] == BUILD)
     first = rows[0]
     return "\n".join(
         [
@@ -124,7 +124,7 @@ def summary(rows: list[Row]) -> str:
             f"Private memory of a build worker, at most: {memory:.0f} MB.",
             other_work(rows),
             f"{first['date']}, {len({row['round'] for row in rows})} rounds, {first['procs']} processes, "
-            f"{first['size']} px, {next(row['images'] for row in rows if row['arm'] == BUILD)} photographs "
+            f"{first['size']} px, {next(row['images'] for row in rows if row['variant'] == BUILD)} photographs "
             f"(mean {first['mean_width']}×{first['mean_height']}, {first['mean_kb']} kB; "
             f"{float(first['share_444']):.0%} 4:4:4, {float(first['share_420']):.0%} 4:2:0).",
             f"{where(first)}.",

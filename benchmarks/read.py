@@ -3,7 +3,7 @@
     python benchmarks/read.py PHOTOS --ffcv-python FFCV_ENV/bin/python --peers-python PEERS_ENV/bin/python
 
 Builds presize datasets of hard links to the JPEGs below PHOTOS, exports their JPEGs for the others, lets
-every arm make the files it wants, then runs each arm once a round for each number of workers, in random
+every variant make the files it wants, then runs each variant once a round for each number of workers, in random
 order, each in a process of its own, with the page cache warm. Prints a table; asserts nothing.
 """
 
@@ -30,7 +30,7 @@ import processes
 
 _HERE = Path(__file__).parent
 _SLOW_IMAGES = 2000
-"""Arms that take long read so many of the images, drawn at random: those with Pillow, those at 512 px."""
+"""Variants that take long read so many of the images, drawn at random: those with Pillow, those at 512 px."""
 
 _BUILDS = {"256": ["--size", "256"], "512": ["--size", "512", "--upscale"], "pixels": ["--format", "raw"]}
 """What `presize build` is told. ImageNet's photographs are smaller than 512 px; enlarged, they are all alike."""
@@ -39,7 +39,7 @@ _EXPORTED = ("256", "512")
 
 
 @dataclass(frozen=True)
-class Arm:
+class Variant:
     """One way to read one thing.
 
     script: below peers/. python: the interpreter of its environment; None where that is not given.
@@ -69,7 +69,7 @@ class Arm:
         return command
 
 
-def arms(options: argparse.Namespace) -> dict[str, Arm]:
+def variants(options: argparse.Namespace) -> dict[str, Variant]:
     here, ffcv, peers = Path(sys.executable), options.ffcv_python, options.peers_python
     streaming, litdata = options.streaming_python or peers, options.litdata_python or peers
     found = {"loader-threads-256": presize("256", "loader", "--mode", "threads")}
@@ -77,36 +77,36 @@ def arms(options: argparse.Namespace) -> dict[str, Arm]:
         found[f"loader-{name}"] = presize(name, "loader")
         found[f"dataset-{name}"] = presize(name, "dataset")
     for name in _EXPORTED:
-        found[f"decode-{name}"] = Arm("decode_limit.py", here, name, slow=name == "512")
+        found[f"decode-{name}"] = Variant("decode_limit.py", here, name, slow=name == "512")
     return found | {
-        "ffcv-256": Arm("ffcv_read.py", ffcv, "256", store="256.beton"),
-        "ffcv-own-256": Arm("ffcv_read.py", ffcv, "256", store="256-own.beton", more=("--stored", "own")),
-        "ffcv-512": Arm("ffcv_read.py", ffcv, "512", store="512.beton", slow=True),
-        "ffcv-pixels": Arm("ffcv_read.py", ffcv, "256", store="pixels.beton", more=("--stored", "raw")),
-        "folder-256": Arm("folder_read.py", peers, "256", slow=True),
-        "folder-photos": Arm("folder_read.py", peers, "photos", slow=True),
-        "webdataset-256": Arm("webdataset_read.py", peers, "256", store="webdataset", slow=True),
-        "streaming-256": Arm("streaming_read.py", streaming, "256", store="streaming", slow=True),
-        "litdata-256": Arm("litdata_read.py", litdata, "256", store="litdata", slow=True),
+        "ffcv-256": Variant("ffcv_read.py", ffcv, "256", store="256.beton"),
+        "ffcv-own-256": Variant("ffcv_read.py", ffcv, "256", store="256-own.beton", more=("--stored", "own")),
+        "ffcv-512": Variant("ffcv_read.py", ffcv, "512", store="512.beton", slow=True),
+        "ffcv-pixels": Variant("ffcv_read.py", ffcv, "256", store="pixels.beton", more=("--stored", "raw")),
+        "folder-256": Variant("folder_read.py", peers, "256", slow=True),
+        "folder-photos": Variant("folder_read.py", peers, "photos", slow=True),
+        "webdataset-256": Variant("webdataset_read.py", peers, "256", store="webdataset", slow=True),
+        "streaming-256": Variant("streaming_read.py", streaming, "256", store="streaming", slow=True),
+        "litdata-256": Variant("litdata_read.py", litdata, "256", store="litdata", slow=True),
     }
 
 
-def presize(dataset: str, way: str, *more: str) -> Arm:
-    return Arm("presize_read.py", Path(sys.executable), dataset, files=False, more=("--way", way, *more))
+def presize(dataset: str, way: str, *more: str) -> Variant:
+    return Variant("presize_read.py", Path(sys.executable), dataset, files=False, more=("--way", way, *more))
 
 
-def prepare(todo: dict[str, Arm], options: argparse.Namespace, tree: Path) -> None:
-    """Build the datasets that the arms read, and export those that are wanted as files."""
+def prepare(todo: dict[str, Variant], options: argparse.Namespace, tree: Path) -> None:
+    """Build the datasets that the variants read, and export those that are wanted as files."""
     root = options.work / "read"
     if not options.keep:
         shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True, exist_ok=True)
     command = str(Path(sys.executable).with_name("presize"))
     for name, how in _BUILDS.items():
-        if any(arm.reads == name for arm in todo.values()) and not (root / name / "manifest.json").exists():
+        if any(variant.reads == name for variant in todo.values()) and not (root / name / "manifest.json").exists():
             subprocess.run([command, "build", str(tree), str(root / name), *how], check=True, stdout=sys.stderr)
         files = root / f"{name}-files"
-        if any(arm.reads == name and arm.files for arm in todo.values()) and not files.exists():
+        if any(variant.reads == name and variant.files for variant in todo.values()) and not files.exists():
             subprocess.run([command, "export", str(root / name), str(files)], check=True, stdout=sys.stderr)
 
 
@@ -143,7 +143,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=2, help="that a run times, after one that it does not")
     parser.add_argument("--limit", type=int, default=None, metavar="N", help="end epochs after N batches, for a try")
-    parser.add_argument("--arms", default=None, metavar="NAME,NAME", help="only these; all by default")
+    parser.add_argument("--variants", default=None, metavar="NAME,NAME", help="only these; all by default")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the runs")
     parser.add_argument("--csv", type=Path, default=_HERE / "results" / "read.csv", help="replaced")
     return parser.parse_args()
@@ -153,13 +153,13 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def choose(options: argparse.Namespace) -> dict[str, Arm]:
-    """The arms to run. Says which are left out for want of an interpreter; raises SystemExit for other names."""
-    known = arms(options)
-    names = list(known) if options.arms is None else options.arms.split(",")
+def choose(options: argparse.Namespace) -> dict[str, Variant]:
+    """The variants to run. Says which are left out for want of an interpreter; raises SystemExit for other names."""
+    known = variants(options)
+    names = list(known) if options.variants is None else options.variants.split(",")
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise SystemExit(f"--arms: no arm {unknown[0]!r}; there are {', '.join(known)}")
+        raise SystemExit(f"--variants: no variant {unknown[0]!r}; there are {', '.join(known)}")
     for name in names:
         if known[name].python is None:
             print(f"{name} is left out: no interpreter was given for peers/{known[name].script}", file=sys.stderr)
@@ -173,12 +173,12 @@ def main() -> None:
     tree = link_tree(photos, options.work, options.images)
     facts = {**machine(photos[0]), **source_mix(photos)}
     prepare(todo, options, tree)
-    for name, arm in todo.items():  # not counted: it makes its files, and all of them are in the page cache then
+    for name, variant in todo.items():  # not counted: it makes its files, and all of them are in the page cache then
         print(f"trying {name}", file=sys.stderr)
-        measure(arm.command(options, tree, max(options.workers), epochs=1))
+        measure(variant.command(options, tree, max(options.workers), epochs=1))
     os.sync()
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    stored = {arm: what for what, loaders in read_rates.STORED.items() for arm in loaders}
+    stored = {variant: what for what, loaders in read_rates.STORED.items() for variant in loaders}
     order = random.Random(options.seed)
     runs = [(name, workers) for name in todo for workers in options.workers]
     rows: list[dict[str, object]] = []
@@ -186,7 +186,7 @@ def main() -> None:
         for name, workers in order.sample(runs, len(runs)):
             measured = measure(todo[name].command(options, tree, workers, options.epochs))
             rows.append(
-                {"date": date, "arm": name, "stored": stored[name], "round": number, "workers": workers}
+                {"date": date, "variant": name, "stored": stored[name], "round": number, "workers": workers}
                 | {"batch": options.batch}
                 | measured
                 | facts

@@ -36,19 +36,19 @@ STORED: dict[str, dict[str, str]] = {
     },
     "photographs": {"folder-photos": "folder, torchvision"},
 }
-"""What is read -> arm -> the loader. An arm is one way to read one thing."""
+"""What is read -> variant -> the loader. A variant is one way to read one thing."""
 
 FFCV = {"256 px JPEG": "ffcv-256", "512 px JPEG": "ffcv-512", "256 px raw pixels": "ffcv-pixels"}
 DECODE = {"256 px JPEG": "decode-256", "512 px JPEG": "decode-512"}
-"""What the other arms that read the same are compared with."""
+"""What the other variants that read the same are compared with."""
 
 
 def images_per_s(rows: list[Row], workers: int) -> dict[str, dict[int, float]]:
-    """For each arm that was run with so many workers: its rate in each round."""
+    """For each variant that was run with so many workers: its rate in each round."""
     found: dict[str, dict[int, float]] = {}
     for row in rows:
         if int(row["workers"]) == workers:
-            found.setdefault(row["arm"], {})[int(row["round"])] = int(row["images"]) / float(row["seconds"])
+            found.setdefault(row["variant"], {})[int(row["round"])] = int(row["images"]) / float(row["seconds"])
     return found
 
 
@@ -56,9 +56,9 @@ def worker_counts(rows: list[Row]) -> list[int]:
     return sorted({int(row["workers"]) for row in rows})
 
 
-def ratio(measured: dict[str, dict[int, float]], arm: str, other: str | None) -> Spread | None:
+def ratio(measured: dict[str, dict[int, float]], variant: str, other: str | None) -> Spread | None:
     """Of runs in the same round; None when one of the two was not run."""
-    ours, theirs = measured.get(arm, {}), measured.get(other or "", {})
+    ours, theirs = measured.get(variant, {}), measured.get(other or "", {})
     rounds = sorted(ours.keys() & theirs.keys())
     return ratios([ours[number] for number in rounds], [theirs[number] for number in rounds]) if rounds else None
 
@@ -70,14 +70,14 @@ def table(rows: list[Row]) -> str:
     lines = ["| read | by | " + " | ".join(heads) + " |", "|---|---|" + "---|---|---|" * len(counts)]
     by_count = {count: images_per_s(rows, count) for count in counts}
     for stored, loaders in STORED.items():
-        for arm, label in loaders.items():
-            if not any(arm in measured for measured in by_count.values()):
+        for variant, label in loaders.items():
+            if not any(variant in measured for measured in by_count.values()):
                 continue
             cells = [stored, label]
             for measured in by_count.values():
-                cells.append(Spread.of(list(measured[arm].values())).format(".0f") if arm in measured else "")
+                cells.append(Spread.of(list(measured[variant].values())).format(".0f") if variant in measured else "")
                 for other in (FFCV.get(stored), DECODE.get(stored)):
-                    spread = ratio(measured, arm, other)
+                    spread = ratio(measured, variant, other)
                     cells.append("" if spread is None else spread.format(".2f"))
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -20,22 +20,31 @@ from conditions import find_photos
 
 from presize.measure.bench_options import BenchOptions
 
-ARMS = ("raw", "lmdb", "loader")
+VARIANTS = ("raw", "lmdb", "loader")
 _IN_SMALL = {"batch": 4, "crop": 128, "steps": 12, "epochs": 1}
 _ON_A_GPU = {"batch": 128, "crop": 224, "steps": 60, "epochs": 2}
 
 
 def kinds(rows: list[rates.Row]) -> dict[tuple[str, int], list[rates.Row]]:
-    """(arm, workers) -> the rows of its runs."""
+    """(variant, workers) -> the rows of its runs."""
     workers = sorted({int(row["workers"]) for row in rows})
-    found = {(arm, count): training.select(rows, arm=arm, workers=count) for arm in ARMS for count in workers}
+    found = {
+        (variant, count): training.select(rows, variant=variant, workers=count)
+        for variant in VARIANTS
+        for count in workers
+    }
     return {kind: chosen for kind, chosen in found.items() if chosen}
 
 
 def utilisation(rows: list[rates.Row], workers: int) -> dict[str, float]:
-    """U of each arm with so many workers. On the CPU they leave training fewer cores, so it is measured for each."""
+    """U of each variant with so many workers. On the CPU they leave training fewer cores, so it is measured for
+    each."""
     others = training.select(rows, workers=workers)
-    return {arm: training.utilisation(mine, others) for (arm, count), mine in kinds(rows).items() if count == workers}
+    return {
+        variant: training.utilisation(mine, others)
+        for (variant, count), mine in kinds(rows).items()
+        if count == workers
+    }
 
 
 def table(rows: list[rates.Row]) -> str:
@@ -46,16 +55,16 @@ def table(rows: list[rates.Row]) -> str:
         f"| read | workers | images/s | times {fewest} worker{'' if fewest == 1 else 's'} | ms a step | U | GPU busy |",
         "|---|---|---|---|---|---|---|",
     ]
-    for (arm, workers), mine in found.items():
-        images, base = (training.column(runs, "images_per_s") for runs in (mine, found[arm, fewest]))
+    for (variant, workers), mine in found.items():
+        images, base = (training.column(runs, "images_per_s") for runs in (mine, found[variant, fewest]))
         busy = training.column(mine, "gpu_busy")
         cells = [
-            training.LABELS[arm],  # type: ignore[index]
+            training.LABELS[variant],  # type: ignore[index]
             str(workers),
             rates.Spread.of(images).format(".3g"),
             rates.ratios(images, base).format(".2f"),
             rates.Spread.of([1e3 * seconds for seconds in training.column(mine, "step_s")]).format(".0f"),
-            f"{utilisation(rows, workers)[arm]:.2f}",
+            f"{utilisation(rows, workers)[variant]:.2f}",
             rates.Spread.of(busy).format(".0%") if busy else "no GPU",
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -74,8 +83,8 @@ def measure_all(options: argparse.Namespace) -> None:
     asked = BenchOptions(models=("resnet50",), device=options.device, workers=options.workers, **defaults | given)
     tree = link_tree(find_photos(options.source), options.work, options.images)
     lmdb = training.build(tree, options.work / "workers" / f"{tree.name}-256", "--size", "256")
-    arms = dict(training.arms_of(asked, {"raw": tree, "lmdb": lmdb, "loader": lmdb}))
-    measuring.in_rounds(arms, options, training.facts(tree))
+    variants = dict(training.variants_of(asked, {"raw": tree, "lmdb": lmdb, "loader": lmdb}))
+    measuring.in_rounds(variants, options, training.facts(tree))
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import measuring
 import rates
-from build import Arm, link_tree, measure
+from build import Variant, link_tree, measure
 from conditions import conditions, find_photos
 
 COUNTS = (1_000, 3_000, 10_000, 30_000, 100_000)
@@ -28,7 +28,7 @@ def microseconds(rows: list[rates.Row], less_start_up: bool = False) -> dict[int
     start_up = rates.start_up_seconds(rows).median if less_start_up else 0.0
     found: dict[int, list[float]] = {}
     for row in rows:
-        if row["arm"] == rates.BUILD:
+        if row["variant"] == rates.BUILD:
             images = int(row["images"])
             found.setdefault(images, []).append((float(row["process_seconds"]) - start_up) / images * 1e6)
     return {images: rates.Spread.of(found[images]) for images in sorted(found)}
@@ -40,7 +40,7 @@ def table(rows: list[rates.Row]) -> str:
     lines.append("|---|---|---|---|")
     working = microseconds(rows, less_start_up=True)
     for images, spread in microseconds(rows).items():
-        mine = [row for row in rows if row["arm"] == rates.BUILD and int(row["images"]) == images]
+        mine = [row for row in rows if row["variant"] == rates.BUILD and int(row["images"]) == images]
         memory = max(float(row["driver_private_mb"]) for row in mine)
         lines.append(f"| {images:,} | {spread.format('.0f')} | {working[images].format('.0f')} | {memory:.0f} |")
     return "\n".join(lines)
@@ -73,9 +73,9 @@ def measure_all(options: argparse.Namespace) -> None:
 
     def build(count: int) -> Iterator[measuring.Columns]:
         command = [presize, "build", str(todo[count]), str(out), *asked]
-        arm = rates.START_UP if count == few else rates.BUILD
-        where = {"arm": arm, "procs": options.procs, "size": options.size}
-        yield where | measure(Arm(command, lambda printed: int(printed["samples"]), out))
+        variant = rates.START_UP if count == few else rates.BUILD
+        where = {"variant": variant, "procs": options.procs, "size": options.size}
+        yield where | measure(Variant(command, lambda printed: int(printed["samples"]), out))
 
     next(build(few))  # its byte code and libraries are in the page cache from here on
     measuring.in_rounds({f"{count} images": partial(build, count) for count in todo}, options, facts, options.seed)

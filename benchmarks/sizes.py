@@ -16,39 +16,39 @@ from pathlib import Path
 
 import measuring
 import rates
-from build import Arm, link_tree, measure
+from build import Variant, link_tree, measure
 from conditions import conditions, find_photos
 
 _BASE = "256"
-_ARMS = {_BASE: [256], "160": [160], "256 and 160": [256, 160]}
+_VARIANTS = {_BASE: [256], "160": [160], "256 and 160": [256, 160]}
 
 
-def arms(options: argparse.Namespace, tree: Path) -> dict[str, Arm]:
+def variants(options: argparse.Namespace, tree: Path) -> dict[str, Variant]:
     presize, out = Path(sys.executable).with_name("presize"), options.work / "out"
     found = {}
-    for name, sizes in _ARMS.items():
+    for name, sizes in _VARIANTS.items():
         asked = [word for size in sizes for word in ("--size", str(size))]
         command = [str(presize), "build", str(tree), str(out), *asked, "--jobs", str(options.procs), "--json"]
-        found[name] = Arm(command, lambda printed: int(printed["samples"]), out)
+        found[name] = Variant(command, lambda printed: int(printed["samples"]), out)
     return found
 
 
 def table(rows: list[rates.Row]) -> str:
     """Markdown: medians, and least and most in brackets; the ratios are those within a round."""
-    seconds = {arm: _by_round(rows, arm, "seconds") for arm in _ARMS}
-    cpu = {arm: _by_round(rows, arm, "cpu_seconds") for arm in _ARMS}
+    seconds = {variant: _by_round(rows, variant, "seconds") for variant in _VARIANTS}
+    cpu = {variant: _by_round(rows, variant, "cpu_seconds") for variant in _VARIANTS}
     lines = ["| sizes, px | seconds | times that of 256 | CPU seconds | times that of 256 |", "|---|---|---|---|---|"]
-    for arm in _ARMS:
+    for variant in _VARIANTS:
         cells = []
         for measured in (seconds, cpu):
-            cells.append(rates.Spread.of(measured[arm]).format(".2f"))
-            cells.append(rates.ratios(measured[arm], measured[_BASE]).format(".2f"))
-        lines.append(f"| {arm} | {' | '.join(cells)} |")
+            cells.append(rates.Spread.of(measured[variant]).format(".2f"))
+            cells.append(rates.ratios(measured[variant], measured[_BASE]).format(".2f"))
+        lines.append(f"| {variant} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _by_round(rows: list[rates.Row], arm: str, column: str) -> list[float]:
-    found = {int(row["round"]): float(row[column]) for row in rows if row["arm"] == arm}
+def _by_round(rows: list[rates.Row], variant: str, column: str) -> list[float]:
+    found = {int(row["round"]): float(row[column]) for row in rows if row["variant"] == variant}
     return [found[number] for number in sorted(found)]
 
 
@@ -71,11 +71,11 @@ def measure_all(options: argparse.Namespace) -> None:
     photos = find_photos(options.source)
     tree = link_tree(photos, options.work, options.images)
     facts = conditions(sorted(tree.rglob("*.jpg")))
-    todo = arms(options, tree)
+    todo = variants(options, tree)
     measure(todo[_BASE])  # what is read and imported is in the page cache from here on
 
     def run(name: str) -> Iterator[measuring.Columns]:
-        yield {"arm": name, "procs": options.procs} | measure(todo[name])
+        yield {"variant": name, "procs": options.procs} | measure(todo[name])
 
     measuring.in_rounds({name: partial(run, name) for name in todo}, options, facts, options.seed)
 
@@ -84,7 +84,7 @@ def main() -> None:
     arguments = measuring.parser(__doc__, "sizes.csv", repeats=5)
     arguments.add_argument("--images", type=int, default=4000)
     arguments.add_argument("--procs", type=int, default=2)
-    arguments.add_argument("--seed", type=int, default=0, help="of the order of the arms")
+    arguments.add_argument("--seed", type=int, default=0, help="of the order of the variants")
     measuring.run(arguments, measure_all, summary)
 
 

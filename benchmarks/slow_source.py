@@ -88,8 +88,8 @@ def measure_all(options: argparse.Namespace) -> None:
         rate = round(images / seconds(tree, options.work / "out", source, way), 1)
         yield {"source": source, "way": way, "images": images, "images_per_s": rate}
 
-    arms = {f"{source}, {way}": partial(measure, source, way) for source in _SOURCES for way in _WAYS}
-    measuring.in_rounds(arms, options, facts)
+    variants = {f"{source}, {way}": partial(measure, source, way) for source in _SOURCES for way in _WAYS}
+    measuring.in_rounds(variants, options, facts)
     shutil.rmtree(options.work / "out")
 
 

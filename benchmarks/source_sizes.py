@@ -24,31 +24,31 @@ import rates
 import training
 from conditions import find_photos
 
-from presize.measure.bench_options import Arm, BenchOptions
+from presize.measure.bench_options import BenchOptions, Variant
 
-_FORMS: dict[Arm, str] = {"presized": "folder", "lmdb": "lmdb"}
+_FORMS: dict[Variant, str] = {"presized": "folder", "lmdb": "lmdb"}
 _BUILD = "build"
-_EPOCHS: dict[Arm, int] = {"raw": 2, "presized": 3, "lmdb": 3}
+_EPOCHS: dict[Variant, int] = {"raw": 2, "presized": 3, "lmdb": 3}
 """The first is not counted; those of raw folders are long."""
 
 
-def timed_build(tree: Path, out: Path, reads: str, arm: str, how: list[str]) -> Iterator[measuring.Columns]:
+def timed_build(tree: Path, out: Path, reads: str, variant: str, how: list[str]) -> Iterator[measuring.Columns]:
     """One build, which is removed again."""
     presize = str(Path(sys.executable).with_name("presize"))
     command = [presize, "build", str(tree), str(out), *how, "--no-report", "--json"]
-    measured = building.measure(building.Arm(command, lambda printed: int(printed["samples"]), out))
-    yield {"reads": reads, "arm": arm, "model": _BUILD} | measured
+    measured = building.measure(building.Variant(command, lambda printed: int(printed["samples"]), out))
+    yield {"reads": reads, "variant": variant, "model": _BUILD} | measured
 
 
 def kinds(rows: list[rates.Row]) -> list[tuple[str, str]]:
-    """(what is read, arm): the raw folder, then the larger sizes before the smaller."""
-    found = {(row["reads"], row["arm"]) for row in rows}
-    sizes = sorted((int(reads.split()[0]) for reads, arm in found if arm == "lmdb"), reverse=True)
-    return [("raw", "raw"), *((f"{size} px", arm) for size in sizes for arm in _FORMS)]
+    """(what is read, variant): the raw folder, then the larger sizes before the smaller."""
+    found = {(row["reads"], row["variant"]) for row in rows}
+    sizes = sorted((int(reads.split()[0]) for reads, variant in found if variant == "lmdb"), reverse=True)
+    return [("raw", "raw"), *((f"{size} px", variant) for size in sizes for variant in _FORMS)]
 
 
-def label(reads: str, arm: str) -> str:
-    return "raw folder" if arm == "raw" else f"{reads}, {'LMDB' if arm == 'lmdb' else 'folder'}"
+def label(reads: str, variant: str) -> str:
+    return "raw folder" if variant == "raw" else f"{reads}, {'LMDB' if variant == 'lmdb' else 'folder'}"
 
 
 def table(rows: list[rates.Row]) -> str:
@@ -57,15 +57,15 @@ def table(rows: list[rates.Row]) -> str:
         "| read | MB | build, s | the loader alone: images/s | times raw | training the small CNN: images/s | U |",
         "|---|---|---|---|---|---|---|",
     ]
-    raw = training.column(training.select(rows, arm="raw", model="none"), "images_per_s")
+    raw = training.column(training.select(rows, variant="raw", model="none"), "images_per_s")
     trained = training.select(rows, model="small")
-    for reads, arm in kinds(rows):
-        mine = training.select(rows, reads=reads, arm=arm)
+    for reads, variant in kinds(rows):
+        mine = training.select(rows, reads=reads, variant=variant)
         alone, small = (training.select(mine, model=model) for model in ("none", "small"))
         seconds = training.column(training.select(mine, model=_BUILD), "seconds")
         images = training.column(alone, "images_per_s")
         cells = [
-            label(reads, arm),
+            label(reads, variant),
             f"{float(alone[0]['stored_bytes']) / 1e6:.1f}",
             rates.Spread.of(seconds).format(".2f") if seconds else "",
             rates.Spread.of(images).format(".0f"),
@@ -91,16 +91,16 @@ def measure_all(options: argparse.Namespace) -> None:
     tree = building.link_tree(find_photos(options.source), options.work, options.images)
     root = options.work / "source-sizes"
     asked = {
-        arm: BenchOptions(crop=options.crop, workers=(1,), epochs=epochs, steps=options.steps)
-        for arm, epochs in _EPOCHS.items()
+        variant: BenchOptions(crop=options.crop, workers=(1,), epochs=epochs, steps=options.steps)
+        for variant, epochs in _EPOCHS.items()
     }
-    arms: dict[str, Any] = dict(training.arms_of(asked["raw"], {"raw": tree}))
-    for size, (arm, form) in product(options.sizes, _FORMS.items()):
+    variants: dict[str, Any] = dict(training.variants_of(asked["raw"], {"raw": tree}))
+    for size, (variant, form) in product(options.sizes, _FORMS.items()):
         how = ["--size", str(size), "--to", form]
         folder = training.build(tree, root / f"{tree.name}-{size}-{form}", *how)
-        arms.update(training.arms_of(asked[arm], {arm: folder}, f"{size} px"))
-        arms[f"building {size} px, {form}"] = partial(timed_build, tree, root / "out", f"{size} px", arm, how)
-    measuring.in_rounds(arms, options, training.facts(tree))
+        variants.update(training.variants_of(asked[variant], {variant: folder}, f"{size} px"))
+        variants[f"building {size} px, {form}"] = partial(timed_build, tree, root / "out", f"{size} px", variant, how)
+    measuring.in_rounds(variants, options, training.facts(tree))
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ _WARM_PASSES = 10
 """One of them is over too soon to be timed."""
 
 
-class Arm(NamedTuple):
+class Variant(NamedTuple):
     work: Path
     record_bytes: int
     order: str
@@ -53,10 +53,10 @@ class Arm(NamedTuple):
     readahead: str
 
 
-def arms(options: argparse.Namespace) -> list[Arm]:
+def variants(options: argparse.Namespace) -> list[Variant]:
     ways = [*product(("epoch", "sequential"), ("cold", "warm"), ("on", "off"))]
     ways += [("sparse", "cold", "on"), ("sparse", "cold", "off"), ("epoch", "cold", "preload")]
-    return [Arm(work, size, *way) for work, size, way in product(options.work, options.sizes, ways)]
+    return [Variant(work, size, *way) for work, size, way in product(options.work, options.sizes, ways)]
 
 
 def write_shards(work: Path, record_bytes: int, megabytes: int) -> None:
@@ -73,41 +73,41 @@ def write_shards(work: Path, record_bytes: int, megabytes: int) -> None:
             writer.publish()
 
 
-def measure(arm: Arm, options: argparse.Namespace, seed: int) -> dict[str, object]:
+def measure(variant: Variant, options: argparse.Namespace, seed: int) -> dict[str, object]:
     """What read() finds, in a process of its own."""
-    shards = sorted((arm.work / str(arm.record_bytes)).iterdir())
+    shards = sorted((variant.work / str(variant.record_bytes)).iterdir())
     window = window_bytes(shards[0])
     records = None
-    if arm.order == "sparse":
-        records = max(8, int(_SPARSE_SHARE * options.megabytes * 1_000_000 / max(window, arm.record_bytes)))
+    if variant.order == "sparse":
+        records = max(8, int(_SPARSE_SHARE * options.megabytes * 1_000_000 / max(window, variant.record_bytes)))
     else:
         shards = shards[: options.epoch_megabytes * 1_000_000 // _SHARD_BYTES]
     load = round(os.getloadavg()[0], 1)
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        found = pool.apply(read, (arm, shards, records, seed))
+        found = pool.apply(read, (variant, shards, records, seed))
     return {"window_kb": window >> 10, "load": load} | found
 
 
-def read(arm: Arm, shards: list[Path], records: int | None, seed: int) -> dict[str, object]:
+def read(variant: Variant, shards: list[Path], records: int | None, seed: int) -> dict[str, object]:
     files = [(path, path.stat().st_size) for path in shards]
-    if arm.cache == "warm":
+    if variant.cache == "warm":
         preload(files, "page-cache")
-    for path in shards if arm.cache == "cold" else ():
+    for path in shards if variant.cache == "cold" else ():
         with path.open("rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     resident = sum(MappedFile(*file).resident_bytes() for file in files) / sum(nbytes for _, nbytes in files)
-    if (arm.cache == "cold") != (resident < 0.01):
-        raise RuntimeError(f"{resident:.1%} of the shards are in the page cache, which should be {arm.cache}")
+    if (variant.cache == "cold") != (resident < 0.01):
+        raise RuntimeError(f"{resident:.1%} of the shards are in the page cache, which should be {variant.cache}")
 
     read_before, cpu_before, start = disk_bytes(), time.process_time(), time.perf_counter()
-    if arm.readahead == "preload":
+    if variant.readahead == "preload":
         preload(files, "page-cache")
-    readers = [ShardReader(path, nbytes, arm.readahead != "off") for path, nbytes in files]
+    readers = [ShardReader(path, nbytes, variant.readahead != "off") for path, nbytes in files]
     rows = readers[0].entries()
     count = rows * len(readers)
-    order = np.arange(count) if arm.order == "sequential" else np.random.default_rng(seed).permutation(count)
-    order = order[:records] if arm.cache == "cold" else np.tile(order, _WARM_PASSES)
+    order = np.arange(count) if variant.order == "sequential" else np.random.default_rng(seed).permutation(count)
+    order = order[:records] if variant.cache == "cold" else np.tile(order, _WARM_PASSES)
     nbytes = 0
     for first in range(0, len(order), _BATCH):
         for record in np.sort(order[first : first + _BATCH]).tolist():
@@ -206,14 +206,14 @@ def main() -> None:
         write_shards(work, size, options.megabytes)
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     order = random.Random(options.seed)
-    todo = arms(options)
+    todo = variants(options)
     facts = {work: machine(work) | {"lmdb": version("lmdb")} for work in options.work}
     rows: list[dict[str, object]] = []
     for number in range(options.rounds):
-        for arm in order.sample(todo, len(todo)):
-            named: dict[str, Any] = {"date": date, "round": number, **arm._asdict()}
+        for variant in order.sample(todo, len(todo)):
+            named: dict[str, Any] = {"date": date, "round": number, **variant._asdict()}
             del named["work"]  # what it is shows in the window and the file system
-            rows.append(named | measure(arm, options, options.seed + number) | facts[arm.work])
+            rows.append(named | measure(variant, options, options.seed + number) | facts[variant.work])
             rates.write(options.csv, rows)
         print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
     for work, size in product(options.work, options.sizes):

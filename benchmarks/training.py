@@ -1,5 +1,5 @@
-"""Runs of presize's own benchmark as arms of those here: what `presize bench` measures, each run in a process of its
-own, of any folders, and what their rows say."""
+"""Runs of presize's own benchmark as variants of those here: what `presize bench` measures, each run in a process of
+its own, of any folders, and what their rows say."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from conditions import conditions
 from measuring import Columns
 
 import processes
-from presize.measure.bench_options import READS, Arm, BenchOptions, Run
+from presize.measure.bench_options import READS, BenchOptions, Run, Variant
 from presize.measure.results import row_of
 from presize.measure.stages import Stages
 from presize.measure.subprocess_run import run_apart
 from presize.system.pagecache import resident_share
 
-LABELS: dict[Arm, str] = {
+LABELS: dict[Variant, str] = {
     "raw": "raw folder",
     "presized": "presized folder",
     "lmdb": "LMDB, LMDBDataset",
@@ -48,14 +48,14 @@ def facts(tree: Path) -> Columns:
     return conditions(sorted(tree.rglob("*.jpg"))) | {"torch": version("torch")}
 
 
-def arms_of(
-    options: BenchOptions, arms: dict[Arm, Path], what: str = ""
+def variants_of(
+    options: BenchOptions, variants: dict[Variant, Path], what: str = ""
 ) -> Iterator[tuple[str, partial[Iterator[Columns]]]]:
-    """The runs of a round by name, for measuring.in_rounds. `arms`: each with the folder that it reads; `what` is in
-    that folder, in words."""
-    for run in options.runs(tuple(arms)):
+    """The runs of a round by name, for measuring.in_rounds. `variants`: each with the folder that it reads; `what`
+    is in that folder, in words."""
+    for run in options.runs(tuple(variants)):
         name = f"{what}: {run}" if what else str(run)
-        yield name, partial(measure, replace(run, root=str(arms[run.arm].absolute())), what)
+        yield name, partial(measure, replace(run, root=str(variants[run.variant].absolute())), what)
 
 
 def measure(run: Run, what: str = "") -> Iterator[Columns]:
@@ -66,7 +66,11 @@ def measure(run: Run, what: str = "") -> Iterator[Columns]:
     del row["repeat"]  # the round
     short = {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in row.items()}
     stored = sum(path.stat().st_size for path in files)
-    yield {"reads": what or READS[run.arm], "stored_bytes": stored} | short | {"other_cpu": round(meter.other_cpu(), 3)}
+    yield (
+        {"reads": what or READS[run.variant], "stored_bytes": stored}
+        | short
+        | {"other_cpu": round(meter.other_cpu(), 3)}
+    )
 
 
 def select(rows: list[rates.Row], **columns: object) -> list[rates.Row]:

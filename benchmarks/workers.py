@@ -83,10 +83,10 @@ def mock(workers: int) -> Iterator[measuring.Columns]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores: they sleep
         loader = DataLoader(Sleeping(), MOCK_BATCH, num_workers=workers)
-        epoch = time_epoch(loader, SleepingStep(), lead=max(1, workers))
+        epoch = time_epoch(loader, SleepingStep(), warmup_steps=max(1, workers))
     yield {
         "reads": MOCK,
-        "arm": "mock",
+        "variant": "mock",
         "model": "sleep",
         "workers": workers,
         "batch": MOCK_BATCH,
@@ -100,13 +100,13 @@ def mock(workers: int) -> Iterator[measuring.Columns]:
 
 
 def sweeps(rows: list[rates.Row]) -> dict[tuple[str, str], dict[int, list[rates.Row]]]:
-    """(arm, model) -> workers -> the rows of their runs."""
+    """(variant, model) -> workers -> the rows of their runs."""
     found: dict[tuple[str, str], dict[int, list[rates.Row]]] = {}
-    kinds = {(row["arm"], row["model"]): None for row in rows}
-    for arm, model in sorted(kinds, key=lambda kind: (kind[1], ["mock", "raw", "lmdb"].index(kind[0]))):
-        chosen = training.select(rows, arm=arm, model=model)
+    kinds = {(row["variant"], row["model"]): None for row in rows}
+    for variant, model in sorted(kinds, key=lambda kind: (kind[1], ["mock", "raw", "lmdb"].index(kind[0]))):
+        chosen = training.select(rows, variant=variant, model=model)
         counts = sorted({int(row["workers"]) for row in chosen})
-        found[arm, model] = {count: training.select(chosen, workers=count) for count in counts}
+        found[variant, model] = {count: training.select(chosen, workers=count) for count in counts}
     return found
 
 
@@ -114,8 +114,8 @@ def rate(sweep: dict[int, list[rates.Row]]) -> dict[int, list[float]]:
     return {workers: training.column(rows, "images_per_s") for workers, rows in sweep.items()}
 
 
-def label(arm: str, model: str) -> str:
-    read = {"mock": MOCK, "raw": "raw folder", "lmdb": "LMDB"}[arm]
+def label(variant: str, model: str) -> str:
+    read = {"mock": MOCK, "raw": "raw folder", "lmdb": "LMDB"}[variant]
     return read if model in ("sleep", "none") else f"{read}, training {training.MODELS[model]}"
 
 
@@ -148,7 +148,7 @@ def table(rows: list[rates.Row]) -> str:
 def summary(rows: list[rates.Row]) -> str:
     enough = [f"{label(*kind)}: {advice(rate(sweep))}" for kind, sweep in sweeps(rows).items()]
     said = f"Workers that are enough, the fewest within 5 % of the fastest: {'; '.join(enough)}."
-    real = [row for row in rows if row["arm"] != "mock"] or rows
+    real = [row for row in rows if row["variant"] != "mock"] or rows
     read = f"Batches of {real[0]['batch']}, random resized crops of {real[0]['crop']} px; LMDB of 256 px."
     return "\n".join([table(rows), "", said, "", read, training.closing(rows)])
 
@@ -156,16 +156,16 @@ def summary(rows: list[rates.Row]) -> str:
 def measure_all(options: argparse.Namespace) -> None:
     tree = link_tree(find_photos(options.source), options.work, options.images)
     lmdb = training.build(tree, options.work / "workers" / f"{tree.name}-256", "--size", "256")
-    arms: dict[str, Any] = {f"{MOCK}, {count} workers": partial(mock, count) for count in options.workers}
-    for arm, root in {"raw": tree, "lmdb": lmdb}.items():
+    variants: dict[str, Any] = {f"{MOCK}, {count} workers": partial(mock, count) for count in options.workers}
+    for variant, root in {"raw": tree, "lmdb": lmdb}.items():
         asked = BenchOptions(
             models=tuple(options.models.split(",")),
             workers=options.workers,
-            epochs=_EPOCHS[arm],
+            epochs=_EPOCHS[variant],
             steps=options.steps,
         )
-        arms.update(training.arms_of(asked, {arm: root}))  # type: ignore[dict-item]
-    measuring.in_rounds(arms, options, training.facts(tree))
+        variants.update(training.variants_of(asked, {variant: root}))  # type: ignore[dict-item]
+    measuring.in_rounds(variants, options, training.facts(tree))
 
 
 def main() -> None:

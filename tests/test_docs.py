@@ -124,8 +124,8 @@ def test_the_demo_reads_any_folder_of_images(classes: int, tmp_path: Path) -> No
     )
     assert ran.returncode == 0, ran.stderr
     assert "of 10 images" in ran.stdout
-    arms = re.findall(r"^  (\S.*?) +[\d,]+ images/s +[\d.]+ x$", ran.stdout, re.MULTILINE)
-    assert arms == ["raw folder", "presized folder", "LMDBDataset", "LMDBDataset, crop=", "Loader"]
+    variants = re.findall(r"^  (\S.*?) +[\d,]+ images/s +[\d.]+ x$", ran.stdout, re.MULTILINE)
+    assert variants == ["raw folder", "presized folder", "LMDBDataset", "LMDBDataset, crop=", "Loader"]
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")

@@ -58,7 +58,7 @@ def main() -> None:
     workers = len(os.sched_getaffinity(0))
     plain: dict[str, Any] = {"batch_size": 64, "shuffle": True, "num_workers": workers, "persistent_workers": True}
     cropped: dict[str, Any] = {"crop": RandomResizedCrop(224, scale=(0.25, 1), ratio=(1, 1)), "flip": 0.5}
-    arms: dict[str, Iterable[Any]] = {
+    variants: dict[str, Iterable[Any]] = {
         "raw folder": DataLoader(Readable(args.raw, random_crop), **plain),
         "presized folder": DataLoader(FolderDataset(args.folder, random_crop), **plain),
         "LMDBDataset": DataLoader(LMDBDataset(args.dataset, random_crop), **plain),
@@ -70,7 +70,7 @@ def main() -> None:
     images = len(LMDBDataset(args.dataset))
     print(f"\nAn epoch of random 224 px crops of {images:,} images, {workers} workers:\n")
     baseline = None
-    for name, loader in arms.items():
+    for name, loader in variants.items():
         rate = images_per_s(loader, images)
         baseline = baseline or rate
         print(f"  {name:18} {rate:8,.0f} images/s   {rate / baseline:4.1f} x")

@@ -88,7 +88,7 @@ def time_epoch(loader: Iterable[Any], batches: int | None = None) -> Epoch:
 
 
 def check(batch: Any, options: argparse.Namespace) -> None:
-    """Raises SystemExit when a batch is not what all arms deliver."""
+    """Raises SystemExit when a batch is not what all variants deliver."""
     shape, kind = tuple(batch[0].shape), str(batch[0].dtype).removeprefix("torch.")
     if shape[0] != options.batch or shape[1:] not in _SHAPES or kind != "uint8" or len(batch[1]) != shape[0]:
         raise SystemExit(f"expected {options.batch} uint8 images of {CROP_SIZE}×{CROP_SIZE}, got {kind} {shape}")

@@ -25,14 +25,14 @@ from presize.datasets.crops import RandomResizedCrop, Resize
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.timing.epochs import Epoch, NoModel, Step, copied_s, resident_s, time_epoch
 from presize.datasets.timing.models import TrainingStep, make_model
-from presize.datasets.timing.variants import FLIP, Chosen, CroppedFolder, load_arm, open_arm
+from presize.datasets.timing.variants import FLIP, Chosen, CroppedFolder, load_variant, open_variant
 from presize.errors import BenchError, DiagnosisError, PresizeError
 from presize.measure.bench_options import Run
 from presize.system.resources import usable_cores
 from presize.system.usage import GpuWatch
 
 EVALUATED = 8
-"""Samples whose evaluation crops are handed back, to be compared between arms."""
+"""Samples whose evaluation crops are handed back, to be compared between variants."""
 
 _CPU_IS_FULL = "can't allocate memory"
 """In the RuntimeError of torch's allocator on the CPU, which has no class of its own."""
@@ -69,7 +69,7 @@ def _end_with_the_driver() -> None:
 
 
 def measure(run: Run) -> dict[str, Any]:
-    """Epochs of an arm, and the step without a loader, as plain JSON values.
+    """Epochs of a variant, and the step without a loader, as plain JSON values.
 
     resident_s, copied_s: seconds a step, None without a model; on the CPU, where nothing is copied, they are one.
     epochs: as presize.datasets.timing.epochs.Epoch. gpu: presize.system.usage.GpuUse, or None. Raises PresizeError, a
@@ -80,19 +80,19 @@ def measure(run: Run) -> dict[str, Any]:
         # Training has the cores that the workers leave: threads that wait for each other, as training's do, and are
         # more than there are cores, take several times as long.
         torch.set_num_threads(max(1, usable_cores() - run.workers))
-    dataset = open_arm(run.arm, run.root, RandomResizedCrop(run.crop), FLIP)
+    dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP)
     order = _order(run, dataset)
     classes = max(len(dataset.classes or ()), 1)
     what = "the loader" if run.model == "none" else f"training {run.model}"
     with memory_errors(what, run.batch, run.crop, run.device):
         step, whose = _step(run, device, classes)
-        loader = load_arm(
-            run.arm, dataset, order, batch=run.batch, workers=run.workers, prefetch=run.prefetch,
+        loader = load_variant(
+            run.variant, dataset, order, batch=run.batch, workers=run.workers, prefetch=run.prefetch,
             pin_memory=run.pin_memory, device=device, last="drop" if len(order) >= run.batch else "keep",
         )  # fmt: skip
-        lead = max(1, min(run.workers, len(loader) // 2))
+        warmup_steps = max(1, min(run.workers, len(loader) // 2))
         with GpuWatch(_uuid(device)) as watch:
-            epochs = [time_epoch(loader, step, lead=lead) for _ in range(run.epochs)]
+            epochs = [time_epoch(loader, step, warmup_steps=warmup_steps) for _ in range(run.epochs)]
         # Only then, as in training: workers that are forked later hold what the steps before have left in memory.
         del loader
         resident = copied = None
@@ -170,7 +170,7 @@ def _uuid(device: torch.device) -> str | None:
 
 
 def prove(run: Run) -> dict[str, Any]:
-    """Read every sample that the arm is to read, as it is read when it is measured, and say what came.
+    """Read every sample that the variant is to read, as it is read when it is measured, and say what came.
 
     samples: how many. labels: the SHA-256 of the names of their classes, in the order of the run's numbers; None
     without. crops: the first EVALUATED of them, evenly chosen, whole and brought to the crop's size: compressed
@@ -180,23 +180,23 @@ def prove(run: Run) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "workers": run.workers, "prefetch": run.prefetch, "pin_memory": False, "device": device, "last": "keep",
     }  # fmt: skip
-    dataset = open_arm(run.arm, run.root, RandomResizedCrop(run.crop), FLIP, tell_path=True)
+    dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP, tell_path=True)
     order = _order(run, dataset)
     place = {path: at for at, path in enumerate(_paths(dataset, order.numbers))}
     came = np.zeros(len(order.numbers), np.int64)
     labels = np.zeros(len(order.numbers), np.int64)
-    loader = load_arm(run.arm, dataset, order, batch=run.batch, **settings)
+    loader = load_variant(run.variant, dataset, order, batch=run.batch, **settings)
     for _, targets in loader:
         paths, numbers = targets if dataset.classes is not None else (targets, [0] * len(targets))
         for path, label in zip(paths, map(int, numbers), strict=True):
             at = place.get(path)
             if at is None:
-                raise BenchError(f"{run.arm} gave {path}, which it was not asked for: this is a mistake in presize")
+                raise BenchError(f"{run.variant} gave {path}, which it was not asked for: this is a mistake in presize")
             came[at] += 1
             labels[at] = label
     if (came != 1).any():
         at = int((came != 1).argmax())
-        raise BenchError(f"{run.arm} gave sample {at} {came[at]} times in an epoch: this is a mistake in presize")
+        raise BenchError(f"{run.variant} gave sample {at} {came[at]} times in an epoch: this is a mistake in presize")
     digest = None
     if dataset.classes is not None:
         digest = hashlib.sha256("\0".join(dataset.classes[label] for label in labels.tolist()).encode()).hexdigest()
@@ -211,9 +211,9 @@ def _paths(dataset: CroppedFolder | LMDBDataset, numbers: npt.NDArray[np.int64])
 
 def _evaluation_crops(run: Run, numbers: npt.NDArray[np.int64], settings: dict[str, Any]) -> str:
     chosen = numbers[np.linspace(0, len(numbers) - 1, min(EVALUATED, len(numbers))).astype(np.int64)]
-    dataset = open_arm(run.arm, run.root, Resize(run.crop), 0.0)
+    dataset = open_variant(run.variant, run.root, Resize(run.crop), 0.0)
     order = Chosen(chosen, len(dataset), run.seed)
-    (batch,) = load_arm(run.arm, dataset, order, batch=len(chosen), **settings | {"workers": 0})
+    (batch,) = load_variant(run.variant, dataset, order, batch=len(chosen), **settings | {"workers": 0})
     images = batch if isinstance(batch, torch.Tensor) else batch[0]
     pixels = np.empty((len(chosen), run.crop, run.crop, 3), np.uint8)
     # Grey images become three equal channels; the order shuffled them.

@@ -97,7 +97,7 @@ def diagnose(
         pinned=copies.is_pinned,
         trained_s=trained.step_s,
         batches=trained.batches,
-        lead=trained.lead,
+        warmup_steps=trained.warmup_steps,
         cores=cores,
         load_slowdown=1.0 if trained.span_s is None or not measured.span_s else trained.span_s / measured.span_s,
         step_slowdown=trained.on_batch_s / copies.pinned_s,
@@ -234,26 +234,27 @@ def _each_tensor(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> 
 
 @dataclass(frozen=True)
 class _Trained:
-    """step_s: seconds of a step of training, over `batches` less the first `lead`. ended: the loader had no more.
-    on_batch_s: of these what the step itself took. span_s: of a worker for a batch, None if that is not known."""
+    """step_s: seconds of a step of training, over `batches` less the first `warmup_steps`. ended: the loader had no
+    more. on_batch_s: of these what the step itself took. span_s: of a worker for a batch, None if that is not known."""
 
     step_s: float
     on_batch_s: float
     span_s: float | None
     batches: int
-    lead: int
+    warmup_steps: int
     ended: bool
 
 
-def _train(loader: Iterable[Any], training: _Training, limits: TimeBox, lead: int) -> _Trained:
-    """Train on batches as they come. `lead`: steps to leave out, which find what workers made at the same time."""
+def _train(loader: Iterable[Any], training: _Training, limits: TimeBox, warmup_steps: int) -> _Trained:
+    """Train on batches as they come. `warmup_steps`: steps to leave out, which find what workers made at the same
+    time."""
     clock, done, ended = training.clock, 0, False
     begin_s = edge_s = first_s = time.perf_counter()
     fetches: list[Fetch] = []
     marks: list[Any] = []
     batches = timed(loader, fetches)
     with closed(batches):
-        while not limits.reached(done, lead + LEAST, first_s):
+        while not limits.reached(done, warmup_steps + LEAST, first_s):
             try:
                 batch = next(batches)
             except StopIteration:
@@ -269,7 +270,7 @@ def _train(loader: Iterable[Any], training: _Training, limits: TimeBox, lead: in
                 marks.append(clock.mark())
                 del batch  # its memory may be wanted for the next one
                 done += 1
-                if done == lead:
+                if done == warmup_steps:
                     clock.wait()
                     edge_s = time.perf_counter()
             except Exception as error:
@@ -278,15 +279,15 @@ def _train(loader: Iterable[Any], training: _Training, limits: TimeBox, lead: in
         end_s = time.perf_counter()
     if not done:
         raise DiagnosisError("loader: expected batches for training, too, got no more; an iterator is read only once")
-    if done <= lead:
-        lead, edge_s = 0, begin_s
+    if done <= warmup_steps:
+        warmup_steps, edge_s = 0, begin_s
     spans = clock.between(marks)[::2]
     return _Trained(
-        step_s=(end_s - edge_s) / (done - lead),
-        on_batch_s=fmean(spans[lead:]),
-        span_s=mean_span_s(fetches[lead:] or fetches) if fetches else None,
+        step_s=(end_s - edge_s) / (done - warmup_steps),
+        on_batch_s=fmean(spans[warmup_steps:]),
+        span_s=mean_span_s(fetches[warmup_steps:] or fetches) if fetches else None,
         batches=done,
-        lead=lead,
+        warmup_steps=warmup_steps,
         ended=ended,
     )
 
@@ -304,7 +305,7 @@ def _told_apart(loading: Loading, resident_s: float, trained_s: float) -> Loadin
 def _notes(trained: _Trained, loading: Loading, limits: TimeBox) -> Iterator[str]:
     if trained.ended and trained.batches < limits.batches:
         yield f"The loader ended after {trained.batches} batches: the figures are of no more than these."
-    if trained.lead == 0:
+    if trained.warmup_steps == 0:
         yield "There were so few batches that the start of the loader is a part of the time of training."
     if not loading.chosen:
         how = "during" if loading.workers else "between"

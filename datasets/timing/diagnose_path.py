@@ -17,10 +17,10 @@ from presize.datasets.reading.order import Order, Shuffled, Weighted
 from presize.datasets.timing.bench_run import find_device, memory_errors
 from presize.datasets.timing.diagnose import diagnose
 from presize.datasets.timing.models import TrainingStep, make_model
-from presize.datasets.timing.variants import FLIP, CroppedFolder, load_arm, open_arm
+from presize.datasets.timing.variants import FLIP, CroppedFolder, load_variant, open_variant
 from presize.errors import ImageError
 from presize.measure import read_speed
-from presize.measure.bench_options import Arm, DiagnoseOptions
+from presize.measure.bench_options import DiagnoseOptions, Variant
 from presize.measure.diagnosis import Diagnosis
 from presize.store.manifest import MANIFEST, read_manifest
 from presize.system.resources import usable_cores
@@ -104,14 +104,14 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _loader(arm: Arm, path: str | os.PathLike[str], options: DiagnoseOptions, device: torch.device) -> Any:
+def _loader(variant: Variant, path: str | os.PathLike[str], options: DiagnoseOptions, device: torch.device) -> Any:
     crop = RandomResizedCrop(options.crop)
-    dataset = _Sound(path, crop, FLIP) if arm == "raw" else open_arm(arm, os.fspath(path), crop, FLIP)
+    dataset = _Sound(path, crop, FLIP) if variant == "raw" else open_variant(variant, os.fspath(path), crop, FLIP)
     order: Order = Shuffled(len(dataset), options.seed)
     most = 2 * options.steps * options.batch
     if len(dataset) < most:  # a long epoch all the same: an epoch's end is not what is to be measured
         order = Weighted(np.ones(len(dataset)), options.seed, most)
-    return load_arm(
-        arm, dataset, order, batch=options.batch, workers=options.workers, prefetch=options.prefetch,
+    return load_variant(
+        variant, dataset, order, batch=options.batch, workers=options.workers, prefetch=options.prefetch,
         pin_memory=device.type == "cuda", device=device, last="drop",
     )  # fmt: skip

@@ -129,7 +129,7 @@ class Epoch:
 
     seconds: from the moment when the loader was asked to begin until the last step had ended.
     first_batch_s: until the first batch was there; in a first epoch with the start of the workers.
-    window_s, window_images: of the steps that count: those after the first `lead`, which find what workers
+    window_s, window_images: of the steps that count: those after the first `warmup_steps`, which find what workers
         have read at the same time as the very first.
     steps: from the end of each of these to the end of the next.
     cpu_s: of this process and of its workers. read_bytes: from storage, None where that cannot be known.
@@ -153,16 +153,16 @@ class Epoch:
         return self.window_images / self.window_s
 
 
-def time_epoch(loader: Iterable[Any], step: Step, *, lead: int = 1) -> Epoch:
+def time_epoch(loader: Iterable[Any], step: Step, *, warmup_steps: int = 1) -> Epoch:
     """Read an epoch of `loader`, any iterable of batches (images, ...) or images, and do `step` with each batch.
 
-    lead: how many steps to leave out, from 1. MLPerf Storage leaves out one. Where n workers begin together, their
-        first n batches come together, too, so n have to go for what is left to be what a long epoch is like.
+    warmup_steps: how many steps to leave out, from 1. MLPerf Storage leaves out one. Where n workers begin together,
+        their first n batches come together, too, so n have to go for what is left to be what a long epoch is like.
         An epoch that has no more steps than that is counted whole.
 
     The workers are the child processes of this one. Raises OptionError when there is no batch.
     """
-    check_range("lead", lead, 1, 2**31)
+    check_range("warmup_steps", warmup_steps, 1, 2**31)
     clock, children = step.clock, [child.pid for child in multiprocessing.active_children()]
     before = usage(pid for pid in children if pid is not None)
     images: list[int] = []
@@ -176,15 +176,15 @@ def time_epoch(loader: Iterable[Any], step: Step, *, lead: int = 1) -> Epoch:
         step(step.place(batch))
         del batch  # its memory may be wanted for the next one
         marks.append(clock.mark())
-        if len(images) == lead:
+        if len(images) == warmup_steps:
             clock.wait()
             edge = time.perf_counter()
     clock.wait()
     end = time.perf_counter()
     if not images:
         raise OptionError("loader: expected at least one batch, got none")
-    if len(images) <= lead:
-        lead, edge = 0, begin
+    if len(images) <= warmup_steps:
+        warmup_steps, edge = 0, begin
     workers = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
     used = usage(workers) - before
     sizes = [size for size in map(pss_bytes, workers) if size is not None]
@@ -194,8 +194,8 @@ def time_epoch(loader: Iterable[Any], step: Step, *, lead: int = 1) -> Epoch:
         batches=len(images),
         images=sum(images),
         window_s=end - edge,
-        window_images=sum(images[lead:]),
-        steps=Quantiles.of(clock.between(marks[lead:])),
+        window_images=sum(images[warmup_steps:]),
+        steps=Quantiles.of(clock.between(marks[warmup_steps:])),
         cpu_s=used.cpu_s,
         read_bytes=used.read_bytes,
         worker_pss_bytes=max(sizes, default=None),

@@ -119,19 +119,19 @@ class Measured:
     batch: Any
 
 
-def measure_loading(loader: Iterable[Any], limits: TimeBox, crowd: int = 1) -> Measured:
+def measure_loading(loader: Iterable[Any], limits: TimeBox, saturation: int = 1) -> Measured:
     """Up to four windows within `limits`: with all workers, with one of them, with one that is profiled, and, from 2
-    on, with a crowd of so many.
+    on, with a saturation of so many.
     """
     workers = workers_of(loader)
-    lead = max(workers or 1, 1)
+    warmup_steps = max(workers or 1, 1)
     fetches: list[Fetch] = []
-    window = read(timed(loader, fetches), limits, lead + LEAST)
+    window = read(timed(loader, fetches), limits, warmup_steps + LEAST)
     between = [after - before for before, after in pairwise([window.begin_s, *window.ends_s])]
     between = between[1:] or between  # the start is in the first
     if workers is None:
         load = here = Times.measured(between)
-        cpu_s, take_s, span_s = window.cpu_s / len(window.ends_s), 0.0, None
+        cpu_s, handover_s, span_s = window.cpu_s / len(window.ends_s), 0.0, None
     else:
         one, alone = fetches, window
         if workers != 1:
@@ -141,16 +141,16 @@ def measure_loading(loader: Iterable[Any], limits: TimeBox, crowd: int = 1) -> M
         here = Times.measured(between if workers == 0 else [fetch.work.seconds for fetch in one])
         cpu_s, span_s = fmean(fetch.work.cpu_s for fetch in one), mean_span_s(one)
         taking = window if workers else alone
-        take_s = taking.thread_s / len(taking.ends_s)
+        handover_s = taking.thread_s / len(taking.ends_s)
     spent = _spent(loader, workers, limits)
     total_s = sum(spent.parts.values())
-    rate = _rate(window, lead)
+    rate = _rate(window, warmup_steps)
     cores = min(cpu_s / load.mean_s, 1.0) if load.mean_s else 0.0
     loading = Loading(
         images=sum(window.images) / len(window.images),
         load=load,
-        here=here,
-        take_s=take_s,
+        in_process=here,
+        handover_s=handover_s,
         cores=cores,
         workers=workers or 0,
         prefetch=prefetch_of(loader),
@@ -159,9 +159,9 @@ def measure_loading(loader: Iterable[Any], limits: TimeBox, crowd: int = 1) -> M
         batches_per_s=rate,
         first_batch_s=window.ends_s[0] - window.begin_s,
         worker_s=_worker_means(fetches),
-        crowd=None
+        saturation=None
         if workers is None or cores < LEAST_CORES
-        else _crowd(loader, limits, crowd, window.batch, (workers, rate)),
+        else _crowd(loader, limits, saturation, window.batch, (workers, rate)),
         parts={part: seconds * load.mean_s / total_s for part, seconds in spent.parts.items()} if total_s else {},
         functions=tuple((name, part, seconds / total_s) for name, part, seconds in spent.functions) if total_s else (),
     )
@@ -181,12 +181,12 @@ def _crowd(
     return workers, _rate(read(timed(loader, [], workers=workers), limits, 2 * workers + LEAST), workers)
 
 
-def _rate(window: Window, lead: int) -> float:
-    """Batches/s after the first `lead`, which come at the same time."""
+def _rate(window: Window, warmup_steps: int) -> float:
+    """Batches/s after the first `warmup_steps`, which come at the same time."""
     ends = window.ends_s
-    if len(ends) <= lead:
+    if len(ends) <= warmup_steps:
         return len(ends) / (ends[-1] - window.begin_s)
-    return (len(ends) - lead) / max(ends[-1] - ends[lead - 1], 1e-9)
+    return (len(ends) - warmup_steps) / max(ends[-1] - ends[warmup_steps - 1], 1e-9)
 
 
 def _cycles(fetches: Sequence[Fetch]) -> list[float]:

@@ -1,4 +1,5 @@
-"""The arms of a benchmark as loaders: the same samples in the same order, with the same crops, read in four ways."""
+"""The variants of a benchmark as loaders: the same samples in the same order, with the same crops, read in four
+ways."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from presize.datasets.reading.draws import uniform
 from presize.datasets.reading.order import Last, Order, permute
 from presize.datasets.reading.regions import resample
 from presize.errors import DatasetError
-from presize.measure.bench_options import Arm
+from presize.measure.bench_options import Variant
 
 FLIP = 0.5
 
@@ -68,7 +69,7 @@ class CroppedFolder(FolderDataset):
 class Chosen:
     """An order of some samples: `numbers`, int64 (n,), shuffled anew each epoch.
 
-    Crops are drawn from the place in `numbers`: arms that number the same samples differently take the same crops.
+    Crops are drawn from the place in `numbers`: variants that number the same samples differently take the same crops.
     most: end an epoch after so many positions.
     """
 
@@ -92,9 +93,12 @@ class Chosen:
         return permute(positions, len(self.numbers), (self.seed, epoch, 0))
 
 
-def open_arm(arm: Arm, root: str, crop: Crop, flip: float, *, tell_path: bool = False) -> CroppedFolder | LMDBDataset:
-    """What an arm reads, with its crops. tell_path: give (path in the arm, label), or the path, as the target."""
-    if arm in ("raw", "presized"):
+def open_variant(
+    variant: Variant, root: str, crop: Crop, flip: float, *, tell_path: bool = False
+) -> CroppedFolder | LMDBDataset:
+    """What a variant reads, with its crops. tell_path: give (path in the variant, label), or the path, as the
+    target."""
+    if variant in ("raw", "presized"):
         return CroppedFolder(root, crop, flip, tell_path=tell_path)
     dataset = LMDBDataset(root, crop=crop, flip=flip, decode="tensor")
     if tell_path:
@@ -103,8 +107,8 @@ def open_arm(arm: Arm, root: str, crop: Crop, flip: float, *, tell_path: bool = 
     return dataset
 
 
-def load_arm(
-    arm: Arm,
+def load_variant(
+    variant: Variant,
     dataset: CroppedFolder | LMDBDataset,
     order: Order,
     *,
@@ -115,8 +119,8 @@ def load_arm(
     device: torch.device,
     last: Last,
 ) -> CountingLoader | Loader:
-    """The loader of an arm. Loader gives batches on `device`, DataLoaders give them on the CPU."""
-    if arm == "loader":
+    """The loader of a variant. Loader gives batches on `device`, DataLoaders give them on the CPU."""
+    if variant == "loader":
         return Loader(
             dataset,  # type: ignore[arg-type]
             batch,

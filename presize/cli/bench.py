@@ -65,7 +65,11 @@ _BENCH = BenchOptions()
 @click.option("--presized", metavar="DIR", help="What presize build --to folder made of it.")
 @click.option("--lmdb", metavar="OUT", help="What presize build made of it.")
 @click.option(
-    "--arm", "arms", multiple=True, type=choice(benchoptions.Arm), help="Run these.  [default: all there are]"
+    "--variant",
+    "variants",
+    multiple=True,
+    type=choice(benchoptions.Variant),
+    help="Run these.  [default: all there are]",
 )
 @click.option(
     "--model",
@@ -108,7 +112,7 @@ _BENCH = BenchOptions()
 @click.option("--out", metavar="DIR", help="Write results.json, results.csv and report.html here, after every run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
 def bench(
-    raw: str | None, presized: str | None, lmdb: str | None, arms: tuple[Any, ...], workers: tuple[int, ...],
+    raw: str | None, presized: str | None, lmdb: str | None, variants: tuple[Any, ...], workers: tuple[int, ...],
     pin_memory: benchoptions.Pinning | None, work: str | None, out: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Measure training from a raw folder, a presized folder and LMDB.
@@ -129,7 +133,7 @@ def bench(
 
     try:
         run_bench(
-            roots, BenchOptions(arms=arms or None, workers=workers or None, pin_memory=pinned, **options),
+            roots, BenchOptions(variants=variants or None, workers=workers or None, pin_memory=pinned, **options),
             work=work, out=out, command=shlex.join(["presize", *sys.argv[1:]]),
             on_step=lambda step: click.echo(printable(step), err=True), on_results=seen.append,
         )  # fmt: skip

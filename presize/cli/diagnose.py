@@ -125,7 +125,13 @@ def simulate(
     from presize.measure.simulate import MOST_WORKERS, fewest_workers
     from presize.measure.simulate import simulate as run
     from presize.measure.simulate import sweep as run_sweep
-    from presize.measure.simulation_report import PictureArm, described, simulation_html, simulation_text, sweep_lines
+    from presize.measure.simulation_report import (
+        PictureVariant,
+        described,
+        simulation_html,
+        simulation_text,
+        sweep_lines,
+    )
 
     check_page(out)
     pipelines = [_pipeline(**options)]
@@ -140,17 +146,17 @@ def simulate(
     titles = [described(pipeline) for pipeline in pipelines]
     if len(titles) > 1:
         titles = [f"{name}: {title}" for name, title in zip(("before", "after"), titles, strict=True)]
-    arms = [PictureArm(title, timeline) for title, timeline in zip(titles, timelines, strict=True)]
+    variants = [PictureVariant(title, timeline) for title, timeline in zip(titles, timelines, strict=True)]
     swept = run_sweep(pipelines[-1], range(sweep + 1), seed=seed) if sweep is not None else {}
     if out is not None:
-        write_atomically(Path(out), simulation_html(arms, swept).encode())
+        write_atomically(Path(out), simulation_html(variants, swept).encode())
     if as_json:
         found: dict[str, Any] = {"then": timelines[1].known()} if len(timelines) > 1 else {}
         if swept:
             found |= {"sweep": [asdict(line) for line in sweep_lines(swept)], "fewest_workers": fewest_workers(swept)}
         print_json(**timelines[0].known(), **found, page=out)
         return
-    print_text(simulation_text(arms, swept))
+    print_text(simulation_text(variants, swept))
     if out is not None:
         print_text(f"\npage: {out}")
 

@@ -1,5 +1,5 @@
-"""Raw against presized against LMDB: build what is missing, prove that all arms read the same samples, and time each
-run in a process of its own."""
+"""Raw against presized against LMDB: build what is missing, prove that all variants read the same samples, and time
+each run in a process of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from presize.errors import BenchError, OptionError
 from presize.measure import subprocess_run
-from presize.measure.bench_options import ARMS, READS, Arm, BenchOptions, Run
+from presize.measure.bench_options import READS, VARIANTS, BenchOptions, Run, Variant
 from presize.measure.bench_report import bench_page
 from presize.measure.conditions import conditions
 from presize.measure.listings import LISTERS, Listing, Numbers, common_samples, link_samples
@@ -34,7 +34,7 @@ COLD_AT_MOST = 0.05
 """The share of a cold run's files that may still be in the page cache; with more it is said not to be cold."""
 
 TOLERANCE = 8.0
-"""Grey levels by which evaluation crops of one image may differ in the mean between arms, as coarse() has them. 334
+"""Grey levels by which evaluation crops of one image may differ in the mean between variants, as coarse() has them. 334
 ImageNet photographs at quality 90 differed from their sources by up to 0.7 at 256 px and 3.4 at 64 px, and 60 of them
 from each other by 21 or more (2026-11-21)."""
 
@@ -54,30 +54,30 @@ def bench(
 ) -> Results:
     """Measure what `options` ask for.
 
-    roots: "raw", "presized" and "lmdb" -> folders. What an arm reads and is not there is built from "raw", into
+    roots: "raw", "presized" and "lmdb" -> folders. What a variant reads and is not there is built from "raw", into
         `work`, where the next benchmark finds it; None takes a temporary folder.
     out: a folder for results.json, results.csv and report.html, which are written after every run, so that they
         hold what was measured when it is interrupted.
     command: what was typed, for the report. on_step is told in words what happens next; on_results is given the
         results after every run.
 
-    Raises OptionError for arms that cannot be had, BenchError when there is no CUDA or not enough memory or when arms
-    do not read the same samples, and what building raises. KeyboardInterrupt passes through.
+    Raises OptionError for variants that cannot be had, BenchError when there is no CUDA or not enough memory or when
+    variants do not read the same samples, and what building raises. KeyboardInterrupt passes through.
     """
-    arms = _arms(roots, options)
+    variants = _variants(roots, options)
     gpu = None
     if options.device == "cuda":  # before anything is built
         on_step("looking for CUDA")
-        gpu = subprocess_run.run_apart(replace(options.runs(arms)[0], task="probe"))["gpu_name"]
+        gpu = subprocess_run.run_apart(replace(options.runs(variants)[0], task="probe"))["gpu_name"]
     if out is not None:
         with writing(Path(out)):
             Path(out).mkdir(parents=True, exist_ok=True)
     with _place(work) as place:
         given = {name: LISTERS[name](root) for name, root in roots.items()}
         common_samples(given, options.images, options.seed)  # raises what would be known only after a long build
-        reads, build_s = _complete(given, arms, options, place, on_step)
+        reads, build_s = _complete(given, variants, options, place, on_step)
         numbers = common_samples(reads, options.images, options.seed)
-        bench = _Bench(options, arms, reads, numbers, _save(numbers, place))
+        bench = _Bench(options, variants, reads, numbers, _save(numbers, place))
         notes = bench.prove(on_step)
         runs = bench.runs()
         facts = conditions([reads[name].files[0] for name in reads])
@@ -108,18 +108,20 @@ def _plain(options: BenchOptions) -> dict[str, Any]:
     return asdict(options) | {"size": None if options.size is None else str(options.size)}
 
 
-def _arms(roots: Mapping[str, str], options: BenchOptions) -> tuple[Arm, ...]:
+def _variants(roots: Mapping[str, str], options: BenchOptions) -> tuple[Variant, ...]:
     """Those asked for, or all that can be had."""
     unknown = set(roots) - set(LISTERS)
     if unknown:
         raise OptionError(f"roots: expected some of {', '.join(LISTERS)}, got {sorted(unknown)[0]!r}")
     if not roots:
         raise OptionError("raw: give a folder of images, or what was built from one by --presized and --lmdb")
-    possible = [arm for arm in ARMS if READS[arm] in roots or "raw" in roots]
-    for arm in options.arms or ():
-        if arm not in possible:
-            raise OptionError(f"arm: {arm} reads what --{READS[arm]} names, or builds it from --raw; give one of them")
-    return tuple(arm for arm in possible if options.arms is None or arm in options.arms)
+    possible = [variant for variant in VARIANTS if READS[variant] in roots or "raw" in roots]
+    for variant in options.variants or ():
+        if variant not in possible:
+            raise OptionError(
+                f"variant: {variant} reads what --{READS[variant]} names, or builds it from --raw; give one of them"
+            )
+    return tuple(variant for variant in possible if options.variants is None or variant in options.variants)
 
 
 @contextmanager
@@ -135,15 +137,15 @@ def _place(work: str | os.PathLike[str] | None) -> Iterator[Path]:
 
 def _complete(
     given: Mapping[str, Listing],
-    arms: Sequence[Arm],
+    variants: Sequence[Variant],
     options: BenchOptions,
     place: Path,
     on_step: Callable[[str], None],
 ) -> tuple[dict[str, Listing], dict[str, float]]:
-    """What each arm reads, those that had to be built included; and how long that took, now or the last time."""
+    """What each variant reads, those that had to be built included; and how long that took, now or the last time."""
     from presize.build.run import build_dataset, plan_build  # brings joblib
 
-    wanted = [name for name in LISTERS if name in {READS[arm] for arm in arms}]
+    wanted = [name for name in LISTERS if name in {READS[variant] for variant in variants}]
     missing = [name for name in wanted if name not in given]
     found = dict(given)
     image = _image_options(given, options)
@@ -172,7 +174,7 @@ def _complete(
 
 
 def _image_options(given: Mapping[str, Listing], options: BenchOptions) -> ImageOptions:
-    """How to build what is missing: as what is given was built, so that the arms differ in nothing else."""
+    """How to build what is missing: as what is given was built, so that the variants differ in nothing else."""
     known: dict[str, Any] = {}
     for listing in given.values():
         if listing.manifest is not None:
@@ -187,7 +189,7 @@ def _image_options(given: Mapping[str, Listing], options: BenchOptions) -> Image
 
 
 def _save(numbers: Mapping[str, Numbers], place: Path) -> dict[str, str]:
-    """Files with the samples of each arm, for runs to load."""
+    """Files with the samples of each variant, for runs to load."""
     files = {}
     for name, values in numbers.items():
         files[name] = str((place / f"samples-{name}.npy").absolute())
@@ -201,7 +203,7 @@ class _Bench:
     """What is to be measured, of which samples."""
 
     options: BenchOptions
-    arms: tuple[Arm, ...]
+    variants: tuple[Variant, ...]
     reads: dict[str, Listing]
     numbers: dict[str, Numbers]
     saved: dict[str, str]
@@ -209,7 +211,7 @@ class _Bench:
     def runs(self) -> list[tuple[int, Run]]:
         """(repeat, run): all runs of a repeat in an order of its own, then those of the next."""
         order = random.Random(self.options.seed)
-        runs = self.options.runs(self.arms)
+        runs = self.options.runs(self.variants)
         return [
             (repeat, self._located(run))
             for repeat in range(self.options.repeats)
@@ -217,51 +219,57 @@ class _Bench:
         ]
 
     def _located(self, run: Run) -> Run:
-        name = READS[run.arm]
+        name = READS[run.variant]
         return replace(run, root=os.path.abspath(self.reads[name].root), numbers=self.saved[name])
 
     def measure(self, run: Run, repeat: int) -> tuple[dict[str, Any], str | None]:
         """The row of a run, and what has to be said about it."""
-        name = READS[run.arm]
+        name = READS[run.variant]
         files = self.reads[name].files_of(self.numbers[name])
         note = None
         if run.cold:
             drop(files)
         elif resident_share(files) < 1:
-            note = _warm(files, run.arm)
+            note = _warm(files, run.variant)
         share = resident_share(files)
         if run.cold and share > COLD_AT_MOST:
             note = (
-                f"Cold runs of {run.arm} were not cold: the page cache kept {share:.0%} of its files, or does not "
+                f"Cold runs of {run.variant} were not cold: the page cache kept {share:.0%} of its files, or does not "
                 "tell. It does so on file systems in memory, for files that other processes have mapped, and for "
                 "readers who may not write them."
             )
         return row_of(run, repeat, share, subprocess_run.run_apart(run)), note
 
     def prove(self, on_step: Callable[[str], None]) -> list[str]:
-        """Read every sample of every arm once, which also brings them into the page cache, and compare what came."""
-        run = self.options.runs(self.arms)[0]
-        came: dict[Arm, dict[str, Any]] = {}
-        for arm in self.arms:
-            on_step(f"checking that {arm} delivers every sample once")
-            prove = replace(run, arm=arm, task="prove", device="cpu", pin_memory=False)
-            came[arm] = subprocess_run.run_apart(self._located(prove))
-        labels = {arm: one["labels"] for arm, one in came.items() if one["labels"] is not None}
+        """Read every sample of every variant once, which also brings them into the page cache, and compare what
+        came."""
+        run = self.options.runs(self.variants)[0]
+        came: dict[Variant, dict[str, Any]] = {}
+        for variant in self.variants:
+            on_step(f"checking that {variant} delivers every sample once")
+            prove = replace(run, variant=variant, task="prove", device="cpu", pin_memory=False)
+            came[variant] = subprocess_run.run_apart(self._located(prove))
+        labels = {variant: one["labels"] for variant, one in came.items() if one["labels"] is not None}
         if len(set(labels.values())) > 1:
-            raise BenchError(f"the arms {' and '.join(labels)} deliver different labels for the same samples")
+            raise BenchError(f"the variants {' and '.join(labels)} deliver different labels for the same samples")
         samples = {one["samples"] for one in came.values()}
         if len(samples) > 1:
-            raise BenchError(f"the arms deliver different numbers of samples: {', '.join(map(str, sorted(samples)))}")
+            raise BenchError(
+                f"the variants deliver different numbers of samples: {', '.join(map(str, sorted(samples)))}"
+            )
         notes = []
         if self.options.device == "cpu" and self.options.models != ("none",):
             notes = ["On the CPU nothing is copied, and training has the cores that the workers leave, at least one."]
-        return [*notes, self._compared({arm: crops_of(one["crops"], self.options.crop) for arm, one in came.items()})]
+        return [
+            *notes,
+            self._compared({variant: crops_of(one["crops"], self.options.crop) for variant, one in came.items()}),
+        ]
 
-    def _compared(self, crops: dict[Arm, npt.NDArray[np.uint8]]) -> str:
+    def _compared(self, crops: dict[Variant, npt.NDArray[np.uint8]]) -> str:
         """Whether evaluation crops agree where they should, in words. Raises BenchError when they do not."""
         count = len(next(iter(self.numbers.values())))
-        said = f"All arms delivered the same {count:,} samples with the same labels, each once an epoch"
-        pairs = [(a, b) for a in self.arms for b in self.arms if ARMS.index(a) < ARMS.index(b)]
+        said = f"All variants delivered the same {count:,} samples with the same labels, each once an epoch"
+        pairs = [(a, b) for a in self.variants for b in self.variants if VARIANTS.index(a) < VARIANTS.index(b)]
         differing = {}
         for a, b in pairs:
             if not _comparable(self.reads[READS[a]], self.reads[READS[b]]):
@@ -283,12 +291,12 @@ class _Bench:
         )
 
 
-def _warm(files: Sequence[Path], arm: Arm) -> str | None:
+def _warm(files: Sequence[Path], variant: Variant) -> str | None:
     """Bring files into the page cache; what has to be said if they do not fit."""
     try:
         preload([(file, file.stat().st_size) for file in files], "page-cache")
     except OptionError:
-        return f"What {arm} reads does not fit into the memory of this machine: no run of it was wholly warm."
+        return f"What {variant} reads does not fit into the memory of this machine: no run of it was wholly warm."
     return None
 
 

@@ -12,28 +12,28 @@ from presize.errors import OptionError
 from presize.options import MAX_SIDE, Size, check_above_0, check_choice, check_range, check_type
 from presize.system.resources import usable_cores
 
-Arm = Literal["raw", "presized", "lmdb", "loader"]
+Variant = Literal["raw", "presized", "lmdb", "loader"]
 Model = Literal["small", "resnet50"]
 BenchModel = Literal["none", Model]
 Device = Literal["cpu", "cuda"]
 Pinning = Literal["on", "off", "both"]
 Task = Literal["measure", "prove", "probe"]
 
-ARMS: Final[tuple[Arm, ...]] = get_args(Arm)
+VARIANTS: Final[tuple[Variant, ...]] = get_args(Variant)
 """In the order in which they are shown: FolderDataset over the raw folder and over the presized one, and over the LMDB
 dataset LMDBDataset in a DataLoader and Loader."""
 
 PINNINGS: Final[dict[Pinning, tuple[bool, ...]]] = {"on": (True,), "off": (False,), "both": (True, False)}
 
-READS: Final[dict[Arm, str]] = {"raw": "raw", "presized": "presized", "lmdb": "lmdb", "loader": "lmdb"}
-"""What each arm reads."""
+READS: Final[dict[Variant, str]] = {"raw": "raw", "presized": "presized", "lmdb": "lmdb", "loader": "lmdb"}
+"""What each variant reads."""
 
 
 @dataclass(frozen=True)
 class BenchOptions:
     """What to measure.
 
-    arms: those to run; None runs all that can be had.
+    variants: those to run; None runs all that can be had.
     size: of what has to be built; None takes that of the dataset that is given, or else 256 px.
     crop: the side of the random resized crops that are read.
     models: what to train, "none" for the loader alone. workers: numbers of loader processes; None uses every core
@@ -45,7 +45,7 @@ class BenchOptions:
     images: read so many samples, drawn at random; None reads all. seed: of all that is random.
     """
 
-    arms: tuple[Arm, ...] | None = None
+    variants: tuple[Variant, ...] | None = None
     size: Size | None = None
     crop: int = 224
     models: tuple[BenchModel, ...] = ("none", "small")
@@ -62,7 +62,7 @@ class BenchOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, values, choices in (("arm", self.arms, Arm), ("model", self.models, BenchModel)):
+        for name, values, choices in (("variant", self.variants, Variant), ("model", self.models, BenchModel)):
             if values is not None:
                 _check_several(name, values)
                 for value in values:
@@ -94,15 +94,15 @@ class BenchOptions:
             if value is not None:
                 check_range(name, value, 1, 2**48)
 
-    def runs(self, arms: Sequence[Arm]) -> list[Run]:
-        """The runs of one repeat, in no particular order: of each arm with each model, number of workers, kind of
+    def runs(self, variants: Sequence[Variant]) -> list[Run]:
+        """The runs of one repeat, in no particular order: of each variant with each model, number of workers, kind of
         memory and state of the page cache."""
         workers = self.workers or (usable_cores(),)
         pinned = self.pin_memory or (self.device == "cuda",)
         caches = (False, True) if self.cold else (False,)
         return [
             Run(
-                arm=arm,
+                variant=variant,
                 model=model,
                 device=self.device,
                 workers=count,
@@ -116,9 +116,9 @@ class BenchOptions:
                 steps=self.steps,
                 seed=self.seed,
             )
-            for model, count, pin, cold, arm in product(self.models, workers, pinned, caches, arms)
+            for model, count, pin, cold, variant in product(self.models, workers, pinned, caches, variants)
             # Loader page-locks its memory whenever it copies to a GPU.
-            if arm != "loader" or pin == (self.device == "cuda")
+            if variant != "loader" or pin == (self.device == "cuda")
         ]
 
 
@@ -165,10 +165,10 @@ def _check_several(name: str, values: object) -> None:
 class Run:
     """One run, in a process of its own; it travels there as JSON.
 
-    root: what the arm reads. numbers: a file of NumPy (.npy, int64) with the samples to read; None reads all.
+    root: what the variant reads. numbers: a file of NumPy (.npy, int64) with the samples to read; None reads all.
     """
 
-    arm: Arm
+    variant: Variant
     model: BenchModel
     device: Device
     workers: int
@@ -195,5 +195,5 @@ class Run:
     def __str__(self) -> str:
         """In words, without places: ``loader, small on cpu, 2 workers, cold``."""
         what = "no model" if self.model == "none" else self.model
-        words = [self.arm, f"{what} on {self.device}", f"{self.workers} worker{'' if self.workers == 1 else 's'}"]
+        words = [self.variant, f"{what} on {self.device}", f"{self.workers} worker{'' if self.workers == 1 else 's'}"]
         return ", ".join(words + ["page-locked"] * self.pin_memory + ["cold"] * self.cold)

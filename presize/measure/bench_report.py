@@ -16,7 +16,7 @@ NAMES = {"raw": "raw folder", "presized": "presized folder", "lmdb": "LMDBDatase
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, and the text of an arm below it; None where that is not known. why: the heading in a sentence."""
+    """A heading, and the text of a variant below it; None where that is not known. why: the heading in a sentence."""
 
     heading: str
     text: Callable[[Summary], str | None]
@@ -86,18 +86,18 @@ COLUMNS = (
 )
 
 
-def table_of(arms: Sequence[Summary]) -> tuple[list[Column], list[list[str]]]:
-    """The columns of which anything is known, and a line for each arm, its name first."""
-    columns = [column for column in COLUMNS if any(column.text(one) is not None for one in arms)]
-    return columns, [[NAMES[one.arm], *(column.text(one) or "" for column in columns)] for one in arms]
+def table_of(variants: Sequence[Summary]) -> tuple[list[Column], list[list[str]]]:
+    """The columns of which anything is known, and a line for each variant, its name first."""
+    columns = [column for column in COLUMNS if any(column.text(one) is not None for one in variants)]
+    return columns, [[NAMES[one.variant], *(column.text(one) or "" for column in columns)] for one in variants]
 
 
-def verdicts(kind: Kind, arms: Sequence[Summary]) -> list[str]:
-    """What there is to say about the first arm and about the fastest."""
-    fastest = max(arms, key=lambda one: one.images_per_s.median)
+def verdicts(kind: Kind, variants: Sequence[Summary]) -> list[str]:
+    """What there is to say about the first variant and about the fastest."""
+    fastest = max(variants, key=lambda one: one.images_per_s.median)
     said = []
-    for one in dict.fromkeys((arms[0].arm, fastest.arm)):
-        stages = next(summary.stages for summary in arms if summary.arm == one)
+    for one in dict.fromkeys((variants[0].variant, fastest.variant)):
+        stages = next(summary.stages for summary in variants if summary.variant == one)
         if stages is not None:
             said.append(f"{NAMES[one]}: {verdict(stages, kind.batch)}")
             if stages.disagreement > 0.05:
@@ -111,15 +111,15 @@ def verdicts(kind: Kind, arms: Sequence[Summary]) -> list[str]:
 def bench_text(results: Results) -> str:
     """Tables for a terminal, one for each kind of runs, verdicts, notes and conditions."""
     lines: list[str] = []
-    for kind, arms in summarise(results).items():
-        columns, rows = table_of(arms)
+    for kind, variants in summarise(results).items():
+        columns, rows = table_of(variants)
         cells = [["", *(column.heading for column in columns)], *rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines += [f"{kind}:", ""]
         for row in cells:
             texts = [text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)]
             lines.append("  ".join([f"  {row[0].ljust(widths[0])}", *texts]).rstrip())
-        said = [f"  {sentence}" for sentence in verdicts(kind, arms)]
+        said = [f"  {sentence}" for sentence in verdicts(kind, variants)]
         lines += ["", *said, *[""] * bool(said)]
     lines += _progress(results)
     lines += [*results.notes, _measured(results), ""]
@@ -151,15 +151,15 @@ def _count(count: int, one: str, many: str) -> str:
 def bench_page(results: Results) -> str:
     """report.html, the same for the same results; every text in it escaped."""
     parts = []
-    for kind, arms in summarise(results).items():
-        columns, rows = table_of(arms)
-        rates = {NAMES[one.arm]: one.images_per_s for one in arms}
-        spent = {NAMES[one.arm]: one.stages.stalls for one in arms if one.stages is not None}
+    for kind, variants in summarise(results).items():
+        columns, rows = table_of(variants)
+        rates = {NAMES[one.variant]: one.images_per_s for one in variants}
+        spent = {NAMES[one.variant]: one.stages.stalls for one in variants if one.stages is not None}
         found = [charts.bars("Images a second", {name: (s.median, s.least, s.most) for name, s in rates.items()})]
         if spent:
             shares = {name: (s.utilisation, s.copy, s.preparation, s.fetch) for name, s in spent.items()}
             found.append(charts.stacks("Where the time goes", ("training step", "copy", "preparation", "disk"), shares))
-        parts.append((kind, columns, rows, verdicts(kind, arms), found))
+        parts.append((kind, columns, rows, verdicts(kind, variants), found))
     return template("bench.html").render(
         results=results,
         parts=parts,

@@ -43,21 +43,21 @@ class Loading:
     """How a loader makes batches without a training step beside it.
 
     images: in a batch. load: seconds of one worker, alone, for one batch, handing it over included; here: of making
-        one where training runs. take_s: of training to take one that is there. cores: how many loading keeps busy.
+        one where training runs. handover_s: of training to take one that is there. cores: how many loading keeps busy.
     workers: how many there are, 0 where batches are made in the training process. chosen: whether that number can
         be chosen; it cannot for an iterable that nothing is known of. prefetch, in_order: as in Pipeline; in_order None
         where batches always come in order.
     batches_per_s: of all workers together. first_batch_s: until the first batch was there.
     worker_s: of each worker, the mean seconds a batch with all of them at work.
-    crowd: (workers, batches/s) of so many workers that the cores have to do, without a step; None if not measured.
+    saturation: (workers, batches/s) of so many workers that the cores have to do, without a step; None if not measured.
     parts: what the seconds of `load` went to; empty if that is not known. functions: (name, part, share of all own
         time), the longest first.
     """
 
     images: float
     load: Times
-    here: Times
-    take_s: float
+    in_process: Times
+    handover_s: float
     cores: float
     workers: int
     prefetch: int
@@ -66,7 +66,7 @@ class Loading:
     batches_per_s: float
     first_batch_s: float
     worker_s: tuple[float, ...] = ()
-    crowd: tuple[int, float] | None = None
+    saturation: tuple[int, float] | None = None
     parts: dict[Part, float] = field(default_factory=dict)
     functions: tuple[tuple[str, Part, float], ...] = ()
 
@@ -105,7 +105,8 @@ class Diagnosis:
     step: of training on a batch that is on the device already; step_cores: how many of the CPU's that keeps busy.
     copied_s: of a step that copies one page-locked batch to the device first; unpinned_s: one that is not page-locked,
         None without CUDA. pinned: whether the loader's batches are.
-    trained_s: a step of training with the loader, over `batches` less the first `lead`. load_slowdown, step_slowdown:
+    trained_s: a step of training with the loader, over `batches` less the first `warmup_steps`. load_slowdown,
+        step_slowdown:
         how many times as long as alone loading a batch, and a step, took there; 1 where that is not known.
     cores: that this process may use. storage_images_per_s: that the disk gives when nothing is in the page cache;
         None where that was not measured.
@@ -118,7 +119,7 @@ class Diagnosis:
     copied_s: float
     trained_s: float
     batches: int
-    lead: int
+    warmup_steps: int
     cores: float
     device: str
     load_slowdown: float = 1.0
@@ -141,11 +142,11 @@ class Diagnosis:
 
     @cached_property
     def free_cores(self) -> float:
-        """Cores that there really are: as many fewer as a crowd of workers made fewer batches than it should. Two cores
-        that share their units, or other processes, leave less than there are."""
-        if self.loading.crowd is None:
+        """Cores that there really are: as many fewer as a saturation of workers made fewer batches than it should.
+        Two cores that share their units, or other processes, leave less than there are."""
+        if self.loading.saturation is None:
             return self.cores
-        workers, rate = self.loading.crowd
+        workers, rate = self.loading.saturation
         at_work = min(workers, self.cores / max(self.loading.cores, LEAST_CORES))
         return self.cores * min(rate * self.loading.load.mean_s / at_work, 1.0)
 
@@ -182,14 +183,14 @@ class Diagnosis:
 
     def _pipeline(self, loading: Loading, workers: int, step: Times) -> Pipeline:
         """By what was measured of loading and of the step alone."""
-        load, take_s = (loading.load, loading.take_s) if workers else (loading.here, 0.0)
+        load, handover_s = (loading.load, loading.handover_s) if workers else (loading.in_process, 0.0)
         images = self.loading.images / loading.images
         return Pipeline(
             load=load.times(images),
             step=step.times(images),
             workers=workers,
             prefetch=loading.prefetch,
-            copy=Times(max(self.copied_s - self.step.mean_s, 0.0) + take_s),
+            copy=Times(max(self.copied_s - self.step.mean_s, 0.0) + handover_s),
             in_order=loading.in_order is not False,
             cores=self.free_cores,
             load_cores=loading.cores,
@@ -204,7 +205,7 @@ class Diagnosis:
     @property
     def agreement(self) -> float:
         """Images/s as simulated over images/s as measured: 1 is a perfect simulation."""
-        return self.simulated.batches_per_s(self.lead) * self.trained_s
+        return self.simulated.batches_per_s(self.warmup_steps) * self.trained_s
 
     @property
     def _correction(self) -> float:
@@ -309,8 +310,8 @@ class Diagnosis:
     @property
     def picture(self) -> list[tuple[str, Timeline]]:
         """(name, timeline) of the pipeline as it is, and of the best advice."""
-        arms = [("as it is", self.pipeline()), *((advice.what[:-1], advice.pipeline) for advice in self.advice[:1])]
-        return [(name, simulate(pipeline, batches=_PICTURE_BATCHES)) for name, pipeline in arms]
+        variants = [("as it is", self.pipeline()), *((advice.what[:-1], advice.pipeline) for advice in self.advice[:1])]
+        return [(name, simulate(pipeline, batches=_PICTURE_BATCHES)) for name, pipeline in variants]
 
     def known(self) -> dict[str, Any]:
         """All of it as plain values of JSON."""
@@ -371,8 +372,8 @@ def _plain(loading: Loading) -> dict[str, Any]:
     return {
         "images": loading.images,
         "load_s": loading.load.mean_s,
-        "here_s": loading.here.mean_s,
-        "take_s": loading.take_s,
+        "in_process_s": loading.in_process.mean_s,
+        "handover_s": loading.handover_s,
         "load_cv": loading.load.cv,
         "load_quantiles_s": asdict(Quantiles.of(loading.load.samples_s or (loading.load.mean_s,))),
         "cores": loading.cores,
@@ -382,7 +383,7 @@ def _plain(loading: Loading) -> dict[str, Any]:
         "images_per_s": loading.images * loading.batches_per_s,
         "first_batch_s": loading.first_batch_s,
         "worker_s": list(loading.worker_s),
-        "crowd": None if loading.crowd is None else list(loading.crowd),
+        "saturation": None if loading.saturation is None else list(loading.saturation),
         "parts_s": dict(loading.parts),
         "functions": [list(function) for function in loading.functions],
     }

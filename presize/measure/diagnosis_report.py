@@ -10,7 +10,7 @@ import numpy as np
 
 from presize.measure.diagnosis import WORDS, Diagnosis, seconds_shown, workers_shown
 from presize.measure.profile import PARTS
-from presize.measure.simulation_report import PictureArm, picture, picture_policy
+from presize.measure.simulation_report import PictureVariant, picture, picture_policy
 from presize.measure.stages import NO_GAIN, Quantiles, shown
 from presize.report import charts
 from presize.report.html import template
@@ -57,12 +57,15 @@ def evidence(found: Diagnosis) -> Iterator[tuple[str, str]]:
     if found.storage_images_per_s is not None:
         yield "the disk", f"{shown(found.storage_images_per_s)} images/s when nothing is in the page cache"
     cores = f"{found.cores:g}"
-    if loading.crowd is not None:
-        workers, rate = loading.crowd
+    if loading.saturation is not None:
+        workers, rate = loading.saturation
         cores += f": {shown(loading.images * rate)} images/s without training by {workers_shown(workers)}"
         cores += f", as if there were {found.free_cores:.1f}"
     yield "cores", cores
-    yield "simulated", f"{shown(loading.images * found.simulated.batches_per_s(found.lead))} images/s for what is now"
+    yield (
+        "simulated",
+        f"{shown(loading.images * found.simulated.batches_per_s(found.warmup_steps))} images/s for what is now",
+    )
 
 
 def diagnosis_text(found: Diagnosis, width: int = 100) -> str:
@@ -88,10 +91,10 @@ def diagnosis_text(found: Diagnosis, width: int = 100) -> str:
 
 def diagnosis_page(found: Diagnosis, of: str) -> str:
     """A page that needs nothing else. of: what was diagnosed, escaped like all text in it."""
-    arms = {"now": found.loading, **{other.name: other.loading for other in found.alternatives}}
+    variants = {"now": found.loading, **{other.name: other.loading for other in found.alternatives}}
     spent = {
         name: tuple(1e3 * loading.parts.get(part, 0.0) for part in PARTS)
-        for name, loading in arms.items()
+        for name, loading in variants.items()
         if loading.parts
     }
     found_charts: list[charts.Lines] = []
@@ -107,7 +110,9 @@ def diagnosis_page(found: Diagnosis, of: str) -> str:
         found=found,
         of=of,
         policy=picture_policy(),
-        picture=picture([PictureArm(name, timeline, round(found.loading.images)) for name, timeline in found.picture]),
+        picture=picture(
+            [PictureVariant(name, timeline, round(found.loading.images)) for name, timeline in found.picture]
+        ),
         headline=headline(found),
         good=found.stages.stalls.utilisation >= NO_GAIN,
         evidence=list(evidence(found)),

@@ -1,5 +1,5 @@
-"""What each arm of a benchmark reads: which samples there are, under which numbers, in which files; and which of them
-all arms have in common. Reads names, sizes and indexes; opens no image."""
+"""What each variant of a benchmark reads: which samples there are, under which numbers, in which files; and which of
+them all variants have in common. Reads names, sizes and indexes; opens no image."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def list_lmdb(root: str | os.PathLike[str]) -> Listing:
 
 
 LISTERS = {"raw": list_raw, "presized": list_presized, "lmdb": list_lmdb}
-"""For each thing that an arm reads (presize.measure.bench_options.READS)."""
+"""For each thing that a variant reads (presize.measure.bench_options.READS)."""
 
 
 def link_samples(raw: Listing, chosen: Numbers, folder: Path) -> str:
@@ -134,7 +134,7 @@ def common_samples(listings: Mapping[str, Listing], images: int | None = None, s
     """For each of `listings` the numbers of the samples that all of them have, in one order, that of the first.
 
     images: so many of the first's, drawn at random by `seed`, are looked for; None looks for all. An image that
-    a build rejected is in no arm. Raises BenchError when samples differ in anything else: when one is missing, or
+    a build rejected is in no variant. Raises BenchError when samples differ in anything else: when one is missing, or
     has another label, or was built from a file of another size.
     """
     first, *_ = listings.values()
@@ -145,7 +145,7 @@ def common_samples(listings: Mapping[str, Listing], images: int | None = None, s
     found = {name: _places(listing, asked, first) for name, listing in listings.items()}
     everywhere = np.logical_and.reduce([places >= 0 for places in found.values()])
     if not everywhere.any():
-        raise BenchError(f"not one of the {len(asked)} samples asked for of {first.root} is in all arms")
+        raise BenchError(f"not one of the {len(asked)} samples asked for of {first.root} is in all variants")
     numbers = {name: places[everywhere] for name, places in found.items()}
     for name, listing in listings.items():
         if images is None:
@@ -166,7 +166,7 @@ def _places(listing: Listing, asked: pa.Array, first: Listing) -> Numbers:
         )
     if lost:
         raise BenchError(
-            f"the arms have different samples: {len(lost)} of {first.root}, such as {lost[0]}, are not in "
+            f"the variants have different samples: {len(lost)} of {first.root}, such as {lost[0]}, are not in "
             f"{listing.root}; bring it up to date with presize build --update, or build it again"
         )
     return np.asarray(places, np.int64)
@@ -178,7 +178,7 @@ def _check_nothing_more(listing: Listing, first: Listing) -> None:
     extra = [path for path in extra if path not in first.rejected]
     if extra:
         raise BenchError(
-            f"the arms have different samples: {len(extra)} of {listing.root}, such as {extra[0]}, are not in "
+            f"the variants have different samples: {len(extra)} of {listing.root}, such as {extra[0]}, are not in "
             f"{first.root}; is it what that was built from?"
         )
 
@@ -195,8 +195,8 @@ def _check_alike(listing: Listing, numbers: Numbers, first: Listing, others: Num
     labels = listing.labels[numbers], first.labels[others]
     for at in np.flatnonzero(labels[0] != labels[1])[:1].tolist():
         raise BenchError(
-            f"the arms have different labels: {first.paths[int(others[at])]} is {labels[1][at]!r} in {first.root} and "
-            f"{labels[0][at]!r} in {listing.root}"
+            f"the variants have different labels: {first.paths[int(others[at])]} is {labels[1][at]!r} in "
+            f"{first.root} and {labels[0][at]!r} in {listing.root}"
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from presize.measure.bench_options import ARMS, READS, Arm, Run
+from presize.measure.bench_options import READS, VARIANTS, Run, Variant
 from presize.measure.stages import NO_GAIN, Spread, Stages, break_even_epochs
 
 Row = dict[str, Any]
@@ -23,7 +23,7 @@ class Results:
     """All there is to tell, after any number of runs.
 
     conditions: name -> words (presize.measure.conditions). options: what was asked for. notes: what has to be known
-        to read the figures. images: samples that all arms have. build_s: seconds that the build of "presized" and
+        to read the figures. images: samples that all variants have. build_s: seconds that the build of "presized" and
         "lmdb" took, where it was seen. planned: how many runs there are to be.
     """
 
@@ -52,7 +52,7 @@ def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, 
     gpu = measured["gpu"] or {}
     return {
         "repeat": repeat,
-        "arm": run.arm,
+        "variant": run.variant,
         "model": run.model,
         "device": run.device,
         "workers": run.workers,
@@ -83,7 +83,7 @@ def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the runs of a comparison have in common; its arms are what is compared."""
+    """What the runs of a comparison have in common; its variants are what is compared."""
 
     model: str
     device: str
@@ -111,14 +111,14 @@ class Kind:
 
 @dataclass(frozen=True)
 class Summary:
-    """An arm in runs of one kind: medians of them, of images_per_s the spread, too.
+    """A variant in runs of one kind: medians of them, of images_per_s the spread, too.
 
-    times: how many times as fast as the first arm of that kind, by medians. stages: None without a model, and for
+    times: how many times as fast as the first variant of that kind, by medians. stages: None without a model, and for
     cold runs without warm ones. break_even: epochs after which its build has paid, against the raw folder; None
     where that is not known, and where the raw folder leaves no gain to be had.
     """
 
-    arm: Arm
+    variant: Variant
     images_per_s: Spread
     times: float
     stages: Stages | None
@@ -137,10 +137,10 @@ class Summary:
 
 
 def summarise(results: Results) -> dict[Kind, list[Summary]]:
-    """The kinds of runs in the order in which they were asked for, each with its arms in the order of ARMS."""
-    groups: dict[Kind, dict[Arm, list[Row]]] = {}
+    """The kinds of runs in the order in which they were asked for, each with its variants in the order of VARIANTS."""
+    groups: dict[Kind, dict[Variant, list[Row]]] = {}
     for row in results.rows:
-        groups.setdefault(Kind.of(row), {}).setdefault(row["arm"], []).append(row)
+        groups.setdefault(Kind.of(row), {}).setdefault(row["variant"], []).append(row)
     order = sorted(groups, key=lambda kind: (_place(results, kind), kind.workers, kind.pin_memory, kind.cold))
     return {kind: _summaries(results, kind, groups) for kind in order}
 
@@ -150,29 +150,31 @@ def _place(results: Results, kind: Kind) -> int:
     return models.index(kind.model) if kind.model in models else len(models)
 
 
-def _summaries(results: Results, kind: Kind, groups: dict[Kind, dict[Arm, list[Row]]]) -> list[Summary]:
-    arms = groups[kind]
-    there = [arm for arm in ARMS if arm in arms]
-    rates = {arm: Spread.of([row["images_per_s"] for row in arms[arm]]) for arm in there}
+def _summaries(results: Results, kind: Kind, groups: dict[Kind, dict[Variant, list[Row]]]) -> list[Summary]:
+    variants = groups[kind]
+    there = [variant for variant in VARIANTS if variant in variants]
+    rates = {variant: Spread.of([row["images_per_s"] for row in variants[variant]]) for variant in there}
     steps = _steps(kind, results.rows)
     warm = groups.get(replace(kind, cold=False), {})
-    stages = {arm: _stages(steps, warm.get(arm, []), arms[arm] if kind.cold else []) for arm in there}
+    stages = {
+        variant: _stages(steps, warm.get(variant, []), variants[variant] if kind.cold else []) for variant in there
+    }
     raw = stages.get("raw")
     gains = "raw" in there and (raw is None or raw.stalls.utilisation < NO_GAIN)
     found = []
-    for arm in there:
-        build_s = results.build_s.get(READS[arm])
+    for variant in there:
+        build_s = results.build_s.get(READS[variant])
         pays = None
-        if build_s is not None and gains and arm != "raw":
-            pays = break_even_epochs(build_s, *(results.images / rates[one].median for one in ("raw", arm)))
+        if build_s is not None and gains and variant != "raw":
+            pays = break_even_epochs(build_s, *(results.images / rates[one].median for one in ("raw", variant)))
         found.append(
             Summary(
-                arm=arm,
-                images_per_s=rates[arm],
-                times=rates[arm].median / rates[there[0]].median,
-                stages=stages[arm],
+                variant=variant,
+                images_per_s=rates[variant],
+                times=rates[variant].median / rates[there[0]].median,
+                stages=stages[variant],
                 break_even=pays,
-                **{name: _median(arms[arm], name) for name in _MEDIANS},
+                **{name: _median(variants[variant], name) for name in _MEDIANS},
             )
         )
     return found
@@ -190,7 +192,7 @@ def _median(rows: Sequence[Row], name: str) -> Any:
 
 
 def _steps(kind: Kind, rows: Sequence[Row]) -> tuple[float | None, float | None]:
-    """T_resident and T_h2d: no loader has a part in them, so that they are medians over all arms and caches."""
+    """T_resident and T_h2d: no loader has a part in them, so that they are medians over all variants and caches."""
     alike = [row for row in rows if replace(Kind.of(row), pin_memory=kind.pin_memory, cold=kind.cold) == kind]
     return _median(alike, "resident_s"), _median(alike, "copied_s")
 
@@ -224,9 +226,9 @@ def to_json(results: Results) -> str:
     summary = [
         {
             "kind": asdict(kind),
-            "arms": [_plain(one) for one in arms],
+            "variants": [_plain(one) for one in variants],
         }
-        for kind, arms in summarise(results).items()
+        for kind, variants in summarise(results).items()
     ]
     return json.dumps(asdict(results) | {"summary": summary}, indent=1, ensure_ascii=False) + "\n"
 

@@ -192,14 +192,14 @@ class Timeline:
         end_s = self.steps[-1].end_s if self.steps else 0.0
         return 0.0 if end_s is None else self.seconds - end_s
 
-    def batches_per_s(self, lead: int = 0) -> float:
-        """Of the whole time; or after the first `lead` steps, which find what workers began at the same time, and
-        in whole rounds of as many."""
+    def batches_per_s(self, warmup_steps: int = 0) -> float:
+        """Of the whole time; or after the first `warmup_steps` steps, which find what workers began at the same
+        time, and in whole rounds of as many."""
         ends = [step.end_s for step in self.steps if step.end_s is not None]
-        rounds = len(ends) // lead - 1 if lead else 0
-        span_s = ends[lead * (rounds + 1) - 1] - ends[lead - 1] if rounds > 0 else 0.0
+        rounds = len(ends) // warmup_steps - 1 if warmup_steps else 0
+        span_s = ends[warmup_steps * (rounds + 1) - 1] - ends[warmup_steps - 1] if rounds > 0 else 0.0
         if span_s > 0:
-            return lead * rounds / span_s
+            return warmup_steps * rounds / span_s
         return len(ends) / self.seconds if self.seconds else 0.0
 
     def queue(self) -> list[tuple[float, int]]:
@@ -472,6 +472,6 @@ def sweep(pipeline: Pipeline, workers: Iterable[int], *, batches: int = 200, see
 
 def fewest_workers(timelines: dict[int, Timeline], within: float = 0.05) -> int:
     """The smallest number of workers that is within that share of the fastest."""
-    rates = {number: timeline.batches_per_s(lead=max(1, number)) for number, timeline in timelines.items()}
+    rates = {number: timeline.batches_per_s(warmup_steps=max(1, number)) for number, timeline in timelines.items()}
     fastest = max(rates.values())
     return min(number for number, rate in rates.items() if rate >= (1 - within) * fastest * (1 - 1e-9))

@@ -1,6 +1,6 @@
 """Simulated timelines -> text for a terminal, a moving picture to put into pages, and a page of its own. Pure.
 
-A page that holds a picture needs three things: `picture(arms)` in its body, `picture.css` in its style (after
+A page that holds a picture needs three things: `picture(variants)` in its body, `picture.css` in its style (after
 `style.css`), and `picture_policy()` as its content security policy, which lets the picture's script run and no other.
 """
 
@@ -30,7 +30,7 @@ _WIDTH = 100
 
 
 @dataclass(frozen=True)
-class PictureArm:
+class PictureVariant:
     """A timeline, what it is called, and how many images a batch has, where that is known. The title may be hostile:
     it comes out as text."""
 
@@ -51,7 +51,7 @@ class SweepLine:
 def sweep_lines(timelines: Mapping[int, Timeline]) -> list[SweepLine]:
     lines = []
     for number, timeline in timelines.items():
-        rate = timeline.batches_per_s(lead=max(1, number))
+        rate = timeline.batches_per_s(warmup_steps=max(1, number))
         lines.append(SweepLine(number, rate, min(1.0, rate * timeline.pipeline.step.mean_s)))
     return lines
 
@@ -107,9 +107,9 @@ def _makes(pipeline: Pipeline) -> float:
     return min(makes, 1 / pipeline.pin.mean_s) if pipeline.pin.mean_s else makes
 
 
-def facts(arm: PictureArm) -> list[tuple[str, str]]:
+def facts(variant: PictureVariant) -> list[tuple[str, str]]:
     """What there is to tell of the whole of a timeline: names, and what they are."""
-    timeline, pipeline = arm.timeline, arm.timeline.pipeline
+    timeline, pipeline = variant.timeline, variant.timeline.pipeline
     loading = f"{_count(pipeline.workers, 'worker')}, {_times(pipeline.load)} a batch"
     if pipeline.workers:
         order = "in order" if pipeline.in_order else "out of order"
@@ -121,7 +121,7 @@ def facts(arm: PictureArm) -> list[tuple[str, str]]:
     training = f"{_times(pipeline.step)} a step"
     for name, part in (("pinning", pipeline.pin), ("copying", pipeline.copy)):
         training += f", {name} {_times(part)}" if part.mean_s else ""
-    images = f", {shown(timeline.batches_per_s() * arm.batch)} images/s" if arm.batch else ""
+    images = f", {shown(timeline.batches_per_s() * variant.batch)} images/s" if variant.batch else ""
     batches = _count(timeline.batches, "batch", "batches")
     told = [
         ("loading", loading),
@@ -140,26 +140,26 @@ def facts(arm: PictureArm) -> list[tuple[str, str]]:
     return told
 
 
-def comparison(arms: Sequence[PictureArm]) -> str | None:
+def comparison(variants: Sequence[PictureVariant]) -> str | None:
     """How much faster the last is than the first; None where there is one only."""
-    if len(arms) < 2 or not arms[0].timeline.batches:
+    if len(variants) < 2 or not variants[0].timeline.batches:
         return None
-    before, after = arms[0].timeline.batches_per_s(), arms[-1].timeline.batches_per_s()
+    before, after = variants[0].timeline.batches_per_s(), variants[-1].timeline.batches_per_s()
     return f"{after / before:.2f} times as many batches a second: {shown(after)} instead of {shown(before)}"
 
 
-def simulation_text(arms: Sequence[PictureArm], sweep: Mapping[int, Timeline] | None = None) -> str:
+def simulation_text(variants: Sequence[PictureVariant], sweep: Mapping[int, Timeline] | None = None) -> str:
     """What the timelines tell, one after the other, and the table of a sweep, for a terminal."""
     lines = []
-    for arm in arms:
-        lines += [f"{arm.title}:", ""] if len(arms) > 1 else []
-        lines += [f"{name.ljust(12)} {what}" for name, what in facts(arm)]
-        lines += ["", fill(verdict(arm.timeline), _WIDTH), ""]
-    compared = comparison(arms)
+    for variant in variants:
+        lines += [f"{variant.title}:", ""] if len(variants) > 1 else []
+        lines += [f"{name.ljust(12)} {what}" for name, what in facts(variant)]
+        lines += ["", fill(verdict(variant.timeline), _WIDTH), ""]
+    compared = comparison(variants)
     if compared:
         lines += [f"{compared}.", ""]
     if sweep:
-        lines += [f"{arms[-1].title}, and with other numbers of workers:", ""] if len(arms) > 1 else []
+        lines += [f"{variants[-1].title}, and with other numbers of workers:", ""] if len(variants) > 1 else []
         lines.append("workers  batches/s  utilisation")
         for line in sweep_lines(sweep):
             lines.append(f"{line.workers:7,}  {shown(line.batches_per_s):>9}  {line.utilisation:11.1%}")
@@ -176,23 +176,23 @@ def fewest(sweep: Mapping[int, Timeline]) -> str:
     return f"{workers}: within 5 % of the fastest of these."
 
 
-def picture(arms: Sequence[PictureArm], *, whole_page: bool = False) -> Markup:
-    """The moving picture as a piece of HTML, with its data and its script: one clock for all arms, side by side where
-    there is room. whole_page: whether it listens to keys wherever they are pressed, not only inside it."""
-    shown_arms = [_embedded(arm, len(arms)) for arm in arms]
+def picture(variants: Sequence[PictureVariant], *, whole_page: bool = False) -> Markup:
+    """The moving picture as a piece of HTML, with its data and its script: one clock for all variants, side by side
+    where there is room. whole_page: whether it listens to keys wherever they are pressed, not only inside it."""
+    shown_variants = [_embedded(variant, len(variants)) for variant in variants]
     html = template("picture.html").render(
-        arms=[
+        variants=[
             {
-                "title": arm.title,
-                "sentence": verdict(arm.timeline),
-                "workers": arm.timeline.pipeline.workers,
-                "in_order": arm.timeline.pipeline.in_order,
-                "batch": arm.batch,
-                "cut": _cut(arm, one["seconds"], len(one["steps"])) if one["cut"] else None,
+                "title": variant.title,
+                "sentence": verdict(variant.timeline),
+                "workers": variant.timeline.pipeline.workers,
+                "in_order": variant.timeline.pipeline.in_order,
+                "batch": variant.batch,
+                "cut": _cut(variant, one["seconds"], len(one["steps"])) if one["cut"] else None,
             }
-            for arm, one in zip(arms, shown_arms, strict=True)
+            for variant, one in zip(variants, shown_variants, strict=True)
         ],
-        data=_json({"arms": shown_arms}),
+        data=_json({"variants": shown_variants}),
         script=Markup(asset("picture.js")),
         whole_page=whole_page,
     )
@@ -205,36 +205,36 @@ def picture_policy() -> str:
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
-def simulation_html(arms: Sequence[PictureArm], sweep: Mapping[int, Timeline] | None = None) -> str:
+def simulation_html(variants: Sequence[PictureVariant], sweep: Mapping[int, Timeline] | None = None) -> str:
     """The page: the picture, and all that simulation_text tells. The same for the same timelines."""
-    first = arms[0].timeline
+    first = variants[0].timeline
     batches = f"{_count(first.batches, 'batch', 'batches')} in {_time(first.seconds)}"
-    headline = comparison(arms) or f"{batches}: training works {first.utilisation:.0%} of the time"
+    headline = comparison(variants) or f"{batches}: training works {first.utilisation:.0%} of the time"
     return template("simulation.html").render(
         headline=headline,
         policy=picture_policy(),
-        picture=picture(arms, whole_page=True),
-        titles=[arm.title for arm in arms],
-        rows=_rows(arms),
+        picture=picture(variants, whole_page=True),
+        titles=[variant.title for variant in variants],
+        rows=_rows(variants),
         sweep=sweep_lines(sweep) if sweep else [],
         shown=shown,
         advice=fewest(sweep) if sweep else "",
     )
 
 
-def _rows(arms: Sequence[PictureArm]) -> list[list[str]]:
-    """A line for each fact, one column an arm."""
-    told = [dict(facts(arm)) for arm in arms]
+def _rows(variants: Sequence[PictureVariant]) -> list[list[str]]:
+    """A line for each fact, one column a variant."""
+    told = [dict(facts(variant)) for variant in variants]
     names = dict.fromkeys(name for one in told for name in one)
     return [[name, *(one.get(name, "") for one in told)] for name in names]
 
 
-def _embedded(arm: PictureArm, arms: int) -> dict[str, Any]:
+def _embedded(variant: PictureVariant, variants: int) -> dict[str, Any]:
     """What the picture is drawn from, in seconds to the microsecond; of a long timeline the beginning. Steps carry
     the seconds of training that were done by their end."""
-    timeline = arm.timeline
+    timeline = variant.timeline
     loads, steps = timeline.loads, timeline.steps
-    most_steps, most_loads = SHOWN_STEPS // arms, max(SHOWN_LOADS // arms, timeline.pipeline.workers + 1)
+    most_steps, most_loads = SHOWN_STEPS // variants, max(SHOWN_LOADS // variants, timeline.pipeline.workers + 1)
     until = [timeline.seconds]
     until += [steps[most_steps].taken_s] if len(steps) > most_steps else []
     until += [loads[most_loads].begin_s] if len(loads) > most_loads else []
@@ -254,7 +254,7 @@ def _embedded(arm: PictureArm, arms: int) -> dict[str, Any]:
         line = [step.batch, step.taken_s, by_then(step.begin_s), by_then(step.end_s), worked]
         step_lines.append([value if value is None else round(value, 6) for value in line])
     return {
-        "batch": arm.batch,
+        "batch": variant.batch,
         "seconds": round(end, 6),
         "cut": end < timeline.seconds,
         "workers": timeline.pipeline.workers,
@@ -270,8 +270,8 @@ def _embedded(arm: PictureArm, arms: int) -> dict[str, Any]:
     }
 
 
-def _cut(arm: PictureArm, seconds: float, steps: int) -> str:
-    whole = arm.timeline
+def _cut(variant: PictureVariant, seconds: float, steps: int) -> str:
+    whole = variant.timeline
     of = f"{_time(whole.seconds)}, {steps:,} of {whole.batches:,} batches"
     return f"The picture shows the first {_time(seconds)} of {of}."
 

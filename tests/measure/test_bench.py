@@ -21,7 +21,7 @@ from presize.datasets.timing import bench_run
 from presize.errors import BenchError, OptionError, PresizeError
 from presize.measure import subprocess_run
 from presize.measure.bench import bench
-from presize.measure.bench_options import ARMS, BenchOptions, Run
+from presize.measure.bench_options import VARIANTS, BenchOptions, Run
 from presize.measure.bench_report import bench_page, bench_text
 from presize.measure.results import Results, row_of, summarise, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, Size
@@ -30,7 +30,7 @@ from presize.store.manifest import read_manifest
 
 QUICK = BenchOptions(size=Size(64, 64), crop=32, models=("none",), workers=(0,), batch=16, epochs=2, repeats=1)
 RUN = Run(
-    arm="raw", model="small", device="cpu", workers=2, pin_memory=False, cold=False, prefetch=2, batch=10, crop=224,
+    variant="raw", model="small", device="cpu", workers=2, pin_memory=False, cold=False, prefetch=2, batch=10, crop=224,
     epochs=2, steps=None, seed=0,
 )  # fmt: skip
 
@@ -81,7 +81,7 @@ def results_of(*rows: Mapping[str, Any], build_s: Mapping[str, float] | None = N
         ({"models": ("big",)}, "model: expected one of none, small, resnet50, got 'big'"),
         ({"models": ()}, "model: expected at least one"),
         ({"models": ("none", "none")}, "model: each may be asked for once, got none, none"),
-        ({"arms": ("ffcv",)}, "arm: expected one of raw, presized, lmdb, loader, got 'ffcv'"),
+        ({"variants": ("ffcv",)}, "variant: expected one of raw, presized, lmdb, loader, got 'ffcv'"),
         ({"device": "tpu"}, "device: expected one of cpu, cuda, got 'tpu'"),
         ({"workers": (-1,)}, "workers: expected a whole number from 0 to 4096, got -1"),
         ({"workers": (1.5,)}, "workers: expected a whole number"),
@@ -105,14 +105,14 @@ def test_nonsense_is_refused_by_name(changes: dict[str, Any], message: str) -> N
 
 def test_a_repeat_has_every_combination_once() -> None:
     options = BenchOptions(device="cuda", workers=(0, 4), pin_memory=(True, False), cold=True)
-    runs = options.runs(ARMS)
+    runs = options.runs(VARIANTS)
     assert len(set(runs)) == len(runs) == 2 * 2 * 2 * (3 * 2 + 1)  # Loader page-locks always
     assert all(run.epochs == 1 for run in runs if run.cold)
 
 
-def test_arms_that_cannot_be_had_are_named(raw: Path) -> None:
-    with pytest.raises(OptionError, match="arm: raw reads what --raw names"):
-        bench({"lmdb": str(raw)}, replace(QUICK, arms=("raw",)))
+def test_variants_that_cannot_be_had_are_named(raw: Path) -> None:
+    with pytest.raises(OptionError, match="variant: raw reads what --raw names"):
+        bench({"lmdb": str(raw)}, replace(QUICK, variants=("raw",)))
     with pytest.raises(OptionError, match="raw: give a folder of images"):
         bench({}, QUICK)
 
@@ -131,7 +131,7 @@ def test_rates_are_of_the_later_epochs() -> None:
 
 
 def test_a_summary_has_stalls_ratios_and_the_break_even() -> None:
-    runs = [replace(RUN, arm=arm, cold=cold) for cold in (False, True) for arm in ("raw", "loader")]
+    runs = [replace(RUN, variant=variant, cold=cold) for cold in (False, True) for variant in ("raw", "loader")]
     seconds = [4.0, 2.0, 8.0, 2.5]
     rows = [row_of(run, 0, 1.0, measured(window_s)) for run, window_s in zip(runs, seconds, strict=True)]
     warm, cold = summarise(results_of(*rows, build_s={"lmdb": 10.0})).values()
@@ -145,27 +145,28 @@ def test_a_summary_has_stalls_ratios_and_the_break_even() -> None:
 
 
 def test_a_build_that_gains_nothing_never_pays() -> None:
-    rows = [row_of(replace(RUN, arm=arm), 0, 1.0, measured(4.0)) for arm in ("raw", "lmdb")]
+    rows = [row_of(replace(RUN, variant=variant), 0, 1.0, measured(4.0)) for variant in ("raw", "lmdb")]
     results = results_of(*rows, build_s={"lmdb": 10.0})
     ((_, lmdb),) = summarise(results).values()
     assert lmdb.break_even == math.inf
     assert " never" in bench_text(results)
-    assert json.loads(to_json(results))["summary"][0]["arms"][1]["break_even"] is None
+    assert json.loads(to_json(results))["summary"][0]["variants"][1]["break_even"] is None
 
 
 def test_where_there_is_no_gain_no_build_pays() -> None:
-    rows = [row_of(replace(RUN, arm=arm), 0, 1.0, measured(s)) for arm, s in (("raw", 1.02), ("lmdb", 1.0))]
+    rows = [row_of(replace(RUN, variant=variant), 0, 1.0, measured(s)) for variant, s in (("raw", 1.02), ("lmdb", 1.0))]
     ((_, lmdb),) = summarise(results_of(*rows, build_s={"lmdb": 10.0})).values()
     assert lmdb.break_even is None
 
 
-def test_the_step_without_a_loader_is_measured_by_all_arms_together() -> None:
+def test_the_step_without_a_loader_is_measured_by_all_variants_together() -> None:
     seconds = {"raw": 0.08, "lmdb": 0.1, "loader": 0.3}
     rows = [
-        row_of(replace(RUN, arm=arm), 0, 1.0, measured(4.0, resident_s=s, copied_s=s)) for arm, s in seconds.items()
+        row_of(replace(RUN, variant=variant), 0, 1.0, measured(4.0, resident_s=s, copied_s=s))
+        for variant, s in seconds.items()
     ]
-    (arms,) = summarise(results_of(*rows)).values()
-    assert [one.stages.resident_s for one in arms if one.stages is not None] == [0.1] * 3
+    (variants,) = summarise(results_of(*rows)).values()
+    assert [one.stages.resident_s for one in variants if one.stages is not None] == [0.1] * 3
 
 
 def test_several_runs_have_a_median_and_a_spread() -> None:
@@ -177,8 +178,8 @@ def test_several_runs_have_a_median_and_a_spread() -> None:
 
 def test_text_says_what_holds_training_back_and_what_does_not() -> None:
     rows = [
-        row_of(replace(RUN, arm="raw"), 0, 1.0, measured(4.0)),
-        row_of(replace(RUN, arm="loader"), 0, 1.0, measured(1.0)),
+        row_of(replace(RUN, variant="raw"), 0, 1.0, measured(4.0)),
+        row_of(replace(RUN, variant="loader"), 0, 1.0, measured(1.0)),
     ]
     text = bench_text(results_of(*rows))
     assert "small CNN, on cpu, batches of 10, 2 workers, files in the page cache:" in text
@@ -194,16 +195,16 @@ def test_text_of_an_interrupted_benchmark_says_so() -> None:
 
 def test_csv_has_a_line_a_run_with_its_conditions() -> None:
     rows = list(csv.DictReader(to_csv(results_of(row_of(RUN, 0, 1.0, measured(4.0)))).splitlines()))
-    assert [(row["arm"], row["images_per_s"], row["CPU"]) for row in rows] == [("raw", "25.0", "a CPU")]
+    assert [(row["variant"], row["images_per_s"], row["CPU"]) for row in rows] == [("raw", "25.0", "a CPU")]
 
 
 def test_the_page_is_whole_and_escapes_what_is_hostile() -> None:
-    rows = [row_of(replace(RUN, arm=arm), 0, 1.0, measured(4.0)) for arm in ARMS]
+    rows = [row_of(replace(RUN, variant=variant), 0, 1.0, measured(4.0)) for variant in VARIANTS]
     hostile = replace(results_of(*rows), conditions={"command": " ".join(HOSTILE)}, notes=tuple(HOSTILE))
     page = bench_page(hostile)
     found = parsed(page)
     assert found.tags["script"] == 0 == found.tags["img"]
-    assert found.tags["svg"] == 2 * len(ARMS)
+    assert found.tags["svg"] == 2 * len(VARIANTS)
     assert not [name for name, _ in found.attributes if name.startswith("on")]
     assert "//" not in page
 
@@ -234,7 +235,7 @@ def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ra
     assert [ran.out.count(f"\n  {name} ") for name in ("raw folder", "presized folder", "LMDBDataset", "Loader")] == [
         4
     ] * 4
-    assert "All arms delivered the same " in ran.out
+    assert "All variants delivered the same " in ran.out
     assert "building lmdb at 64 px" in ran.err
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert len(results["rows"]) == 16 == len((tmp_path / "out" / "results.csv").read_text().splitlines()) - 1
@@ -242,9 +243,9 @@ def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ra
     assert results["build_s"]["lmdb"] > 0
     assert parsed((tmp_path / "out" / "report.html").read_text()).tags["section"] == 6
     built = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*.lmdb")}
-    again = presize(*command, "--arm", "loader", "--json")
+    again = presize(*command, "--variant", "loader", "--json")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*.lmdb")} == built
-    assert [row["arm"] for row in json.loads(again.out)["rows"]] == ["loader"] * 4
+    assert [row["variant"] for row in json.loads(again.out)["rows"]] == ["loader"] * 4
 
 
 def test_an_interrupted_benchmark_keeps_and_shows_what_it_measured(
@@ -287,13 +288,13 @@ def test_a_benchmark_that_fails_shows_what_it_measured_before(
 @pytest.mark.usefixtures("here")
 def test_cold_runs_that_are_not_cold_are_owned_up_to(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("presize.measure.bench.drop", lambda _: None)
-    results = bench({"lmdb": str(dataset)}, replace(QUICK, arms=("loader",), cold=True))
+    results = bench({"lmdb": str(dataset)}, replace(QUICK, variants=("loader",), cold=True))
     assert "Cold runs of loader were not cold: the page cache kept 100% of its files" in bench_text(results)
     assert [row["resident_share"] for row in results.rows] == [1, 1]
 
 
 def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> None:
-    found = subprocess_run.run_apart(replace(RUN, arm="loader", model="none", root=str(dataset), crop=32, epochs=1))
+    found = subprocess_run.run_apart(replace(RUN, variant="loader", model="none", root=str(dataset), crop=32, epochs=1))
     assert found["epochs"][0]["images"] == 50
 
 
@@ -319,7 +320,7 @@ def test_a_run_that_ends_badly_says_why(code: int, said: bytes, errors: bytes, m
         (("--lmdb", "NONE"), 1, "NONE"),
         (("--lmdb", "NONE", "--batch", "0"), 2, "--batch: expected a whole number from 1 to"),
         (("--lmdb", "NONE", "--pin-memory", "on"), 2, "--pin-memory: memory is page-locked for a GPU"),
-        (("--lmdb", "NONE", "--arm", "raw"), 2, "--arm: raw reads what --raw names"),
+        (("--lmdb", "NONE", "--variant", "raw"), 2, "--variant: raw reads what --raw names"),
         ((), 2, "--raw: give a folder of images"),
         (("--lmdb", "NONE", "--model", "huge"), 2, "'huge' is not one of"),
     ],
@@ -339,7 +340,7 @@ def test_what_is_missing_is_built_as_what_is_given_was(raw: Path, tmp_path: Path
     how = BuildOptions(ImageOptions(sizes=(Size(48, 48),), format="png", fit="stretch"))
     build_dataset(raw, tmp_path / "lmdb", how, SERIAL)
     roots = {"raw": str(raw), "lmdb": str(tmp_path / "lmdb")}
-    bench(roots, replace(QUICK, size=None, arms=("presized", "lmdb"), epochs=1), work=tmp_path / "work")
+    bench(roots, replace(QUICK, size=None, variants=("presized", "lmdb"), epochs=1), work=tmp_path / "work")
     built = read_manifest(tmp_path / "work" / "presized-48")
     assert built.identity["options"]["image"] == how.to_json()["image"]
 
@@ -356,9 +357,9 @@ def test_cuda_is_looked_for_before_anything_is_built(
 
 
 @pytest.mark.usefixtures("here")
-def test_images_that_differ_between_arms_are_no_benchmark(
+def test_images_that_differ_between_variants_are_no_benchmark(
     raw: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("presize.measure.bench.TOLERANCE", 0.01)
     with pytest.raises(PresizeError, match="raw and lmdb deliver different images: an evaluation crop differs by"):
-        bench({"raw": str(raw), "lmdb": str(dataset)}, replace(QUICK, arms=("raw", "lmdb")))
+        bench({"raw": str(raw), "lmdb": str(dataset)}, replace(QUICK, variants=("raw", "lmdb")))

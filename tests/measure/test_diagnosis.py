@@ -23,7 +23,7 @@ PARTS: Any = {"read": 0.01, "decode": 0.04, "augment": 0.006, "collate": 0.002, 
 
 def loading(load_s: float = 0.06, workers: int = 1, **changes: Any) -> Loading:
     known: dict[str, Any] = {
-        "images": 32.0, "load": Times(load_s), "here": Times(load_s), "take_s": 0.0, "cores": 0.0,
+        "images": 32.0, "load": Times(load_s), "in_process": Times(load_s), "handover_s": 0.0, "cores": 0.0,
         "workers": workers, "prefetch": 2, "in_order": True,
         "chosen": True, "batches_per_s": max(workers, 1) / load_s, "first_batch_s": 0.2, "parts": PARTS,
         "functions": (("<imdecode>", "decode", 0.6),),
@@ -34,7 +34,7 @@ def loading(load_s: float = 0.06, workers: int = 1, **changes: Any) -> Loading:
 def diagnosis(step_s: float = 0.02, trained_s: float = 0.06, **changes: Any) -> Diagnosis:
     known: dict[str, Any] = {
         "loading": loading(), "step": Times(step_s), "step_cores": 0.0, "copied_s": step_s, "trained_s": trained_s,
-        "batches": 100, "lead": 1, "cores": 8.0, "device": "cpu",
+        "batches": 100, "warmup_steps": 1, "cores": 8.0, "device": "cpu",
     }  # fmt: skip
     return Diagnosis(**known | changes)
 
@@ -105,7 +105,7 @@ def test_page_locked_memory_is_advised_where_it_was_faster() -> None:
 
 def crowded(rate: float, **changes: Any) -> Loading:
     """Loading that keeps a core busy, of which two workers at once made `rate` batches/s."""
-    return loading(cores=1.0, crowd=(2, rate), **changes)
+    return loading(cores=1.0, saturation=(2, rate), **changes)
 
 
 def test_cores_that_are_none_are_not_counted() -> None:
@@ -194,9 +194,9 @@ def test_the_page_plays_what_is_and_what_could_be(watch: Callable[..., Watched],
     found = diagnosis()
     (tmp_path / "page.html").write_text(diagnosis_page(found, "RAW"), "utf-8")
     page = watch(tmp_path / "page.html").page
-    assert page.locator(".arm h3").all_inner_texts() == ["as it is", "Use 3 workers instead of 1"]
+    assert page.locator(".variant h3").all_inner_texts() == ["as it is", "Use 3 workers instead of 1"]
     page.keyboard.press("Space")  # which scrolls: the picture does not have the focus
     page.locator(".picture").focus()
     page.keyboard.press("End")
-    done = [int(text) for text in page.locator(".arm .batches").all_inner_texts()]
+    done = [int(text) for text in page.locator(".variant .batches").all_inner_texts()]
     assert done == [timeline.batches for _, timeline in found.picture]

@@ -44,7 +44,9 @@ def test_loaders_that_begin_together_stop_training_regularly() -> None:
 def test_the_regular_stop_vanishes_and_the_pipeline_is_as_slow(pipeline: Pipeline) -> None:
     timeline = simulate(pipeline, seconds=120)
     assert timeline.stops_every() is None
-    assert timeline.batches_per_s(lead=7) == pytest.approx(simulate(seven(2.0), seconds=120).batches_per_s(7), rel=0.05)
+    assert timeline.batches_per_s(warmup_steps=7) == pytest.approx(
+        simulate(seven(2.0), seconds=120).batches_per_s(7), rel=0.05
+    )
 
 
 def test_a_pipeline_that_never_waits_stops_nowhere() -> None:
@@ -201,7 +203,7 @@ def test_constant_times_settle_at_the_slower_of_step_and_loaders(
     timeline = simulate(Pipeline(Times(load_s), Times(step_s), workers, prefetch), batches=workers * 200)
     # One that is asked for one batch at a time waits until that has been taken.
     cycle_s = max(workers * step_s, load_s)
-    assert timeline.batches_per_s(lead=workers * 100) == pytest.approx(workers / cycle_s, rel=1e-6)
+    assert timeline.batches_per_s(warmup_steps=workers * 100) == pytest.approx(workers / cycle_s, rel=1e-6)
 
 
 def test_without_workers_loading_and_training_take_turns() -> None:
@@ -313,13 +315,15 @@ def test_a_sweep_finds_the_fewest_workers_that_feed_the_step() -> None:
 
 def test_a_sweep_tells_hundreds_of_workers_apart() -> None:
     timelines = sweep(Pipeline(Times(60.0), Times(0.1), workers=1), [200, 300, 400])
-    assert [timelines[number].batches_per_s(lead=number) for number in timelines] == pytest.approx([10 / 3, 5, 20 / 3])
+    assert [timelines[number].batches_per_s(warmup_steps=number) for number in timelines] == pytest.approx(
+        [10 / 3, 5, 20 / 3]
+    )
 
 
 def test_workers_beyond_the_cores_are_of_no_use() -> None:
     timelines = sweep(replace(seven(2.0), cores=4), range(1, 12))
     assert fewest_workers(timelines) == 4
-    assert timelines[11].batches_per_s(lead=11) == pytest.approx(2, rel=0.01)
+    assert timelines[11].batches_per_s(warmup_steps=11) == pytest.approx(2, rel=0.01)
 
 
 def test_a_step_that_wants_cores_is_slowed_by_loaders() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from browsers import Watched
 from presize.measure.simulate import Pipeline, Timeline, Times, simulate
-from presize.measure.simulation_report import PictureArm, picture, simulation_html
+from presize.measure.simulation_report import PictureVariant, picture, simulation_html
 
 SEVEN = Pipeline(Times(2.0), Times(0.1), workers=7)
 Watch = Callable[..., Watched]
@@ -26,11 +26,11 @@ class Picture:
     def at(self) -> float:
         return float(self.page.locator(".clock").get_attribute("data-value") or "nan")
 
-    def number(self, of: str, arm: int = 0) -> float:
-        return float(self.page.locator(f".arm >> nth={arm} >> .{of}").get_attribute("data-value") or "nan")
+    def number(self, of: str, variant: int = 0) -> float:
+        return float(self.page.locator(f".variant >> nth={variant} >> .{of}").get_attribute("data-value") or "nan")
 
-    def text(self, of: str, arm: int = 0) -> str:
-        return self.page.locator(f".arm >> nth={arm} >> {of}").inner_text()
+    def text(self, of: str, variant: int = 0) -> str:
+        return self.page.locator(f".variant >> nth={variant} >> {of}").inner_text()
 
     def run(self, seconds: float) -> None:
         """Let so much time pass."""
@@ -43,8 +43,11 @@ class Picture:
 
 @pytest.fixture
 def show(watch: Watch, tmp_path: Path) -> Callable[..., Picture]:
-    def show(*arms: PictureArm | Timeline, **options: object) -> Picture:
-        titled = [arm if isinstance(arm, PictureArm) else PictureArm("a pipeline", arm) for arm in arms]
+    def show(*variants: PictureVariant | Timeline, **options: object) -> Picture:
+        titled = [
+            variant if isinstance(variant, PictureVariant) else PictureVariant("a pipeline", variant)
+            for variant in variants
+        ]
         page = tmp_path / "page.html"
         page.write_text(simulation_html(titled), "utf-8")
         return Picture(watch(page, **options))
@@ -175,10 +178,10 @@ def test_batches_out_of_turn_are_seen_to_wait(show: Show) -> None:
     pytest.fail("\n".join(texts))
 
 
-def test_two_arms_have_one_clock_and_each_its_numbers(show: Show) -> None:
+def test_two_variants_have_one_clock_and_each_its_numbers(show: Show) -> None:
     before = simulate(replace(SEVEN, workers=4), batches=40)
     after = simulate(replace(SEVEN, workers=4, load=Times(0.3)), batches=40)
-    seen = show(PictureArm("before", before, 64), PictureArm("after", after, 64))
+    seen = show(PictureVariant("before", before, 64), PictureVariant("after", after, 64))
     assert seen.page.locator(".controls").count() == 1
     seen.press("End")
     assert seen.at == pytest.approx(before.seconds)
@@ -193,7 +196,7 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 
 
 
 def test_a_hostile_title_is_text(show: Show) -> None:
-    seen = show(PictureArm(HOSTILE, simulate(SEVEN, seconds=3)), PictureArm("b", simulate(SEVEN, seconds=3)))
+    seen = show(PictureVariant(HOSTILE, simulate(SEVEN, seconds=3)), PictureVariant("b", simulate(SEVEN, seconds=3)))
     assert seen.text("h3") == HOSTILE
     seen.press("End")
     assert seen.number("batches") == 7
@@ -201,7 +204,7 @@ def test_a_hostile_title_is_text(show: Show) -> None:
 
 def test_a_script_that_is_not_the_pictures_does_not_run(watch: Watch, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    html = simulation_html([PictureArm("a pipeline", simulate(SEVEN, seconds=3))])
+    html = simulation_html([PictureVariant("a pipeline", simulate(SEVEN, seconds=3))])
     page.write_text(html.replace("<h1>", "<script>document.title = 'harm'</script><h1>"), "utf-8")
     watched = watch(page)
     assert watched.page.title() == "presize: simulation"
@@ -211,10 +214,10 @@ def test_a_script_that_is_not_the_pictures_does_not_run(watch: Watch, tmp_path: 
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_into_the_window(show: Show, width: int) -> None:
-    arms = [PictureArm(name, simulate(SEVEN, seconds=30)) for name in ("before", "after " * 30)]
-    seen = show(*arms, viewport={"width": width, "height": 844})
+    variants = [PictureVariant(name, simulate(SEVEN, seconds=30)) for name in ("before", "after " * 30)]
+    seen = show(*variants, viewport={"width": width, "height": 844})
     assert seen.page.evaluate("document.documentElement.scrollWidth") == width
-    boxes = [arm.bounding_box() for arm in seen.page.locator(".arm").all()]
+    boxes = [variant.bounding_box() for variant in seen.page.locator(".variant").all()]
     assert (boxes[0]["y"] == boxes[1]["y"]) == (width == 1280)  # type: ignore[index]
     assert seen.page.get_by_role("button", name="Play").is_visible()
 
@@ -223,7 +226,7 @@ def test_it_fits_into_the_window(show: Show, width: int) -> None:
 def test_it_can_be_read_in_light_and_dark(show: Show, scheme: str) -> None:
     seen = show(simulate(SEVEN, seconds=30), color_scheme=scheme)
     seen.page.get_by_role("slider").fill("2.05")
-    for selector in (".arm h3", ".lane .said", ".lane .share", ".slot.ready", ".training .said", ".play", ".note"):
+    for selector in (".variant h3", ".lane .said", ".lane .share", ".slot.ready", ".training .said", ".play", ".note"):
         colors = seen.page.locator(selector).first.evaluate(
             """(element) => {
               const ground = (at) => {
@@ -271,10 +274,10 @@ def test_who_wants_less_motion_sees_stills(show: Show) -> None:
 
 def test_of_a_long_timeline_the_beginning_is_embedded(show: Show) -> None:
     timeline = simulate(replace(SEVEN, load=Times(0.35, 0.3)), seconds=600)
-    arm = PictureArm("long", timeline)
-    assert len(picture([arm])) < 300_000
-    assert len(picture([arm, arm])) < 300_000
-    seen = show(arm)
+    variant = PictureVariant("long", timeline)
+    assert len(picture([variant])) < 300_000
+    assert len(picture([variant, variant])) < 300_000
+    seen = show(variant)
     assert "The picture shows the first 1" in seen.text("> p.note")
     seen.press("End")
     assert 1490 <= seen.number("batches") <= 1500
@@ -283,7 +286,7 @@ def test_of_a_long_timeline_the_beginning_is_embedded(show: Show) -> None:
 
 def test_a_picture_inside_a_page_leaves_the_keys_of_the_page_alone(watch: Watch, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    body = picture([PictureArm("a pipeline", simulate(SEVEN, seconds=30))])
+    body = picture([PictureVariant("a pipeline", simulate(SEVEN, seconds=30))])
     page.write_text(f"<!doctype html><meta charset=utf-8><p id=other>text</p>{body}", "utf-8")
     seen = Picture(watch(page))
     seen.press("ArrowRight")

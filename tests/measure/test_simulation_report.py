@@ -13,7 +13,7 @@ from browsers import chromium
 from presize.cli import main
 from presize.measure.simulate import Pipeline, Times, simulate
 from presize.measure.simulation_report import (
-    PictureArm,
+    PictureVariant,
     facts,
     picture_policy,
     simulation_html,
@@ -167,9 +167,9 @@ def test_the_verdict_says_what_holds_training_up(pipeline: Pipeline, said: str) 
 
 
 def test_images_are_told_where_the_batch_is_known() -> None:
-    arm = PictureArm("a", simulate(Pipeline(Times(0.3), Times(0.1), 4), batches=50), 64)
-    assert "images/s" in dict(facts(arm))["done"]
-    assert "images/s" not in simulation_text([PictureArm("a", arm.timeline)])
+    variant = PictureVariant("a", simulate(Pipeline(Times(0.3), Times(0.1), 4), batches=50), 64)
+    assert "images/s" in dict(facts(variant))["done"]
+    assert "images/s" not in simulation_text([PictureVariant("a", variant.timeline)])
 
 
 # The page as text
@@ -187,7 +187,7 @@ class Elements(HTMLParser):
 
 
 def test_the_page_refers_to_nothing_outside_and_names_its_script() -> None:
-    html = simulation_html([PictureArm("a", simulate(Pipeline(Times(0.3), Times(0.1), 4), batches=5))])
+    html = simulation_html([PictureVariant("a", simulate(Pipeline(Times(0.3), Times(0.1), 4), batches=5))])
     parser = Elements()
     parser.feed(html)
     assert not [attrs for _, attrs in parser.found if {"src", "href", "srcset", "action"} & set(attrs)]
@@ -198,7 +198,9 @@ def test_the_page_refers_to_nothing_outside_and_names_its_script() -> None:
 
 
 def test_the_page_is_the_same_for_the_same_timelines() -> None:
-    pages = {simulation_html([PictureArm("a", simulate(Pipeline(Times(1), Times(1), 2), seconds=9))]) for _ in range(2)}
+    pages = {
+        simulation_html([PictureVariant("a", simulate(Pipeline(Times(1), Times(1), 2), seconds=9))]) for _ in range(2)
+    }
     assert len(pages) == 1
 
 

@@ -120,8 +120,8 @@
     }
   }
 
-  // The elements of one arm, and what they show at a moment.
-  class Arm {
+  // The elements of one variant, and what they show at a moment.
+  class Variant {
     constructor(place, course, seconds) {
       this.course = course;
       this.seconds = seconds;
@@ -266,13 +266,13 @@
     }
   }
 
-  // One clock for all arms, and what moves it.
+  // One clock for all variants, and what moves it.
   class Picture {
     constructor(place) {
       this.place = place;
-      const courses = JSON.parse(place.querySelector('script[type="application/json"]').textContent).arms.map((known) => new Course(known));
+      const courses = JSON.parse(place.querySelector('script[type="application/json"]').textContent).variants.map((known) => new Course(known));
       this.seconds = Math.max(...courses.map((course) => course.seconds));
-      this.arms = [...place.querySelectorAll(".arm")].map((arm, i) => new Arm(arm, courses[i], this.seconds));
+      this.variants = [...place.querySelectorAll(".variant")].map((variant, i) => new Variant(variant, courses[i], this.seconds));
       this.events = [...new Set(courses.flatMap((course) => [...course.events()]))].filter((at) => at !== null).sort((one, other) => one - other);
       this.stillAt = courses[0].still();
       this.at = 0;
@@ -298,7 +298,7 @@
     }
 
     show(at) {
-      for (const arm of this.arms) arm.show(at);
+      for (const variant of this.variants) variant.show(at);
       const time = `${clock(at, this.seconds)} of ${clock(this.seconds, this.seconds)} s`;
       this.clock.textContent = time;
       this.clock.dataset.value = at;
@@ -330,7 +330,7 @@
       this.playing = playing;
       this.button.firstElementChild.textContent = playing ? "❚❚" : "▶";
       this.button.querySelector(".word").textContent = playing ? "Pause" : "Play";
-      for (const arm of this.arms) arm.training.setAttribute("aria-live", playing ? "off" : "polite");
+      for (const variant of this.variants) variant.training.setAttribute("aria-live", playing ? "off" : "polite");
       if (!playing) return;
       if (this.at >= this.seconds) this.move(0);
       let last = performance.now(), drawn = 0, at = this.at;

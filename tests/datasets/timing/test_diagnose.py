@@ -160,7 +160,7 @@ def test_loading_where_training_runs_is_measured_like_any(our_time: Time) -> Non
     loader = DataLoader(Sleeping(0.03, time=our_time), None)
     found = diagnose(loader, step_of(0.01, our_time), **SOON)
     assert (found.loading.workers, found.loading.images, found.loading.chosen) == (0, 4, True)
-    assert found.loading.here.mean_s == pytest.approx(0.03)  # one worker is tried, too, whose time is not ours
+    assert found.loading.in_process.mean_s == pytest.approx(0.03)  # one worker is tried, too, whose time is not ours
     assert found.trained_s == pytest.approx(0.04)
     assert found.by_workers[0] == pytest.approx(4 / 0.04, rel=0.02)
 

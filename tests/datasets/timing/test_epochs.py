@@ -90,7 +90,7 @@ def test_of_what_is_loaded_during_the_step_only_the_excess_is_a_stall() -> None:
 
 def test_an_epoch_counts_batches_and_images_and_leaves_the_first_steps_out() -> None:
     step = SleepingStep(0.001, 0)
-    epoch = time_epoch([range(8)] * 3 + [range(2)], step, lead=2)
+    epoch = time_epoch([range(8)] * 3 + [range(2)], step, warmup_steps=2)
     assert (epoch.batches, epoch.images, epoch.window_images, step.steps) == (4, 26, 10, 4)
     assert 0 <= epoch.first_batch_s <= epoch.seconds
     assert 0 < epoch.window_s < epoch.seconds
@@ -98,7 +98,7 @@ def test_an_epoch_counts_batches_and_images_and_leaves_the_first_steps_out() -> 
 
 
 def test_an_epoch_of_no_more_steps_than_are_left_out_is_counted_whole() -> None:
-    epoch = time_epoch([range(8)] * 2, NoModel(CPU), lead=2)
+    epoch = time_epoch([range(8)] * 2, NoModel(CPU), warmup_steps=2)
     assert (epoch.window_images, epoch.window_s) == (16, epoch.seconds)
 
 

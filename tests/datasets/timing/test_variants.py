@@ -1,4 +1,4 @@
-"""The arms of a benchmark: the same samples, labels and crops from a raw folder, a presized one and LMDB."""
+"""The variants of a benchmark: the same samples, labels and crops from a raw folder, a presized one and LMDB."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from builds import SERIAL, SMALL
 from presize.build.run import build_dataset
 from presize.datasets.crops import CenterCrop, RandomResizedCrop
 from presize.datasets.timing.bench_run import EVALUATED, measure, prove
-from presize.datasets.timing.variants import Chosen, CroppedFolder, load_arm, open_arm
+from presize.datasets.timing.variants import Chosen, CroppedFolder, load_variant, open_variant
 from presize.errors import BenchError, DatasetError, LoaderError
 from presize.measure.bench import TOLERANCE, coarse, crops_of
-from presize.measure.bench_options import ARMS, READS, Arm, Run
+from presize.measure.bench_options import READS, VARIANTS, Run, Variant
 from presize.measure.listings import LISTERS, common_samples, list_lmdb, list_presized, list_raw
 
 CPU = torch.device("cpu")
 RUN = Run(
-    arm="raw", model="none", device="cpu", workers=0, pin_memory=False, cold=False, prefetch=1, batch=16, crop=48,
+    variant="raw", model="none", device="cpu", workers=0, pin_memory=False, cold=False, prefetch=1, batch=16, crop=48,
     epochs=2, steps=None, seed=3,
 )  # fmt: skip
 
@@ -47,16 +47,16 @@ def numbers(roots: dict[str, str]) -> dict[str, Any]:
     return common_samples({name: LISTERS[name](root) for name, root in roots.items()})
 
 
-def run_of(arm: Arm, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path, **changes: Any) -> Run:
-    np.save(tmp_path / "numbers.npy", numbers[READS[arm]])
-    return replace(RUN, arm=arm, root=roots[READS[arm]], numbers=str(tmp_path / "numbers.npy"), **changes)
+def run_of(variant: Variant, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path, **changes: Any) -> Run:
+    np.save(tmp_path / "numbers.npy", numbers[READS[variant]])
+    return replace(RUN, variant=variant, root=roots[READS[variant]], numbers=str(tmp_path / "numbers.npy"), **changes)
 
 
-def batches(arm: Arm, roots: dict[str, str], numbers: dict[str, Any], workers: int = 0) -> list[Any]:
-    dataset = open_arm(arm, roots[READS[arm]], RandomResizedCrop(48), 0.5)
-    order = Chosen(numbers[READS[arm]], len(dataset), 7)
-    loader = load_arm(
-        arm, dataset, order, batch=16, workers=workers, prefetch=2, pin_memory=False, device=CPU, last="keep"
+def batches(variant: Variant, roots: dict[str, str], numbers: dict[str, Any], workers: int = 0) -> list[Any]:
+    dataset = open_variant(variant, roots[READS[variant]], RandomResizedCrop(48), 0.5)
+    order = Chosen(numbers[READS[variant]], len(dataset), 7)
+    loader = load_variant(
+        variant, dataset, order, batch=16, workers=workers, prefetch=2, pin_memory=False, device=CPU, last="keep"
     )
     return [[part.clone() for part in batch] for batch in loader]
 
@@ -64,7 +64,7 @@ def batches(arm: Arm, roots: dict[str, str], numbers: dict[str, Any], workers: i
 # Which samples there are
 
 
-def test_all_arms_have_the_samples_that_were_stored(numbers: dict[str, Any], roots: dict[str, str]) -> None:
+def test_all_variants_have_the_samples_that_were_stored(numbers: dict[str, Any], roots: dict[str, str]) -> None:
     raw, presized, lmdb = (LISTERS[name](roots[name]) for name in LISTERS)
     paths = {
         tuple(listing.paths.take(numbers[name].tolist()).to_pylist())
@@ -105,10 +105,10 @@ def a_good_one(folder: Path) -> Path:
     return max(folder.rglob("*.jpg"), key=lambda path: path.stat().st_size)
 
 
-def test_a_sample_that_is_not_in_all_arms_is_named(dataset: Path, raw: Path, tmp_path: Path) -> None:
+def test_a_sample_that_is_not_in_all_variants_is_named(dataset: Path, raw: Path, tmp_path: Path) -> None:
     source = changed(raw, tmp_path)
     shutil.copy(a_good_one(source), next(source.iterdir()) / "zzz.jpg")
-    with pytest.raises(BenchError, match=r"the arms have different samples: 1 of .*zzz\.jpg, are not in"):
+    with pytest.raises(BenchError, match=r"the variants have different samples: 1 of .*zzz\.jpg, are not in"):
         common_samples({"raw": list_raw(source), "lmdb": list_lmdb(dataset)})
 
 
@@ -158,38 +158,40 @@ def test_a_presized_folder_that_lost_a_file_is_named(folder: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_every_arm_gives_the_same_labels_in_the_same_order(
+def test_every_variant_gives_the_same_labels_in_the_same_order(
     workers: int, roots: dict[str, str], numbers: dict[str, Any]
 ) -> None:
-    first, *others = ([labels.tolist() for _, labels in batches(arm, roots, numbers, workers)] for arm in ARMS)
+    first, *others = (
+        [labels.tolist() for _, labels in batches(variant, roots, numbers, workers)] for variant in VARIANTS
+    )
     assert [len(labels) for labels in first] == [16, 16, 16, 8]
     assert all(other == first for other in others)
 
 
 def test_what_is_stored_alike_is_cropped_alike(roots: dict[str, str], numbers: dict[str, Any]) -> None:
-    presized, lmdb, loader = (batches(arm, roots, numbers) for arm in ("presized", "lmdb", "loader"))
+    presized, lmdb, loader = (batches(variant, roots, numbers) for variant in ("presized", "lmdb", "loader"))
     for a, b, c in zip(presized, lmdb, loader, strict=True):
         assert a[0].shape[1:] == (3, 48, 48)
         assert torch.equal(b[0], c[0])
         assert (a[0].int() - b[0].int()).abs().max() <= 1
 
 
-@pytest.mark.parametrize("arm", ARMS)
-def test_an_arm_is_proved_to_deliver_every_sample_once(
-    arm: Arm, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_variant_is_proved_to_deliver_every_sample_once(
+    variant: Variant, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path
 ) -> None:
-    found = prove(run_of(arm, roots, numbers, tmp_path))
+    found = prove(run_of(variant, roots, numbers, tmp_path))
     reference = prove(run_of("loader", roots, numbers, tmp_path))
     assert found["samples"] == 56
     assert found["labels"] == reference["labels"] is not None
     crops = [crops_of(one["crops"], 48) for one in (found, reference)]
     assert crops[0].shape == (EVALUATED, 48, 48, 3)
     differing = np.abs(coarse(crops[0]) - coarse(crops[1])).mean(axis=(1, 2, 3))
-    assert differing.max() <= (TOLERANCE / 2 if arm == "raw" else 0.1)
+    assert differing.max() <= (TOLERANCE / 2 if variant == "raw" else 0.1)
     assert np.abs(coarse(crops[0]) - coarse(crops[0][::-1])).mean(axis=(1, 2, 3)).max() > TOLERANCE
 
 
-def test_an_arm_that_gives_a_sample_twice_is_caught(
+def test_a_variant_that_gives_a_sample_twice_is_caught(
     roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path
 ) -> None:
     twice = {name: np.append(values, values[-1]) for name, values in numbers.items()}
@@ -219,7 +221,7 @@ def test_batches_of_a_folder_that_shared_memory_cannot_hold_are_one_error(
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
         order = Chosen(np.arange(len(data)), len(data))
         return len(
-            load_arm("raw", data, order, batch=8, workers=2, prefetch=2, pin_memory=False, device=CPU, last="keep")
+            load_variant("raw", data, order, batch=8, workers=2, prefetch=2, pin_memory=False, device=CPU, last="keep")
         )
 
     with pytest.raises(LoaderError, match=r"4 batches of .* MB have to go there"):
@@ -238,12 +240,12 @@ def test_a_run_without_a_model_has_epochs_and_no_step(
     assert found["resident_s"] is None is found["model_of"]
 
 
-@pytest.mark.parametrize("arm", ["lmdb", "loader"])
+@pytest.mark.parametrize("variant", ["lmdb", "loader"])
 def test_a_run_with_a_model_measures_the_step_without_the_loader(
-    arm: Arm, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variant: Variant, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("presize.datasets.timing.epochs._STEPS_FOR_S", 0.0)
-    found = measure(run_of(arm, roots, numbers, tmp_path, model="small", epochs=1, steps=2))
+    found = measure(run_of(variant, roots, numbers, tmp_path, model="small", epochs=1, steps=2))
     assert found["epochs"][0]["images"] == 32
     assert found["resident_s"] == found["copied_s"] > 0  # nothing is copied on the CPU
     assert found["model_of"] == "presize"
