@@ -21,6 +21,7 @@ import lmdb
 import lmdb.verify
 
 from presize.errors import BuildError, DatasetError
+from presize.store.shard_pages import check_pages
 from presize.system.files import check_file, file_digest, temporary_name
 
 ENGINE = "0.9"
@@ -281,13 +282,14 @@ def _open(path: str, nbytes: int, readahead: bool) -> _OpenShard:
     inode = (status.st_dev, status.st_ino)
     if inode not in _open_shards:
         _close_idle(room_for=1)
-        _open_shards[inode] = _OpenShard(path, inode, _open_environment(path, nbytes, readahead))
+        _open_shards[inode] = _OpenShard(path, inode, _open_environment(path, readahead))
     return _open_shards[inode]
 
 
-def _open_environment(path: str, nbytes: int, readahead: bool) -> lmdb.Environment:
+def _open_environment(path: str, readahead: bool) -> lmdb.Environment:
     try:
-        env = lmdb.open(
+        check_pages(path)
+        return lmdb.open(
             os.fsencode(path),
             subdir=False,
             readonly=True,
@@ -296,15 +298,10 @@ def _open_environment(path: str, nbytes: int, readahead: bool) -> lmdb.Environme
             readahead=readahead,
             lib_version=_ENGINE_MAJOR,
         )
-    except lmdb.Error as error:
+    except (lmdb.Error, OSError) as error:
         reason = _reason(error)
         hint = "; allow more with ulimit -n" if reason == os.strerror(errno.EMFILE) else ""
         raise DatasetError(f"{path} cannot be opened as a shard: {reason}{hint}") from None
-    used_bytes = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    if used_bytes > nbytes:
-        env.close()
-        raise DatasetError(f"{path} is damaged: {nbytes} of {used_bytes} bytes; copy or build the dataset again")
-    return env
 
 
 def max_open_shards() -> int:

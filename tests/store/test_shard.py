@@ -309,9 +309,9 @@ def engine_1(path: Path) -> int:
         (longer, "truncated or replaced; copy or build the dataset again"),
         (truncated_and_certified, "is damaged: "),
         (gone, "No such file or directory; the dataset is incomplete, or was moved or replaced"),
-        (empty, "cannot be opened as a shard"),
-        (zeros, "cannot be opened as a shard: File is not an LMDB file"),
-        (engine_1, "cannot be opened as a shard: File is not an LMDB file"),
+        (empty, "is damaged: it is empty"),
+        (zeros, "is damaged: it is no LMDB file of engine 0.9"),
+        (engine_1, "is damaged: it is no LMDB file of engine 0.9"),
         (a_folder, "truncated or replaced"),
         (a_pipe, "truncated or replaced"),
     ],
@@ -340,7 +340,7 @@ def test_a_damaged_page_is_an_error_and_no_crash(tmp_path: Path) -> None:
     reader = write(tmp_path / "a.lmdb", [b"x" * 100] * 5)
     content = (tmp_path / "a.lmdb").read_bytes()
     (tmp_path / "a.lmdb").write_bytes(content[:8192] + bytes(len(content) - 8192))
-    with reader as get, pytest.raises(DatasetError, match=r"a\.lmdb is damaged: .*; copy or build it again"):
+    with pytest.raises(DatasetError, match=r"a\.lmdb is damaged: .*; copy or build the dataset again"), reader as get:
         get(0)
 
 
