@@ -10,7 +10,7 @@ from presize.codecs.encode import encode
 from presize.errors import BuildError, DatasetError
 from presize.options import ImageOptions
 from presize.store.dataset import Dataset
-from presize.store.filenames import file_names, is_safe
+from presize.store.filenames import file_names, is_safe, path_problem
 
 _BATCH = 256
 
@@ -28,10 +28,10 @@ def export_dataset(
     if out.exists() and (not out.is_dir() or os.listdir(out)):
         raise BuildError(f"export: {out} is not an empty folder; choose a new one")
     dataset.check_column("path")
+    problem = path_problem(dataset.column("path"))
+    if problem is not None:
+        raise DatasetError(f"the index of {dataset.root} has {problem}; nothing was written")
     names = file_names(dataset.column("path"), dataset.manifest.format).to_pylist()
-    unsafe = [name for name in names if not is_safe(name)]
-    if unsafe:
-        raise DatasetError(f"{dataset.root} has the path {unsafe[0]!r}, which leads out of {out}; nothing was written")
     raw_as_png = ImageOptions(format="png")
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,8 @@ def export_dataset(
             for i, content in files:
                 file = out / batch[i]
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(content)
+                with file.open("xb") as new:  # two records may not share a file
+                    new.write(content)
                 on_image()
     except OSError as error:
         raise BuildError(f"export: cannot write {error.filename or out}: {error.strerror}") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import reprlib
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,6 +17,11 @@ _SUFFIX: dict[Format, tuple[str, str]] = {
     "raw": (".png", r"(?i)\.png$"),  # pixels leave a dataset as PNG
 }
 NAME_MAX_BYTES = 255
+PATH_MAX_BYTES = 4095
+"""Of a path on Linux (PATH_MAX, without the NUL that ends it)."""
+
+_UNSAFE = r"(?s)\x00|^$|(^|/)\.{0,2}(/|$)"
+"""Of a path that is_safe does not take, as a regular expression for Arrow. The empty path has no part that is safe."""
 
 
 def file_names(paths: pa.ChunkedArray | pa.Array, format: Format) -> pa.ChunkedArray:
@@ -59,6 +66,25 @@ def _folders(paths: pa.ChunkedArray) -> pa.Array:
         found.append(pc.replace_substring_regex(paths, "/[^/]*$", "").unique())
         paths = found[-1]
     return pa.concat_arrays(found)
+
+
+def path_problem(paths: pa.Array) -> str | None:
+    """What keeps `paths` (large_string, valid UTF-8) from being files of one folder, of the first that does; None when
+    nothing does: each is safe and at most PATH_MAX_BYTES long, and none is there twice. No Python object a path."""
+    unsafe = paths.filter(pc.match_substring_regex(paths, _UNSAFE))
+    if len(unsafe):
+        return f"the path {_shown(unsafe[0])}, which leads out of the folder"
+    long = paths.filter(pc.greater(pc.binary_length(paths), PATH_MAX_BYTES))
+    if len(long):
+        return f"the path {_shown(long[0])}, which is longer than {PATH_MAX_BYTES} bytes"
+    if pc.count_distinct(paths).as_py() < len(paths):
+        counts = paths.value_counts()
+        return f"the path {_shown(counts.filter(pc.greater(counts.field('counts'), 1)).field('values')[0])} twice"
+    return None
+
+
+def _shown(path: pa.Scalar) -> str:
+    return reprlib.repr(path.as_py())
 
 
 def is_safe(path: str) -> bool:

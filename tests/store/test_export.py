@@ -6,16 +6,18 @@ import io
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
 from builds import SERIAL, files
 from pictures import smooth_image
 from presize.build.run import build_dataset
-from presize.errors import BuildError
+from presize.errors import BuildError, DatasetError
 from presize.options import BuildOptions, Format, ImageOptions, Size
 from presize.store.dataset import Dataset
 from presize.store.export import export_dataset
+from tampering import read_table, with_column, write_table
 
 
 def built(tmp_path: Path, format: Format = "jpeg") -> Path:
@@ -72,3 +74,21 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BuildError, match="export: cannot write"):
         export_dataset(out, tmp_path / "file" / "files")
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        (["cats/a.jpg", "dogs/b.jpg", "cats/a.jpg"], "the path 'cats/a.jpg' twice"),
+        (["cats/a.jpg", "cats/b.jpg", "../c.jpg"], "'../c.jpg', which leads out of the folder"),
+        (["cats/a.jpg", "cats/b.jpg", "c/" * 20_000 + "d.jpg"], "longer than 4095 bytes"),
+    ],
+)
+def test_paths_of_a_hostile_index_are_refused_before_anything_is_written(
+    paths: list[str], words: str, tmp_path: Path
+) -> None:
+    out = built(tmp_path)
+    write_table(out, with_column(read_table(out), "path", pa.array(paths, pa.large_string())))
+    with pytest.raises(DatasetError, match=words):
+        export_dataset(out, tmp_path / "files")
+    assert not (tmp_path / "files").exists()

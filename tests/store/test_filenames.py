@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from presize.errors import SourceError
 from presize.options import Format
-from presize.store.filenames import file_names, is_safe
+from presize.store.filenames import file_names, is_safe, path_problem
 
 PARTS = st.lists(
     st.sampled_from(["a", "b", ".", "..", ".jpg", ".JPEG", ".png", ".gif", ".webp", " ", "\n", "\\", "é", "🐈", "-"]),
@@ -146,3 +146,21 @@ def test_a_safe_path_is_its_own_normal_form(path: str) -> None:
     inside = Path("/root", path)
     normal = os.path.normpath(inside) == f"/root/{path}" and path != ""
     assert is_safe(path) == normal
+
+
+@given(path=st.text(alphabet="./ab\0", max_size=6))
+def test_many_paths_are_judged_as_each_alone(path: str) -> None:
+    problem = path_problem(pa.array([path, "other"], pa.large_string()))
+    assert (problem is None) == is_safe(path)
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        (["a", "b", "a"], "the path 'a' twice"),
+        (["a/" * 3000 + "b"], "longer than 4095 bytes"),
+        (["a", "../b"], "the path '../b', which leads out of the folder"),
+    ],
+)
+def test_what_cannot_be_files_of_a_folder_is_named(paths: list[str], words: str) -> None:
+    assert words in (path_problem(pa.array(paths, pa.large_string())) or "")
