@@ -56,6 +56,9 @@ _FRAMES: dict[int, Process] = {
 _MARKER = re.compile(rb"\xff[^\x00\xff]")
 _MARKER_AFTER_SCAN = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd7]")
 
+_SCAN = re.compile(rb"\xff\xda")
+MAX_SCANS = 100
+
 _ORIENTATION = 0x0112
 _SHORT, _LONG = 3, 4
 
@@ -73,6 +76,7 @@ class JpegHeader:
     quality: the IJG quality, 1 to 100, whose table for luma is nearest to that of the first component;
         0 when it has none.
     several: an index of further pictures in the file (MPO) is there.
+    scan_begin: the byte at which the first scan's header begins.
     """
 
     height: int
@@ -88,6 +92,7 @@ class JpegHeader:
     comment: bytes | None
     quality: int = 0
     several: bool = False
+    scan_begin: int = 0
 
     @property
     def components(self) -> int:
@@ -105,9 +110,10 @@ def parse(data: bytes) -> JpegHeader:
     process: Process = "baseline"
     jfif = several = False
     adobe: int | None = None
-    tables = b""
+    tables: list[bytes] = []
     exif = xmp = comment = None
     icc_parts: list[bytes] = []
+    begin = 0
     for marker, begin, end in _segments(data):
         if marker in _FRAMES:
             if frame is not None:
@@ -119,7 +125,7 @@ def parse(data: bytes) -> JpegHeader:
             elif xmp is None and data.startswith(_XMP, begin + 4, end):
                 xmp = data[begin + 4 + len(_XMP) : end]
         elif marker == _DQT:
-            tables += data[begin + 4 : end]
+            tables.append(data[begin + 4 : end])
         elif marker == _APP2:
             if data.startswith(_ICC, begin + 4, end):
                 icc_parts.append(data[begin + 4 + len(_ICC) : end])
@@ -146,9 +152,26 @@ def parse(data: bytes) -> JpegHeader:
         exif,
         xmp,
         comment,
-        _quality(tables, frame[8]),
+        _quality(b"".join(tables), frame[8]),
         several,
+        begin,
     )
+
+
+def check_scans(data: bytes, header: JpegHeader, max_pixels: int) -> None:
+    """Raise ImageError for a JPEG that takes a decoder far longer than its pixels do: with more than MAX_SCANS scans,
+    or so many that scans times pixels exceed ten times `max_pixels`.
+
+    Each scan is a pass over all pixels, however few bytes it has: 400 of them in 44 kB take seconds. libjpeg's own
+    progressive script has 10 scans. Searching 1 MB takes about 1 ms.
+    """
+    scans = len(_SCAN.findall(data, header.scan_begin))
+    pixels = header.height * header.width
+    if scans > MAX_SCANS or scans * pixels > 10 * max_pixels:
+        raise ImageError(
+            f"{scans} scans of {pixels} pixels each, more than are decoded (at most {MAX_SCANS} scans, and "
+            f"{10 * max_pixels} pixels in all)"
+        )
 
 
 def coded_size(data: bytes | memoryview) -> tuple[int, int, bool]:

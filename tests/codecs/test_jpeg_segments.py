@@ -16,6 +16,7 @@ from PIL import Image
 
 from presize.codecs import jpeg_segments
 from presize.errors import ImageError
+from processes import run_python
 
 _Y, _X = np.mgrid[0:40, 0:56]
 PHOTO = np.stack([_X * 4, _Y * 6, (_X * _Y) % 256], axis=-1).astype(np.uint8)
@@ -398,3 +399,46 @@ def test_the_coded_size_of_a_jpeg_whose_subsampling_simplejpeg_has_no_name_for()
     assert jpeg_segments.coded_size(vertical_411()) == (32, 8, False)
     assert jpeg_segments.coded_size(memoryview(saved())) == (*PHOTO.shape[:2], False)
     assert jpeg_segments.coded_size(saved(Image.fromarray(PHOTO[:, :, 0]))) == (*PHOTO.shape[:2], True)
+
+
+# Bombs
+
+
+def with_scans(count: int) -> bytes:
+    """A progressive JPEG of 16 x 24 pixels with that many scans more than it has."""
+    data = saved(progressive=True)
+    begin = data.index(b"\xff\xda")
+    end = data.index(b"\xff", begin + 2)
+    while data[end + 1] in (0x00, *range(0xD0, 0xD8)):
+        end = data.index(b"\xff", end + 2)
+    return data[:begin] + data[begin:end] * count + data[begin:]
+
+
+@pytest.mark.parametrize(("scans", "max_pixels"), [(101, 10**9), (400, 10**9), (30, 100)])
+def test_a_jpeg_of_too_many_scans_is_refused(scans: int, max_pixels: int) -> None:
+    data = with_scans(scans)
+    with pytest.raises(ImageError, match=r"^\d+ scans of \d+ pixels each, more than are decoded"):
+        jpeg_segments.check_scans(data, jpeg_segments.parse(data), max_pixels)
+
+
+def test_an_ordinary_progressive_jpeg_has_few_scans() -> None:
+    data = saved(progressive=True)
+    header = jpeg_segments.parse(data)
+    jpeg_segments.check_scans(data, header, header.height * header.width)
+
+
+def test_scans_of_a_thumbnail_in_the_metadata_do_not_count() -> None:
+    data = jpeg_segments.with_metadata(saved(), exif=b"II*\0\x08\0\0\0" + b"\xff\xda" * 200)
+    jpeg_segments.check_scans(data, jpeg_segments.parse(data), 10**6)
+
+
+MANY_TABLES = """
+    from presize.codecs import jpeg_segments
+    table = bytes.fromhex("ffdb004300") + bytes(range(1, 65))
+    frame = bytes.fromhex("ffc0000b080008000801011100")
+    print(jpeg_segments.parse(bytes.fromhex("ffd8") + table * 250_000 + frame + bytes.fromhex("ffda0008")).quality)
+"""
+
+
+def test_a_million_segments_do_not_hang_the_parser() -> None:
+    assert run_python(MANY_TABLES).strip().isdigit(), "it took for ever when each table copied all before it"
