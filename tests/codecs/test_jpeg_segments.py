@@ -436,7 +436,8 @@ MANY_TABLES = """
     from presize.codecs import jpeg_segments
     table = bytes.fromhex("ffdb004300") + bytes(range(1, 65))
     frame = bytes.fromhex("ffc0000b080008000801011100")
-    print(jpeg_segments.parse(bytes.fromhex("ffd8") + table * 250_000 + frame + bytes.fromhex("ffda000801010000 3f00")).quality)
+    scan = bytes.fromhex("ffda000801010000 3f00")
+    print(jpeg_segments.parse(bytes.fromhex("ffd8") + table * 250_000 + frame + scan).quality)
 """
 
 
