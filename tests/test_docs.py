@@ -57,8 +57,14 @@ for program in sys.argv[1:]:
 """
 
 
-FIRST_PAGE = {command: page for page in reversed(PAGES) for command in commands(page)}
-"""Each command, with the page on which it is run."""
+MEASURING = ("presize bench ", "presize diagnose ")
+ALL_COMMANDS = list(dict.fromkeys(command for page in PAGES for command in commands(page)))
+BUILDS = [command for command in ALL_COMMANDS if command.startswith("presize build ")]
+WITH_PROGRAMS = [
+    pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.stem in ("benchmarks", "diagnose") else [])
+    for page in PAGES
+    if blocks(page, "python")
+]
 
 
 def run(code: str, arguments: list[str], place: Path) -> None:
@@ -71,12 +77,11 @@ def run(code: str, arguments: list[str], place: Path) -> None:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the builds of all pages make, run in order, the README's first."""
     folder = tmp_path_factory.mktemp("docs")
-    make_samples(folder / "RAW", SampleOptions(images=64, classes=3, long_side=420))
+    make_samples(folder / "RAW", SampleOptions(images=36, classes=3, long_side=420))
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[:9]
     table = "".join(f"{path},{'even' if i % 2 else 'odd'}\n" for i, path in enumerate(photos))
     (folder / "labels.csv").write_text(f"path,label\n{table}")
-    builds = [command for page in PAGES for command in commands(page) if command.startswith("presize build ")]
-    run(RUN_COMMANDS, builds, folder)
+    run(RUN_COMMANDS, BUILDS, folder)
     assert (folder / "SIZES" / "160" / "manifest.json").exists()
     return folder
 
@@ -86,13 +91,18 @@ def test_the_readme_shows_every_command() -> None:
     assert shown | {"sample"} == set(cli.commands)
 
 
-@pytest.mark.parametrize("page", sorted({*FIRST_PAGE.values()}), ids=lambda page: page.name)
-def test_commands_run_as_written(page: Path, place: Path) -> None:
-    others = [command for command in commands(page) if not command.startswith("presize build ")]
-    run(RUN_COMMANDS, [command for command in others if FIRST_PAGE[command] == page], place)
+def test_commands_run_as_written(place: Path) -> None:
+    others = [command for command in ALL_COMMANDS if command not in BUILDS and not command.startswith(MEASURING)]
+    run(RUN_COMMANDS, others, place)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MEASURING)
+def test_commands_that_measure_run_as_written(name: str, place: Path) -> None:
+    run(RUN_COMMANDS, [command for command in ALL_COMMANDS if command.startswith(name)], place)
+
+
+@pytest.mark.parametrize("page", WITH_PROGRAMS)
 def test_programs_run_as_written(page: Path, place: Path) -> None:
     programs = [block for block in blocks(page, "python") if block != TRAINING]
     names = [f"{page.stem}_{number}.py" for number in range(len(programs))]
