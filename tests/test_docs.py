@@ -143,7 +143,7 @@ def test_the_format_page_tells_all_that_is_left_out(place: Path) -> None:
     assert all(f"`{name}` (" in page for name in read_manifest(place / "OUT").left_out)
 
 
-@pytest.mark.parametrize("classes", [3, 0], ids=["classes", "no classes"])
+@pytest.mark.parametrize("classes", [3, pytest.param(0, marks=pytest.mark.slow)], ids=["classes", "no classes"])
 def test_the_demo_reads_any_folder_of_images(classes: int, tmp_path: Path) -> None:
     photos = tmp_path / "raw"
     make_samples(photos, SampleOptions(images=12, classes=max(classes, 1), long_side=160, broken=2))
