@@ -1,6 +1,9 @@
-# make demo: build a dataset and read it, from nothing.   make test: run every test, from nothing.
-# make bench: raw against presized against LMDB, in small, on the CPU.
-# make check: what CI runs, tests and linters and types.   PYTHON chooses the interpreter (3.11 or newer).
+# Each target installs presize into VENV first. PYTHON chooses the interpreter (3.11 or newer).
+#   make demo      build a sample dataset and read it
+#   make test      the tests without those marked slow, in less than five minutes on two cores
+#   make test-all  all tests, those on random input with EFFORT times as many examples
+#   make check     tests, linter, types
+#   make bench     a small benchmark on the CPU: raw folder, presized folder, LMDB
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -8,14 +11,19 @@ DEMO ?= demo
 BENCH ?= bench
 SRC ?= $(DEMO)/raw
 JOBS ?= $(shell nproc)
+EFFORT ?= 1
 
 SOURCES = $(shell find presize datasets -name '*.py' -o -name '*.c' -o -name '*.pyi' -o -path '*/templates/*') pyproject.toml README.md
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt
 
-.PHONY: demo test check bench clean
+.PHONY: demo test test-all check bench clean
 
 test: $(VENV)/.presize
-	$(BIN)/pytest -n 2
+	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m "not slow"
+
+test-all: EFFORT = 10
+test-all: test
+	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m slow
 
 check: test
 	$(BIN)/ruff check .
@@ -28,7 +36,7 @@ demo: $(VENV)/.presize
 	$(BIN)/presize build "$(SRC)" $(DEMO)/folder --size 256 --to folder --jobs $(JOBS) --overwrite
 	$(BIN)/python tools/demo.py "$(SRC)" $(DEMO)/folder $(DEMO)/256
 
-# One worker, so that training has a core to itself on a machine of two; of ResNet-50 a few steps.
+# One worker, so that training has a core of its own on a machine with two; only a few steps of ResNet-50.
 bench: $(VENV)/.presize
 	@test -e "$(SRC)" || $(BIN)/presize sample "$(SRC)" --images 1000 --classes 10
 	$(BIN)/presize bench --raw "$(SRC)" --work $(BENCH)/work --out $(BENCH)/small --images 1000 --workers 1 \
@@ -36,8 +44,8 @@ bench: $(VENV)/.presize
 	$(BIN)/presize bench --raw "$(SRC)" --work $(BENCH)/work --out $(BENCH)/resnet50 --images 1000 --workers 1 \
 		--model resnet50 --batch 8 --steps 4 --epochs 1 --repeats 1 --variant raw --variant loader
 
-# The dependencies once, presize itself whenever a source has changed. Not editable: what is tested
-# is what a user gets from a wheel. Without build/, whose left-overs would be installed, too.
+# The dependencies once, presize itself whenever a source has changed. Not editable: tests run what a user gets from
+# a wheel. build/ is removed, because stale files in it would be installed, too.
 $(VENV)/.requirements: pyproject.toml tools/constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
@@ -49,6 +57,6 @@ $(VENV)/.presize: $(VENV)/.requirements $(SOURCES)
 	$(PIP) --no-deps --force-reinstall .
 	@touch $@
 
-# What make makes by default, and never a folder that was named to it: DEMO=~/photos is not ours to remove.
+# Only the default folders, never one given on the command line: DEMO=~/photos is not ours to remove.
 clean:
 	rm -rf .venv demo bench build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from browsers import Watched, chromium
 from builds import REPORTED, SMALL
 from commands import Ran
+from effort import examples
 from presize.build.run import build_dataset
 from presize.cli import main
 from presize.sources.sample import SampleOptions, make_samples
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 # A loaded machine is no failure.
-settings.register_profile("presize", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "presize", max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("presize")
 
 

@@ -34,13 +34,9 @@ def commands(page: Path) -> list[str]:
 
 
 TRAINING = next(block for block in blocks(ROOT / "README.md", "python") if "DataLoader" in block)
-PROGRAMS = [
-    (page, number) for page in PAGES for number, block in enumerate(blocks(page, "python")) if block != TRAINING
-]
 
-
-# In one process: what they import takes as long as what they do.
-IN_TURN = """
+# The commands in one process, and the programs of a page in another: importing takes as long as running.
+RUN_COMMANDS = """
 import shlex, sys
 from presize.cli import main
 
@@ -52,38 +48,67 @@ for command in sys.argv[1:]:
         if end.code:
             raise
 """
+RUN_PROGRAMS = """
+import runpy, sys
+
+for program in sys.argv[1:]:
+    print("$ python", program, file=sys.stderr)
+    runpy.run_path(program, run_name="__main__")
+"""
+
+
+MEASURING = ("presize bench ", "presize diagnose ")
+ALL_COMMANDS = list(dict.fromkeys(command for page in PAGES for command in commands(page)))
+BUILDS = [command for command in ALL_COMMANDS if command.startswith("presize build ")]
+WITH_PROGRAMS = [
+    pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.stem in ("benchmarks", "diagnose") else [])
+    for page in PAGES
+    if blocks(page, "python")
+]
+
+
+def run(code: str, arguments: list[str], place: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
+    ran = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the commands of all pages have been run, each once, in order, the README's first."""
+    """A folder with what the builds of all pages make, run in order, the README's first."""
     folder = tmp_path_factory.mktemp("docs")
-    make_samples(folder / "RAW", SampleOptions(images=64, classes=3, long_side=420))
+    make_samples(folder / "RAW", SampleOptions(images=36, classes=3, long_side=420))
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[:9]
     table = "".join(f"{path},{'even' if i % 2 else 'odd'}\n" for i, path in enumerate(photos))
     (folder / "labels.csv").write_text(f"path,label\n{table}")
-    all_commands = dict.fromkeys(command for page in PAGES for command in commands(page))
-    ran = subprocess.run(
-        [sys.executable, "-c", IN_TURN, *all_commands], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
+    run(RUN_COMMANDS, BUILDS, folder)
+    assert (folder / "SIZES" / "160" / "manifest.json").exists()
     return folder
 
 
-def test_the_readme_shows_every_command(place: Path) -> None:
+def test_the_readme_shows_every_command() -> None:
     shown = {shlex.split(command)[1] for command in commands(ROOT / "README.md")}
     assert shown | {"sample"} == set(cli.commands)
-    assert (place / "SIZES" / "160" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize(("page", "number"), PROGRAMS, ids=[f"{page.stem}-{number}" for page, number in PROGRAMS])
-def test_a_program_runs_as_written(page: Path, number: int, place: Path) -> None:
-    program = place / f"{page.stem}_{number}.py"
-    program.write_text(blocks(page, "python")[number])
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", program], cwd=place, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
+def test_commands_run_as_written(place: Path) -> None:
+    others = [command for command in ALL_COMMANDS if command not in BUILDS and not command.startswith(MEASURING)]
+    run(RUN_COMMANDS, others, place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MEASURING)
+def test_commands_that_measure_run_as_written(name: str, place: Path) -> None:
+    run(RUN_COMMANDS, [command for command in ALL_COMMANDS if command.startswith(name)], place)
+
+
+@pytest.mark.parametrize("page", WITH_PROGRAMS)
+def test_programs_run_as_written(page: Path, place: Path) -> None:
+    programs = [block for block in blocks(page, "python") if block != TRAINING]
+    names = [f"{page.stem}_{number}.py" for number in range(len(programs))]
+    for name, program in zip(names, programs, strict=True):
+        (place / name).write_text(program)
+    run(RUN_PROGRAMS, names, place)
 
 
 def test_the_readme_trains_for_two_epochs(place: Path) -> None:
@@ -99,6 +124,15 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert link.startswith("http") or (page.parent / link).exists(), link
 
 
+def test_the_development_page_names_every_folder_and_no_file_that_is_not_there() -> None:
+    page = (ROOT / "docs" / "development.md").read_text("utf-8")
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("presize/*/__init__.py")}
+    folders |= {path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("datasets/**/__init__.py")}
+    assert folders - {"presize/datasets"} <= set(re.findall(r"^\| `([\w/]+)/` \|", page, re.MULTILINE))
+    named = set(re.findall(r"[\w.-]+/[\w/.-]*\w", page))
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
 def test_the_format_page_lists_every_column_of_the_index() -> None:
     page = (ROOT / "docs" / "format.md").read_text("utf-8")
     assert all(f"`{name}`" in page for name in INDEX_COLUMNS)
@@ -109,7 +143,7 @@ def test_the_format_page_tells_all_that_is_left_out(place: Path) -> None:
     assert all(f"`{name}` (" in page for name in read_manifest(place / "OUT").left_out)
 
 
-@pytest.mark.parametrize("classes", [3, 0], ids=["classes", "no classes"])
+@pytest.mark.parametrize("classes", [3, pytest.param(0, marks=pytest.mark.slow)], ids=["classes", "no classes"])
 def test_the_demo_reads_any_folder_of_images(classes: int, tmp_path: Path) -> None:
     photos = tmp_path / "raw"
     make_samples(photos, SampleOptions(images=12, classes=max(classes, 1), long_side=160, broken=2))

@@ -1,10 +1,10 @@
-"""Feed presize/codecs/_jpeg_decoder.c damaged JPEGs, under the address and undefined-behaviour sanitizers.
+"""Fuzz presize/codecs/_jpeg_decoder.c with damaged JPEGs, under the address and undefined-behaviour sanitizers.
 
     python tools/fuzz_jpeg_decoder.py --seconds 60
 
-What it accepts must have the pixels that libjpeg-turbo gives, and libjpeg-turbo must have nothing to say against
-it: of the whole file, or, where a tile index let it skip the rest, of the tiles under the box. Ends with 1 at the
-first file for which that is not so, which it leaves behind as FILE. Needs gcc and its sanitizers, on Linux.
+For every file that the decoder accepts, libjpeg-turbo must give the same pixels and no warning: for the whole file,
+or, where a tile index lets the decoder skip the rest, for the tiles under the box. Stops at the first file that
+violates this, prints where it is saved, and exits with 1. Needs gcc and its sanitizers, on Linux.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from presize.codecs import jpeg_tiles
 
 SOURCE = Path(__file__).parent.parent / "presize" / "codecs" / "_jpeg_decoder.c"
 SANITIZED = "PRESIZE_SANITIZED"
-"""Set to the compiled module in the process that has the sanitizers loaded."""
+"""Environment variable with the path of the compiled module, set in the process that has the sanitizers loaded."""
 
 FACTORS = [
     cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
@@ -41,7 +41,7 @@ MODES = {1: "GRAY", 3: "RGB", 4: "BGRX"}
 
 
 def picture(choice: random.Random) -> np.ndarray:
-    """Up to 90 x 120 pixels: something smooth, noise, or black and white."""
+    """Up to 90 × 120 pixels: smooth, noise, or black and white."""
     height, width = choice.randint(1, 90), choice.randint(1, 120)
     noise = np.random.default_rng(choice.getrandbits(30))
     kind = choice.random()
@@ -56,7 +56,7 @@ def picture(choice: random.Random) -> np.ndarray:
 
 
 def jpeg(pixels: np.ndarray, choice: random.Random) -> bytes:
-    """As encoders make them, most of them with tiles and their index."""
+    """A JPEG as encoders write it, most with tiles and their index."""
     options = [
         cv2.IMWRITE_JPEG_QUALITY, choice.choice([1, 5, 20, 50, 75, 90, 95, 100]),
         cv2.IMWRITE_JPEG_OPTIMIZE, int(choice.random() < 0.3),
@@ -72,16 +72,16 @@ def jpeg(pixels: np.ndarray, choice: random.Random) -> bytes:
 
 
 def with_metadata(data: bytes, choice: random.Random) -> bytes:
-    """With what else tells a decoder of colours, sound or not."""
+    """`data` with Adobe and ICC segments, valid or not, and perhaps without JFIF's."""
     adobe = b"\xff\xee\0\x0eAdobe\0d\0\0\0\0" + bytes((choice.randrange(3),))
     parts = choice.randint(0, 2)
     profile = [b"\xff\xe2\0\x14ICC_PROFILE\0" + bytes((i + 1, parts)) + b"icc!" for i in range(choice.randint(0, 2))]
-    rest = data[20:] if choice.random() < 0.3 else data[2:]  # without JFIF's segment
+    rest = data[20:] if choice.random() < 0.3 else data[2:]
     return data[:2] + b"".join([adobe] * choice.randint(0, 1) + profile) + rest
 
 
 def damaged(data: bytes, choice: random.Random) -> bytes:
-    """One to five bytes, or bits, changed, lost or put in; or the end lost. Half of them in the headers."""
+    """`data` with one to five bytes or bits changed, deleted or inserted, or truncated; half of them in the headers."""
     broken = bytearray(data)
     for _ in range(choice.choice([1, 1, 2, 5])):
         at = choice.randrange(len(broken) if choice.random() < 0.5 else min(len(broken), 700))
@@ -103,7 +103,7 @@ def damaged(data: bytes, choice: random.Random) -> bytes:
 
 
 def expected(data: bytes, mode: str, shape: tuple[int, int], box: tuple[int, int, int, int]) -> np.ndarray:
-    """What libjpeg-turbo makes of it. Raises ValueError where it complains."""
+    """The box as libjpeg-turbo decodes it. Raises ValueError for errors and warnings."""
     top, left, height, width = box
     try:
         return simplejpeg.decode_jpeg(data, mode)[top : top + height, left : left + width]
@@ -115,8 +115,8 @@ def expected(data: bytes, mode: str, shape: tuple[int, int], box: tuple[int, int
         return pixels[part.top : part.top + height, part.left : part.left + width]
 
 
-def fuzz(baseline: Any, seed: int, seconds: float) -> tuple[int, int]:
-    """How many it tried, and how many of them were accepted."""
+def fuzz(decoder: Any, seed: int, seconds: float) -> tuple[int, int]:
+    """Fuzz for some seconds. Returns how many files were tried, and how many of them the decoder accepted."""
     choice = random.Random(seed)
     tried = accepted = 0
     end = time.monotonic() + seconds
@@ -139,7 +139,7 @@ def fuzz(baseline: Any, seed: int, seconds: float) -> tuple[int, int]:
         channels = choice.choice([*MODES])
         out = np.empty((*box[2:], channels), np.uint8)
         tried += 1
-        if not baseline.decode(data, out, channels, (height, width), box):
+        if not decoder.decode(data, out, channels, (height, width), box):
             continue
         accepted += 1
         try:
@@ -149,12 +149,12 @@ def fuzz(baseline: Any, seed: int, seconds: float) -> tuple[int, int]:
         if wrong:
             place = Path(tempfile.mkdtemp(prefix="presize-fuzz-"), "bad.jpg")
             place.write_bytes(data)
-            sys.exit(f"{place}: box {box}, {channels} channels: {'other pixels' if wrong is True else wrong}")
+            sys.exit(f"{place}: box {box}, {channels} channels: {'different pixels' if wrong is True else wrong}")
     return tried, accepted
 
 
 def sanitized(folder: str) -> dict[str, str]:
-    """The environment for a process in which the sanitizers watch the module, which is compiled into `folder`."""
+    """Compile the module into `folder`. Returns the environment of a process that runs it under the sanitizers."""
     module = Path(folder, "_jpeg_decoder.so")
     flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     headers = f"-I{sysconfig.get_paths()['include']}"
@@ -167,7 +167,7 @@ def sanitized(folder: str) -> dict[str, str]:
         **os.environ,
         SANITIZED: str(module),
         "LD_PRELOAD": " ".join(libraries),
-        # Python has leaks of its own. All memory begins with the same nonsense.
+        # Python itself leaks. Fill fresh memory with a fixed byte, so that runs are reproducible.
         "ASAN_OPTIONS": "detect_leaks=0:max_malloc_fill_size=1000000000:malloc_fill_byte=165",
     }
 
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if shutil.which("gcc") is None:
-        sys.exit("gcc is not here, and with it the sanitizers: apt-get install gcc python3-dev")
+        sys.exit("gcc and its sanitizers are missing: apt-get install gcc python3-dev")
     if SANITIZED not in os.environ:
         with tempfile.TemporaryDirectory() as folder:
             sys.exit(subprocess.run([sys.executable, *sys.argv], env=sanitized(folder), check=False).returncode)

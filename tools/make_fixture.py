@@ -1,7 +1,7 @@
-"""Make tests/fixtures/format-1: a dataset whose bytes are committed and have to open for ever.
+"""Make tests/fixtures/format-1: a dataset whose bytes are committed, and which every later version must open.
 
-It was run once, on 4 KiB pages, and is here to say how. Do not run it again to repair a failing test:
-then the format has changed, and needs a new version and a fixture beside this one.
+It was run once, on a machine with 4 KiB pages, and is kept to show how. Do not rerun it to repair a failing test: if
+the format has changed, it needs a new version, and a fixture of its own beside this one.
 
     python tools/make_fixture.py FOLDER
 """
@@ -24,7 +24,7 @@ MTIME_NS = 1_700_000_000_000_000_000
 
 
 def make_source(folder: Path) -> None:
-    """Six pictures, 40 wide and 30 to 35 high, in three classes, and a file that is none."""
+    """Write six images, 40 pixels wide and 30 to 35 high, in three classes, and a file that is not an image."""
     y, x = np.mgrid[0:30, 0:40]
     for i, name in enumerate(NAMES):
         path = folder / name

@@ -1,15 +1,15 @@
-/* Baseline JPEG to pixels: what libjpeg-turbo makes of the same bytes, to the bit, in less time.
+/* A decoder of baseline JPEG: bit-identical to libjpeg-turbo, and faster.
 
-   A decoder of photographs spends two thirds of its time on Huffman codes. Here the bytes stuffed into a scan
-   are taken out of it first, one look into a table gives all that a code says, and a value follows from it
-   without a branch. Of a tile-indexed JPEG (docs/format.md) only the tiles under a box are read. Sums, roundings
-   and saturations of the inverse DCT, of the interpolation of chroma and of the colours are those of
-   libjpeg-turbo's jidctint, jdsample and jdcolext, as its SIMD has them.
+   Huffman decoding takes two thirds of the time to decode a photograph. Here stuffed zero bytes are removed from
+   a scan first, one table look-up gives everything that a code means, and the coefficient follows from it without a
+   branch. Of a tile-indexed JPEG (docs/format.md) only the tiles under a box are read. The sums, roundings and
+   saturations of the inverse DCT, chroma upsampling and colour conversion are those of libjpeg-turbo's
+   jidctint, jdsample and jdcolext, as its SIMD has them.
 
-   Whatever is out of the ordinary (other processes, damage, all that a decoder would warn of) is left to
-   libjpeg-turbo: decode() then returns False. The bytes may be hostile: each length is checked before it is
-   followed, sizes are of 64 bits, and behind each interval is more memory than an MCU can consume.
-   tools/fuzz_jpeg_decoder.py tries all that. */
+   Everything unusual (progressive and other processes, damage, whatever a decoder would warn about) is left to
+   libjpeg-turbo: decode() returns False. The input may be hostile: each length is checked before it is used, sizes
+   have 64 bits, and each restart interval is followed by more memory than an MCU can consume.
+   tools/fuzz_jpeg_decoder.py tests this. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -25,15 +25,15 @@
 #define INLINE static inline __attribute__((always_inline)) AVX2
 
 enum {
-    LOOK = 10,    /* bits of one look into a table; with 9 or 11 it is no faster */
-    NONE = 64,    /* the run of what is no code: no block has room for it */
+    LOOK = 10,    /* bits per table look-up; 9 and 11 are no faster */
+    NONE = 64,    /* the run of an invalid code: longer than a block */
     END = 128,    /* the run that ends a block */
     SLACK = 2048, /* bytes; an MCU has 6 blocks of 64 codes at most, of 27 bits with their values */
     PADDING = 64, /* bytes past the end of a row that a vector may read or write */
-    MAX_SIDE = 65500 /* libjpeg's */
+    MAX_SIDE = 65500 /* libjpeg's limit */
 };
 
-/* The place in a block of each coefficient in zigzag order; what lies past the end of a block goes to the last. */
+/* The natural position of each coefficient in zigzag order; coefficients past the end of a block go to the last. */
 static const uint8_t NATURAL[END + 64] = {
     0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
     41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
@@ -44,13 +44,13 @@ static const uint8_t NATURAL[END + 64] = {
 /* ---- Huffman codes ---- */
 
 typedef struct {
-    uint32_t looks[1 << LOOK]; /* what the code in these bits means, or 0 for a longer one */
-    int32_t last[17];          /* the last code of each length, -1 where there is none */
-    int32_t place[17];         /* where in symbols the code 0 of each length would be */
+    uint32_t looks[1 << LOOK]; /* the meaning of the code in these bits, 0 for a longer code */
+    int32_t last[17];          /* the last code of each length, -1 if there is none */
+    int32_t place[17];         /* index into symbols of code 0 of each length */
     uint8_t symbols[256];
 } Huffman;
 
-/* Bits of code and value, the run before it, 63 less the bits of the value, bits of the code: a byte each. */
+/* One byte each: bits of code and value, run before the value, 63 minus bits of the value, bits of the code. */
 INLINE uint32_t meaning(int symbol, bool dc, int length)
 {
     int run = dc ? 0 : symbol >> 4, size = symbol & 15;
@@ -83,7 +83,7 @@ AVX2 static bool build(Huffman *table, const uint8_t *counts, bool dc)
     return true;
 }
 
-/* Tables are the same in many files; each thread keeps those it had last. */
+/* Many files share their tables, so each thread keeps the last ones. */
 static const Huffman *table_of(const uint8_t *counts, int symbols, bool dc, int slot)
 {
     static _Thread_local struct {
@@ -101,8 +101,8 @@ static const Huffman *table_of(const uint8_t *counts, int symbols, bool dc, int 
 
 typedef struct {
     const uint8_t *at;
-    uint64_t bits; /* from the highest */
-    int count;     /* of them; behind those may be others, which will come again */
+    uint64_t bits; /* the next bit is the highest */
+    int count;     /* valid bits; lower ones may be set already, and are read again by the next refill */
 } Bits;
 
 INLINE void refill(Bits *bits)
@@ -114,7 +114,7 @@ INLINE void refill(Bits *bits)
     bits->count |= 56;
 }
 
-/* What a code says that is longer than a look. */
+/* The meaning of a code that is longer than LOOK bits. */
 AVX2 static __attribute__((noinline)) uint32_t long_look(const Huffman *table, bool dc, uint64_t bits)
 {
     for (int length = LOOK + 1; length <= 16; length++) {
@@ -128,13 +128,13 @@ AVX2 static __attribute__((noinline)) uint32_t long_look(const Huffman *table, b
 /* The run before the next value, and that value. */
 INLINE uint32_t next_value(Bits *bits, const Huffman *table, bool dc, int64_t *value)
 {
-    /* Of the 56 bits of the last refill the last code and value took 27 at most. Enough are left to look at while the
-       next ones come, whose memory then delays nobody. */
+    /* The last code and value took at most 27 of the 56 bits of the last refill. Enough are left for a look-up, so the
+       load in refill() is off the critical path. */
     uint32_t look = table->looks[bits->bits >> (64 - LOOK)];
     if (__builtin_expect(!look, 0))
         look = long_look(table, dc, bits->bits);
     refill(bits);
-    /* F.2.2.1 of T.81: a value that begins with 0 is negative, its bits are inverted. */
+    /* T.81, F.2.2.1: a value whose first bit is 0 is negative, with inverted bits. */
     uint64_t behind = bits->bits << (look >> 24 & 63);
     int64_t sign = ~((int64_t)behind >> 63);
     *value = ((int64_t)((behind ^ (uint64_t)sign) >> 1 >> (look >> 16 & 63)) ^ sign) - sign;
@@ -145,7 +145,7 @@ INLINE uint32_t next_value(Bits *bits, const Huffman *table, bool dc, int64_t *v
 
 typedef enum { DAMAGED, FLAT, DETAILED } Kind;
 
-/* One block of coefficients, not dequantised, in natural order. FLAT: it has no more than its mean. */
+/* Read one block of coefficients, not dequantized, in natural order. FLAT: only the DC coefficient is not zero. */
 INLINE Kind read_block(Bits *bits, const Huffman *dc, const Huffman *ac, int16_t *block, uint32_t *predicted)
 {
     memset(block, 0, 64 * sizeof *block);
@@ -167,17 +167,17 @@ INLINE Kind read_block(Bits *bits, const Huffman *dc, const Huffman *ac, int16_t
 /* ---- headers ---- */
 
 typedef struct {
-    int h, v, quant, dc, ac; /* sampling factors; numbers of tables */
+    int h, v, quant, dc, ac; /* sampling factors; table numbers */
 } Component;
 
 typedef struct {
     const uint8_t *data, *end, *scan;
     int64_t height, width;
-    int count; /* of components: 1 or 3 */
+    int count; /* components: 1 or 3 */
     Component components[3];
-    int h, v; /* the luma's factors: pixels of luma for one of chroma */
-    int64_t rows, columns, interval; /* of MCUs; MCUs between restarts, 0 for none */
-    const uint8_t *tiles;            /* 16 bits each, the highest first; NULL without an index */
+    int h, v; /* luma's sampling factors: luma samples per chroma sample */
+    int64_t rows, columns, interval; /* in MCUs; interval: MCUs between restarts, 0 for none */
+    const uint8_t *tiles;            /* the tile index: 16 bits each, big-endian; NULL if there is none */
     int64_t tile_bytes;
     uint16_t quants[4][64]; /* in natural order */
     const uint8_t *huffmans[2][4]; /* counts, then symbols */
@@ -191,7 +191,7 @@ static bool parse_quants(Image *image, const uint8_t *at, const uint8_t *end)
 {
     for (; at < end; at += 65) {
         int number = *at;
-        if (number > 3 || end - at < 65) /* 8 bits each: baseline */
+        if (number > 3 || end - at < 65) /* baseline has 8-bit tables only */
             return false;
         for (int i = 0; i < 64; i++)
             image->quants[number][NATURAL[i]] = at[1 + i];
@@ -235,7 +235,7 @@ static bool parse_frame(Image *image, const uint8_t *at, const uint8_t *end)
     }
     const Component *luma = image->components;
     if (image->count == 1) {
-        if (luma->h != 1 || luma->v != 1) /* they would mean nothing */
+        if (luma->h != 1 || luma->v != 1) /* meaningless for one component */
             return false;
     } else if (luma[1].h != 1 || luma[1].v != 1 || luma[2].h != 1 || luma[2].v != 1)
         return false;
@@ -247,7 +247,7 @@ static bool parse_frame(Image *image, const uint8_t *at, const uint8_t *end)
         return false;
     image->rows = (image->height + 8 * image->v - 1) / (8 * image->v);
     image->columns = (image->width + 8 * image->h - 1) / (8 * image->h);
-    return image->h == 1 || image->width > 4; /* libjpeg interpolates no chroma of 2 pixels or fewer */
+    return image->h == 1 || image->width > 4; /* libjpeg does not interpolate chroma of 2 samples or fewer */
 }
 
 static bool parse_scan(Image *image, const uint8_t *frame, const uint8_t *at, const uint8_t *end)
@@ -273,13 +273,13 @@ static bool parse_scan(Image *image, const uint8_t *frame, const uint8_t *at, co
     return true;
 }
 
-/* Everything up to the first scan. False for all that is not one baseline scan of grey or YCbCr. */
+/* Parse all segments up to the first scan. False unless it is one baseline scan of grey or YCbCr. */
 static bool parse(Image *image)
 {
     static const uint8_t TAG[9] = {'p', 'r', 'e', 's', 'i', 'z', 'e', 0, 1};
     const uint8_t *at = image->data + 2, *frame = NULL;
     bool jfif = false, other_colors = false;
-    int parts = 0, parts_due = 0; /* of a colour profile */
+    int parts = 0, parts_due = 0; /* of an ICC profile */
     if (image->end - image->data < 4 || u16(image->data) != 0xFFD8)
         return false;
     while (image->end - at >= 4 && at[0] == 0xFF) {
@@ -298,7 +298,7 @@ static bool parse(Image *image)
             image->interval = u16(payload);
         else if (marker == 0xE0 && length >= 16 && !memcmp(payload, "JFIF", 5)) {
             jfif = true;
-            sound = payload[5] == 1; /* its version */
+            sound = payload[5] == 1; /* major version */
         } else if (marker == 0xE2 && length >= 16 && !memcmp(payload, "ICC_PROFILE", 12)) {
             sound = length > 16 && payload[12] == ++parts && (parts == 1 || payload[13] == parts_due);
             parts_due = payload[13];
@@ -354,7 +354,7 @@ INLINE __m256i descaled(Wide x, int bits)
                               _mm256_srai_epi32(_mm256_add_epi32(x.hi, half), bits));
 }
 
-/* One pass of the algorithm of Loeffler, Ligtenberg and Moschytz, with 13 bits of fraction, down the lanes. */
+/* One pass of the Loeffler-Ligtenberg-Moschytz algorithm with 13 fractional bits, down the lanes. */
 INLINE void idct_pass(__m256i x[8], int bits)
 {
     __m256i lo = _mm256_unpacklo_epi16(x[2], x[6]), hi = _mm256_unpackhi_epi16(x[2], x[6]);
@@ -396,7 +396,7 @@ INLINE void transpose(__m256i x[8])
     }
 }
 
-/* False for values that only damage gives, which libjpeg-turbo's shortcut for blocks of one row would wrap. */
+/* False for values that occur in damaged files only, where libjpeg-turbo's shortcut for DC-only columns overflows. */
 AVX2 static bool idct(const int16_t *first, const int16_t *second, const int16_t *quant, uint8_t *to_first,
                       uint8_t *to_second, int64_t stride)
 {
@@ -424,7 +424,7 @@ AVX2 static bool idct(const int16_t *first, const int16_t *second, const int16_t
     return _mm256_movemask_epi8(kept) == -1;
 }
 
-/* The same for two blocks without details. */
+/* The same for two FLAT blocks. */
 AVX2 static bool flatten(const int16_t *first, const int16_t *second, const int16_t *quant, uint8_t *to_first,
                          uint8_t *to_second, int64_t stride)
 {
@@ -437,7 +437,7 @@ AVX2 static bool flatten(const int16_t *first, const int16_t *second, const int1
     return abs(means[0]) < 8192 && abs(means[1]) < 8192;
 }
 
-/* ---- the work of one image ---- */
+/* ---- decoding one image ---- */
 
 typedef struct {
     int64_t top, left, bottom, right;
@@ -448,17 +448,17 @@ typedef struct {
     Box box;
     int channels; /* 1: grey, 3: RGB, 4: BGRX */
     uint8_t *out;
-    int64_t first_column, columns; /* MCUs of each row that are decoded */
+    int64_t first_column, columns; /* the MCUs of each row that are decoded */
     const Huffman *dc[3], *ac[3];
     int16_t quants[3][64];
-    int16_t *blocks[3]; /* of one row of MCUs, from left to right, the rows of blocks one after the other */
-    uint8_t *kinds[3];  /* of each of them what read_block returned */
+    int16_t *blocks[3]; /* one row of MCUs: row by row of blocks, from left to right */
+    uint8_t *kinds[3];  /* for each of them what read_block returned */
     int64_t blocks_in_row[3];
-    uint8_t *planes[3]; /* the last two rows of MCUs: row y at y modulo their height */
+    uint8_t *planes[3]; /* samples of the last two rows of MCUs: row y is at y modulo their height */
     int64_t strides[3];
-    int16_t *sums;      /* a row of chroma of 3/4 and 1/4 of two, */
-    uint8_t *chroma[2]; /* and as wide as luma */
-    uint8_t *clean;     /* a restart interval without the bytes stuffed into it */
+    int16_t *sums;      /* a row of chroma, interpolated vertically */
+    uint8_t *chroma[2]; /* rows of chroma, as wide as luma */
+    uint8_t *clean;     /* a restart interval without stuffed bytes */
     int64_t clean_bytes;
     Bits bits;
     uint32_t predicted[3];
@@ -485,7 +485,7 @@ AVX2 static bool read_mcu(Work *work, int64_t column)
     return bits.at <= work->clean + work->clean_bytes + 8;
 }
 
-/* Copy a restart interval, up to the marker that ends it or to `end`, without what is stuffed into it. */
+/* Copy a restart interval, up to its marker or to `end`, without stuffed bytes. Returns where it ended. */
 AVX2 static const uint8_t *begin_interval(Work *work, const uint8_t *at, const uint8_t *end)
 {
     uint8_t *to = work->clean;
@@ -517,7 +517,7 @@ AVX2 static const uint8_t *begin_interval(Work *work, const uint8_t *at, const u
     return at;
 }
 
-/* True when the interval was consumed to its last byte, and no further. */
+/* True if exactly the bytes of the interval were consumed. */
 static bool ends_interval(const Work *work)
 {
     int64_t left = 8 * (work->clean_bytes - (work->bits.at - work->clean)) + work->bits.count;
@@ -549,7 +549,7 @@ AVX2 static bool transform_row(Work *work, int64_t row)
 
 /* ---- colours ---- */
 
-/* 16 pixels: BT.601 at full range, in the 16 bits of libjpeg-turbo's jdcolext. */
+/* 16 pixels of full-range BT.601, in 16-bit arithmetic as in libjpeg-turbo's jdcolext. */
 INLINE void color16(const uint8_t *y8, const uint8_t *cb8, const uint8_t *cr8, int channels, uint8_t *out)
 {
     const __m256i center = _mm256_set1_epi16(128), one = _mm256_set1_epi16(1);
@@ -587,7 +587,7 @@ INLINE void color16(const uint8_t *y8, const uint8_t *cb8, const uint8_t *cr8, i
     _mm_storeu_si128((__m128i *)(out + 36), _mm256_extracti128_si256(odd, 1));
 }
 
-/* A row of chroma under the columns of the box, interpolated where it has half of luma's rows or columns. */
+/* A row of chroma for the columns of the box, interpolated on each axis on which it is subsampled. */
 AVX2 static const uint8_t *chroma_row(Work *work, int c, int64_t y)
 {
     const Image *image = work->image;
@@ -607,7 +607,7 @@ AVX2 static const uint8_t *chroma_row(Work *work, int c, int64_t y)
             wide[x - left] = (uint8_t)(3 * a[x] + b[x] + bias >> 2);
         return wide;
     }
-    int64_t from = left / 2, to = (right + 1) / 2; /* samples; for sums one more at each end */
+    int64_t from = left / 2, to = (right + 1) / 2; /* in samples; sums has one more at each end */
     int16_t *sums = work->sums + PADDING - from;
     const __m256i three = _mm256_set1_epi16(3);
     for (int64_t x = from - 1; x <= to; x += 16) {
@@ -650,7 +650,7 @@ AVX2 static void write_row(Work *work, int64_t y)
     bool grey = image->count == 1;
     const uint8_t *cb = grey ? GREY : chroma_row(work, 1, y), *cr = grey ? GREY : chroma_row(work, 2, y);
     int64_t step = grey ? 0 : 1, x = 0;
-    /* Four bytes more than those of 16 pixels are written: the next pixels, or memory that is not ours. */
+    /* color16 writes up to four bytes past its 16 pixels; near the end of the row they would not be ours. */
     for (; x + 16 + 2 <= width; x += 16)
         color16(luma + x, cb + step * x, cr + step * x, work->channels, out + work->channels * x);
     for (; x < width; x += 16) {
@@ -660,7 +660,7 @@ AVX2 static void write_row(Work *work, int64_t y)
     }
 }
 
-/* All blocks of a row of MCUs are read. Its last row of pixels waits for the chroma of the next one. */
+/* Transform and write a row of MCUs that is read. Its last row of pixels waits for the chroma of the next row. */
 AVX2 static bool finish_row(Work *work, int64_t row, bool last)
 {
     int64_t height = 8 * work->image->v, margin = work->image->v - 1;
@@ -673,13 +673,13 @@ AVX2 static bool finish_row(Work *work, int64_t row, bool last)
     return true;
 }
 
-/* ---- all of it ---- */
+/* ---- from the file to the box ---- */
 
 typedef struct {
-    int64_t in_row, top, left, bottom, right; /* rows and columns of tiles */
+    int64_t in_row, top, left, bottom, right; /* in tiles */
 } Tiles;
 
-/* The tiles under a box and, where chroma is interpolated, those of the pixels next to it. */
+/* The tiles under a box and, where chroma is interpolated, under the pixels next to it. */
 static Tiles tiles_under(const Image *image, Box box)
 {
     int64_t height = 8 * image->v, width = 8 * image->h * image->interval, in_row = image->columns / image->interval;
@@ -693,7 +693,7 @@ static Tiles tiles_under(const Image *image, Box box)
     };
 }
 
-/* Behind a tile, or NULL where the index lies: it leads out of the scan, or to where no marker is. */
+/* The end of a tile, or NULL if the index is wrong: it points out of the scan, or to where there is no marker. */
 static const uint8_t *tile_end(const Image *image, int64_t tile, const uint8_t *at)
 {
     int64_t length = u16(image->tiles + 2 * tile);
@@ -703,7 +703,7 @@ static const uint8_t *tile_end(const Image *image, int64_t tile, const uint8_t *
     return at + length;
 }
 
-/* With an index: the tiles under the box, and no others. */
+/* With a tile index: only the tiles under the box. */
 AVX2 static bool decode_tiles(Work *work, Tiles wanted)
 {
     const Image *image = work->image;
@@ -733,7 +733,7 @@ AVX2 static bool decode_tiles(Work *work, Tiles wanted)
     return true;
 }
 
-/* Without: everything, from the first byte to the last. */
+/* Without an index: the whole scan. */
 AVX2 static bool decode_scan(Work *work)
 {
     const Image *image = work->image;
@@ -761,7 +761,7 @@ AVX2 static bool decode_scan(Work *work)
     return ends_interval(work) && image->end - at >= 2 && at[1] == 0xD9;
 }
 
-/* The index is of this scan: as many tiles as there are, as many bytes as they say. */
+/* True if the index has as many tiles as the scan, and their lengths add up to its length. */
 static bool has_sound_index(const Image *image)
 {
     int64_t tiles = image->tile_bytes / 2, bytes = 0;
@@ -776,7 +776,7 @@ static bool has_sound_index(const Image *image)
 
 static size_t aligned(int64_t bytes) { return (size_t)(bytes + 2 * PADDING - 1) / PADDING * PADDING; }
 
-/* Memory for `work`, all in one piece, which is returned. */
+/* Allocate the buffers of `work` in one block, which is returned for free(). */
 static uint8_t *prepare(Work *work)
 {
     const Image *image = work->image;
@@ -825,7 +825,7 @@ static bool decode_box(Image *image, int64_t height, int64_t width, Box box, int
         const Component *component = &image->components[c];
         int dc = component->dc, ac = component->ac, chroma = c > 0;
         if (c == 2 && (dc != image->components[1].dc || ac != image->components[1].ac))
-            return false; /* as no encoder does */
+            return false; /* no encoder writes such files */
         work.dc[c] = table_of(image->huffmans[0][dc], image->symbols[0][dc], true, 2 * chroma);
         work.ac[c] = table_of(image->huffmans[1][ac], image->symbols[1][ac], false, 2 * chroma + 1);
         if (!work.dc[c] || !work.ac[c])
@@ -878,8 +878,8 @@ static PyObject *decode(PyObject *self, PyObject *arguments)
     return result;
 }
 
-/* The lengths of `tiles` tiles from `at` to the end, as an index has them, into `lengths`. False where there are not
-   as many, or one is too long, or another marker ends it than is due. */
+/* Write the lengths of `tiles` tiles, from `at` to the end, to `lengths` in the format of the index. False if there
+   are fewer or more, one is longer than 65,535 bytes, or one ends with the wrong marker. */
 AVX2 static bool measure_tiles(const uint8_t *at, const uint8_t *end, Py_ssize_t tiles, uint8_t *lengths)
 {
     for (Py_ssize_t tile = 0; tile < tiles; tile++) {

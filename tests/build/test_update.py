@@ -24,6 +24,7 @@ import presize.build.run
 import presize.codecs.transcode
 import presize.system.files
 from builds import REPORTED, SERIAL, SMALL, files, patch_publishing, publishing_step
+from effort import examples
 from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.build.sidecar import ShardDone
@@ -250,7 +251,7 @@ CHANGES: dict[str, Callable[[Path, int], object]] = {
 }
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(6))
 @given(
     rounds=st.lists(
         st.lists(st.tuples(st.sampled_from(sorted(CHANGES)), st.integers(0, 30)), max_size=4), min_size=1, max_size=3

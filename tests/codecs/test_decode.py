@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps, features
 
+from effort import examples
 from presize.codecs import decode, jpeg_segments, sniff
 from presize.codecs.icc import is_srgb
 from presize.codecs.source_facts import Facts
@@ -535,7 +536,7 @@ def check_an_image_or_an_image_error(data: bytes) -> None:
         assert decoded.pixels.shape[:2] == (decoded.source_height, decoded.source_width)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.sampled_from([data[:12] for data in ENCODINGS.values()] + [b""]), st.binary(max_size=100))
 def test_any_bytes_give_an_image_or_an_image_error(start: bytes, rest: bytes) -> None:
     check_an_image_or_an_image_error(start + rest)
@@ -544,7 +545,7 @@ def test_any_bytes_give_an_image_or_an_image_error(start: bytes, rest: bytes) ->
 # Pillow warns about broken EXIF inside an AVIF and about a huge frame of a GIF, and cannot be asked not to.
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL.TiffImagePlugin")
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_damaged_images_give_an_image_or_an_image_error(data: st.DataObject) -> None:
     whole = ENCODINGS[data.draw(st.sampled_from(sorted(ENCODINGS)))]

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from effort import EFFORT, examples
 from pictures import smooth_image
 from presize.codecs import jpeg_decoder, jpeg_tiles
 from presize.codecs.jpeg_decoder import Mode
@@ -73,7 +74,7 @@ qualities = st.sampled_from([1, 10, 50, 75, 90, 95, 100])
 
 
 @compiled
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(60))
 @given(sides, sides, samplings, qualities, st.sampled_from([0, 1, 2, 3, 7]), st.booleans(), st.sampled_from(MODES))
 def test_an_ordinary_jpeg_has_the_pixels_that_libjpeg_turbo_gives(
     height: int, width: int, sampling: str, quality: int, interval: int, optimize: bool, mode: Mode
@@ -87,7 +88,7 @@ def test_an_ordinary_jpeg_has_the_pixels_that_libjpeg_turbo_gives(
 
 
 @compiled
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.data(), st.integers(5, 160), st.integers(5, 160), samplings, qualities, st.sampled_from(MODES), st.booleans())
 def test_a_box_has_the_pixels_of_the_whole(
     draw: st.DataObject, height: int, width: int, sampling: str, quality: int, mode: Mode, tiles: bool
@@ -103,7 +104,7 @@ def test_a_box_has_the_pixels_of_the_whole(
 
 
 @compiled
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.data(), samplings, st.booleans())
 def test_what_is_accepted_of_a_damaged_jpeg_is_what_libjpeg_turbo_accepts(
     draw: st.DataObject, sampling: str, tiles: bool
@@ -297,10 +298,11 @@ def test_where_it_can_be_compiled_it_is() -> None:
     assert jpeg_decoder.is_available()
 
 
+@pytest.mark.slow
 @compiled
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
 def test_the_sanitizers_find_nothing_wrong_with_it() -> None:
-    script = [sys.executable, ROOT / "tools" / "fuzz_jpeg_decoder.py", "--seconds", "3", "--seed", "1"]
+    script = [sys.executable, ROOT / "tools" / "fuzz_jpeg_decoder.py", "--seconds", str(5 * EFFORT), "--seed", "1"]
     ran = subprocess.run(script, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = re.fullmatch(r"(\d+) JPEGs, (\d+) of them accepted, none wrongly\n", ran.stdout)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from effort import examples
 from presize.codecs import jpeg_segments
 from presize.errors import ImageError
 from processes import run_python
@@ -357,7 +358,7 @@ def check_never_anything_but_an_image_error(data: bytes) -> None:
             assert str(error) and "\n" not in str(error)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_result_or_an_image_error(data: bytes) -> None:
     check_never_anything_but_an_image_error(data)
@@ -365,7 +366,7 @@ def test_any_bytes_give_a_result_or_an_image_error(data: bytes) -> None:
     check_never_anything_but_an_image_error(b"II*\0" + data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_damaged_files_give_a_result_or_an_image_error(data: st.DataObject) -> None:
     whole = data.draw(
@@ -376,7 +377,7 @@ def test_damaged_files_give_a_result_or_an_image_error(data: st.DataObject) -> N
     check_never_anything_but_an_image_error(b"".join(pieces))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.binary(max_size=60), st.integers(1, 8), st.sampled_from("<>"))
 def test_a_reset_orientation_is_upright_whatever_follows_it(rest: bytes, value: int, order: str) -> None:
     before = exif(order, 3, value) + rest

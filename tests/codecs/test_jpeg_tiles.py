@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from effort import examples
 from pictures import smooth_image
 from presize.codecs import jpeg_segments
 from presize.codecs.jpeg_tiles import cut, restart_interval, with_index
@@ -86,7 +87,7 @@ def boxes(draw: st.DrawFn, height: int, width: int, step: int = 1) -> tuple[int,
 sizes = st.sampled_from([1, 2, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 100, 128, 129, 176, 203, 272])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     data=st.data(),
     height=sizes,
@@ -106,7 +107,7 @@ def test_a_cut_has_the_pixels_of_the_whole(
         np.testing.assert_array_equal(pixels, whole(stored)[top : top + rows, left : left + columns])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(30))
 @given(
     data=st.data(),
     height=sizes.filter(lambda side: side > 8),
@@ -347,7 +348,7 @@ def harmless(data: bytes, top: int, left: int, height: int, width: int) -> None:
 box_of_hostile = boxes(64, 96)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     flips=st.lists(st.tuples(st.integers(0, SCAN + 40), st.integers(0, 255)), min_size=1, max_size=4),
     box=box_of_hostile,
@@ -362,7 +363,7 @@ def test_changed_bytes_do_no_harm(flips: list[tuple[int, int]], box: tuple[int, 
     harmless(bytes(data), *box)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(50))
 @given(end=st.integers(0, len(HOSTILE)), begin=st.integers(0, 40), box=box_of_hostile)
 def test_missing_bytes_do_no_harm(end: int, begin: int, box: tuple[int, int, int, int]) -> None:
     harmless(HOSTILE[:end], *box)
@@ -372,7 +373,7 @@ def test_missing_bytes_do_no_harm(end: int, begin: int, box: tuple[int, int, int
         assert cut(HOSTILE[:end], *box) is None
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(50))
 @given(payload=st.binary(max_size=60), box=box_of_hostile)
 def test_an_index_of_anything_does_no_harm(payload: bytes, box: tuple[int, int, int, int]) -> None:
     for begun in (payload, b"presize\0" + payload, b"presize\0\1" + payload):
@@ -380,7 +381,7 @@ def test_an_index_of_anything_does_no_harm(payload: bytes, box: tuple[int, int, 
         harmless(HOSTILE[:INDEX] + struct.pack(">HH", 0xFFE9, 2 + len(begun)) + begun + rest, *box)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(50))
 @given(data=st.data())
 def test_lengths_that_are_not_those_of_the_tiles_give_no_wrong_pixels(data: st.DataObject) -> None:
     lengths = list(struct.unpack_from(f">{(SCAN - 14 - INDEX - 13) // 2}H", HOSTILE, INDEX + 13))
@@ -419,7 +420,7 @@ def test_a_huge_image_on_paper_takes_no_memory() -> None:
         tracemalloc.stop()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(30))
 @given(flips=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=4), end=st.integers(0, 9999))
 def test_an_index_is_made_for_whatever_bytes_or_not_at_all(flips: list[tuple[int, int]], end: int) -> None:
     data = bytearray(plain(64, 96)[:end])

@@ -196,7 +196,7 @@ def test_there_is_no_python_object_a_file(photos: Path) -> None:
     assert {type(value) for value in values} >= {pa.LargeStringArray, np.ndarray}
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_deliver_every_sample(photos: Path, method: str) -> None:
     ds = FolderDataset(photos, len, decode="bytes")
     loader = DataLoader(ds, batch_size=3, num_workers=1, multiprocessing_context=method)

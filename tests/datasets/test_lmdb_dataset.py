@@ -546,7 +546,7 @@ def test_a_loader_delivers_every_sample_in_order(
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_four_workers_of_any_start_method_deliver_every_sample(
     squares: Path, expected_pixels: list[tuple[bytes, int]], method: str
 ) -> None:

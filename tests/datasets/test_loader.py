@@ -278,7 +278,10 @@ def test_a_killed_worker_is_an_error_and_no_hang(data: LMDBDataset) -> None:
             time.sleep(0.01)
 
 
-@pytest.mark.parametrize("how", ["end", "break", "error", "Ctrl-C", "exit in the middle"])
+@pytest.mark.parametrize(
+    "how",
+    [*(pytest.param(how, marks=pytest.mark.slow) for how in ("end", "break", "error")), "Ctrl-C", "exit in the middle"],
+)
 def test_a_program_leaves_no_process_behind(how: str, dataset: Path) -> None:
     script = """
         import multiprocessing, signal, os, sys

@@ -68,7 +68,9 @@ def plain(dataset: Path) -> list[Digest]:
 
 
 @pytest.mark.parametrize(
-    ("workers", "context"), [(0, None), (1, "fork"), (2, "fork"), (4, "fork"), (2, "spawn")], ids=str
+    ("workers", "context"),
+    [(0, None), (1, "fork"), (2, "fork"), (4, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)],
+    ids=str,
 )
 def test_the_batches_are_those_of_a_loader_however_they_are_read(
     workers: int, context: str | None, data: LMDBDataset, plain: list[Digest]

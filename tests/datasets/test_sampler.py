@@ -83,7 +83,9 @@ def test_an_empty_order_is_an_empty_epoch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "context"), [(0, None), (2, "fork"), (1, "spawn")], ids=["in process", "fork", "spawn"]
+    ("workers", "context"),
+    [(0, None), (2, "fork"), pytest.param(1, "spawn", marks=pytest.mark.slow)],
+    ids=["in process", "fork", "spawn"],
 )
 def test_workers_know_the_epoch_of_each_visit(echo: Any, workers: int, context: str | None) -> None:
     sampler = EpochSampler(Shuffled(50, seed=4))
@@ -316,6 +318,7 @@ def test_what_cannot_be_is_refused_by_name_and_value(make: Callable[[], object],
         make()
 
 
+@pytest.mark.slow
 def test_two_processes_of_torch_distributed_share_an_epoch(tmp_path: Path) -> None:
     script = dedent("""
         import json, sys

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from builds import SERIAL, SMALL
+from effort import examples
 from presize.build.plan import _table_digest
 from presize.build.run import build_dataset
 from presize.errors import DatasetError, SourceError
@@ -143,7 +144,7 @@ SCALARS = {
 }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), piece=st.integers(1, 5))
 def test_json_values_come_back_however_many_are_read_at_once(data: st.DataObject, piece: int, tmp_path: Path) -> None:
     kinds = {name: st.none() | scalar for name, scalar in SCALARS.items()}
@@ -161,7 +162,7 @@ def test_json_values_come_back_however_many_are_read_at_once(data: st.DataObject
     assert _table_digest(pieces) == _table_digest(whole)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(
         st.recursive(

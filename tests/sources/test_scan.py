@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from presize.errors import PresizeWarning, SourceError
 from presize.sources.scan import Source, scan
 
@@ -101,7 +102,7 @@ TREES = st.lists(st.lists(NAMES, min_size=2, max_size=4).map("/".join), min_size
 
 
 @given(tree=TREES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_order_and_labels_are_those_of_imagefolder(tree: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         for file in tree:
@@ -703,7 +704,7 @@ def test_the_source_of_a_table_has_to_be_a_folder(photos: Path, tmp_path: Path) 
         scan(photos / "cats/0.jpg", labels=table(tmp_path, "path\ncats/0.jpg\n"))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=20))
 def test_any_name_in_a_table_is_a_sample_or_a_one_line_error(name: str, photos: Path, tmp_path: Path) -> None:
     (tmp_path / "labels.jsonl").write_text(f'{{"path": {json.dumps(name)}}}\n')

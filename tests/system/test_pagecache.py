@@ -183,7 +183,7 @@ def _read_bytes() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("rchar:"))
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_read_a_preloaded_dataset(dataset: Path, context: str) -> None:
     ds = LMDBDataset(dataset, preload="memory")
     with Loader(ds, 8, crop=Resize(32), workers=2, context=context) as loader:

@@ -17,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.codecs.encode import encode
@@ -79,7 +80,8 @@ def test_boxes_that_workers_decode_at_reduced_size_look_the_same(data: LMDBDatas
 
 
 @pytest.mark.parametrize(
-    ("workers", "mode", "context"), [(2, "processes", "fork"), (1, "processes", "spawn"), (3, "threads", None)]
+    ("workers", "mode", "context"),
+    [(2, "processes", "fork"), pytest.param(1, "processes", "spawn", marks=pytest.mark.slow), (3, "threads", None)],
 )
 def test_the_batches_are_the_same_whoever_cuts(workers: int, mode: Any, context: Any, data: LMDBDataset) -> None:
     alone = epoch(data, CROP, decode_on=on_the_cpu)
@@ -114,7 +116,7 @@ def row_of(value: bytes, box: tuple[int, int, int, int], flip: bool) -> np.ndarr
     return row
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 @given(boxes(), st.booleans(), st.booleans(), st.sampled_from(["420", "444"]))
 def test_a_box_of_a_row_is_that_of_the_whole_image(
     box: tuple[int, int, int, int], tiles: bool, flip: bool, subsampling: Subsampling
@@ -127,7 +129,7 @@ def test_a_box_of_a_row_is_that_of_the_whole_image(
     assert np.array_equal(images[0].permute(1, 2, 0), expected[:, ::-1] if flip else expected)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 @given(boxes(), st.integers(1, 120), st.integers(1, 120), st.booleans())
 def test_a_resized_box_is_torchs_antialiased_interpolation_rounded(
     box: tuple[int, int, int, int], height: int, width: int, flip: bool

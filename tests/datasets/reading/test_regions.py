@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from pictures import smooth_image
 from presize.codecs import jpeg_decoder
 from presize.codecs.encode import encode
@@ -80,7 +81,7 @@ def test_a_box_that_needs_no_resize_is_a_part_of_the_whole_to_the_bit(format: Fo
     assert np.array_equal(box, whole(value, format)[33:97, 47:127])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 @given(boxes(), st.integers(1, 120), st.integers(2, 120), st.booleans())  # one wide, torch 2.13's float is wrong
 def test_a_resized_box_is_within_one_level_of_torchvisions(
     box: tuple[int, int, int, int], height: int, width: int, flip: bool

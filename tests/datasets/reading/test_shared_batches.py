@@ -112,7 +112,9 @@ def test_few_pieces_are_kept_however_many_batches_are_held() -> None:
     assert len(os.listdir("/proc/self/fd")) <= files
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "context", ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver"))]
+)
 @pytest.mark.parametrize("keep", [True, False], ids=["all kept", "none kept"])
 def test_batches_from_workers_are_those_read_without(keep: bool, context: str, tmp_path: Path) -> None:
     make_samples(tmp_path / "raw", SampleOptions(images=40, classes=2, long_side=90))

@@ -114,6 +114,7 @@ def test_a_batch_that_is_a_dictionary_stays_one() -> None:
     assert [batch["x"].tolist() for batch in timed(loader, [])] == [[0, 1], [2, 3]]
 
 
+@pytest.mark.slow
 def test_spawned_workers_tell_too() -> None:
     fetches: list[Fetch] = []
     numbers: Any = range(12)  # which a new process can import
