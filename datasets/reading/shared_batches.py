@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from presize.datasets.reading.workers import anonymous_file
+from presize.datasets.reading.slots import anonymous_file
 
 _KEPT = 8
 """Pieces a worker keeps: prefetch_factor (2 by default) and those that the consumer holds, with room."""

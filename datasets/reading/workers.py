@@ -8,18 +8,14 @@ few seconds tells.
 from __future__ import annotations
 
 import contextlib
-import math
-import mmap
 import multiprocessing
 import os
 import signal
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import DupFd
 from typing import Any, Literal, NamedTuple
 
 import cv2
@@ -28,8 +24,8 @@ import numpy.typing as npt
 import torch
 
 from presize.datasets.reading.batches import BatchReader
+from presize.datasets.reading.slots import SharedSlots
 from presize.errors import LoaderError, PresizeError
-from presize.system.resources import available_memory
 
 Mode = Literal["processes", "threads"]
 
@@ -37,7 +33,7 @@ _ENDS_WITHIN_S = 5
 _LOOKS_EVERY_S = 2
 
 
-class BatchTask(NamedTuple):
+class BatchRequest(NamedTuple):
     """One batch to read: into which slot, which samples, and what decides their crops."""
 
     slot: int
@@ -72,7 +68,7 @@ class Answer(NamedTuple):
     worker: int = 0
 
 
-def read(task: BatchTask, reader: BatchReader, slots: SharedSlots, skip: bool) -> Answer:
+def read(task: BatchRequest, reader: BatchReader, slots: SharedSlots, skip: bool) -> Answer:
     """Do a task in this very thread."""
     begin_s, cpu_s = time.perf_counter(), time.thread_time()
     skipped, error = [], None
@@ -82,54 +78,6 @@ def read(task: BatchTask, reader: BatchReader, slots: SharedSlots, skip: bool) -
         error = raised
     work = Work(begin_s, time.perf_counter(), time.thread_time() - cpu_s)
     return Answer(task.slot, [sample.position for sample in skipped], work, error)
-
-
-class SharedSlots:
-    """Slots of one shape, uint8, in anonymous memory that child processes share.
-
-    The memory has no name: nothing is left of it when its last process ends, however that happens.
-    Raises LoaderError when the machine has not that much available, for else the kernel would kill somebody.
-    """
-
-    def __init__(self, count: int, shape: tuple[int, ...]) -> None:
-        self.shape = shape
-        self.count = count
-        nbytes = math.prod(shape)
-        self._stride = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        available = available_memory()
-        if self._stride * count > available:
-            raise LoaderError(
-                f"{count} batches of {nbytes / 1e6:.0f} MB need more than the {available / 1e6:.0f} MB of memory that "
-                "are available; choose a smaller batch_size, fewer workers or less prefetch"
-            )
-        self._fd = anonymous_file()
-        os.ftruncate(self._fd, self._stride * count)
-        self._map()
-        weakref.finalize(self, os.close, self._fd)
-
-    def _map(self) -> None:
-        self.memory = np.frombuffer(mmap.mmap(self._fd, self._stride * self.count), np.uint8)
-
-    def __getitem__(self, slot: int) -> npt.NDArray[np.uint8]:
-        """A new array over the memory of one slot."""
-        return np.ndarray(self.shape, np.uint8, self.memory, slot * self._stride)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For a child that is being spawned; there is no other way to hand on memory without a name."""
-        return {"shape": self.shape, "count": self.count, "_stride": self._stride, "fd": DupFd(self._fd)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._fd = state.pop("fd").detach()
-        vars(self).update(state)
-        self._map()
-
-
-def anonymous_file() -> int:
-    """A descriptor of a new file in memory, which has no name and ends with its last user."""
-    if hasattr(os, "memfd_create"):  # Linux
-        return os.memfd_create("presize-loader")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 class WorkerPool:
@@ -182,7 +130,7 @@ class WorkerPool:
         """True when a worker may be given another task."""
         return min(self._busy.values()) < self._ahead
 
-    def hand_out(self, task: BatchTask) -> None:
+    def hand_out(self, task: BatchRequest) -> None:
         """Give `task` to the worker with the least to do. Raises LoaderError when it is dead."""
         connection = min(self._busy, key=self._busy.__getitem__)
         self._busy[connection] += 1

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from presize.datasets.loader import Loader, as_device
+from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader
-from presize.datasets.timing.epochs import Clock, clock_of, tensors_of, to_device
+from presize.datasets.reading.transfer import as_device, map_tensors, tensors_of, to_device
+from presize.datasets.timing.epochs import Clock, clock_of
 from presize.datasets.timing.instrument import Fetch, timed
 from presize.datasets.timing.loading import LEAST, TimeBox, closed, failed, mean_span_s, measure_loading
 from presize.errors import DiagnosisError
@@ -218,18 +219,10 @@ def _copies(training: _Training, batch: Any, resident: _Repeated, limits: TimeBo
     if training.device.type != "cuda" or not tensors:
         return _Copies(resident.mean_s, None, True)
     pinned, unpinned = (
-        _repeat(training, _each_tensor(batch, change), limits, resident=False).mean_s
+        _repeat(training, map_tensors(change, batch), limits, resident=False).mean_s
         for change in (torch.Tensor.pin_memory, torch.Tensor.clone)
     )
     return _Copies(pinned, unpinned, tensors[0].is_pinned())
-
-
-def _each_tensor(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(batch, torch.Tensor):
-        return change(batch)
-    if isinstance(batch, Mapping):
-        return {name: _each_tensor(part, change) for name, part in batch.items()}
-    return [_each_tensor(part, change) for part in batch] if isinstance(batch, (list, tuple)) else batch
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
 
+from presize.datasets.reading.transfer import to_device
 from presize.errors import OptionError
 from presize.measure.stages import Quantiles
 from presize.options import check_range
@@ -101,26 +102,6 @@ class NoModel:
 
     def __call__(self, placed: Any) -> None:
         pass
-
-
-def to_device(batch: Any, device: torch.device) -> Any:
-    """The tensors of a batch on `device`, copied without waiting from memory that is page-locked; all else as it is."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {name: to_device(part, device) for name, part in batch.items()}
-    if isinstance(batch, (list, tuple)):
-        return [to_device(part, device) for part in batch]
-    return batch
-
-
-def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
-    """Those in a batch."""
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, (list, tuple, Mapping)):
-        for part in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from tensors_of(part)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from typing import Any
 
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import SHARED_MEMORY
-from presize.datasets.timing.epochs import count_images, tensors_of
+from presize.datasets.reading.transfer import tensors_of
+from presize.datasets.timing.epochs import count_images
 from presize.datasets.timing.instrument import Fetch, prefetch_of, timed, workers_of
 from presize.errors import DiagnosisError, PresizeError
 from presize.measure.diagnosis import LEAST_CORES, Loading

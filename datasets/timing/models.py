@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from presize.datasets.timing.epochs import clock_of, to_device
+from presize.datasets.reading.transfer import to_device
+from presize.datasets.timing.epochs import clock_of
 from presize.measure.bench_options import Model
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
