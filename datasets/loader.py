@@ -47,8 +47,8 @@ class Loader:
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
         shuffle: draw a new order each epoch, the same for any number of workers.
         seed: of the order and the crops.
-        order: an order of presize.datasets.reading.order in place of `shuffle` and `seed`, such as ShardShuffled for a
-            dataset larger than memory.
+        order: an order (presize.datasets.reading.order.Order) in place of `shuffle` and `seed`, such as ShardShuffled
+            for a dataset larger than memory.
         workers: how many read in parallel; None uses every core this process may use, 0 reads in the caller's thread.
         mode: "processes" or "threads". Threads start faster and share one page table, but Python's lock lets only
             about two of them work at a time.
@@ -184,8 +184,8 @@ class Loader:
         return self.sampler.state_after(self._delivered, self.batch_size)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume where state_dict() was taken, with any number of workers or ranks, or another batch size. Not during an
-        epoch.
+        """Resume where state_dict() was taken, with any number of workers or ranks or another batch size.
+        Not during an epoch.
 
         Raises:
             OptionError: the state is of another order.

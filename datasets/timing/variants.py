@@ -18,7 +18,8 @@ from presize.datasets.lmdb import LMDBDataset, visits
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader, make_loader
 from presize.datasets.reading.draws import uniform
-from presize.datasets.reading.order import Last, Order, permute
+from presize.datasets.reading.order import Last, Order
+from presize.datasets.reading.permutation import permute
 from presize.datasets.reading.regions import resample
 from presize.errors import DatasetError
 from presize.measure.bench_options import Variant

@@ -351,8 +351,8 @@ def test_two_epochs_at_once_are_refused(data: LMDBDataset) -> None:
         ({"normalize": ((0.5,), (0.5,))}, r"normalize: expected \(mean, std\) of 3 channels"),
         ({"normalize": ((0.5,) * 3, (0.0,) * 3)}, r"normalize: expected \(mean, std\)"),
         ({"normalize": ((0.5,) * 3, (0.5,) * 3), "dtype": torch.int8}, "dtype: expected a floating-point type"),
-        ({"order": Shuffled(9)}, "order: expected one of 56 samples"),
-        ({"order": Shuffled(56), "shuffle": True}, "order: it has a shuffle and a seed of its own"),
+        ({"order": Shuffled(9)}, "order: expected one over 56 samples"),
+        ({"order": Shuffled(56), "shuffle": True}, "order: expected either order, or shuffle and seed"),
         ({"rank": 3, "ranks": 2}, "rank: expected a whole number from 0 to 1, got 3"),
     ],
 )
