@@ -16,7 +16,7 @@ import torch
 from presize.datasets.crops import Crop
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.reading.batches import BatchReader
-from presize.datasets.reading.device_decode import CutReader, DecodeOn, Decoder, decode_rows, find_decoder
+from presize.datasets.reading.device_decode import DecodeOn, Decoder, cut_reader, decode_rows, find_decoder
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
 from presize.datasets.reading.transfer import Normalization, Normalize, as_device, pin, tensors_of, to_device
@@ -119,7 +119,7 @@ class Loader:
         self.skipped = 0
         order = choose_order(len(dataset), shuffle, seed, order)
         self.sampler = EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, last=last)
-        self._reader = (BatchReader if decode_on == "workers" else CutReader)(
+        self._reader = (BatchReader if decode_on == "workers" else cut_reader)(
             dataset.data, dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
         )
         self._decoder: Decoder | None = None
@@ -251,7 +251,7 @@ class Loader:
     def _begin(self) -> tuple[FreeSlots, WorkerPool | None]:
         if self._slots is None:
             count = max(1, self.workers * self.prefetch) + HELD_BY_CALLER
-            shared = SharedSlots(count, (self.batch_size, *self._reader.row_shape))
+            shared = SharedSlots(count, (self.batch_size, *self._reader.rows.shape))
             if self.workers:
                 self._pool = WorkerPool(
                     self._reader,

@@ -8,10 +8,9 @@ defined range.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
-import simplejpeg
 from PIL import Image
 
 from presize.codecs import jpeg_decoder, jpeg_segments
@@ -32,10 +31,6 @@ from presize.codecs.sniff import sniff
 from presize.codecs.source_facts import Facts
 from presize.errors import ImageError, NotAnImageError
 from presize.options import MAX_PIXELS, Color
-
-if TYPE_CHECKING:
-    pass
-
 
 _JPEG_MODE: Final = {"gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
 
@@ -107,10 +102,13 @@ def _decode_jpeg(data: bytes, color: Color, scale: int, header: jpeg_segments.Jp
     refusal: ValueError | None = None
     if header.colorspace in ("gray", "YCbCr", "RGB"):
         try:
-            pixels = _strictly(data, "GRAY" if as_gray else "BGRX" if leave else "RGB", scale, header)
+            layout: jpeg_decoder.Mode = "GRAY" if as_gray else "BGRX" if leave else "RGB"
+            pixels = jpeg_decoder.decode_strictly(data, layout, (header.height, header.width), scale)
         except ValueError as error:
             refusal = error
     plain = pixels is not None
+    if pixels is not None and as_gray:
+        pixels = pixels[:, :, 0]
     if pixels is None:
         pixels = pixels_of(_second_opinion(data, refusal), header.icc, color)
         convert = False
@@ -134,15 +132,6 @@ def _decode_jpeg(data: bytes, color: Color, scale: int, header: jpeg_segments.Jp
         tolerated=refusal is not None,
     )
     return Decoded(turned, height, width, "jpeg", icc, header, plain, header.exif, header.xmp, header.comment, facts)
-
-
-def _strictly(data: bytes, mode: jpeg_decoder.Mode, scale: int, header: jpeg_segments.JpegHeader) -> Pixels:
-    """A JPEG without anything to warn of; raises ValueError for others."""
-    pixels = jpeg_decoder.decode(data, mode, (header.height, header.width)) if scale == 1 else None
-    if pixels is None:
-        height, width = (-(-header.height // scale), -(-header.width // scale)) if scale > 1 else (0, 0)
-        pixels = np.asarray(simplejpeg.decode_jpeg(data, mode, min_height=height, min_width=width))
-    return pixels[:, :, 0] if mode == "GRAY" else pixels
 
 
 def _second_opinion(data: bytes, refusal: ValueError | None) -> Image.Image:
