@@ -14,18 +14,17 @@ import torch
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader
 from presize.datasets.reading.transfer import as_device, map_tensors, tensors_of, to_device
-from presize.datasets.timing.epochs import Clock, clock_of
+from presize.datasets.timing.clocks import Clock, clock_of
 from presize.datasets.timing.instrument import Fetch, timed
-from presize.datasets.timing.loading import LEAST, TimeBox, closed, failed, mean_span_s, measure_loading
+from presize.datasets.timing.loading import mean_span_s, measure_loading
+from presize.datasets.timing.loops import LEAST, Budget, Repeated, Taking, closed, failed, repeat
 from presize.errors import DiagnosisError
 from presize.measure.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading, seconds_shown
-from presize.measure.simulate import Times
 from presize.options import check_above_0, check_range
 from presize.system.machine import read_cpu
 
-_WARM_UP_STEPS = 2
-_MOST_CROWDED = 16
-_SHORTEST_S = 1e-9
+_MOST_SATURATING = 16
+"""Workers of a saturation run at most, whatever the number of cores."""
 
 
 def diagnose(
@@ -64,29 +63,29 @@ def diagnose(
     check_range("steps", steps, LEAST, 1_000_000)
     check_above_0("seconds", seconds)
     begin = time.perf_counter()
-    limits = TimeBox(steps, seconds)
+    budget = Budget(steps, seconds)
     loader = _readable_again(loader)
     others = {name: _readable_again(other) for name, other in (alternatives or {}).items()}
     training = _Training.of(step, as_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
     with _left_as_it_was(loader, *others.values()):
         on_step("reading batches without training")
         cores = read_cpu().usable
-        measured = measure_loading(loader, limits, min(int(cores), _MOST_CROWDED))
+        measured = measure_loading(loader, budget, min(int(cores), _MOST_SATURATING))
         loading, batch = measured.loading, measured.batch
         on_step("training on one batch")
-        half = TimeBox(max(limits.batches // 2, LEAST), limits.seconds / 2)
+        half = Budget(max(budget.batches // 2, LEAST), budget.seconds / 2)
         resident = _repeat(training, batch, half, resident=True)
         on_step("training on the batches of the loader")
-        trained = _train(loader, training, limits, max(loading.workers, 1))
+        trained = _train(loader, training, budget, max(loading.workers, 1))
         on_step("training on one batch again")
         # Before and after: a machine that is getting slower or faster is then the same to both, in the mean.
         resident += _repeat(training, batch, half, resident=True)
-        copies = _copies(training, batch, resident, limits)
+        copies = _copies(training, batch, resident, budget)
         found = []
         for name, other in others.items():
             on_step(f"reading batches and training on one: {name}")
-            read = measure_loading(other, limits)
-            found.append(Alternative(name, read.loading, _repeat(training, read.batch, limits, resident=True).step))
+            read = measure_loading(other, budget)
+            found.append(Alternative(name, read.loading, _repeat(training, read.batch, budget, resident=True).step))
     if not loading.chosen:
         loading = _told_apart(loading, resident.mean_s, trained.step_s)
     return Diagnosis(
@@ -105,7 +104,7 @@ def diagnose(
         device=training.device.type,
         alternatives=tuple(found),
         storage_images_per_s=storage_images_per_s,
-        notes=(*notes, *_notes(trained, loading, limits), *_step_notes(resident.mean_s, loading, found)),
+        notes=(*notes, *_notes(trained, loading, budget), *_step_notes(resident.mean_s, loading, found)),
         seconds=time.perf_counter() - begin,
     )
 
@@ -160,48 +159,20 @@ class _Training:
         return cls(device, clock_of(device), lambda batch: to_device(batch, device), step, step)
 
 
-@dataclass(frozen=True)
-class _Repeated:
-    """Steps on one batch: the seconds of each, and how many cores this process kept busy."""
-
-    samples_s: list[float]
-    cores: float
-
-    @property
-    def mean_s(self) -> float:
-        return fmean(self.samples_s)
-
-    def __add__(self, more: _Repeated) -> _Repeated:
-        return _Repeated(self.samples_s + more.samples_s, (self.cores + more.cores) / 2)
-
-    @property
-    def step(self) -> Times:
-        return Times.measured(self.samples_s)
-
-
-def _repeat(training: _Training, batch: Any, limits: TimeBox, *, resident: bool) -> _Repeated:
-    """resident: with the batch on the device already."""
-    clock = training.clock
+def _repeat(training: _Training, batch: Any, budget: Budget, *, resident: bool) -> Repeated:
+    """Repeat the step on one batch; resident: which is already on the device."""
     done = 0
+
+    def step_once() -> None:
+        nonlocal done
+        step(batch)
+        done += 1
+
     try:
         step, batch = (training.on_placed, training.place(batch)) if resident else (training.on_batch, batch)
-        for _ in range(_WARM_UP_STEPS):
-            step(batch)
-            done += 1
-        clock.wait()
-        begin_s, cpu_s = time.perf_counter(), time.process_time()
-        marks = [clock.mark()]
-        while not limits.reached(len(marks) - 1, LEAST, begin_s):
-            step(batch)
-            done += 1
-            marks.append(clock.mark())
-        cpu_s = time.process_time() - cpu_s  # before waiting, which may keep a core busy for nothing
-        asked_s = time.perf_counter() - begin_s
-        clock.wait()
+        return repeat(training.clock, step_once, budget)
     except Exception as error:
         raise failed("step", done, "steps on one batch", error) from error
-    # A step that does nothing may take less than a clock can tell, and more than no time.
-    return _Repeated([max(seconds, _SHORTEST_S) for seconds in clock.between(marks)], cpu_s / max(asked_s, _SHORTEST_S))
 
 
 @dataclass(frozen=True)
@@ -214,12 +185,12 @@ class _Copies:
     is_pinned: bool
 
 
-def _copies(training: _Training, batch: Any, resident: _Repeated, limits: TimeBox) -> _Copies:
+def _copies(training: _Training, batch: Any, resident: Repeated, budget: Budget) -> _Copies:
     tensors = [tensor for tensor in tensors_of(batch) if tensor.device.type == "cpu"]
     if training.device.type != "cuda" or not tensors:
         return _Copies(resident.mean_s, None, True)
     pinned, unpinned = (
-        _repeat(training, map_tensors(change, batch), limits, resident=False).mean_s
+        _repeat(training, map_tensors(change, batch), budget, resident=False).mean_s
         for change in (torch.Tensor.pin_memory, torch.Tensor.clone)
     )
     return _Copies(pinned, unpinned, tensors[0].is_pinned())
@@ -238,25 +209,16 @@ class _Trained:
     ended: bool
 
 
-def _train(loader: Iterable[Any], training: _Training, limits: TimeBox, warmup_steps: int) -> _Trained:
-    """Train on batches as they come. `warmup_steps`: steps to leave out, which find what workers made at the same
-    time."""
-    clock, done, ended = training.clock, 0, False
-    begin_s = edge_s = first_s = time.perf_counter()
+def _train(loader: Iterable[Any], training: _Training, budget: Budget, warmup_steps: int) -> _Trained:
+    """Train on batches as they come; the first `warmup_steps`, whose batches were made together, do not count."""
+    clock, done = training.clock, 0
+    begin_s = edge_s = time.perf_counter()
     fetches: list[Fetch] = []
     marks: list[Any] = []
     batches = timed(loader, fetches)
+    taking = Taking(batches, budget, warmup_steps + LEAST)
     with closed(batches):
-        while not limits.reached(done, warmup_steps + LEAST, first_s):
-            try:
-                batch = next(batches)
-            except StopIteration:
-                ended = True
-                break
-            except Exception as error:
-                raise failed("loader", done, "batches", error) from error
-            if done == 0:
-                first_s = time.perf_counter()
+        for batch in taking:
             try:
                 marks.append(clock.mark())
                 training.on_batch(batch)
@@ -281,7 +243,7 @@ def _train(loader: Iterable[Any], training: _Training, limits: TimeBox, warmup_s
         span_s=mean_span_s(fetches[warmup_steps:] or fetches) if fetches else None,
         batches=done,
         warmup_steps=warmup_steps,
-        ended=ended,
+        ended=taking.ended,
     )
 
 
@@ -295,8 +257,8 @@ def _told_apart(loading: Loading, resident_s: float, trained_s: float) -> Loadin
     return replace(loading, workers=1, parts={}, functions=())  # what was profiled was waiting
 
 
-def _notes(trained: _Trained, loading: Loading, limits: TimeBox) -> Iterator[str]:
-    if trained.ended and trained.batches < limits.batches:
+def _notes(trained: _Trained, loading: Loading, budget: Budget) -> Iterator[str]:
+    if trained.ended and trained.batches < budget.batches:
         yield f"The loader ended after {trained.batches} batches: the figures are of no more than these."
     if trained.warmup_steps == 0:
         yield "There were so few batches that the start of the loader is a part of the time of training."

@@ -41,7 +41,7 @@ class Time:
 @pytest.fixture
 def our_time(monkeypatch: pytest.MonkeyPatch) -> Time:
     found = Time()
-    for module in ("diagnose", "loading", "epochs"):
+    for module in ("clocks", "diagnose", "epochs", "loading", "loops"):
         monkeypatch.setattr(importlib.import_module(f"presize.datasets.timing.{module}"), "time", found)
     return found
 
