@@ -229,24 +229,24 @@ class Loader:
             while number < count and slots.free and (pool.has_room() if pool is not None else not pending):
                 positions = schedule.batch(start, number)
                 samples, keys = order.samples(epoch, positions), order.keys(epoch, positions)
-                task = BatchRequest(slots.free.pop(), samples, order.seed, epoch, keys)
-                pending.append(task)
+                request = BatchRequest(slots.free.pop(), samples, order.seed, epoch, keys)
+                pending.append(request)
                 number += 1
                 if pool is not None:
-                    pool.hand_out(task)
+                    pool.send(request)
                 else:
-                    ready[task.slot] = read(task, self._reader, slots.shared, self.on_error == "skip")
-            task = pending.popleft()
-            while pool is not None and task.slot not in ready:
+                    ready[request.slot] = read(request, self._reader, slots.shared, self.on_error == "skip")
+            request = pending.popleft()
+            while pool is not None and request.slot not in ready:
                 ready.update((answer.slot, answer) for answer in pool.answers())
-            answer = ready.pop(task.slot)
+            answer = ready.pop(request.slot)
             if self._on_batch is not None:
                 self._on_batch(answer)
             if answer.error is not None:
                 raise answer.error
             self.skipped += len(answer.skipped)
-            kept = np.delete(task.samples, answer.skipped)
-            yield _Batch(slots.hand_over(task.slot, len(kept), busy=len(pending)), kept)
+            kept = np.delete(request.samples, answer.skipped)
+            yield _Batch(slots.hand_over(request.slot, len(kept), busy=len(pending)), kept)
 
     def _begin(self) -> tuple[FreeSlots, WorkerPool | None]:
         if self._slots is None:

@@ -121,7 +121,8 @@ def find_device(name: str) -> torch.device:
         if torch.version.cuda is None:
             built = f"torch {torch.__version__} is built without CUDA"
         raise BenchError(
-            f"--device cuda: no CUDA here: {built} and sees {plural(torch.cuda.device_count(), 'GPU')}; choose --device cpu"
+            f"--device cuda: no CUDA here: {built}, and sees {plural(torch.cuda.device_count(), 'GPU')}; "
+            "choose --device cpu"
         )
     return torch.device(name)
 

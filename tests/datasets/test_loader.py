@@ -273,7 +273,7 @@ def test_a_killed_worker_is_an_error_and_no_hang(data: LMDBDataset) -> None:
     batches = iter(loader)
     next(batches)
     os.kill(children()[0], signal.SIGKILL)
-    with pytest.raises(LoaderError, match=r"a loader worker died \(killed by SIGKILL, most often for want of memory"):
+    with pytest.raises(LoaderError, match=r"a loader worker died \(killed by SIGKILL, most often by the OOM killer"):
         for _ in batches:
             time.sleep(0.01)
 

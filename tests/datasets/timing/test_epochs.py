@@ -14,7 +14,6 @@ import torch
 from presize.datasets.timing import epochs
 from presize.datasets.timing.clocks import HostClock
 from presize.datasets.timing.epochs import NoModel, copied_s, resident_s, time_epoch
-from presize.datasets.timing.loops import Budget
 from presize.datasets.timing.models import ResNet50, TrainingStep, make_model, small_cnn
 from presize.errors import OptionError
 from presize.measure.stages import Stages
@@ -57,7 +56,7 @@ def prefetching_loader(batches: int, load_s: float) -> Iterator[range]:
 
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epochs, "_REPEATED", Budget(100, 0.2))
+    monkeypatch.setattr(epochs, "_STEPS_FOR_S", 0.2)
 
 
 def stages(
