@@ -45,7 +45,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import diagnose when it is asked for: reading needs nothing that measures."""
+    """Import diagnose on first use: reading needs nothing that measures."""
     if name == "diagnose":
         from presize.datasets.timing.diagnose import diagnose
 

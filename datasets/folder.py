@@ -99,7 +99,7 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
 
     @property
     def samples(self) -> list[tuple[str, int | None]]:
-        """(path, class number) of every sample: a new list each time, for code that asks for one."""
+        """(path, class number) of every sample: a new list each time, for code written for ImageFolder."""
         targets = [None] * len(self) if self._targets is None else self._targets.tolist()
         paths = [os.path.join(self.root, path) for path in self._paths.to_pylist()]
         return list(zip(paths, targets, strict=True))
