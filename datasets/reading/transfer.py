@@ -1,4 +1,4 @@
-"""Batches on their way to a device: pinned memory, copies that nobody waits for, normalization."""
+"""Batches on their way to a device: pinned memory, asynchronous copies, normalization."""
 
 from __future__ import annotations
 
