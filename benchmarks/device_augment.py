@@ -14,7 +14,9 @@ from torch.nn import functional
 
 import processes
 from presize.datasets import LMDBDataset, RandomResizedCrop, Resize, collate, make_loader
-from presize.datasets.timing.epochs import clock_of, resident_s, time_epoch, to_device
+from presize.datasets.reading.transfer import to_device
+from presize.datasets.timing.clocks import clock_of
+from presize.datasets.timing.epochs import resident_s, time_epoch
 from presize.datasets.timing.variants import FLIP, Chosen
 
 CROP_SIZE, WHOLE_SIZE = 224, 256

@@ -17,7 +17,8 @@ from presize.datasets.folder import FolderDataset
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import make_loader
-from presize.datasets.reading.order import Sequential, ShardShuffled, Shuffled, Weighted, class_balanced
+from presize.datasets.reading.order import Sequential, Shuffled, Weighted, class_balanced
+from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.sampler import EpochSampler
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import diagnose when it is asked for: reading needs nothing that measures."""
+    """Import diagnose on first use: reading needs nothing that measures."""
     if name == "diagnose":
         from presize.datasets.timing.diagnose import diagnose
 

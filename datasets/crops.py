@@ -1,7 +1,7 @@
 """Which part of each image a batch takes: boxes from stored sizes and random numbers, before anything is decoded.
 
-All crops are frozen dataclasses with the same three things, and functions of arrays: geometry for a whole
-batch costs what it costs for one image. There is no state and no randomness but the numbers handed in.
+Crops are frozen dataclasses that compute the boxes of a whole batch at once. They have no state and no randomness but
+the numbers passed in.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from presize.errors import OptionError
 from presize.options import MAX_SIDE, Size, check_range
 
 DECODE_SCALES = (8, 4, 2)
-"""JPEG decoders make 1/8, 1/4 and 1/2 of an image for less than the whole; other fractions cost more."""
+"""JPEG decoders are faster at 1/8, 1/4 and 1/2 of the size than in full; at other fractions they are slower."""
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
 class Crop(Protocol):
-    """What reading asks of a crop.
+    """What reading needs of a crop.
 
-    size: (height, width) of what it gives, in pixels.
-    draws: how many random numbers it takes for an image.
-    exact: True when images must never be decoded at reduced size, as in evaluation.
+    Attributes:
+        size: (height, width) of the result in pixels, or N for a square.
+        draws: random numbers that it needs for an image.
+        exact: whether images must always be decoded at full size, as for evaluation.
     """
 
     @property
@@ -39,23 +40,31 @@ class Crop(Protocol):
     def exact(self) -> bool: ...
 
     def boxes(self, heights: Ints, widths: Ints, random: Floats) -> Ints:
-        """For images of `heights` and `widths` (n,) and numbers `random` (n, draws) from [0, 1): the boxes
-        (n, 4) to cut and to bring to `size`: top, left, height, width, in pixels. Boxes that do not lie
-        inside the image say that it is too small."""
+        """The boxes to cut from images and to resize to `size`.
+
+        Args:
+            heights, widths: of the images, in pixels, (n,).
+            random: (n, draws), from [0, 1).
+
+        Returns:
+            (top, left, height, width) of each box in pixels, (n, 4). A box that is not inside the image means that the
+            image is too small.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A box of random area and shape, brought to `size`: torchvision's transform of that name.
+    """A box of random area and aspect ratio, resized to `size`: torchvision's transform of that name.
 
-    size: N for a square, or Size(height, width), from 1 to 16383.
-    scale: the share of the image's area, from above 0 to 1, drawn evenly.
-    ratio: width / height, drawn evenly on a logarithmic scale.
+    The first of ten boxes that fits is taken, or else the middle of the image at the nearest ratio, as in torchvision.
+    A box of at least 2, 4 or 8 times `size` is decoded at 1/2, 1/4 or 1/8; its edges are then rounded down to multiples
+    of 2, 4 or 8.
 
-    Of ten tries the first box that fits is taken, else the middle of the image at the nearest ratio,
-    as torchvision does it. A box of at least 2, 4 or 8 times `size` is decoded at 1/2, 1/4 or 1/8: its
-    edges are moved up and left to multiples of that.
+    Attributes:
+        size: N for a square, or Size(height, width), each from 1 to 16383 pixels.
+        scale: the range of the box's share of the image's area, above 0 and up to 1, drawn uniformly.
+        ratio: the range of width / height, drawn uniformly on a logarithmic scale.
     """
 
     size: int | Size
@@ -76,7 +85,7 @@ class RandomResizedCrop:
         areas = (heights * widths)[:, np.newaxis] * (low + (high - low) * random[:, 0:10])
         first, last = math.log(self.ratio[0]), math.log(self.ratio[1])
         ratios = np.exp(first + (last - first) * random[:, 10:20])
-        # As round() in Python, which torchvision uses: halves to the even number.
+        # Halves round to even, as in Python's round(), which torchvision uses.
         tried_widths = np.rint(np.sqrt(areas * ratios)).astype(np.int64)
         tried_heights = np.rint(np.sqrt(areas / ratios)).astype(np.int64)
         fits = (
@@ -109,7 +118,7 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """A box of exactly `size` somewhere in the image, not resized. Stored images must be that large."""
+    """A box of `size` somewhere in the image, not resized. Stored images must be at least that large."""
 
     size: int | Size
     draws: int = field(default=2, init=False, repr=False)
@@ -127,8 +136,8 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The middle of the image at exactly `size`, not resized: evaluation. Where the margin is odd the
-    box lies as torchvision's does, by Python's round(). Stored images must be that large."""
+    """The middle of the image at `size`, not resized, for evaluation. Odd margins are rounded as in torchvision. Stored
+    images must be at least that large."""
 
     size: int | Size
     draws: int = field(default=0, init=False, repr=False)
@@ -146,7 +155,7 @@ class CenterCrop:
 
 @dataclass(frozen=True)
 class Resize:
-    """The whole image brought to exactly `size`, whatever its shape. From a full decode, antialiased."""
+    """The whole image resized to `size`, whatever its aspect ratio, from a full decode, antialiased."""
 
     size: int | Size
     draws: int = field(default=0, init=False, repr=False)
@@ -161,7 +170,7 @@ class Resize:
 
 
 def as_size(size: int | Size) -> Size:
-    """(height, width) of what may be a number for a square."""
+    """(height, width) of a size that may be N for a square."""
     return Size(size, size) if isinstance(size, int) else Size(*size)
 
 

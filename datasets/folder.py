@@ -1,4 +1,4 @@
-"""FolderDataset: a folder of image files, raw or presized; the baseline, without torchvision."""
+"""FolderDataset: a folder of image files, raw or presized; the baseline that needs no torchvision."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ from presize.errors import ImageError
 
 
 class FolderDataset(torch.utils.data.Dataset[Any]):
-    """The images under `root` as they are, in ImageFolder's order, each decoded when asked for.
+    """The images under `root` in ImageFolder's order, each decoded when it is read.
 
-    root: a folder of class folders, or of images (then without targets). As in ImageFolder the names
-        decide what is an image; the pixels are upright RGB, by the same decoders as a build's.
-    transform, target_transform, decode: as in LMDBDataset.
+    The list of files is in Arrow memory, without a Python object for each file. Safe across threads and in DataLoader
+    workers of every start method.
 
-    The list of files is Arrow memory, no Python object a file. Safe from threads and in every kind
-    of DataLoader worker. Raises SourceError when there are no images.
+    Args:
+        root: a folder of class folders, or of images (then without targets). As in ImageFolder, names decide what is
+            an image; pixels are upright RGB, from the decoders that builds use.
+        transform, target_transform, decode: as in LMDBDataset.
+
+    Raises:
+        SourceError: there are no images.
     """
 
     def __init__(
@@ -42,12 +46,10 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
         self.transform = transform
         self.target_transform = target_transform
         self.decode: Decode = decode
-        from presize.sources.scan import (
-            scan_images,  # brings the readers of label tables, which LMDBDataset does without
-        )
+        from presize.sources.scan import scan_images  # brings the label parsers, which LMDBDataset does without
 
         source = scan_images(root)
-        self._folder = os.fspath(source.root)  # absolute: `root` may have been meant from another place
+        self._folder = os.fspath(source.root)  # absolute: the working directory may change
         self.classes: list[str] | None = None if source.classes is None else list(source.classes)
         self._paths: pa.LargeStringArray = source.table.column("path").combine_chunks()
         self._targets: npt.NDArray[np.int32] | None = None
@@ -60,7 +62,9 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
     def __getitem__(self, index: SupportsIndex) -> Any:
         """The sample at `index`, from -len to len - 1: (image, class number), or the image alone.
 
-        Raises IndexError beyond, and ImageError, naming the file, when it cannot be decoded.
+        Raises:
+            IndexError: `index` is out of range.
+            ImageError: the file cannot be read or decoded; the message names it.
         """
         i = operator.index(index)
         if not -len(self) <= i < len(self):
@@ -88,14 +92,14 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
 
     @property
     def targets(self) -> npt.NDArray[np.int32]:
-        """The class number of every sample. A folder without class folders has no such attribute."""
+        """The class number of every sample. Without class folders there is no such attribute."""
         if self._targets is None:
             raise AttributeError(f"{self.root} has no class folders, so no targets")
         return self._targets
 
     @property
     def samples(self) -> list[tuple[str, int | None]]:
-        """(path, class number) of every sample: a new list each time, for code that asks for one."""
+        """(path, class number) of every sample: a new list each time, for code written for ImageFolder."""
         targets = [None] * len(self) if self._targets is None else self._targets.tolist()
         paths = [os.path.join(self.root, path) for path in self._paths.to_pylist()]
         return list(zip(paths, targets, strict=True))

@@ -1,4 +1,4 @@
-"""LMDBDataset: a presize dataset in the place of torchvision's ImageFolder."""
+"""LMDBDataset: a presize dataset as a replacement for torchvision's ImageFolder."""
 
 from __future__ import annotations
 
@@ -27,28 +27,31 @@ from presize.system.pagecache import Preload
 class LMDBDataset(torch.utils.data.Dataset[Any]):
     """The dataset that ``presize build SRC root`` made, sample for sample what ImageFolder(SRC) gives.
 
-    root: the folder with manifest.json.
-    transform, target_transform: called with the image and the target, as in torchvision.
-    target: the index column to deliver beside the image, "label" by default; a sequence of names
-        delivers a tuple; None, or a dataset without labels, delivers the image alone.
-    crop, flip: one of presize.datasets' crops, taken of each image before it is decoded, and the probability
-        of mirroring it; both before `transform`. All images then have one size. What is drawn depends on
-        (seed, epoch, sample) under our samplers, and on torch's generator, in a worker the worker's,
-        under any other.
-    decode: what transform gets. "pil" a PIL image (RGB or L); "numpy" uint8 (height, width, 3), or
-        (height, width) for grey; "tensor" uint8 (3, height, width) in channels-last memory, or
-        (1, height, width); "bytes" the stored value, undecoded.
-    readahead: whether the kernel reads more of a shard than the page that is missing. None chooses for random
-        order, see presize.store.dataset.Dataset; True is right for ShardShuffled.
-    preload: "page-cache" reads all shards into the page cache, which all processes share, before it returns; the
-        kernel may let go of them later. "memory" also locks them there for as long as this dataset lives in the
-        process that made it; ``ulimit -l`` has to allow that. Both happen once, here: neither forked nor
-        spawned workers do it again, and any number of workers and ranks share the one copy.
+    Works in DataLoader workers of every start method: only the path and these arguments are pickled, forked workers
+    use what the parent opened, and the index is mapped and shared. Safe across threads.
 
-    For DataLoader workers of every start method: nothing but the path and these arguments is pickled,
-    forked workers use what the parent opened, the index is mapped and shared. Safe from threads.
-    Raises DatasetError when `root` is no dataset, unfinished, truncated, newer, or another layout, and
-    OptionError when it cannot be preloaded: it needs more memory than is available, or may not be locked.
+    Args:
+        root: the folder with manifest.json.
+        transform, target_transform: called with the image and the target, as in torchvision.
+        target: the index column that comes beside the image; several names give a tuple; None, or a dataset without
+            labels, gives the image alone.
+        decode: what `transform` gets. "pil": a PIL image (RGB or L). "numpy": uint8 (height, width, 3), or (height,
+            width) for grey. "tensor": uint8 (3, height, width) in channels-last memory, or (1, height, width).
+            "bytes": the stored value, undecoded.
+        crop: one of presize.datasets' crops, applied before decoding and before `transform`; all images then have one
+            size. It is drawn from (seed, epoch, sample) under presize's samplers, under any other from torch's
+            generator, in a worker that of the worker.
+        flip: the probability of mirroring an image, from 0 to 1, drawn likewise.
+        readahead: whether the kernel reads more of a shard than the missing page. None suits random order, see
+            presize.store.dataset.Dataset; True suits ShardShuffled.
+        preload: "page-cache" reads all shards into the page cache before returning; the kernel may evict them later.
+            "memory" also locks them there for as long as this dataset lives in this process, for which ``ulimit -l``
+            must allow. Workers, forked or spawned, do not repeat it: all workers and ranks share the one copy.
+
+    Raises:
+        DatasetError: `root` is not a dataset, or one that is unfinished, truncated, newer, or of another layout.
+        OptionError: an option is out of range, or the dataset cannot be preloaded: it needs more memory than is
+            available, or may not be locked.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if preload is not None:
             check_choice("preload", preload, Preload)
         if decode == "bytes" and (crop is not None or flip):
-            raise OptionError("decode: bytes are not decoded, so there is nothing to crop or flip; choose another")
+            raise OptionError("decode: bytes are not decoded, so they cannot be cropped or flipped; choose another")
         self.root = os.fspath(root)
         self.transform = transform
         self.target_transform = target_transform
@@ -82,7 +85,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self._open()
 
     def _open(self) -> None:
-        """Make what does not travel between processes."""
+        """Set what is not pickled."""
         classes = self.data.manifest.classes
         self._classes = None if classes is None else list(classes)
         names = [] if self.target is None else [self.target] if isinstance(self.target, str) else self.target
@@ -93,7 +96,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._held = []  # by the dataset that was preloaded
+        self._held = []  # the dataset that preloaded holds them
         self._open()
 
     def __len__(self) -> int:
@@ -102,19 +105,19 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def __getitem__(self, index: SupportsIndex) -> Any:
         """The sample at `index`, from -len to len - 1: (image, target), or the image alone.
 
-        Raises IndexError beyond, and DatasetError when the stored image is damaged.
+        Raises:
+            IndexError: `index` is out of range.
+            DatasetError: the stored image is damaged.
         """
         return self._read((index,))[0]
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Any]:
-        """A list of samples, in the order asked for; DataLoader calls it once a batch.
+        """The samples at `indices`, in their order; a DataLoader calls it once a batch.
 
-        With `crop` and decode "tensor" the images are views of one batch, which presize.datasets.collate
-        takes as it is.
+        With `crop` and decode "tensor" the images are views of one batch, which presize.datasets.collate uses as it is.
 
-        They are read in the order in which they lie on disk; the transforms are called in the order
-        of `indices`, as if one sample were asked for after the other. In a class that has a
-        ``__getitem__`` of its own, that one is called.
+        Samples are read in the order in which they lie on disk; transforms are called in the order of `indices`, as
+        with one call for each sample. A subclass with its own ``__getitem__`` has that called.
         """
         if type(self).__getitem__ is not LMDBDataset.__getitem__:
             return [self[index] for index in indices]
@@ -163,8 +166,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return values[0] if isinstance(self.target, str) else values
 
     def batch_targets(self, samples: npt.NDArray[np.int64]) -> Any:
-        """The targets of many samples at once, as torch's default collate makes them of single ones: int64
-        (n,) for class numbers. None for a dataset without a target."""
+        """The targets of many samples at once, as torch's default collate would combine them: int64 (n,) for class
+        numbers. None for a dataset without a target."""
         if self.target is None:
             return None
         if len(samples) == 0:
@@ -201,8 +204,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def targets(self) -> npt.NDArray[Any]:
         """The targets of all samples: a read-only array over the mapped index, where ImageFolder has a list.
 
-        An array of objects for columns of text or lists, made anew at each call. Without a target, or
-        with several, there is no such attribute: ask ``data.numbers(name)`` for one column.
+        For columns of text or lists it is an array of objects, made anew at each call. Without a target, or with
+        several, there is no such attribute: use ``data.numbers(name)`` for one column.
         """
         if not isinstance(self.target, str):
             raise AttributeError(f"{self.root} was opened with target={self.target!r}: targets needs one column")
@@ -211,13 +214,15 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     @property
     def samples(self) -> list[tuple[str, Any]]:
-        """(path in the source, target) of every sample: a new list each time, for code that asks for one."""
+        """(path in the source, target) of every sample: a new list each time, for code written for ImageFolder."""
         return [(self.data.path(i), None if self.target is None else self._target(i)) for i in range(len(self))]
 
     def dev_shm_bytes(self, batch_size: int) -> int:
-        """About how much of /dev/shm a batch takes on its way out of a DataLoader's worker: 8 bytes a sample for
-        the target, and the pixels, without a crop by the mean size of a stored image. Batches that are read
-        as one (crop, decode "tensor", no transform) have their pixels elsewhere."""
+        """Roughly the bytes of /dev/shm that a batch takes on its way from a DataLoader's worker.
+
+        8 bytes a sample for the target, and the pixels; without a crop, those of a stored image of mean size. Pixels
+        of batches that are read as one (crop, decode "tensor", no transform) are elsewhere.
+        """
         if self._reads_batches():
             return batch_size * 8
         if self._reader is not None:
@@ -234,7 +239,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
 
 def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.int64]]:
-    """(seed, epoch, keys): what the crops of these samples are drawn from (presize.datasets.reading.draws)."""
+    """(seed, epoch, keys) from which the crops of these samples are drawn (presize.datasets.reading.draws)."""
     first = indices[0] if indices else None
     if isinstance(first, Visit):
         visits: Any = indices

@@ -1,4 +1,4 @@
-"""make_loader: a plain DataLoader with what makes it fast, and its place in an epoch as a few integers."""
+"""make_loader: a plain DataLoader with fast settings, whose position in an epoch is a few integers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from presize.datasets.collate import collate
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.sampler import EpochSampler
 from presize.errors import LoaderError
+from presize.formatting import size_text
 from presize.options import check_range
 from presize.system.resources import usable_cores
 
@@ -22,34 +23,34 @@ SHARED_MEMORY = "/dev/shm"
 
 
 class CountingLoader(torch.utils.data.DataLoader[Any]):
-    """A DataLoader that knows how many batches its caller has taken.
+    """A DataLoader that counts the batches it has handed out.
 
-    state_dict(), load_state_dict() and set_epoch() are those of its sampler, an EpochSampler.
+    state_dict(), load_state_dict() and set_epoch() act on its sampler, an EpochSampler.
     """
 
     sampler: EpochSampler
     delivered = 0
 
     def __iter__(self) -> Any:
-        # A generator, so that the epoch, which workers begin at once, and the count begin together.
+        # A generator, so that the count begins with the epoch, which workers begin at once.
         batches = super().__iter__()
         self.delivered = 0
         for batch in batches:
-            self.delivered += 1  # before the caller has it: what he has, he has consumed
+            self.delivered += 1  # before the yield: a batch handed out counts as consumed
             yield batch
             del batch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next to be read; without this each one is followed by the next."""
+        """Make `epoch` the next to be read; without this, epochs follow one another."""
         self.sampler.set_epoch(epoch)
         self.delivered = 0
 
     def state_dict(self) -> dict[str, int]:
-        """Where the caller stands, as a few integers: after the batch that was handed out last."""
+        """The position after the last batch that was handed out, as a few integers."""
         return self.sampler.state_after(self.delivered, self.batch_size or 1)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where state_dict() was taken, with any number of workers, ranks or another batch size."""
+        """Resume where state_dict() was taken, with any number of workers or ranks or another batch size."""
         self.sampler.load_state_dict(state)
         self.delivered = 0
 
@@ -68,14 +69,22 @@ def make_loader(
     ranks: int | None = None,
     **options: Any,
 ) -> CountingLoader:
-    """A DataLoader over `dataset`, any with a length, but best an LMDBDataset with crop and decode="tensor".
+    """A DataLoader over `dataset`, fastest with an LMDBDataset that has a crop and decode="tensor".
 
-    workers: None uses every core this process may use. They stay from epoch to epoch, have one thread each,
-        and `prefetch` batches each in shared memory. Memory is pinned where there is CUDA.
-    shuffle, seed, order, last, rank, ranks: as in Loader. options: any others of DataLoader.
+    Workers live from epoch to epoch and have one thread each. Memory is pinned where there is CUDA.
 
-    Raises LoaderError when the batches of all workers do not fit into /dev/shm, which would otherwise kill a
-    worker by SIGBUS in the middle of an epoch.
+    Args:
+        dataset: any map-style dataset with a length.
+        batch_size: samples in a batch, from 1.
+        workers: how many processes; None uses every core this process may use, 0 reads in the caller's process.
+        prefetch: batches that each worker may be ahead, 1 to 64, in shared memory.
+        shuffle, seed, order, last, rank, ranks: as in Loader.
+        options: further arguments of DataLoader, which take precedence.
+
+    Raises:
+        OptionError: an option is out of range.
+        LoaderError: the batches of all workers do not fit into /dev/shm, so that a worker would die by SIGBUS in the
+            middle of an epoch.
     """
     check_range("batch_size", batch_size, 1, 2**31)
     check_range("prefetch", prefetch, 1, 64)
@@ -85,7 +94,7 @@ def make_loader(
     length = len(dataset)  # type: ignore[arg-type]
     order = choose_order(length, shuffle, seed, order)
     if workers:
-        if hasattr(dataset, "dev_shm_bytes"):  # an LMDBDataset, and what tells it as that does
+        if hasattr(dataset, "dev_shm_bytes"):  # an LMDBDataset, or another that can tell
             _check_shared_memory(dataset.dev_shm_bytes(batch_size), workers * prefetch)
         options = {"persistent_workers": True, "prefetch_factor": prefetch, **options}
     options = {"pin_memory": torch.cuda.is_available(), "collate_fn": collate, **options}
@@ -109,7 +118,7 @@ def _check_shared_memory(batch_bytes: int, batches: int) -> None:
     free = shutil.disk_usage(SHARED_MEMORY).free
     if batch_bytes * batches > free:
         raise LoaderError(
-            f"{SHARED_MEMORY} has {free / 1e6:.0f} MB free, and {batches} batches of {batch_bytes / 1e6:.3g} MB have "
-            "to go there: choose fewer workers, less prefetch or a smaller batch_size, give a container more "
-            '(docker run --shm-size), or read batches as one, with crop= and decode="tensor", which need next to none'
+            f"{SHARED_MEMORY} has {size_text(free)} free, and {batches} batches of {size_text(batch_bytes)} have to go "
+            "there; choose fewer workers, less prefetch or a smaller batch_size, give a container more (docker run "
+            '--shm-size), or use crop= and decode="tensor", which need next to none'
         )

@@ -1,4 +1,4 @@
-"""An order of presize.datasets.reading.order as a torch sampler: split over ranks, and resumed from a few integers."""
+"""EpochSampler: an order as a torch sampler, split over ranks, and resumed from a few integers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _DRAWN_AT_ONCE = 1024
 
 
 class Visit(int):
-    """A sample number that says which visit to that sample it is.
+    """A sample number that identifies one visit to the sample.
 
-    Equal to, hashed as and printed as the plain int. It carries what random crops are drawn from, because
-    persistent workers never see set_epoch(): `seed`, `epoch`, and `key` (see Order.keys).
+    Compares, hashes and prints as the plain int. It carries what random crops are drawn from, because persistent
+    workers never see set_epoch(): `seed`, `epoch` and `key` (see Order.keys).
     """
 
     seed: int
@@ -44,24 +44,28 @@ class Visit(int):
 class EpochSampler(torch.utils.data.Sampler[int]):
     """`order` as a sampler for a plain DataLoader: gives Visits, in O(1) memory.
 
-    rank, ranks: which share of the positions is drawn here; torch.distributed's when it is initialised,
-        otherwise 0 of 1. Ranks take turns (see Schedule).
-    batch_size, last: the DataLoader's batch size on one rank, and what becomes of the samples that fill no
-        batch on all of them: "keep", "drop" or "pad" (see Schedule). With "keep", the default, ranks may differ by
-        a sample and so by a batch, which DistributedDataParallel does not take: use its join(), or "drop"
-        or "pad". `batch_size` matters for "drop" and "pad" alone.
+    Epochs: the first iteration is epoch 0, and each later one is the next epoch, whether the one before it was finished
+    or left early, so that a plain loop is shuffled anew each time. set_epoch() overrides that; called with the epoch
+    that comes next anyway, as in loops written for DistributedSampler, it changes nothing.
 
-    Epochs: the first iteration is epoch 0, and each one after that is the next epoch, whether the one before
-    it was finished or left early, so that a plain loop is shuffled anew each time. set_epoch() says otherwise;
-    called with the epoch that is due anyway, as loops written for DistributedSampler do, it changes nothing.
+    Resuming: a DataLoader draws indices ahead of the batches it hands out, so that only the consumer of the batches
+    knows the position. It passes that to ``state_after(batches, batch_size)``, or to ``state_dict(consumed)`` in global
+    positions. load_state_dict() resumes with any number of ranks or workers and with another batch size: with "keep"
+    each position left comes exactly once.
 
-    Resuming: a DataLoader draws indices ahead of the batches it hands out, so that only who takes the
-    batches knows how far an epoch has come. It says so: ``state_after(batches, batch_size)``, or
-    ``state_dict(consumed)`` in global positions. load_state_dict() goes on from there with any number of
-    ranks or workers, and with another batch size: with "keep" all positions left come exactly once.
+    It stays in the process of the DataLoader, not in its workers. One iteration at a time.
 
-    Not for workers: it stays in the process of the DataLoader. One iteration at a time.
-    Raises OptionError for a rank, a batch size or a `last` that cannot be.
+    Args:
+        order: which sample comes at which position.
+        rank, ranks: which share of the positions to draw; torch.distributed's when it is initialized, otherwise 0 of
+            1. Ranks take turns (see Schedule).
+        batch_size: the DataLoader's, on one rank; only "drop" and "pad" need it.
+        last: what becomes of samples that do not fill a batch on all ranks: "keep", "drop" or "pad" (see Schedule).
+            With "keep" ranks may differ by a sample, and so by a batch, which DistributedDataParallel does not
+            support without its join().
+
+    Raises:
+        OptionError: the rank, the batch size or `last` is out of range.
     """
 
     def __init__(
@@ -86,12 +90,12 @@ class EpochSampler(torch.utils.data.Sampler[int]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that was begun last, or before that the one that will be."""
+        """The epoch that was begun last, or the first one before that."""
         return self._epoch
 
     @property
     def start(self) -> int:
-        """The global position at which that epoch was begun: 0, unless it was resumed."""
+        """The global position at which `epoch` was begun: 0, unless it was resumed."""
         return self._start
 
     @property
@@ -100,11 +104,11 @@ class EpochSampler(torch.utils.data.Sampler[int]):
         return 0 if self._begun else self._start
 
     def __len__(self) -> int:
-        """Samples on this rank in that epoch, from `start` on."""
+        """Samples on this rank in `epoch`, from `start` on."""
         return self.schedule.sample_count(self._start)
 
     def __iter__(self) -> Iterator[Visit]:
-        # A generator, so that an epoch begins with its first sample: DataLoader makes iterators it never uses.
+        # A generator, so that an epoch begins with its first sample: DataLoader makes iterators that it never uses.
         epoch, start = self.begin()
         seed = self.order.seed
         for first in range(0, self.schedule.sample_count(start), _DRAWN_AT_ONCE):
@@ -114,31 +118,38 @@ class EpochSampler(torch.utils.data.Sampler[int]):
             yield from map(Visit, samples, repeat(seed), repeat(epoch), keys)
 
     def begin(self) -> tuple[int, int]:
-        """Begin the epoch that is due: its number, and the global position at which to begin. Iterating does
-        it; for those who take positions from the schedule themselves, as Loader does."""
+        """Begin the next epoch, as iterating does, for code that takes positions from the schedule itself, as Loader.
+
+        Returns:
+            The epoch, and the global position at which it begins.
+        """
         if self._begun:
             self._epoch, self._start = self._epoch + 1, 0
         self._begun = True
         return self._epoch, self._start
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next to be iterated: from its beginning, or from where load_state_dict() left it."""
+        """Make `epoch` the next to be iterated: from its beginning, or from the position that load_state_dict() set."""
         check_range("epoch", epoch, 0, MOST_SEED)
         if self._begun or epoch != self._epoch:
             self._epoch, self._start, self._begun = epoch, 0, False
 
     def state_dict(self, consumed: int | None = None) -> dict[str, int]:
-        """Where training stands, as a few integers, equal on all ranks.
+        """The position of training as a few integers, equal on all ranks.
 
-        consumed: the positions of `epoch` that all ranks together have consumed, counted from the epoch's
-            beginning, as Schedule.consumed() gives it; may be left out until the epoch is begun. At its end
-            the state is the beginning of the next epoch.
+        Args:
+            consumed: positions of `epoch` that all ranks together have consumed since its beginning, as from
+                Schedule.consumed(); not needed before the epoch is begun. At the end of an epoch the state is the
+                beginning of the next.
+
+        Raises:
+            OptionError: `consumed` is needed, or out of range.
         """
         return self._state(self.schedule, consumed)
 
     def state_after(self, batches: int, batch_size: int) -> dict[str, int]:
-        """state_dict() when this rank has consumed `batches` of `batch_size` samples since `epoch` was begun or
-        resumed. All ranks must have consumed as many; where the last one is short of a batch, save rank 0's."""
+        """state_dict() after `batches` of `batch_size` samples on this rank since `epoch` was begun or resumed.
+        All ranks must have consumed as many; where the last one is a batch short, save rank 0's."""
         schedule = replace(self.schedule, batch_size=batch_size)
         return self._state(schedule, schedule.consumed(self._start, batches))
 
@@ -159,8 +170,11 @@ class EpochSampler(torch.utils.data.Sampler[int]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where state_dict() was taken, under any number of ranks, batch size or workers.
-        Raises OptionError when it is of another order, seed or length, or not a state at all."""
+        """Resume where state_dict() was taken, with any number of ranks or workers or another batch size.
+
+        Raises:
+            OptionError: the state is of another order, seed or length, or no state.
+        """
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise OptionError(f"state: expected one saved with {name} {value}, got {state.get(name)!r}")
@@ -170,10 +184,10 @@ class EpochSampler(torch.utils.data.Sampler[int]):
         self._epoch, self._start, self._begun = int(state["epoch"]), int(state["consumed"]), False
 
     def _identity(self) -> dict[str, int]:
-        """What a state must have in common with the order that it is loaded into."""
+        """What must be equal in a state and in the order that loads it."""
         return {
             "length": len(self.order),
             "population": self.order.population,
             "seed": self.order.seed,
-            "order": zlib.crc32(repr(self.order).encode()),  # its kind, and the window of ShardShuffled
+            "order": zlib.crc32(repr(self.order).encode()),  # its class, and the window of ShardShuffled
         }

@@ -47,8 +47,6 @@ LIBRARIES = {
 
 LONG = {
     "codecs/jpeg_segments",
-    "datasets/loader",
-    "datasets/reading/order",
     "doctor/findings",
     "measure/diagnosis",
     "measure/simulate",

@@ -1,1 +1,1 @@
-"""How a batch comes about: which samples, from which tiles, by which worker, into which memory."""
+"""How a batch is made: which samples, from which tiles, by which worker, into which memory."""

@@ -1,9 +1,9 @@
-"""The crops of many samples -> one batch of pixels in memory that is already there. No processes, no torch types."""
+"""The crops of many samples -> one batch, in memory that the caller provides. No processes, no torch types."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,9 @@ from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
 
 _CUT_AT_A_TIME = 64
-"""Regions of JPEGs that are cut before the first of them is decoded by libjpeg-turbo: the code that cuts and the code
-that decodes then stay in the processor's caches. 5 % faster than one by one on a quiet machine, 10 % on a busy one,
-where 8 at a time gain 7 % and 128 no more than 64 (2026-11-21, AMD EPYC)."""
+"""JPEGs that are cut to their regions before the first of them is decoded by libjpeg-turbo, so that the code for each
+stays in the processor's caches: 5 % faster than one by one on an idle machine, 10 % on a busy one, where 8 at a time
+gain 7 % and 128 no more than 64 (2026-11-21, AMD EPYC)."""
 
 Ints = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
@@ -32,23 +32,37 @@ class Skipped(NamedTuple):
     reason: str
 
 
+class RowFormat(NamedTuple):
+    """What a batch holds for each sample.
+
+    Attributes:
+        shape: of a sample's row, uint8.
+        fill: writes a region of an image into a row; called as read_region is. Module-level, to be pickled.
+        needs_cut: whether `fill` is given JPEGs that are cut to their regions, rather than whole ones.
+    """
+
+    shape: tuple[int, ...]
+    fill: Callable[..., Any]
+    needs_cut: bool
+
+
 class BatchReader:
     """Reads crops of a dataset's samples into batches.
 
-    crop: which part of each image; None takes all of it, and then all images must be of one size.
-    flip: the probability of mirroring left to right, from 0 to 1.
+    By default a batch is uint8 (samples, height, width, channels), RGB, or one channel for a dataset that was built
+    with color "gray"; "keep" gives RGB. Picklable by the dataset's path, safe across threads and forks.
 
-    A batch is uint8 (samples, height, width, channels), RGB, or one channel for a dataset that was built
-    with color "gray"; "keep" gives RGB. Picklable by the dataset's path, safe from threads and in forks.
+    Args:
+        data: the dataset.
+        crop: which part of each image; None takes all of it, and then all images must be of one size.
+        flip: the probability of mirroring left to right, from 0 to 1.
+        rows: what a batch holds in place of pixels.
+
+    Raises:
+        OptionError: `crop` is no crop or is missing, or `flip` is out of range.
     """
 
-    fill = staticmethod(read_region)
-    """What fills the place of one sample in a batch."""
-
-    takes_cut = False
-    """True where `fill` wants JPEGs that are cut to their regions."""
-
-    def __init__(self, data: Dataset, crop: Crop | None, flip: float = 0.0) -> None:
+    def __init__(self, data: Dataset, crop: Crop | None, flip: float = 0.0, rows: RowFormat | None = None) -> None:
         if not isinstance(flip, (int, float)) or not 0 <= flip <= 1:
             raise OptionError(f"flip: expected a probability from 0 to 1, got {flip!r}")
         if crop is not None and not hasattr(crop, "boxes"):
@@ -58,8 +72,7 @@ class BatchReader:
         self.flip = flip
         self.shape = (*self._size(), 1 if data.manifest.color == "gray" else 3)
         """(height, width, channels) of each image of a batch."""
-        self.row_shape: tuple[int, ...] = self.shape
-        """The shape of each sample in the memory that read() fills."""
+        self.rows = rows or RowFormat(self.shape, read_region, needs_cut=not jpeg_decoder.is_available())
 
     def _size(self) -> tuple[int, int]:
         if self.crop is not None:
@@ -75,15 +88,23 @@ class BatchReader:
     def read(
         self, out: Pixels, samples: Ints, seed: int, epoch: int, keys: Ints, *, skip: bool = False
     ) -> list[Skipped]:
-        """Fill out[:len(samples)], C-contiguous, with `samples`, in their order. They are read in the order
-        in which they lie on disk. (seed, epoch, keys[i]) decide crop and flip of samples[i].
+        """Fill out[:len(samples)] with `samples`, in their order. They are read in the order in which they lie on disk.
 
-        An image that cannot be decoded or is too small for the crop raises DatasetError, naming it; with `skip`
-        it is left out, the others move up, and the result lists what was left out. A record that is not
-        there, or not as long as the index says, raises in any case: that is another dataset.
+        Args:
+            out: C-contiguous, uint8 (at least n, *rows.shape).
+            samples: their numbers, (n,).
+            seed, epoch, keys: (seed, epoch, keys[i]) decide crop and flip of samples[i].
+            skip: leave out images that cannot be decoded or are too small for the crop; the others move up.
+
+        Returns:
+            What was left out, by position.
+
+        Raises:
+            DatasetError: an image cannot be decoded or is too small for the crop, without `skip`. In any case for a
+                record that is missing, or not as long as the index says: the dataset is damaged as a whole.
         """
         random = uniform(seed, epoch, keys, 1 + (0 if self.crop is None else self.crop.draws))
-        heights = np.maximum(self.data.numbers("height")[samples].astype(np.int64), 1)  # a hostile index has others
+        heights = np.maximum(self.data.numbers("height")[samples].astype(np.int64), 1)  # an index may be damaged
         widths = np.maximum(self.data.numbers("width")[samples].astype(np.int64), 1)
         if self.crop is None:
             zeros = np.zeros_like(heights)
@@ -121,10 +142,11 @@ class BatchReader:
         skipped = []
         numbers: Sequence[int] = samples[wanted].tolist()
         positions = wanted.tolist()
+        fill = self.rows.fill
         for at, region in self._regions(numbers, rectangles):
             position = positions[at]
             try:
-                self.fill(out[position], region, shapes[position], flip=mirrored[position], exact=exact)
+                fill(out[position], region, shapes[position], flip=mirrored[position], exact=exact)
             except DAMAGE as error:
                 damage = self.data.damage(numbers[at], error)
                 if not skip:
@@ -133,10 +155,10 @@ class BatchReader:
         return skipped
 
     def _regions(self, samples: Sequence[int], boxes: Sequence[Box]) -> Iterator[tuple[int, Region]]:
-        """For each of `samples` its position and the region of its box, in the order in which they lie on disk.
-        A region is valid until the next one is asked for."""
+        """The position of each of `samples`, and the region of its box, in the order in which they lie on disk.
+        A region is valid until the next one is requested."""
         format = self.data.manifest.format
-        if format != "jpeg" or (jpeg_decoder.is_available() and not self.takes_cut):
+        if format != "jpeg" or not self.rows.needs_cut:
             for at, value in self.data.values(samples):
                 yield at, uncut_region(value, format, boxes[at])
             return

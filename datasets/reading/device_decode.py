@@ -1,8 +1,7 @@
-"""JPEGs that workers cut and the device decodes: the bytes on their way, and what becomes of them there.
+"""JPEGs that workers cut and the device decodes.
 
-A worker leaves a crop undecoded: a row of its batch is six numbers and, behind them, the JPEG of the tiles
-under the crop. The driver hands the JPEGs of a batch to a decoder of the device, all at once, and cuts out,
-resizes and mirrors there.
+A worker leaves a crop undecoded: a row of its batch is six numbers, followed by the JPEG of the tiles under the crop.
+The driver passes the JPEGs of a batch to a decoder of the device, all at once, and crops, resizes and mirrors there.
 """
 
 from __future__ import annotations
@@ -20,71 +19,82 @@ import torch
 
 from presize.codecs.jpeg_segments import coded_size
 from presize.datasets.crops import Crop
-from presize.datasets.reading.batches import BatchReader
-from presize.datasets.reading.regions import Region
+from presize.datasets.reading.batches import BatchReader, RowFormat
+from presize.datasets.reading.regions import Region, check_shape
 from presize.errors import LoaderError, OptionError
 from presize.store.dataset import Dataset
 
 DecodeOn = Literal["workers", "device"]
 
 Decoder = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
-"""JPEGs, each uint8 (n,) on the CPU -> their pixels, each uint8 (channels, height, width) on the device, in
-their order; one channel will do where all are alike. On CUDA, ready for what is queued on the current stream from
-then on. Raises RuntimeError or ValueError when it cannot."""
+"""JPEGs, each uint8 (n,) on the CPU -> their pixels, each uint8 (channels, height, width) on the device, in the same
+order; one channel suffices where all are equal. On CUDA, the pixels are ready for work queued on the current stream
+afterwards. Raises RuntimeError or ValueError when it cannot decode."""
 
 _HEADER_BYTES = 6 * 8
 """int64: length of the JPEG in bytes; top, left, height and width of the box in its pixels; 1 to mirror it."""
 
 
-class CutReader(BatchReader):
-    """A BatchReader that cuts and leaves the decoding to decode_rows: its batches are uint8 (samples, bytes),
-    with room in each row for the largest stored value, so that all fit whatever the crop.
+def cut_reader(data: Dataset, crop: Crop | None, flip: float = 0.0) -> BatchReader:
+    """A BatchReader that only cuts JPEGs, for decode_rows to decode.
 
-    Finds what is wrong with a file's header, and not what is wrong with its pixels. Raises OptionError for a
-    dataset that does not hold JPEGs.
+    Its batches are uint8 (samples, bytes), with room in each row for the largest stored value, so that all cuts fit.
+    Reading finds damaged headers, not damaged pixels.
+
+    Raises:
+        OptionError: the dataset does not hold JPEGs, or the crop does not suit it.
     """
+    if data.manifest.format != "jpeg":
+        raise OptionError(
+            f"decode_on: a device decodes only JPEGs, and {data.root} holds {data.manifest.format}; "
+            "choose 'workers', or build with --format jpeg"
+        )
+    largest = int(data.numbers("nbytes").max(initial=0))  # no cut is larger than what it was cut from
+    row_bytes = _HEADER_BYTES + -(-largest // 8) * 8
+    return BatchReader(data, crop, flip, RowFormat((row_bytes,), fill_row, needs_cut=True))
 
-    takes_cut = True
 
-    def __init__(self, data: Dataset, crop: Crop | None, flip: float = 0.0) -> None:
-        if data.manifest.format != "jpeg":
-            raise OptionError(
-                f"decode_on: a device decodes JPEGs alone, and {data.root} holds {data.manifest.format}; "
-                "choose 'workers', or build with --format jpeg"
-            )
-        super().__init__(data, crop, flip)
-        largest = int(data.numbers("nbytes").max(initial=0))  # and no cut is larger than what it was cut from
-        self.row_shape = (_HEADER_BYTES + -(-largest // 8) * 8,)
+def fill_row(
+    out: npt.NDArray[np.uint8],
+    region: Region,
+    shape: tuple[int, int],
+    *,
+    flip: bool,
+    exact: bool,  # noqa: ARG001
+) -> None:
+    """Fill the row `out` with what a decoder needs for the box of `region`; arguments as those of read_region.
 
-    @staticmethod
-    def fill(
-        out: npt.NDArray[np.uint8],
-        region: Region,
-        shape: tuple[int, int],
-        *,
-        flip: bool,
-        exact: bool,  # noqa: ARG004
-    ) -> None:
-        """Fill the row `out` with what a decoder needs for the box of `region`, as read_region has them."""
-        if region.whole:
-            coded_height, coded_width, _ = coded_size(region.data)
-            if (coded_height, coded_width) != shape:
-                raise ValueError(f"it is {coded_height} pixels high and {coded_width} wide, not as the index says")
-        length = len(region.data)
-        out[:_HEADER_BYTES].view(np.int64)[:] = length, region.top, region.left, *region.box[2:], flip
-        out[_HEADER_BYTES : _HEADER_BYTES + length] = np.frombuffer(region.data, np.uint8)
+    Raises:
+        ValueError: the JPEG is whole and not of `shape`, or its header is damaged.
+    """
+    if region.whole:
+        coded_height, coded_width, _ = coded_size(region.data)
+        check_shape((coded_height, coded_width), shape)
+    length = len(region.data)
+    out[:_HEADER_BYTES].view(np.int64)[:] = length, region.top, region.left, *region.box[2:], flip
+    out[_HEADER_BYTES : _HEADER_BYTES + length] = np.frombuffer(region.data, np.uint8)
 
 
 def decode_rows(
     rows: npt.NDArray[np.uint8], decoder: Decoder, shape: tuple[int, int, int], device: torch.device
 ) -> tuple[torch.Tensor, dict[int, str]]:
-    """The images of a batch of a CutReader, of `shape` (height, width, channels): uint8 (n, channels, height,
-    width) in channels-last memory on `device`. And those that are left out because they are damaged: their
-    positions and what is wrong.
+    """Decode a batch of cut_reader() on `device`, and bring its images to `shape`.
 
-    Resized with torch's antialiased bilinear interpolation in float32, and rounded. On CUDA all of it is done
-    on the current stream, and `rows` must stay as they are until that has come here. When `decoder` fails, the
-    CPU tries each JPEG; raises LoaderError when that finds them all sound.
+    Resizes with torch's antialiased bilinear interpolation in float32, and rounds. On CUDA all work is queued on the
+    current stream, and `rows` must not change until that is done. When `decoder` fails, the CPU tries each JPEG.
+
+    Args:
+        rows: uint8 (n, bytes).
+        decoder: of JPEGs, for `device`.
+        shape: (height, width, channels) of each image.
+        device: where the images come to lie.
+
+    Returns:
+        The images, uint8 (at most n, channels, height, width) in channels-last memory, and the damaged ones that are
+        left out: what is wrong, by position.
+
+    Raises:
+        LoaderError: `decoder` failed although all JPEGs are intact, or gave too few pixels.
     """
     height, width, channels = shape
     headers = rows[:, :_HEADER_BYTES].view(np.int64)
@@ -103,8 +113,7 @@ def decode_rows(
         except (RuntimeError, ValueError) as error:
             if damaged or not (damaged := _damaged(jpegs)):
                 raise LoaderError(
-                    f"the decoder of {device} failed on JPEGs that are sound: {_first_line(error)}; "
-                    "decode_on='workers' does without it"
+                    f"the decoder of {device} failed on intact JPEGs: {_first_line(error)}; choose decode_on='workers'"
                 ) from error
     images = torch.empty(
         (len(whole), channels, height, width), dtype=torch.uint8, device=device, memory_format=torch.channels_last
@@ -126,7 +135,7 @@ def decode_rows(
 
 
 def _damaged(jpegs: list[torch.Tensor]) -> dict[int, str]:
-    """The positions of those that the workers could not have decoded either, and why."""
+    """What is wrong with those that the CPU cannot decode either, by position."""
     found = {}
     for position, jpeg in enumerate(jpegs):
         try:
@@ -141,24 +150,31 @@ def _first_line(error: Exception) -> str:
 
 
 def find_decoder(device: torch.device, channels: int) -> Decoder:
-    """The decoder of JPEGs for `device` among those that are installed: torchcodec's, or else torchvision's.
+    """The installed decoder of JPEGs for `device`: torchcodec's, or else torchvision's. Both call nvJPEG on CUDA.
 
-    Both call nvJPEG on CUDA. It is tried with a small JPEG. Raises OptionError when there is none.
+    It is tried with a small JPEG.
+
+    Args:
+        device: where to decode.
+        channels: 3 for RGB, 1 for grey.
+
+    Raises:
+        OptionError: no decoder is installed, or none works on `device`.
     """
-    here: Any = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+    on_device: Any = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
     small = torch.frombuffer(bytearray(simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8))), dtype=torch.uint8)
     reasons = []
     for name, make in _DECODERS.items():
         try:
             decoder = make("RGB" if channels == 3 else "GRAY", device)
-            with here:
+            with on_device:
                 decoder([small])
         except (ImportError, AttributeError, OSError, RuntimeError) as error:
             reasons.append(f"{name}: {_first_line(error)}")
         else:
             return decoder
     raise OptionError(
-        f"decode_on: found nothing that decodes JPEGs on {device} ({'; '.join(reasons)}); install torchcodec 0.16 or "
+        f"decode_on: no decoder for JPEGs works on {device} ({'; '.join(reasons)}); install torchcodec 0.16 or "
         "newer, built for your CUDA, or choose 'workers'"
     )
 

@@ -1,4 +1,4 @@
-"""What a dataset can deliver an image as."""
+"""The forms in which a dataset gives an image."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A box of a stored value -> pixels in a given place of a batch: cut_region or uncut_region, then read_region. Pure.
+"""A box of a stored value -> pixels in a row of a batch: cut_region or uncut_region, then read_region. Pure.
 
-Only what the box needs is decoded: its tiles (presize.codecs.jpeg_tiles), at 1/2, 1/4 or 1/8 of the size where
-the box is at least twice as large as what is asked for. presize.codecs.jpeg_decoder takes them out of the whole
-value itself.
+Only what the box needs is decoded: its tiles (presize.codecs.jpeg_tiles), at 1/2, 1/4 or 1/8 of the size where the box
+is at least twice as large as the result. presize.codecs.jpeg_decoder takes the tiles from the whole value; for
+libjpeg-turbo they are cut out first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 import numpy.typing as npt
-import simplejpeg
 import torch
 
 from presize.codecs import jpeg_decoder, jpeg_tiles
@@ -32,8 +31,12 @@ Box = tuple[int, int, int, int]
 class Region(NamedTuple):
     """What has to be decoded for a box of an image.
 
-    data: a JPEG of its own, or else the value. top, left: where the box begins in it.
-    whole: True when it is all of the image.
+    Attributes:
+        format: of the stored value.
+        data: the JPEG that was cut out for the box, or the whole value.
+        top, left: where the box begins in `data`, in pixels.
+        whole: whether `data` is all of the image.
+        box: in the image.
     """
 
     format: Format
@@ -45,15 +48,12 @@ class Region(NamedTuple):
 
 
 def uncut_region(value: memoryview, format: Format, box: Box) -> Region:
-    """`box` of `value`, which is not copied."""
+    """`box` of `value`, without cutting or copying it."""
     return Region(format, value, box[0], box[1], True, box)
 
 
 def cut_region(value: bytes | memoryview, box: Box) -> Region:
-    """What `box`, which lies inside the image, needs of `value`, a JPEG. Never raises for what the bytes are.
-
-    It is a copy, so that many can be cut before the first is decoded.
-    """
+    """A copy of what `box`, inside the image, needs of `value`, a JPEG. Never raises, whatever the bytes."""
     top, left, _, _ = box
     cut = jpeg_tiles.cut(value, *box)
     if cut is None or cut.data is value:
@@ -62,17 +62,24 @@ def cut_region(value: bytes | memoryview, box: Box) -> Region:
 
 
 def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bool, exact: bool) -> None:
-    """Fill `out`, uint8 (height, width, 3) RGB or (height, width, 1) grey, C-contiguous, with the box of
-    `region`, which comes from an image of `shape` (height, width).
+    """Decode the box of `region` and bring it to the size of `out`. Thread-safe.
 
-    flip: mirror it left to right. exact: decode at full size always. Stored grey becomes RGB where `out`
-    has three channels. Raises presize.store.dataset.DAMAGE for a damaged value. Thread-safe.
+    Args:
+        out: filled; uint8 (height, width, 3) RGB or (height, width, 1) grey, C-contiguous. Stored grey becomes RGB
+            where it has three channels.
+        region: of an image.
+        shape: (height, width) of that image, in pixels.
+        flip: mirror left to right.
+        exact: always decode at full size.
+
+    Raises:
+        ValueError, ImageError: the value is damaged (presize.codecs.stored_value.DAMAGE).
     """
     height, width, channels = out.shape
     if region.format == "jpeg":
         pixels = _jpeg(region, shape, (height, width), channels, exact)
     elif region.format == "raw":
-        # A view: without a copy of all of it.
+        # A view, not a copy of the whole image.
         pixels = _part(np.frombuffer(region.data, np.uint8).reshape(*shape, -1), region.box)
     else:
         color: Color = "rgb" if channels == 3 else "gray"
@@ -80,15 +87,16 @@ def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
     if channels == 3 and (pixels.ndim == 2 or pixels.shape[2] == 1):
         pixels = np.repeat(pixels.reshape(*region.box[2:], 1), 3, axis=2)
     if pixels.size != pixels.shape[0] * pixels.shape[1] * channels or not pixels.size:
-        raise ValueError(f"it has not {channels} channels")  # OpenCV would write elsewhere, and say nothing
+        # OpenCV would silently write elsewhere.
+        raise ValueError(f"expected {channels} channel{'s' if channels > 1 else ''}, got shape {pixels.shape}")
     resample(pixels, out, flip)
 
 
 def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
     """Bring `pixels` (height, width[, channels]) to the shape of `out`, bilinear and antialiased.
 
-    Where a side shrinks this is torch's antialiased interpolation of uint8 images, which is what
-    torchvision calls; where none does, OpenCV's linear, which is the same within one grey level.
+    Where a side shrinks, by torch's antialiased interpolation of uint8 images, as torchvision does it; where none does,
+    by OpenCV's linear interpolation, which differs by at most one grey level.
     """
     height, width, channels = out.shape
     if pixels.shape[:2] == (height, width):
@@ -96,19 +104,19 @@ def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
     elif pixels.shape[0] <= height and pixels.shape[1] <= width:
         cv2.resize(pixels, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
     else:
-        # Torch would copy a part of an image itself, and slowly. (And it warns of what cannot be written, as a
-        # view of a shard, though it only reads.)
+        # Torch would copy a part of an image itself, more slowly, and it warns of memory that is read-only, as a view
+        # of a shard is.
         pixels = np.require(pixels.reshape(*pixels.shape[:2], channels), requirements=["C", "W"])
         source = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
         result = torch.from_numpy(out).permute(2, 0, 1).unsqueeze(0)
-        # What torch.nn.functional.interpolate calls; only here can the result go where it belongs.
+        # torch.nn.functional.interpolate calls this, but takes no `out`.
         torch.ops.aten._upsample_bilinear2d_aa.out(source, [height, width], False, None, None, out=result)
     if flip:
         cv2.flip(out, 1, dst=out)
 
 
 def _jpeg(region: Region, shape: tuple[int, int], size: tuple[int, int], channels: int, exact: bool) -> Pixels:
-    """The box, or the 1/2, 1/4 or 1/8 of it that is enough for `size`: memory that the next call uses again."""
+    """The box at full size, or at the 1/2, 1/4 or 1/8 that suffices for `size`, in memory that the next call reuses."""
     box = region.box
     height, width = box[2:]
     scale = 1
@@ -116,7 +124,7 @@ def _jpeg(region: Region, shape: tuple[int, int], size: tuple[int, int], channel
         scale = next((k for k in DECODE_SCALES if _allows(box, size, k)), 1)
     mode: jpeg_decoder.Mode = "RGB" if channels == 3 else "GRAY"
     if region.whole and jpeg_decoder.is_available():
-        # A damaged index may ask for memory beyond measure, and no photograph has so many pixels for a byte.
+        # A damaged index may name huge sizes, and no photograph has so many pixels a byte.
         if scale == 1 and height * width <= 128 * len(region.data):
             pixels = jpeg_decoder.decode(region.data, mode, shape, box, _scratch(height * width * channels))
             if pixels is not None:
@@ -124,24 +132,26 @@ def _jpeg(region: Region, shape: tuple[int, int], size: tuple[int, int], channel
         region = cut_region(region.data, box)
     _, data, top, left, whole, _ = region
     coded_height, coded_width, _ = coded_size(data)
-    if whole and (coded_height, coded_width) != shape:
-        raise ValueError(f"it is {coded_height} pixels high and {coded_width} wide, not as the index says")
-    reduced = (-(-coded_height // scale), -(-coded_width // scale)) if scale > 1 else (0, 0)
-    pixels = simplejpeg.decode_jpeg(
-        data,
-        mode,
-        min_height=reduced[0],
-        min_width=reduced[1],
-        buffer=_scratch(coded_height * coded_width * channels),
-    )
+    if whole:
+        check_shape((coded_height, coded_width), shape)
+    buffer = _scratch(coded_height * coded_width * channels)
+    pixels = jpeg_decoder.decode_with_libjpeg(data, mode, (coded_height, coded_width), scale, buffer)
     return _part(pixels, (top // scale, left // scale, height // scale, width // scale))
+
+
+def check_shape(found: tuple[int, int], expected: tuple[int, int]) -> None:
+    """Raise ValueError unless an image has the (height, width) that the index says."""
+    if found != expected:
+        raise ValueError(
+            f"it is {found[0]} pixels high and {found[1]} wide, and the index says {expected[0]} and {expected[1]}"
+        )
 
 
 _local = threading.local()
 
 
 def _scratch(nbytes: int) -> Pixels:
-    """Memory of at least `nbytes`, one for each thread: fresh pages cost more than what is written to them."""
+    """At least `nbytes` of memory, kept for each thread: new pages cost more than writing the pixels."""
     buffer: Pixels | None = getattr(_local, "buffer", None)
     if buffer is None or len(buffer) < nbytes:
         buffer = _local.buffer = np.empty(nbytes, np.uint8)
@@ -156,5 +166,5 @@ def _part(pixels: Pixels, box: Box) -> Pixels:
 
 
 def _allows(box: Box, size: tuple[int, int], scale: int) -> bool:
-    """True when a decode at 1/scale has enough pixels for `size`, and the box lies on whole ones of it."""
+    """Whether a decode at 1/scale has enough pixels for `size`, and the box lies on whole ones of it."""
     return box[2] >= scale * size[0] and box[3] >= scale * size[1] and not any(edge % scale for edge in box)

@@ -1,4 +1,4 @@
-"""How the positions of an epoch make batches on one of several ranks. Pure integers; no torch."""
+"""Which positions of an epoch make up each batch, on one of several ranks. Pure; no torch."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from presize.options import check_choice, check_range
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the positions of an epoch make batches on one of several ranks. Pure integers.
+    """Divides the positions of an epoch into batches on one of several ranks.
 
-    Ranks take turns: an epoch begun at global position `start` gives start + i to rank i mod ranks. The
-    next batch_size · ranks positions are a global batch, of which each rank has one batch. So what all ranks
-    have consumed is always a prefix of the one global order, whatever their number.
+    Ranks take turns: an epoch begun at global position `start` gives start + i to rank i mod ranks. The next
+    batch_size · ranks positions are a global batch, of which each rank has one batch. So what all ranks have consumed
+    is always a prefix of the one global order, whatever their number.
 
-    length: positions in the epoch. batch_size: samples in a batch on one rank.
-    last: what becomes of positions that fill no global batch. "keep": each comes once; the last batch may be
-        short, ranks may differ by a sample, and rank 0 may so have a batch more than others. "drop": left
-        out. "pad": filled up by beginning again at the epoch's first positions, so that all ranks have
-        equally many batches, all full.
+    Attributes:
+        length: positions in the epoch.
+        batch_size: samples in a batch on one rank.
+        ranks: how many there are, from 1.
+        rank: which one this is, from 0.
+        last: what becomes of positions that do not fill a global batch. "keep": each comes once; the last batch may be
+            short, ranks may differ by a sample, and so rank 0 may have a batch more than others. "drop": they are left
+            out. "pad": filled up with the epoch's first positions, so that all ranks have equally many batches, all
+            full.
     """
 
     length: int
@@ -58,14 +62,17 @@ class Schedule:
 
     def batch(self, start: int, number: int) -> Positions:
         """The positions in this rank's batch `number`, from 0, of an epoch begun at `start`.
-        Raises IndexError when it has none of that number."""
+
+        Raises:
+            IndexError: the epoch has no batch of that number on this rank.
+        """
         if not 0 <= number < self.batch_count(start):
             raise IndexError(f"batch {number}: an epoch begun at {start} has {self.batch_count(start)} on this rank")
         return self.positions(start, number * self.batch_size, (number + 1) * self.batch_size)
 
     def consumed(self, start: int, batches: int) -> int:
-        """The global position, at most length, after that many batches on every rank since `start`.
-        The same whichever rank asks."""
+        """The global position, at most length, after that many batches on every rank since `start`. Equal on all
+        ranks."""
         check_range("start", start, 0, self.length)
         check_range("batches", batches, 0, MOST_SAMPLES)
         return min(start + batches * self.batch_size * self.ranks, self.length)

@@ -1,8 +1,8 @@
-"""Shared memory for batches on their way out of a DataLoader's worker, used again as soon as nobody needs it.
+"""Shared memory for batches on their way from a DataLoader's worker, reused as soon as both sides have released it.
 
-Fresh shared memory costs more than reading images into it: 17 ms for a batch of 19 MB that takes 50 ms to read
-(2026-11-21, AMD EPYC), for the kernel clears every page. So a worker keeps a few pieces; a byte at the end
-of each says that the process it was sent to still uses it. The memory has no name and is not in /dev/shm.
+New shared memory is expensive, since the kernel clears every page: 17 ms for a batch of 19 MB that takes 50 ms to read
+(2026-11-21, AMD EPYC). So a worker keeps a few pieces; a byte at the end of each says whether the process it was sent
+to still uses it. The memory has no name and is not in /dev/shm.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import numpy.typing as npt
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from presize.datasets.reading.workers import anonymous_file
+from presize.datasets.reading.slots import anonymous_file
 
 _KEPT = 8
-"""Pieces a worker keeps: prefetch_factor (2 by default) and those that the consumer holds, with room."""
+"""Pieces that a worker keeps: prefetch_factor (2 by default), those that the consumer holds, and some to spare."""
 
 
 class SharedBatch(torch.Tensor):
-    """In a worker, a batch that travels without a copy. Whoever receives it has a plain tensor, and what is
-    computed from it is one, too."""
+    """In a worker, a batch that is sent without a copy. It arrives as a plain tensor, and results computed from it are
+    plain tensors, too."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -34,14 +34,14 @@ class SharedBatch(torch.Tensor):
 
 
 def shared_batch(shape: tuple[int, int, int, int]) -> tuple[npt.NDArray[np.uint8], SharedBatch]:
-    """Uninitialised pixels of `shape` (B, height, width, channels), and the same memory as a tensor
-    (B, channels, height, width) to be sent to another process, once. For one thread a process."""
+    """Uninitialised pixels of `shape` (B, height, width, channels), and the same memory as a tensor (B, channels,
+    height, width) to be sent to another process, once. For one thread in each process."""
     nbytes = int(np.prod(shape))
     piece = next((piece for piece in _pieces if piece.nbytes >= nbytes and piece.is_free()), None)
     if piece is None:
         piece = _Piece(nbytes)
         _pieces.append(piece)
-        del _pieces[:-_KEPT]  # one that is in use lives on until it is not
+        del _pieces[:-_KEPT]  # one in use lives until it is released
     pixels = np.ndarray(shape, np.uint8, piece.memory)
     piece.lent = True
     weakref.finalize(pixels, piece.come_back).atexit = False
@@ -51,7 +51,7 @@ def shared_batch(shape: tuple[int, int, int, int]) -> tuple[npt.NDArray[np.uint8
 
 
 class _Piece:
-    """Anonymous memory of `nbytes`, and the byte behind it that is 1 while another process has it."""
+    """Anonymous memory of `nbytes`, and a byte after it that is 1 while another process uses it."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -69,12 +69,12 @@ class _Piece:
 
 
 _pieces: list[_Piece] = []
-"""Of this process; the oldest first."""
+"""Those of this process, the oldest first."""
 
 
 def _reduce(batch: SharedBatch) -> Any:
     piece = batch.piece
-    if piece is None or piece.memory[piece.nbytes]:  # or sent before: the byte can speak for one receiver
+    if piece is None or piece.memory[piece.nbytes]:  # or sent before: the byte serves one receiver
         return reduce_tensor(batch.as_subclass(torch.Tensor))  # type: ignore[no-untyped-call]
     piece.memory[piece.nbytes] = 1
     count, channels, height, width = batch.shape
@@ -96,5 +96,5 @@ def _receive(duplicate: Any, nbytes: int, shape: tuple[int, int, int, int]) -> t
 
 
 def _give_back(owner: int, memory: mmap.mmap, nbytes: int) -> None:
-    if os.getpid() == owner:  # in a forked child the parent still has it
+    if os.getpid() == owner:  # in a forked child the parent still uses it
         memory[nbytes] = 0

@@ -1,25 +1,20 @@
-"""Processes, or threads, that fill slots of shared memory with batches, and their driver's side of it.
+"""Processes or threads that fill slots of shared memory with batches, and the driver's side of them.
 
-Each worker has a pipe of its own: tasks go one way, answers the other, pixels through shared memory. When
-one side dies the other one's pipe ends; where a process that was forked meanwhile holds it open, a look every
-few seconds tells.
+Each worker has a pipe of its own: requests go one way, answers the other, pixels through shared memory. When one side
+dies, the other one's pipe ends; where a process that was forked meanwhile holds it open, polling finds out.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-import mmap
 import multiprocessing
 import os
 import signal
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import DupFd
 from typing import Any, Literal, NamedTuple
 
 import cv2
@@ -28,17 +23,17 @@ import numpy.typing as npt
 import torch
 
 from presize.datasets.reading.batches import BatchReader
+from presize.datasets.reading.slots import SharedSlots
 from presize.errors import LoaderError, PresizeError
-from presize.system.resources import available_memory
 
 Mode = Literal["processes", "threads"]
 
 _ENDS_WITHIN_S = 5
-_LOOKS_EVERY_S = 2
+_POLL_EVERY_S = 2
 
 
-class BatchTask(NamedTuple):
-    """One batch to read: into which slot, which samples, and what decides their crops."""
+class BatchRequest(NamedTuple):
+    """A batch to read: which samples, into which slot, and what decides their crops (seed, epoch, keys)."""
 
     slot: int
     samples: npt.NDArray[np.int64]
@@ -48,8 +43,7 @@ class BatchTask(NamedTuple):
 
 
 class Work(NamedTuple):
-    """When a batch was made, as time.perf_counter has it, which is one clock for all processes of a machine; and the
-    seconds of CPU that this took."""
+    """When a batch was made, by time.perf_counter(), one clock for all processes of a machine, and its CPU time."""
 
     begin_s: float
     end_s: float
@@ -57,13 +51,20 @@ class Work(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Wall time."""
         return self.end_s - self.begin_s
 
 
 class Answer(NamedTuple):
-    """The batch in `slot` is there, less the positions `skipped` of its samples; or why it is not. worker: who made
-    it, from 0."""
+    """A batch is ready, or could not be read.
+
+    Attributes:
+        slot: where it is.
+        skipped: positions of samples that were left out.
+        work: when it was made.
+        error: why it could not be read.
+        worker: which one made it, from 0.
+    """
 
     slot: int
     skipped: list[int]
@@ -72,71 +73,31 @@ class Answer(NamedTuple):
     worker: int = 0
 
 
-def read(task: BatchTask, reader: BatchReader, slots: SharedSlots, skip: bool) -> Answer:
-    """Do a task in this very thread."""
+def read(request: BatchRequest, reader: BatchReader, slots: SharedSlots, skip: bool) -> Answer:
+    """Read a batch in this thread."""
     begin_s, cpu_s = time.perf_counter(), time.thread_time()
     skipped, error = [], None
     try:
-        skipped = reader.read(slots[task.slot], task.samples, task.seed, task.epoch, task.keys, skip=skip)
+        skipped = reader.read(
+            slots[request.slot], request.samples, request.seed, request.epoch, request.keys, skip=skip
+        )
     except PresizeError as raised:
         error = raised
     work = Work(begin_s, time.perf_counter(), time.thread_time() - cpu_s)
-    return Answer(task.slot, [sample.position for sample in skipped], work, error)
-
-
-class SharedSlots:
-    """Slots of one shape, uint8, in anonymous memory that child processes share.
-
-    The memory has no name: nothing is left of it when its last process ends, however that happens.
-    Raises LoaderError when the machine has not that much available, for else the kernel would kill somebody.
-    """
-
-    def __init__(self, count: int, shape: tuple[int, ...]) -> None:
-        self.shape = shape
-        self.count = count
-        nbytes = math.prod(shape)
-        self._stride = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        available = available_memory()
-        if self._stride * count > available:
-            raise LoaderError(
-                f"{count} batches of {nbytes / 1e6:.0f} MB need more than the {available / 1e6:.0f} MB of memory that "
-                "are available; choose a smaller batch_size, fewer workers or less prefetch"
-            )
-        self._fd = anonymous_file()
-        os.ftruncate(self._fd, self._stride * count)
-        self._map()
-        weakref.finalize(self, os.close, self._fd)
-
-    def _map(self) -> None:
-        self.memory = np.frombuffer(mmap.mmap(self._fd, self._stride * self.count), np.uint8)
-
-    def __getitem__(self, slot: int) -> npt.NDArray[np.uint8]:
-        """A new array over the memory of one slot."""
-        return np.ndarray(self.shape, np.uint8, self.memory, slot * self._stride)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For a child that is being spawned; there is no other way to hand on memory without a name."""
-        return {"shape": self.shape, "count": self.count, "_stride": self._stride, "fd": DupFd(self._fd)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._fd = state.pop("fd").detach()
-        vars(self).update(state)
-        self._map()
-
-
-def anonymous_file() -> int:
-    """A descriptor of a new file in memory, which has no name and ends with its last user."""
-    if hasattr(os, "memfd_create"):  # Linux
-        return os.memfd_create("presize-loader")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+    return Answer(request.slot, [sample.position for sample in skipped], work, error)
 
 
 class WorkerPool:
     """`workers` processes or threads that read batches into slots of shared memory.
 
-    context: the start method of processes ("fork", "spawn", "forkserver"); None is Python's default.
-    ahead: how many tasks a worker may have at a time.
+    Args:
+        reader: what they read with.
+        workers: how many, from 1.
+        mode: "processes" or "threads".
+        slots: where batches go.
+        ahead: requests that a worker may have at a time.
+        skip: whether to leave out damaged images.
+        context: start method of processes: "fork", "spawn" or "forkserver"; None is Python's default.
     """
 
     def __init__(
@@ -167,7 +128,7 @@ class WorkerPool:
                     worker = threading.Thread(target=_serve, args=(theirs, reader, slots, skip), name=name, daemon=True)
                     worker.start()
                 else:
-                    # Forked, a sibling would keep their pipes from ending.
+                    # A forked sibling would keep the pipes of the others open.
                     inherited = [ours, *self._workers] if processes.get_start_method() == "fork" else []
                     arguments = (theirs, reader, slots, skip, inherited)
                     worker = processes.Process(target=_serve_process, args=arguments, daemon=True)
@@ -179,21 +140,21 @@ class WorkerPool:
             raise
 
     def has_room(self) -> bool:
-        """True when a worker may be given another task."""
+        """Whether a worker may get another request."""
         return min(self._busy.values()) < self._ahead
 
-    def hand_out(self, task: BatchTask) -> None:
-        """Give `task` to the worker with the least to do. Raises LoaderError when it is dead."""
+    def send(self, request: BatchRequest) -> None:
+        """Send a request to the least busy worker. Raises LoaderError when that has died."""
         connection = min(self._busy, key=self._busy.__getitem__)
         self._busy[connection] += 1
         try:
-            connection.send(task)
+            connection.send(request)
         except OSError:
             raise self._died(connection) from None
 
     def answers(self) -> Iterator[Answer]:
-        """Wait until there is an answer, and give all that are there. Raises LoaderError when a worker died."""
-        while not (ready := wait(list(self._busy), _LOOKS_EVERY_S)):
+        """Wait for an answer, and give all that are there. Raises LoaderError when a worker died."""
+        while not (ready := wait(list(self._busy), _POLL_EVERY_S)):
             for dead in [ours for ours, worker in self._workers.items() if not worker.is_alive()]:
                 raise self._died(dead)
         for end in ready:
@@ -213,12 +174,12 @@ class WorkerPool:
             code = worker.exitcode
             how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
             if code == -signal.SIGKILL:
-                how = "killed by SIGKILL, most often for want of memory: try fewer workers or a smaller batch_size"
+                how = "killed by SIGKILL, most often by the OOM killer; try fewer workers or a smaller batch_size"
         return LoaderError(f"a loader worker died ({how})")
 
 
 def _end(owner: int, workers: dict[Connection, Any]) -> None:
-    """End all workers. In a forked child that inherited them this does nothing."""
+    """End all workers. Does nothing in a forked child that inherited them."""
     if os.getpid() != owner:
         return
     for connection, worker in workers.items():
@@ -226,7 +187,7 @@ def _end(owner: int, workers: dict[Connection, Any]) -> None:
         if not isinstance(worker, threading.Thread):
             worker.terminate()
     for worker in workers.values():
-        if worker is not threading.current_thread():  # where the garbage collector may run us
+        if worker is not threading.current_thread():  # where the garbage collector may run this
             worker.join(_ENDS_WITHIN_S)
         if not isinstance(worker, threading.Thread) and worker.is_alive():
             worker.kill()
@@ -237,11 +198,11 @@ def _end(owner: int, workers: dict[Connection, Any]) -> None:
 def _serve_process(
     connection: Connection, reader: BatchReader, slots: SharedSlots, skip: bool, inherited: Sequence[Connection]
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C on the terminal is for the driver, which ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on the terminal is for the driver, which ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()
-    torch.set_num_threads(1)  # of the process, so not where workers are threads of the caller's
+    torch.set_num_threads(1)  # per process, so not where workers are threads of the caller's
     driver = os.getppid()
     _serve(connection, reader, slots, skip, lambda: os.getppid() == driver)
 
@@ -253,9 +214,9 @@ def _serve(
     skip: bool,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Read what is asked for until the pipe ends."""
-    cv2.setNumThreads(0)  # of the process; OpenCV in one thread a worker is faster than all in all
-    with connection, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the driver has gone
+    """Read what is requested until the pipe ends."""
+    cv2.setNumThreads(0)  # per process; one thread a worker is faster overall
+    with connection, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the driver is gone
         while is_wanted():
-            if connection.poll(_LOOKS_EVERY_S):
+            if connection.poll(_POLL_EVERY_S):
                 connection.send(read(connection.recv(), reader, slots, skip))

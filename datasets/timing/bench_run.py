@@ -5,13 +5,11 @@ measured as a line of JSON to standard output."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
 import sys
 import threading
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -27,19 +25,20 @@ from presize.datasets.timing.epochs import Epoch, NoModel, Step, copied_s, resid
 from presize.datasets.timing.models import TrainingStep, make_model
 from presize.datasets.timing.variants import FLIP, Chosen, CroppedFolder, load_variant, open_variant
 from presize.errors import BenchError, DiagnosisError, PresizeError
+from presize.formatting import plural
 from presize.measure.bench_options import Run
 from presize.system.resources import usable_cores
 from presize.system.usage import GpuWatch
 
 EVALUATED = 8
-"""Samples whose evaluation crops are handed back, to be compared between variants."""
+"""Samples whose evaluation crops are compared between variants."""
 
 _CPU_IS_FULL = "can't allocate memory"
-"""In the RuntimeError of torch's allocator on the CPU, which has no class of its own."""
+"""What the RuntimeError of torch's CPU allocator says, which has no class of its own."""
 
 
 def main() -> None:
-    """A dictionary with "error" is what went wrong, in a line."""
+    """Do the run on standard input. On an error the result is {"error": one line}."""
     run = Run.from_json(sys.stdin.readline())
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
     try:
@@ -50,35 +49,40 @@ def main() -> None:
 
 
 def _last_line(message: str) -> str:
-    """What is wrong. A DataLoader puts the traceback of its worker before that, and the name of the class."""
+    """The message itself. A DataLoader puts its worker's traceback and the name of the class before it."""
     lines = message.strip().splitlines()
     return lines[-1].partition(": ")[2] if len(lines) > 1 else message
 
 
 def probe(run: Run) -> dict[str, Any]:
-    """What the device is called; None on the CPU."""
+    """{"gpu_name": the name of the GPU, None on the CPU}."""
     device = find_device(run.device)
     return {"gpu_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None}
 
 
 def _end_with_the_driver() -> None:
-    """Who started this keeps the pipe open for as long as it lives."""
-    while os.read(0, 1):  # not by sys.stdin, whose lock Python wants at its end
+    """Exit when the pipe closes, which the driver keeps open as long as it lives."""
+    while os.read(0, 1):  # not sys.stdin, whose lock Python needs to exit
         pass
     os._exit(1)
 
 
 def measure(run: Run) -> dict[str, Any]:
-    """Epochs of a variant, and the step without a loader, as plain JSON values.
+    """Time epochs of a variant, and the step without a loader.
 
-    resident_s, copied_s: seconds a step, None without a model; on the CPU, where nothing is copied, they are one.
-    epochs: as presize.datasets.timing.epochs.Epoch. gpu: presize.system.usage.GpuUse, or None. Raises PresizeError, a
-    BenchError when there is not enough memory or no CUDA.
+    Returns:
+        JSON values: "epochs", as presize.datasets.timing.epochs.Epoch; "resident_s" and "copied_s", seconds a step,
+        None without a model and equal on the CPU, where nothing is copied; "model_of", whose model it is; "gpu", as
+        presize.system.usage.GpuUse, or None.
+
+    Raises:
+        BenchError: there is not enough memory, or no CUDA.
+        PresizeError: the variant cannot be read.
     """
     device = find_device(run.device)
     if device.type == "cpu":
-        # Training has the cores that the workers leave: threads that wait for each other, as training's do, and are
-        # more than there are cores, take several times as long.
+        # Training gets the cores that the workers leave: its threads wait for each other, and more of them than cores
+        # take several times as long.
         torch.set_num_threads(max(1, usable_cores() - run.workers))
     dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP)
     order = _order(run, dataset)
@@ -93,7 +97,7 @@ def measure(run: Run) -> dict[str, Any]:
         warmup_steps = max(1, min(run.workers, len(loader) // 2))
         with GpuWatch(_uuid(device)) as watch:
             epochs = [time_epoch(loader, step, warmup_steps=warmup_steps) for _ in range(run.epochs)]
-        # Only then, as in training: workers that are forked later hold what the steps before have left in memory.
+        # Only now, as in training: workers forked later would hold what these steps leave in memory.
         del loader
         resident = copied = None
         if run.model != "none":
@@ -111,13 +115,14 @@ def measure(run: Run) -> dict[str, Any]:
 
 
 def find_device(name: str) -> torch.device:
-    """Raises BenchError for "cuda", saying what there is, when there is no CUDA."""
+    """The device of that name. Raises BenchError for "cuda" when torch has none."""
     if name == "cuda" and not torch.cuda.is_available():
         built = f"torch {torch.__version__} is built for CUDA {torch.version.cuda}"
         if torch.version.cuda is None:
             built = f"torch {torch.__version__} is built without CUDA"
         raise BenchError(
-            f"--device cuda: no CUDA here: {built}, and sees {torch.cuda.device_count()} GPUs; choose --device cpu"
+            f"--device cuda: no CUDA here: {built}, and sees {plural(torch.cuda.device_count(), 'GPU')}; "
+            "choose --device cpu"
         )
     return torch.device(name)
 
@@ -144,7 +149,7 @@ def _synthetic(run: Run, classes: int) -> list[torch.Tensor]:
 
 @contextmanager
 def memory_errors(what: str, batch: int, crop: int, device: str) -> Iterator[None]:
-    """Want of memory, on the GPU or on the CPU, becomes a BenchError that says for `what`."""
+    """Turn running out of memory, on the GPU or the CPU, into a BenchError that says what `what` needs."""
     try:
         yield
     except (MemoryError, RuntimeError, DiagnosisError) as error:
@@ -170,11 +175,17 @@ def _uuid(device: torch.device) -> str | None:
 
 
 def prove(run: Run) -> dict[str, Any]:
-    """Read every sample that the variant is to read, as it is read when it is measured, and say what came.
+    """Read every sample of the run as it is read when measured, and check that each comes exactly once.
 
-    samples: how many. labels: the SHA-256 of the names of their classes, in the order of the run's numbers; None
-    without. crops: the first EVALUATED of them, evenly chosen, whole and brought to the crop's size: compressed
-    pixels, see presize.measure.bench.crops_of. Raises BenchError unless each sample came exactly once.
+    Saves EVALUATED evaluation crops, evenly chosen, whole images resized to the crop, as `run.crops`: uint8
+    (n, crop, crop, 3) in NumPy's format.
+
+    Returns:
+        JSON values: "samples", how many; "labels", the SHA-256 of the names of their classes in the order of
+        `run.numbers`, None without classes.
+
+    Raises:
+        BenchError: a sample did not come exactly once.
     """
     device = torch.device("cpu")
     settings: dict[str, Any] = {
@@ -191,16 +202,18 @@ def prove(run: Run) -> dict[str, Any]:
         for path, label in zip(paths, map(int, numbers), strict=True):
             at = place.get(path)
             if at is None:
-                raise BenchError(f"{run.variant} gave {path}, which it was not asked for: this is a mistake in presize")
+                raise BenchError(f"{run.variant} gave {path}, which was not requested: this is a bug in presize")
             came[at] += 1
             labels[at] = label
     if (came != 1).any():
         at = int((came != 1).argmax())
-        raise BenchError(f"{run.variant} gave sample {at} {came[at]} times in an epoch: this is a mistake in presize")
+        raise BenchError(f"{run.variant} gave sample {at} {came[at]} times in an epoch: this is a bug in presize")
     digest = None
     if dataset.classes is not None:
         digest = hashlib.sha256("\0".join(dataset.classes[label] for label in labels.tolist()).encode()).hexdigest()
-    return {"samples": int(came.sum()), "labels": digest, "crops": _evaluation_crops(run, order.numbers, settings)}
+    if run.crops is not None:
+        np.save(run.crops, _evaluation_crops(run, order.numbers, settings), allow_pickle=False)
+    return {"samples": int(came.sum()), "labels": digest}
 
 
 def _paths(dataset: CroppedFolder | LMDBDataset, numbers: npt.NDArray[np.int64]) -> list[str]:
@@ -209,16 +222,16 @@ def _paths(dataset: CroppedFolder | LMDBDataset, numbers: npt.NDArray[np.int64])
     return [dataset.path(number) for number in numbers.tolist()]
 
 
-def _evaluation_crops(run: Run, numbers: npt.NDArray[np.int64], settings: dict[str, Any]) -> str:
+def _evaluation_crops(run: Run, numbers: npt.NDArray[np.int64], settings: dict[str, Any]) -> npt.NDArray[np.uint8]:
     chosen = numbers[np.linspace(0, len(numbers) - 1, min(EVALUATED, len(numbers))).astype(np.int64)]
     dataset = open_variant(run.variant, run.root, Resize(run.crop), 0.0)
     order = Chosen(chosen, len(dataset), run.seed)
     (batch,) = load_variant(run.variant, dataset, order, batch=len(chosen), **settings | {"workers": 0})
     images = batch if isinstance(batch, torch.Tensor) else batch[0]
     pixels = np.empty((len(chosen), run.crop, run.crop, 3), np.uint8)
-    # Grey images become three equal channels; the order shuffled them.
+    # Grey images broadcast to three equal channels; keys() undoes the shuffle.
     pixels[order.keys(0, np.arange(len(chosen)))] = images.permute(0, 2, 3, 1).numpy()
-    return base64.b64encode(zlib.compress(pixels.tobytes(), 1)).decode()
+    return pixels
 
 
 if __name__ == "__main__":

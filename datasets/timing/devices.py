@@ -13,8 +13,8 @@ from presize.system.machine import Gpu, Torch
 
 
 def read_torch() -> Torch:
-    """Asks torch. Where there is a GPU it begins to use the first one, to try the decoders: that takes some hundred MB
-    of its memory until the process ends."""
+    """Ask torch. Where there is a GPU, the decoders are tried on the first one, which takes some hundred MB of its
+    memory until the process ends."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         usable = torch.cuda.is_available()

@@ -1,4 +1,4 @@
-"""diagnose: run a loader and a training step apart and together, and tell what holds training back."""
+"""diagnose: time a loader and a training step apart and together, and find the bottleneck."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 
 import torch
 
-from presize.datasets.loader import Loader, as_device
+from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader
-from presize.datasets.timing.epochs import Clock, clock_of, tensors_of, to_device
+from presize.datasets.reading.transfer import as_device, map_tensors, tensors_of, to_device
+from presize.datasets.timing.clocks import Clock, clock_of
 from presize.datasets.timing.instrument import Fetch, timed
-from presize.datasets.timing.loading import LEAST, TimeBox, closed, failed, mean_span_s, measure_loading
+from presize.datasets.timing.loading import mean_span_s, measure_loading
+from presize.datasets.timing.loops import LEAST, Budget, Repeated, Taking, closed, failed, repeat
 from presize.errors import DiagnosisError
 from presize.measure.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading, seconds_shown
-from presize.measure.simulate import Times
 from presize.options import check_above_0, check_range
 from presize.system.machine import read_cpu
 
-_WARM_UP_STEPS = 2
-_MOST_CROWDED = 16
-_SHORTEST_S = 1e-9
+_MOST_SATURATING = 16
+"""Workers of a saturation run at most, whatever the number of cores."""
 
 
 def diagnose(
@@ -39,55 +39,58 @@ def diagnose(
     notes: Iterable[str] = (),
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
-    """Read batches of `loader` without a step, run `step` on one batch that stays on the device, do both, and say what
-    training waits for and what would help.
+    """Read batches of `loader` without a step, run `step` on one batch that stays on the device, do both together, and
+    find the bottleneck and what would help.
 
-    loader: any iterable of batches: a DataLoader, a Loader, a generator. A batch is a tensor of images, a sequence or
-        a mapping that begins with one, or anything with a length. It is begun anew for each part, an iterator is read
-        on. The place in the order of a loader of presize, and torch's random numbers, are as before afterwards.
-    step: what training does with a batch as it comes: copies it to the device, computes, updates. It is done for
-        real: what it trains is trained. It need not have finished when it returns. Or a
-        presize.datasets.timing.epochs.Step.
-    steps, seconds: each part ends after so many batches, from 3, or so many seconds above 0 from its first one, if that
-        is earlier, but not before it has a few.
-    device: what `step` computes on; None takes CUDA where there is any.
-    alternatives: other loaders of about as large batches, which `step` can train on too, by what using them means in
-        words ("Read the LMDB dataset"): how much training would gain by each becomes a part of the advice.
-    storage_images_per_s: how many images the disk gives when nothing is in the page cache, for the evidence.
-    notes: what else has to be said, in sentences. on_step: told in words what happens next.
+    There are up to seven measurements, and three or four for each alternative. KeyboardInterrupt passes through.
 
-    There are up to seven parts, and three or four for each alternative. Raises OptionError for options that cannot
-    be, and DiagnosisError when there is no batch, or when the loader or the step fails, with their error as its
-    cause. KeyboardInterrupt passes through.
+    Args:
+        loader: any iterable of batches: a DataLoader, a Loader, a generator. A batch is a tensor of images, a sequence
+            or a mapping that begins with one, or anything with a length. Each measurement iterates it anew; an
+            iterator is continued. Afterwards the position of a presize loader, and torch's random state, are restored.
+        step: what training does with a batch as it comes: copies it to the device, computes, updates. It really
+            trains. It may return before the device is done. Or a presize.datasets.timing.epochs.Step.
+        steps: batches after which a measurement ends, from 3.
+        seconds: from the first batch, above 0, after which a measurement ends if that is earlier and it has a few.
+        device: what `step` computes on; None takes CUDA where there is any.
+        alternatives: other loaders of about as large batches that `step` can train on too, by what using them means
+            ("Read the LMDB dataset"). The advice says how much training would gain by each.
+        storage_images_per_s: how many images the disk delivers when nothing is in the page cache, for the evidence.
+        notes: sentences to add to the diagnosis.
+        on_step: called with a description of what happens next.
+
+    Raises:
+        OptionError: an option is out of range.
+        DiagnosisError: there is no batch, or the loader or the step fails; its error is the cause.
     """
     check_range("steps", steps, LEAST, 1_000_000)
     check_above_0("seconds", seconds)
     begin = time.perf_counter()
-    limits = TimeBox(steps, seconds)
+    budget = Budget(steps, seconds)
     loader = _readable_again(loader)
     others = {name: _readable_again(other) for name, other in (alternatives or {}).items()}
     training = _Training.of(step, as_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
-    with _left_as_it_was(loader, *others.values()):
+    with _restored(loader, *others.values()):
         on_step("reading batches without training")
         cores = read_cpu().usable
-        measured = measure_loading(loader, limits, min(int(cores), _MOST_CROWDED))
+        measured = measure_loading(loader, budget, min(int(cores), _MOST_SATURATING))
         loading, batch = measured.loading, measured.batch
         on_step("training on one batch")
-        half = TimeBox(max(limits.batches // 2, LEAST), limits.seconds / 2)
+        half = Budget(max(budget.batches // 2, LEAST), budget.seconds / 2)
         resident = _repeat(training, batch, half, resident=True)
         on_step("training on the batches of the loader")
-        trained = _train(loader, training, limits, max(loading.workers, 1))
+        trained = _train(loader, training, budget, max(loading.workers, 1))
         on_step("training on one batch again")
-        # Before and after: a machine that is getting slower or faster is then the same to both, in the mean.
+        # Before and after training, so that a machine that slows down or speeds up affects both alike in the mean.
         resident += _repeat(training, batch, half, resident=True)
-        copies = _copies(training, batch, resident, limits)
+        copies = _copies(training, batch, resident, budget)
         found = []
         for name, other in others.items():
             on_step(f"reading batches and training on one: {name}")
-            read = measure_loading(other, limits)
-            found.append(Alternative(name, read.loading, _repeat(training, read.batch, limits, resident=True).step))
+            read = measure_loading(other, budget)
+            found.append(Alternative(name, read.loading, _repeat(training, read.batch, budget, resident=True).step))
     if not loading.chosen:
-        loading = _told_apart(loading, resident.mean_s, trained.step_s)
+        loading = _classified(loading, resident.mean_s, trained.step_s)
     return Diagnosis(
         loading=loading,
         step=resident.step,
@@ -104,7 +107,7 @@ def diagnose(
         device=training.device.type,
         alternatives=tuple(found),
         storage_images_per_s=storage_images_per_s,
-        notes=(*notes, *_notes(trained, loading, limits), *_step_notes(resident.mean_s, loading, found)),
+        notes=(*notes, *_notes(trained, loading, budget), *_step_notes(resident.mean_s, loading, found)),
         seconds=time.perf_counter() - begin,
     )
 
@@ -114,7 +117,7 @@ def _readable_again(loader: Iterable[Any]) -> Iterable[Any]:
 
 
 class _ReadOn:
-    """An iterator, to be read by several parts one after the other: what ends one of them does not end it."""
+    """An iterator that several measurements read in turn: ending one of them does not close it."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self.batches = batches
@@ -130,8 +133,8 @@ class _ReadOn:
 
 
 @contextmanager
-def _left_as_it_was(*loaders: Iterable[Any]) -> Generator[None, None, None]:
-    """The orders of these loaders, where they are presize's, and torch's random numbers on the CPU."""
+def _restored(*loaders: Iterable[Any]) -> Generator[None, None, None]:
+    """Restore the position of loaders that are presize's, and torch's random state on the CPU."""
     states = [(loader, loader.state_dict()) for loader in loaders if isinstance(loader, (Loader, CountingLoader))]
     with torch.random.fork_rng(devices=()):
         try:
@@ -143,7 +146,7 @@ def _left_as_it_was(*loaders: Iterable[Any]) -> Generator[None, None, None]:
 
 @dataclass(frozen=True)
 class _Training:
-    """A step in two ways: on_batch is given batches as they come, on_placed what place() has made of one."""
+    """A step in two ways: on_batch takes batches as they come, on_placed what place() returned for one."""
 
     device: torch.device
     clock: Clock
@@ -155,87 +158,62 @@ class _Training:
     def of(cls, step: Any, device: torch.device) -> _Training:
         if hasattr(step, "place") and hasattr(step, "clock"):  # a presize.datasets.timing.epochs.Step
             return cls(device, step.clock, step.place, step, lambda batch: step(step.place(batch)))
-        # A batch that is on the device already costs it nothing to copy.
+        # Such a step copies a batch that is already on the device at no cost.
         return cls(device, clock_of(device), lambda batch: to_device(batch, device), step, step)
 
 
-@dataclass(frozen=True)
-class _Repeated:
-    """Steps on one batch: the seconds of each, and how many cores this process kept busy."""
-
-    samples_s: list[float]
-    cores: float
-
-    @property
-    def mean_s(self) -> float:
-        return fmean(self.samples_s)
-
-    def __add__(self, more: _Repeated) -> _Repeated:
-        return _Repeated(self.samples_s + more.samples_s, (self.cores + more.cores) / 2)
-
-    @property
-    def step(self) -> Times:
-        return Times.measured(self.samples_s)
-
-
-def _repeat(training: _Training, batch: Any, limits: TimeBox, *, resident: bool) -> _Repeated:
-    """resident: with the batch on the device already."""
-    clock = training.clock
+def _repeat(training: _Training, batch: Any, budget: Budget, *, resident: bool) -> Repeated:
+    """Repeat the step on one batch; resident: which is already on the device."""
     done = 0
+
+    def step_once() -> None:
+        nonlocal done
+        step(batch)
+        done += 1
+
     try:
         step, batch = (training.on_placed, training.place(batch)) if resident else (training.on_batch, batch)
-        for _ in range(_WARM_UP_STEPS):
-            step(batch)
-            done += 1
-        clock.wait()
-        begin_s, cpu_s = time.perf_counter(), time.process_time()
-        marks = [clock.mark()]
-        while not limits.reached(len(marks) - 1, LEAST, begin_s):
-            step(batch)
-            done += 1
-            marks.append(clock.mark())
-        cpu_s = time.process_time() - cpu_s  # before waiting, which may keep a core busy for nothing
-        asked_s = time.perf_counter() - begin_s
-        clock.wait()
+        return repeat(training.clock, step_once, budget)
     except Exception as error:
         raise failed("step", done, "steps on one batch", error) from error
-    # A step that does nothing may take less than a clock can tell, and more than no time.
-    return _Repeated([max(seconds, _SHORTEST_S) for seconds in clock.between(marks)], cpu_s / max(asked_s, _SHORTEST_S))
 
 
 @dataclass(frozen=True)
 class _Copies:
-    """Seconds of a step that is given a batch in page-locked memory; in other memory, None where that is the same.
-    is_pinned: whether the loader's batches are page-locked, or on the device already."""
+    """What copying costs.
+
+    Attributes:
+        pinned_s: seconds of a step on a batch in pinned memory.
+        unpinned_s: in memory that is not pinned; None where that makes no difference.
+        is_pinned: whether the loader's batches are in pinned memory, or on the device already.
+    """
 
     pinned_s: float
     unpinned_s: float | None
     is_pinned: bool
 
 
-def _copies(training: _Training, batch: Any, resident: _Repeated, limits: TimeBox) -> _Copies:
+def _copies(training: _Training, batch: Any, resident: Repeated, budget: Budget) -> _Copies:
     tensors = [tensor for tensor in tensors_of(batch) if tensor.device.type == "cpu"]
     if training.device.type != "cuda" or not tensors:
         return _Copies(resident.mean_s, None, True)
     pinned, unpinned = (
-        _repeat(training, _each_tensor(batch, change), limits, resident=False).mean_s
+        _repeat(training, map_tensors(change, batch), budget, resident=False).mean_s
         for change in (torch.Tensor.pin_memory, torch.Tensor.clone)
     )
     return _Copies(pinned, unpinned, tensors[0].is_pinned())
 
 
-def _each_tensor(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(batch, torch.Tensor):
-        return change(batch)
-    if isinstance(batch, Mapping):
-        return {name: _each_tensor(part, change) for name, part in batch.items()}
-    return [_each_tensor(part, change) for part in batch] if isinstance(batch, (list, tuple)) else batch
-
-
 @dataclass(frozen=True)
 class _Trained:
-    """step_s: seconds of a step of training, over `batches` less the first `warmup_steps`. ended: the loader had no
-    more. on_batch_s: of these what the step itself took. span_s: of a worker for a batch, None if that is not known."""
+    """Training on the batches of a loader.
+
+    Attributes:
+        step_s: mean seconds from step to step, over `batches` less the first `warmup_steps`.
+        on_batch_s: what the step itself took of these.
+        span_s: mean seconds of a worker for a batch; None where that is not known.
+        ended: whether the loader had no more batches.
+    """
 
     step_s: float
     on_batch_s: float
@@ -245,25 +223,16 @@ class _Trained:
     ended: bool
 
 
-def _train(loader: Iterable[Any], training: _Training, limits: TimeBox, warmup_steps: int) -> _Trained:
-    """Train on batches as they come. `warmup_steps`: steps to leave out, which find what workers made at the same
-    time."""
-    clock, done, ended = training.clock, 0, False
-    begin_s = edge_s = first_s = time.perf_counter()
+def _train(loader: Iterable[Any], training: _Training, budget: Budget, warmup_steps: int) -> _Trained:
+    """Train on batches as they come; the first `warmup_steps`, whose batches were made together, do not count."""
+    clock, done = training.clock, 0
+    begin_s = edge_s = time.perf_counter()
     fetches: list[Fetch] = []
     marks: list[Any] = []
     batches = timed(loader, fetches)
+    taking = Taking(batches, budget, warmup_steps + LEAST)
     with closed(batches):
-        while not limits.reached(done, warmup_steps + LEAST, first_s):
-            try:
-                batch = next(batches)
-            except StopIteration:
-                ended = True
-                break
-            except Exception as error:
-                raise failed("loader", done, "batches", error) from error
-            if done == 0:
-                first_s = time.perf_counter()
+        for batch in taking:
             try:
                 marks.append(clock.mark())
                 training.on_batch(batch)
@@ -278,7 +247,9 @@ def _train(loader: Iterable[Any], training: _Training, limits: TimeBox, warmup_s
         clock.wait()
         end_s = time.perf_counter()
     if not done:
-        raise DiagnosisError("loader: expected batches for training, too, got no more; an iterator is read only once")
+        raise DiagnosisError(
+            "loader: expected more batches for training, got none; give an iterable that can be iterated again"
+        )
     if done <= warmup_steps:
         warmup_steps, edge_s = 0, begin_s
     spans = clock.between(marks)[::2]
@@ -288,33 +259,33 @@ def _train(loader: Iterable[Any], training: _Training, limits: TimeBox, warmup_s
         span_s=mean_span_s(fetches[warmup_steps:] or fetches) if fetches else None,
         batches=done,
         warmup_steps=warmup_steps,
-        ended=ended,
+        ended=taking.ended,
     )
 
 
-def _told_apart(loading: Loading, resident_s: float, trained_s: float) -> Loading:
-    """Of an iterable that nothing is known of: whether it makes batches during the step, as one worker would, or
-    between steps, by which of the two the time of training is nearer to."""
+def _classified(loading: Loading, resident_s: float, trained_s: float) -> Loading:
+    """Decide whether an unknown iterable makes batches during the step, as one worker would, or between steps: by which
+    of the two the time of training is closer to."""
     load_s = loading.load.mean_s
     between, during = load_s + resident_s, max(load_s, resident_s)
     if trained_s >= (between + during) / 2:
         return loading
-    return replace(loading, workers=1, parts={}, functions=())  # what was profiled was waiting
+    return replace(loading, workers=1, parts={}, functions=())  # the profile shows only waiting
 
 
-def _notes(trained: _Trained, loading: Loading, limits: TimeBox) -> Iterator[str]:
-    if trained.ended and trained.batches < limits.batches:
-        yield f"The loader ended after {trained.batches} batches: the figures are of no more than these."
+def _notes(trained: _Trained, loading: Loading, budget: Budget) -> Iterator[str]:
+    if trained.ended and trained.batches < budget.batches:
+        yield f"The loader ended after {trained.batches} batches: the figures are based on these alone."
     if trained.warmup_steps == 0:
-        yield "There were so few batches that the start of the loader is a part of the time of training."
+        yield "There were so few batches that the time of training includes the start of the loader."
     if not loading.chosen:
         how = "during" if loading.workers else "between"
-        yield f"Nothing is known of this loader but its batches: it seems to make them {how} steps."
+        yield f"Of this loader only its batches can be observed: it seems to make them {how} steps."
 
 
 def _step_notes(step_s: float, loading: Loading, alternatives: Iterable[Alternative]) -> Iterator[str]:
-    """Where training gains or loses by more than that loading is faster."""
+    """Where an alternative also makes the step itself faster or slower."""
     for name, other, step in alternatives:
         its_s = step.mean_s * loading.images / other.images
         if max(its_s / step_s, step_s / its_s) >= WORTH_WHILE:
-            yield f"{name}: a step on a batch of that takes {seconds_shown(its_s)} instead of {seconds_shown(step_s)}."
+            yield f"{name}: a step on its batches takes {seconds_shown(its_s)} instead of {seconds_shown(step_s)}."

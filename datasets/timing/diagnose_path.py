@@ -19,6 +19,7 @@ from presize.datasets.timing.diagnose import diagnose
 from presize.datasets.timing.models import TrainingStep, make_model
 from presize.datasets.timing.variants import FLIP, CroppedFolder, load_variant, open_variant
 from presize.errors import ImageError
+from presize.formatting import plural
 from presize.measure import read_speed
 from presize.measure.bench_options import DiagnoseOptions, Variant
 from presize.measure.diagnosis import Diagnosis
@@ -29,7 +30,7 @@ _MOST_BROKEN = 100
 
 
 class _Sound(CroppedFolder):
-    """Reads the next image for one that cannot be decoded: a folder of real photographs has such."""
+    """Gives the next image in place of one that cannot be decoded, of which a real folder has some."""
 
     def __getitem__(self, index: SupportsIndex) -> Any:
         for _ in range(_MOST_BROKEN):
@@ -47,22 +48,29 @@ def diagnose_path(
     trial_name: str = "",
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
-    """Train a model on random crops of the images in `path`, as `options` say, and tell what that waits for.
+    """Train a model on random crops of the images in `path`, and find the bottleneck.
 
-    path: a folder of images, read by FolderDataset in a DataLoader; or what ``presize build`` made, read by
-        LMDBDataset in a DataLoader. In place of an image that cannot be decoded the next one is read.
-    trial: a small dataset of the same images, presized, whose loaders become the alternatives. trial_name: what making
-        all of it such is called. on_step: as in diagnose.
+    On the CPU training gets half of the cores, at least one, so that its speed is the same with any number of workers.
 
-    On the CPU training gets half of the cores, at least one, so that it is the same with any number of workers.
-    Raises what opening `path` raises, BenchError when there is no CUDA or not enough memory, and DiagnosisError.
+    Args:
+        path: a folder of images, read by FolderDataset in a DataLoader; or what ``presize build`` made, read by
+            LMDBDataset in a DataLoader. In place of an image that cannot be decoded the next one is read.
+        options: what to train, and how long.
+        trial: a small presized dataset of the same images, whose loaders become the alternatives.
+        trial_name: what presizing all of them is called in the advice.
+        on_step: as in diagnose.
+
+    Raises:
+        BenchError: there is no CUDA, or not enough memory.
+        DiagnosisError: reading or training fails.
+        PresizeError: `path` cannot be opened.
     """
     device = find_device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     notes = []
     threads = torch.get_num_threads()
     if device.type == "cpu":
         threads = max(1, usable_cores() // 2)
-        notes.append(f"Training on the CPU has {threads} thread{'s' if threads > 1 else ''}.")
+        notes.append(f"Training on the CPU uses {plural(threads, 'thread')}.")
     is_dataset = (Path(path) / MANIFEST).exists() and read_manifest(path).layout == "lmdb"
     on_step("reading files from where they are")
     content = read_speed.list_content(Path(path))
@@ -95,7 +103,7 @@ def diagnose_path(
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Torch has so many within."""
+    """Set torch's number of threads for the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -109,7 +117,7 @@ def _loader(variant: Variant, path: str | os.PathLike[str], options: DiagnoseOpt
     dataset = _Sound(path, crop, FLIP) if variant == "raw" else open_variant(variant, os.fspath(path), crop, FLIP)
     order: Order = Shuffled(len(dataset), options.seed)
     most = 2 * options.steps * options.batch
-    if len(dataset) < most:  # a long epoch all the same: an epoch's end is not what is to be measured
+    if len(dataset) < most:  # a long epoch anyway: the end of an epoch is not to be measured
         order = Weighted(np.ones(len(dataset)), options.seed, most)
     return load_variant(
         variant, dataset, order, batch=options.batch, workers=options.workers, prefetch=options.prefetch,

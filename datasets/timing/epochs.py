@@ -1,85 +1,33 @@
-"""Time an epoch of any loader, with or without a model; and the same step without a loader.
-
-Clocks are read without waiting for the device, which would keep it from working ahead: it is waited for at the
-edges of a window alone.
-"""
+"""Time an epoch of any loader, with or without a model, and the same step without a loader. The device is waited for
+only at the edges of what is timed."""
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
 
+from presize.datasets.reading.transfer import to_device
+from presize.datasets.timing.clocks import Clock, clock_of
+from presize.datasets.timing.loops import Budget, repeat
 from presize.errors import OptionError
 from presize.measure.stages import Quantiles
 from presize.options import check_range
 from presize.system.usage import pss_bytes, usage
 
-_WARM_UP_STEPS = 2
-_LEAST_STEPS, _MOST_STEPS = 3, 100
-_STEPS_FOR_S = 1.0
-"""Steps without a loader are repeated for about so long."""
-
-
-class Clock(Protocol):
-    """Marks moments in the work of a device, in order."""
-
-    def mark(self) -> Any: ...
-
-    def wait(self) -> None:
-        """Until all that was asked of the device is done."""
-        ...
-
-    def between(self, marks: Sequence[Any]) -> list[float]:
-        """The seconds from each mark to the next, after a wait()."""
-        ...
-
-
-class HostClock:
-    """Of work that is done when it returns."""
-
-    def mark(self) -> float:
-        return time.perf_counter()
-
-    def wait(self) -> None:
-        pass
-
-    def between(self, marks: Sequence[float]) -> list[float]:
-        return [after - before for before, after in pairwise(marks)]
-
-
-class CudaClock:
-    """Marks are events on the current stream, which the GPU dates itself."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self.device))
-        return event
-
-    def wait(self) -> None:
-        torch.cuda.synchronize(self.device)
-
-    def between(self, marks: Sequence[torch.cuda.Event]) -> list[float]:
-        return [before.elapsed_time(after) / 1e3 for before, after in pairwise(marks)]
-
-
-def clock_of(device: torch.device) -> Clock:
-    """The one that tells the time of work on `device`."""
-    return CudaClock(device) if device.type == "cuda" else HostClock()
+_MOST_STEPS, _STEPS_FOR_S = 100, 1.0
+"""How often, and for how long, a step without a loader is repeated."""
 
 
 class Step(Protocol):
-    """What is done with each batch: place() brings it to the device, and the call trains on it there. Neither
-    need have finished when it returns; `clock` tells when it has."""
+    """What to do with each batch: place() copies it to the device, and the call trains on it there.
+
+    Both may return before the device is done; `clock` times the device.
+    """
 
     @property
     def clock(self) -> Clock: ...
@@ -90,7 +38,7 @@ class Step(Protocol):
 
 
 class NoModel:
-    """Brings batches to `device` and does nothing with them: the loader alone."""
+    """Copies batches to `device` and does nothing with them: the loader alone."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -103,37 +51,20 @@ class NoModel:
         pass
 
 
-def to_device(batch: Any, device: torch.device) -> Any:
-    """The tensors of a batch on `device`, copied without waiting from memory that is page-locked; all else as it is."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {name: to_device(part, device) for name, part in batch.items()}
-    if isinstance(batch, (list, tuple)):
-        return [to_device(part, device) for part in batch]
-    return batch
-
-
-def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
-    """Those in a batch."""
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, (list, tuple, Mapping)):
-        for part in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from tensors_of(part)
-
-
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch, in seconds.
+    """One epoch.
 
-    seconds: from the moment when the loader was asked to begin until the last step had ended.
-    first_batch_s: until the first batch was there; in a first epoch with the start of the workers.
-    window_s, window_images: of the steps that count: those after the first `warmup_steps`, which find what workers
-        have read at the same time as the very first.
-    steps: from the end of each of these to the end of the next.
-    cpu_s: of this process and of its workers. read_bytes: from storage, None where that cannot be known.
-    worker_pss_bytes: of the worker that has most (PSS), at the end; None without workers.
+    Attributes:
+        seconds: from the start of the loader to the end of the last step.
+        first_batch_s: from the start of the loader to its first batch; in a first epoch this includes starting the
+            workers.
+        batches, images: how many came.
+        window_s, window_images: of the steps that count, those after the warm-up steps.
+        steps: seconds from the end of each of these to the end of the next.
+        cpu_s: CPU time of this process and its workers.
+        read_bytes: from storage; None where that cannot be measured.
+        worker_pss_bytes: proportional set size of the largest worker at the end; None without workers.
     """
 
     seconds: float
@@ -149,18 +80,22 @@ class Epoch:
 
     @property
     def images_per_s(self) -> float:
-        """In the window."""
+        """Of the steps that count."""
         return self.window_images / self.window_s
 
 
 def time_epoch(loader: Iterable[Any], step: Step, *, warmup_steps: int = 1) -> Epoch:
-    """Read an epoch of `loader`, any iterable of batches (images, ...) or images, and do `step` with each batch.
+    """Read an epoch of `loader` and do `step` with each batch. Child processes of this one count as its workers.
 
-    warmup_steps: how many steps to leave out, from 1. MLPerf Storage leaves out one. Where n workers begin together,
-        their first n batches come together, too, so n have to go for what is left to be what a long epoch is like.
-        An epoch that has no more steps than that is counted whole.
+    Args:
+        loader: any iterable of batches (images, ...) or images.
+        step: what to do with each.
+        warmup_steps: steps not to count, from 1. MLPerf Storage leaves out one. Where n workers start together, their
+            first n batches also come together, so that n must be left out to see the pace of a long epoch. An epoch
+            with no more steps than that is counted whole.
 
-    The workers are the child processes of this one. Raises OptionError when there is no batch.
+    Raises:
+        OptionError: there is no batch.
     """
     check_range("warmup_steps", warmup_steps, 1, 2**31)
     clock, children = step.clock, [child.pid for child in multiprocessing.active_children()]
@@ -203,8 +138,12 @@ def time_epoch(loader: Iterable[Any], step: Step, *, warmup_steps: int = 1) -> E
 
 
 def count_images(batch: Any) -> int:
-    """How many images there are in a batch: of the first of its parts where it has parts with a length (images and
-    labels, say), or of the batch itself. Raises TypeError where neither has one, and IndexError for no parts."""
+    """How many images a batch has: the length of its first part if that has one (as in images, labels), or its own.
+
+    Raises:
+        TypeError: neither has a length.
+        IndexError: there are no parts.
+    """
     parts = list(batch.values()) if isinstance(batch, Mapping) else batch
     if isinstance(parts, (list, tuple)) and hasattr(parts[0], "__len__"):
         return len(parts[0])
@@ -212,28 +151,11 @@ def count_images(batch: Any) -> int:
 
 
 def resident_s(step: Step, batch: Any) -> float:
-    """T_resident: seconds that a step takes with `batch` on the device already."""
+    """T_resident: mean seconds of a step on a `batch` that is already on the device."""
     placed = step.place(batch)
-    return _repeated_s(step.clock, lambda: step(placed))
+    return repeat(step.clock, lambda: step(placed), Budget(_MOST_STEPS, _STEPS_FOR_S)).mean_s
 
 
 def copied_s(step: Step, batch: Any) -> float:
-    """T_h2d: seconds that a step takes when `batch`, which should be in page-locked memory, is copied each time."""
-    return _repeated_s(step.clock, lambda: step(step.place(batch)))
-
-
-def _repeated_s(clock: Clock, work: Callable[[], None]) -> float:
-    """A mean over about _STEPS_FOR_S."""
-    for _ in range(_WARM_UP_STEPS):
-        work()
-    clock.wait()
-    begin = time.perf_counter()
-    work()
-    clock.wait()
-    one_s = max(time.perf_counter() - begin, 1e-9)
-    steps = min(max(math.ceil(_STEPS_FOR_S / one_s), _LEAST_STEPS), _MOST_STEPS)
-    begin = time.perf_counter()
-    for _ in range(steps):
-        work()
-    clock.wait()
-    return (time.perf_counter() - begin) / steps
+    """T_h2d: mean seconds of a step that copies `batch`, which should be in pinned memory, to the device each time."""
+    return repeat(step.clock, lambda: step(step.place(batch)), Budget(_MOST_STEPS, _STEPS_FOR_S)).mean_s

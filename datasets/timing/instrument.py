@@ -1,7 +1,8 @@
-"""Read a loader as ever, and learn from its workers when each batch was made, by whom and, if asked, on what.
+"""Read a loader as usual, and learn from its workers when each batch was made, by whom and, if profiled, where the time
+went.
 
-A DataLoader is copied, and the copy's workers time their own fetches; nothing of the loader, its dataset or its
-collate function is changed. A Loader tells by itself. Of any other iterable nothing is known but when batches come.
+A DataLoader is copied, and the copy's workers time their own fetches; the loader, its dataset and its collate function
+are not changed. A Loader reports by itself. Of any other iterable only its batches can be observed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from presize.measure.profile import Spent, split
 
 
 class Fetch(NamedTuple):
-    """How a batch was made: by which worker, when, on what (None unless profiled)."""
+    """How a batch was made: by which worker, when, and where the time went (None unless profiled)."""
 
     worker: int
     work: Work
@@ -29,14 +30,14 @@ class Fetch(NamedTuple):
 
 
 def workers_of(loader: Iterable[Any]) -> int | None:
-    """How many processes or threads make its batches; None where that is not known."""
+    """How many processes or threads make the batches of `loader`; None where that is not known."""
     if isinstance(loader, Loader):
         return loader.workers
     return loader.num_workers if isinstance(loader, torch.utils.data.DataLoader) else None
 
 
 def prefetch_of(loader: Iterable[Any]) -> int:
-    """Batches that each worker is asked for ahead."""
+    """Batches that each worker may be ahead."""
     if isinstance(loader, Loader):
         return loader.prefetch
     return getattr(loader, "prefetch_factor", None) or 2
@@ -45,11 +46,14 @@ def prefetch_of(loader: Iterable[Any]) -> int:
 def timed(
     loader: Iterable[Any], fetches: list[Fetch], *, workers: int | None = None, profile: bool = False
 ) -> Iterator[Any]:
-    """The batches of an epoch of `loader`. What its workers say about each goes into `fetches`, before it comes.
+    """The batches of an epoch of `loader`. Its workers end when the iterator is closed.
 
-    workers: so many, from 0, in place of its own. profile: let the workers count what they spend their time on,
-    which makes them slower. Workers end when the iterator is closed. Without workers, or where nothing is known of
-    them, `fetches` stays empty.
+    Args:
+        loader: any iterable.
+        fetches: gets what its workers report about each batch, before that is given. Stays empty without workers, and
+            where they cannot be observed.
+        workers: how many to use in place of its own, from 0.
+        profile: whether workers profile themselves, which makes them slower.
     """
     if isinstance(loader, Loader):
         return _timed_loader(loader, fetches, loader.workers if workers is None else workers)
@@ -76,7 +80,7 @@ def _timed_dataloader(loader: torch.utils.data.DataLoader[Any], fetches: list[Fe
 def _with_workers(
     loader: torch.utils.data.DataLoader[Any], workers: int, profile: bool
 ) -> torch.utils.data.DataLoader[Any]:
-    """A copy, which shares dataset, sampler and collate function."""
+    """A copy that shares dataset, sampler and collate function."""
     copied = copy.copy(loader)
     changed: dict[str, Any] = {"num_workers": workers, "persistent_workers": False, "_iterator": None}
     if workers == 0:
@@ -85,12 +89,12 @@ def _with_workers(
     else:
         changed |= {"prefetch_factor": loader.prefetch_factor or 2}
         changed |= {"worker_init_fn": _TimeFetches(loader.worker_init_fn, profile)}
-    vars(copied).update(changed)  # most of these cannot be set otherwise once a DataLoader is there
+    vars(copied).update(changed)  # a DataLoader refuses to have most of these set later
     return copied
 
 
 class _TimeFetches:
-    """To be called in a worker before it makes its first batch: from then on it hands out (batch, Fetch)."""
+    """A worker_init_fn: from then on the worker gives (batch, what a Fetch holds)."""
 
     def __init__(self, init: Callable[[int], None] | None, profile: bool) -> None:
         self.init = init
@@ -106,7 +110,7 @@ class _TimeFetches:
 
 def _timed_fetch(fetch: Callable[..., Any], dataset: Any, worker: int, profile: bool) -> Callable[..., Any]:
     def timed_fetch(self: Any, index: Any) -> Any:
-        if self.dataset is not dataset:  # of a DataLoader that the dataset has for itself
+        if self.dataset is not dataset:  # of a DataLoader inside the dataset
             return fetch(self, index)
         begin_s, cpu_s = time.perf_counter(), time.process_time()
         spent = None

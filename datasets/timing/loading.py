@@ -1,4 +1,4 @@
-"""Read batches of any loader, and tell how it makes them: how long a worker takes, on what, and how that varies."""
+"""Read batches of any loader, and measure how it makes them: how long a worker takes, on what, and how that varies."""
 
 from __future__ import annotations
 
@@ -6,45 +6,40 @@ import cProfile
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import SHARED_MEMORY
-from presize.datasets.timing.epochs import count_images, tensors_of
+from presize.datasets.reading.transfer import tensors_of
+from presize.datasets.timing.epochs import count_images
 from presize.datasets.timing.instrument import Fetch, prefetch_of, timed, workers_of
-from presize.errors import DiagnosisError, PresizeError
+from presize.datasets.timing.loops import LEAST, Budget, Taking, closed
+from presize.errors import DiagnosisError
 from presize.measure.diagnosis import LEAST_CORES, Loading
 from presize.measure.profile import Part, Spent, split
 from presize.measure.simulate import Times
-
-LEAST = 3
-"""Batches that have to be counted for a figure."""
 
 _PROFILED = 8
 _FUNCTIONS_SHOWN = 8
 
 
-@dataclass(frozen=True)
-class TimeBox:
-    """When to stop: after so many batches, or so many seconds from the first one, if that is earlier."""
-
-    batches: int
-    seconds: float
-
-    def reached(self, batches: int, least: int, first_s: float) -> bool:
-        """Whether that is so after `batches`, the first of which came at `first_s`; never with fewer than `least`."""
-        return batches >= least and (batches >= self.batches or time.perf_counter() - first_s >= self.seconds)
-
-
 @dataclass
 class Window:
-    """Batches that came. ends_s: the moment after each. batch: the last one. cpu_s, thread_s: CPU time of this process,
-    and of the thread that took them."""
+    """Batches that were read.
+
+    Attributes:
+        begin_s: time.perf_counter() before the first.
+        ends_s: the same after each.
+        images: in each.
+        batch: the last one.
+        cpu_s, thread_s: CPU time of this process, and of the thread that took them.
+    """
 
     begin_s: float
     ends_s: list[float] = field(default_factory=list)
@@ -54,20 +49,16 @@ class Window:
     thread_s: float = 0.0
 
 
-def read(batches: Iterator[Any], limits: TimeBox, least: int, profiler: cProfile.Profile | None = None) -> Window:
-    """Take batches until `limits`, or to their end. What makes them has ended afterwards, if it is ours to end.
+def read(batches: Iterator[Any], budget: Budget, least: int, profiler: cProfile.Profile | None = None) -> Window:
+    """Take batches until `budget` is spent, or to their end, and then end the workers that `timed` started.
 
-    Raises DiagnosisError, with the error of the loader as its cause, when there is none or when it fails.
+    Raises:
+        DiagnosisError: there is no batch, or the loader fails; its error is the cause.
     """
     window, cpu_s, thread_s = Window(time.perf_counter()), time.process_time(), time.thread_time()
+    take: Any = next if profiler is None else partial(profiler.runcall, next)  # type: ignore[arg-type]
     with closed(batches):
-        while not window.ends_s or not limits.reached(len(window.ends_s), least, window.ends_s[0]):
-            try:
-                batch = next(batches) if profiler is None else profiler.runcall(next, batches)
-            except StopIteration:
-                break
-            except Exception as error:
-                raise failed("loader", len(window.ends_s), "batches", error) from error
+        for batch in Taking(batches, budget, least, take):
             window.ends_s.append(time.perf_counter())
             window.images.append(images_of(batch))
             window.batch = batch
@@ -78,78 +69,62 @@ def read(batches: Iterator[Any], limits: TimeBox, least: int, profiler: cProfile
     return window
 
 
-@contextmanager
-def closed(batches: Iterator[Any]) -> Generator[None, None, None]:
-    """Ends the workers of an iterator from presize.datasets.timing.instrument with the block, however that ends."""
-    try:
-        yield
-    finally:
-        if isinstance(batches, Generator):
-            batches.close()
-
-
 def images_of(batch: Any) -> int:
-    """How many images there are in a batch. Raises DiagnosisError where that cannot be told."""
+    """How many images there are in a batch. Raises DiagnosisError where nothing has a length."""
     try:
         return count_images(batch)
     except (TypeError, IndexError):
         raise DiagnosisError(
-            "loader: expected batches that have a length, or begin with what has one, got "
-            f"{type(batch).__name__}: give batches as (images, ...)"
+            "loader: expected batches that have a length, or whose first part has one, got "
+            f"{type(batch).__name__}; give batches as (images, ...)"
         ) from None
-
-
-def failed(what: str, count: int, of: str, error: Exception) -> DiagnosisError:
-    """What went wrong in code that need not be ours, in a line."""
-    lines = str(error).strip().splitlines() or [""]
-    if lines[0].startswith("Caught "):  # in a DataLoader's worker: its traceback comes before what it says
-        said = next((line for line in lines[2:] if not line.startswith(" ")), lines[0])
-    else:
-        said = lines[0] if isinstance(error, PresizeError) else f"{type(error).__name__}: {lines[0]}"
-    return DiagnosisError(f"{what}: failed after {count} {of}: {said}")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """loading: how a loader makes batches when nothing else is done. span_s: of one worker, from the beginning to the
-    end of a batch, without handing it over; None where that is not known. batch: one of them."""
+    """A loader, measured alone.
+
+    Attributes:
+        loading: how it makes batches when nothing else runs.
+        span_s: mean seconds of a worker for a batch, without handing it over; None where that is not known.
+        batch: one of its batches.
+    """
 
     loading: Loading
     span_s: float | None
     batch: Any
 
 
-def measure_loading(loader: Iterable[Any], limits: TimeBox, saturation: int = 1) -> Measured:
-    """Up to four windows within `limits`: with all workers, with one of them, with one that is profiled, and, from 2
-    on, with a saturation of so many.
-    """
+def measure_loading(loader: Iterable[Any], budget: Budget, saturation: int = 1) -> Measured:
+    """Read up to four times, within `budget` each: with all workers, with one, with one that is profiled, and with
+    `saturation` workers if that is 2 or more."""
     workers = workers_of(loader)
     warmup_steps = max(workers or 1, 1)
     fetches: list[Fetch] = []
-    window = read(timed(loader, fetches), limits, warmup_steps + LEAST)
+    window = read(timed(loader, fetches), budget, warmup_steps + LEAST)
     between = [after - before for before, after in pairwise([window.begin_s, *window.ends_s])]
     between = between[1:] or between  # the start is in the first
     if workers is None:
-        load = here = Times.measured(between)
+        load = in_process = Times.measured(between)
         cpu_s, handover_s, span_s = window.cpu_s / len(window.ends_s), 0.0, None
     else:
         one, alone = fetches, window
         if workers != 1:
             one = []
-            alone = read(timed(loader, one, workers=1), limits, 1 + LEAST)
+            alone = read(timed(loader, one, workers=1), budget, 1 + LEAST)
         load = Times.measured(_cycles(one))
-        here = Times.measured(between if workers == 0 else [fetch.work.seconds for fetch in one])
+        in_process = Times.measured(between if workers == 0 else [fetch.work.seconds for fetch in one])
         cpu_s, span_s = fmean(fetch.work.cpu_s for fetch in one), mean_span_s(one)
         taking = window if workers else alone
         handover_s = taking.thread_s / len(taking.ends_s)
-    spent = _spent(loader, workers, limits)
+    spent = _spent(loader, workers, budget)
     total_s = sum(spent.parts.values())
     rate = _rate(window, warmup_steps)
     cores = min(cpu_s / load.mean_s, 1.0) if load.mean_s else 0.0
     loading = Loading(
         images=sum(window.images) / len(window.images),
         load=load,
-        in_process=here,
+        in_process=in_process,
         handover_s=handover_s,
         cores=cores,
         workers=workers or 0,
@@ -161,28 +136,28 @@ def measure_loading(loader: Iterable[Any], limits: TimeBox, saturation: int = 1)
         worker_s=_worker_means(fetches),
         saturation=None
         if workers is None or cores < LEAST_CORES
-        else _crowd(loader, limits, saturation, window.batch, (workers, rate)),
+        else _saturate(loader, budget, saturation, window.batch, (workers, rate)),
         parts={part: seconds * load.mean_s / total_s for part, seconds in spent.parts.items()} if total_s else {},
         functions=tuple((name, part, seconds / total_s) for name, part, seconds in spent.functions) if total_s else (),
     )
     return Measured(loading, span_s, window.batch)
 
 
-def _crowd(
-    loader: Iterable[Any], limits: TimeBox, workers: int, batch: Any, known: tuple[int, float]
+def _saturate(
+    loader: Iterable[Any], budget: Budget, workers: int, batch: Any, known: tuple[int, float]
 ) -> tuple[int, float] | None:
-    """(workers, batches/s) of so many workers; None for fewer than two, and where their batches need not fit."""
+    """(workers, batches/s) with `workers`; None for fewer than two, and where their batches might not fit /dev/shm."""
     if workers < 2 or known[0] == workers:
         return known if known[0] == workers > 1 else None
     nbytes = sum(tensor.nbytes for tensor in tensors_of(batch)) * workers * prefetch_of(loader)
     with suppress(OSError):  # not Linux
         if nbytes > shutil.disk_usage(SHARED_MEMORY).free / 2:
             return None
-    return workers, _rate(read(timed(loader, [], workers=workers), limits, 2 * workers + LEAST), workers)
+    return workers, _rate(read(timed(loader, [], workers=workers), budget, 2 * workers + LEAST), workers)
 
 
 def _rate(window: Window, warmup_steps: int) -> float:
-    """Batches/s after the first `warmup_steps`, which come at the same time."""
+    """Batches/s after the first `warmup_steps`, which come together."""
     ends = window.ends_s
     if len(ends) <= warmup_steps:
         return len(ends) / (ends[-1] - window.begin_s)
@@ -190,8 +165,7 @@ def _rate(window: Window, warmup_steps: int) -> float:
 
 
 def _cycles(fetches: Sequence[Fetch]) -> list[float]:
-    """Seconds from a worker's batch to its next one, of a worker that always has more to do. Handing batches over is
-    a part of that."""
+    """Seconds from each batch of a worker to its next one, handing over included, for workers that are never idle."""
     ends: dict[int, list[float]] = defaultdict(list)
     for fetch in fetches:
         ends[fetch.worker].append(fetch.work.end_s)
@@ -200,7 +174,7 @@ def _cycles(fetches: Sequence[Fetch]) -> list[float]:
 
 
 def mean_span_s(fetches: Sequence[Fetch]) -> float:
-    """From the beginning to the end of a batch."""
+    """Mean seconds of a worker for a batch."""
     return fmean(fetch.work.seconds for fetch in fetches)
 
 
@@ -211,9 +185,9 @@ def _worker_means(fetches: Sequence[Fetch]) -> tuple[float, ...]:
     return tuple(sum(spans[worker]) / len(spans[worker]) for worker in sorted(spans))
 
 
-def _spent(loader: Iterable[Any], workers: int | None, limits: TimeBox) -> Spent:
-    """On what a few batches are made, by one worker of a DataLoader, or else here."""
-    few = TimeBox(min(_PROFILED, limits.batches), limits.seconds / 2)
+def _spent(loader: Iterable[Any], workers: int | None, budget: Budget) -> Spent:
+    """Where the time goes for a few batches: in one worker of a DataLoader, or else in this process."""
+    few = Budget(min(_PROFILED, budget.batches), budget.seconds / 2)
     if workers and not isinstance(loader, Loader):
         fetches: list[Fetch] = []
         read(timed(loader, fetches, workers=1, profile=True), few, 2)

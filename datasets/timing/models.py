@@ -10,15 +10,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from presize.datasets.timing.epochs import clock_of, to_device
+from presize.datasets.reading.transfer import to_device
+from presize.datasets.timing.clocks import clock_of
 from presize.measure.bench_options import Model
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def make_model(name: Model, classes: int) -> tuple[nn.Module, str]:
-    """A model for images (B, 3, height, width), and whose it is. ResNet-50 is torchvision's where that can be
-    imported, otherwise the one below; both have the same layers."""
+    """A model for images (B, 3, height, width), and the package it is from. ResNet-50 is torchvision's where that is
+    installed, otherwise the one below; both have the same layers."""
     if name == "small":
         return small_cnn(classes), "presize"
     if importlib.util.find_spec("torchvision") is not None:
@@ -28,7 +29,7 @@ def make_model(name: Model, classes: int) -> tuple[nn.Module, str]:
 
 
 def small_cnn(classes: int) -> nn.Sequential:
-    """Four convolutions, the first of 4×4 patches: so light that a core or two train it about as fast as they read."""
+    """Four convolutions, the first of 4×4 patches: light enough that a core or two train it as fast as they read."""
     widths = (16, 32, 64, 128)
     stages: list[nn.Module] = [nn.Conv2d(3, widths[0], 4, 4, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()]
     for before, after in pairwise(widths):
@@ -73,9 +74,9 @@ def _convolution(before: int, after: int, kernel: int, stride: int) -> tuple[nn.
 class TrainingStep:
     """Trains `model` on batches (images, labels) of uint8 images, on `device`, in channels-last memory.
 
-    On CUDA in mixed precision: bfloat16 where the GPU has it, otherwise float16 without loss scaling, since
-    scaling waits for the device at each step and nothing is to be learnt here. On the CPU in float32.
-    Batches without labels are trained towards class 0.
+    On CUDA in mixed precision: bfloat16 where the GPU has it, otherwise float16 without loss scaling, which would wait
+    for the device at each step, and what the model learns does not matter. On the CPU in float32. Batches without
+    labels train towards class 0.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:

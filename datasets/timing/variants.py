@@ -1,5 +1,4 @@
-"""The variants of a benchmark as loaders: the same samples in the same order, with the same crops, read in four
-ways."""
+"""The variants of a benchmark as loaders: the same samples and crops in the same order, read in four ways."""
 
 from __future__ import annotations
 
@@ -18,7 +17,8 @@ from presize.datasets.lmdb import LMDBDataset, visits
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader, make_loader
 from presize.datasets.reading.draws import uniform
-from presize.datasets.reading.order import Last, Order, permute
+from presize.datasets.reading.order import Last, Order
+from presize.datasets.reading.permutation import permute
 from presize.datasets.reading.regions import resample
 from presize.errors import DatasetError
 from presize.measure.bench_options import Variant
@@ -27,10 +27,15 @@ FLIP = 0.5
 
 
 class CroppedFolder(FolderDataset):
-    """A folder whose images are cropped after they were decoded, as any transform has to: uint8 tensors
-    (3, height, width), cropped, resized and mirrored as ``LMDBDataset(crop=, flip=)`` does it, by the same numbers.
+    """A folder whose images are cropped after decoding, as by any transform.
 
-    tell_path: give (path, label) as the target, or the path where there are no labels.
+    Gives uint8 tensors (3, height, width), cropped, resized and mirrored as by ``LMDBDataset(crop=, flip=)``, from the
+    same random numbers.
+
+    Args:
+        root: the folder.
+        crop, flip: as in LMDBDataset.
+        tell_path: give (path, label) as the target, or the path where there are no labels.
     """
 
     def __init__(self, root: str | os.PathLike[str], crop: Crop, flip: float, *, tell_path: bool = False) -> None:
@@ -56,21 +61,27 @@ class CroppedFolder(FolderDataset):
         return image if label is None else (image, label)
 
     def dev_shm_bytes(self, batch_size: int) -> int:
-        """How much of /dev/shm a batch takes on its way out of a DataLoader's worker."""
+        """Bytes of /dev/shm that a batch takes on its way from a DataLoader's worker."""
         height, width = as_size(self.crop.size)
         return batch_size * (3 * height * width + 8)
 
     def path(self, sample: int) -> str:
-        """The path of a sample, from the folder."""
+        """The path of a sample, relative to the folder."""
         return str(self._paths[sample].as_py())
 
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """An order of some samples: `numbers`, int64 (n,), shuffled anew each epoch.
+    """An order over chosen samples, shuffled anew each epoch.
 
-    Crops are drawn from the place in `numbers`: variants that number the same samples differently take the same crops.
-    most: end an epoch after so many positions.
+    Crops are drawn from the place in `numbers`, so that variants that number the same samples differently take the
+    same crops.
+
+    Attributes:
+        numbers: the samples, int64 (n,).
+        population: samples in the dataset.
+        seed: of the order and the crops.
+        most: positions after which an epoch ends; None for no limit.
     """
 
     numbers: npt.NDArray[np.int64]
@@ -96,8 +107,7 @@ class Chosen:
 def open_variant(
     variant: Variant, root: str, crop: Crop, flip: float, *, tell_path: bool = False
 ) -> CroppedFolder | LMDBDataset:
-    """What a variant reads, with its crops. tell_path: give (path in the variant, label), or the path, as the
-    target."""
+    """The dataset of a variant, cropped. tell_path: give (path in the variant, label), or the path, as the target."""
     if variant in ("raw", "presized"):
         return CroppedFolder(root, crop, flip, tell_path=tell_path)
     dataset = LMDBDataset(root, crop=crop, flip=flip, decode="tensor")
@@ -119,7 +129,7 @@ def load_variant(
     device: torch.device,
     last: Last,
 ) -> CountingLoader | Loader:
-    """The loader of a variant. Loader gives batches on `device`, DataLoaders give them on the CPU."""
+    """The loader of a variant. Loader gives batches on `device`, the DataLoaders on the CPU."""
     if variant == "loader":
         return Loader(
             dataset,  # type: ignore[arg-type]

@@ -1,17 +1,15 @@
 """Bytes -> upright 8-bit pixels in sRGB. Pure, deterministic for given library versions, thread-safe.
 
-The policies, one by one: content decides what a format is; an ordinary JPEG goes to presize.codecs.jpeg_decoder or
-simplejpeg, all else to Pillow; the first frame of an animation; EXIF orientation applied; ICC profiles
-converted to sRGB; alpha composed on white; 16 bits scaled to 8; floating point refused, for it has no
-defined range.
+The policies: content decides the format; ordinary JPEGs are decoded by presize.codecs.jpeg_decoder, all else by Pillow;
+of an animation the first frame is taken; EXIF orientation is applied; ICC profiles are converted to sRGB; alpha is
+composed on white; 16 bits are scaled to 8; floating point is refused, since its range is undefined.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
-import simplejpeg
 from PIL import Image
 
 from presize.codecs import jpeg_decoder, jpeg_segments
@@ -33,10 +31,6 @@ from presize.codecs.source_facts import Facts
 from presize.errors import ImageError, NotAnImageError
 from presize.options import MAX_PIXELS, Color
 
-if TYPE_CHECKING:
-    pass
-
-
 _JPEG_MODE: Final = {"gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
 
 
@@ -50,15 +44,19 @@ def decode(
 ) -> Decoded:
     """The image in `data`, of any format that `sniff` knows.
 
-    color: "rgb" gives three channels, "gray" ITU-R 601 luma, "keep" grey where the source is grey.
-    scale: 1, 2, 4 or 8. A JPEG that the fast decoder takes comes at 1/scale, each side rounded up.
-    header: of this JPEG, if it is parsed already.
-    unfinished: an ordinary JPEG may come in its own colours (`icc`), and with four channels, BGRX: the decoder
-        is faster so, and resize and OpenCV's encoder take it without a copy. `finish` makes of it what is
-        promised else, and is cheaper on the pixels that remain after a resize. X is 255.
+    Args:
+        data: the file.
+        color: "rgb" gives three channels, "gray" ITU-R 601 luma, "keep" grey where the source is grey.
+        max_pixels: the most pixels to decode, which is checked first.
+        scale: 1, 2, 4 or 8: ordinary JPEGs are decoded at 1/scale, each side rounded up.
+        header: of this JPEG, if it is parsed already.
+        unfinished: allow an ordinary JPEG to come in its own colours (`icc`), and as BGRX with X = 255. It is then
+            decoded faster, and resized and encoded by OpenCV without a copy. `finish` does the rest, which is cheaper
+            after a resize.
 
-    Raises NotAnImageError if it is no image, ImageError if it is broken, has more than `max_pixels`
-    pixels (known before anything is decoded) or is of a kind that has no 8-bit meaning.
+    Raises:
+        NotAnImageError: `data` is not an image.
+        ImageError: the image is broken, has more than `max_pixels` pixels, or pixels without an 8-bit meaning.
     """
     name = "jpeg" if header else sniff(data)
     if name is None:
@@ -80,10 +78,15 @@ def _why_no_image(data: bytes) -> str:
 
 
 def finish(pixels: Pixels, icc: bytes | None, color: Color) -> Pixels:
-    """Pixels that were left unfinished, (height, width, 4) BGRX, (height, width, 3) RGB or (height, width)
-    grey, with the profile `icc`: in sRGB and the colours asked for, as any others are."""
+    """Convert pixels from decode(unfinished=True) to sRGB and `color`.
+
+    Args:
+        pixels: uint8 (height, width, 4) BGRX, (height, width, 3) RGB or (height, width) grey.
+        icc: their profile, None for sRGB.
+        color: as for decode.
+    """
     if pixels.shape[2:] == (4,):
-        import cv2  # 150 ms in each worker, and not all need it
+        import cv2  # takes 150 ms in each worker, and not all need it
 
         pixels = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGB), np.uint8)
     if icc is None:
@@ -100,17 +103,20 @@ def _decode_jpeg(data: bytes, color: Color, scale: int, header: jpeg_segments.Jp
     wants_gray = color == "gray" or (color == "keep" and gray)
     mode = _JPEG_MODE.get(header.colorspace, "RGB")
     convert = has_profile = header.icc is not None and to_srgb(header.icc, mode) is not None
-    # Y of YCbCr is the luma of the RGB that it stands for, unless a profile has to change that first.
+    # Y of YCbCr is the luma of its RGB, unless a profile has to change that first.
     as_gray = gray if convert else wants_gray and header.colorspace != "RGB"
     leave = unfinished and (convert or not wants_gray)
     pixels: Pixels | None = None
     refusal: ValueError | None = None
     if header.colorspace in ("gray", "YCbCr", "RGB"):
         try:
-            pixels = _strictly(data, "GRAY" if as_gray else "BGRX" if leave else "RGB", scale, header)
+            layout: jpeg_decoder.Mode = "GRAY" if as_gray else "BGRX" if leave else "RGB"
+            pixels = jpeg_decoder.decode_strictly(data, layout, (header.height, header.width), scale)
         except ValueError as error:
             refusal = error
     plain = pixels is not None
+    if pixels is not None and as_gray:
+        pixels = pixels[:, :, 0]
     if pixels is None:
         pixels = pixels_of(_second_opinion(data, refusal), header.icc, color)
         convert = False
@@ -136,20 +142,11 @@ def _decode_jpeg(data: bytes, color: Color, scale: int, header: jpeg_segments.Jp
     return Decoded(turned, height, width, "jpeg", icc, header, plain, header.exif, header.xmp, header.comment, facts)
 
 
-def _strictly(data: bytes, mode: jpeg_decoder.Mode, scale: int, header: jpeg_segments.JpegHeader) -> Pixels:
-    """A JPEG without anything to warn of; raises ValueError for others."""
-    pixels = jpeg_decoder.decode(data, mode, (header.height, header.width)) if scale == 1 else None
-    if pixels is None:
-        height, width = (-(-header.height // scale), -(-header.width // scale)) if scale > 1 else (0, 0)
-        pixels = np.asarray(simplejpeg.decode_jpeg(data, mode, min_height=height, min_width=width))
-    return pixels[:, :, 0] if mode == "GRAY" else pixels
-
-
 def _second_opinion(data: bytes, refusal: ValueError | None) -> Image.Image:
-    """A JPEG by Pillow: it reads CMYK, too, always with Adobe's inverted inks as browsers do, and it
-    takes stray bytes, which some real photographs have, but no file that ends too early."""
+    """A JPEG by Pillow, which also reads CMYK, always with Adobe's inverted inks as browsers do, and tolerates stray
+    bytes, which some real photographs have, but not a file that ends too early."""
     try:
-        # Without metadata, since Pillow would look into EXIF and warn about what it finds there.
+        # Without metadata, since Pillow would read the EXIF and warn about it.
         image = open_image(jpeg_segments.bare(data), "jpeg")
         load(image, "jpeg")
     except ImageError as error:

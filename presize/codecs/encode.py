@@ -22,7 +22,7 @@ MAX_JPEG_SIDE = 65_500
 
 
 class Metadata(NamedTuple):
-    """What an image says about itself: EXIF as TIFF bytes, XMP, a JPEG comment. Empty by default."""
+    """Metadata to store: EXIF as TIFF bytes, XMP, a JPEG comment. Empty by default."""
 
     exif: bytes | None = None
     xmp: bytes | None = None
@@ -30,12 +30,19 @@ class Metadata(NamedTuple):
 
 
 def encode(pixels: npt.NDArray[np.uint8], options: ImageOptions, metadata: Metadata = Metadata()) -> bytes:
-    """`pixels` (height, width, 3) RGB or (height, width) grey, C-contiguous, in the format asked for.
+    """Encode pixels as `options` say.
 
-    jpeg: baseline, `quality`, `subsampling`, in tiles if `tiles`; also of (height, width, 4) BGRX.
-    webp: lossy, `quality`. png: lossless, zlib level 6.
-    raw: height x width x channels bytes, rows first, no header; it takes no metadata.
-    Raises ImageError for a JPEG with a side of more than MAX_JPEG_SIDE pixels.
+    jpeg: baseline, at `quality` and `subsampling`, with a tile index if `tiles`. webp: lossy, at `quality`. png:
+    lossless, zlib level 6. raw: height x width x channels bytes, row by row, without header or metadata.
+
+    Args:
+        pixels: uint8, C-contiguous, (height, width, 3) RGB or (height, width) grey; for jpeg also (height, width, 4)
+            BGRX.
+        options: format, quality, subsampling and tiles.
+        metadata: to store with it.
+
+    Raises:
+        ImageError: a JPEG has a side of more than MAX_JPEG_SIDE pixels.
     """
     if options.format == "jpeg":
         value = _jpeg(pixels, options)
@@ -58,8 +65,8 @@ def _jpeg(pixels: npt.NDArray[np.uint8], options: ImageOptions) -> bytes:
 
 
 def _tiled_jpeg(pixels: npt.NDArray[np.uint8], options: ImageOptions) -> bytes:
-    # simplejpeg has no restart markers; OpenCV has, and the same quantisation tables.
-    import cv2  # 150 ms in each worker
+    # simplejpeg cannot write restart markers; OpenCV can, with the same quantisation tables.
+    import cv2  # takes 150 ms in each worker
 
     if pixels.shape[2:] == (3,):
         pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)  # type: ignore[assignment]
@@ -73,7 +80,7 @@ def _tiled_jpeg(pixels: npt.NDArray[np.uint8], options: ImageOptions) -> bytes:
 
 @functools.lru_cache
 def _parameters(width: int, quality: int, subsampling: Subsampling | None) -> tuple[int, ...]:
-    """What OpenCV is told; grey has no subsampling."""
+    """Parameters for OpenCV; grey has no subsampling."""
     import cv2
 
     mcu_width = 8 if subsampling in (None, "444") else 16

@@ -1,7 +1,7 @@
-"""ICC colour profiles: which of them are sRGB, and the way from the others to it. Pure, thread-safe.
+"""ICC colour profiles: which of them are sRGB, and conversions from the others to it. Pure, thread-safe.
 
-Little CMS, through Pillow, knows the way from every profile. From those of displays and cameras, three
-curves and a matrix, OpenCV goes it five times as fast; Little CMS is the judge of whether it arrives.
+Little CMS, through Pillow, converts from every profile. From those of displays and cameras, three curves and a matrix,
+OpenCV is five times as fast; its result is checked against Little CMS.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ _STRIP: Final = 1 << 14  # pixels: what stays in the cache, and too few for Open
 
 
 def is_srgb(icc: bytes) -> bool:
-    """True if pixels with this ICC profile can be taken as they are: it is sRGB, or does the same,
-    or cannot be used at all."""
+    """Whether pixels with this ICC profile need no conversion: it is sRGB, or equivalent, or unusable."""
     return all(to_srgb(icc, mode) is None for mode in ("RGB", "L", "CMYK"))
 
 
 @lru_cache(maxsize=32)
 def to_srgb(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """From pixels of `mode` (L, RGB, CMYK) with this profile to sRGB; None if they are to be taken as they
-    are: the profile is for other colours, broken, or makes no difference.
+    """The conversion from pixels of `mode` (L, RGB, CMYK) with this profile to sRGB.
 
-    Kept, since the photographs of a folder share a few profiles.
+    None if they need none: the profile is for other colours, broken, or makes no difference. Cached, since the
+    photographs of a folder share a few profiles.
     """
     from PIL import ImageCms
 
@@ -72,8 +71,9 @@ def to_srgb(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
 class MatrixShaper:
     """Three curves and a matrix, from the RGB of a profile to sRGB.
 
-    curves: (1, 256, 3) uint16, or (1, 256) where all are the same: linear light, 65535 for all of it.
-    matrix: (3, 3) float32, from the linear light of the profile to that of sRGB.
+    Attributes:
+        curves: (1, 256, 3) uint16, or (1, 256) where all are equal: linear light, 65535 at most.
+        matrix: (3, 3) float32, from the linear light of the profile to that of sRGB.
     """
 
     curves: npt.NDArray[np.uint16]
@@ -81,7 +81,7 @@ class MatrixShaper:
 
     def apply(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """`pixels`, (height, width, 3) uint8, in sRGB: a new array like it."""
-        import cv2  # in each worker that meets such a profile, and only there
+        import cv2  # only in workers that meet such a profile
 
         result = np.empty(pixels.shape, np.uint8)
         rows = max(1, _STRIP // pixels.shape[1])
@@ -93,9 +93,9 @@ class MatrixShaper:
 
 @lru_cache(maxsize=32)
 def matrix_shaper(icc: bytes) -> MatrixShaper | None:
-    """The fast way from RGB pixels with this profile to sRGB; None if there is none, or none is needed.
+    """The fast conversion from RGB pixels with this profile to sRGB; None if there is none, or none is needed.
 
-    What it gives is at most 1 level from what to_srgb does, on all greys and a grid of 17 x 17 x 17 colours.
+    Its result is within 1 level of to_srgb's, on all greys and a grid of 17 x 17 x 17 colours.
     """
     transform = to_srgb(icc, "RGB")
     if transform is None:
@@ -118,7 +118,7 @@ def matrix_shaper(icc: bytes) -> MatrixShaper | None:
 def _parse(icc: bytes) -> MatrixShaper:
     """The curves and the matrix of a profile, by ICC.1:2010: 7.2 (header), 7.3 (tags), F.3 (the model).
 
-    Raises one of what matrix_shaper catches if they cannot be had.
+    Raises one of the errors that matrix_shaper catches if the profile has none.
     """
     (count,) = struct.unpack_from(">I", icc, 128)
     if icc[16:24] != b"RGB XYZ " or count > _MAX_TAGS:

@@ -1,7 +1,7 @@
-"""Baseline JPEG -> pixels, faster than libjpeg-turbo and the same to the bit, where _jpeg_decoder.c could be compiled.
+"""Baseline JPEG -> pixels, faster than libjpeg-turbo and bit for bit the same, where _jpeg_decoder.c is compiled.
 
-That takes a C compiler when presize is installed, and a processor with AVX2. All else here works without:
-who gets None asks simplejpeg, as before.
+That takes a C compiler when presize is installed, and a processor with AVX2. Without it, and for JPEGs out of the
+ordinary, `decode` gives None, and callers fall back to simplejpeg's libjpeg-turbo.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import simplejpeg
 
 try:
     from presize.codecs import _jpeg_decoder as _compiled
@@ -23,7 +24,7 @@ _CHANNELS = {"GRAY": 1, "RGB": 3, "BGRX": 4}
 
 
 def is_available() -> bool:
-    """False where it was not compiled or this processor has no AVX2: decode then gives None for everything."""
+    """Whether _jpeg_decoder.c is compiled and this processor has AVX2; otherwise decode always gives None."""
     return _compiled is not None
 
 
@@ -34,17 +35,25 @@ def decode(
     box: tuple[int, int, int, int] | None = None,
     buffer: Pixels | None = None,
 ) -> Pixels | None:
-    """What simplejpeg.decode_jpeg makes of `data`, or of a box of it: uint8 (height, width, channels), C-contiguous.
+    """What simplejpeg.decode_jpeg makes of `data`, or of a box of it. Thread-safe; releases the GIL.
 
-    None where it has to be asked itself: for anything that is not one sound baseline scan of 8 bits, grey or YCbCr,
-    of chroma at full or half resolution; for an image that is not of `shape` (height, width); for damage.
-    Of a JPEG with a tile index (presize.codecs.jpeg_tiles), only the tiles under the box are read and vouched for.
+    Of a JPEG with a tile index (presize.codecs.jpeg_tiles), only the tiles under the box are read and checked.
 
-    box: top, left, height, width, in pixels, inside `shape`; None is all of it. mode: X is 255.
-    buffer: uint8, flat, at least as large as the result, which then lies at its beginning. What is in it after None is
-    not defined. Raises ValueError for a `shape` that no JPEG has and a box that does not lie in it, TypeError for a
-    buffer that is too small.
-    Thread-safe; lets other threads of Python run.
+    Args:
+        data: a JPEG.
+        mode: of the pixels; X is 255.
+        shape: (height, width) of the image, in pixels.
+        box: (top, left, height, width), in pixels, inside `shape`; None takes all of it.
+        buffer: uint8, flat, at least as large as the result, which then lies at its beginning. Undefined after None.
+
+    Returns:
+        uint8 (height, width, channels), C-contiguous. None for anything but one intact baseline scan of 8 bits, grey
+        or YCbCr with chroma at full or half resolution; for an image that is not of `shape`; and without the compiled
+        code.
+
+    Raises:
+        ValueError: no JPEG has that `shape`, or the box is not inside it.
+        TypeError: `buffer` is too small.
     """
     if _compiled is None:
         return None
@@ -54,10 +63,39 @@ def decode(
     return out if _compiled.decode(data, out, result[2], shape, box) else None
 
 
+def decode_strictly(data: bytes | memoryview, mode: Mode, shape: tuple[int, int], scale: int = 1) -> Pixels:
+    """All of a JPEG of `shape` (height, width), by the compiled decoder or else by libjpeg-turbo.
+
+    Args:
+        data: the JPEG.
+        mode: of the pixels; X is 255.
+        shape: (height, width) in its header.
+        scale: 1, 2, 4 or 8: decode at 1/scale, each side rounded up.
+
+    Returns:
+        uint8 (height, width, channels), C-contiguous.
+
+    Raises:
+        ValueError: libjpeg-turbo finds an error, or anything to warn of.
+    """
+    pixels = decode(data, mode, shape) if scale == 1 else None
+    return decode_with_libjpeg(data, mode, shape, scale) if pixels is None else pixels
+
+
+def decode_with_libjpeg(
+    data: bytes | memoryview, mode: Mode, shape: tuple[int, int], scale: int, buffer: Pixels | None = None
+) -> Pixels:
+    """As decode_strictly, by libjpeg-turbo alone, and into `buffer`, which must hold the image at full size."""
+    height, width = (-(-shape[0] // scale), -(-shape[1] // scale)) if scale > 1 else (0, 0)
+    return np.asarray(simplejpeg.decode_jpeg(data, mode, min_height=height, min_width=width, buffer=buffer))
+
+
 def tile_lengths(data: bytes, scan: int, tiles: int) -> bytes | None:
-    """The lengths in bytes of the `tiles` tiles of `data` from `scan` to its end, each with the marker that ends it: 16
-    bits each, the highest first. None where other markers are there than those of so many tiles, or in another order,
-    or where a tile has more than 65,535 bytes.
+    """The lengths in bytes of the `tiles` tiles of `data` from `scan` to its end, each with the marker that ends it.
+
+    Returns:
+        16 bits a tile, big-endian. None where the markers are not those of so many tiles, in their order, or where a
+        tile has more than 65,535 bytes.
     """
     if _compiled is not None and tiles <= len(data):
         return _compiled.tile_lengths(data, scan, tiles)

@@ -1,7 +1,7 @@
-"""A JPEG's segments: the facts of its header, its metadata taken out or put in.
+"""A JPEG's segments: parsing its header, and removing or inserting metadata.
 
-Pure: bytes in, bytes out, no codec. All functions are thread-safe, read nothing outside `data`,
-and raise ImageError with a one-line reason for bytes that are no sound JPEG.
+Pure: bytes in, bytes out, no codec. All functions are thread-safe, read nothing outside `data`, and raise ImageError
+with a one-line reason for bytes that are not a valid JPEG.
 """
 
 from __future__ import annotations
@@ -65,18 +65,20 @@ _SHORT, _LONG = 3, 4
 
 @dataclass(frozen=True, slots=True)
 class JpegHeader:
-    """What a JPEG says about itself before its image data.
+    """What a JPEG's header contains.
 
-    height, width: in pixels as coded, before `orientation` is applied; each from 1 to 65535.
-    precision: bits a sample, usually 8.
-    sampling: (horizontal, vertical) factors of each component, each from 1 to 4.
-    colorspace: what the components mean, by libjpeg's rules (JFIF and Adobe segments, component ids).
-    orientation: EXIF's, from 1 (upright) to 8; 1 when it is missing or makes no sense.
-    exif: the bytes of a TIFF file. icc: the whole profile, None if a part of it is missing.
-    quality: the IJG quality, 1 to 100, whose table for luma is nearest to that of the first component;
-        0 when it has none.
-    several: an index of further pictures in the file (MPO) is there.
-    scan_begin: the byte at which the first scan's header begins.
+    Attributes:
+        height, width: in pixels as coded, before `orientation` is applied; each from 1 to 65535.
+        precision: bits a sample, usually 8.
+        sampling: (horizontal, vertical) factors of each component, each from 1 to 4.
+        colorspace: of the components, by libjpeg's rules (JFIF and Adobe segments, component ids).
+        orientation: EXIF's, from 1 (upright) to 8; 1 when it is missing or invalid.
+        exif: the bytes of a TIFF file.
+        icc: the whole profile; None if a part of it is missing.
+        quality: the IJG quality, 1 to 100, whose luma table is nearest to that of the first component; 0 when it has
+            none.
+        several: whether the file has an index of further pictures (MPO).
+        scan_begin: the byte at which the first scan's header begins.
     """
 
     height: int
@@ -100,7 +102,7 @@ class JpegHeader:
 
     @property
     def huffman(self) -> bool:
-        """True for the three processes that every decoder knows: baseline, extended, progressive."""
+        """Whether it is of one of the three processes that every decoder supports: baseline, extended, progressive."""
         return self.process in ("baseline", "extended", "progressive")
 
 
@@ -175,9 +177,10 @@ def check_scans(data: bytes, header: JpegHeader, max_pixels: int) -> None:
 
 
 def coded_size(data: bytes | memoryview) -> tuple[int, int, bool]:
-    """Height and width in pixels, as they are stored, and whether it is grey: parse in a hurry.
+    """(height, width, is grey) as coded, faster than parse.
 
-    Raises ValueError, or ImageError, for what is no JPEG or has a header that is broken.
+    Raises:
+        ValueError, ImageError: `data` is not a JPEG, or its header is broken.
     """
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
@@ -188,7 +191,7 @@ def coded_size(data: bytes | memoryview) -> tuple[int, int, bool]:
 
 
 def orientation_of(exif: bytes) -> int:
-    """The orientation in EXIF (the bytes of a TIFF file), from 1 to 8; 1 if there is none or it is odd."""
+    """The orientation in EXIF (the bytes of a TIFF file), from 1 to 8; 1 if it is missing or invalid."""
     found = _orientation_field(exif)
     if found is None:
         return 1
@@ -201,7 +204,7 @@ def orientation_of(exif: bytes) -> int:
 
 
 def with_orientation_reset(exif: bytes) -> bytes:
-    """`exif`, saying that the image is upright. Its length, and all else in it, stays."""
+    """`exif` with the orientation set to upright; its length, and all else in it, is unchanged."""
     found = _orientation_field(exif)
     if found is None:
         return exif
@@ -210,11 +213,11 @@ def with_orientation_reset(exif: bytes) -> bytes:
 
 
 def strip(data: bytes, keep_metadata: bool = False) -> bytes:
-    """`data` up to the end of its image, its compressed pixels as they are, without its metadata.
+    """`data` without its metadata, up to the end of its image; compressed pixels are unchanged.
 
-    What decoders need stays: a JFIF segment (less its thumbnail) and an Adobe segment. Everything
-    after the end marker goes: further frames (MPO), the video of a motion photo. With `keep_metadata`
-    all metadata stays but MPF, an index of the frames that are gone.
+    What decoders need stays: a JFIF segment (less its thumbnail) and an Adobe segment. Everything after the end marker
+    is removed: further frames (MPO), the video of a motion photo. With `keep_metadata` all metadata stays but MPF, an
+    index of the frames that are removed.
     """
     pieces = [data[:2]]
     position = 2
@@ -236,9 +239,9 @@ def strip(data: bytes, keep_metadata: bool = False) -> bytes:
 
 
 def bare(data: bytes) -> bytes:
-    """`data` without the metadata before its first scan, for decoders that stumble over it.
+    """`data` without the metadata before its first scan, for decoders that fail on it.
 
-    Like strip, but whatever follows the first scan's header stays, be it sound or not.
+    Like strip, but all that follows the first scan's header stays, valid or not.
     """
     pieces = [data[:2]]
     position = 2
@@ -255,9 +258,9 @@ def bare(data: bytes) -> bytes:
 def with_metadata(
     data: bytes, exif: bytes | None = None, xmp: bytes | None = None, comment: bytes | None = None
 ) -> bytes:
-    """`data`, a JPEG, with these segments put in after its start (and its JFIF segment, if it has one).
+    """`data`, a JPEG, with these segments inserted after its start (and its JFIF segment, if it has one).
 
-    One that does not fit into a segment is left out: more than MAX_EXIF, MAX_XMP, MAX_COMMENT bytes.
+    Those that do not fit into a segment are left out: more than MAX_EXIF, MAX_XMP, MAX_COMMENT bytes.
     """
     at = 2
     if data[2:4] == b"\xff\xe0":
@@ -277,14 +280,14 @@ def _segments(data: bytes, position: int = 2) -> Iterator[tuple[int, int, int]]:
     """(marker, begin, end) of each segment from `position`, up to and including the next scan's header
     or, between scans, up to the end marker. `begin` is that of the marker; its payload is at begin + 4.
 
-    Stray bytes between segments are passed over, as libjpeg does.
+    Stray bytes between segments are skipped, as by libjpeg.
     """
     if position == 2 and data[:2] != b"\xff\xd8":
         raise ImageError("not a JPEG: it does not begin with FF D8")
     size = len(data)
     first = position == 2
     while True:
-        # The pattern costs more than these two looks, which are enough for any ordinary file.
+        # The pattern costs more than these two checks, which suffice for any ordinary file.
         if position + 4 <= size and data[position] == 0xFF and 0xC0 <= data[position + 1] <= 0xFE:
             begin = position
         else:
@@ -370,7 +373,7 @@ def _quality(tables: bytes, wanted: int) -> int:
 
 
 def _colorspace(ids: bytes, jfif: bool, adobe: int | None) -> Colorspace:
-    """What libjpeg takes the components for (default_decompress_parms in its jdapimin.c)."""
+    """The colour space that libjpeg assumes (default_decompress_parms in its jdapimin.c)."""
     if len(ids) == 1:
         return "gray"
     if len(ids) == 3:
@@ -393,7 +396,7 @@ def _is_adobe(data: bytes, begin: int, end: int) -> bool:
 
 
 def _kept_metadata(data: bytes, marker: int, begin: int, end: int, keep_metadata: bool) -> bytes:
-    """What strip leaves of one APPn or comment segment."""
+    """What strip keeps of one APPn or comment segment."""
     if keep_metadata:
         is_index = marker == _APP2 and data.startswith(_MPF, begin + 4, end)
         return b"" if is_index else data[begin:end]
@@ -409,7 +412,7 @@ def _segment(marker: int, payload: bytes) -> bytes:
 
 
 def _joined(parts: list[bytes]) -> bytes | None:
-    """The profile whose numbered parts (number, total, bytes) these are, or None if they do not add up."""
+    """The profile with these numbered parts (number, total, bytes), or None if they are inconsistent."""
     parts = sorted(parts, key=lambda part: part[:1])
     if [part[:2] for part in parts] != [bytes((i, len(parts) & 0xFF)) for i in range(1, len(parts) + 1)]:
         return None
@@ -417,7 +420,7 @@ def _joined(parts: list[bytes]) -> bytes | None:
 
 
 def _orientation_field(exif: bytes) -> tuple[str, int] | None:
-    """The byte order, as struct writes it, and the place of the 12-byte orientation field of IFD0."""
+    """The byte order, as in struct, and the offset of the 12-byte orientation field of IFD0."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
     if order is None or len(exif) < 8:
         return None

@@ -1,8 +1,8 @@
 """Tile-indexed JPEG: an ordinary baseline JPEG that can be cut to a crop without decoding it.
 
-Its restart interval cuts it into independent tiles, k MCUs wide and one MCU high, and an APP9 segment
-lists their lengths in bytes (docs/format.md has both to the byte). A crop of it is another ordinary JPEG,
-made of the tiles under the crop, and decodes to the same pixels, bit for bit.
+Its restart interval divides it into independent tiles, k MCUs wide and one MCU high, and an APP9 segment lists their
+lengths in bytes (docs/format.md specifies both). A crop of it is another ordinary JPEG, made of the tiles under the
+crop, and decodes to the same pixels, bit for bit.
 
 Pure: bytes in, bytes out, no codec. All functions are thread-safe and read nothing outside `data`.
 """
@@ -23,7 +23,7 @@ IDENTIFIER = b"presize\0"
 VERSION = 1
 
 _TAG = IDENTIFIER + bytes((VERSION,))
-_FIXED_BYTES = 2 + len(_TAG)  # what the length of the segment counts besides the tiles
+_FIXED_BYTES = 2 + len(_TAG)  # what the length of the segment includes besides the tiles
 _MAX_TILES = (0xFFFF - _FIXED_BYTES) // 2
 
 _RESTARTS = b"".join(bytes((0xFF, 0xD0 + i)) for i in range(8)) * (_MAX_TILES // 8 + 1)
@@ -39,7 +39,9 @@ _CACHED_HEADER_BYTES = 2048
 class Cut(NamedTuple):
     """A JPEG that covers a box, and where (in its own pixels) the box begins.
 
-    data: what was given to cut, where the box needs all of it, or else a view of new memory.
+    Attributes:
+        data: the input where the box needs all of it, otherwise a view of new memory.
+        top, left: of the box in it.
     """
 
     data: bytes | memoryview
@@ -48,12 +50,13 @@ class Cut(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """How a scan falls into tiles; a pure function of the header.
+    """How a scan divides into tiles; a pure function of the header.
 
-    size_at: where the frame header has the height and, behind it, the width.
-    margin: (rows, columns) of pixels around a box that change it: 1 where chroma is interpolated.
-    shape: (rows of tiles, tiles in a row).
-    markers: those that end the tiles, 2 bytes each.
+    Attributes:
+        size_at: offset of the height in the frame header; the width follows it.
+        margin: (rows, columns) of pixels around a box that influence it: 1 where chroma is interpolated.
+        shape: (rows of tiles, tiles in a row).
+        markers: that end the tiles, 2 bytes each.
     """
 
     height: int
@@ -68,7 +71,7 @@ class _Layout(NamedTuple):
 
 def restart_interval(mcus_in_row: int) -> int:
     """The width of a tile in MCUs: the divisor of `mcus_in_row` (at least 1) from 2 up that is nearest
-    to 4, the larger on a tie. It may be the whole row, and is for a prime number.
+    to 4, the larger on a tie. For a prime number it is the whole row.
 
     >>> [restart_interval(n) for n in (16, 22, 30, 43, 1)]
     [4, 2, 5, 43, 1]
@@ -81,9 +84,9 @@ def restart_interval(mcus_in_row: int) -> int:
 def with_index(data: bytes) -> bytes:
     """`data`, a JPEG, with the lengths of its tiles in a segment before its scan.
 
-    `data` itself where cut could do nothing with it: more than one scan, not baseline, no restart
-    interval that divides its rows of MCUs evenly, an index already, bytes that are no sound JPEG, more
-    than 32,762 tiles (one segment holds no more) or a tile of more than 65,535 bytes.
+    `data` itself where `cut` could not use them: it has several scans, is not baseline, has no restart interval that
+    divides its rows of MCUs evenly, has an index already, is damaged, has more than 32,762 tiles (one segment holds no
+    more), or a tile of more than 65,535 bytes.
     """
     segments = _segments(data)
     if segments is None:
@@ -102,13 +105,14 @@ def with_index(data: bytes) -> bytes:
 def cut(data: bytes | memoryview, top: int, left: int, height: int, width: int) -> Cut | None:
     """The part of `data` that a decoder needs for the box of `height` x `width` pixels at (top, left).
 
-    Decoded at full size, rows top..top+height and columns left..left+width of the result are, bit for
-    bit, the box of all of `data` decoded. The same holds of a decode at 1/2, 1/4 or 1/8 of a box whose four
-    edges are multiples of 2, 4 or 8 (or the image's own), all divided by as much.
+    Decoded at full size, rows top..top+height and columns left..left+width of the result are, bit for bit, the same box
+    of the whole image decoded. The same holds at 1/2, 1/4 or 1/8 for a box whose four edges are multiples of 2, 4 or 8
+    (or the image's own), all divided by as much.
 
-    None, and `data` has to be decoded whole, if it has no index that is sound, or the box is empty or
-    does not lie in the image. `data` itself where the box needs all of it. Never raises for what the
-    bytes are, and trusts none of them; whether the pixels can be decoded only the decoder can tell.
+    Returns:
+        None if `data` has to be decoded whole: it has no valid index, or the box is empty or not inside the image.
+        `data` itself if the box needs all of it. Never raises, whatever the bytes, and trusts none of them; only the
+        decoder finds out whether the pixels can be decoded.
     """
     # APP9 lies directly before the scan's header, so that all before it is the same in all images of one
     # size, and parsed once.
@@ -156,7 +160,7 @@ def cut(data: bytes | memoryview, top: int, left: int, height: int, width: int) 
         min((last_column + 1) * layout.tile_width, layout.width) - x,
     )
 
-    # An index that lies is found out here: its tiles would not end in the markers that are due.
+    # A false index is detected here: its tiles would not end in the expected markers.
     first, last = first_row * column_count + first_column, last_row * column_count + last_column
     ends += scan
     checked = slice(max(first - 1, 0), last + 1)
@@ -164,7 +168,7 @@ def cut(data: bytes | memoryview, top: int, left: int, height: int, width: int) 
     if pairs[ends[checked] - 2].tobytes() != layout.markers[2 * checked.start : 2 * checked.stop]:
         return None
 
-    # The tiles of one row that are wanted lie side by side, each with the marker that ends it.
+    # The wanted tiles of one row are adjacent, each with the marker that ends it.
     row_ends = ends[first + last_column - first_column : last + 1 : column_count]
     row_starts = (ends - lengths)[first : last + 1 : column_count]
     if first_column == 0 and last_column == column_count - 1:
@@ -181,12 +185,12 @@ def cut(data: bytes | memoryview, top: int, left: int, height: int, width: int) 
 
 
 def _layout(header: bytes) -> _Layout | None:
-    """_parsed, from a cache for all but large headers: those have metadata, which no two images share."""
+    """_parsed, cached but for large headers, whose metadata no two images share."""
     return _cached(header) if len(header) <= _CACHED_HEADER_BYTES else _parsed(header)
 
 
 def _parsed(header: bytes) -> _Layout | None:
-    """The layout that `header` gives (all before the scan but the index), or None if it is none of ours."""
+    """The layout from `header` (all before the scan but the index), or None if it is not one of ours."""
     segments = _segments(header)
     if segments is None or segments[-1][2] != len(header):
         return None
@@ -232,7 +236,7 @@ _cached = lru_cache(maxsize=1024)(_parsed)
 def _segments(data: bytes) -> list[tuple[int, int, int]] | None:
     """(marker, begin, end) of each segment of `data` up to its first scan's header, or None without one.
 
-    Nothing may stand between them: what jpeg.parse forgives to strangers is no concern here.
+    No bytes may lie between them, unlike in jpeg_segments.parse.
     """
     if data[:2] != b"\xff\xd8":
         return None

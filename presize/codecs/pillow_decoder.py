@@ -72,12 +72,15 @@ _GREY_MODES: Final = ("1", "L", "LA", "La", "I", "F")
 class Decoded:
     """An image, upright, in sRGB unless `icc` says otherwise.
 
-    pixels: (height, width, 3) RGB, (height, width) grey, or what `unfinished` leaves; C-contiguous.
-    source_height, source_width: of the whole image, upright; larger than `pixels` after a scaled decode.
-    icc: the profile that the pixels are in still, None for sRGB.
-    header: of a JPEG. plain: a JPEG that the strict decoder read without complaint.
-    exif (the bytes of a TIFF file), xmp, comment: as found; a TIFF's tags are not gathered into `exif`.
-    facts: what the source was.
+    Attributes:
+        pixels: uint8, C-contiguous: (height, width, 3) RGB, (height, width) grey, or as `unfinished` allows.
+        source_height, source_width: of the whole image, upright; larger than `pixels` after a scaled decode.
+        format: as from sniff().
+        icc: the profile that the pixels are still in; None for sRGB.
+        header: of a JPEG.
+        plain: whether it is a JPEG that the strict decoder accepted.
+        exif, xmp, comment: as found; `exif` is the bytes of a TIFF file, without the tags of a TIFF source.
+        facts: what the source was.
     """
 
     pixels: Pixels
@@ -156,7 +159,7 @@ def load(image: ImageFile, name: str) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """The error in one line that is the same every time: no addresses, nothing unprintable."""
+    """The error in one line that is the same in every run: no addresses, nothing unprintable."""
     cause = error.args[0] if error.args else None
     if isinstance(cause, KeyError):  # Pillow wraps those that mean a value it does not know
         return f"unknown value {cause}"
@@ -201,7 +204,7 @@ def _eight_bit_gray(image: ImageFile, white: int, inverted: bool) -> Image.Image
 
 
 def _rounded(image: Image.Image, data: bytes, name: str) -> Image.Image:
-    """`image`, of 16 bits a channel, better than Pillow has it: rounded, where Pillow drops the low byte."""
+    """`image`, of 16 bits a channel, rounded to 8, where Pillow would drop the low byte."""
     import cv2  # 150 ms in each worker, and seldom needed
 
     if name == "png":
@@ -227,7 +230,7 @@ def _rounded(image: Image.Image, data: bytes, name: str) -> Image.Image:
 
 
 def colors_of(mode: str) -> Colors:
-    """What the modes of Pillow mean by their colours."""
+    """The colours of a Pillow mode."""
     if mode in _GREY_MODES or mode.startswith("I;16"):
         return "grey"
     if mode in ("P", "PA"):
@@ -240,7 +243,7 @@ def _opaque(mode: str) -> str:
 
 
 def _is_deep(image: ImageFile, data: bytes, name: str) -> bool:
-    """True when more than 8 bits a channel were there to be scaled."""
+    """Whether the source had more than 8 bits a channel."""
     if name == "tiff":
         bits = image.tag_v2.get(_TIFF_BITS, ())  # type: ignore[attr-defined]
         return 12 in bits or 16 in bits
@@ -248,7 +251,7 @@ def _is_deep(image: ImageFile, data: bytes, name: str) -> bool:
 
 
 def pixels_of(image: Image.Image, icc: bytes | None, color: Color) -> Pixels:
-    """`image`, of mode L, LA, RGB, RGBA or CMYK, in sRGB, on white, in the colours asked for."""
+    """`image`, of mode L, LA, RGB, RGBA or CMYK, in sRGB, composed on white, as `color`."""
     source_is_gray = image.mode in ("L", "LA")
     alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None
     image.info.pop("transparency", None)  # it is in alpha by now, and would confuse conversions
@@ -268,7 +271,7 @@ def pixels_of(image: Image.Image, icc: bytes | None, color: Color) -> Pixels:
 
 
 def upright(pixels: Pixels, orientation: int) -> Pixels:
-    """`pixels` turned and mirrored as EXIF orientation 1 to 8 says, C-contiguous."""
+    """`pixels` rotated and mirrored according to EXIF orientation 1 to 8, C-contiguous."""
     if orientation == 1:
         return pixels
     if orientation >= 5:

@@ -1,4 +1,4 @@
-"""Where an image lands for each --fit, and the back-ends that resample it. Pure.
+"""The target of an image for each --fit, and the back-ends that resample it. Pure.
 
 All back-ends antialias: the filter's support grows with the reduction, as in Pillow and in
 torchvision's ``antialias=True``. "bicubic" is the cubic convolution with a = -0.5 (Catmull-Rom).
@@ -33,11 +33,12 @@ class Box(NamedTuple):
 
 
 class Target(NamedTuple):
-    """How one image meets one target size.
+    """How one image is brought to one target size.
 
-    box: the part of the source that is used.
-    size: what the box is resampled to.
-    canvas: what the result is centred on, black around it; None when nothing is added.
+    Attributes:
+        box: the part of the source that is used.
+        size: (height, width) that the box is resampled to.
+        canvas: (height, width) of the black canvas that the result is centred on; None for none.
     """
 
     box: Box
@@ -46,7 +47,7 @@ class Target(NamedTuple):
 
     @property
     def is_whole_image(self) -> bool:
-        """True when every source pixel is kept as it is and none is added."""
+        """Whether every source pixel is kept as it is and none is added."""
         return self.canvas is None and self.box == (0, 0, *self.size)
 
     @property
@@ -56,7 +57,7 @@ class Target(NamedTuple):
 
 
 def target(source: Size, wanted: Size, fit: Fit, upscale: bool) -> Target:
-    """How an upright image of `source` pixels meets `wanted`.
+    """How an upright image of size `source` is brought to `wanted`, both (height, width) in pixels.
 
     shorter: the image covers `wanted` and keeps its shape; for N that makes its shorter side N and its
         longer side ``int(N * long / short)``, as torchvision's Resize computes it.
@@ -105,15 +106,18 @@ def _crop(source: Size, wanted: Size, upscale: bool) -> Target:
 def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBackend) -> Pixels:
     """`pixels` (height, width, 3), (height, width, 4) or (height, width), uint8, C-contiguous, as `target` says.
 
-    All channels are alike. Returns an array of the same rank, C-contiguous; `pixels` itself when nothing is to
-    be done. Four channels are resized without a copy. Thread-safe: each thread has its own scratch memory.
+    All channels are treated alike; four channels are resized without a copy. Thread-safe: each thread has its own
+    scratch memory.
+
+    Returns:
+        A C-contiguous array of the same rank; `pixels` itself when there is nothing to do.
     """
     box, size, canvas = target
     if box[2:] == size:  # nothing to resample, at most to cut
         top, left = int(box.top), int(box.left)
         pixels = pixels[top : top + size.height, left : left + size.width]
     else:
-        height, width = pixels.shape[:2]  # a box may end past them, by a rounding
+        height, width = pixels.shape[:2]  # by rounding, a box may end past them
         inside = Box(box.top, box.left, min(box.height, height - box.top), min(box.width, width - box.left))
         pixels = BACKENDS[backend](pixels, inside, size, filter)
     if canvas is None:
@@ -149,7 +153,7 @@ def _cykooz(pixels: Pixels, box: Box, size: Size, filter: Filter) -> Pixels:
 
 
 def _four_bytes(pixels: Pixels) -> Image.Image:
-    """An image of Pillow's over the memory of `pixels` (height, width, 4). No band of CMYK is taken for alpha."""
+    """A Pillow image over the memory of `pixels` (height, width, 4). CMYK, so that no band is taken for alpha."""
     height, width = pixels.shape[:2]
     return Image.frombuffer("CMYK", (width, height), pixels, "raw", "CMYK", 0, 1)
 

@@ -1,4 +1,4 @@
-"""The file formats around pixels: which one some bytes are, and what of them a decoder should see. Pure."""
+"""Which image format some bytes are, and which parts of them a decoder should see. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TIFF_TYPE_BYTES: Final = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4,
 
 
 def sniff(data: bytes) -> str | None:
-    """The image format that `data` begins like, whatever its name says, or None."""
+    """The image format of `data` by its first bytes, or None."""
     for signature, name in _SIGNATURES:
         if data.startswith(signature):
             return name
@@ -46,7 +46,7 @@ def sniff(data: bytes) -> str | None:
 
 
 def webp_size(data: bytes) -> tuple[int, int]:
-    """Height and width from a WebP's first chunk; (0, 0) if it has none, for the decoder to refuse."""
+    """(height, width) from a WebP's first chunk; (0, 0) without one, which the decoder then refuses."""
     head = data[12:30].ljust(18, b"\0")
     if head[:4] == b"VP8X":
         return int.from_bytes(head[15:18], "little") + 1, int.from_bytes(head[12:15], "little") + 1
@@ -59,7 +59,7 @@ def webp_size(data: bytes) -> tuple[int, int]:
 
 
 def has_several(data: bytes, name: str) -> bool:
-    """True for an animation, or several pages, of a format other than JPEG. Damage counts as the end."""
+    """Whether a file of a format other than JPEG is an animation or has several pages. Damage counts as its end."""
     if name == "gif":
         return _gif_frames(data, most=2) > 1
     if name == "png":
@@ -72,7 +72,7 @@ def has_several(data: bytes, name: str) -> bool:
 
 
 def _gif_frames(data: bytes, most: int) -> int:
-    """The frames of a GIF, counted up to `most` by going from block to block."""
+    """The number of frames of a GIF, up to `most`, counted block by block."""
     frames, size = 0, len(data)
     position = 13 + _gif_colors(data, 10)
     while position < size and frames < most:
@@ -90,7 +90,7 @@ def _gif_frames(data: bytes, most: int) -> int:
 
 
 def _gif_colors(data: bytes, at: int) -> int:
-    """The bytes of the colour table that the flags at `at` announce."""
+    """The length in bytes of the colour table that the flags at `at` declare."""
     flags = data[at] if at < len(data) else 0
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
@@ -108,7 +108,7 @@ def _has_second_directory(data: bytes) -> bool:
 
 
 def png_chunks(data: bytes, kinds: frozenset[bytes]) -> bytes:
-    """The whole chunks of these kinds of a PNG, up to its end or to a chunk that is cut short."""
+    """A PNG reduced to its complete chunks of `kinds`, up to its end or to a chunk that is truncated."""
     pieces = [data[:8]]
     position = 8
     while position + 12 <= len(data):
@@ -125,10 +125,10 @@ def png_chunks(data: bytes, kinds: frozenset[bytes]) -> bytes:
 
 
 def first_tiff_frame(data: bytes) -> bytes:
-    """A TIFF with the tags that decoding needs in its first directory, and no further directory.
+    """A TIFF reduced to its first directory, with the tags that decoding needs.
 
-    The others, and those that point out of the file, would only make Pillow and libtiff warn; further
-    frames are not wanted; the orientation is left to the caller.
+    Other tags, and those that point out of the file, would only make Pillow and libtiff warn. The orientation is left
+    to the caller.
     """
     order = "<" if data[:2] == b"II" else ">"
     big = 43 in data[2:4]

@@ -1,7 +1,7 @@
-"""What a source image was: the facts that tell what a build converted, packed into 32 bits. Pure.
+"""What a source image was before a build converted it, packed into 32 bits. Pure.
 
-The numbers stand in the ``source_facts`` column of every index (docs/format.md), so what is here may
-be added to, never moved. 0 is an image of which nothing is known.
+The numbers are stored in the ``source_facts`` column of every index (docs/format.md): values may be added here, never
+moved. 0 is an image of which nothing is known.
 """
 
 from __future__ import annotations
@@ -32,19 +32,24 @@ FIELDS: Final = {
     "tolerated": (28, 1),
     "kept": (29, 1),
 }
-"""For each field the bit that it begins at, and the mask of its value."""
+"""The first bit of each field, and the mask of its value."""
 
 
 class Facts(NamedTuple):
     """One source image.
 
-    kind: its format, by content. colors: YCbCr is RGB, YCCK is CMYK.
-    orientation: EXIF's, from 1 to 8. process, quality: of a JPEG; the quality, 1 to 100, is the one of the
-        IJG tables nearest to its own, 0 when it has none.
-    transparent: it has an alpha channel, or a transparent colour. deep: more than 8 bits a channel.
-    several: an animation, or pages: the first was taken. profile: an ICC profile changed its colours.
-    tolerated: a JPEG that the strict decoder refused and the second took.
-    kept: its compressed image may be stored as it is, and is where it need not be resized.
+    Attributes:
+        kind: its format, by content.
+        colors: YCbCr counts as RGB, YCCK as CMYK.
+        orientation: EXIF's, 1 to 8.
+        process: of a JPEG.
+        quality: of a JPEG: the IJG quality, 1 to 100, whose table is nearest to its own; 0 when it has none.
+        transparent: whether it has an alpha channel, or a transparent colour.
+        deep: whether it has more than 8 bits a channel.
+        several: whether it is an animation or has pages, of which the first was taken.
+        profile: whether an ICC profile changed its colours.
+        tolerated: whether it is a JPEG that the strict decoder refused and Pillow accepted.
+        kept: whether its compressed image is stored as it is where it need not be resized.
     """
 
     kind: str = "unknown"
@@ -60,7 +65,7 @@ class Facts(NamedTuple):
     kept: bool = False
 
     def pack(self) -> int:
-        """As FIELDS has it."""
+        """The fields as 32 bits, laid out as in FIELDS."""
         return (
             KINDS.index(self.kind)
             | COLORS.index(self.colors) << 4
@@ -77,6 +82,6 @@ class Facts(NamedTuple):
 
 
 def unpack(packed: npt.NDArray[Any], field: str) -> npt.NDArray[np.int64]:
-    """The numbers of one field: places in KINDS, COLORS and PROCESSES, 0 and 1, or what they are."""
+    """The values of one field: indices into KINDS, COLORS and PROCESSES, 0 and 1, or plain numbers."""
     shift, mask = FIELDS[field]
     return packed.astype(np.int64) >> shift & mask

@@ -1,10 +1,9 @@
-"""A stored value -> pixels: what reading a dataset, verifying it and comparing it all do with a record. Pure."""
+"""A stored value -> pixels, for reading, verifying and comparing datasets. Pure."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import simplejpeg
 
 from presize.codecs import jpeg_decoder
 from presize.codecs.jpeg_segments import coded_size
@@ -15,14 +14,23 @@ Pixels = npt.NDArray[np.uint8]
 
 
 DAMAGE = (ValueError, ImageError)
-"""What decode_value raises for bytes that are not what they should be."""
+"""What decode_value raises for damaged bytes."""
 
 
 def decode_value(value: memoryview, format: Format, color: Color, shape: tuple[int, int]) -> Pixels:
-    """A stored value -> a fresh uint8 array, (height, width, 3) RGB or (height, width) grey.
+    """Decode a stored value.
 
-    `color` is the one the dataset was built for. `shape` (height, width) is used by format "raw" alone.
-    Raises one of DAMAGE when the value is damaged.
+    Args:
+        value: the bytes of a record.
+        format: of the dataset.
+        color: that the dataset was built for.
+        shape: (height, width) of the image, in pixels; used by format "raw" alone.
+
+    Returns:
+        A new uint8 array, (height, width, 3) RGB or (height, width) grey.
+
+    Raises:
+        ValueError, ImageError: the value is damaged (see DAMAGE).
     """
     if format == "jpeg":
         return _decode_jpeg(value, color)
@@ -38,9 +46,7 @@ def _decode_jpeg(value: memoryview, color: Color) -> Pixels:
     if color == "keep":
         color = "gray" if is_gray else "rgb"
     mode: jpeg_decoder.Mode = "GRAY" if color == "gray" else "RGB"
-    pixels = jpeg_decoder.decode(value, mode, (height, width))
-    if pixels is None:
-        pixels = np.asarray(simplejpeg.decode_jpeg(value, mode))
+    pixels = jpeg_decoder.decode_strictly(value, mode, (height, width))
     return pixels[:, :, 0] if color == "gray" else pixels
 
 

@@ -1,4 +1,4 @@
-"""One source image -> one stored value a size. Pure: the whole of what a build does to an image.
+"""One source image -> one stored value for each size: all that a build does to an image. Pure.
 
 bytes -> header -> targets -> one decode, at reduced size where that loses nothing -> resize -> encode
 """
@@ -21,8 +21,13 @@ class Record(NamedTuple):
 
 
 class Transcoded(NamedTuple):
-    """One record for each of ImageOptions.sizes, the source's upright height and width in pixels, and
-    what it was (presize.codecs.source_facts), packed."""
+    """A source image, transcoded.
+
+    Attributes:
+        records: one for each of ImageOptions.sizes.
+        source: its upright height and width, in pixels.
+        facts: what it was (presize.codecs.source_facts), packed.
+    """
 
     records: tuple[Record, ...]
     source: Size
@@ -30,9 +35,10 @@ class Transcoded(NamedTuple):
 
 
 def transcode(data: bytes, options: ImageOptions) -> Transcoded:
-    """Decode, resize and encode one image of any format that presize.codecs.decode reads.
+    """Decode, resize and encode one image of any format that presize.codecs.decode reads. Thread-safe.
 
-    Raises ImageError with the reason when the image cannot be stored. Thread-safe.
+    Raises:
+        ImageError: the image cannot be stored; the message says why.
     """
     header = jpeg_segments.parse(data) if sniff.sniff(data) == "jpeg" else None
     scale = 1
@@ -67,9 +73,10 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
 
 
 def record_bytes(options: ImageOptions, size: Size) -> int:
-    """A generous bound on a stored record, in bytes, for sizing maps and transactions: the pixels
-    themselves. With fit "shorter" the longer side is open; twice the square covers most photographs,
-    and a shard that overflows is begun again with a larger map.
+    """An upper estimate of a stored record, in bytes, for sizing maps and transactions: its raw pixels.
+
+    With fit "shorter" the longer side is open; twice the square covers most photographs, and a shard that overflows is
+    begun again with a larger map.
     """
     return size.height * size.width * 3 * (2 if options.fit == "shorter" else 1)
 
@@ -84,9 +91,9 @@ def _upright(header: jpeg_segments.JpegHeader) -> Size:
 
 
 def _decode_scale(targets: list[resize.Target]) -> int:
-    """The reduced size 1/k to decode at: the smallest of 1/2, 1/4, 1/8 that leaves the filter twice
-    the pixels of every target, so that the filter and not the decoder decides how the result looks.
-    Other fractions are slower than a full decode.
+    """k to decode at 1/k: the smallest of 1/2, 1/4 and 1/8 that leaves the filter twice the pixels of every target.
+
+    So the filter and not the decoder determines the result. Other fractions are slower than a full decode.
     """
     reduction = min(target.reduction for target in targets)
     return next((k for k in (8, 4, 2) if reduction >= 2 * k), 1)
@@ -102,8 +109,8 @@ def _scaled(target: resize.Target, source: Size, shape: tuple[int, ...]) -> resi
 
 
 def _passes_through(decoded: Decoded, options: ImageOptions) -> bool:
-    """True for a JPEG that loses by a second compression and gains nothing: 8 bits, Huffman coded,
-    YCbCr or grey, upright, sRGB, and in the colours asked for."""
+    """Whether a JPEG can be stored as it is, since a second compression would only lose quality: 8 bits, Huffman coded,
+    YCbCr or grey, upright, sRGB, and in the colours of `options`."""
     header = decoded.header
     if options.format != "jpeg" or header is None or not decoded.plain:
         return False

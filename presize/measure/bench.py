@@ -3,12 +3,10 @@ each run in a process of its own."""
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import random
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -245,10 +243,14 @@ class _Bench:
         came."""
         run = self.options.runs(self.variants)[0]
         came: dict[Variant, dict[str, Any]] = {}
-        for variant in self.variants:
-            on_step(f"checking that {variant} delivers every sample once")
-            prove = replace(run, variant=variant, task="prove", device="cpu", pin_memory=False)
-            came[variant] = subprocess_run.run_apart(self._located(prove))
+        crops: dict[Variant, npt.NDArray[np.uint8]] = {}
+        with tempfile.TemporaryDirectory(prefix="presize-bench-") as folder:
+            for variant in self.variants:
+                on_step(f"checking that {variant} delivers every sample once")
+                file = os.path.join(folder, f"crops-{variant}.npy")
+                prove = replace(run, variant=variant, task="prove", device="cpu", pin_memory=False, crops=file)
+                came[variant] = subprocess_run.run_apart(self._located(prove))
+                crops[variant] = np.load(file, allow_pickle=False)
         labels = {variant: one["labels"] for variant, one in came.items() if one["labels"] is not None}
         if len(set(labels.values())) > 1:
             raise BenchError(f"the variants {' and '.join(labels)} deliver different labels for the same samples")
@@ -260,10 +262,7 @@ class _Bench:
         notes = []
         if self.options.device == "cpu" and self.options.models != ("none",):
             notes = ["On the CPU nothing is copied, and training has the cores that the workers leave, at least one."]
-        return [
-            *notes,
-            self._compared({variant: crops_of(one["crops"], self.options.crop) for variant, one in came.items()}),
-        ]
+        return [*notes, self._compared(crops)]
 
     def _compared(self, crops: dict[Variant, npt.NDArray[np.uint8]]) -> str:
         """Whether evaluation crops agree where they should, in words. Raises BenchError when they do not."""
@@ -313,8 +312,3 @@ def coarse(crops: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
     edge = side // cells
     inner = crops[:, : cells * edge, : cells * edge].astype(np.float64)
     return np.asarray(inner.reshape(-1, cells, edge, cells, edge, 3).mean(axis=(2, 4)))
-
-
-def crops_of(text: str, crop: int) -> npt.NDArray[np.uint8]:
-    """Evaluation crops as a run hands them back: uint8 (n, crop, crop, 3)."""
-    return np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8).reshape(-1, crop, crop, 3)

@@ -166,6 +166,7 @@ class Run:
     """One run, in a process of its own; it travels there as JSON.
 
     root: what the variant reads. numbers: a file of NumPy (.npy, int64) with the samples to read; None reads all.
+    crops: where to save evaluation crops (.npy), for the task "prove"; None saves none.
     """
 
     variant: Variant
@@ -183,6 +184,7 @@ class Run:
     task: Task = "measure"
     root: str = ""
     numbers: str | None = None
+    crops: str | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

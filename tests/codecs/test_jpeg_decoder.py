@@ -260,6 +260,21 @@ def test_without_the_compiled_code_it_decodes_nothing_and_a_value_is_the_same(mo
     np.testing.assert_array_equal(decode_value(value, "jpeg", "rgb", (64, 96)), before)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("scale", [1, 2, 8])
+@pytest.mark.parametrize("sampling", ["4:2:0", "grey"])
+def test_what_falls_back_to_libjpeg_has_the_same_pixels(
+    mode: Mode, scale: int, sampling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = encoded(picture(61, 90, seed=2), sampling)
+    pixels = jpeg_decoder.decode_strictly(data, mode, (61, 90), scale)
+    assert pixels.shape[:2] == (-(-61 // scale), -(-90 // scale))
+    monkeypatch.setattr(jpeg_decoder, "_compiled", None)
+    np.testing.assert_array_equal(jpeg_decoder.decode_strictly(data, mode, (61, 90), scale), pixels)
+    with pytest.raises(ValueError, match=r"\w"):
+        jpeg_decoder.decode_strictly(data[: len(data) // 2], mode, (61, 90), scale)
+
+
 @compiled
 @settings(deadline=None)
 @given(st.binary(min_size=1, max_size=40), st.lists(st.binary(max_size=12), min_size=1, max_size=9), st.booleans())

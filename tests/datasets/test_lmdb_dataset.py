@@ -429,7 +429,7 @@ def test_grey_images_are_cropped_to_one_channel(decode: Any, photos: Path, tmp_p
 
 @pytest.mark.parametrize("options", [{"crop": CenterCrop(16)}, {"flip": 0.5}])
 def test_bytes_are_not_cropped(options: dict[str, Any], squares: Path) -> None:
-    with pytest.raises(OptionError, match="decode: bytes are not decoded, so there is nothing to crop or flip"):
+    with pytest.raises(OptionError, match="decode: bytes are not decoded, so they cannot be cropped or flipped"):
         LMDBDataset(squares, decode="bytes", **options)
 
 

@@ -21,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from presize.datasets.reading.order import Order, Sequential, ShardShuffled, Shuffled, Weighted, class_balanced
+from presize.datasets.reading.order import Order, Sequential, Shuffled, Weighted, class_balanced
+from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.sampler import EpochSampler, Visit
 from presize.errors import OptionError
 

@@ -23,7 +23,7 @@ from presize.build.run import build_dataset
 from presize.codecs.encode import encode
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize
 from presize.datasets.crops import Crop
-from presize.datasets.reading.device_decode import CutReader, decode_rows, find_decoder
+from presize.datasets.reading.device_decode import cut_reader, decode_rows, fill_row, find_decoder
 from presize.datasets.reading.regions import cut_region
 from presize.errors import DatasetError, LoaderError, OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size, Subsampling
@@ -112,7 +112,7 @@ def stored(subsampling: Subsampling, tiles: bool) -> bytes:
 
 def row_of(value: bytes, box: tuple[int, int, int, int], flip: bool) -> np.ndarray:
     row = np.zeros((1, len(value) + 48 + -len(value) % 8), np.uint8)
-    CutReader.fill(row[0], cut_region(memoryview(value), box), (HEIGHT, WIDTH), flip=flip, exact=True)
+    fill_row(row[0], cut_region(memoryview(value), box), (HEIGHT, WIDTH), flip=flip, exact=True)
     return row
 
 
@@ -145,8 +145,8 @@ def test_a_resized_box_is_torchs_antialiased_interpolation_rounded(
 
 
 def test_a_row_has_room_for_the_largest_value_and_takes_less_for_a_small_crop(data: LMDBDataset) -> None:
-    reader = CutReader(data.data, CenterCrop(8))
-    rows = np.zeros((len(data), *reader.row_shape), np.uint8)
+    reader = cut_reader(data.data, CenterCrop(8))
+    rows = np.zeros((len(data), *reader.rows.shape), np.uint8)
     numbers = np.arange(len(data))
     assert not reader.read(rows, numbers, 0, 0, numbers)
     lengths = rows[:, :48].view(np.int64)[:, 0]
@@ -220,7 +220,7 @@ def test_a_decoder_that_fails_on_sound_images_is_not_taken_for_damage(data: LMDB
         raise RuntimeError(f"out of memory for {len(jpegs)}\nand more")
 
     loader = Loader(data, 8, crop=CROP, workers=0, on_error="skip", decode_on=fails)
-    with pytest.raises(LoaderError, match="the decoder of cpu failed on JPEGs that are sound: out of memory for 8; "):
+    with pytest.raises(LoaderError, match="the decoder of cpu failed on intact JPEGs: out of memory for 8; "):
         list(loader)
     assert loader.skipped == 0
 
@@ -286,15 +286,15 @@ def test_another_place_to_decode_is_refused(data: LMDBDataset) -> None:
 
 @pytest.mark.parametrize("format", ["png", "raw"])
 def test_a_device_decodes_jpegs_alone(format: Any, raw: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=f"decode_on: a device decodes JPEGs alone, and .* holds {format}; choose"):
+    with pytest.raises(OptionError, match=f"decode_on: a device decodes only JPEGs, and .* holds {format}; choose"):
         Loader(build(raw, tmp_path / "out", format=format), 8, crop=CROP, decode_on=on_the_cpu)
 
 
 def test_an_index_that_lies_about_the_size_is_damage() -> None:
     value = encode(smooth_image(HEIGHT, WIDTH), ImageOptions(tiles=False))
     row = np.zeros(len(value) + 48, np.uint8)
-    with pytest.raises(ValueError, match=f"it is {HEIGHT} pixels high and {WIDTH} wide, not as the index says"):
-        CutReader.fill(row, cut_region(memoryview(value), (0, 0, 8, 8)), (99, 99), flip=False, exact=True)
+    with pytest.raises(ValueError, match=f"it is {HEIGHT} pixels high and {WIDTH} wide, and the index says 99 and 99"):
+        fill_row(row, cut_region(memoryview(value), (0, 0, 8, 8)), (99, 99), flip=False, exact=True)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

@@ -22,13 +22,13 @@ from presize.datasets.reading.order import (
     Last,
     Order,
     Sequential,
-    ShardShuffled,
     Shuffled,
     Weighted,
     class_balanced,
-    permute,
 )
+from presize.datasets.reading.permutation import permute
 from presize.datasets.reading.schedule import Schedule
+from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
 from presize.store.dealing import deal

@@ -146,7 +146,7 @@ def test_channels_that_are_not_those_asked_for_are_damage() -> None:
         with pytest.raises(ValueError, match=r"channels|reshape"):
             part = part_of(memoryview(value), "raw", (0, 0, 60, 90))
             read_region(out, part, shape, flip=False, exact=True)
-    with pytest.raises(ValueError, match="it has not 1 channels"):
+    with pytest.raises(ValueError, match="expected 1 channel, got"):
         gray = out[:, :, :1].copy()
         part = part_of(memoryview(image.tobytes()), "raw", (0, 0, 60, 90))
         read_region(gray, part, (HEIGHT, WIDTH), flip=False, exact=True)
@@ -162,6 +162,6 @@ def test_an_index_that_promises_billions_of_pixels_takes_no_memory_for_them() ->
 
 def test_a_jpeg_of_another_size_than_the_index_says_is_damage() -> None:
     value = stored(tiles=False)
-    with pytest.raises(ValueError, match=f"it is {HEIGHT} pixels high and {WIDTH} wide, not as the index says"):
+    with pytest.raises(ValueError, match=f"it is {HEIGHT} pixels high and {WIDTH} wide, and the index says"):
         part = part_of(value, "jpeg", (0, 0, 8, 8))
         read_region(np.empty((8, 8, 3), np.uint8), part, (99, 99), flip=False, exact=True)

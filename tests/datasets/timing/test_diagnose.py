@@ -41,7 +41,7 @@ class Time:
 @pytest.fixture
 def our_time(monkeypatch: pytest.MonkeyPatch) -> Time:
     found = Time()
-    for module in ("diagnose", "loading", "epochs"):
+    for module in ("clocks", "diagnose", "epochs", "loading", "loops"):
         monkeypatch.setattr(importlib.import_module(f"presize.datasets.timing.{module}"), "time", found)
     return found
 
@@ -200,7 +200,7 @@ def test_a_step_that_takes_another_time_on_the_batches_of_an_alternative_is_told
             yield (step_s,) * 4
 
     found = diagnose(batches_for(0.05), step, alternatives={"Quicker": batches_for(0.04)}, **SOON | {"seconds": 5})
-    assert "Quicker: a step on a batch of that takes 40 ms instead of 50 ms." in found.notes
+    assert "Quicker: a step on its batches takes 40 ms instead of 50 ms." in found.notes
 
 
 def test_a_machine_that_slows_down_while_training_is_as_slow_to_the_step_alone(our_time: Time) -> None:
@@ -240,7 +240,7 @@ def test_a_loader_that_never_ends_is_left_in_time(our_time: Time) -> None:
 def test_a_loader_that_ends_early_is_said_to() -> None:
     found = diagnose([[0] * 4] * 5, step_of(0.01), **SOON)
     assert found.batches == 5
-    assert "The loader ended after 5 batches: the figures are of no more than these." in found.notes
+    assert "The loader ended after 5 batches: the figures are based on these alone." in found.notes
 
 
 def test_a_loader_of_one_batch_can_be_diagnosed() -> None:
@@ -307,7 +307,7 @@ def test_an_iterator_that_ends_before_training_is_an_error() -> None:
 
 
 def test_batches_that_cannot_be_counted_are_an_error() -> None:
-    with pytest.raises(DiagnosisError, match="begin with what has one, got int"):
+    with pytest.raises(DiagnosisError, match="whose first part has one, got int"):
         diagnose([1, 2, 3], step_of(0.001), **SOON)
 
 

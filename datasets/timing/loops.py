@@ -1,0 +1,136 @@
+"""The loops that loaders and steps are timed in: take batches, or repeat a step, until a budget is spent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from presize.datasets.timing.clocks import Clock
+from presize.errors import DiagnosisError, PresizeError
+from presize.measure.simulate import Times
+
+LEAST = 3
+"""Batches or steps that have to be counted for a figure."""
+
+_WARM_UP_STEPS = 2
+_SHORTEST_S = 1e-9
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop: after so many batches, or so many seconds from the first one, whichever is earlier."""
+
+    batches: int
+    seconds: float
+
+    def is_spent(self, batches: int, least: int, first_s: float) -> bool:
+        """Whether to stop after `batches`, the first of which came at `first_s`; never with fewer than `least`."""
+        return batches >= least and (batches >= self.batches or time.perf_counter() - first_s >= self.seconds)
+
+
+class Taking:
+    """The batches of an iterator, at least `least` of them, until `budget` is spent or there are no more.
+
+    Args:
+        batches: where they come from.
+        budget: when to stop.
+        least: how many to take in any case.
+        take: gets the next one; called as next().
+
+    Attributes:
+        ended: whether there were no more.
+
+    Raises:
+        DiagnosisError: while iterating, when the iterator fails; its error is the cause.
+    """
+
+    def __init__(
+        self, batches: Iterator[Any], budget: Budget, least: int, take: Callable[[Iterator[Any]], Any] = next
+    ) -> None:
+        self.batches = batches
+        self.budget = budget
+        self.least = max(least, 1)
+        self.take = take
+        self.ended = False
+
+    def __iter__(self) -> Iterator[Any]:
+        count, first_s = 0, 0.0
+        while not self.budget.is_spent(count, self.least, first_s):
+            try:
+                batch = self.take(self.batches)
+            except StopIteration:
+                self.ended = True
+                return
+            except Exception as error:
+                raise failed("loader", count, "batches", error) from error
+            if count == 0:
+                first_s = time.perf_counter()
+            count += 1
+            yield batch
+            del batch  # its memory may be wanted for the next one
+
+
+@contextmanager
+def closed(batches: Iterator[Any]) -> Generator[None, None, None]:
+    """End the workers of an iterator from presize.datasets.timing.instrument with the block, however that ends."""
+    try:
+        yield
+    finally:
+        if isinstance(batches, Generator):
+            batches.close()
+
+
+def failed(what: str, count: int, of: str, error: Exception) -> DiagnosisError:
+    """A one-line error for what went wrong in code that may not be ours."""
+    lines = str(error).strip().splitlines() or [""]
+    if lines[0].startswith("Caught "):  # in a DataLoader's worker: its traceback comes before its message
+        said = next((line for line in lines[2:] if not line.startswith(" ")), lines[0])
+    else:
+        said = lines[0] if isinstance(error, PresizeError) else f"{type(error).__name__}: {lines[0]}"
+    return DiagnosisError(f"{what}: failed after {count} {of}: {said}")
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A step that was repeated.
+
+    Attributes:
+        samples_s: seconds of each.
+        cores: how many cores this process kept busy.
+    """
+
+    samples_s: list[float]
+    cores: float
+
+    @property
+    def mean_s(self) -> float:
+        return fmean(self.samples_s)
+
+    def __add__(self, more: Repeated) -> Repeated:
+        return Repeated(self.samples_s + more.samples_s, (self.cores + more.cores) / 2)
+
+    @property
+    def step(self) -> Times:
+        return Times.measured(self.samples_s)
+
+
+def repeat(clock: Clock, step: Callable[[], Any], budget: Budget) -> Repeated:
+    """Time `step`, at least LEAST times after a warm-up, until `budget` is spent."""
+    for _ in range(_WARM_UP_STEPS):
+        step()
+    clock.wait()
+    begin_s, cpu_s = time.perf_counter(), time.process_time()
+    marks = [clock.mark()]
+    while not budget.is_spent(len(marks) - 1, LEAST, begin_s):
+        step()
+        marks.append(clock.mark())
+    cpu_s = time.process_time() - cpu_s  # before waiting, which may keep a core busy for nothing
+    queued_s = time.perf_counter() - begin_s
+    clock.wait()
+    # A step that does nothing may take less than a clock can resolve.
+    samples_s = [max(seconds, _SHORTEST_S) for seconds in clock.between(marks)]
+    return Repeated(samples_s, cpu_s / max(queued_s, _SHORTEST_S))

@@ -1,0 +1,48 @@
+"""Batches of any shape on their way to a device."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from presize.datasets.reading.transfer import as_device, map_tensors, tensors_of, to_device
+from presize.errors import OptionError
+
+
+class Pair(NamedTuple):
+    images: Any
+    labels: Any
+
+
+ONE, TWO = torch.tensor([1]), torch.tensor([2])
+
+
+@pytest.mark.parametrize(
+    ("batch", "doubled"),
+    [
+        (ONE, TWO),
+        ([ONE, "name"], [TWO, "name"]),
+        ((ONE, None), (TWO, None)),
+        (Pair(ONE, [ONE]), Pair(TWO, [TWO])),
+        ({"images": ONE, "more": (ONE,)}, {"images": TWO, "more": (TWO,)}),
+        ("path", "path"),
+    ],
+    ids=["a tensor", "a list", "a tuple", "a named tuple", "a mapping", "no tensor"],
+)
+def test_a_batch_keeps_its_shape_and_its_tensors_are_changed(batch: Any, doubled: Any) -> None:
+    assert map_tensors(lambda tensor: 2 * tensor, batch) == doubled
+    assert type(map_tensors(lambda tensor: 2 * tensor, batch)) is type(doubled)
+
+
+def test_all_tensors_of_a_batch_are_found_and_moved() -> None:
+    batch = {"images": ONE, "targets": (TWO, ["a", ONE])}
+    assert [tensor.item() for tensor in tensors_of(batch)] == [1, 2, 1]
+    assert {tensor.device.type for tensor in tensors_of(to_device(batch, torch.device("meta")))} == {"meta"}
+
+
+def test_a_device_that_torch_does_not_know_is_refused_by_name() -> None:
+    assert as_device(None) == torch.device("cpu")
+    with pytest.raises(OptionError, match=r"device: .*got 'toaster'"):
+        as_device("toaster")
