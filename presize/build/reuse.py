@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from presize.build.plan import Plan
-from presize.build.sidecar import SIZE_COLUMNS, Sidecar
+from presize.build.resume import check_may_update
+from presize.build.sidecar import SIZE_COLUMNS, Finished, FinishedShard, Sidecar
 from presize.build.state import Place
 from presize.build.task import Copies, Task
-from presize.build.update import Rows, Update, agree, make_update, match
+from presize.build.update import Changes, Rows, Update, agree, make_update, match
 from presize.errors import DatasetError
+from presize.options import RunOptions
 from presize.sources.scan import Source
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
 from presize.store.manifest import DataFile, Manifest, read_manifest
 from presize.store.rejects import Reject, read_rejects
 from presize.store.shard import ENGINE, ShardReader
 from presize.system.files import file_digest
+from presize.system.resources import usable_cores
 
 _BLOCK_BYTES = 1 << 20
 _FILES_AT_ONCE = 512
@@ -68,35 +72,33 @@ class Reuse:
     base: Base
     update: Update
 
-    def kept(self) -> list[Sidecar]:
-        """What the shards that stay give to the new index."""
-        base, origin = self.base, self.update.origin
-        sample_of = np.full(len(base.samples), -1, np.int64)
-        sample_of[origin[origin >= 0]] = np.flatnonzero(origin >= 0)
-        sidecars = []
-        for number in self.update.kept.tolist():
-            rows = base.rows[number]
-            files = [(m.shards[number].bytes, m.shards[number].sha256) for m in base.manifests]
-            sidecars.append(Sidecar(number, {"sample": sample_of[rows]} | base.columns(rows), files, []))
-        return sidecars
-
-    def names(self) -> list[str]:
-        """The names of the shards that stay."""
-        return [self.base.manifests[0].shards[number].file for number in self.update.kept.tolist()]
-
-    def rejected(self) -> Sidecar:
-        """The files that stay rejected, as the side-car of no shard."""
-        base, samples = self.base, self.update.rejected
+    def finished(self) -> Finished:
+        """The shards that stay, and the files that stay rejected."""
+        base = self.base
+        shards = base.manifests[0].shards
+        kept = (FinishedShard(shards[number].file, self._sidecar(number)) for number in self.update.kept.tolist())
+        samples = self.update.rejected
         places = base.samples.column("row").to_numpy()[self.update.origin[samples]]
-        rejects = [
-            (sample, base.rejects[place].error, base.rejects[place].reason)
-            for sample, place in zip(samples.tolist(), places.tolist(), strict=True)
-        ]
-        nothing = np.empty(0, np.int64)
-        return Sidecar(-1, {"sample": nothing} | base.columns(nothing), [], rejects)
+        rejects = [base.rejects[place] for place in places.tolist()]
+        still_rejected = zip(samples.tolist(), rejects, strict=True)
+        return Finished(tuple(kept), tuple((sample, reject.error, reject.reason) for sample, reject in still_rejected))
 
-    def of(self, task: Task) -> Task:
-        """`task` with what it need not make. Its digest then tells, too, what its shard is made of."""
+    @cached_property
+    def _sample_of(self) -> Rows:
+        """For each row of the base's samples the sample that it becomes, or -1."""
+        sample_of = np.full(len(self.base.samples), -1, np.int64)
+        origin = self.update.origin
+        sample_of[origin[origin >= 0]] = np.flatnonzero(origin >= 0)
+        return sample_of
+
+    def _sidecar(self, number: int) -> Sidecar:
+        """What a shard of the base that stays gives to the new index."""
+        rows = self.base.rows[number]
+        files = [(m.shards[number].bytes, m.shards[number].sha256) for m in self.base.manifests]
+        return Sidecar(number, {"sample": self._sample_of[rows]} | self.base.columns(rows), files, [])
+
+    def copying(self, task: Task) -> Task:
+        """`task`, which copies what is unchanged. Its digest then says, too, what its shard is made of."""
         origin = self.update.origin[task.samples]
         made_of = hashlib.sha256(f"{task.digest} {self.base.manifests[0].index.sha256}".encode())
         made_of.update(task.samples.tobytes() + origin.tobytes())
@@ -191,16 +193,42 @@ def _numbers(index: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
     return np.asarray(index.column(name).to_numpy(zero_copy_only=True))
 
 
-def find_reuse(plan: Plan, place: Place, jobs: int) -> Reuse:
+def plan_update(todo: Plan, place: Place, run: RunOptions) -> tuple[Plan, Changes]:
+    """What an update of the dataset in `place` would do.
+
+    Returns:
+        A plan to be estimated, with the files that would be built and the shards that would be written, and the
+        number of images that stay, are copied, built and removed.
+
+    Raises:
+        BuildError: the dataset was built with other options.
+        DatasetError: the dataset is damaged.
+    """
+    existing = place.manifests()
+    if not any(existing):
+        return todo, Changes.all_built(len(todo.source.table))
+    check_may_update(existing, todo, place)
+    update = find_reuse(todo, place, run).update
+    rows = pa.array(np.flatnonzero(update.origin < 0))
+    source = replace(todo.source, table=todo.source.table.take(rows))
+    return replace(todo, source=source, shards=update.shards), update.changes
+
+
+def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
     """What of the dataset in `place` an update of it to `plan` can use again. With checksums the source
-    files that it knows are read, by `jobs` threads. Raises DatasetError as read_base does."""
+    files that it knows are read, in ``run.jobs`` threads.
+
+    Raises:
+        DatasetError: the dataset is damaged, or not one of shards that this presize reads.
+    """
     base = read_base(place)
     samples, old = plan.source.table, base.samples
     matched = match(samples, old)
     unchanged = agree("source_nbytes", samples, old, matched)
     if plan.options.checksum:
+        known = old.column("source_crc32").to_numpy()[matched]
         unchanged &= old.column("shard").to_numpy()[matched] >= 0  # rejects have no checksum
-        unchanged &= _same_content(plan.source, unchanged, old.column("source_crc32").to_numpy()[matched], jobs)
+        unchanged &= _same_content(plan.source, unchanged, known, run.jobs or usable_cores())
     else:
         unchanged &= agree("source_mtime_ns", samples, old, matched)
     return Reuse(base, make_update(old, base.shard_rows, matched, unchanged, plan.options.shard_samples))

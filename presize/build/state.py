@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from presize.errors import BuildError
+from presize.errors import BuildError, OptionError, SourceError
+from presize.options import BuildOptions, RunOptions
 from presize.store.manifest import MANIFEST, STATE, Manifest, read_manifest
 from presize.system.files import remove_temporary, sync_folder, write_atomically
 
@@ -146,7 +147,40 @@ def _is_still(path: Path, held: int) -> bool:
         return False
 
 
-def check_ours(place: Place) -> None:
+def check_places(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: BuildOptions,
+    run: RunOptions = RunOptions(),
+) -> Place:
+    """Where a build would write.
+
+    Raises:
+        OptionError: `run` asks for an update of a folder dataset.
+        SourceError: one of `source` and `out` lies inside the other.
+        BuildError: `out` holds something that presize did not make, or has a name that is not UTF-8.
+        DatasetError: `out` holds the dataset of another program, or of a newer presize.
+    """
+    if run.update and options.layout == "folder":
+        raise OptionError(
+            "update: the files of a folder cannot be replaced all at once; with --to folder use --overwrite instead, "
+            "which builds the folder anew"
+        )
+    place = Place.of(out, options.image.sizes)
+    inner, outer = place.out.resolve(), Path(source).resolve()
+    if inner.is_relative_to(outer):
+        raise SourceError(f"OUT {out} lies inside the source {source}; choose a place outside of it")
+    if outer.is_relative_to(inner):
+        raise SourceError(f"the source {source} lies inside OUT {out}; choose a place apart from it")
+    try:
+        os.fspath(place.out).encode()
+    except UnicodeEncodeError:
+        raise BuildError(f"the name of OUT {os.fspath(place.out)!r} is not UTF-8; choose another") from None
+    _check_ours(place)
+    return place
+
+
+def _check_ours(place: Place) -> None:
     """Raise unless OUT and the dataset folders in it are absent, empty, or made by presize.
 
     What is refused is left as it is: presize removes nothing that it did not make.

@@ -21,13 +21,24 @@ Rows = npt.NDArray[np.int64]
 
 
 class Changes(NamedTuple):
-    """What an update does, in images: those that stay where they lie; those whose bytes are copied; files that
-    are new, changed or tried again, and so decoded; and images of files that the source lists no more."""
+    """What a build does to the images that are there.
+
+    Attributes:
+        kept: images that stay where they lie.
+        copied: images whose bytes are copied into a new shard.
+        built: files that are new, changed or tried again, and so decoded.
+        removed: images whose files the source no longer lists.
+    """
 
     kept: int
     copied: int
     built: int
     removed: int
+
+    @classmethod
+    def all_built(cls, files: int) -> Changes:
+        """Those of a build from scratch."""
+        return cls(0, 0, files, 0)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import SourceError
 from presize.options import Format
+from presize.store.manifest import OUR_NAMES
 
 _SUFFIX: dict[Format, tuple[str, str]] = {
     "jpeg": (".jpg", r"(?i)\.(jpe?g|jpe|jfif)$"),
@@ -46,6 +49,27 @@ def file_names(paths: pa.ChunkedArray | pa.Array, format: Format) -> pa.ChunkedA
         name = too_long[0].as_py()
         raise SourceError(f"the file name {name!r} would be longer than {NAME_MAX_BYTES} bytes; rename the source")
     return names
+
+
+def folder_files(paths: pa.ChunkedArray, format: Format, class_folders: Sequence[str]) -> pa.ChunkedArray:
+    """The files of a folder dataset, as file_names names them.
+
+    Args:
+        paths: the sources.
+        format: what is stored.
+        class_folders: the classes that are to have a folder even when no image is in it.
+
+    Raises:
+        SourceError: a name is one of presize's own, too long, or cannot be a folder.
+    """
+    files = file_names(paths, format)
+    taken = files.filter(pc.match_substring_regex(files, OUR_NAMES))
+    if len(taken):
+        raise SourceError(f"--to folder keeps files of its own by that name: rename {taken[0].as_py()!r} in the source")
+    for name in class_folders:
+        if not is_safe(name) or "/" in name or len(name.encode()) > NAME_MAX_BYTES:
+            raise SourceError(f"--to folder makes a folder for each class, and {name!r} cannot be one")
+    return files
 
 
 def _append(names: pa.ChunkedArray, suffix: str) -> pa.ChunkedArray:

@@ -164,7 +164,7 @@ def test_a_killed_worker_is_an_error_and_not_a_hang(photos: Path, whole: dict[st
     os.kill(workers(build.pid)[0], signal.SIGKILL)
     _, errors = build.communicate(timeout=PATIENCE_S)
     assert build.returncode == 1
-    assert "a worker process was killed, most often for want of memory" in errors
+    assert "a worker process was killed, most often because memory ran out" in errors
     assert "Traceback" not in errors
     assert run(photos, tmp_path / "out").returncode == 0
     assert files(tmp_path / "out") == whole

@@ -714,7 +714,7 @@ def test_too_little_space_is_told_before_anything_is_written(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(BuildError, match=r"has 0.00 GB free and about .* GB are needed"):
+    with pytest.raises(BuildError, match=r"has 1 kB free and needs about .* kB"):
         build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     assert not list((tmp_path / "out").rglob("*.lmdb"))
 
