@@ -49,7 +49,7 @@ def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: F
 
 
 def begin(todo: Plan, place: Place, run: RunOptions) -> State | None:
-    """The state to go on from, or a new one; None when all is published already. OUT has to be locked.
+    """The state to resume, or a new one; None when everything is published already. OUT must be locked.
 
     Raises:
         BuildError: something else is in OUT and may not be replaced.
@@ -101,7 +101,7 @@ def _unfinished(place: Place) -> State | None:
 
 
 def _refusal(todo: Plan, place: Place, begun: State | None, published: Sequence[Manifest | None]) -> BuildError:
-    """What is there, how it differs, and what the user can do."""
+    """An error that says what is there, how it differs, and how to go on."""
     if begun is not None:
         what, existing = "an unfinished build", begun.identity
     else:
@@ -123,7 +123,7 @@ def check_may_update(existing: Sequence[Manifest | None], todo: Plan, place: Pla
         differing = "; ".join(dict.fromkeys(found))
         raise BuildError(
             f"OUT {place.out} holds a dataset that differs ({differing}), which --update cannot change; "
-            "give the options that it was built with, or --overwrite, which replaces it"
+            "give the options that it was built with, or --overwrite to replace it"
         )
 
 

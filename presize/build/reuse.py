@@ -1,4 +1,4 @@
-"""The dataset that an update begins from: read back, checked, and handed on in parts that tasks and publish take."""
+"""The dataset that an update starts from: read, checked, and divided into shards that stay and records to copy."""
 
 from __future__ import annotations
 
@@ -40,10 +40,15 @@ _FILES_AT_ONCE = 512
 class Base:
     """A published LMDB dataset of one size or several.
 
-    samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums ``source_crc32``), ``shard`` and
-        ``row`` of each record, in dataset order; then of each rejected file that an update need not try
-        again, with shard -1, and as row its place in `rejects`.
-    rows: the records of each shard, as rows of `samples`, in the order in which they lie in it.
+    Attributes:
+        roots: the folder of each size.
+        manifests: that of each size.
+        indexes: that of each size.
+        samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums ``source_crc32``), ``shard`` and
+            ``row`` of each record, in dataset order; then of each rejected file that an update need not try
+            again, with shard -1, and its position in `rejects` as row.
+        rows: the records of each shard, as rows of `samples`, in the order in which the shard stores them.
+        rejects: the files that were not stored.
     """
 
     roots: tuple[Path, ...]
@@ -67,7 +72,7 @@ class Base:
 
 @dataclass(frozen=True)
 class Reuse:
-    """A base, and what of it an update uses again."""
+    """A base, and what an update reuses of it."""
 
     base: Base
     update: Update
@@ -122,8 +127,11 @@ class Reuse:
 
 
 def read_base(place: Place) -> Base:
-    """The dataset in the roots of `place`. Shards are not read: their size has to be the manifest's.
-    Raises DatasetError when something is missing or damaged."""
+    """The dataset in the roots of `place`. Shards are not read; only their sizes are checked.
+
+    Raises:
+        DatasetError: a file is missing or damaged.
+    """
     manifests = tuple(read_manifest(root) for root in place.roots)
     indexes = tuple(_checked_index(root, manifest) for root, manifest in zip(place.roots, manifests, strict=True))
     index, shards = indexes[0], manifests[0].shards
@@ -132,7 +140,7 @@ def read_base(place: Place) -> Base:
         if [file.file for file in manifest.shards] != [file.file for file in shards] or not all(
             other.column(name).equals(index.column(name)) for name in same
         ):
-            raise DatasetError(f"{root} and {place.roots[0]} are not of one build; {_ANEW}")
+            raise DatasetError(f"{root} and {place.roots[0]} are from different builds; {_ANEW}")
     rejects = tuple(read_rejects(place.roots[0] / manifests[0].rejects.file))
     rows = _rows(place.roots[0], index, shards)
     return Base(place.roots, manifests, indexes, _samples(index, manifests[0].checksum, rejects), rows, rejects)
@@ -144,7 +152,7 @@ _ANEW = "--overwrite builds it anew"
 def _checked_index(root: Path, manifest: Manifest) -> pa.RecordBatch:
     if manifest.layout != "lmdb" or manifest.engine != ENGINE:
         raise DatasetError(f"{root} has no shards that this presize reads; {_ANEW}")
-    for file in (manifest.index, manifest.rejects, *manifest.shards):  # who has removed the report may update, too
+    for file in (manifest.index, manifest.rejects, *manifest.shards):  # not the report, which may have been removed
         try:
             found = (root / file.file).stat().st_size
             if found == file.bytes and not file.file.startswith("shards/"):
@@ -152,7 +160,7 @@ def _checked_index(root: Path, manifest: Manifest) -> pa.RecordBatch:
         except OSError as error:
             raise DatasetError(f"{root / file.file}: {error.strerror}; {_ANEW}") from None
         if found != file.bytes:
-            raise DatasetError(f"{root / file.file} is damaged: it is not what the manifest says; {_ANEW}")
+            raise DatasetError(f"{root / file.file} is damaged: it differs from the manifest; {_ANEW}")
     index = read_index(root, manifest)
     try:
         index.column("path").validate(full=True)
@@ -168,7 +176,7 @@ def _rows(root: Path, index: pa.RecordBatch, shards: Sequence[DataFile]) -> tupl
     order = np.lexsort((row, shard))
     expected = np.repeat(np.arange(len(shards)), lengths), np.arange(len(order)) - np.repeat(ends - lengths, lengths)
     if not (np.array_equal(shard[order], expected[0]) and np.array_equal(row[order], expected[1])):
-        raise DatasetError(f"the index of {root} does not name each row of its shards once; {_ANEW}")
+        raise DatasetError(f"the index of {root} does not list each row of its shards once; {_ANEW}")
     return tuple(order[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True))
 
 
@@ -237,7 +245,7 @@ def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
 def _same_content(
     source: Source, asked: npt.NDArray[np.bool_], crc32: npt.NDArray[np.uint32], jobs: int
 ) -> npt.NDArray[np.bool_]:
-    """True for each sample that is `asked` for and whose file has that CRC-32."""
+    """True for each sample that is `asked` for and whose file has the CRC-32 in `crc32`."""
     same = np.zeros(len(asked), np.bool_)
 
     def compare(rows: Rows) -> None:
@@ -257,7 +265,7 @@ def _same_content(
 
 
 def _crc32(path: Path) -> int | None:
-    """Of a file; None when it cannot be read."""
+    """The CRC-32 of a file; None when it cannot be read."""
     crc32 = 0
     try:
         with open(os.fspath(path), "rb", buffering=0) as file:

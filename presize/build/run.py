@@ -1,8 +1,8 @@
-"""A build: scan -> plan -> the tasks that are not finished yet -> publish.
+"""A build from beginning to end: scan -> plan -> begin or resume -> the tasks that are not finished -> publish.
 
-Serial and parallel builds run the same tasks; parallel ones only map them over processes. The
-manifest is published last, so OUT holds the old dataset, or none, until it holds the new one. An update
-has fewer tasks: it publishes shards of the old dataset along with those it makes.
+Serial and parallel builds run the same tasks; parallel ones map them over processes. The manifest is
+published last, so OUT holds the old dataset, or none, until it holds the new one. An update has fewer
+tasks: it publishes shards of the old dataset along with those it makes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from presize.build.reuse import find_reuse
 from presize.build.sidecar import ShardDone
 from presize.build.state import Place, check_places, lock
 from presize.build.update import Changes
-from presize.build.work import Work, check_space, find_work
+from presize.build.work import BuildWork, check_space, find_work
 from presize.errors import BuildError, ImageError
 from presize.options import BuildOptions, RunOptions
 from presize.sources.scan import scan
@@ -43,13 +43,20 @@ _WRITERS = (
 class BuildResult:
     """What a build did.
 
-    stored, rejected: images, and files that claim to be one. skipped: other files, which are none.
-    hidden: files and folders that begin with a dot. outside: files beside the class folders.
-    bytes: of the stored images, all sizes together. shards: of each size.
-    seconds: from scan to manifest. files: of the source, and resumed those that were dealt with before
-        this run, or by the build that this one updates.
-    changes: what has become of the images that were there; a build from scratch builds all of its files.
-    reports: the page of each size, if there are any.
+    Attributes:
+        out: the folder, as it was given.
+        files: in the source.
+        stored: images.
+        rejected: files that claim to be images and could not be stored.
+        skipped: files that are not images, by content and by name.
+        hidden: files and folders whose names begin with a dot.
+        outside: files beside the class folders.
+        bytes: of the stored images, all sizes together.
+        shards: of each size.
+        seconds: from scan to manifest.
+        resumed: files that an earlier run, or the dataset that this run updates, had dealt with.
+        changes: what became of the images that were there; a build from scratch builds all of its files.
+        reports: report.html of each size, where there is one.
     """
 
     out: Path
@@ -72,7 +79,7 @@ class BuildResult:
 
     @property
     def images_per_s(self) -> float:
-        """Files that this run dealt with, a second."""
+        """Files that this run dealt with, per second."""
         return (self.files - self.resumed) / self.seconds
 
 
@@ -83,7 +90,14 @@ def plan_build(
     labels: str | os.PathLike[str] | None = None,
     classes: Sequence[str] | None = None,
 ) -> Plan:
-    """What a build of `source` will write. Reads names and sizes, opens no image."""
+    """What a build of `source` will write. Reads file names and sizes; opens no image.
+
+    Args:
+        source: the folder of images.
+        options: what is stored, and how.
+        labels: a label table, as presize.sources.scan.scan takes it.
+        classes: the class list, as presize.sources.scan.scan takes it.
+    """
     found = scan(source, labels=labels, classes=classes, follow_links=options.follow_links)
     return make_plan(found, options, codec_versions(), os.sysconf("SC_PAGE_SIZE"))
 
@@ -101,19 +115,30 @@ def build_dataset(
 ) -> BuildResult:
     """Resize the images of `source` and publish them as a dataset in `out` (``out/SIZE`` for several).
 
-    `labels` and `classes` are those of presize.sources.scan.scan. `on_plan` is told the plan, then `on_shard`
-    each finished shard, those of an interrupted build, or kept by an update, first.
+    Calling it again finishes an interrupted build, and does nothing when all is done. Whatever stops a build,
+    KeyboardInterrupt included, finished shards are kept and nothing is published.
 
-    With ``run.update`` the dataset in `out` is brought up to date: images whose file has the path, size and
-    modification time that it had (with ``options.checksum`` the content) are not decoded again, and files
-    that were rejected not tried again. Shards in which nothing changes stay as they are. The options and the
-    versions of the codecs have to be those it was built with.
+    With ``run.update`` the dataset in `out` is brought up to date: images whose file has the same path, size and
+    modification time (with ``options.checksum`` the same content) are not decoded again, and rejected files are
+    not tried again. Shards without a change stay as they are. The options and the versions of the codecs have to
+    be those that the dataset was built with.
 
-    Calling it again finishes an interrupted build, and does nothing when all is done. Raises SourceError,
-    DatasetError when `out` is something else or too damaged to be updated, OptionError for an update of
-    a folder, ImageError for the first bad image when that is asked for,
-    and BuildError for all else that stops it; KeyboardInterrupt passes through. Whichever it is, finished
-    shards are kept and nothing is published. A second build of the same `out` at once is refused.
+    Args:
+        source: the folder of images.
+        out: where to write.
+        options: what is stored, and how.
+        run: how the build is carried out.
+        labels: a label table, as presize.sources.scan.scan takes it.
+        classes: the class list, as presize.sources.scan.scan takes it.
+        on_plan: called with the plan.
+        on_shard: called with each finished shard; those that an earlier run finished, or an update keeps, come first.
+
+    Raises:
+        SourceError: the source cannot be used.
+        DatasetError: `out` is something else, or too damaged to be updated.
+        OptionError: an update of a folder dataset was asked for.
+        ImageError: an image cannot be stored, and ``run.on_error`` is "fail".
+        BuildError: anything else that stops the build, such as another build of the same `out`.
     """
     start = time.perf_counter()
     place = check_places(source, out, options, run)
@@ -207,7 +232,9 @@ def _files(todo: Plan) -> pa.ChunkedArray | None:
     return folder_files(todo.source.table.column("path"), todo.options.image.format, class_folders)
 
 
-def _carry_out(work: Work, todo: Plan, run: RunOptions, place: Place, on_shard: Callable[[ShardDone], None]) -> None:
+def _carry_out(
+    work: BuildWork, todo: Plan, run: RunOptions, place: Place, on_shard: Callable[[ShardDone], None]
+) -> None:
     """Run the waiting tasks, and stop when more images are rejected than may be."""
     rejected = len(todo.source.rejects)
     with closing(run_tasks(work.done(), work.waiting, run, place)) as dones:  # or workers would outlive an error

@@ -19,7 +19,7 @@ from presize.store.rejects import NOT_AN_IMAGE
 from presize.system.files import temporary_name, writing
 
 SIZE_COLUMNS = ("height", "width", "nbytes", "crc32")
-"""What the index says of each size's record."""
+"""The columns of the index that each size has of its own."""
 
 
 Rejected = tuple[int, str, str]

@@ -24,7 +24,7 @@ from presize.system.files import writing
 
 
 @dataclass(frozen=True)
-class Work:
+class BuildWork:
     """What there is to do.
 
     Attributes:
@@ -65,7 +65,7 @@ class Work:
 
 def find_work(
     todo: Plan, run: RunOptions, place: Place, state: State, files: pa.ChunkedArray | None, reuse: Reuse | None
-) -> Work:
+) -> BuildWork:
     """What is left to do of `todo`.
 
     Args:
@@ -77,7 +77,7 @@ def find_work(
         tasks = tuple(map(reuse.copying, tasks))
     sidecars = {task.number: finished(task, state.publishing) for task in tasks}
     found = {number: sidecar for number, sidecar in sidecars.items() if sidecar is not None}
-    return Work(tasks, found, reuse.finished() if reuse else Finished(), state.publishing)
+    return BuildWork(tasks, found, reuse.finished() if reuse else Finished(), state.publishing)
 
 
 def _tasks(todo: Plan, run: RunOptions, place: Place, generation: int, files: pa.ChunkedArray | None) -> Iterator[Task]:
@@ -108,7 +108,7 @@ def _name(task: Task) -> str:
     return f"shards/{task.targets[0].name}"
 
 
-def check_space(todo: Plan, place: Place, work: Work) -> None:
+def check_space(todo: Plan, place: Place, work: BuildWork) -> None:
     """Raise BuildError, before anything is written, when the disk cannot hold the result."""
     samples = sum(len(task.samples) for task in work.waiting)
     free = shutil.disk_usage(place.out).free

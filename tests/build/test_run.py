@@ -522,7 +522,7 @@ def test_a_class_that_is_no_more_goes_with_its_dataset(photos: Path, tmp_path: P
 def test_overwrite_makes_good_a_damaged_index(photos: Path, tmp_path: Path) -> None:
     build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     (tmp_path / "out" / "index.arrow").write_bytes(b"damaged")
-    with pytest.warns(PresizeWarning, match="is damaged: it cannot tell which images it replaces"):
+    with pytest.warns(PresizeWarning, match="is damaged: the images of the replaced dataset are unknown"):
         build_dataset(photos, tmp_path / "out", TO_FOLDER, OVERWRITE)
     assert verify_dataset(tmp_path / "out") == (12, [])
 

@@ -746,7 +746,7 @@ def test_an_index_that_names_a_row_twice_is_no_base(photos: Path, tmp_path: Path
     first, other = (i for i, number in enumerate(shard) if number == 0 and table["row"][i].as_py() < 2)
     write_table(tmp_path / "out", with_value(table, "row", other, table["row"][first].as_py()))
     reseal_index(tmp_path / "out")
-    with pytest.raises(DatasetError, match="does not name each row of its shards once"):
+    with pytest.raises(DatasetError, match="does not list each row of its shards once"):
         build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
 
 
@@ -771,7 +771,7 @@ def test_sizes_that_were_built_apart_are_no_base(photos: Path, tmp_path: Path) -
     build_dataset(photos, tmp_path / "out", TWO_SIZES, UPDATE)
     shutil.rmtree(tmp_path / "out" / "32")
     (tmp_path / "old").rename(tmp_path / "out" / "32")
-    with pytest.raises(DatasetError, match="are not of one build"):
+    with pytest.raises(DatasetError, match="are from different builds"):
         build_dataset(photos, tmp_path / "out", TWO_SIZES, UPDATE)
 
 
