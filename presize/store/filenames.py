@@ -1,4 +1,4 @@
-"""Paths in a source -> the names of image files. Pure."""
+"""Names the image files of a folder dataset after the paths of their sources. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ NAME_MAX_BYTES = 255
 
 
 def file_names(paths: pa.ChunkedArray | pa.Array, format: Format) -> pa.ChunkedArray:
-    """The files for records whose sources are `paths` (large_string, distinct, relative, POSIX): distinct, too.
+    """The names of the files for `paths` (large_string, distinct, relative, POSIX). They are distinct, too.
 
-    A name that already ends like `format` is kept; another gets the format's suffix instead of its
-    own, or after its own where it would meet another file or a folder: ``a.png`` and ``a.gif`` become
-    ``a.png.jpg`` and ``a.gif.jpg``. A name that is nothing but a suffix, such as ``.png``, counts as having none.
-    Raises SourceError for a name that would be longer than file systems allow.
+    A name that has a suffix of `format` is kept. Any other gets the format's suffix in place of its own, or after its
+    own where it would collide with another file or a folder: ``a.png`` and ``a.gif`` become ``a.png.jpg`` and
+    ``a.gif.jpg``. A name that is only a suffix, such as ``.png``, counts as having none.
+
+    Raises:
+        SourceError: a name would be longer than file systems allow.
     """
     suffix, fits = _SUFFIX[format]
     paths = pa.chunked_array([paths]) if isinstance(paths, pa.Array) else paths
@@ -65,7 +67,9 @@ def folder_files(paths: pa.ChunkedArray, format: Format, class_folders: Sequence
     files = file_names(paths, format)
     taken = files.filter(pc.match_substring_regex(files, OUR_NAMES))
     if len(taken):
-        raise SourceError(f"--to folder keeps files of its own by that name: rename {taken[0].as_py()!r} in the source")
+        raise SourceError(
+            f"--to folder reserves that name for presize's own files: rename {taken[0].as_py()!r} in the source"
+        )
     for name in class_folders:
         if not is_safe(name) or "/" in name or len(name.encode()) > NAME_MAX_BYTES:
             raise SourceError(f"--to folder makes a folder for each class, and {name!r} cannot be one")
@@ -77,7 +81,7 @@ def _append(names: pa.ChunkedArray, suffix: str) -> pa.ChunkedArray:
 
 
 def _folders(paths: pa.ChunkedArray) -> pa.Array:
-    """Every folder that one of the paths leads through."""
+    """Every folder on one of the paths."""
     found = [pa.array([], paths.type)]
     while len(paths := paths.filter(pc.match_substring(paths, "/"))):
         found.append(pc.replace_substring_regex(paths, "/[^/]*$", "").unique())
@@ -86,5 +90,5 @@ def _folders(paths: pa.ChunkedArray) -> pa.Array:
 
 
 def is_safe(path: str) -> bool:
-    """True when a relative POSIX path stays below the folder it is joined to."""
+    """True when a relative POSIX path stays inside the folder that it is joined to."""
     return bool(path) and "\0" not in path and not any(part in ("", ".", "..") for part in path.split("/"))

@@ -203,7 +203,7 @@ def test_a_class_called_shards_keeps_its_folder(photos: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["manifest.json", "index.arrow", "rejects-1.jsonl", "report.html"])
 def test_a_class_called_like_a_file_of_ours_is_refused_as_a_folder(name: str, photos: Path, tmp_path: Path) -> None:
     (photos / "cats").rename(photos / name)
-    with pytest.raises(SourceError, match="keeps files of its own by that name"):
+    with pytest.raises(SourceError, match="reserves that name for presize's own files"):
         build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     assert build_dataset(photos, tmp_path / "lmdb", SMALL, REPORTED).stored == 12
 

@@ -473,7 +473,7 @@ def test_a_pickled_dataset_crops_the_same(squares: Path) -> None:
 
 
 def test_a_dataset_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="does not exist; expected the folder that a presize build has made"):
+    with pytest.raises(DatasetError, match="does not exist; expected a folder that presize build has made"):
         LMDBDataset(tmp_path / "nowhere")
 
 
