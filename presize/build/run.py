@@ -169,7 +169,7 @@ def build_dataset(
 
 
 def _reports(out: str | os.PathLike[str], options: BuildOptions, published: Sequence[Manifest]) -> tuple[Path, ...]:
-    """Where the pages are, `out` as it was given."""
+    """The paths of the pages, below `out` as it was given."""
     several = len(options.image.sizes) > 1
     return tuple(
         Path(out, manifest.size if several else "", manifest.report.file) for manifest in published if manifest.report
@@ -177,8 +177,8 @@ def _reports(out: str | os.PathLike[str], options: BuildOptions, published: Sequ
 
 
 def codec_versions() -> dict[str, str]:
-    """The versions of all that has a say in the bytes of a dataset."""
-    # pillow-simd, where it has taken Pillow's place, has another name for pip, and a version of its own.
+    """The versions of all libraries that decide the bytes of a dataset."""
+    # pillow-simd, where it replaces Pillow, is another distribution, with a version of its own.
     return {name: PIL.__version__ if name == "pillow" else importlib.metadata.version(name) for name in _WRITERS}
 
 

@@ -87,7 +87,7 @@ class Task:
 
 
 def write_shard(task: Task) -> ShardDone:
-    """Carry out one task. An error leaves nothing of it behind.
+    """Carry out one task. An error leaves no unfinished shard behind.
 
     Raises:
         ImageError: an image cannot be stored, and ``on_error`` is "fail".

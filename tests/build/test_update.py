@@ -417,6 +417,18 @@ def test_what_was_rejected_is_not_tried_again_until_it_changes(photos: Path, tmp
     assert_like_new(photos, tmp_path / "out")
 
 
+def test_an_update_reports_every_file_once_and_those_that_stay_rejected_without_a_shard(
+    photos: Path, tmp_path: Path
+) -> None:
+    (photos / "dogs" / "notes.txt").write_text("no image")
+    build_dataset(photos, tmp_path / "out", FOURS, SERIAL)
+    put(photos / "dogs" / "new.png", seed=78)
+    reported: list[ShardDone] = []
+    result = build_dataset(photos, tmp_path / "out", FOURS, UPDATE, on_shard=reported.append)
+    assert sum(done.stored + done.rejected + done.skipped for done in reported) == result.files
+    assert [done for done in reported if done.number is None] == [ShardDone(None, 0, 1, 1, 0)]
+
+
 def test_a_file_that_could_not_be_read_is_tried_again(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
