@@ -182,13 +182,7 @@ class _Refused(Exception):
 
 
 class _Walk:
-    """Collects the files of one folder after the other, without a Python object for each.
-
-    Attributes:
-        root: the source folder.
-        hidden: files and folders whose names begin with a dot, so far.
-        rejects: files that cannot be samples, so far.
-    """
+    """Collects the files of one folder after the other, without a Python object for each."""
 
     def __init__(self, root: str, follow_links: bool) -> None:
         self.root = root

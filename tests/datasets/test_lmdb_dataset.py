@@ -493,7 +493,7 @@ def test_a_folder_of_presized_images_is_for_the_other_class(photos: Path, tmp_pa
 
 def test_classes_without_labels_are_damage(copied: Path) -> None:
     write_table(copied, read_table(copied).drop_columns(["label"]))
-    with pytest.raises(DatasetError, match="is damaged: it has no column label"):
+    with pytest.raises(DatasetError, match="is damaged: expected one column label"):
         LMDBDataset(copied)
 
 

@@ -521,7 +521,7 @@ def test_a_class_list_is_a_name_a_line(content: bytes, names: tuple[str, ...], r
     [
         (b"", "expected at least one name, got none", "nothing at all"),
         (b"\n\n", "expected at least one name, got none", "blank lines"),
-        (b"dog\ncat\ndog\n", "'dog' is there 2 times", "which of the two numbers?"),
+        (b"dog\ncat\ndog\n", "'dog' 2 times", "which of the two numbers?"),
         (b"caf\xe9\n", "it is not UTF-8 text; expected one name per line", "Latin-1"),
         (GARBAGE, "is not UTF-8 text; expected one name per line", "an image, say"),
     ],
