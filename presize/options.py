@@ -1,10 +1,10 @@
-"""What can be asked of a build: choices listed once, and frozen dataclasses that check themselves."""
+"""The options of a build: choices listed once, and frozen dataclasses that check themselves."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from numbers import Real
 from typing import Any, Literal, NamedTuple, Self, get_args
@@ -58,18 +58,21 @@ class Size(NamedTuple):
 class ImageOptions:
     """All that decides the stored bytes of one image.
 
-    sizes: one target or several, each made from one decode; stored in this order.
-    fit: how an image meets its target (see presize.codecs.resize.target).
-    filter: the antialiasing filter; bicubic is torchvision's and Pillow's (a = -0.5).
-    resize_backend: the library that resamples. cykooz.resizer, by benchmarks/results/codecs.csv (2026-11-21): 5
-        times as fast as Pillow and as near to exact arithmetic; "pillow" gives Pillow's own pixels.
-    color: "rgb" stores three channels, "gray" one, "keep" whichever the source has.
-    quality: 1 to 100, for jpeg and webp. 90 with 4:2:0 is what FFCV and the timm recipes train from.
-    tiles: store JPEG in tiles, so that a reader can decode just the part that it crops (presize.codecs.jpeg_tiles);
-        no other format has them, nor has a JPEG that is stored as it is.
-    upscale: enlarge images smaller than the target; otherwise they keep their size.
-    keep_metadata: keep EXIF, XMP and comments, with the orientation reset since the pixels are upright.
-    max_pixels: a source of more pixels is an ImageError, found before it is decoded.
+    Attributes:
+        sizes: one target or several, all made from one decode; stored in this order.
+        fit: how an image meets its target (see presize.codecs.resize.target).
+        filter: the antialiasing filter; bicubic is torchvision's and Pillow's (a = -0.5).
+        resize_backend: the library that resamples. The default is cykooz.resizer, 5 times as fast as Pillow and as
+            close to exact arithmetic (benchmarks/results/codecs.csv, 2026-11-21); "pillow" gives Pillow's own pixels.
+        color: "rgb" stores three channels, "gray" one, "keep" as many as the source has.
+        format: what is stored.
+        quality: 1 to 100, for jpeg and webp. 90 with 4:2:0 is what FFCV and the timm recipes train from.
+        subsampling: of the chroma, for jpeg.
+        tiles: store JPEG in tiles, so that a reader decodes just the part that it crops (presize.codecs.jpeg_tiles);
+            other formats, and JPEGs that are stored unchanged, have none.
+        upscale: enlarge images smaller than the target; otherwise they keep their size.
+        keep_metadata: keep EXIF, XMP and comments, with the orientation reset since the pixels are upright.
+        max_pixels: a source of more pixels is an ImageError, raised before it is decoded.
     """
 
     sizes: tuple[Size, ...] = (Size(256, 256),)
@@ -92,9 +95,9 @@ class ImageOptions:
             for pixels in size:
                 check_range("size", pixels, 1, MAX_SIDE)
         if not self.sizes:
-            raise OptionError("size: at least one is needed, such as 256, got none")
+            raise OptionError("size: expected at least one, such as 256, got none")
         if len(set(self.sizes)) < len(self.sizes):
-            raise OptionError(f"size: each may be asked for once, got {', '.join(map(str, self.sizes))}")
+            raise OptionError(f"size: expected each size once, got {', '.join(map(str, self.sizes))}")
         check_choice("fit", self.fit, Fit)
         check_choice("filter", self.filter, Filter)
         check_choice("resize_backend", self.resize_backend, ResizeBackend)
@@ -116,11 +119,14 @@ class ImageOptions:
 class BuildOptions:
     """All that decides the bytes of a dataset, besides its source.
 
-    shard_samples: samples a shard, at least 1; None chooses by the number of samples (presize.build.plan).
-    follow_links: take links that lead out of the source, too.
-    checksum: keep the CRC-32 of each source file in the index; an update then compares that instead of
-        modification times. Off by default, since it costs 1.1 % of what an image takes
-        (benchmarks/results/checksum.csv, 2026-11-21).
+    Attributes:
+        image: how each image is stored.
+        layout: LMDB shards, or a folder of image files.
+        shard_samples: samples a shard, at least 1; None chooses by the number of samples (presize.store.dealing).
+        follow_links: follow links that lead out of the source.
+        checksum: keep the CRC-32 of each source file in the index; an update then compares that instead of
+            modification times. Off by default, since it adds 1.1 % to the time of an image
+            (benchmarks/results/checksum.csv, 2026-11-21).
     """
 
     image: ImageOptions = field(default_factory=ImageOptions)
@@ -141,15 +147,35 @@ class BuildOptions:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for manifest.json; sizes as the strings that Size.parse reads."""
-        values = asdict(self)
-        values["image"]["sizes"] = [str(size) for size in self.image.sizes]
-        return values
+        image = _recorded(self.image) | {"sizes": [str(size) for size in self.image.sizes]}
+        return _recorded(self) | {"image": image}
+
+
+ALWAYS_RECORDED = frozenset(
+    "image layout shard_samples follow_links checksum sizes fit filter resize_backend color format quality subsampling "
+    "tiles upscale keep_metadata max_pixels".split()
+)
+"""The options of format version 1, which every manifest records. Never add to them: an option of a later release is
+recorded where it differs from its default, so that datasets built before it keep their identity and can be updated."""
+
+
+def _recorded(options: BuildOptions | ImageOptions) -> dict[str, Any]:
+    """The options that are part of a dataset's identity, in the order of their fields."""
+    defaults = type(options)()
+    values = {name: getattr(options, name) for name in (field.name for field in fields(options))}
+    return {
+        name: value for name, value in values.items() if name in ALWAYS_RECORDED or value != getattr(defaults, name)
+    }
 
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """How many rejected images a build bears: a count from 0 up, or a share of all samples from 0 to 1,
-    or any number (None and None)."""
+    """How many rejected images a build tolerates. Any number when neither attribute is given.
+
+    Attributes:
+        count: at most so many, from 0.
+        share: at most this share of all samples, from 0 to 1.
+    """
 
     count: int | None = None
     share: Fraction | float | None = None
@@ -175,7 +201,7 @@ class ErrorBudget:
         return cls(count=int(match[1])) if match[1] else cls(share=Fraction(match[2]) / 100)
 
     def __str__(self) -> str:
-        """As parse() reads it, or ``unlimited``."""
+        """What parse() reads, or ``unlimited``."""
         if self.share is not None:
             return f"{float(self.share * 100):.9f}".rstrip("0").rstrip(".") + "%"
         return "unlimited" if self.count is None else str(self.count)
@@ -189,14 +215,17 @@ class ErrorBudget:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a build is carried out. None of it changes a byte of the data, `update` apart.
+    """How a build is carried out. Only `update` changes where samples are stored; nothing here changes an image.
 
-    jobs: processes, at least 1; None uses every core this process may use.
-    on_error: "skip" records images that cannot be stored and goes on; "fail" stops at the first.
-    overwrite: replace a dataset that was made from another source or with other options.
-    update: bring a dataset up to date with its source. It gives the same samples as a build from scratch;
-        they may lie in other shards.
-    report: write report.html into each dataset, a page about the build.
+    Attributes:
+        jobs: processes, at least 1; None uses every core this process may use.
+        engine: "loky" runs them; "sequential" uses this process alone, whatever `jobs` is.
+        on_error: "skip" records images that cannot be stored and goes on; "fail" stops at the first.
+        max_errors: how many rejected images a build tolerates.
+        overwrite: replace a dataset that was made from another source or with other options.
+        update: bring a dataset up to date with its source. It gives the same samples as a build from scratch;
+            they may lie in other shards.
+        report: write report.html, a page about the build, into each dataset.
     """
 
     jobs: int | None = None
@@ -215,7 +244,7 @@ class RunOptions:
         check_type("report", self.report, bool)
         check_type("update", self.update, bool)
         if self.update and self.overwrite:
-            raise OptionError("update: it keeps what is there and --overwrite replaces it; choose one of the two")
+            raise OptionError("update: it keeps what is there and --overwrite replaces it; choose one")
         if self.jobs is not None:
             check_range("jobs", self.jobs, 1, 4096)
 

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "codecs": GROUND,
     "store": GROUND | {"system", "codecs"},
     "sources": GROUND | {"system", "codecs", "store"},
-    "report": GROUND | {"codecs", "store", "sources", "build"},
+    "report": GROUND | {"codecs", "store"},
     "build": GROUND | {"system", "codecs", "store", "sources", "report"},
     "measure": GROUND | {"system", "codecs", "store", "sources", "report", "build"},
     "doctor": GROUND | {"system", "codecs", "store", "measure"},

@@ -170,10 +170,45 @@ def test_build_options_are_plain_json() -> None:
     assert values["shard_samples"] == 7
 
 
-def test_every_option_that_decides_bytes_is_in_the_json() -> None:
-    values = BuildOptions().to_json()
-    assert set(values) == {option.name for option in dataclasses.fields(BuildOptions)}
-    assert set(values["image"]) == {option.name for option in dataclasses.fields(ImageOptions)}
+FORMAT_1 = {
+    "image": {
+        "sizes": ["256"], "fit": "shorter", "filter": "bicubic", "resize_backend": "cykooz", "color": "rgb",
+        "format": "jpeg", "quality": 90, "subsampling": "420", "tiles": True, "upscale": False,
+        "keep_metadata": False, "max_pixels": 178_956_970,
+    },
+    "layout": "lmdb", "shard_samples": None, "follow_links": False, "checksum": False,
+}  # fmt: skip
+
+
+def test_the_recorded_options_are_those_of_format_version_1() -> None:
+    assert json.dumps(BuildOptions().to_json()) == json.dumps(FORMAT_1), "existing datasets could not be updated"
+
+
+@dataclasses.dataclass(frozen=True)
+class LaterImageOptions(ImageOptions):
+    dither: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class LaterBuildOptions(BuildOptions):
+    image: ImageOptions = dataclasses.field(default_factory=LaterImageOptions)
+    padding_bytes: int = 0
+
+
+@pytest.mark.parametrize(
+    ("later", "recorded", "reason"),
+    [
+        (LaterBuildOptions(), {}, "at their defaults, options of later releases leave the identity as it was"),
+        (LaterBuildOptions(padding_bytes=8), {"padding_bytes": 8}, "other bytes, another identity"),
+        (LaterBuildOptions(LaterImageOptions(dither=True)), {"image": {"dither": True}}, "other bytes there, too"),
+        (LaterBuildOptions(LaterImageOptions(quality=80)), {"image": {"quality": 80}}, "an option of format version 1"),
+    ],
+)
+def test_later_options_are_recorded_where_they_are_not_at_their_default(
+    later: BuildOptions, recorded: dict[str, Any], reason: str
+) -> None:
+    image = FORMAT_1["image"] | recorded.get("image", {})
+    assert later.to_json() == FORMAT_1 | recorded | {"image": image}, reason
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What publishing leaves to be removed: replaced datasets, and what was never published."""
+"""Removes what publishing leaves behind: replaced datasets, and files that were never published."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from presize.system.files import rename, writing
 
 
 def finish_publishing(place: Place) -> None:
-    """Give an update's manifests their name. What the sizes hold in common must change in all of them, or
-    the next update would find no base: so all is written down before the first of them is renamed."""
+    """Give an update's manifests their name. All sizes must change together, or the next update would find no
+    base: so all manifests are written before the first is renamed."""
     for root in place.roots:
         if (root / NEW_MANIFEST).exists():
             with writing(root / MANIFEST):
@@ -33,8 +33,8 @@ def finish_publishing(place: Place) -> None:
 
 
 def remove_replaced(root: Path, state: State, index: pa.Table | None = None) -> None:
-    """Remove the images of the folder datasets that `state` replaces, but those that `index` names, too,
-    and their classes where these are empty now."""
+    """Remove the images of the folder datasets that `state` replaces, and their class folders where these are
+    empty now. Images that `index` names as well stay."""
     keep = set(index.column("file").to_pylist()) if index is not None and "file" in index.column_names else set()
     for name in filter(is_data_file, state.replaces):
         if not (root / name).is_file():
@@ -43,7 +43,7 @@ def remove_replaced(root: Path, state: State, index: pa.Table | None = None) -> 
             with (root / name).open("rb") as file, pa.ipc.open_file(file) as old:
                 gone = set(old.read_all().column("file").to_pylist()) - keep
         except (OSError, KeyError, pa.ArrowInvalid):
-            message = f"{root / name} is damaged: it cannot tell which images it replaces, and they are left"
+            message = f"{root / name} is damaged: the images of the replaced dataset are unknown, and are left in place"
             warnings.warn(message, PresizeWarning, stacklevel=2)
             continue
         staging.remove_files(root, filter(is_safe, gone))
@@ -53,7 +53,7 @@ def remove_replaced(root: Path, state: State, index: pa.Table | None = None) -> 
 
 
 def remove_unpublished(root: Path, manifest: Manifest | None, keep: Sequence[str] = ()) -> None:
-    """Remove the data files in `root` that neither `manifest` nor `keep` names, and what is staged there."""
+    """Remove the data files in `root` that neither `manifest` nor `keep` names, and all staged files."""
     named = {file.file for file in manifest.files()} if manifest else set()
     names = [path.relative_to(root).as_posix() for path in [*root.glob("*"), *root.glob("shards/*")]]
     gone = [name for name in names if is_data_file(name) and name not in named and name not in keep]

@@ -1,4 +1,4 @@
-"""A few samples tried -> size and time of the whole. Writes nothing."""
+"""Estimates the size and the time of a build from a few of its samples. Writes nothing."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ from presize.store.rejects import Reject, claims_to_be_an_image
 from presize.system.resources import usable_cores
 
 _TRY_S = 2.0
-_LEAST_TRIES = 24
-_MOST_TRIES = 400
-"""Files are tried for _TRY_S seconds, within these bounds. The mean size of a stored photograph is known
-to about 2 % (one standard deviation) from 400 of them."""
+_MIN_TRIES = 24
+_MAX_TRIES = 400
+"""Files are tried for _TRY_S seconds, within these bounds. From 400 photographs the mean size of a stored one is
+known to about 2 % (one standard deviation)."""
 
 _GOLDEN_RATIO = 0.6180339887498949
 
-_WRITE_S_A_RECORD, _WRITE_S_A_BYTE = 100e-6, 4e-9
-"""What a build does for a record besides making it, in seconds of CPU time: checksums, LMDB, the index.
-By benchmarks/profile_build.py on two cores of an AMD EPYC, 2026-11-21."""
+_WRITE_S_PER_RECORD, _WRITE_S_PER_BYTE = 100e-6, 4e-9
+"""CPU time of a record besides making it: checksums, LMDB, the index. Measured with benchmarks/profile_build.py on
+two cores of an AMD EPYC, 2026-11-21."""
 
 _START_UP_S = 0.45
-"""From the start of a build until its worker processes do their first images. Builds of a few images took
-0.47 s in the median (benchmarks/results/build.csv, 2026-11-21); a busy machine takes longer."""
+"""From the start of a build to the first image of its worker processes. The median build of a few images took
+0.47 s (benchmarks/results/build.csv, 2026-11-21); a busy machine takes longer."""
 
 _PAGE_S = 0.2
-"""What report.html takes besides comparing images: jinja2, charts, thumbnails."""
+"""The time of report.html besides comparing images: jinja2, charts, thumbnails."""
 
 _INDEX_ROW_BYTES = 64
 _PAGE_HEADER_BYTES = 16
 _NODE_BYTES = 18
-"""What LMDB keeps of a record besides its value: its place in the page, a header, the key."""
+"""What LMDB stores of a record besides its value: its offset in the page, a header, the key."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a build will take.
+    """What a build is likely to take.
 
-    bytes: on disk, all sizes together, in whole pages.
-    cpu_seconds: of one core.
-    seconds: from scan to manifest, by as many jobs as the estimate was asked for, while the machine is as busy with
-        other things as it was during the estimate.
-    tried: files looked at. skipped: those of them that are no images and are not named like one.
-    rejects: those of them that the build would reject, in the order of their paths.
+    Attributes:
+        bytes: on disk, all sizes together, in whole pages.
+        cpu_seconds: of one core.
+        seconds: from scan to manifest, if the machine stays as busy with other things as it was during the estimate.
+        tried: files that were read.
+        skipped: those of them that are not images and are not named like one.
+        rejects: those of them that the build would reject, in the order of their paths.
     """
 
     bytes: int
@@ -64,8 +65,12 @@ class Estimate:
 def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
     """Presize some of the plan's images in this process, for about two seconds, and scale up.
 
-    `jobs`: processes of the build, at least 1. `report`: whether it writes a page (counted in `seconds` alone).
-    How near it comes: benchmarks/results/estimate.csv.
+    Its accuracy is measured in benchmarks/results/estimate.csv.
+
+    Args:
+        plan: the build.
+        jobs: processes of the build, at least 1.
+        report: whether the build writes report.html; counted in `seconds` alone.
     """
     if len(plan.source.table) == 0:
         return Estimate(0, 0.0, 0.0, 0, 0, ())
@@ -75,10 +80,10 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
     rejects: list[Reject] = []
     stored_bytes = tried = skipped = pixels = 0
     written_s = 0.0
-    _presize(plan, **files[0])  # the first of all pays for what is loaded when it is needed
+    _presize(plan, **files[0])  # the first image pays for libraries that load lazily
     begun, begun_cpu = time.perf_counter(), time.thread_time()
     for file in files:
-        if tried >= _LEAST_TRIES and time.perf_counter() - begun > _TRY_S:
+        if tried >= _MIN_TRIES and time.perf_counter() - begun > _TRY_S:
             break
         tried += 1
         made = _presize(plan, **file)
@@ -88,7 +93,7 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
             for record in made.records:
                 nbytes = len(record.value)
                 stored_bytes += _on_disk(nbytes, page_bytes) + _INDEX_ROW_BYTES + len(file["path"])
-                written_s += _WRITE_S_A_RECORD + _WRITE_S_A_BYTE * nbytes
+                written_s += _WRITE_S_PER_RECORD + _WRITE_S_PER_BYTE * nbytes
         elif isinstance(made, NotAnImageError) and not claims_to_be_an_image(file["path"]):
             skipped += 1
         else:
@@ -113,10 +118,10 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
 
 
 def _spread(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Rows to try, in order: however many of them are, they are spread evenly over the files by size, since
-    large files take longer and make larger records. Steps of the golden ratio do that."""
+    """Rows to try, in order. Any number of the first ones is spread evenly over the files by size, as steps of the
+    golden ratio are: large files take longer and make larger records."""
     by_size = np.argsort(nbytes, kind="stable")
-    places = (np.arange(1, _MOST_TRIES + 1) * _GOLDEN_RATIO) % 1 * len(nbytes)
+    places = (np.arange(1, _MAX_TRIES + 1) * _GOLDEN_RATIO) % 1 * len(nbytes)
     _, first = np.unique(places.astype(np.int64), return_index=True)
     return np.asarray(by_size[places[np.sort(first)].astype(np.int64)])
 
@@ -130,8 +135,8 @@ def _presize(plan: Plan, path: str, source_nbytes: int) -> transcode.Transcoded 
 
 
 def _on_disk(nbytes: int, page_bytes: int) -> int:
-    """Bytes that a value takes: whole pages of its own in LMDB, as in most file systems, or its share of a
-    page that LMDB fills with small ones."""
+    """Bytes that a value takes on disk: whole pages of its own, in LMDB as in most file systems, or its share of a
+    page that LMDB fills with several small values."""
     room = page_bytes - _PAGE_HEADER_BYTES
     together = room // (nbytes + _NODE_BYTES)
     if together >= 2:
@@ -140,9 +145,9 @@ def _on_disk(nbytes: int, page_bytes: int) -> int:
 
 
 def _shared(seconds: float, shards: int, jobs: int, cores: int) -> float:
-    """What takes one job `seconds`, done by several. A job makes whole shards, all about as long, so the
-    last turn may leave some without work; more jobs than cores get in each other's way."""
+    """The time of several jobs for what takes one job `seconds`. A job makes whole shards, all of about the same
+    length, so some jobs may be idle in the last round; more jobs than cores share the cores."""
     jobs = min(jobs, shards)
-    turns = -(-shards // jobs)
-    crowded = max(1.0, jobs / cores)
-    return seconds * turns / shards * crowded + (_START_UP_S if jobs > 1 else 0.0)
+    rounds = -(-shards // jobs)
+    jobs_per_core = max(1.0, jobs / cores)
+    return seconds * rounds / shards * jobs_per_core + (_START_UP_S if jobs > 1 else 0.0)

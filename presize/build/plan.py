@@ -24,8 +24,11 @@ from presize.store.index import ARROW_OPTIONS
 class Plan:
     """What a build will write.
 
-    identity: what decides every byte of the result, as plain JSON values.
-    shards: for each shard its samples, as ascending rows of Source.table.
+    Attributes:
+        source: the samples.
+        options: those of the build.
+        identity: what decides every byte of the result, as plain JSON values.
+        shards: for each shard its samples, as ascending rows of Source.table.
     """
 
     source: Source
@@ -40,7 +43,14 @@ class Plan:
 
 
 def make_plan(source: Source, options: BuildOptions, versions: dict[str, str], page_size: int) -> Plan:
-    """`versions` are those of the codecs; `page_size` is the operating system's, in bytes."""
+    """Plan a build.
+
+    Args:
+        source: the samples.
+        options: those of the build.
+        versions: of the libraries that decide the bytes.
+        page_size: the operating system's, in bytes.
+    """
     samples = len(source.table)
     classes = json.dumps(source.classes).encode()
     identity = {
@@ -56,8 +66,10 @@ def make_plan(source: Source, options: BuildOptions, versions: dict[str, str], p
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """What differs between two identities, in words: ``["quality was 90, is 80"]``."""
     found = []
-    for name, value in _flat(new).items():
-        was = _flat(old).get(name)
+    before, now = _flat(old), _flat(new)
+    later_options = [name for name in before if name.startswith("options.") and name not in now]
+    for name in [*now, *later_options]:  # those of later releases are recorded where they are not at their default
+        was, value = before.get(name, "the default"), now.get(name, "the default")
         if was != value and name != "source.files":
             if name == "source.sha256":
                 found.append(
@@ -82,7 +94,7 @@ def _words(value: object) -> str:
 
 
 class _HashSink:
-    """A file for Arrow to write to, which keeps just the hash."""
+    """A file for Arrow to write to that keeps nothing but a hash."""
 
     closed = False
 
@@ -101,7 +113,7 @@ class _HashSink:
 
 
 def _table_digest(table: pa.Table) -> str:
-    """Of the values, however they are cut into chunks."""
+    """SHA-256 of the values, whatever their chunks."""
     sink = _HashSink()
     combined = table.combine_chunks().replace_schema_metadata(None)
     with pa.PythonFile(sink, "w") as file, pa.ipc.new_stream(file, combined.schema, options=ARROW_OPTIONS) as stream:

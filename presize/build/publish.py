@@ -1,11 +1,11 @@
-"""Finished shards -> a dataset: its index, rejects and manifest put in place, what they replace removed."""
+"""Finished shards -> a dataset: writes its index, rejects and manifest, and removes what they replace."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 from presize.build import staging
 from presize.build.cleanup import finish_publishing, remove_replaced, remove_unpublished
 from presize.build.plan import Plan
-from presize.build.sidecar import Sidecar
+from presize.build.sidecar import SIZE_COLUMNS, Finished
 from presize.build.state import NEW_MANIFEST, Place, State
 from presize.errors import BuildError
 from presize.options import Size
+from presize.sources.source_files import read_source
 from presize.store import shard
 from presize.store.index import INDEX_COLUMNS, index_columns, write_index
 from presize.store.manifest import (
@@ -34,75 +35,106 @@ from presize.store.rejects import NOT_AN_IMAGE, UNREAD, Reject, to_jsonl
 from presize.system.files import sync_folder, write_atomically, writing
 
 
-def publish(
-    plan: Plan,
-    state: State,
-    sidecars: Sequence[Sidecar],
-    names: Sequence[str],
-    place: Place,
-    files: pa.ChunkedArray | None,
-    report: bool = False,
-) -> list[Manifest]:
-    """Publish the dataset of each size in its root, with a report if asked for, and return the manifests.
+@dataclass(frozen=True)
+class _Dataset:
+    """The dataset of one size, as far as it is known before anything of it is written.
 
-    `sidecars` are those of all shards, and `names` the names of these. `files` are the files of a folder
-    dataset, one a row of the source table. Interrupted at any point, it can be called again with the same
-    arguments; an update's, once all is written down, with finish_publishing.
-    Raises BuildError when not one image could be stored.
+    Attributes:
+        number: the place of its size among those of the plan.
+        root: its folder.
+        index: its index.
+        samples: the row in the source table of each row of the index.
     """
-    order = np.concatenate([sidecar.columns["sample"] for sidecar in sidecars]).argsort()
-    if not len(order):
-        raise BuildError(
-            f"none of the {len(plan.source.table)} files of {plan.source.root} could be stored{_why(sidecars)}"
-        )
-    merged = {
-        name: np.concatenate([sidecar.columns[name] for sidecar in sidecars])[order] for name in sidecars[0].columns
-    }
-    lengths = [len(sidecar.columns["sample"]) for sidecar in sidecars]
-    merged["shard"] = np.repeat(np.arange(len(sidecars)), lengths)[order]
-    merged["row"] = np.concatenate([np.arange(length) for length in lengths])[order]
-    rejects = _rejects(plan, sidecars)
-    indexes = [_index(plan, merged, k, files) for k in range(len(place.roots))]
-    manifests = [
-        _write_data(plan, state, sidecars, names, k, root, index, rejects)
-        for k, (root, index) in enumerate(zip(place.roots, indexes, strict=True))
+
+    number: int
+    root: Path
+    index: pa.Table
+    samples: npt.NDArray[np.int64]
+
+
+def publish(
+    plan: Plan, state: State, finished: Finished, place: Place, files: pa.ChunkedArray | None, report: bool = False
+) -> list[Manifest]:
+    """Publish the dataset of each size in its root.
+
+    Interrupted at any point, it can be called again with the same arguments; an update's, once it is marked
+    as publishing, with finish_publishing.
+
+    Args:
+        plan: what was built.
+        state: that of the build, under whose generation files are named.
+        finished: all shards.
+        place: where they are.
+        files: the name of each sample's file in a folder dataset; None for shards.
+        report: write report.html, too.
+
+    Raises:
+        BuildError: not one image could be stored, or a file cannot be written.
+    """
+    columns = _merged(plan, finished)
+    rejects = _rejects(plan, finished)
+    datasets = [
+        _Dataset(k, root, _index(plan, columns, k, files), columns["sample"]) for k, root in enumerate(place.roots)
     ]
+    manifests = [_write_data(plan, state, finished, dataset, rejects) for dataset in datasets]
     if report:
         manifests = [
-            _write_report(plan, root, manifest, index, rejects, merged["sample"])
-            for root, manifest, index in zip(place.roots, manifests, indexes, strict=True)
+            _write_report(plan, dataset, manifest, rejects)
+            for dataset, manifest in zip(datasets, manifests, strict=True)
         ]
     if state.update:
-        for root, manifest in zip(place.roots, manifests, strict=True):
-            sync_folder(root / "shards")
-            publish_manifest(root, manifest, NEW_MANIFEST)
-        replace(state, publishing=True).write(place.out)
-        finish_publishing(place)
-        return manifests
-    if files is not None and not state.publishing:  # the indexes are there by now, to tell which files are ours
-        state = replace(state, publishing=True)
-        state.write(place.out)
-    for root, index, manifest in zip(place.roots, indexes, manifests, strict=True):
-        if files is None:
-            sync_folder(root / "shards")
-        else:
-            _name_files(root, index, merged["sample"])
-        publish_manifest(root, manifest)
-        remove_replaced(root, state, index)
-        remove_unpublished(root, manifest)
-        if plan.options.layout == "folder" and plan.source.by_folder:
-            _keep_empty_classes(root, plan.source.classes or ())
+        _publish_update(state, place, manifests)
+    else:
+        _publish_build(plan, state, place, datasets, manifests)
     return manifests
 
 
-def _why(sidecars: Sequence[Sidecar]) -> str:
-    reasons = [reason for sidecar in sidecars for _, _, reason in sidecar.rejects]
-    return f"; the first: {reasons[0]}" if reasons else ""
+def _publish_update(state: State, place: Place, manifests: Sequence[Manifest]) -> None:
+    for root, manifest in zip(place.roots, manifests, strict=True):
+        sync_folder(root / "shards")
+        publish_manifest(root, manifest, NEW_MANIFEST)
+    replace(state, publishing=True).write(place.out)
+    finish_publishing(place)
 
 
-def _index(plan: Plan, merged: dict[str, npt.NDArray[np.int64]], size: int, files: pa.ChunkedArray | None) -> pa.Table:
+def _publish_build(
+    plan: Plan, state: State, place: Place, datasets: Sequence[_Dataset], manifests: Sequence[Manifest]
+) -> None:
+    is_folder = plan.options.layout == "folder"
+    if is_folder and not state.publishing:  # the indexes are written: they tell which files are ours
+        state = replace(state, publishing=True)
+        state.write(place.out)
+    for dataset, manifest in zip(datasets, manifests, strict=True):
+        if is_folder:
+            _name_files(dataset)
+        else:
+            sync_folder(dataset.root / "shards")
+        publish_manifest(dataset.root, manifest)
+        remove_replaced(dataset.root, state, dataset.index)
+        remove_unpublished(dataset.root, manifest)
+        if is_folder and plan.source.by_folder:
+            _keep_empty_classes(dataset.root, plan.source.classes or ())
+
+
+def _merged(plan: Plan, finished: Finished) -> dict[str, npt.NDArray[Any]]:
+    """The columns of all side-cars in dataset order, with ``shard`` and ``row``, where each record lies."""
+    sidecars = [shard.sidecar for shard in finished.shards]
+    lengths = [len(sidecar.samples) for sidecar in sidecars]
+    if not sum(lengths):
+        rejects = finished.rejects()
+        first = f"; the first: {rejects[0][2]}" if rejects else ""
+        raise BuildError(f"none of the {len(plan.source.table)} files of {plan.source.root} could be stored{first}")
+    order = np.concatenate([sidecar.samples for sidecar in sidecars]).argsort()
+    names = sidecars[0].columns
+    merged = {name: np.concatenate([sidecar.columns[name] for sidecar in sidecars])[order] for name in names}
+    merged["shard"] = np.repeat(np.arange(len(sidecars)), lengths)[order]
+    merged["row"] = np.concatenate([np.arange(length) for length in lengths])[order]
+    return merged
+
+
+def _index(plan: Plan, merged: dict[str, npt.NDArray[Any]], size: int, files: pa.ChunkedArray | None) -> pa.Table:
     stored = plan.source.table.take(pa.array(merged["sample"]))
-    values = merged | {name: merged[f"{name}_{size}"] for name in ("height", "width", "nbytes", "crc32")}
+    values = merged | {name: merged[f"{name}_{size}"] for name in SIZE_COLUMNS}
     if files is not None:
         stored = stored.append_column("file", files.take(pa.array(merged["sample"])))
     columns = {
@@ -113,8 +145,8 @@ def _index(plan: Plan, merged: dict[str, npt.NDArray[np.int64]], size: int, file
     return pa.table(columns | {name: stored.column(name) for name in labels})
 
 
-def _rejects(plan: Plan, sidecars: Sequence[Sidecar]) -> list[Reject]:
-    rejected = [reject for sidecar in sidecars for reject in sidecar.rejects]
+def _rejects(plan: Plan, finished: Finished) -> list[Reject]:
+    rejected = finished.rejects()
     rows = plan.source.table.take(pa.array([sample for sample, _, _ in rejected], pa.int64()))
     files = zip(*(rows.column(name).to_pylist() for name in ("path", "source_nbytes", "source_mtime_ns")), strict=True)
     found = [
@@ -124,22 +156,15 @@ def _rejects(plan: Plan, sidecars: Sequence[Sidecar]) -> list[Reject]:
     return [*plan.source.rejects, *found]
 
 
-def _write_data(
-    plan: Plan,
-    state: State,
-    sidecars: Sequence[Sidecar],
-    names: Sequence[str],
-    size: int,
-    root: Path,
-    index: pa.Table,
-    rejects: list[Reject],
-) -> Manifest:
+def _write_data(plan: Plan, state: State, finished: Finished, dataset: _Dataset, rejects: list[Reject]) -> Manifest:
+    """Write the index and the rejects. Returns the manifest that names them, and the shards."""
+    root = dataset.root
     rejects_name = generation_name("rejects.jsonl", state.generation)
     write_atomically(root / rejects_name, to_jsonl(rejects))
     lmdb = plan.options.layout == "lmdb"
     shards = [
-        DataFile(name, *sidecar.shards[size], len(sidecar.columns["sample"]))
-        for name, sidecar in zip(names, sidecars, strict=False)  # files that stay rejected have no shard
+        DataFile(name, *sidecar.shards[dataset.number], len(sidecar.samples))
+        for name, sidecar in finished.shards
         if lmdb
     ]
     skipped = sum(reject.error == NOT_AN_IMAGE for reject in rejects)
@@ -148,10 +173,10 @@ def _write_data(
         identity=plan.identity,
         digest=plan.digest,
         generation=state.generation,
-        size=str(plan.options.image.sizes[size]),
+        size=str(plan.options.image.sizes[dataset.number]),
         classes=plan.source.classes,
-        samples=len(index),
-        bytes=pc.sum(index.column("nbytes")).as_py(),
+        samples=len(dataset.index),
+        bytes=pc.sum(dataset.index.column("nbytes")).as_py(),
         left_out={
             "rejected": len(rejects) - skipped,
             "skipped": skipped,
@@ -159,23 +184,21 @@ def _write_data(
             "outside": plan.source.outside,
         },
         engine=shard.ENGINE if lmdb else None,
-        index=write_index(root, generation_name("index.arrow", state.generation), index),
+        index=write_index(root, generation_name("index.arrow", state.generation), dataset.index),
         rejects=DataFile.of(root, rejects_name, len(rejects)),
         shards=tuple(shards),
     )
 
 
-def _write_report(
-    plan: Plan,
-    root: Path,
-    manifest: Manifest,
-    index: pa.Table,
-    rejects: list[Reject],
-    samples: npt.NDArray[np.int64],
-) -> Manifest:
-    """Write the page about a dataset that is whole but for its manifest, and return that with the page in it."""
+def _write_report(plan: Plan, dataset: _Dataset, manifest: Manifest, rejects: list[Reject]) -> Manifest:
+    """Write the page about a dataset that lacks just its manifest. Returns that, with the page in it."""
     from presize.report.build_report import BuildReport, build_page
     from presize.report.comparison import compare  # OpenCV and jinja2, which nothing else of a build needs
+
+    root = dataset.root
+
+    def source_of(row: dict[str, Any]) -> bytes:
+        return read_source(plan.source.root, row["path"], row["source_nbytes"])
 
     def value_of(row: dict[str, Any]) -> bytes:
         if manifest.layout == "folder":
@@ -184,25 +207,22 @@ def _write_report(
             return bytes(get(row["row"]))
 
     # Of the index its own columns alone: one of the label table may be called sample, too.
-    numbered = index.select(list(index_columns(manifest.layout))).append_column("sample", pa.array(samples))
+    numbered = dataset.index.select(list(index_columns(manifest.layout)))
+    numbered = numbered.append_column("sample", pa.array(dataset.samples))
     with ExitStack() as stack:
         shards = [stack.enter_context(closing(shard.ShardReader(root / f.file, f.bytes))) for f in manifest.shards]
-        comparisons, failures = compare(plan, Size.parse(manifest.size), numbered, value_of)
+        comparisons, failures = compare(plan.options.image, Size.parse(manifest.size), numbered, source_of, value_of)
     name = generation_name("report.html", manifest.generation)
-    page = build_page(BuildReport(manifest, index, rejects, comparisons, failures))
+    page = build_page(BuildReport(manifest, dataset.index, rejects, comparisons, failures))
     write_atomically(root / name, page.encode())
     return replace(manifest, report=DataFile.of(root, name, len(comparisons)))
 
 
-def shard_name(number: int, generation: int) -> str:
-    return generation_name(f"shards/{number:05d}.lmdb", generation)
-
-
-def _name_files(root: Path, index: pa.Table, samples: npt.NDArray[np.int64]) -> None:
+def _name_files(dataset: _Dataset) -> None:
     """Give staged files their names. A folder cannot change in one step, so first it stops being a dataset."""
-    (root / MANIFEST).unlink(missing_ok=True)
-    for file, sample in zip(index.column("file").to_pylist(), samples.tolist(), strict=True):
-        staging.unstage(root, file, sample)
+    (dataset.root / MANIFEST).unlink(missing_ok=True)
+    for file, sample in zip(dataset.index.column("file").to_pylist(), dataset.samples.tolist(), strict=True):
+        staging.unstage(dataset.root, file, sample)
     os.sync()  # one for all folders: the manifest must not outlive the names
 
 

@@ -1,11 +1,11 @@
-"""Where a build begins: goes on with what is unfinished in OUT, begins afresh, or refuses what may not be replaced."""
+"""How a build begins: it resumes what is unfinished in OUT, starts afresh, or refuses to replace what is there."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from presize.build.cleanup import finish_publishing, remove_replaced, remove_unpublished
 from presize.build.plan import Plan, differences
@@ -14,38 +14,84 @@ from presize.errors import BuildError
 from presize.options import RunOptions
 from presize.store.manifest import Manifest, generation_name
 
+Unfinished = Literal["none", "this build", "this update", "another build", "another update"]
+"""What an interrupted run has left in OUT; "this" one has the identity of the plan."""
+
+Published = Literal["none", "some sizes", "all sizes", "this plan"]
+"""The datasets that are in OUT; "this plan": of all sizes, and with its digest."""
+
+Flag = Literal["", "--update", "--overwrite"]
+
+Decision = Literal["resume", "nothing to do", "update", "start afresh", "refuse"]
+
+
+def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: Flag) -> Decision:
+    """How a build begins. Pure.
+
+    Args:
+        unfinished: what an interrupted run has left.
+        has_work: whether that has finished shards, or begun to publish. Nothing is lost with one that has not.
+        published: the datasets that are there.
+        flag: what the user allows to be done to them.
+    """
+    has_base = published in ("all sizes", "this plan")
+    if unfinished == "this build" or (unfinished == "this update" and has_base and flag != "--overwrite"):
+        return "resume"
+    if unfinished == "none" and published == "this plan" and flag == "":
+        return "nothing to do"
+    if flag == "--overwrite":
+        return "start afresh"
+    if flag == "--update":
+        if has_work and unfinished == "another build":  # an unfinished update has left its base as it was
+            return "refuse"
+        return "start afresh" if published == "none" else "update"
+    return "refuse" if has_work or published != "none" else "start afresh"
+
 
 def begin(todo: Plan, place: Place, run: RunOptions) -> State | None:
-    """The state to go on from, or a new one; None when all is published already. To be called with OUT locked.
+    """The state to resume, or a new one; None when everything is published already. OUT must be locked.
 
-    Raises BuildError when something else is there and may not be replaced.
+    Raises:
+        BuildError: something else is in OUT and may not be replaced.
     """
     state = _unfinished(place)
+    has_work = state is not None and (state.publishing or place.has_finished_shards())
     published = place.manifests()
-    if state is not None and state.identity == todo.identity:
-        if not state.update or (all(published) and not run.overwrite):
-            return state
-    if state is None and not (run.overwrite or run.update) and is_all_of(todo, published):
+    flag: Flag = "--update" if run.update else "--overwrite" if run.overwrite else ""
+    decision = decide(_kind(state, todo), has_work, _extent(published, todo), flag)
+    if decision == "resume":
+        return state
+    if decision == "nothing to do":
         place.clear()
         return None
-    begun = state if state is not None and (state.publishing or place.has_finished_shards()) else None
-    if begun is not None and begun.update and run.update:  # what it began from is still there
-        begun = None
-    update = run.update and begun is None and any(published)
-    if update:
+    if decision == "refuse":
+        raise _refusal(todo, place, state if has_work else None, published)
+    if decision == "update":
         check_may_update(published, todo, place)
-    elif (begun or any(published)) and not run.overwrite:
-        raise _refusal(todo, place, begun, published)
-    return _begin_afresh(todo, place, published, state, update)
+    return _start_afresh(todo, place, published, state, update=decision == "update")
+
+
+def _kind(state: State | None, todo: Plan) -> Unfinished:
+    if state is None:
+        return "none"
+    if state.identity == todo.identity:
+        return "this update" if state.update else "this build"
+    return "another update" if state.update else "another build"
+
+
+def _extent(published: Sequence[Manifest | None], todo: Plan) -> Published:
+    if is_all_of(todo, published):
+        return "this plan"
+    return "all sizes" if all(published) else "some sizes" if any(published) else "none"
 
 
 def is_all_of(todo: Plan, published: Sequence[Manifest | None]) -> bool:
-    """Whether these datasets, one of each size, are what `todo` would make."""
+    """True when these datasets, one of each size, are what `todo` would make."""
     return all(manifest is not None and manifest.digest == todo.digest for manifest in published)
 
 
 def _unfinished(place: Place) -> State | None:
-    """What an earlier build has left. An update that had begun to publish is published first."""
+    """What an interrupted run has left. An update that had begun to publish is published first."""
     state = State.read(place.out)
     if state is None or not (state.update and state.publishing):
         return state
@@ -55,21 +101,21 @@ def _unfinished(place: Place) -> State | None:
 
 
 def _refusal(todo: Plan, place: Place, begun: State | None, published: Sequence[Manifest | None]) -> BuildError:
-    """What is there, how it differs, and what the user can do."""
+    """An error that says what is there, how it differs, and how to go on."""
     if begun is not None:
         what, existing = "an unfinished build", begun.identity
     else:
         what, existing = "a dataset", next(manifest.identity for manifest in published if manifest)
-    cure = "--overwrite replaces it"
+    fix = "--overwrite replaces it"
     whole = all(published) and (begun is None or begun.update)
     if whole and todo.options.layout == "lmdb" and not _unlike(existing, todo):
-        cure = f"--update brings it up to date, {cure}"
+        fix = f"--update brings it up to date, {fix}"
     differing = "; ".join(differences(existing, todo.identity)) or "not all sizes are there"
-    return BuildError(f"OUT {place.out} holds {what} that differs ({differing}); {cure}")
+    return BuildError(f"OUT {place.out} holds {what} that differs ({differing}); {fix}")
 
 
 def check_may_update(existing: Sequence[Manifest | None], todo: Plan, place: Place) -> None:
-    """Raise unless the datasets were built as `todo` would, but for their samples."""
+    """Raise BuildError unless the datasets were built as `todo` would be, but for their samples."""
     found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest.identity, todo)]
     if not all(existing):
         found.append("not all sizes are there")
@@ -77,20 +123,20 @@ def check_may_update(existing: Sequence[Manifest | None], todo: Plan, place: Pla
         differing = "; ".join(dict.fromkeys(found))
         raise BuildError(
             f"OUT {place.out} holds a dataset that differs ({differing}), which --update cannot change; "
-            "give the options that it was built with, or --overwrite, which replaces it"
+            "give the options that it was built with, or --overwrite to replace it"
         )
 
 
 def _unlike(identity: dict[str, Any], todo: Plan) -> list[str]:
-    """What differs besides the samples."""
+    """What differs, the samples apart."""
     samples = {"source": None, "classes": None}
     return differences(identity | samples, todo.identity | samples)
 
 
-def _begin_afresh(
+def _start_afresh(
     todo: Plan, place: Place, published: list[Manifest | None], abandoned: State | None, update: bool
 ) -> State:
-    """Remove what `abandoned` has written, and put down what is replaced now."""
+    """Remove what `abandoned` has written, and record what this build replaces."""
     manifests = [manifest for manifest in published if manifest is not None]
     folders = [manifest for manifest in manifests if manifest.layout == "folder"]
     replaces = {manifest.index.file for manifest in folders}

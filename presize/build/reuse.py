@@ -1,4 +1,4 @@
-"""The dataset that an update begins from: read back, checked, and handed on in parts that tasks and publish take."""
+"""The dataset that an update starts from: read, checked, and divided into shards that stay and records to copy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from presize.build.plan import Plan
-from presize.build.sidecar import SIZE_COLUMNS, Sidecar
+from presize.build.resume import check_may_update
+from presize.build.sidecar import SIZE_COLUMNS, Finished, FinishedShard, Sidecar
 from presize.build.state import Place
 from presize.build.task import Copies, Task
-from presize.build.update import Rows, Update, agree, make_update, match
+from presize.build.update import Changes, Rows, Update, agree, make_update, match
 from presize.errors import DatasetError
+from presize.options import RunOptions
 from presize.sources.scan import Source
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
 from presize.store.manifest import DataFile, Manifest, read_manifest
 from presize.store.rejects import Reject, read_rejects
 from presize.store.shard import ENGINE, ShardReader
 from presize.system.files import file_digest
+from presize.system.resources import usable_cores
 
 _BLOCK_BYTES = 1 << 20
 _FILES_AT_ONCE = 512
@@ -36,10 +40,15 @@ _FILES_AT_ONCE = 512
 class Base:
     """A published LMDB dataset of one size or several.
 
-    samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums ``source_crc32``), ``shard`` and
-        ``row`` of each record, in dataset order; then of each rejected file that an update need not try
-        again, with shard -1, and as row its place in `rejects`.
-    rows: the records of each shard, as rows of `samples`, in the order in which they lie in it.
+    Attributes:
+        roots: the folder of each size.
+        manifests: that of each size.
+        indexes: that of each size.
+        samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums ``source_crc32``), ``shard`` and
+            ``row`` of each record, in dataset order; then of each rejected file that an update need not try
+            again, with shard -1, and its position in `rejects` as row.
+        rows: the records of each shard, as rows of `samples`, in the order in which the shard stores them.
+        rejects: the files that were not stored.
     """
 
     roots: tuple[Path, ...]
@@ -63,40 +72,38 @@ class Base:
 
 @dataclass(frozen=True)
 class Reuse:
-    """A base, and what of it an update uses again."""
+    """A base, and what an update reuses of it."""
 
     base: Base
     update: Update
 
-    def kept(self) -> list[Sidecar]:
-        """What the shards that stay give to the new index."""
-        base, origin = self.base, self.update.origin
-        sample_of = np.full(len(base.samples), -1, np.int64)
-        sample_of[origin[origin >= 0]] = np.flatnonzero(origin >= 0)
-        sidecars = []
-        for number in self.update.kept.tolist():
-            rows = base.rows[number]
-            files = [(m.shards[number].bytes, m.shards[number].sha256) for m in base.manifests]
-            sidecars.append(Sidecar(number, {"sample": sample_of[rows]} | base.columns(rows), files, []))
-        return sidecars
-
-    def names(self) -> list[str]:
-        """The names of the shards that stay."""
-        return [self.base.manifests[0].shards[number].file for number in self.update.kept.tolist()]
-
-    def rejected(self) -> Sidecar:
-        """The files that stay rejected, as the side-car of no shard."""
-        base, samples = self.base, self.update.rejected
+    def finished(self) -> Finished:
+        """The shards that stay, and the files that stay rejected."""
+        base = self.base
+        shards = base.manifests[0].shards
+        kept = (FinishedShard(shards[number].file, self._sidecar(number)) for number in self.update.kept.tolist())
+        samples = self.update.rejected
         places = base.samples.column("row").to_numpy()[self.update.origin[samples]]
-        rejects = [
-            (sample, base.rejects[place].error, base.rejects[place].reason)
-            for sample, place in zip(samples.tolist(), places.tolist(), strict=True)
-        ]
-        nothing = np.empty(0, np.int64)
-        return Sidecar(-1, {"sample": nothing} | base.columns(nothing), [], rejects)
+        rejects = [base.rejects[place] for place in places.tolist()]
+        still_rejected = zip(samples.tolist(), rejects, strict=True)
+        return Finished(tuple(kept), tuple((sample, reject.error, reject.reason) for sample, reject in still_rejected))
 
-    def of(self, task: Task) -> Task:
-        """`task` with what it need not make. Its digest then tells, too, what its shard is made of."""
+    @cached_property
+    def _sample_of(self) -> Rows:
+        """For each row of the base's samples the sample that it becomes, or -1."""
+        sample_of = np.full(len(self.base.samples), -1, np.int64)
+        origin = self.update.origin
+        sample_of[origin[origin >= 0]] = np.flatnonzero(origin >= 0)
+        return sample_of
+
+    def _sidecar(self, number: int) -> Sidecar:
+        """What a shard of the base that stays gives to the new index."""
+        rows = self.base.rows[number]
+        files = [(m.shards[number].bytes, m.shards[number].sha256) for m in self.base.manifests]
+        return Sidecar(number, {"sample": self._sample_of[rows]} | self.base.columns(rows), files, [])
+
+    def copying(self, task: Task) -> Task:
+        """`task`, which copies what is unchanged. Its digest then says, too, what its shard is made of."""
         origin = self.update.origin[task.samples]
         made_of = hashlib.sha256(f"{task.digest} {self.base.manifests[0].index.sha256}".encode())
         made_of.update(task.samples.tobytes() + origin.tobytes())
@@ -120,8 +127,11 @@ class Reuse:
 
 
 def read_base(place: Place) -> Base:
-    """The dataset in the roots of `place`. Shards are not read: their size has to be the manifest's.
-    Raises DatasetError when something is missing or damaged."""
+    """The dataset in the roots of `place`. Shards are not read; only their sizes are checked.
+
+    Raises:
+        DatasetError: a file is missing or damaged.
+    """
     manifests = tuple(read_manifest(root) for root in place.roots)
     indexes = tuple(_checked_index(root, manifest) for root, manifest in zip(place.roots, manifests, strict=True))
     index, shards = indexes[0], manifests[0].shards
@@ -130,7 +140,7 @@ def read_base(place: Place) -> Base:
         if [file.file for file in manifest.shards] != [file.file for file in shards] or not all(
             other.column(name).equals(index.column(name)) for name in same
         ):
-            raise DatasetError(f"{root} and {place.roots[0]} are not of one build; {_ANEW}")
+            raise DatasetError(f"{root} and {place.roots[0]} are from different builds; {_ANEW}")
     rejects = tuple(read_rejects(place.roots[0] / manifests[0].rejects.file))
     rows = _rows(place.roots[0], index, shards)
     return Base(place.roots, manifests, indexes, _samples(index, manifests[0].checksum, rejects), rows, rejects)
@@ -142,7 +152,7 @@ _ANEW = "--overwrite builds it anew"
 def _checked_index(root: Path, manifest: Manifest) -> pa.RecordBatch:
     if manifest.layout != "lmdb" or manifest.engine != ENGINE:
         raise DatasetError(f"{root} has no shards that this presize reads; {_ANEW}")
-    for file in (manifest.index, manifest.rejects, *manifest.shards):  # who has removed the report may update, too
+    for file in (manifest.index, manifest.rejects, *manifest.shards):  # not the report, which may have been removed
         try:
             found = (root / file.file).stat().st_size
             if found == file.bytes and not file.file.startswith("shards/"):
@@ -150,7 +160,7 @@ def _checked_index(root: Path, manifest: Manifest) -> pa.RecordBatch:
         except OSError as error:
             raise DatasetError(f"{root / file.file}: {error.strerror}; {_ANEW}") from None
         if found != file.bytes:
-            raise DatasetError(f"{root / file.file} is damaged: it is not what the manifest says; {_ANEW}")
+            raise DatasetError(f"{root / file.file} is damaged: it differs from the manifest; {_ANEW}")
     index = read_index(root, manifest)
     try:
         index.column("path").validate(full=True)
@@ -166,7 +176,7 @@ def _rows(root: Path, index: pa.RecordBatch, shards: Sequence[DataFile]) -> tupl
     order = np.lexsort((row, shard))
     expected = np.repeat(np.arange(len(shards)), lengths), np.arange(len(order)) - np.repeat(ends - lengths, lengths)
     if not (np.array_equal(shard[order], expected[0]) and np.array_equal(row[order], expected[1])):
-        raise DatasetError(f"the index of {root} does not name each row of its shards once; {_ANEW}")
+        raise DatasetError(f"the index of {root} does not list each row of its shards once; {_ANEW}")
     return tuple(order[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True))
 
 
@@ -191,16 +201,42 @@ def _numbers(index: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
     return np.asarray(index.column(name).to_numpy(zero_copy_only=True))
 
 
-def find_reuse(plan: Plan, place: Place, jobs: int) -> Reuse:
+def plan_update(todo: Plan, place: Place, run: RunOptions) -> tuple[Plan, Changes]:
+    """What an update of the dataset in `place` would do.
+
+    Returns:
+        A plan to be estimated, with the files that would be built and the shards that would be written, and the
+        number of images that stay, are copied, built and removed.
+
+    Raises:
+        BuildError: the dataset was built with other options.
+        DatasetError: the dataset is damaged.
+    """
+    existing = place.manifests()
+    if not any(existing):
+        return todo, Changes.all_built(len(todo.source.table))
+    check_may_update(existing, todo, place)
+    update = find_reuse(todo, place, run).update
+    rows = pa.array(np.flatnonzero(update.origin < 0))
+    source = replace(todo.source, table=todo.source.table.take(rows))
+    return replace(todo, source=source, shards=update.shards), update.changes
+
+
+def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
     """What of the dataset in `place` an update of it to `plan` can use again. With checksums the source
-    files that it knows are read, by `jobs` threads. Raises DatasetError as read_base does."""
+    files that it knows are read, in ``run.jobs`` threads.
+
+    Raises:
+        DatasetError: the dataset is damaged, or not one of shards that this presize reads.
+    """
     base = read_base(place)
     samples, old = plan.source.table, base.samples
     matched = match(samples, old)
     unchanged = agree("source_nbytes", samples, old, matched)
     if plan.options.checksum:
+        known = old.column("source_crc32").to_numpy()[matched]
         unchanged &= old.column("shard").to_numpy()[matched] >= 0  # rejects have no checksum
-        unchanged &= _same_content(plan.source, unchanged, old.column("source_crc32").to_numpy()[matched], jobs)
+        unchanged &= _same_content(plan.source, unchanged, known, run.jobs or usable_cores())
     else:
         unchanged &= agree("source_mtime_ns", samples, old, matched)
     return Reuse(base, make_update(old, base.shard_rows, matched, unchanged, plan.options.shard_samples))
@@ -209,7 +245,7 @@ def find_reuse(plan: Plan, place: Place, jobs: int) -> Reuse:
 def _same_content(
     source: Source, asked: npt.NDArray[np.bool_], crc32: npt.NDArray[np.uint32], jobs: int
 ) -> npt.NDArray[np.bool_]:
-    """True for each sample that is `asked` for and whose file has that CRC-32."""
+    """True for each sample that is `asked` for and whose file has the CRC-32 in `crc32`."""
     same = np.zeros(len(asked), np.bool_)
 
     def compare(rows: Rows) -> None:
@@ -229,7 +265,7 @@ def _same_content(
 
 
 def _crc32(path: Path) -> int | None:
-    """Of a file; None when it cannot be read."""
+    """The CRC-32 of a file; None when it cannot be read."""
     crc32 = 0
     try:
         with open(os.fspath(path), "rb", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""A finished shard's part of the index: the side-car, written last, proves that the shard is whole."""
+"""What finished shards give to a dataset. Each has a side-car, written last: the proof that the shard is whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import io
 import json
 import os
 import zipfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,46 +19,107 @@ from presize.store.rejects import NOT_AN_IMAGE
 from presize.system.files import temporary_name, writing
 
 SIZE_COLUMNS = ("height", "width", "nbytes", "crc32")
-"""What the index says of each size's record."""
+"""The columns of the index that each size has of its own."""
+
+
+Rejected = tuple[int, str, str]
+"""A sample that was not stored: its row in the source table, the class of the error, and the reason."""
 
 
 class ShardDone(NamedTuple):
-    """What became of a shard's samples. skipped: files that are no images, by content and by name."""
+    """What became of a shard's samples.
 
-    number: int
+    Attributes:
+        number: the shard's; None for the files that an update leaves rejected, which lie in no shard.
+        stored: images.
+        rejected: files that claim to be images and could not be stored.
+        skipped: files that are not images, by content and by name.
+        bytes: of the stored images, all sizes together.
+    """
+
+    number: int | None
     stored: int
     rejected: int
     skipped: int
     bytes: int
 
 
+def rejects_done(rejects: Sequence[Rejected], number: int | None = None) -> ShardDone:
+    """What became of samples none of which was stored."""
+    skipped = sum(error == NOT_AN_IMAGE for _, error, _ in rejects)
+    return ShardDone(number, 0, len(rejects) - skipped, skipped, 0)
+
+
 @dataclass(frozen=True)
 class Sidecar:
     """A finished shard's part of the index.
 
-    columns: arrays of equal length, one row a stored record, in shard order: ``sample``,
-        ``source_height``, ``source_width``, ``source_facts``, with checksums ``source_crc32``, and for the size
-        number k ``height_k``, ``width_k``, ``nbytes_k``, ``crc32_k``.
-    shards: for each size the shard's size in bytes and its SHA-256; nothing for folders.
-    rejects: the row in the source table, the error and the reason of each sample not stored.
+    Attributes:
+        number: the shard's.
+        columns: arrays of equal length, one row a stored record, in shard order: ``sample``,
+            ``source_height``, ``source_width``, ``source_facts``, with checksums ``source_crc32``, and for the size
+            number k ``height_k``, ``width_k``, ``nbytes_k``, ``crc32_k``.
+        shards: for each size the shard's size in bytes and its SHA-256; empty for folders.
+        rejects: the samples that were not stored.
     """
 
     number: int
     columns: dict[str, npt.NDArray[Any]]
     shards: list[tuple[int, str]]
-    rejects: list[tuple[int, str, str]]
+    rejects: list[Rejected]
+
+    @property
+    def samples(self) -> npt.NDArray[np.int64]:
+        """The row in the source table of each record."""
+        return self.columns["sample"]
 
     @property
     def done(self) -> ShardDone:
-        skipped = sum(error == NOT_AN_IMAGE for _, error, _ in self.rejects)
         stored_bytes = sum(int(c.sum()) for name, c in self.columns.items() if name.startswith("nbytes_"))
-        stored = len(self.columns["sample"])
-        return ShardDone(self.number, stored, len(self.rejects) - skipped, skipped, stored_bytes)
+        return rejects_done(self.rejects, self.number)._replace(stored=len(self.samples), bytes=stored_bytes)
+
+
+class FinishedShard(NamedTuple):
+    """A shard that is whole.
+
+    Attributes:
+        name: its file, from the folder of each size; without meaning for folder datasets.
+        sidecar: its part of the index.
+    """
+
+    name: str
+    sidecar: Sidecar
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a dataset is made of.
+
+    Attributes:
+        shards: in the order in which the index numbers them.
+        still_rejected: samples that an update does not try again, since their files are as they were.
+    """
+
+    shards: tuple[FinishedShard, ...] = ()
+    still_rejected: tuple[Rejected, ...] = ()
+
+    def done(self) -> Iterator[ShardDone]:
+        """What became of all of its samples."""
+        yield from (shard.sidecar.done for shard in self.shards)
+        if self.still_rejected:
+            yield rejects_done(self.still_rejected)
+
+    def rejects(self) -> list[Rejected]:
+        return [*chain.from_iterable(shard.sidecar.rejects for shard in self.shards), *self.still_rejected]
 
 
 def write_sidecar(path: Path, sidecar: Sidecar, digest: str) -> None:
-    """Publish a side-car under the digest of its plan. Not synced: should the power fail, a side-car that is damaged
-    or has lost its shard counts as absent. Raises BuildError when it cannot be written."""
+    """Publish a side-car under the digest of its plan. It is not synced: after a power failure, one that is damaged or
+    has lost its shard counts as absent.
+
+    Raises:
+        BuildError: it cannot be written.
+    """
     temporary = temporary_name(path)
     with writing(path):
         temporary.write_bytes(_to_npz(sidecar, digest))

@@ -1,4 +1,4 @@
-"""Records as ordinary image files: staged under hidden names until all of them are there."""
+"""Records as image files, staged under hidden names until all of them are written."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from presize.system.files import writing
 
 
 def staged_path(root: Path, file: str, sample: int) -> Path:
-    """Where a file waits until the build is published: beside its place, hidden, no image by its name."""
+    """Where a file is kept until the build is published: next to its final path, hidden, without an image suffix."""
     return (root / file).with_name(f".{sample:09d}.tmp")
 
 
 def stage(root: Path, file: str, sample: int, value: bytes) -> None:
-    """Write one record where it waits. Raises BuildError when the disk is full or forbids it."""
+    """Write one staged file. Raises BuildError when it cannot be written."""
     path = staged_path(root, file, sample)
     with writing(root / file):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,13 +26,13 @@ def stage(root: Path, file: str, sample: int, value: bytes) -> None:
 
 
 def unstage(root: Path, file: str, sample: int) -> None:
-    """Give a staged file its name. One that is staged no more has it already (see `is_written`)."""
+    """Give a staged file its name. One that is no longer staged has it already (see `is_written`)."""
     with writing(root / file), suppress(FileNotFoundError):
         os.replace(staged_path(root, file, sample), root / file)
 
 
 def read(root: Path, file: str, sample: int) -> bytes:
-    """The record of a file that is staged, or has its name already. Raises BuildError when it is neither."""
+    """The content of a file that is staged or has its name already. Raises BuildError when it is neither."""
     for path in (staged_path(root, file, sample), root / file):
         with suppress(FileNotFoundError):
             return path.read_bytes()
@@ -40,7 +40,7 @@ def read(root: Path, file: str, sample: int) -> bytes:
 
 
 def is_written(root: Path, file: str, sample: int, nbytes: int, publishing: bool) -> bool:
-    """True when a record of `nbytes` is there as a file: staged, or under its name if that may be so."""
+    """True when a file of `nbytes` is staged or, once the build is `publishing`, has its name."""
     paths = [staged_path(root, file, sample), root / file][: 1 + publishing]
     return any(path.is_file() and path.stat().st_size == nbytes for path in paths)
 
@@ -55,8 +55,8 @@ def remove_staged(root: Path) -> None:
 
 
 def remove_files(root: Path, files: Iterable[str]) -> None:
-    """Remove files below `root`, and the folders that this leaves empty: ImageFolder would take them for
-    classes. Files that are gone already do not matter. Raises BuildError when one cannot be removed."""
+    """Remove files below `root` that still exist, and folders that become empty: ImageFolder would take those for
+    classes. Raises BuildError when one cannot be removed."""
     names = set()
     with writing(root):
         for file in files:

@@ -1,7 +1,7 @@
-"""What a build keeps in OUT while it is unfinished, and who may write there.
+"""Where a build writes, whether it may, and the files that it keeps in OUT while it is unfinished.
 
-All of it is hidden files, never folders, which ImageFolder would take for classes: the lock, the
-state (what is being built), and the side-car of each finished shard (presize.build.task).
+These are hidden files, never folders, which ImageFolder would take for classes: the lock, the state (what is
+being built), and the side-car of each finished shard (presize.build.sidecar).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from presize.errors import BuildError
+from presize.errors import BuildError, OptionError, SourceError
+from presize.options import BuildOptions, RunOptions
 from presize.store.manifest import MANIFEST, STATE, Manifest, read_manifest
 from presize.system.files import remove_temporary, sync_folder, write_atomically
 
@@ -26,8 +27,12 @@ NEW_MANIFEST = ".presize-manifest.json"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a build writes: OUT, absolute, since workers may stand elsewhere, and the folder of the dataset
-    of each size: OUT itself for one, OUT/SIZE for several."""
+    """Where a build writes.
+
+    Attributes:
+        out: OUT, absolute, since worker processes may have another working directory.
+        roots: the dataset folder of each size: OUT itself for one size, OUT/SIZE for several.
+    """
 
     out: Path
     roots: tuple[Path, ...]
@@ -38,14 +43,14 @@ class Place:
         return cls(place, (place,) if len(sizes) == 1 else tuple(place / str(size) for size in sizes))
 
     def manifests(self) -> list[Manifest | None]:
-        """The manifest in each root, None where there is none. Raises DatasetError for one that is not ours."""
+        """The manifest in each root, None where there is none. Raises DatasetError for one that cannot be read."""
         return [read_manifest(root) if (root / MANIFEST).exists() else None for root in self.roots]
 
     def sidecar(self, shard: int) -> Path:
         return self.out / f".presize-{shard:05d}.npz"
 
     def has_leftovers(self) -> bool:
-        """True while a build is unfinished or goes on, and after one was killed."""
+        """True while a build is running, unfinished, or was killed."""
         return any(self.out.glob(".presize*"))
 
     def has_finished_shards(self) -> bool:
@@ -56,7 +61,7 @@ class Place:
             remove_temporary(folder)
 
     def clear(self) -> None:
-        """Remove state and side-cars. The state goes first: without it the rest is known to be left over."""
+        """Remove state and side-cars. The state goes first: without it, side-cars are known to be leftovers."""
         (self.out / STATE).unlink(missing_ok=True)
         for leftover in self.out.glob(".presize-*.npz"):
             leftover.unlink()
@@ -69,11 +74,13 @@ class Place:
 class State:
     """The content of OUT/.presize.json.
 
-    identity: what is being built (presize.build.plan). generation: the one its files are named for.
-    replaces: the indexes, in any root, of folder datasets whose images are to go, and replaced_classes
-        those whose folders are to go once they are empty.
-    publishing: True once a folder's staged files are being given their names, or an update's manifests.
-    update: whether it reuses what the published dataset holds.
+    Attributes:
+        identity: what is being built (presize.build.plan).
+        generation: the one that its files are named after.
+        replaces: the indexes, in any root, of folder datasets whose images are to be removed.
+        replaced_classes: classes whose folders are to be removed once they are empty.
+        publishing: True once a folder's staged files, or an update's manifests, are being given their names.
+        update: whether it reuses images of the published dataset.
     """
 
     identity: dict[str, Any]
@@ -88,7 +95,7 @@ class State:
 
     @classmethod
     def read(cls, out: Path) -> State | None:
-        """The state of the unfinished build in `out`; None when there is none, or none that makes sense."""
+        """The state of the unfinished build in `out`; None when there is none, or it cannot be read."""
         try:
             values = json.loads((out / STATE).read_bytes())
             return cls(
@@ -109,7 +116,11 @@ class State:
 
 @contextmanager
 def lock(out: Path) -> Iterator[None]:
-    """Hold `out`, made when absent, for this process. The lock ends with the process, however that ends."""
+    """Lock `out` for this process, and make it when it is absent. The lock ends with the process, however that ends.
+
+    Raises:
+        BuildError: another build holds the lock, or `out` cannot be written to.
+    """
     created = not out.exists()
     path = out / _LOCK
     held = -1
@@ -119,7 +130,7 @@ def lock(out: Path) -> Iterator[None]:
             while held < 0:
                 held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not _is_still(path, held):  # another build ended and took the file away between the two calls
+                if not _is_still(path, held):  # another build ended and removed the file between the two calls
                     os.close(held)
                     held = -1
             if created:
@@ -146,10 +157,43 @@ def _is_still(path: Path, held: int) -> bool:
         return False
 
 
-def check_ours(place: Place) -> None:
-    """Raise unless OUT and the dataset folders in it are absent, empty, or made by presize.
+def check_places(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: BuildOptions,
+    run: RunOptions = RunOptions(),
+) -> Place:
+    """Where a build would write.
 
-    What is refused is left as it is: presize removes nothing that it did not make.
+    Raises:
+        OptionError: `run` asks for an update of a folder dataset.
+        SourceError: one of `source` and `out` lies inside the other.
+        BuildError: `out` holds something that presize did not make, or has a name that is not UTF-8.
+        DatasetError: `out` holds the dataset of another program, or of a newer presize.
+    """
+    if run.update and options.layout == "folder":
+        raise OptionError(
+            "update: the files of a folder cannot be replaced all at once; with --to folder use --overwrite instead, "
+            "which builds the folder anew"
+        )
+    place = Place.of(out, options.image.sizes)
+    inner, outer = place.out.resolve(), Path(source).resolve()
+    if inner.is_relative_to(outer):
+        raise SourceError(f"OUT {out} lies inside the source {source}; choose a place outside of it")
+    if outer.is_relative_to(inner):
+        raise SourceError(f"the source {source} lies inside OUT {out}; choose a place apart from it")
+    try:
+        os.fspath(place.out).encode()
+    except UnicodeEncodeError:
+        raise BuildError(f"the name of OUT {os.fspath(place.out)!r} is not UTF-8; choose another") from None
+    _check_ours(place)
+    return place
+
+
+def _check_ours(place: Place) -> None:
+    """Raise BuildError or DatasetError unless OUT and the dataset folders in it are absent, empty, or made by presize.
+
+    Nothing is changed then: presize removes only what it made.
     """
     out, roots = place.out, place.roots
     if out not in roots and (out / MANIFEST).exists():
@@ -172,6 +216,5 @@ def _check_empty(folder: Path, expected: set[str]) -> None:
         raise BuildError(f"OUT {folder} holds datasets of the sizes {', '.join(others)}; choose another OUT")
     if others:
         raise BuildError(
-            f"OUT {folder} holds {others[0]!r} and is not a presize dataset; nothing in it is touched: "
-            "choose an empty or a new folder"
+            f"OUT {folder} holds {others[0]!r} and is not a presize dataset; choose an empty or a new folder"
         )

@@ -1,7 +1,7 @@
-"""One build task: read its samples, presize each or copy it, write one shard a size, certify it.
+"""One build task: read its samples, presize or copy each, write one shard a size, then the side-car.
 
-A task runs in one process and shares nothing with others. Its side-car (its index rows and rejects)
-is put in place last of all and is the proof that its shard is finished. Imports stay few here: each
+A task runs in one process and shares nothing with others. The side-car (index rows and rejects) is
+renamed into place last: it proves that the shard is finished. Imports stay few here, since each
 worker process pays for them before its first image.
 """
 
@@ -36,9 +36,10 @@ from presize.store.rejects import NOT_AN_IMAGE, claims_to_be_an_image
 class Copies(NamedTuple):
     """What a task copies from the dataset that it updates, instead of making it.
 
-    shards: for each size the old shards, as many of them as the task needs.
-    columns: arrays of one value a sample of the task: ``shard`` (a place in that list, -1 for a sample that
-        is made) and ``row``, and those of a Sidecar.
+    Attributes:
+        shards: for each size the old shards that the task reads.
+        columns: arrays of one value a sample of the task: ``shard`` (a position in `shards`, -1 for a sample that
+            is made) and ``row``, and those of a Sidecar.
     """
 
     shards: tuple[tuple[shard.ShardReader, ...], ...]
@@ -47,15 +48,22 @@ class Copies(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker has to know; small, and nothing in it is a handle.
+    """What a worker needs to know. It is small and holds no handle.
 
-    number: the shard's. digest: the plan's. source: the raw folder. sidecar: where its proof goes.
-    targets: for each size the shard to write, or the folder to write files into.
-    samples, nbytes: each sample's row in the source table and its size in bytes.
-    paths: each sample's path, joined by NULs, since a million samples must not be a million objects.
-    files: for folders each sample's file name, joined likewise; otherwise empty.
-    driver: the process id that the build runs under; workers on this machine end when it does.
-    copies: of an update, what need not be made.
+    Attributes:
+        number: the shard's.
+        digest: the plan's; of an update, with what the shard copies.
+        source: the raw folder.
+        sidecar: where the side-car goes.
+        targets: for each size the shard to write, or the folder to write files into.
+        options: those of the build.
+        on_error: whether an image that cannot be stored is recorded or raised.
+        samples: each sample's row in the source table, ascending.
+        nbytes: the size of each sample's file.
+        paths: each sample's path, joined by NULs: a million samples must not be a million objects.
+        files: in a folder dataset each sample's file name, joined likewise; otherwise empty.
+        driver: the process id of the build; workers end when that process does.
+        copies: what an update copies; None when every sample is made.
     """
 
     number: int
@@ -72,11 +80,20 @@ class Task:
     driver: int
     copies: Copies | None = None
 
+    @property
+    def to_make(self) -> int:
+        """How many of the samples are made, and not copied."""
+        return len(self.samples) if self.copies is None else int((self.copies.columns["shard"] < 0).sum())
+
 
 def write_shard(task: Task) -> ShardDone:
-    """Carry out one task. Raises ImageError for a bad image when ``on_error`` is "fail", BuildError
-    when the disk is full or the source has gone, DatasetError when a record to be copied is damaged;
-    leaves nothing behind but finished shards."""
+    """Carry out one task. An error leaves no unfinished shard behind.
+
+    Raises:
+        ImageError: an image cannot be stored, and ``on_error`` is "fail".
+        BuildError: the disk is full, or the source has gone.
+        DatasetError: a record to be copied is damaged.
+    """
     if os.getpid() != task.driver:
         _become_worker(task.driver)
     doubled = 0
@@ -124,7 +141,7 @@ def _write(task: Task, map_factor: int) -> Sidecar:
 
 
 def _sources(task: Task, paths: list[str]) -> Generator[Callable[[], bytes], None, None]:
-    """What reads the file of each sample that is made, in their order."""
+    """For each sample that is made a function that reads its file, in the order of the samples."""
     files = zip(paths, task.nbytes.tolist(), strict=True)
     made = files if task.copies is None else compress(files, task.copies.columns["shard"] < 0)
     return read_in_order(lambda file: read_source(task.source, *file), ((file, file[1]) for file in made))
@@ -133,7 +150,7 @@ def _sources(task: Task, paths: list[str]) -> Generator[Callable[[], bytes], Non
 def _copy_or_make(
     task: Task, position: int, path: str, sources: Iterator[Callable[[], bytes]]
 ) -> tuple[transcode.Transcoded, int]:
-    """The records of one of the task's samples, and the CRC-32 of its source where that is asked for."""
+    """The records of one sample, and the CRC-32 of its source file; 0 without ``--checksum``."""
     if task.copies is not None and task.copies.columns["shard"][position] >= 0:
         return _copy(task.copies, position, path)
     data = next(sources)()
@@ -149,7 +166,7 @@ def _copy(copies: Copies, position: int, path: str) -> tuple[transcode.Transcode
             value = bytes(get(known["row"]))
         if len(value) != known[f"nbytes_{k}"] or zlib.crc32(value) != known[f"crc32_{k}"]:
             raise DatasetError(
-                f"{reader.path}, row {known['row']} ({path}), is damaged, and cannot be copied; "
+                f"{reader.path}, row {known['row']} ({path}), is damaged and cannot be copied; "
                 "--overwrite builds the dataset anew"
             )
         records.append(transcode.Record(value, known[f"height_{k}"], known[f"width_{k}"]))
@@ -177,7 +194,9 @@ def _reject(path: str, error: ImageError, on_error: OnError) -> tuple[str, str]:
 def finished(task: Task, publishing: bool = False) -> Sidecar | None:
     """The side-car of a task whose shard is there and whole, else None.
 
-    publishing: a folder's files may have their names already.
+    Args:
+        task: any task of the build.
+        publishing: whether a folder's files may have their names already.
     """
     sidecar = read_sidecar(task.sidecar, task.number, task.digest)
     if sidecar is None:
@@ -195,7 +214,7 @@ def finished(task: Task, publishing: bool = False) -> Sidecar | None:
 
 @functools.cache  # once a process
 def _become_worker(driver: int) -> None:
-    """Leave Ctrl-C to the driver, and end when it has ended, however it did."""
+    """Leave Ctrl-C to the driver, and exit when the driver is gone, whatever ended it."""
     if os.getppid() != driver:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

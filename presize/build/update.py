@@ -1,7 +1,7 @@
-"""The samples of an old dataset and those of today -> what is kept, copied and built. Pure.
+"""Plans an update: which samples of the old dataset are kept, which are copied, and which are built. Pure.
 
-A shard whose samples are all unchanged is kept as it is. The unchanged samples of the others are copied
-into new shards, where they are mixed with those that have to be built.
+A shard whose samples are all unchanged is kept. The unchanged samples of other shards are copied into new
+shards, where they are mixed with those that have to be built.
 """
 
 from __future__ import annotations
@@ -21,23 +21,36 @@ Rows = npt.NDArray[np.int64]
 
 
 class Changes(NamedTuple):
-    """What an update does, in images: those that stay where they lie; those whose bytes are copied; files that
-    are new, changed or tried again, and so decoded; and images of files that the source lists no more."""
+    """What a build does to the images that are there.
+
+    Attributes:
+        kept: images that stay where they lie.
+        copied: images whose bytes are copied into a new shard.
+        built: files that are new, changed or tried again, and so decoded.
+        removed: images whose files the source no longer lists.
+    """
 
     kept: int
     copied: int
     built: int
     removed: int
 
+    @classmethod
+    def all_built(cls, files: int) -> Changes:
+        """Those of a build from scratch."""
+        return cls(0, 0, files, 0)
+
 
 @dataclass(frozen=True)
 class Update:
-    """How an old dataset becomes one of other samples. Samples are rows of Source.table.
+    """How a dataset is brought up to date. Samples are rows of Source.table.
 
-    origin: for each sample the row of the old table that it stays, or -1 when it has to be built.
-    kept: the old shards that stay, ascending.
-    shards: the samples of each new shard, ascending.
-    rejected: the samples that were rejected before, ascending: they are not tried again.
+    Attributes:
+        origin: for each sample its row in the old table, or -1 when it has to be built.
+        kept: the old shards that stay, ascending.
+        shards: the samples of each new shard, ascending.
+        rejected: the samples that were rejected before and are not tried again, ascending.
+        changes: the number of images kept, copied, built and removed.
     """
 
     origin: Rows
@@ -48,13 +61,13 @@ class Update:
 
 
 def match(samples: pa.Table, old: pa.Table) -> Rows:
-    """For each of `samples` the row of `old` that has its path, or -1."""
+    """For each of `samples` the row of `old` with the same path, or -1."""
     rows = pc.index_in(samples.column("path"), value_set=old.column("path"))
     return np.asarray(pc.fill_null(rows, -1).to_numpy(), np.int64)
 
 
 def agree(name: str, samples: pa.Table, old: pa.Table, matched: Rows) -> npt.NDArray[np.bool_]:
-    """True for each of `samples` that has in a column the value of the row of `old` that it was matched to."""
+    """True for each of `samples` whose value in a column is that of the row of `old` that it was matched to."""
     same = samples.column(name).to_numpy() == old.column(name).to_numpy()[matched]
     return np.asarray((matched >= 0) & same)
 
@@ -62,11 +75,14 @@ def agree(name: str, samples: pa.Table, old: pa.Table, matched: Rows) -> npt.NDA
 def make_update(
     old: pa.Table, old_shard_rows: Rows, matched: Rows, unchanged: npt.NDArray[np.bool_], shard_samples: int | None
 ) -> Update:
-    """`old` has the columns ``shard`` and ``row`` of each record, and shard -1 for each rejected file, and
-    `old_shard_rows` how many records each shard holds. `matched` are those rows by sample, and `unchanged`
-    says which samples may stay what they were.
+    """Plan an update. New shards are at most as large as those of a build from scratch; empty shards are removed.
 
-    New shards are as large as those of a build from scratch, or smaller; a shard without one sample goes.
+    Args:
+        old: has the columns ``shard`` and ``row`` of each record; shard is -1 for rejected files.
+        old_shard_rows: how many records each old shard holds.
+        matched: for each sample its row in `old`, or -1.
+        unchanged: for each sample whether its file is as it was.
+        shard_samples: the option of the build.
     """
     origin = np.where(unchanged, matched, -1)
     old_shard, old_row = (np.asarray(old.column(name).to_numpy(), np.int64) for name in ("shard", "row"))
@@ -93,13 +109,13 @@ def make_update(
 
 
 def _most(samples: int, shard_samples: int | None) -> int:
-    """Samples of the largest shard in a build of so many from scratch."""
+    """How many samples the largest shard of a build from scratch holds."""
     return -(-samples // shard_count(samples, shard_samples))
 
 
 def _deal(copied: Rows, built: Rows, most: int) -> tuple[Rows, ...]:
-    """As few shards of at most `most` samples as will do, alike in size. Each takes neighbours from
-    `copied`, so that few old shards are read for it, and a fair share of what has to be built."""
+    """The fewest shards of at most `most` samples, all of about the same size. Each gets neighbours from `copied`,
+    so that it is made from few old shards, and an equal share of `built`."""
     built = built[np.argsort(mix(built.astype(np.uint64)), kind="stable")]
     places = np.concatenate([(np.arange(len(part)) + 0.5) / max(len(part), 1) for part in (copied, built)])
     loose = np.concatenate([copied, built])[np.argsort(places, kind="stable")]

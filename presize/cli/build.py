@@ -173,7 +173,9 @@ def build(
     SRC is a folder of class folders, a folder of images, or any folder with --labels. Run it again to
     finish a build that was interrupted, and with --update when SRC has changed.
     """
-    from presize.build.run import build_dataset, check_places, plan_build, plan_update
+    from presize.build.reuse import plan_update
+    from presize.build.run import build_dataset, plan_build
+    from presize.build.state import check_places
     from presize.sources.labels import read_classes
 
     image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from presize.errors import DatasetError
 from presize.store.manifest import read_manifest
 from presize.system.files import check_file
-from presize.system.pagecache import MappedFile
+from presize.system.pagecache import MappedFile, drop_pages
 
 _FILES_LISTED = 4000
 _LISTING_S = 1.0
@@ -166,8 +166,7 @@ def _drop(files: Sequence[File]) -> bool | None:
     known = True
     for file in files:
         with open(file.path, "rb", buffering=0) as opened:
-            if hasattr(os, "posix_fadvise"):  # not on macOS
-                os.posix_fadvise(opened.fileno(), 0, file.nbytes, os.POSIX_FADV_DONTNEED)
+            drop_pages(opened.fileno(), file.nbytes)
             owner = os.fstat(opened.fileno()).st_uid
         # To others than its owner and those who may write it, the kernel says that all of it is there.
         known = known and (os.geteuid() in (0, owner) or _may_write(file.path))

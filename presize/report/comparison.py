@@ -17,13 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import simplejpeg
 
-from presize.build.plan import Plan
 from presize.codecs import decode, resize
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import BuildError, DatasetError, ImageError
 from presize.options import ImageOptions, Size
 from presize.report import quality
-from presize.sources.source_files import read_source
 from presize.store.dealing import mix
 
 Pixels = npt.NDArray[np.uint8]
@@ -92,12 +90,20 @@ def seconds(images: int, pixels: float) -> float:
 
 
 def compare(
-    plan: Plan, size: Size, index: pa.Table, value_of: Callable[[dict[str, Any]], bytes]
+    image: ImageOptions,
+    size: Size,
+    index: pa.Table,
+    read_source: Callable[[dict[str, Any]], bytes],
+    value_of: Callable[[dict[str, Any]], bytes],
 ) -> tuple[list[Comparison], list[Failure]]:
     """Compare some images of the dataset of one size with their sources, as `choose` chooses them.
 
-    index: its index, with each row's number in the source table as ``sample``.
-    value_of: the stored value of a row of the index, called from several threads.
+    Args:
+        image: the options that the dataset was built with.
+        size: the target size of the dataset.
+        index: its index, with each row's number in the source table as ``sample``.
+        read_source: returns the bytes of the source of a row of the index; called from several threads.
+        value_of: returns the stored value of a row of the index; called from several threads.
     """
     samples = index.column("sample").to_numpy()
     columns = ("source_height", "source_width", "height", "width")
@@ -107,8 +113,7 @@ def compare(
 
     def compared(row: dict[str, Any]) -> Comparison | Failure:
         try:
-            data = read_source(plan.source.root, row["path"], row["source_nbytes"])
-            return _compare(data, value_of(row), row, plan.options.image, size)
+            return _compare(read_source(row), value_of(row), row, image, size)
         except ImageError as error:
             return Failure(row["path"], str(error))
         except (BuildError, DatasetError):  # which would tell where the files are

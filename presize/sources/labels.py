@@ -1,4 +1,4 @@
-"""Label tables and class lists: CSV, JSON lines or Parquet -> checked Arrow columns."""
+"""Reads label tables (CSV, JSON lines, Parquet) as checked Arrow columns, and class lists."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ _UNSAFE_PATH = r"^$|^/|//|/$|(^|/)\.\.?(/|$)|\x00"
 def read_table(path: str | os.PathLike[str]) -> pa.Table:
     """The label table at `path`: a ``path`` column of strings and any others, in its own order.
 
-    The name says what it is: .csv (types as pyarrow infers them), .jsonl, .ndjson or .json (an object
-    a line; a missing key is a null), or .parquet. Columns come back in few types: strings and binaries
-    with 64-bit offsets, all lists as large lists, dictionaries as what they stand for. The same values
-    are the same bytes, those under nulls included, whatever they were read from.
+    The suffix decides how it is read: .csv (types as pyarrow infers them), .jsonl, .ndjson or .json (one object per
+    line; a missing key is a null), or .parquet. Columns are normalized: strings and binaries have 64-bit offsets,
+    lists are large lists, dictionaries are decoded. Equal values give equal bytes, those under nulls included,
+    whatever file they were read from.
 
-    Raises SourceError when it cannot be read, when its paths are missing, repeated, absolute or lead
-    upwards, when rows have no label, or when a column has a name that the index uses itself.
+    Raises:
+        SourceError: the table cannot be read; a path is missing, repeated, absolute or leads upwards; a row has
+            no label; or a column has a name that the index uses itself.
     """
     table = _read(os.fspath(path))
     _check_columns(table.column_names)
@@ -50,7 +51,7 @@ def read_table(path: str | os.PathLike[str]) -> pa.Table:
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Put what it is about in front of each SourceError."""
+    """Prefix each SourceError with `what` it is about."""
     try:
         yield
     except SourceError as error:
@@ -88,8 +89,8 @@ def _read_csv(file: BinaryIO) -> pa.Table:
 
 
 def _read_json(file: BinaryIO) -> pa.Table:
-    """With Python's own parser: pyarrow's takes strings for dates, large numbers for floats, and
-    [null, 1] for a list that ends outside its values (apache/arrow#51305, in 26.0.1 still).
+    """Read with Python's own parser: pyarrow's turns strings into dates and large numbers into floats, and reads
+    [null, 1] as a list that ends outside its values (apache/arrow#51305, still in 26.0.1).
     """
     tables = []
     with io.TextIOWrapper(file, "utf-8-sig", newline="\n") as text:
@@ -107,7 +108,7 @@ def _json_row(number: int, line: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise SourceError(f"line {number} is not JSON: {getattr(error, 'msg', error)}") from None
     if not isinstance(row, dict):
-        raise SourceError(f"line {number} is not a JSON object; expected one a line")
+        raise SourceError(f"line {number} is not a JSON object; expected one per line")
     return row
 
 
@@ -122,8 +123,8 @@ def _json_table(rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def _typed(table: pa.Table, field: pa.Field) -> pa.Array:
-    """A column that may be of a narrower type here, or missing. Arrow's own cast of nested types is not
-    used: it leaves lists of nulls in structs short (26.0.1)."""
+    """A column that may have a narrower type in this table, or be missing. Arrow's own cast of nested types is not
+    used: it truncates lists of nulls in structs (26.0.1)."""
     if field.name not in table.column_names:
         return pa.nulls(len(table), field.type)
     column = table.column(field.name)
@@ -145,7 +146,7 @@ _READERS = {
 
 
 def _one_line(message: object) -> str:
-    """The start of something that may quote any text of the table."""
+    """The beginning of a message that may quote any text of the table."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(message)[:200])
 
 
@@ -165,12 +166,12 @@ def _plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         return pa.chunked_array([_plain(chunk) for chunk in column.chunks])
     except pa.ArrowNotImplementedError:
         raise SourceError(
-            f"column {name!r} holds {_one_line(column.type)}, which an index cannot keep; leave it out"
+            f"column {name!r} holds {_one_line(column.type)}, which an index cannot store; leave it out"
         ) from None
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """The same values in the one form that the index keeps them in: see read_table."""
+    """The same values, normalized as read_table documents."""
     kind = values.type
     if isinstance(values, pa.ExtensionArray):
         return _plain(values.storage)
@@ -209,7 +210,9 @@ def _check_paths(paths: pa.ChunkedArray) -> None:
         raise SourceError(f"{paths.null_count} of {len(paths)} rows have no path")
     unsafe = paths.filter(pc.match_substring_regex(paths, _UNSAFE_PATH))
     if len(unsafe):
-        raise SourceError(f"{unsafe[0].as_py()!r} is no path from the source down; expected such as cats/1.jpg")
+        raise SourceError(
+            f"{unsafe[0].as_py()!r} is not a relative path inside the source; expected one such as cats/1.jpg"
+        )
     counts = paths.value_counts()
     repeated = counts.filter(pc.greater(counts.field("counts"), 1))
     if len(repeated):
@@ -226,7 +229,7 @@ def _check_labels(labels: pa.ChunkedArray) -> None:
 
 
 def class_labels(labels: pa.ChunkedArray, classes: Sequence[str] | None) -> tuple[pa.ChunkedArray, tuple[str, ...]]:
-    """String labels as int32 numbers into the class list: `classes`, or the sorted labels."""
+    """String labels as int32 positions in the class list, which is `classes` or else the sorted labels."""
     known = tuple(classes) if classes is not None else tuple(sorted(labels.unique().to_pylist()))
     numbers = pc.index_in(labels, pa.array(known, pa.large_string()))
     unknown = labels.filter(pc.is_null(numbers))
@@ -236,9 +239,9 @@ def class_labels(labels: pa.ChunkedArray, classes: Sequence[str] | None) -> tupl
 
 
 def check_classes(names: Sequence[str]) -> tuple[str, ...]:
-    """A class list as it is, if it holds at least one name, and none that is empty or there twice."""
+    """Return a class list unchanged. Raises SourceError when it is empty, or has a name that is empty or repeated."""
     if isinstance(names, str):
-        raise SourceError(f"expected a list of names, got the text {names!r}; a file is for read_classes")
+        raise SourceError(f"expected a list of names, got the text {names!r}; read_classes reads a file")
     for name in names:
         if not isinstance(name, str) or not name:
             raise SourceError(f"{name!r} is not the name of a class")
@@ -246,14 +249,16 @@ def check_classes(names: Sequence[str]) -> tuple[str, ...]:
         raise SourceError("expected at least one name, got none")
     name, times = Counter(names).most_common(1)[0]
     if times > 1:
-        raise SourceError(f"each name is listed once, but {name!r} is there {times} times")
+        raise SourceError(f"expected each name once, got {name!r} {times} times")
     return tuple(names)
 
 
 def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """The class list of a text file, one name a line, or of another dataset.
+    """The class list of a text file, one name per line, or of another dataset.
 
-    Raises SourceError, or DatasetError when a folder holds no dataset.
+    Raises:
+        SourceError: the file cannot be read, or is not a class list.
+        DatasetError: `path` is a folder without a dataset.
     """
     path = Path(path)
     with naming(f"classes {str(path)!r}"):
@@ -263,7 +268,7 @@ def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...]:
                 return check_classes([line for line in lines if line])
             classes = read_manifest(path).classes
         except UnicodeDecodeError:
-            raise SourceError("it is not UTF-8 text; expected a name a line") from None
+            raise SourceError("it is not UTF-8 text; expected one name per line") from None
         except OSError as error:
             raise SourceError(error.strerror) from None
         if classes is None:

@@ -1,8 +1,8 @@
-"""A raw folder of photo-like images, to try everything without a data set.
+"""Makes a raw folder of photo-like images, to try presize without a data set.
 
-A picture is painted back to front, as the dead-leaves model of natural scenes has it: leaves of all sizes
-out of focus, the subject that tells its class, leaves in focus; then texture with a 1/f spectrum, shading
-and sensor noise. Sizes, bytes a pixel and spectra are tuned to 1,000 photographs of ImageNet.
+A picture is painted back to front, after the dead-leaves model of natural scenes: leaves of all sizes out of
+focus, the subject that shows the class, leaves in focus; then texture with a 1/f spectrum, shading and sensor
+noise. Sizes, bytes per pixel and spectra are tuned to 1,000 photographs of ImageNet.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ SUBJECTS = {
     "triangle": (3, 1.0),
     "burst": (20, 0.6),
 }
-"""Shapes that tell a class: corners on a circle, and how much nearer every second one is to its centre."""
+"""Shapes that show a class: the number of corners on a circle, and the radius of every second one relative to it."""
 
 FIELD_SIDE = 1024
 """Height and width of the noise fields that texture is cut from. They repeat without a seam."""
 
 ORIENTATION = 0x0112
-"""The EXIF tag that says how a stored picture is to be turned."""
+"""The EXIF tag that says how to rotate a stored picture for display."""
 
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -62,18 +62,20 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
 }
-"""How an upright picture is turned to be stored under each EXIF orientation, which its readers undo."""
+"""How an upright picture is transposed to be stored with each EXIF orientation, which readers undo."""
 
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """All that decides the bytes of a sample folder, for given versions of numpy, OpenCV and Pillow.
+    """All that decides the bytes of a sample folder, for given versions of NumPy, OpenCV and Pillow.
 
-    images: files to write, the broken ones included.
-    classes: folders they are spread over evenly, at most one an image.
-    long_side: longer side of a typical picture in pixels; a few are far smaller or larger.
-    rotated: share of the readable files, 0 to 1, that are stored turned, with an EXIF orientation of 2 to 8.
-    broken: files that cannot be read in full: cut short, empty, an HTML page, random bytes, in turn.
+    Attributes:
+        images: files to write, the broken ones included.
+        classes: folders over which they are spread evenly; at most as many as images.
+        long_side: longer side of a typical picture in pixels; a few are far smaller or larger.
+        rotated: share of the readable files, 0 to 1, that are stored rotated, with an EXIF orientation of 2 to 8.
+        broken: files that cannot be read in full: truncated, empty, an HTML page, random bytes, in turn.
+        seed: of the random numbers.
     """
 
     images: int = 200
@@ -100,9 +102,10 @@ class SampleOptions:
 def make_samples(
     folder: Path, options: SampleOptions = SampleOptions(), on_image: Callable[[], None] | None = None
 ) -> int:
-    """Write a sample folder and return its number of files; `on_image` is called after each.
+    """Write a sample folder and return its number of files. `on_image` is called after each.
 
-    The folder is made if need be. Raises SourceError if it holds anything or cannot be written.
+    Raises:
+        SourceError: the folder is not empty, or cannot be written.
     """
     try:
         if folder.exists() and any(folder.iterdir()):
@@ -120,7 +123,7 @@ def make_samples(
 
 
 def class_name(label: int, classes: int) -> str:
-    """The folder of a class: its number, so that they sort, and what is seen in it.
+    """The folder of a class: its number, so that folders sort by class, and its subject.
 
     >>> class_name(7, classes=12)
     '07-blue-square'
@@ -141,7 +144,7 @@ def sample_file(options: SampleOptions, index: int) -> tuple[str, bytes]:
 
 
 def encoded(pixels: NDArray[np.uint8], rotated: bool, rng: np.random.Generator) -> tuple[str, bytes]:
-    """The suffix and the bytes of a file that shows uint8 (height, width, 3). Rotated ones are JPEG."""
+    """The suffix and the bytes of a file with these pixels, uint8 (height, width, 3). Rotated files are JPEGs."""
     image, stream, draw = Image.fromarray(pixels), io.BytesIO(), rng.random(4).tolist()
     if draw[0] < 0.02 and not rotated:
         if draw[1] < 0.5:
@@ -169,7 +172,7 @@ def encoded(pixels: NDArray[np.uint8], rotated: bool, rng: np.random.Generator) 
 
 
 def broken_bytes(pixels: NDArray[np.uint8], turn: int, rng: np.random.Generator) -> bytes:
-    """What stands in place of an image: by `turn` modulo 4, half of it, nothing, HTML, random bytes."""
+    """The content of a broken file: by `turn` modulo 4 half an image, nothing, HTML, or random bytes."""
     if turn % 4 == 0:
         Image.fromarray(pixels).save(stream := io.BytesIO(), "JPEG", quality=90)
         return stream.getvalue()[: stream.tell() // 2]
@@ -207,7 +210,7 @@ def picture(options: SampleOptions, index: int) -> NDArray[np.uint8]:
 
 
 def picture_size(long_side: int, rng: np.random.Generator) -> tuple[int, int]:
-    """A (height, width) as ImageNet has them: mostly 4:3 or 3:2 at `long_side`, some odd, small or large."""
+    """A (height, width) distributed as in ImageNet: mostly 4:3 or 3:2 at `long_side`, some odd, small or large."""
     kind = rng.random()
     aspect = rng.choice((4 / 3, 4 / 3, 3 / 2)) if kind < 0.65 else rng.uniform(1, 1.7)
     usual, odd, small, large = 1, np.exp(rng.normal(0, 0.2)), rng.uniform(0.15, 0.5), rng.uniform(1.4, 2.2)
@@ -218,14 +221,20 @@ def picture_size(long_side: int, rng: np.random.Generator) -> tuple[int, int]:
 
 
 class Light(NamedTuple):
-    """The light of one picture: mean and spread of its luminance, 0 to 255, and how warm it is, about 0."""
+    """The light of one picture.
+
+    Attributes:
+        exposure: mean luminance, 0 to 255.
+        contrast: standard deviation of the luminance.
+        warmth: from blue (negative) to orange, around 0.
+    """
 
     exposure: float
     contrast: float
     warmth: float
 
     def colours(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Colours (count, 4), each 0 to 255: luminance, Cr, Cb, and how strong the texture is."""
+        """Colours (count, 4), each 0 to 255: luminance, Cr, Cb, and the strength of the texture."""
         # Natural colours differ most in lightness, then from orange to blue, least from green to magenta.
         luminance = rng.normal(self.exposure, self.contrast, (count, 1))
         warmth, magenta = rng.normal((self.warmth, 0), (0.9, 0.4), (count, 2)).T
@@ -250,7 +259,7 @@ def _paint_leaves(canvas: NDArray[Any], rng: np.random.Generator, count: int, sm
 
 
 def _paint_subject(canvas: NDArray[Any], rng: np.random.Generator, label: int) -> None:
-    """Paint the shape of a class in its hue, of any size, direction and lightness, near the middle."""
+    """Paint the shape of a class in its hue, with random size, direction and lightness, near the middle."""
     height, width = canvas.shape[:2]
     corners, inner = SUBJECTS[_subject(label)]
     radii = np.where(np.arange(corners) % 2, inner, 1.0) * min(height, width) * rng.uniform(0.15, 0.4)
@@ -262,7 +271,7 @@ def _paint_subject(canvas: NDArray[Any], rng: np.random.Generator, label: int) -
 
 
 def _hue(label: int) -> float:
-    """The hue of a class, 0 to 1 around the colour circle. Golden-ratio steps keep any number apart."""
+    """The hue of a class, 0 to 1 around the colour circle. Golden-ratio steps separate any number of classes."""
     return label * 0.381966 % 1
 
 
@@ -271,14 +280,14 @@ def _subject(label: int) -> str:
 
 
 def _outline(radii: NDArray[Any], squeeze: Any, turn: Any) -> NDArray[np.float64]:
-    """Corners (..., corners, 2), x and y, `radii` from the origin, squeezed along y, turned by radians."""
+    """Corners (..., corners, 2), x and y, `radii` from the origin, squeezed along y, rotated by `turn` radians."""
     angles = np.linspace(0, 2 * np.pi, radii.shape[-1], endpoint=False)
     x, y = radii * np.cos(angles), radii * np.sin(angles) * squeeze
     return np.stack((x * np.cos(turn) - y * np.sin(turn), x * np.sin(turn) + y * np.cos(turn)), axis=-1)
 
 
 def _fill(canvas: NDArray[Any], outline: NDArray[np.float64], colour: list[float]) -> None:
-    """Fill a polygon in place, with smooth edges, to a sixteenth of a pixel."""
+    """Fill a polygon in place, antialiased, with corners rounded to a sixteenth of a pixel."""
     cv2.fillPoly(canvas, [np.round(outline * 16).astype(np.int32)], colour, cv2.LINE_AA, 4)
 
 

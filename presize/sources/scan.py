@@ -1,8 +1,8 @@
-"""A raw folder or a label table -> the table of samples, in dataset order.
+"""Scans a raw folder or a label table for samples, and lists them in dataset order.
 
-The table has the columns ``path`` (relative to the source, POSIX), ``source_nbytes``,
-``source_mtime_ns`` and the label columns. It is Arrow memory: a million files are no million
-Python objects. No image is opened here; the build decides by content what is one.
+The resulting table has the columns ``path`` (relative to the source, POSIX), ``source_nbytes``,
+``source_mtime_ns`` and the label columns. It is Arrow memory, without a Python object per file. No image is
+opened here; the build decides by content which files are images.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ _LINK_OUT = "a link out of the source; use --follow-links if you trust it"
 
 @dataclass(frozen=True)
 class Source:
-    """What a build starts from.
+    """The samples of a build.
 
-    root: the source folder, absolute.
-    table: one row a file, in dataset order.
-    classes: the class names that ``label`` counts into, or None when the labels are no classes.
-    rejects: what can be told from names alone: links out of the source, names that are not UTF-8, ...
-    hidden, outside: files and folders that begin with a dot; files beside the class folders.
-    by_folder: whether the classes are folders of the source.
+    Attributes:
+        root: the source folder, absolute.
+        table: one row per file, in dataset order.
+        classes: the class names that ``label`` indexes; None when the labels are not classes.
+        rejects: files that are rejected unread: links out of the source, names that are not UTF-8, ...
+        hidden: files and folders whose names begin with a dot.
+        outside: files beside the class folders.
+        by_folder: whether the classes are folders of the source.
     """
 
     root: Path
@@ -62,15 +64,22 @@ def scan(
     classes: Sequence[str] | None = None,
     follow_links: bool = False,
 ) -> Source:
-    """List the samples of a source.
+    """List the samples of a source. Files that cannot be samples become rejects.
 
-    A folder of folders is a class each, in the order of torchvision's ImageFolder: by class, then
-    folder, then name. A folder of files has no labels. `labels` names a table (CSV, JSON lines or
-    Parquet) whose ``path`` column lists the samples instead, in its own order.
-    `classes` fixes the class list; without it the classes are the sorted folder names or labels.
-    Files that cannot be samples are rejects; links out of the source are, unless `follow_links`.
+    In a folder of folders each folder is a class, and samples have the order of torchvision's ImageFolder: by
+    class, then folder, then name. A folder of files has no labels.
 
-    Raises SourceError, and warns with PresizeWarning about what was probably not meant.
+    Args:
+        root: the source folder.
+        labels: a table (CSV, JSON lines or Parquet) whose ``path`` column lists the samples, in their order.
+        classes: the class list; without it the classes are the sorted folder names or labels.
+        follow_links: follow links that lead out of the source; otherwise they are rejects.
+
+    Raises:
+        SourceError: the source or the label table cannot be used.
+
+    Warns:
+        PresizeWarning: something was probably not meant.
     """
     folder, identity = _resolve(root)
     with naming("classes"):
@@ -116,7 +125,7 @@ def _scan_classes(walk: _Walk, folders: list[_Folder], classes: tuple[str, ...] 
     if classes is None and set(map(str.lower, names)) <= _SPLITS:
         warnings.warn(
             f"source {walk.root!r} holds just {', '.join(names)}: they become its classes; "
-            "if they are splits, build each apart, with the same --classes",
+            "if they are splits, build each separately, with the same --classes",
             PresizeWarning,
             stacklevel=3,
         )
@@ -162,21 +171,18 @@ def _source(walk: _Walk, table: pa.Table, classes: tuple[str, ...] | None, outsi
 
 
 class _Folder(NamedTuple):
-    """A folder by its path from the source, and the device and inode of it and of all above it."""
+    """A folder: its path from the source, and the (device, inode) of it and of each folder above it."""
 
     path: str
     chain: tuple[_Identity, ...]
 
 
 class _Refused(Exception):
-    """A file cannot be a sample, for this reason."""
+    """A file cannot be a sample; ``str()`` is the reason."""
 
 
 class _Walk:
-    """Gathers the files of one folder after the other, without an object for each.
-
-    files, hidden: how many were met so far. rejects: files that cannot be samples.
-    """
+    """Collects the files of one folder after the other, without a Python object for each."""
 
     def __init__(self, root: str, follow_links: bool) -> None:
         self.root = root
@@ -193,14 +199,14 @@ class _Walk:
         return len(self._sizes)
 
     def descend(self, folder: _Folder) -> None:
-        """Enter a folder and all below it in the order of their paths, as sorted os.walk gives them."""
+        """Enter a folder and all folders below it, in the order of a sorted os.walk."""
         waiting = [folder]
-        while waiting:  # what lies in a folder comes after it, so the first of those waiting is the next of all
+        while waiting:  # subfolders sort after their folder, so the smallest waiting path is the next of all
             for inner in self.enter(heapq.heappop(waiting)):
                 heapq.heappush(waiting, inner)
 
     def enter(self, folder: _Folder) -> list[_Folder]:
-        """Take in the files of one folder, and return the folders in it, in any order."""
+        """Collect the files of one folder, and return the folders in it, in any order."""
         self._folders += 1
         inner = []
         try:
@@ -224,7 +230,7 @@ class _Walk:
         return inner
 
     def _look_at(self, entry: os.DirEntry[str], path: str, folder: _Folder) -> os.stat_result:
-        """What a file or a folder to enter is. Nothing is opened."""
+        """The status of a file, or of a folder to enter. Nothing is opened. Raises _Refused for what is neither."""
         try:
             status = entry.stat()
         except OSError as error:
@@ -237,7 +243,7 @@ class _Walk:
         if not is_folder and not stat.S_ISREG(status.st_mode):
             raise _Refused("neither a file nor a folder")
         if entry.is_symlink() and not self._follow_links and not _is_inside(entry.path, self.root):
-            if is_folder:  # many images, perhaps a class: too much to go on without
+            if is_folder:  # perhaps a whole class: too much to skip
                 raise SourceError(f"folder {path!r} is {_LINK_OUT}")
             raise _Refused(_LINK_OUT)
         if is_folder and _identity(status) in folder.chain:
@@ -257,7 +263,7 @@ class _Walk:
         self._paths.clear()
 
     def table(self) -> pa.Table:
-        """The files of all folders, in the order in which these were entered, then by name."""
+        """All files: folders in the order in which they were entered, files by name."""
         self._flush()
         numbers = (self._folder_numbers, self._sizes, self._mtimes)
         folders, sizes, mtimes = (pa.array(np.frombuffer(values, np.int64)) for values in numbers)
@@ -284,7 +290,7 @@ def _is_utf8(name: str) -> bool:
 
 
 def _as_utf8(path: str) -> str:
-    """A path for people to read, with the bytes that are not UTF-8 as ``\\xff``."""
+    """A readable path, in which bytes that are not UTF-8 are written as ``\\xff``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 

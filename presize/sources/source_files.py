@@ -1,7 +1,7 @@
-"""The bytes of source files: checked against what was listed, in order, and read ahead where reading is slow.
+"""Reads source files in order, reads ahead where storage is slow, and checks them against what was listed.
 
-From the page cache a photograph takes 50 microseconds, and handing it from thread to thread as much again. From
-a disk or over a network it takes milliseconds, in which the codecs would stand still.
+From the page cache a photograph takes 50 microseconds, and passing it between threads as much again. From a
+disk or over a network it takes milliseconds, during which the codecs would be idle.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from presize.errors import BuildError, ImageError
 T = TypeVar("T")
 
 THREADS = 4
-"""In each worker process: disks and networks serve several requests at a time faster than one by one."""
+"""In each worker process: disks and networks serve concurrent requests faster than one at a time."""
 
 SLOW_S = 0.0005
-"""From how many seconds on a file is slow: ten times what the page cache takes, a quarter of what the codecs take."""
+"""A file that takes longer is slow: ten times the time of the page cache, a quarter of the time of the codecs."""
 
-_SLOW_FILES = 4  # more than there were fast ones
+_SLOW_FILES = 4  # more than fast ones
 _FILES_AHEAD = 16
 _BYTES_AHEAD = 64 << 20
 
@@ -35,11 +35,18 @@ _BYTES_AHEAD = 64 << 20
 def read_in_order(
     read: Callable[[T], bytes], files: Iterable[tuple[T, int]]
 ) -> Generator[Callable[[], bytes], None, None]:
-    """For each of `files`, which come with their sizes in bytes, a function that gives what ``read(file)`` returns, or
-    raises what it raises; to be called once, before the next one is asked for.
+    """Read files in order; ahead of time once several of them were slow.
 
-    When several files were slow, THREADS threads read the others, up to 16 files or 64 MiB ahead. Closing the
-    generator waits for those that they are at.
+    Reading ahead takes THREADS threads, up to 16 files or 64 MiB. Closing the generator waits for the reads in
+    progress.
+
+    Args:
+        read: reads one file.
+        files: (file, size in bytes) of each.
+
+    Yields:
+        For each file a function that returns what ``read(file)`` returns, or raises what it raises. Call it once,
+        before the next one is asked for.
     """
     slow = 0
 
@@ -87,21 +94,22 @@ _ABOUT_THE_FILE = {
 _LARGE_BYTES = 64 << 20
 
 
-_MOST_BYTES = 1 << 31
+_MAX_BYTES = 1 << 31
 
 
 def read_source(source: Path, path: str, nbytes: int) -> bytes:
-    """A source file of `nbytes`; of a large one that begins like no image, the beginning alone.
+    """The content of a source file of `nbytes`; of a large file that does not start like an image, the start alone.
 
-    Raises ImageError when it cannot be read, has changed or is larger than any decoder takes, and
-    BuildError when that is not about this file.
+    Raises:
+        ImageError: this file cannot be read, has changed, or is too large for any decoder.
+        BuildError: reading failed for a reason that is not about this file.
     """
     try:
         with open(os.path.join(source, path), "rb", buffering=0) as file:
             if nbytes > _LARGE_BYTES and sniff(head := file.read(4096)) is None:
                 return head
-            if nbytes > _MOST_BYTES:
-                raise ImageError(f"{nbytes} bytes, more than decoders take ({_MOST_BYTES})")
+            if nbytes > _MAX_BYTES:
+                raise ImageError(f"it has {nbytes} bytes, more than decoders accept ({_MAX_BYTES})")
             if nbytes > _LARGE_BYTES:
                 file.seek(0)
             data = file.read()

@@ -1,1 +1,1 @@
-"""The dataset on disk: its shards, its index, its manifest; reading, checking and exporting them."""
+"""The dataset on disk: shards, index and manifest; reading, verifying and exporting it."""

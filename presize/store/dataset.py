@@ -24,16 +24,19 @@ from presize.system.resources import available_memory
 class Dataset:
     """The LMDB dataset in `root`, opened for reading.
 
-    Safe to use from threads, in forked children, and to pickle: what travels is the path. The index
-    is mapped: its memory is shared by all processes, and there is no Python object a sample.
-    Raises DatasetError when there is no dataset there, or a damaged, newer or foreign one.
+    It can be used by several threads and by forked children, and pickled: the pickle holds the path. The index
+    is mapped: all processes share its memory, and there is no Python object per sample. Samples are numbered
+    from 0; negative numbers are not accepted.
 
-    readahead: whether the kernel reads more of a shard than the page that is missing. None lets
-        presize.store.shard.readahead_pays choose for reading in random order, by the mean size of a record, the memory
-        that is available and the file system. Datasets that read one file in one process share the choice of
-        the first to read it.
+    Args:
+        root: the folder of the dataset.
+        readahead: whether the kernel reads more of a shard than the missing page. None lets
+            presize.store.shard.readahead_pays choose for reading in random order, by the mean size of a record, the
+            available memory and the file system. Datasets that read the same file in one process share the choice
+            of the first to read it.
 
-    Samples are numbered from 0; negative numbers are not taken here.
+    Raises:
+        DatasetError: there is no dataset, or it is damaged, newer than this presize, or foreign.
     """
 
     def __init__(self, root: str | os.PathLike[str], readahead: bool | None = None) -> None:
@@ -48,10 +51,10 @@ class Dataset:
         self.index: pa.RecordBatch = read_index(self.root, self.manifest)
         if readahead is not None:
             check_type("readahead", readahead, bool)
-        self._readahead = readahead  # as it was asked for
+        self._readahead = readahead  # as requested, for pickling
         self.readahead = self._choose_readahead() if readahead is None else readahead
         self._shards = [ShardReader(path, nbytes, self.readahead) for path, nbytes in self._files()]
-        # As memoryviews, which give Python ints, and one of them in a third of the time that arrays need.
+        # As memoryviews, which give Python ints, in a third of the time of an array.
         self._shard_of = self.numbers("shard").data
         self._row_of = self.numbers("row").data
         self._nbytes = self.numbers("nbytes").data
@@ -77,7 +80,7 @@ class Dataset:
         return preload(self._files(), how)
 
     def column(self, name: str) -> pa.Array:
-        """An index column. Raises DatasetError, saying what there is, when there is no such column."""
+        """An index column. Raises DatasetError, with the names of all columns, when there is no such column."""
         names = self.index.schema.names
         if name not in names:
             raise DatasetError(f"{self.root} has no column {name!r}; it has {', '.join(names)}")
@@ -91,7 +94,7 @@ class Dataset:
             raise DatasetError(f"column {name!r} of {self.root} is not numeric, or has nulls") from None
 
     def check_column(self, name: str) -> None:
-        """Raise DatasetError unless each value of a column lies inside it. Reads all of it."""
+        """Raise DatasetError unless the offsets of a column are valid. Reads all of it."""
         try:
             self.column(name).validate(full=True)
         except pa.ArrowInvalid as error:
@@ -102,14 +105,16 @@ class Dataset:
         """The path of a sample in the source that it was built from."""
         start, end = self._path_ends[sample], self._path_ends[sample + 1]
         if not 0 <= start <= end <= len(self._path_bytes):
-            raise DatasetError(f"the index of {self.root} is damaged: the path of sample {sample} lies outside of it")
+            raise DatasetError(f"the index of {self.root} is damaged: the path of sample {sample} is out of bounds")
         return bytes(self._path_bytes[start:end]).decode("utf-8", "replace")
 
     def values(self, samples: Sequence[int]) -> Iterator[tuple[int, memoryview]]:
-        """For each of `samples` its position in that list and its stored value, in the order in which
-        they lie on disk. A view is valid until the next one is asked for: do not keep it.
+        """For each of `samples` its position in that list and its stored value, in the order on disk.
 
-        Raises DatasetError when a shard or a record is missing, or not the one that the index means.
+        A view is valid until the next one is requested: copy it to keep it.
+
+        Raises:
+            DatasetError: a shard or a record is missing, or is not the one that the index describes.
         """
         shard_of, row_of = self._shard_of, self._row_of
         for shard, row, position in sorted((shard_of[i], row_of[i], at) for at, i in enumerate(samples)):
@@ -118,7 +123,7 @@ class Dataset:
             with self._shards[shard] as get:
                 value = get(row)
                 if len(value) != self._nbytes[samples[position]]:
-                    raise self.damage(samples[position], "it has not the length that the index says")
+                    raise self.damage(samples[position], "its length differs from the index")
                 yield position, value
 
     def value(self, sample: int) -> bytes:
@@ -126,9 +131,12 @@ class Dataset:
         return next(bytes(view) for _, view in self.values((sample,)))
 
     def pixels(self, samples: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
-        """For each of `samples` its position in that list and its pixels, in the order of values(): a
-        fresh uint8 array, (height, width, 3) RGB or (height, width) grey, as the dataset was built.
-        Raises DatasetError, naming the sample, for a value that is damaged, too."""
+        """For each of `samples` its position in that list and its pixels, in the order of values(): a new uint8
+        array, (height, width, 3) RGB or (height, width) grey, depending on the options of the build.
+
+        Raises:
+            DatasetError: as for values(), and for a value that cannot be decoded.
+        """
         for position, value in self.values(samples):
             try:
                 pixels = self._decode(value, samples[position])
@@ -138,19 +146,19 @@ class Dataset:
 
     def _decode(self, value: memoryview, sample: int) -> Pixels:
         shape = (0, 0)
-        if self.manifest.format == "raw":  # the one format that does not say it itself
+        if self.manifest.format == "raw":  # the one format that does not store its shape
             shape = self.index["height"][sample].as_py(), self.index["width"][sample].as_py()
         return decode_value(value, self.manifest.format, self.manifest.color, shape)
 
     def damage(self, sample: int, what: object) -> DatasetError:
         return DatasetError(
             f"sample {sample} ({self.path(sample)}) of {self.root} is damaged: {what}; "
-            "presize verify finds all that are"
+            "presize verify lists all damaged samples"
         )
 
 
 def _offsets_and_text(strings: pa.Array) -> tuple[memoryview, memoryview]:
-    """Where each string ends, with where the first begins; and the UTF-8 of them all."""
+    """The offsets and the UTF-8 text of a column: string k is ``text[offsets[k] : offsets[k + 1]]``."""
     _, ends, text = strings.buffers()
     first, last = strings.offset, strings.offset + len(strings)
     return memoryview(ends)[8 * first : 8 * (last + 1)].cast("q"), memoryview(text or b"")

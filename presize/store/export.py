@@ -1,4 +1,4 @@
-"""A dataset -> ordinary image files, as they are stored."""
+"""Exports a dataset as image files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,21 @@ _BATCH = 256
 def export_dataset(
     root: str | os.PathLike[str], out: str | os.PathLike[str], on_image: Callable[[], None] = lambda: None
 ) -> int:
-    """Write every image of the dataset in `root` below `out`, at the path it had in its source.
+    """Write every image of a dataset, at the path that it had in its source, and return their number.
 
-    The files hold the stored bytes; raw pixels become PNG. Suffixes follow the stored format, as for
-    ``--to folder``. `out` has to be absent or empty. Calls `on_image` after each file and returns
-    their number. Raises DatasetError when the dataset is damaged, BuildError when `out` cannot be written.
+    The files hold the stored bytes; raw pixels become PNG. Suffixes follow the stored format, as with
+    ``--to folder``.
+
+    Args:
+        root: the dataset.
+        out: the folder to write, absent or empty.
+        on_image: called after each file.
+
+    Raises:
+        DatasetError: the dataset is damaged.
+        BuildError: `out` is not empty, or cannot be written.
     """
-    dataset, out = Dataset(root, readahead=True), Path(out)  # each shard is read from its beginning to its end
+    dataset, out = Dataset(root, readahead=True), Path(out)  # shards are read from beginning to end
     if out.exists() and (not out.is_dir() or os.listdir(out)):
         raise BuildError(f"export: {out} is not an empty folder; choose a new one")
     dataset.check_column("path")

@@ -1,14 +1,16 @@
-"""Paths in a source -> the names of image files. Pure."""
+"""Names the image files of a folder dataset after the paths of their sources. Pure."""
 
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import SourceError
 from presize.options import Format
+from presize.store.manifest import OUR_NAMES
 
 _SUFFIX: dict[Format, tuple[str, str]] = {
     "jpeg": (".jpg", r"(?i)\.(jpe?g|jpe|jfif)$"),
@@ -25,12 +27,14 @@ _UNSAFE = r"(?s)\x00|^$|(^|/)\.{0,2}(/|$)"
 
 
 def file_names(paths: pa.ChunkedArray | pa.Array, format: Format) -> pa.ChunkedArray:
-    """The files for records whose sources are `paths` (large_string, distinct, relative, POSIX): distinct, too.
+    """The names of the files for `paths` (large_string, distinct, relative, POSIX). They are distinct, too.
 
-    A name that already ends like `format` is kept; another gets the format's suffix instead of its
-    own, or after its own where it would meet another file or a folder: ``a.png`` and ``a.gif`` become
-    ``a.png.jpg`` and ``a.gif.jpg``. A name that is nothing but a suffix, such as ``.png``, counts as having none.
-    Raises SourceError for a name that would be longer than file systems allow.
+    A name that has a suffix of `format` is kept. Any other gets the format's suffix in place of its own, or after its
+    own where it would collide with another file or a folder: ``a.png`` and ``a.gif`` become ``a.png.jpg`` and
+    ``a.gif.jpg``. A name that is only a suffix, such as ``.png``, counts as having none.
+
+    Raises:
+        SourceError: a name would be longer than file systems allow.
     """
     suffix, fits = _SUFFIX[format]
     paths = pa.chunked_array([paths]) if isinstance(paths, pa.Array) else paths
@@ -55,12 +59,35 @@ def file_names(paths: pa.ChunkedArray | pa.Array, format: Format) -> pa.ChunkedA
     return names
 
 
+def folder_files(paths: pa.ChunkedArray, format: Format, class_folders: Sequence[str]) -> pa.ChunkedArray:
+    """The files of a folder dataset, as file_names names them.
+
+    Args:
+        paths: the sources.
+        format: what is stored.
+        class_folders: the classes that are to have a folder even when no image is in it.
+
+    Raises:
+        SourceError: a name is one of presize's own, too long, or cannot be a folder.
+    """
+    files = file_names(paths, format)
+    taken = files.filter(pc.match_substring_regex(files, OUR_NAMES))
+    if len(taken):
+        raise SourceError(
+            f"--to folder reserves that name for presize's own files: rename {taken[0].as_py()!r} in the source"
+        )
+    for name in class_folders:
+        if not is_safe(name) or "/" in name or len(name.encode()) > NAME_MAX_BYTES:
+            raise SourceError(f"--to folder makes a folder for each class, and {name!r} cannot be one")
+    return files
+
+
 def _append(names: pa.ChunkedArray, suffix: str) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(names, *(pa.scalar(text, names.type) for text in (suffix, "")))
 
 
 def _folders(paths: pa.ChunkedArray) -> pa.Array:
-    """Every folder that one of the paths leads through."""
+    """Every folder on one of the paths."""
     found = [pa.array([], paths.type)]
     while len(paths := paths.filter(pc.match_substring(paths, "/"))):
         found.append(pc.replace_substring_regex(paths, "/[^/]*$", "").unique())
@@ -88,5 +115,5 @@ def _shown(path: pa.Scalar) -> str:
 
 
 def is_safe(path: str) -> bool:
-    """True when a relative POSIX path stays below the folder it is joined to."""
+    """True when a relative POSIX path stays inside the folder that it is joined to."""
     return bool(path) and "\0" not in path and not any(part in ("", ".", "..") for part in path.split("/"))

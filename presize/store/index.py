@@ -1,4 +1,4 @@
-"""index.arrow: one row a sample, in dataset order; written once, mapped by readers."""
+"""index.arrow: one row per sample, in dataset order; written once, mapped by readers."""
 
 from __future__ import annotations
 
@@ -29,23 +29,20 @@ INDEX_COLUMNS = {
     "source_facts": pa.uint32(),
     "source_crc32": pa.uint32(),
 }
-"""The columns of the index. lmdb datasets have shard and row, folders have file; those built with
-checksums have source_crc32; labels come after."""
-
+"""The columns of the index. LMDB datasets have shard and row, folders have file; datasets built with checksums have
+source_crc32; label columns follow."""
 
 LATER_COLUMNS = ("source_facts",)
-"""Those that a dataset may lack, since older versions did not write them."""
-
+"""Columns that a dataset may lack, since older versions did not write them."""
 
 ARROW_OPTIONS = pa.ipc.IpcWriteOptions(
     metadata_version=pa.ipc.MetadataVersion.V5, use_legacy_format=False, compression=None
 )
-"""Said out loud, since the environment may have other wishes."""
+"""Explicit, since environment variables can change the defaults."""
 
 
 def index_columns(layout: Layout, checksum: bool = False) -> dict[str, pa.DataType]:
-    """The index columns that a dataset of this layout has, with checksums or without, in their order,
-    labels apart."""
+    """The columns that the index of such a dataset has, in order, without labels."""
     absent = {"file"} if layout == "lmdb" else {"shard", "row"}
     if not checksum:
         absent.add("source_crc32")
@@ -53,8 +50,11 @@ def index_columns(layout: Layout, checksum: bool = False) -> dict[str, pa.DataTy
 
 
 def write_index(root: Path, name: str, table: pa.Table) -> DataFile:
-    """Write the index as one Arrow IPC record batch, uncompressed, so that readers can map it.
-    Raises BuildError when that fails."""
+    """Write the index as one uncompressed Arrow IPC record batch, so that readers can map it.
+
+    Raises:
+        BuildError: it cannot be written.
+    """
     temporary = temporary_name(root / name)
     with writing(root / name):
         try:
@@ -74,10 +74,13 @@ def _first_line(error: Exception) -> str:
 
 
 def read_index(root: str | os.PathLike[str], manifest: Manifest) -> pa.RecordBatch:
-    """The index, mapped: its memory is the file's, shared by all processes. Raises DatasetError.
+    """The index, mapped: all processes share its memory.
 
-    Columns have the types of INDEX_COLUMNS and no nulls, and a dataset with classes has their
-    numbers, int32, in ``label``. What the columns say is to be checked where it is used.
+    Columns have the types of INDEX_COLUMNS and no nulls; a dataset with classes has an int32 ``label`` column. The
+    values are not checked here but where they are used.
+
+    Raises:
+        DatasetError: the file is missing, damaged, or does not fit the manifest.
     """
     path = Path(root) / manifest.index.file
     again = "copy or build the dataset again"
@@ -105,7 +108,7 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest) -> pa.RecordBat
             continue
         i = batch.schema.get_field_index(name)  # -1 when there are two of them, too
         if i < 0 or batch.schema.field(i).type != kind or batch.column(i).null_count:
-            raise DatasetError(f"{path} is damaged: it has no column {name} of {kind} without nulls; {again}")
+            raise DatasetError(f"{path} is damaged: expected one column {name} of type {kind} without nulls; {again}")
     if batch.num_rows != manifest.samples:
         raise DatasetError(f"{path} has {batch.num_rows} rows where the manifest says {manifest.samples}; {again}")
     return batch

@@ -1,5 +1,6 @@
-"""manifest.json: what a dataset says about itself. Read and checked here, and
-published atomically: the manifest names every file in use, so its rename is the moment of change.
+"""manifest.json: validated reading and atomic publishing.
+
+The manifest names every file of a dataset, so its rename is the moment at which a dataset changes.
 """
 
 from __future__ import annotations
@@ -19,19 +20,22 @@ from presize.system.files import file_digest, write_atomically
 MANIFEST = "manifest.json"
 VERSION = 1
 
-
 _FILE_NAMES = re.compile(
     r"index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html|shards/\d{5,}(-\d+)?\.lmdb", re.ASCII
 )
 OUR_NAMES = r"^(manifest\.json|index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html|\.presize[^/]*)(/|$)"
-"""What the images of a folder dataset may not be called, nor be in, as a regular expression for Arrow."""
+"""Names that neither an image of a folder dataset nor its folder may have, as a regular expression for Arrow."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a dataset: its name from the dataset's folder, its size, and its SHA-256.
+    """A file of a dataset.
 
-    rows: samples in a shard or in the index, lines in rejects.jsonl, images compared in report.html.
+    Attributes:
+        file: its path from the dataset's folder.
+        bytes: its size.
+        sha256: in hexadecimal.
+        rows: samples in a shard or in the index, lines in rejects.jsonl, images compared in report.html.
     """
 
     file: str
@@ -46,15 +50,24 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """manifest.json.
+    """The content of manifest.json.
 
-    identity: what decided every byte (presize.build.plan); options and versions among it.
-    digest: the SHA-256 of the identity.
-    generation: 0 for a first build; each --overwrite and --update adds one to it and to the names of the
-        files that it writes.
-    size: the one of the sizes asked for that this dataset has, as Size.parse reads it.
-    left_out: files not stored: rejected images, files that are none (skipped), hidden, outside classes.
-    report: the page about the build; None when none was asked for.
+    Attributes:
+        layout: LMDB shards, or a folder of image files.
+        identity: what decided every byte (presize.build.plan); it includes options and versions.
+        digest: the SHA-256 of the identity.
+        generation: 0 for a first build. Each --overwrite and --update increments it, and names its files after it.
+        size: the target size of this dataset, as Size.parse reads it.
+        classes: their names by label; None without classes.
+        samples: how many images are stored.
+        bytes: of the stored images.
+        left_out: counts of files that are not stored: ``rejected``, ``skipped`` (not images), ``hidden``,
+            ``outside`` (beside the class folders).
+        engine: the LMDB file format; None for folders.
+        index: index.arrow.
+        rejects: rejects.jsonl.
+        shards: in the order in which the index numbers them.
+        report: report.html; None when it was not requested.
     """
 
     layout: Layout
@@ -74,12 +87,12 @@ class Manifest:
 
     @property
     def format(self) -> Format:
-        """What the stored values are."""
+        """The format of the stored images."""
         return cast(Format, self.identity["options"]["image"]["format"])
 
     @property
     def color(self) -> Color:
-        """The colours it was built for, and delivers."""
+        """The ``color`` option of the build."""
         return cast(Color, self.identity["options"]["image"]["color"])
 
     @property
@@ -88,12 +101,12 @@ class Manifest:
         return self.identity["options"].get("checksum") is True
 
     def files(self) -> tuple[DataFile, ...]:
-        """Every file of the dataset but the manifest itself and a folder's images."""
+        """All files of the dataset except the manifest and a folder's images."""
         return (self.index, self.rejects, *self.shards, *((self.report,) if self.report else ()))
 
 
 def generation_name(name: str, generation: int) -> str:
-    """``index.arrow`` at first, then ``index-1.arrow``, ...: a new dataset never writes over an old one."""
+    """``index.arrow``, then ``index-1.arrow``, ...: a new dataset never overwrites an old one."""
     stem, dot, suffix = name.rpartition(".")
     return f"{stem}-{generation}{dot}{suffix}" if generation else name
 
@@ -109,7 +122,7 @@ def publish_manifest(root: Path, manifest: Manifest, name: str = MANIFEST) -> No
 
 
 def read_manifest(root: str | os.PathLike[str]) -> Manifest:
-    """The manifest of the dataset in `root`. Raises DatasetError, saying what is there instead."""
+    """The manifest of the dataset in `root`. Raises DatasetError, which says what is there instead."""
     root = Path(root)
     try:
         text = (root / MANIFEST).read_bytes()
@@ -120,7 +133,7 @@ def read_manifest(root: str | os.PathLike[str]) -> Manifest:
     try:
         values = json.loads(text, object_pairs_hook=_object)
         if not isinstance(values, dict) or values.get("format") != "presize":
-            raise DatasetError(f"{root / MANIFEST} is not a presize manifest but another program's")
+            raise DatasetError(f"{root / MANIFEST} is not a presize manifest, but that of another program")
         version = _count(values["version"])
         if version > VERSION:
             raise DatasetError(
@@ -203,17 +216,19 @@ def _dict(value: object) -> dict[str, Any]:
 
 
 STATE = ".presize.json"
-"""Present beside the manifest's place while a build is unfinished."""
+"""Present in OUT while a build is unfinished."""
 
 
 def _what_is_there(root: Path) -> str:
     if not root.exists():
-        return f"{root} does not exist; expected the folder that a presize build has made"
+        return f"{root} does not exist; expected a folder that presize build has made"
     if not root.is_dir():
-        return f"{root} is a file; expected the folder that a presize build has made"
+        return f"{root} is a file; expected a folder that presize build has made"
     if (root / STATE).exists() or (root.parent / STATE).exists():
         return f"{root} holds an unfinished build; run the same presize build again to finish it"
     inside = sorted(path.parent.name for path in root.glob(f"*/{MANIFEST}"))
     if inside:
         return f"{root} holds the datasets {', '.join(inside)}; open one of them, such as {root / inside[0]}"
-    return f"{root} is not a presize dataset, it has no {MANIFEST}; presize build makes one of a folder of images"
+    return (
+        f"{root} is not a presize dataset: it has no {MANIFEST}; presize build makes a dataset from a folder of images"
+    )

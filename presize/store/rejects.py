@@ -1,4 +1,4 @@
-"""What a build could not store, and why: one line each in rejects.jsonl."""
+"""rejects.jsonl: the files that a build could not store, and why."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from typing import Any, NamedTuple
 from presize.errors import DatasetError
 
 NOT_AN_IMAGE = "NotAnImageError"
-"""The error of files that are no images and are not named like one: skipped, not counted as rejected."""
+"""The error of files that are not images and are not named like one: they are skipped, not rejected."""
 
 IMAGE_SUFFIXES = frozenset(
     ".jpg .jpeg .jpe .jfif .png .gif .bmp .webp .tif .tiff .ppm .pgm .pbm .pnm .avif .jp2 .heic .heif .jxl".split()
 )
-"""Names that claim to be an image. They decide how a file that is none is counted, never what is stored."""
+"""Suffixes of names that claim to be an image. They decide whether a file that is none counts as rejected or as
+skipped, never what is stored."""
 
 
 UNREAD = ("cannot be read", "it changed during the build")
-"""How reasons begin that are not about what a file holds, and may have gone by the next time."""
+"""Prefixes of reasons that are not about the content of a file, and may not apply the next time."""
 
 
 class Reject(NamedTuple):
-    """A file that was not stored: its path from the source, the class of the error, and the reason.
+    """A file that was not stored.
 
-    source_nbytes, source_mtime_ns: of the file, where its content was what it was rejected for.
+    Attributes:
+        path: from the source.
+        error: the class of the error.
+        reason: the message of the error.
+        source_nbytes: the size of the file; None unless it was rejected for its content.
+        source_mtime_ns: its modification time; None likewise.
     """
 
     path: str
@@ -36,17 +42,17 @@ class Reject(NamedTuple):
     source_mtime_ns: int | None = None
 
     def known(self) -> dict[str, Any]:
-        """Its fields, without those that are None."""
+        """The fields that are not None."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 def claims_to_be_an_image(path: str) -> bool:
-    """True when the name says so, whatever the file holds."""
+    """True when the name has the suffix of an image format, whatever the content."""
     return os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES
 
 
 def to_jsonl(rejects: Iterable[Reject]) -> bytes:
-    """rejects.jsonl: UTF-8, one JSON object a line, by path, so that the order in which they were met does not show."""
+    """The content of rejects.jsonl: UTF-8, one JSON object per line, sorted by path and so independent of --jobs."""
     lines = (
         json.dumps(reject.known(), ensure_ascii=False)
         for reject in sorted(rejects, key=lambda reject: [(value is not None, value) for value in reject])
@@ -55,7 +61,7 @@ def to_jsonl(rejects: Iterable[Reject]) -> bytes:
 
 
 def read_rejects(path: Path) -> list[Reject]:
-    """The lines of a rejects.jsonl, those of earlier versions, too. Raises DatasetError for one that is none."""
+    """The lines of a rejects.jsonl, of earlier versions as well. Raises DatasetError when a line is invalid."""
     try:
         return [_reject(json.loads(line)) for line in path.read_bytes().splitlines()]
     except OSError as error:
@@ -70,7 +76,7 @@ def _reject(line: dict[str, object]) -> Reject:
     counts = [line.get(name) for name in ("source_nbytes", "source_mtime_ns")]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("a line has no path, error and reason")
-    str(texts[0]).encode()  # raises for what is no Unicode
+    str(texts[0]).encode()  # raises for lone surrogates
     if not all(type(count) is int and -(2**63) <= count < 2**63 for count in counts):
         counts = [None, None]
     return Reject(*texts, *counts)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """The format of one shard: a single-file LMDB environment. The only module that knows lmdb.
 
-Key: the row number as 8 bytes, big-endian, from 0. Value: the record, bytes as they came.
+Key: the row number from 0, as 8 bytes, big-endian. Value: the bytes of the record, unchanged.
 A shard is immutable once it has its name, so readers need no lock file.
 """
 
@@ -25,7 +25,7 @@ from presize.store.shard_pages import check_pages
 from presize.system.files import check_file, file_digest, temporary_name
 
 ENGINE = "0.9"
-"""LMDB's file format, named in the manifest. Files of the other one, 1.0, are unreadable to it."""
+"""The version of LMDB's file format, recorded in the manifest. LMDB 0.9 cannot read files of version 1.0."""
 
 _ENGINE_MAJOR = 0
 _OVERHEAD_BYTES = 4096 + 64
@@ -34,7 +34,7 @@ _COMMIT_BYTES = 64 << 20
 
 
 class MapFull(Exception):
-    """The records did not fit into the map: begin the shard again with twice the size."""
+    """The records did not fit into the map: write the shard again, with a map of twice the size."""
 
 
 def key(row: int) -> bytes:
@@ -42,26 +42,27 @@ def key(row: int) -> bytes:
 
 
 def map_bytes(records: int, record_bytes: int) -> int:
-    """The map for `records` of at most about `record_bytes` each: a pure function, since a shard's
-    bytes depend on it. It is address space while writing, not room on disk. A multiple of 1 MiB."""
+    """The map size for `records` of at most about `record_bytes` each, a multiple of 1 MiB. A pure function, since
+    the bytes of a shard depend on it. It is address space while writing, not disk space."""
     needed = (records + 64) * (record_bytes + _OVERHEAD_BYTES)
     return -(-needed // (1 << 20)) << 20
 
 
 def commit_records(record_bytes: int) -> int:
-    """Records a transaction, when each has at most about `record_bytes`: it keeps its pages in memory
+    """Records per transaction, when each has at most about `record_bytes`. A transaction holds its pages in memory
     until it commits."""
     return max(1, _COMMIT_BYTES // (record_bytes + _OVERHEAD_BYTES))
 
 
 class ShardWriter:
-    """Writes one shard under a temporary name; publish() gives it its own.
+    """Writes one shard under a temporary name; publish() renames it.
 
-    A context manager: leaving it without publish() removes what was written. For one thread.
-    Same records, map size and commit count give the same bytes. Records that are larger than
-    expected are committed sooner, since a transaction keeps its pages in memory.
+    A context manager: leaving it without publish() removes what was written. For one thread. The same records, map
+    size and commit count give the same bytes. Records that are larger than expected are committed sooner, since a
+    transaction holds its pages in memory.
 
-    Raises BuildError, from whichever call, when the disk is full or the folder cannot be written to.
+    Raises:
+        BuildError: from any method, when the disk is full or the folder cannot be written to.
     """
 
     def __init__(self, path: Path, map_bytes: int, commit_records: int) -> None:
@@ -87,8 +88,7 @@ class ShardWriter:
         self._txn: lmdb.Transaction | None = None
 
     def append(self, value: bytes) -> int:
-        """Store `value` and return its row. Raises MapFull, after which there is nothing to be done
-        but to leave, and BuildError."""
+        """Store `value` and return its row. After MapFull or BuildError the writer can only be closed."""
         try:
             if self._txn is None:
                 self._txn = self._env.begin(write=True)
@@ -105,18 +105,24 @@ class ShardWriter:
         return self.rows - 1
 
     def _commit(self) -> None:
-        txn, self._txn = self._txn, None  # a commit that fails ends the transaction, too
+        txn, self._txn = self._txn, None  # a failed commit ends the transaction, too
         self._waiting_records = self._waiting_bytes = 0
         if txn is not None:
             txn.commit()
 
     def publish(self) -> tuple[int, str]:
-        """Make its bytes durable and give it its own name, which is durable once its folder is synced.
-        Returns its size in bytes and its SHA-256.
-        Raises MapFull and BuildError."""
+        """Make the bytes durable and rename the shard. The name is durable once its folder is synced.
+
+        Returns:
+            The size in bytes, and the SHA-256.
+
+        Raises:
+            MapFull: the records did not fit into the map.
+            BuildError: the shard cannot be written.
+        """
         try:
             self._commit()
-            with ThreadPoolExecutor(1) as disk:  # which takes as long as the hash takes the processor
+            with ThreadPoolExecutor(1) as disk:  # syncing takes about as long as hashing
                 durable = disk.submit(self._env.sync, True)
                 size, digest = file_digest(self._temporary)
                 durable.result()
@@ -130,7 +136,7 @@ class ShardWriter:
 
     def _failure(self, error: lmdb.Error | OSError) -> BuildError:
         try:
-            # LMDB calls a full disk an input/output error. Writing on tells what it is.
+            # LMDB reports a full disk as an input/output error. Writing more gives the true reason.
             with self._temporary.open("ab") as file:
                 file.write(bytes(1 << 20))
         except OSError as reason:
@@ -151,21 +157,23 @@ class ShardWriter:
 
 
 def _reason(error: lmdb.Error | OSError) -> str:
-    """What went wrong, without the names that py-lmdb puts before it."""
+    """The reason of an error, without the prefix of py-lmdb."""
     return str(error.strerror) if isinstance(error, OSError) else str(error).rpartition(": ")[2]
 
 
 class ShardReader:
     """Reads one shard: ``with reader as get: value = get(row)``.
 
-    `get` returns a memoryview of the map: valid inside the ``with`` only, and to be decoded there.
-    Threads may share a reader; forked children may go on using it. The environment behind it belongs
-    to the process and is shared by all readers of one file, however they spell its path, because
-    LMDB refuses to open a file twice. It is opened on first use and, when many are open, closed
-    again while nobody reads from it. Pickling is by path, size and readahead.
+    `get` returns a memoryview of the map that is valid only inside the ``with`` block. Threads may share a reader,
+    and forked children may keep using it. All readers of the same file in a process share an LMDB environment,
+    since LMDB refuses to open a file twice. It is opened on first use and, when many are open, closed while it is
+    idle. A pickled reader holds path, size and readahead.
 
-    readahead: whether the kernel reads more than the page that is asked for; readahead_pays() tells when to.
-        Of several readers of a file, the one that opens it decides.
+    Args:
+        path: the shard.
+        nbytes: the size that it must have.
+        readahead: whether the kernel reads more than the requested page; see readahead_pays(). Of several readers
+            of a file, the one that opens it decides.
     """
 
     def __init__(self, path: str | os.PathLike[str], nbytes: int, readahead: bool = True) -> None:
@@ -175,7 +183,7 @@ class ShardReader:
         self._shard: _OpenShard | None = None
 
     def __enter__(self) -> Callable[[int], memoryview]:
-        """Raises DatasetError when the file is missing, no shard, or not of the size it should have."""
+        """Raises DatasetError when the file is missing, is not a shard, or does not have its size."""
         with _lock:
             shard = self._shard
             if shard is None or shard.closed:
@@ -197,8 +205,8 @@ class ShardReader:
             return 0 if self._shard is None else int(self._shard.env.stat()["entries"])
 
     def close(self) -> None:
-        """Close the file, if nobody is reading from it and no parent process opened it: then others than
-        presize may open it in this process, too. The next use opens it again."""
+        """Close the file, unless someone is reading from it or a parent process opened it. Then code other than
+        presize can open it in this process. The next use opens it again."""
         with _lock:
             shard = self._shard
             if shard is not None and not shard.closed and shard.readers == 0 and shard.pid == os.getpid():
@@ -209,26 +217,30 @@ class ShardReader:
 
 
 _WINDOW_RECORDS = 12
-"""A record of a twelfth of the window takes about as long in pages of 4 KiB, one after the other, as with the
-window around it, where a request costs as much time as 50 kB: 50 µs and 1 GB/s. In benchmarks/results/storage.csv
-(2026-11-21) the turn lies between 10 and 30 kB for 128 KiB. Disks further away break even sooner."""
+"""Reading a record of a twelfth of the window page by page (4 KiB) takes about as long as reading the whole window,
+where a request takes 50 µs and throughput is 1 GB/s. In benchmarks/results/storage.csv (2026-11-21) a window of
+128 KiB breaks even between 10 and 30 kB. Disks of higher latency break even sooner."""
 
 
 def readahead_pays(record_bytes: float, dataset_bytes: int, memory_bytes: int, window_bytes: int) -> bool:
-    """True when records of about `record_bytes`, read in random order from a cold cache, come faster with
-    the kernel reading a window of `window_bytes` around each page that is missing.
+    """True when readahead makes random reads from a cold cache faster.
 
-    They do when the dataset fits into memory, for then what was read around will be wanted later in the epoch,
-    and beyond that when they are large: LMDB touches a record page by page, and without readahead the disk is
-    asked for each alone. Small records of a dataset larger than memory come faster without: most of a
-    window would be gone before it is wanted. In a warm cache it makes no difference.
+    It does when the dataset fits into memory, since what is read ahead is needed later in the epoch; and when records
+    are large, since LMDB touches a record page by page, and without readahead each page is a request to the disk.
+    Small records of a dataset larger than memory are faster without readahead: most of a window would be evicted
+    before it is needed. In a warm cache it makes no difference.
+
+    Args:
+        record_bytes: the mean size of a record.
+        dataset_bytes: the size of all shards.
+        memory_bytes: the available memory.
+        window_bytes: how far the kernel reads ahead.
     """
     return dataset_bytes <= memory_bytes or record_bytes * _WINDOW_RECORDS >= window_bytes
 
 
 def check_structure(path: Path) -> list[str]:
-    """What is wrong with the structure of a shard. Walks the file without LMDB, so that a hostile one
-    can do no harm."""
+    """What is wrong with the structure of a shard. Parses the file without LMDB, so that a hostile file is harmless."""
     try:
         return [str(finding) for finding in lmdb.verify.verify(str(path), subdir=False)]  # type: ignore[no-untyped-call]
     except (OSError, lmdb.verify.VerifyError) as error:
@@ -250,8 +262,8 @@ class _OpenShard:
     def get(self, row: int) -> memoryview:
         """The record, as a view of the map. Raises DatasetError when there is no such row.
 
-        A transaction serves one thread at a time, and then any: in a shard that never changes it can
-        stay open at no cost. (One for each call would leak in forked children, where lmdb frees none.)
+        A transaction serves one thread at a time. Since shards never change, it can stay open at no cost and be
+        reused. (A new one for each call would leak in forked children, where lmdb frees none.)
         """
         try:
             try:
@@ -263,17 +275,17 @@ class _OpenShard:
             raise DatasetError(f"{self.path} is damaged: {_reason(error)}; copy or build it again") from None
         self._idle.append(lookup)
         if value is None:
-            raise DatasetError(f"{self.path} has no row {row}: its index belongs to another dataset")
+            raise DatasetError(f"{self.path} has no row {row}: the index belongs to another dataset")
         return value
 
 
 _open_shards: OrderedDict[tuple[int, int], _OpenShard] = OrderedDict()
 """All environments of this process by device and inode, least recently used first."""
 
-# Reentrant, for the garbage collector may end a reader while this very thread opens a shard.
+# Reentrant, since the garbage collector may finalize a reader while this thread opens a shard.
 _lock = threading.RLock()
-# A child must find the table whole. It goes on using what its parent opened: LMDB would refuse to
-# open those files again, and closing them can hang while the parent's threads read.
+# A forked child must find the table consistent. It keeps using what its parent opened: LMDB would refuse to open
+# those files again, and closing them can hang while threads of the parent read.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
@@ -305,14 +317,14 @@ def _open_environment(path: str, readahead: bool) -> lmdb.Environment:
 
 
 def max_open_shards() -> int:
-    """Half of the files this process may open (``ulimit -n``), at least 8. At most 30,000, which is
-    half of the maps that Linux gives a process."""
+    """Half of the files that this process may open (``ulimit -n``), at least 8 and at most 30,000, which is half of
+    the memory maps that Linux allows a process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 30_000 if soft == resource.RLIM_INFINITY else min(max(8, soft // 2), 30_000)
 
 
 def _close_idle(room_for: int) -> None:
-    """Close the environments that were idle longest, but none that a parent process opened."""
+    """Close the environments that have been idle longest, except those that a parent process opened."""
     surplus = len(_open_shards) + room_for - max_open_shards()
     idle = [s for s in _open_shards.values() if s.readers == 0 and s.pid == os.getpid()] if surplus > 0 else []
     for shard in idle[:surplus]:

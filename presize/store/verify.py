@@ -1,4 +1,4 @@
-"""Re-read everything in a dataset -> a list of problems. Changes nothing."""
+"""Verifies a dataset: reads all of it and lists what is wrong. Changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ from presize.system.resources import usable_cores
 
 
 class Problem(NamedTuple):
-    """Something wrong: the file it is in, from the dataset's folder, and what it is."""
+    """What is wrong with a file.
+
+    Attributes:
+        file: its path from the dataset's folder.
+        what: the finding.
+    """
 
     file: str
     what: str
@@ -36,15 +41,19 @@ def verify_dataset(
     jobs: int | None = None,
     on_images: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, list[Problem]]:
-    """Read every byte of the dataset in `root`; returns its number of samples and what is wrong.
+    """Read every byte of a dataset. Returns its number of samples and all problems.
 
-    Checked: that each file named in the manifest is there with its size and SHA-256; the structure of
-    each shard, by a reader that hostile files cannot crash; that index and shards agree row for row;
-    each value's CRC-32; that each image decodes, to the size that the index says. A shard whose bytes
-    are not what they should be is not opened.
+    It checks the size and the SHA-256 of each file that the manifest names; the structure of each shard, with a
+    reader that hostile files cannot crash; that index and shards agree row by row; the CRC-32 of each value; and that
+    each image decodes to the size in the index. A shard whose SHA-256 differs is not opened.
 
-    `jobs` threads share the work, all cores by default. `on_images` is told how many images more were
-    checked. Raises DatasetError when there is no dataset to verify.
+    Args:
+        root: the dataset.
+        jobs: threads; all cores by default.
+        on_images: called with the number of images that were checked since the last call.
+
+    Raises:
+        DatasetError: there is no dataset.
     """
     root = Path(root)
     manifest = read_manifest(root)
@@ -76,7 +85,7 @@ def _check_file(root: Path, expected: DataFile) -> Iterator[str]:
     if nbytes != expected.bytes:
         yield f"has {nbytes} bytes where the manifest says {expected.bytes}"
     elif sha256 != expected.sha256:
-        yield "its SHA-256 is not the one in the manifest"
+        yield "its SHA-256 differs from the manifest"
 
 
 def _check_index(manifest: Manifest, index: pa.RecordBatch) -> Iterator[str]:
@@ -85,23 +94,23 @@ def _check_index(manifest: Manifest, index: pa.RecordBatch) -> Iterator[str]:
     if unsafe:
         yield f"{len(unsafe)} paths lead out of the source, the first is {unsafe[0]!r}"
     if len(set(paths)) < len(paths):
-        yield "a path stands in it twice"
+        yield "a path is listed twice"
     if manifest.classes is not None:
         labels = index["label"].to_numpy(zero_copy_only=False)
         if labels.min() < 0 or labels.max() >= len(manifest.classes):
-            yield f"a label is not the number of one of the {len(manifest.classes)} classes"
+            yield f"a label is out of range for {len(manifest.classes)} classes"
     if manifest.layout == "lmdb":
         for shard, file in enumerate(manifest.shards):
             rows = np.sort(index["row"].to_numpy()[index["shard"].to_numpy() == shard])
             if not np.array_equal(rows, np.arange(file.rows)):
-                yield f"it does not name each of the {file.rows} rows of {file.file} once"
+                yield f"it does not list each of the {file.rows} rows of {file.file} once"
 
 
 _Part = Callable[[], tuple[int, list[Problem]]]
 
 
 def _parts(root: Path, manifest: Manifest, index: pa.RecordBatch, broken: set[str]) -> Iterator[_Part]:
-    """What can be checked side by side: a shard, or some files of a folder."""
+    """Parts that can be checked concurrently: a shard, or some files of a folder."""
     if manifest.layout == "lmdb":
         shards = index["shard"].to_numpy()
         for number, file in enumerate(manifest.shards):
@@ -153,7 +162,7 @@ def _check_images(root: Path, manifest: Manifest, rows: pa.RecordBatch) -> tuple
 
 
 def _check_value(value: memoryview, manifest: Manifest, row: dict[str, Any]) -> str:
-    """What is wrong with a stored value, as the end of a sentence; empty when nothing is."""
+    """What is wrong with a stored value, as the end of a sentence; empty if nothing."""
     if len(value) != row["nbytes"] or zlib.crc32(value) != row["crc32"]:
         return "is not what was stored: its length or CRC-32 differs from the index"
     shape = (row["height"], row["width"])

@@ -1,1 +1,1 @@
-"""What the operating system tells and does: files, cores, memory, mounts, the page cache."""
+"""The operating system: files, cores, memory, mounts, disks, the page cache, and what processes use."""

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: temporary names, durable renames, digests."""
+"""Files that appear whole or not at all: temporary names, durable renames; sizes and digests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from presize.errors import BuildError, DatasetError
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Whatever keeps `path` from being written, a full disk above all, is a BuildError that says so."""
+    """Turn any OSError into a BuildError that says why `path` cannot be written: a full disk, most often."""
     try:
         yield
     except OSError as error:
@@ -33,7 +33,7 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)
 
 
 def remove_temporary(folder: Path) -> None:
-    """Remove what processes that were stopped had begun to write in `folder` itself, and nothing else."""
+    """Remove the temporary files in `folder` itself that stopped processes have left."""
     if folder.is_dir():
         for path in folder.iterdir():
             if _TEMPORARY.fullmatch(path.name):
@@ -41,8 +41,11 @@ def remove_temporary(folder: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` so that `path` holds either what it held before or all of it, even after a crash.
-    Raises BuildError when that fails."""
+    """Write `content` so that `path` holds either its old content or all of the new, even after a crash.
+
+    Raises:
+        BuildError: it cannot be written.
+    """
     temporary = temporary_name(path)
     with writing(path):
         try:
@@ -56,13 +59,13 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def rename(temporary: Path, path: Path) -> None:
-    """Give a file that is already synced its name, durably."""
+    """Rename a file that is already synced, durably."""
     os.replace(temporary, path)
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable."""
+    """Make renames in `folder` durable."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -78,7 +81,7 @@ def file_digest(path: Path) -> tuple[int, str]:
 
 
 def check_file(path: str | os.PathLike[str], nbytes: int) -> os.stat_result:
-    """Raise DatasetError unless `path` is a file of so many bytes. Call it before a file is mapped."""
+    """Raise DatasetError unless `path` is a file of `nbytes`. Call it before mapping a file."""
     try:
         status = os.stat(path)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""What this machine lets this process have: cores, shared memory, open files, GPUs; presize.system.resources has more.
+"""Facts about the machine: the CPU, shared memory, limits on open files and locked memory, GPUs.
 
-Everything here may be absent (another system, a container, no permission), and is None or empty then. The roots
-``/proc``, ``/sys`` and ``/dev/shm`` are parameters, so that tests can give trees of their own.
+What cannot be found out (another system, a container, no permission) is None or empty. The roots ``/proc``,
+``/sys`` and ``/dev/shm`` are parameters, so that tests can pass their own.
 """
 
 from __future__ import annotations
@@ -21,16 +21,22 @@ from presize.system.resources import PROC, SYS, allowed_cores, cpu_quota, read_t
 SHM = Path("/dev/shm")
 
 _INSTRUCTIONS = {"sse4_1": "SSE4", "avx2": "AVX2", "avx512bw": "AVX-512", "asimd": "NEON"}
-"""Flags of /proc/cpuinfo that codecs have code for, and what they are called."""
+"""Flags of /proc/cpuinfo for which codecs have code, and the names of these instruction sets."""
 
 _CAP_IPC_LOCK = 1 << 14
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """model: as it calls itself. instructions: those of SSE4, AVX2, AVX-512 and NEON that it has, or None.
-    cores: that this process may run on. online: that the machine has. quota: of how many cores the time may
-    be used, where a control group limits it."""
+    """The CPU.
+
+    Attributes:
+        model: its name.
+        instructions: those of SSE4, AVX2, AVX-512 and NEON that it has; None if unknown.
+        cores: on which this process may run.
+        online: cores of the machine.
+        quota: the CPU time that the control group allows, in cores; None without a limit.
+    """
 
     model: str
     instructions: tuple[str, ...] | None
@@ -40,13 +46,13 @@ class Cpu:
 
     @property
     def usable(self) -> float:
-        """Cores whose time this process can have."""
+        """The CPU time that this process can use, in cores."""
         return float(self.cores) if self.quota is None else min(self.quota, self.cores)
 
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """/dev/shm, in bytes."""
+    """The size of /dev/shm and the free space in it, in bytes."""
 
     total: int
     free: int
@@ -54,7 +60,13 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a process may have: files open now and at most if it asks, and bytes locked; None is any number."""
+    """Limits of a process; None where there is no limit.
+
+    Attributes:
+        open_files: the soft limit on open files.
+        open_files_at_most: the hard limit, up to which a process may raise it.
+        locked_bytes: memory that it may lock.
+    """
 
     open_files: int | None
     open_files_at_most: int | None
@@ -63,7 +75,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class Nvidia:
-    """The driver's version, and the models of its GPUs. pcie_lanes: of each GPU, where pynvml is installed."""
+    """The NVIDIA driver and its GPUs.
+
+    Attributes:
+        driver: its version.
+        gpus: the model of each GPU.
+        pcie_lanes: of each GPU; empty unless pynvml is installed.
+    """
 
     driver: str
     gpus: tuple[str, ...]
@@ -72,7 +90,13 @@ class Nvidia:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One that torch sees. capability: such as "9.0", of NVIDIA's."""
+    """A GPU that torch sees.
+
+    Attributes:
+        name: its model.
+        memory_bytes: all of its memory.
+        capability: NVIDIA's compute capability, such as "9.0"; None for other makers.
+    """
 
     name: str
     memory_bytes: int
@@ -81,9 +105,19 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Torch:
-    """What torch has. platform: what it is built for, such as "CUDA 12.8". instructions: of the CPU, that it uses.
-    accelerator: its kind, "cuda" or "mps", if there is one. said: what torch said about not having one.
-    decoder: the library that decodes JPEGs on the first GPU; no_decoder: why there is none."""
+    """What torch is built for and sees.
+
+    Attributes:
+        version: torch's.
+        platform: what it is built for, such as "CUDA 12.8".
+        threads: its CPU threads.
+        instructions: the CPU instruction set that it uses.
+        accelerator: "cuda" or "mps"; None if there is none.
+        said: torch's message about a missing accelerator.
+        gpus: those that it sees.
+        decoder: the library that decodes JPEGs on the first GPU.
+        no_decoder: why there is none.
+    """
 
     version: str
     platform: str | None
@@ -117,7 +151,7 @@ def read_cpu(proc: Path = PROC, sys: Path = SYS) -> Cpu:
 
 
 def _count_ranges(text: str) -> int:
-    """``0-3,8`` are 5."""
+    """How many numbers a list such as ``0-3,8`` names: 5."""
     count = 0
     with contextlib.suppress(ValueError):
         for part in text.split(","):
@@ -161,7 +195,7 @@ def _may_lock_all(proc: Path) -> bool:
 
 
 def read_nvidia(proc: Path = PROC) -> Nvidia | None:
-    """NVIDIA's driver, as the kernel knows it; None when there is none."""
+    """The NVIDIA driver that the kernel has loaded; None when there is none."""
     folder = proc / "driver" / "nvidia"
     # NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15 ...
     line = read_text(folder / "version").partition("\n")[0]

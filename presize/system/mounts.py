@@ -1,4 +1,4 @@
-"""What is mounted where: /proc/self/mountinfo, whose format is in proc(5)."""
+"""The mounted file systems: /proc/self/mountinfo, whose format is documented in proc(5)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from typing import NamedTuple
 class Mount(NamedTuple):
     """One line of mountinfo.
 
-    device: ``major:minor``; major 0 where there is no block device behind it. root: what of the file system is
-    mounted. point: where. type, source: such as ext4 and /dev/sda1. options: those of the file system.
+    Attributes:
+        device: ``major:minor``; major 0 where there is no block device.
+        root: the folder of the file system that is mounted.
+        point: the mount point.
+        type: the file system, such as ext4.
+        source: what is mounted, such as /dev/sda1.
+        options: those of the file system.
     """
 
     device: str
@@ -24,7 +29,7 @@ class Mount(NamedTuple):
 
 
 def read_mounts(proc: Path = Path("/proc")) -> tuple[Mount, ...]:
-    """All mounts that this process sees, in the order in which they were made. None where the system does not say."""
+    """All mounts that this process sees, in mount order. Empty where there is no /proc."""
     try:
         text = (proc / "self" / "mountinfo").read_text("utf-8", "surrogateescape")
     except OSError:
@@ -33,8 +38,8 @@ def read_mounts(proc: Path = Path("/proc")) -> tuple[Mount, ...]:
 
 
 def _parsed(line: str) -> Mount | None:
-    """``36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/sda1 rw,errors=continue``, with any number of fields
-    before the dash. None for a line that is of another form."""
+    """Parse ``36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/sda1 rw,errors=continue``, with any number of
+    fields before the dash. None for a line that has another form."""
     fields = line.split(" ")
     if "-" not in fields[6:]:
         return None
@@ -52,8 +57,8 @@ def _unescaped(text: str) -> str:
 
 
 def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
-    """The mount that holds `path`, which is absolute and without links: the innermost, and of several at one
-    place the last, which hides the others."""
+    """The mount that holds `path`, which is absolute and free of links: the innermost, and of several at the same
+    mount point the last, which hides the others."""
     best: Mount | None = None
     for mount in mounts:
         point = mount.point.rstrip("/")

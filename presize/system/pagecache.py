@@ -1,4 +1,4 @@
-"""Files and the operating system's page cache: how far it reads ahead, and how to fill it beforehand."""
+"""The operating system's page cache: filling it, locking it, dropping files from it, and how far it reads ahead."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import mmap
 import os
 import resource
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
 from presize.errors import DatasetError, OptionError
+from presize.formatting import size_text
 from presize.system.files import check_file
 from presize.system.resources import read_memory
 
@@ -21,24 +22,29 @@ Preload = Literal["page-cache", "memory"]
 
 _READ_BYTES = 4 << 20
 _READERS = 8
-"""Files read at a time. One reader waits for each answer of a network disk; eight keep it busy."""
+"""Files read at the same time. A single reader waits for each response of a network disk; eight keep it busy."""
 
 _DEFAULT_WINDOW_BYTES = 128 << 10
-"""Linux's own (VM_READAHEAD_PAGES)."""
+"""Linux's default (VM_READAHEAD_PAGES)."""
 
 
 def preload(files: Sequence[tuple[Path, int]], how: Preload) -> list[MappedFile]:
-    """Read `files`, (path, bytes) each, into the page cache, which every process shares.
+    """Read files into the page cache, which all processes share.
 
-    "page-cache" leaves it to the kernel for how long they stay there; the result is empty. "memory" locks
-    them there for as long as the result is kept, which forked children do not prolong.
+    Memory is locked (mlock), not copied: the pages are those that readers map anyway, so all workers and ranks share
+    one copy, nothing is sent to a worker, and nothing is swapped out. Locking needs permission (``ulimit -l``).
 
-    Locking (mlock) and not copying: the pages are those that readers map anyhow, so that any number of workers
-    and of ranks have one copy between them, nothing has to be handed to a worker, and swapping is ruled out.
-    The price is that it has to be allowed (``ulimit -l``).
+    Args:
+        files: (path, bytes) of each.
+        how: "page-cache" lets the kernel decide how long they stay; "memory" locks them for as long as the result is
+            referenced by this process. Forked children do not prolong that.
 
-    Returns when all has been read. Raises OptionError when they do not fit into the memory that is available, or
-    may not be locked, and DatasetError when one is missing or not of its size.
+    Returns:
+        Once all has been read: the locked files, or nothing for "page-cache".
+
+    Raises:
+        OptionError: the files do not fit into the available memory, or may not be locked.
+        DatasetError: a file is missing or does not have its size.
     """
     for path, nbytes in files:
         check_file(path, nbytes)
@@ -51,9 +57,9 @@ def preload(files: Sequence[tuple[Path, int]], how: Preload) -> list[MappedFile]
     for file in mapped:
         if not file.lock():
             soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-            allowed = "no more" if soft == resource.RLIM_INFINITY else _mb(soft)
+            allowed = "less" if soft == resource.RLIM_INFINITY else size_text(soft)
             raise OptionError(
-                f"preload: 'memory' locks {_mb(sum(nbytes for _, nbytes in files))}, and this process may lock "
+                f"preload: 'memory' locks {size_text(sum(nbytes for _, nbytes in files))}, and this process may lock "
                 f"{allowed}; allow more with ulimit -l (docker run --ulimit memlock=-1), choose 'page-cache', "
                 "or copy the dataset to /dev/shm and open it there"
             )
@@ -67,13 +73,13 @@ def _check_room(files: Sequence[tuple[Path, int]], how: Preload) -> None:
     # What another process has locked is not available, but some of it may be these very files.
     if missing > 0 and (missing > memory.locked or missing > sum(MappedFile(*file).resident_bytes() for file in files)):
         raise OptionError(
-            f"preload: {how!r} needs {needed} bytes ({_mb(needed)}) of memory, and {available} ({_mb(available)}) are "
-            "available; leave preload out, or build smaller images"
+            f"preload: {how!r} needs {size_text(needed)} of memory, and {size_text(available)} are available; "
+            "leave preload out, or build smaller images"
         )
 
 
 def _read(path: Path, nbytes: int) -> None:
-    """Read a file from end to end, through a buffer that is thrown away."""
+    """Read a whole file and discard the bytes."""
     buffer, done = bytearray(_READ_BYTES), 0
     try:
         with path.open("rb", buffering=0) as file:
@@ -96,9 +102,9 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class MappedFile:
-    """A file mapped for reading, until nothing refers to it any more.
+    """A file mapped for reading, for as long as something refers to this object.
 
-    Python's own mmap keeps a file descriptor each, and a dataset has hundreds of shards.
+    Python's own mmap keeps a file descriptor open for each file, and a dataset has hundreds of shards.
     """
 
     def __init__(self, path: Path, nbytes: int) -> None:
@@ -113,37 +119,46 @@ class MappedFile:
         weakref.finalize(self, _libc.munmap, address, nbytes).atexit = False
 
     def lock(self) -> bool:
-        """Keep its pages in memory while it is mapped by this process. False where that is not allowed."""
+        """Keep the pages in memory while this process has the file mapped. False where that is not allowed."""
         return int(_libc.mlock(self._address, self._nbytes)) == 0
 
     def resident_bytes(self) -> int:
-        """How much of it is in memory now, in whole pages; all of it for who may not write the file."""
+        """How much of the file is in memory now, in whole pages; all of it if this process may not write the file."""
         pages = ctypes.create_string_buffer(-(-self._nbytes // mmap.PAGESIZE))
         if _libc.mincore(self._address, self._nbytes, pages) != 0:
             return 0
         return (len(pages.raw) - pages.raw.count(b"\0")) * mmap.PAGESIZE
 
 
-_LOOKED_AT = 1000
+def drop_pages(fd: int, nbytes: int = 0) -> None:
+    """Ask the kernel to drop the first `nbytes` of an open file, or all of it, from the page cache.
+
+    It keeps pages that are not written to storage yet, that a process has mapped, or whose file system is in memory:
+    MappedFile.resident_bytes tells how many. Read access is enough. Does nothing on macOS, which has no such call.
+    """
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, 0, nbytes, os.POSIX_FADV_DONTNEED)
 
 
-def drop(files: Sequence[Path]) -> None:
-    """Ask the kernel to forget `files` (POSIX_FADV_DONTNEED), written to storage first. It keeps pages that a process
-    has mapped, and those of file systems that are memory; resident_share() tells. Needs no rights but to read."""
+def drop(files: Iterable[Path]) -> None:
+    """Write `files` to storage, then drop them from the page cache, as drop_pages does it."""
     for path in files:
         fd = os.open(path, os.O_RDONLY)
         try:
-            os.fdatasync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.fsync(fd)
+            drop_pages(fd)
         finally:
             os.close(fd)
 
 
+_FILES_SAMPLED = 1000
+
+
 def resident_share(files: Sequence[Path]) -> float:
-    """The share of the pages of `files` that are in memory, from 0 to 1; of up to 1,000 of them, evenly chosen. 1
-    for who may not write them, whom the kernel does not tell."""
+    """The share of the pages of `files` that are in memory, from 0 to 1, by up to 1,000 files, evenly chosen.
+    It is 1 for files that this process may not write: the kernel does not tell then."""
     pages = resident = 0
-    for path in files[:: -(-len(files) // _LOOKED_AT) or 1]:
+    for path in files[:: -(-len(files) // _FILES_SAMPLED) or 1]:
         nbytes = path.stat().st_size
         if nbytes:
             pages += -(-nbytes // mmap.PAGESIZE)
@@ -152,8 +167,8 @@ def resident_share(files: Sequence[Path]) -> float:
 
 
 def window_bytes(path: str | os.PathLike[str]) -> int:
-    """How far the kernel reads ahead in this file's file system: 128 KiB for most, local or network, and
-    some MB for arrays and the disks of some clouds. 128 KiB where it does not say."""
+    """How far the kernel reads ahead in the file system of `path`: 128 KiB for most, local or network, some MB for
+    RAID arrays and the disks of some clouds. 128 KiB where the kernel does not tell."""
     with contextlib.suppress(OSError):
         device = os.stat(path).st_dev
         name = f"{os.major(device)}:{os.minor(device)}"
@@ -161,7 +176,3 @@ def window_bytes(path: str | os.PathLike[str]) -> int:
             with contextlib.suppress(OSError, ValueError):
                 return int(Path(window).read_text()) << 10
     return _DEFAULT_WINDOW_BYTES
-
-
-def _mb(nbytes: int) -> str:
-    return f"{nbytes / 1e6:,.0f} MB"

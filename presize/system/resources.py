@@ -1,6 +1,6 @@
-"""How many cores and how much memory this process may have: of the machine, and of the control groups that limit it.
+"""How many cores and how much memory this process can use, within the limits of its control groups.
 
-The roots ``/proc`` and ``/sys`` are parameters, so that tests can give trees of their own.
+The roots ``/proc`` and ``/sys`` are parameters, so that tests can pass their own.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ PROC, SYS = Path("/proc"), Path("/sys")
 
 
 def allowed_cores() -> int:
-    """Cores that this process may run on."""
+    """Cores on which this process may run."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_quota(proc: Path = PROC, sys: Path = SYS) -> float | None:
-    """Of how many cores the time may be used, where a control group limits it, as those of containers do."""
+    """The CPU time that control groups (containers) allow this process, in cores; None without a limit."""
     return min(_quotas(proc, sys), default=None)
 
 
 def usable_cores(proc: Path = PROC, sys: Path = SYS) -> int:
-    """Cores that this process can keep busy: what it has workers for unless told otherwise."""
+    """Cores that this process can keep busy: the default number of worker processes."""
     return whole_cores(min(allowed_cores(), cpu_quota(proc, sys) or math.inf))
 
 
 def whole_cores(usable: float) -> int:
-    """Rounded up, so that no time is left over, and from 1."""
+    """`usable` rounded up, so that no CPU time is left unused; at least 1."""
     return max(1, math.ceil(usable))
 
 
@@ -55,8 +55,10 @@ def _quotas(proc: Path, sys: Path) -> Iterator[float]:
 
 
 def control_groups(controller: str, proc: Path = PROC, sys: Path = SYS) -> list[Path]:
-    """The folders of the control groups that limit this process, innermost first: each that it lies in may.
-    Version 1 has one hierarchy a controller, version 2 one for all; a machine may have both."""
+    """The folders of the control groups that this process is in, innermost first. Each of them may limit it.
+
+    Version 1 has a hierarchy for each controller, version 2 one for all; a machine may have both.
+    """
     own = {}
     for line in read_text(proc / "self" / "cgroup").splitlines():  # 4:cpu,cpuacct:/a/b, and of version 2 0::/a/b
         _, _, rest = line.partition(":")
@@ -75,8 +77,8 @@ def control_groups(controller: str, proc: Path = PROC, sys: Path = SYS) -> list[
 
 
 def _inside(path: str, mount: Mount) -> list[str]:
-    """The way from what is mounted to the group. None to go when it lies elsewhere, as in containers, which see
-    their own group as the root."""
+    """The folders from the root of the mount to the group. Empty when the group is outside of it, as in containers,
+    which see their own group as the root."""
     root = mount.root.rstrip("/")
     if path != root and not path.startswith(f"{root}/"):
         return []
@@ -89,9 +91,16 @@ def _inside(path: str, mount: Mount) -> list[str]:
 
 @dataclass(frozen=True)
 class Memory:
-    """In bytes. total: of the machine. limit: of the control group, if it is less. available: without swapping,
-    what the page cache holds included. swap, swap_used: None where it is not known. locked: that processes have asked
-    never to give way."""
+    """Memory, in bytes; None where unknown.
+
+    Attributes:
+        total: of the machine.
+        limit: of the control group, if that is less.
+        available: without swapping; what the page cache holds is available.
+        swap: swap space.
+        swap_used: the part of it in use.
+        locked: memory that processes have locked.
+    """
 
     total: int | None
     limit: int | None
@@ -105,7 +114,7 @@ _GROUP_MEMORY = (
     ("memory.max", "memory.current", ("active_file", "inactive_file")),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file")),
 )
-"""Versions 2 and 1: files with the limit and what is used, and lines of memory.stat that count the page cache."""
+"""Versions 2 and 1: the files with the limit and the usage, and the lines of memory.stat that count the page cache."""
 
 
 def read_memory(proc: Path = PROC, sys: Path = SYS) -> Memory:
@@ -134,7 +143,7 @@ def read_memory(proc: Path = PROC, sys: Path = SYS) -> Memory:
 
 
 def available_memory() -> int:
-    """Bytes that this process can take without swapping. What the page cache holds is available: it gives way."""
+    """Bytes that this process can allocate without swapping. What the page cache holds is available: it is evicted."""
     return read_memory().available
 
 
@@ -143,7 +152,7 @@ def _number(text: str) -> int | None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of /proc or /sys; nothing when it is not there or may not be read."""
+    """The text of a file of /proc or /sys; empty when it is missing or may not be read."""
     try:
         return path.read_text("utf-8", "replace").strip()
     except OSError:

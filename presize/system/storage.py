@@ -1,4 +1,4 @@
-"""What a path is stored on: its file system and the disk below it."""
+"""The storage behind a path: its file system and its disk."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _NETWORK = {
     "9p", "afs", "beegfs", "beegfs_nodev", "ceph", "cifs", "daos", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs",
     "nfs", "nfs4", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs", "wekafs",
 }  # fmt: skip
-"""Over a network, or from the host of a virtual machine. All of FUSE counts as well, as most of it is."""
+"""Over a network, or from the host of a virtual machine. FUSE file systems count as well, since most of them are."""
 
 _MEMORY = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"}
 _LAYERS = {"overlay", "aufs", "fuse.fuse-overlayfs"}
 _VIRTUAL_NAMES = ("vd", "xvd", "loop", "nbd", "rbd", "zram", "ram")
 _VIRTUAL_MODELS = ("Amazon Elastic Block Store", "nvme_card-pd", "PersistentDisk", "Virtual Disk", "QEMU", "VMware")
-"""Disks of clouds and of virtual machines: whether they say that they rotate means nothing."""
+"""Disks of clouds and of virtual machines, whose ``rotational`` flag means nothing."""
 
 
 _KINDS = {
@@ -39,8 +39,14 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Storage:
-    """file_system: its type, such as ext4, or None. device: the disk's name, such as nvme0n1, or None.
-    window_bytes: how far the kernel reads ahead."""
+    """The storage behind a path.
+
+    Attributes:
+        file_system: its type, such as ext4; None if unknown.
+        kind: what it is stored on.
+        device: the name of the disk, such as nvme0n1; None if unknown.
+        window_bytes: how far the kernel reads ahead.
+    """
 
     file_system: str | None
     kind: Kind
@@ -49,14 +55,14 @@ class Storage:
 
     @property
     def described(self) -> str:
-        """``ext4 on sda, an SSD``, as far as it is known."""
+        """``ext4 on sda, an SSD``, as far as known."""
         on = f" on {self.device}" if self.device else ""
         kind = f", {_KINDS[self.kind]}" if self.kind in _KINDS else ""
         return f"{self.file_system or 'unknown'}{on}{kind}"
 
 
 def find_storage(path: Path, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Storage:
-    """What `path`, which exists, is stored on."""
+    """The storage behind `path`, which exists."""
     try:
         place = os.path.realpath(path)
     except OSError:  # the current folder has been removed
@@ -88,10 +94,10 @@ def _kind(file_system: str, disk: Path | None) -> Kind:
 
 
 def _disk(mount: Mount, sys: Path) -> Path | None:
-    """The folder of the disk in /sys. Of a partition the one that it is on, of arrays and of encrypted or logical
-    volumes the first disk below."""
+    """The folder of the disk in /sys: of a partition its disk; of RAID arrays and of encrypted or logical volumes the
+    first disk below."""
     device = sys / "dev" / "block" / mount.device
-    if mount.device.startswith("0:"):  # btrfs has devices of its own, and names the true one as its source
+    if mount.device.startswith("0:"):  # btrfs has virtual devices, and names the real one as its source
         if not mount.source.startswith("/dev/"):
             return None
         device = sys / "class" / "block" / os.path.basename(os.path.realpath(mount.source))

@@ -1,4 +1,4 @@
-"""What processes have used, as Linux counts it, and what a GPU is doing. What cannot be known is None."""
+"""CPU time, storage reads and memory of processes, from Linux, and the utilization of a GPU. None where unknown."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ _SAMPLE_EVERY_S = 0.1
 
 @dataclass(frozen=True)
 class Usage:
-    """Of one or several processes since they began: seconds of CPU, in the program and in the kernel, and bytes
-    that had to be read from storage; those that the page cache had do not count."""
+    """What one or several processes have used since they started.
+
+    Attributes:
+        cpu_s: CPU time, user and system.
+        read_bytes: bytes read from storage, without those that were in the page cache.
+    """
 
     cpu_s: float
     read_bytes: int | None
@@ -33,7 +37,7 @@ class Usage:
 
 
 def usage(pids: Iterable[int] = ()) -> Usage:
-    """Of this process and of `pids`, children of it that are running. A child that has ended counts for nothing."""
+    """The usage of this process and of `pids`, its running children. Children that have ended count as zero."""
     cpu_s, read = time.process_time(), [_read_bytes("self")]
     for pid in pids:
         with suppress(OSError):
@@ -48,8 +52,8 @@ def _read_bytes(pid: str) -> int | None:
 
 
 def pss_bytes(pid: int) -> int | None:
-    """The memory of a process, where each page that n processes share counts for an n-th of it (PSS). RSS would
-    count the pages of a shard once for each worker that has mapped it."""
+    """The proportional set size of a process: a page that n processes share counts 1/n. (RSS would count the pages
+    of a shard once for each worker that has mapped it.)"""
     kilobytes = _field(Path(f"/proc/{pid}/smaps_rollup"), "Pss:")
     return None if kilobytes is None else kilobytes << 10
 
@@ -64,18 +68,28 @@ def _field(path: Path, name: str) -> int | None:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """busy: the mean share of time in which any kernel ran, from 0 to 1, as nvidia-smi shows it. It is no proof
-    that the GPU was well used. memory_bytes: the most that was seen in use, by all processes."""
+    """The utilization of a GPU.
+
+    Attributes:
+        busy: the mean share of time in which any kernel ran, from 0 to 1, as nvidia-smi shows it. A high share does not
+            prove that the GPU was used well.
+        memory_bytes: the peak of memory in use, by all processes.
+    """
 
     busy: float
     memory_bytes: int
 
 
 class GpuWatch:
-    """Watches a GPU by NVML while the context is open. `use` is None where pynvml is not installed or finds none."""
+    """Samples the utilization of a GPU with NVML while the context is open.
+
+    `use` is None where pynvml is not installed or does not find the GPU.
+
+    Args:
+        uuid: the GPU's, as NVML writes it (``GPU-...``); None samples nothing.
+    """
 
     def __init__(self, uuid: str | None) -> None:
-        """uuid: the GPU's, as NVML has it (``GPU-...``); None watches nothing."""
         self._uuid = uuid
         self._seen: list[tuple[float, int]] = []
         self._ended = threading.Event()
@@ -109,6 +123,6 @@ class GpuWatch:
 
     @property
     def use(self) -> GpuUse | None:
-        """What was seen until now."""
+        """The utilization up to now."""
         seen = list(self._seen)
         return GpuUse(fmean(busy for busy, _ in seen), max(used for _, used in seen)) if seen else None

@@ -12,7 +12,7 @@ from PIL import Image
 
 from builds import SERIAL, SMALL
 from pictures import smooth_image
-from presize.build.estimate import _MOST_TRIES, _START_UP_S, _shared, _spread, estimate
+from presize.build.estimate import _MAX_TRIES, _START_UP_S, _shared, _spread, estimate
 from presize.build.run import build_dataset, plan_build
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.report import comparison
@@ -63,7 +63,7 @@ def test_no_file_is_tried_twice(nbytes: list[int]) -> None:
     assert 0 <= rows.min() and rows.max() < len(nbytes)
 
 
-@given(files=st.integers(_MOST_TRIES, 200_000), tried=st.integers(24, _MOST_TRIES), seed=st.integers(0, 9))
+@given(files=st.integers(_MAX_TRIES, 200_000), tried=st.integers(24, _MAX_TRIES), seed=st.integers(0, 9))
 def test_files_of_every_size_are_tried_however_many_they_are(files: int, tried: int, seed: int) -> None:
     nbytes = np.random.default_rng(seed).permutation(files)
     ranks = np.sort(nbytes[_spread(nbytes)[:tried]]) / files

@@ -118,6 +118,22 @@ def test_differences_are_told_in_words() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "difference"),
+    [
+        ({}, {"dither": True}, "dither was the default, is True"),
+        ({"dither": True}, {}, "dither was True, is the default"),
+    ],
+)
+def test_an_option_of_a_later_release_is_told_in_words(
+    old: dict[str, bool], new: dict[str, bool], difference: str
+) -> None:
+    identity = make_plan(source(["a/1"]), BuildOptions(), {}, 4096).identity
+    image = identity["options"]["image"]
+    before, after = (identity | {"options": {"image": image | later}} for later in (old, new))
+    assert differences(before, after) == [difference]
+
+
 def test_identical_identities_have_no_differences() -> None:
     identity = make_plan(source(["a/1"]), BuildOptions(), {}, 4096).identity
     assert differences(identity, identity) == []

@@ -164,7 +164,7 @@ def test_a_killed_worker_is_an_error_and_not_a_hang(photos: Path, whole: dict[st
     os.kill(workers(build.pid)[0], signal.SIGKILL)
     _, errors = build.communicate(timeout=PATIENCE_S)
     assert build.returncode == 1
-    assert "a worker process was killed, most often for want of memory" in errors
+    assert "a worker process was killed, most often because memory ran out" in errors
     assert "Traceback" not in errors
     assert run(photos, tmp_path / "out").returncode == 0
     assert files(tmp_path / "out") == whole
@@ -221,9 +221,9 @@ def test_a_disk_that_fills_up_is_one_line_and_can_be_resumed(
 
     failed = run(photos, tmp_path / "out", "--to", layout, preexec=full_disk)
     assert failed.returncode == 1
-    assert failed.stderr.startswith(f"presize: error: cannot write {tmp_path / 'out'}")
-    assert what in failed.stderr
-    assert failed.stderr.count("\n") == 1
+    (error,) = (line for line in failed.stderr.splitlines() if not line.startswith("build: "))  # its progress, if slow
+    assert error.startswith(f"presize: error: cannot write {tmp_path / 'out'}")
+    assert what in error
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert run(photos, tmp_path / "out", "--to", layout).returncode == 0
     assert verify_dataset(tmp_path / "out") == (600, [])

@@ -203,7 +203,7 @@ def test_a_class_called_shards_keeps_its_folder(photos: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["manifest.json", "index.arrow", "rejects-1.jsonl", "report.html"])
 def test_a_class_called_like_a_file_of_ours_is_refused_as_a_folder(name: str, photos: Path, tmp_path: Path) -> None:
     (photos / "cats").rename(photos / name)
-    with pytest.raises(SourceError, match="keeps files of its own by that name"):
+    with pytest.raises(SourceError, match="reserves that name for presize's own files"):
         build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     assert build_dataset(photos, tmp_path / "lmdb", SMALL, REPORTED).stored == 12
 
@@ -522,7 +522,7 @@ def test_a_class_that_is_no_more_goes_with_its_dataset(photos: Path, tmp_path: P
 def test_overwrite_makes_good_a_damaged_index(photos: Path, tmp_path: Path) -> None:
     build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     (tmp_path / "out" / "index.arrow").write_bytes(b"damaged")
-    with pytest.warns(PresizeWarning, match="is damaged: it cannot tell which images it replaces"):
+    with pytest.warns(PresizeWarning, match="is damaged: the images of the replaced dataset are unknown"):
         build_dataset(photos, tmp_path / "out", TO_FOLDER, OVERWRITE)
     assert verify_dataset(tmp_path / "out") == (12, [])
 
@@ -714,7 +714,7 @@ def test_too_little_space_is_told_before_anything_is_written(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(BuildError, match=r"has 0.00 GB free and about .* GB are needed"):
+    with pytest.raises(BuildError, match=r"has 1 kB free and needs about .* kB"):
         build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     assert not list((tmp_path / "out").rglob("*.lmdb"))
 

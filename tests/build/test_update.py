@@ -418,6 +418,18 @@ def test_what_was_rejected_is_not_tried_again_until_it_changes(photos: Path, tmp
     assert_like_new(photos, tmp_path / "out")
 
 
+def test_an_update_reports_every_file_once_and_those_that_stay_rejected_without_a_shard(
+    photos: Path, tmp_path: Path
+) -> None:
+    (photos / "dogs" / "notes.txt").write_text("no image")
+    build_dataset(photos, tmp_path / "out", FOURS, SERIAL)
+    put(photos / "dogs" / "new.png", seed=78)
+    reported: list[ShardDone] = []
+    result = build_dataset(photos, tmp_path / "out", FOURS, UPDATE, on_shard=reported.append)
+    assert sum(done.stored + done.rejected + done.skipped for done in reported) == result.files
+    assert [done for done in reported if done.number is None] == [ShardDone(None, 0, 1, 1, 0)]
+
+
 def test_a_file_that_could_not_be_read_is_tried_again(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -704,7 +716,7 @@ def test_a_damaged_record_is_not_copied(photos: Path, tmp_path: Path) -> None:
     assert shard.count(value) == 1
     (photos / data.path(neighbour)).unlink()
     (tmp_path / "out" / first).write_bytes(shard.replace(value, bytes(len(value))))
-    with pytest.raises(DatasetError, match=r"is damaged, and cannot be copied; --overwrite"):
+    with pytest.raises(DatasetError, match=r"is damaged and cannot be copied; --overwrite"):
         build_dataset(photos, tmp_path / "out", SMALL, UPDATE)
 
 
@@ -747,7 +759,7 @@ def test_an_index_that_names_a_row_twice_is_no_base(photos: Path, tmp_path: Path
     first, other = (i for i, number in enumerate(shard) if number == 0 and table["row"][i].as_py() < 2)
     write_table(tmp_path / "out", with_value(table, "row", other, table["row"][first].as_py()))
     reseal_index(tmp_path / "out")
-    with pytest.raises(DatasetError, match="does not name each row of its shards once"):
+    with pytest.raises(DatasetError, match="does not list each row of its shards once"):
         build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
 
 
@@ -772,7 +784,7 @@ def test_sizes_that_were_built_apart_are_no_base(photos: Path, tmp_path: Path) -
     build_dataset(photos, tmp_path / "out", TWO_SIZES, UPDATE)
     shutil.rmtree(tmp_path / "out" / "32")
     (tmp_path / "old").rename(tmp_path / "out" / "32")
-    with pytest.raises(DatasetError, match="are not of one build"):
+    with pytest.raises(DatasetError, match="are from different builds"):
         build_dataset(photos, tmp_path / "out", TWO_SIZES, UPDATE)
 
 
@@ -783,6 +795,6 @@ def test_too_little_space_is_told_and_the_old_dataset_stays(
     change_much(photos)
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(BuildError, match=r"has 0.00 GB free and about .* GB are needed"):
+    with pytest.raises(BuildError, match=r"has 1 kB free and needs about .* kB"):
         build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
     assert verify_dataset(tmp_path / "out") == (16, [])

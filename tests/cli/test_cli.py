@@ -296,7 +296,7 @@ MISTAKES = [
     (["build", "RAW", "OUT", "--update", "--overwrite"], 2, "--update: it keeps what is there", "both at once"),
     (["build", "RAW", "OUT", "--update", "--to", "folder"], 2, "--update: the files of a folder", "a folder"),
     (["build", "RAW", "FULL", "--update", "--dry-run"], 1, "is not a presize dataset", "an update of anything"),
-    (["build", "RAW", "OUT", "--size", "9", "--size", "9"], 2, "--size: each may be asked for once", "a size twice"),
+    (["build", "RAW", "OUT", "--size", "9", "--size", "9"], 2, "--size: expected each size once", "a size twice"),
     (["build", "RAW", "OUT", "--fit", "cover"], 2, "'cover' is not one of 'shorter'", "an unknown fit"),
     (["build", "RAW", "OUT", "--quality", "101"], 2, "--quality: expected a whole number from 1 to 100", "quality"),
     (["build", "RAW", "OUT", "--jobs", "0"], 2, "--jobs: expected a whole number from 1", "no jobs"),

@@ -473,7 +473,7 @@ def test_a_pickled_dataset_crops_the_same(squares: Path) -> None:
 
 
 def test_a_dataset_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="does not exist; expected the folder that a presize build has made"):
+    with pytest.raises(DatasetError, match="does not exist; expected a folder that presize build has made"):
         LMDBDataset(tmp_path / "nowhere")
 
 
@@ -493,7 +493,7 @@ def test_a_folder_of_presized_images_is_for_the_other_class(photos: Path, tmp_pa
 
 def test_classes_without_labels_are_damage(copied: Path) -> None:
     write_table(copied, read_table(copied).drop_columns(["label"]))
-    with pytest.raises(DatasetError, match="is damaged: it has no column label"):
+    with pytest.raises(DatasetError, match="is damaged: expected one column label"):
         LMDBDataset(copied)
 
 

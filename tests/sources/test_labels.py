@@ -252,7 +252,7 @@ def test_a_type_that_an_index_cannot_keep_is_refused_by_name(tmp_path: Path) -> 
     column = pa.array([[("key", 1)]], pa.map_(pa.string(), pa.int64()))
     message = refusal(parquet(tmp_path, pa.table({"path": ["a"], "extra": column})))
     assert "column 'extra' holds map<" in message
-    assert message.endswith("which an index cannot keep; leave it out")
+    assert message.endswith("which an index cannot store; leave it out")
 
 
 # What is refused
@@ -307,12 +307,12 @@ REFUSED = [
     (csv(",".join(f"{i:030}" for i in range(999)) + "\n"), "'000000000000000000000000000000', ", "a thousand columns"),
     (csv("path,n,n\na,1,2\n"), "it has the column 'n' more than once", "which of the two?"),
     (csv("path,path\na,b\n"), "it has the column 'path' more than once", "which of the two?"),
-    (csv("path,n\n,1\na,2\n"), "'' is no path from the source down", "an empty path"),
+    (csv("path,n\n,1\na,2\n"), "'' is not a relative path inside the source", "an empty path"),
     (json_lines(""), "it has no path column; it has none", "nothing at all"),
     (json_lines("\n \n"), "it has no path column; it has none", "blank lines"),
     (json_lines("{}\n{}\n"), "it has no path column; it has none", "nothing in the lines"),
     (json_lines('{"path": "a"}\n{"path": \n'), "line 2 is not JSON: Expecting value", "a line cut short"),
-    (json_lines('[{"path": "a"}]\n'), "line 1 is not a JSON object; expected one a line", "one array of all"),
+    (json_lines('[{"path": "a"}]\n'), "line 1 is not a JSON object; expected one per line", "one array of all"),
     (json_lines('{"path": "a"}\n5\n'), "line 2 is not a JSON object", "a number"),
     (json_lines('{"path": "a", "n": ' + "[" * 100_000 + "\n"), "line 1 is not JSON: maximum recursion", "too deep"),
     (json_lines('{"path": "a", "n": ' + "9" * 5000 + "}\n"), "line 1 is not JSON: Exceeds the limit", "too long"),
@@ -358,7 +358,7 @@ def refusal_with_name(path: Path) -> str:
 )
 def test_a_path_that_does_not_lead_down_from_the_source_is_refused(path: str, tmp_path: Path) -> None:
     message = refusal(jsonl(tmp_path, {"path": "ok"}, {"path": path}))
-    assert f"{path!r} is no path from the source down; expected such as cats/1.jpg" in message
+    assert f"{path!r} is not a relative path inside the source; expected one such as cats/1.jpg" in message
 
 
 @pytest.mark.parametrize("name", sorted(set(INDEX_COLUMNS) - {"path"}))
@@ -522,9 +522,9 @@ def test_a_class_list_is_a_name_a_line(content: bytes, names: tuple[str, ...], r
     [
         (b"", "expected at least one name, got none", "nothing at all"),
         (b"\n\n", "expected at least one name, got none", "blank lines"),
-        (b"dog\ncat\ndog\n", "'dog' is there 2 times", "which of the two numbers?"),
-        (b"caf\xe9\n", "it is not UTF-8 text; expected a name a line", "Latin-1"),
-        (GARBAGE, "is not UTF-8 text; expected a name a line", "an image, say"),
+        (b"dog\ncat\ndog\n", "'dog' 2 times", "which of the two numbers?"),
+        (b"caf\xe9\n", "it is not UTF-8 text; expected one name per line", "Latin-1"),
+        (GARBAGE, "is not UTF-8 text; expected one name per line", "an image, say"),
     ],
 )
 def test_what_is_no_class_list_is_refused(content: bytes, message: str, reason: str, tmp_path: Path) -> None:

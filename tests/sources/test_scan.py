@@ -265,7 +265,7 @@ def test_a_class_list_for_a_flat_folder_is_refused(tmp_path: Path) -> None:
     ("classes", "message", "reason"),
     [
         ("classes.txt", "the text 'classes.txt'", "the name of a file is not a list"),
-        (["a", "b", "a"], "classes: each name is listed once, but 'a' is there 2 times", "which of the two numbers?"),
+        (["a", "b", "a"], "classes: expected each name once, got 'a' 2 times", "which of the two numbers?"),
         (["a", ""], "'' is not the name of a class", "a folder has a name"),
         (["a", 1], "1 is not the name of a class", "a name is text"),
         ([], "got none", "no folder would fit"),
@@ -281,7 +281,9 @@ def test_a_class_list_that_is_none_is_refused(classes: list[str], message: str, 
 @pytest.mark.parametrize("names", [("train", "val"), ("Train", "VALID", "test"), ("training",)])
 def test_a_source_of_nothing_but_splits_gets_a_warning(names: tuple[str, ...], tmp_path: Path) -> None:
     make(tmp_path, *(f"{name}/cat/1.jpg" for name in names))
-    with pytest.warns(PresizeWarning, match="they become its classes; if they are splits, build each apart") as caught:
+    with pytest.warns(
+        PresizeWarning, match="they become its classes; if they are splits, build each separately"
+    ) as caught:
         source = scan(tmp_path)
     assert source.classes == tuple(sorted(names))
     assert str(caught[0].message).isprintable()

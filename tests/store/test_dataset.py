@@ -216,9 +216,9 @@ def replaced(root: Path, sample: int, by: Callable[[bytes], bytes]) -> None:
     [
         (lambda value: bytes(len(value)), ""),
         (lambda value: value[: len(value) // 2] + bytes(len(value) - len(value) // 2), ""),
-        (lambda value: value + b"\0", "it has not the length that the index says"),
-        (lambda value: value[:-1], "it has not the length that the index says"),
-        (lambda _: b"", "it has not the length that the index says"),
+        (lambda value: value + b"\0", "its length differs from the index"),
+        (lambda value: value[:-1], "its length differs from the index"),
+        (lambda _: b"", "its length differs from the index"),
     ],
     ids=["zeros", "half of zeros", "longer", "shorter", "empty"],
 )
@@ -229,7 +229,7 @@ def test_a_damaged_image_is_named_by_number_and_path(copied: Path, by: Callable[
         list(data.pixels([3, 5, 7]))
     message = str(caught.value)
     assert message.startswith(f"sample 5 ({data.path(5)}) of {copied} is damaged: {words}")
-    assert message.endswith("; presize verify finds all that are")
+    assert message.endswith("; presize verify lists all damaged samples")
     assert "\n" not in message
     assert len(list(data.pixels([3, 7]))) == 2, "the others can be read"
     assert [problem.what for problem in verify_dataset(copied, jobs=1)[1]], "and verify does find it"
@@ -240,10 +240,10 @@ def test_a_damaged_image_is_named_by_number_and_path(copied: Path, by: Callable[
     [
         ("shard", 8, "the index of .* is damaged: there is no shard 8"),
         ("shard", -1, "the index of .* is damaged: there is no shard -1"),
-        ("row", 1000, r"\.lmdb has no row 1000: its index belongs to another dataset"),
-        ("row", -1, r"\.lmdb has no row -1: its index belongs to another dataset"),
-        ("nbytes", 1, r"sample 4 \(.*\) of .* is damaged: it has not the length that the index says"),
-        ("nbytes", -1, r"sample 4 \(.*\) of .* is damaged: it has not the length that the index says"),
+        ("row", 1000, r"\.lmdb has no row 1000: the index belongs to another dataset"),
+        ("row", -1, r"\.lmdb has no row -1: the index belongs to another dataset"),
+        ("nbytes", 1, r"sample 4 \(.*\) of .* is damaged: its length differs from the index"),
+        ("nbytes", -1, r"sample 4 \(.*\) of .* is damaged: its length differs from the index"),
     ],
 )
 def test_an_index_that_points_nowhere_is_damage(copied: Path, column: str, value: int, words: str) -> None:
@@ -267,7 +267,7 @@ def test_an_index_of_raw_pixels_with_a_wrong_size_is_damage(mixed: Path, tmp_pat
 def test_a_path_that_lies_outside_the_index_is_damage(copied: Path, offset: int) -> None:
     change_offset(copied, "path", 20, offset)
     data = Dataset(copied)
-    with pytest.raises(DatasetError, match=r"is damaged: the path of sample (19|20) lies outside of it"):
+    with pytest.raises(DatasetError, match=r"is damaged: the path of sample (19|20) is out of bounds"):
         [data.path(i) for i in range(len(data))]
     with pytest.raises(DatasetError, match=r"column 'path' of .* is damaged: "):
         data.check_column("path")
@@ -353,7 +353,7 @@ def test_images_of_another_build_are_never_taken_for_this_ones(two_sources: tupl
     old = Dataset(tmp_path / "OUT")
     shutil.rmtree(tmp_path / "OUT")
     build_dataset(two_sources[1], tmp_path / "OUT", THIRDS, SERIAL)
-    with pytest.raises(DatasetError, match=r"truncated or replaced|has not the length"):
+    with pytest.raises(DatasetError, match=r"truncated or replaced|its length differs"):
         list(old.values(range(12)))
     assert len(read_all(Dataset(tmp_path / "OUT"))) == 12
 

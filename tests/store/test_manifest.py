@@ -65,7 +65,7 @@ def test_a_manifest_may_have_more_than_this_version_knows(damaged: Path) -> None
         (b"9" * 10_000, "is damaged: "),
         (b"[]", "is not a presize manifest"),
         (b"null", "is not a presize manifest"),
-        (b'{"format": "webdataset"}', "is not a presize manifest but another program's"),
+        (b'{"format": "webdataset"}', "is not a presize manifest, but that of another program"),
         (b'{"version": 1}', "is not a presize manifest"),
         (b'{"format": "presize"}', "is damaged: it has no 'version'"),
         (b'{"format": "presize", "format": "presize", "version": 1}', "is damaged: an object in it has a key twice"),
@@ -191,17 +191,17 @@ def test_whatever_stands_in_a_manifest_it_is_read_or_refused(
 
 
 def nothing(_: Path) -> str:
-    return "does not exist; expected the folder that a presize build has made"
+    return "does not exist; expected a folder that presize build has made"
 
 
 def a_file(root: Path) -> str:
     root.touch()
-    return "is a file; expected the folder that a presize build has made"
+    return "is a file; expected a folder that presize build has made"
 
 
 def an_empty_folder(root: Path) -> str:
     root.mkdir()
-    return "is not a presize dataset, it has no manifest.json; presize build makes one of a folder of images"
+    return "is not a presize dataset: it has no manifest.json; presize build makes a dataset from a folder of images"
 
 
 def an_unfinished_build(root: Path) -> str:
@@ -291,17 +291,17 @@ def twice(name: str) -> Callable[[pa.Table], pa.Table]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (without("path"), "it has no column path of large_string without nulls"),
-        (without("crc32"), "it has no column crc32 of uint32 without nulls"),
-        (without("label"), "it has no column label of int32 without nulls"),
-        (null_in("shard"), "it has no column shard of int32 without nulls"),
-        (null_in("path"), "it has no column path of large_string without nulls"),
-        (null_in("label"), "it has no column label of int32 without nulls"),
-        (as_type("row", pa.int64()), "it has no column row of int32 without nulls"),
-        (as_type("nbytes", pa.int32()), "it has no column nbytes of int64 without nulls"),
-        (as_type("path", pa.string()), "it has no column path of large_string without nulls"),
-        (as_type("label", pa.float32()), "it has no column label of int32 without nulls"),
-        (twice("row"), "it has no column row of int32 without nulls"),
+        (without("path"), "expected one column path of type large_string without nulls"),
+        (without("crc32"), "expected one column crc32 of type uint32 without nulls"),
+        (without("label"), "expected one column label of type int32 without nulls"),
+        (null_in("shard"), "expected one column shard of type int32 without nulls"),
+        (null_in("path"), "expected one column path of type large_string without nulls"),
+        (null_in("label"), "expected one column label of type int32 without nulls"),
+        (as_type("row", pa.int64()), "expected one column row of type int32 without nulls"),
+        (as_type("nbytes", pa.int32()), "expected one column nbytes of type int64 without nulls"),
+        (as_type("path", pa.string()), "expected one column path of type large_string without nulls"),
+        (as_type("label", pa.float32()), "expected one column label of type int32 without nulls"),
+        (twice("row"), "expected one column row of type int32 without nulls"),
         (lambda table: table.slice(0, 55), "has 55 rows where the manifest says 56"),
         (lambda table: pa.concat_tables([table, table]).combine_chunks(), "has 112 rows where the manifest says 56"),
     ],

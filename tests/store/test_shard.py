@@ -331,7 +331,7 @@ def test_a_file_that_is_not_the_shard_is_refused_before_it_is_mapped(
 @pytest.mark.parametrize("row", [4, 5, 2**31 - 1, -1, -(2**31)])
 def test_a_row_that_is_not_there_is_named(shards: list[ShardReader], row: int) -> None:
     with shards[0] as get:
-        with pytest.raises(DatasetError, match=f"has no row {row}: its index belongs to another dataset"):
+        with pytest.raises(DatasetError, match=f"has no row {row}: the index belongs to another dataset"):
             get(row)
         assert bytes(get(3)) == record(0, 3), "and reading goes on"
 

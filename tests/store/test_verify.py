@@ -106,7 +106,7 @@ def test_one_changed_bit_is_found_anywhere(tmp_path: Path) -> None:
             changed = bytearray(content)
             changed[place] ^= 1
             (out / file).write_bytes(changed)
-            assert problems(out) == [f"{file}: its SHA-256 is not the one in the manifest"], place
+            assert problems(out) == [f"{file}: its SHA-256 differs from the manifest"], place
         (out / file).write_bytes(content)
 
 
@@ -170,11 +170,11 @@ def test_a_record_that_no_decoder_takes_is_found(tmp_path: Path) -> None:
     [
         ("width", [7] * 6, "pixels where the index says 7x24"),
         ("crc32", [7] * 6, "its length or CRC-32 differs from the index"),
-        ("label", [0, 1, 2, 0, 1, 0], "a label is not the number of one of the 2 classes"),
-        ("label", [0, 1, -1, 0, 1, 0], "a label is not the number of one of the 2 classes"),
-        ("row", [0] * 6, "it does not name each of the 3 rows of shards/00000.lmdb once"),
-        ("shard", [9] * 6, "it does not name each of the 3 rows of shards/00000.lmdb once"),
-        ("path", ["a"] * 6, "a path stands in it twice"),
+        ("label", [0, 1, 2, 0, 1, 0], "a label is out of range for 2 classes"),
+        ("label", [0, 1, -1, 0, 1, 0], "a label is out of range for 2 classes"),
+        ("row", [0] * 6, "it does not list each of the 3 rows of shards/00000.lmdb once"),
+        ("shard", [9] * 6, "it does not list each of the 3 rows of shards/00000.lmdb once"),
+        ("path", ["a"] * 6, "a path is listed twice"),
         ("path", ["../a", "b", "c", "d", "e", "f"], "1 paths lead out of the source, the first is '../a'"),
     ],
 )

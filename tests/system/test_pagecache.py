@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import presize.system.pagecache
 from presize.datasets import LMDBDataset, Loader, Resize
 from presize.errors import DatasetError, OptionError
-from presize.system.pagecache import MappedFile, preload, window_bytes
+from presize.system.pagecache import MappedFile, drop, preload, window_bytes
 from presize.system.resources import Memory
 from processes import run_python
 from tampering import change_manifest
@@ -32,13 +33,6 @@ def file(tmp_path: Path) -> tuple[Path, int]:
 @pytest.fixture
 def copied(dataset: Path, tmp_path: Path) -> Path:
     return shutil.copytree(dataset, tmp_path / "copied")
-
-
-def drop(path: Path) -> None:
-    """Let go of its pages. Not every file system can."""
-    with path.open("rb") as opened:
-        os.fsync(opened.fileno())
-        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def locked_bytes() -> int:
@@ -62,7 +56,7 @@ def test_the_kernels_window_is_some_pages(tmp_path: Path) -> None:
 
 
 def test_files_are_in_the_page_cache_afterwards(file: tuple[Path, int]) -> None:
-    drop(file[0])
+    drop([file[0]])
     if MappedFile(*file).resident_bytes() > MIB:
         pytest.skip("this file system keeps its files in memory")
     assert preload([file], "page-cache") == []
@@ -73,7 +67,7 @@ def test_files_stay_locked_for_as_long_as_they_are_held(file: tuple[Path, int]) 
     before = locked_bytes()
     held = preload([file], "memory")
     assert locked_bytes() - before >= 3 * MIB
-    drop(file[0])
+    drop([file[0]])
     assert MappedFile(*file).resident_bytes() >= 3 * MIB
     del held
     assert locked_bytes() == before
@@ -106,7 +100,8 @@ def test_a_dataset_larger_than_memory_is_refused_with_both_numbers(copied: Path,
     name = shard.relative_to(copied).as_posix()
     change_manifest(copied, lambda values: next(s for s in values["shards"] if s["file"] == name).update(bytes=1 << 40))
     with pytest.raises(
-        OptionError, match=rf"^preload: '{how}' needs \d{{13}} bytes .* of memory, and \d+ .* available"
+        OptionError,
+        match=rf"^preload: '{how}' needs 1.1 TB of memory, and [\d.]+ [kMG]B are available; leave preload out",
     ):
         LMDBDataset(copied, preload=how)
 
@@ -146,7 +141,9 @@ NOT_ALLOWED = """
 def test_memory_that_may_not_be_locked_is_one_line_that_says_what_to_do(dataset: Path) -> None:
     said = run_python(NOT_ALLOWED, dataset)
     assert said.count("\n") == 1
-    assert said.startswith("preload: 'memory' locks 0 MB, and this process may lock 0 MB; allow more with ulimit -l")
+    assert said.startswith(
+        "preload: 'memory' locks [KB] kB, and this process may lock 4.1 kB; allow more with ulimit -l"
+    )
     assert "'page-cache'" in said
 
 

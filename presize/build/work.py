@@ -1,0 +1,123 @@
+"""The work of a run: a task for each shard of the plan, which of them are finished, and what an update takes over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from presize.build import estimate
+from presize.build.plan import Plan
+from presize.build.reuse import Reuse
+from presize.build.sidecar import Finished, FinishedShard, ShardDone, Sidecar
+from presize.build.state import Place, State
+from presize.build.task import Task, finished
+from presize.codecs import transcode
+from presize.errors import BuildError
+from presize.formatting import size_text
+from presize.options import RunOptions
+from presize.store.manifest import generation_name
+from presize.system.files import writing
+
+
+@dataclass(frozen=True)
+class BuildWork:
+    """What there is to do.
+
+    Attributes:
+        tasks: all that the plan has.
+        found: the side-cars of those that an earlier run finished, by shard number.
+        reused: what an update takes over from the dataset that is there; empty in a build from scratch.
+        publishing: whether a folder's files may have their names already.
+    """
+
+    tasks: tuple[Task, ...]
+    found: dict[int, Sidecar]
+    reused: Finished
+    publishing: bool
+
+    @property
+    def waiting(self) -> list[Task]:
+        """The tasks of this run."""
+        return [task for task in self.tasks if task.number not in self.found]
+
+    def done(self) -> Iterator[ShardDone]:
+        """What became of the samples that were dealt with before this run."""
+        yield from self.reused.done()
+        yield from (sidecar.done for sidecar in self.found.values())
+
+    def finish(self, place: Place) -> Finished:
+        """All that the dataset is made of, once the waiting tasks have been carried out.
+
+        Raises:
+            BuildError: a finished shard has gone.
+        """
+        written = [(task, self.found.get(task.number) or finished(task, self.publishing)) for task in self.tasks]
+        shards = [FinishedShard(_name(task), sidecar) for task, sidecar in written if sidecar is not None]
+        if len(shards) < len(written):
+            gone = len(written) - len(shards)
+            raise BuildError(f"{gone} finished shards have gone from {place.out}; run again to make them")
+        return replace(self.reused, shards=(*self.reused.shards, *shards))
+
+
+def find_work(
+    todo: Plan, run: RunOptions, place: Place, state: State, files: pa.ChunkedArray | None, reuse: Reuse | None
+) -> BuildWork:
+    """What is left to do of `todo`.
+
+    Args:
+        files: the name of each sample's file in a folder dataset; None for shards.
+        reuse: what an update uses of the dataset in `place`.
+    """
+    tasks = tuple(_tasks(todo, run, place, state.generation, files))
+    if reuse is not None:
+        tasks = tuple(map(reuse.copying, tasks))
+    sidecars = {task.number: finished(task, state.publishing) for task in tasks}
+    found = {number: sidecar for number, sidecar in sidecars.items() if sidecar is not None}
+    return BuildWork(tasks, found, reuse.finished() if reuse else Finished(), state.publishing)
+
+
+def _tasks(todo: Plan, run: RunOptions, place: Place, generation: int, files: pa.ChunkedArray | None) -> Iterator[Task]:
+    for root in place.roots:
+        with writing(root):
+            (root / "shards" if files is None else root).mkdir(parents=True, exist_ok=True)
+    for number, samples in enumerate(todo.shards):
+        rows = todo.source.table.select(["path", "source_nbytes"]).take(pa.array(samples))
+        name = generation_name(f"shards/{number:05d}.lmdb", generation)
+        yield Task(
+            number=number,
+            digest=todo.digest,
+            source=todo.source.root,
+            sidecar=place.sidecar(number),
+            targets=tuple(root / name if files is None else root for root in place.roots),
+            options=todo.options,
+            on_error=run.on_error,
+            samples=samples,
+            nbytes=rows.column("source_nbytes").to_numpy(),
+            paths="\0".join(rows.column("path").to_pylist()),
+            files="" if files is None else "\0".join(files.take(pa.array(samples)).to_pylist()),
+            driver=os.getpid(),
+        )
+
+
+def _name(task: Task) -> str:
+    """The shard's, from the folder of each size."""
+    return f"shards/{task.targets[0].name}"
+
+
+def check_space(todo: Plan, place: Place, work: BuildWork) -> None:
+    """Raise BuildError, before anything is written, when the disk cannot hold the result."""
+    samples = sum(len(task.samples) for task in work.waiting)
+    free = shutil.disk_usage(place.out).free
+    image = todo.options.image
+    if samples == 0 or free > samples * sum(transcode.record_bytes(image, size) for size in image.sizes):
+        return
+    needed = estimate.estimate(todo, report=False).bytes * samples // len(todo.source.table)
+    if needed > free:
+        raise BuildError(
+            f"OUT {place.out} has {size_text(free)} free and needs about {size_text(needed)}; "
+            "make room, or choose a smaller --size or another disk"
+        )
