@@ -17,7 +17,9 @@ from presize.datasets.timing.epochs import Clock, clock_of, tensors_of, to_devic
 from presize.datasets.timing.instrument import Fetch, timed
 from presize.datasets.timing.loading import LEAST, TimeBox, closed, failed, mean_span_s, measure_loading
 from presize.errors import DiagnosisError
-from presize.measure.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading, seconds_shown
+from presize.formatting import seconds_text
+from presize.measure.diagnosis import WORTH_WHILE, Diagnosis
+from presize.measure.loader_alone import Alternative, Loading
 from presize.measure.simulate import Times
 from presize.options import check_above_0, check_range
 from presize.system.machine import read_cpu
@@ -317,4 +319,4 @@ def _step_notes(step_s: float, loading: Loading, alternatives: Iterable[Alternat
     for name, other, step in alternatives:
         its_s = step.mean_s * loading.images / other.images
         if max(its_s / step_s, step_s / its_s) >= WORTH_WHILE:
-            yield f"{name}: a step on a batch of that takes {seconds_shown(its_s)} instead of {seconds_shown(step_s)}."
+            yield f"{name}: a step on a batch of that takes {seconds_text(its_s)} instead of {seconds_text(step_s)}."

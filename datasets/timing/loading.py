@@ -18,7 +18,7 @@ from presize.datasets.make_loader import SHARED_MEMORY
 from presize.datasets.timing.epochs import count_images, tensors_of
 from presize.datasets.timing.instrument import Fetch, prefetch_of, timed, workers_of
 from presize.errors import DiagnosisError, PresizeError
-from presize.measure.diagnosis import LEAST_CORES, Loading
+from presize.measure.loader_alone import LEAST_CORES, Loading
 from presize.measure.profile import Part, Spent, split
 from presize.measure.simulate import Times
 
