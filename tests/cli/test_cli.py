@@ -289,6 +289,7 @@ def test_classes_may_come_from_another_dataset(presize: Callable[..., Ran], data
 
 MISTAKES = [
     (["build", "RAW"], 2, "Missing argument 'OUT'", "no OUT"),
+    ([], 2, "Missing command. Try 'presize --help'.", "no command"),
     (["biuld", "RAW", "OUT"], 2, "Did you mean 'build'?", "a typo in the command"),
     (["build", "RAW", "OUT", "--colour", "rgb"], 2, "Did you mean '--color'?", "a typo in an option"),
     (["build", "RAW", "OUT", "--size", "0"], 2, "--size: expected a whole number from 1 to 16383, got 0", "size 0"),
@@ -495,7 +496,7 @@ def test_diagnose_says_the_verdict_then_what_to_do_then_why(
         "diagnose", raw, "--crop", 32, "--size", 40, "--batch", 4, "--seconds", 0.05, "--steps", 5, "-o", page
     )
     assert ran.code == 0, ran.err
-    assert re.match(r"(Data-bound|No gain to be had): the training step is busy \d+% of the time\.\n", ran.out)
+    assert re.match(r"(Data-bound|No speed-up possible): the training step is busy \d+% of the time\.\n", ran.out)
     assert re.search(r"^  decoding +\d+%", ran.out, re.MULTILINE)
     assert "building a small dataset, to try: Presize to 40 px" in ran.err
     assert "reading batches and training on one: Presize to 40 px and read it with Loader" in ran.err
