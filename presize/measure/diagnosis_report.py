@@ -35,8 +35,8 @@ def evidence(found: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "step alone", f"{possible}, {seconds_text(found.trained_s)} with the loader"
     alone = f"{rate_text(loading.images * loading.batches_per_s)} images/s"
     yield "loader alone", f"{alone}; first batch after {seconds_text(loading.first_batch_s)}"
-    load = f"{seconds_text(loading.load.mean_s)} per batch of {loading.images:.0f}"
-    yield "one worker", f"{load} ± {loading.load.cv:.0%}, {loading.cores:.0%} of it on a core"
+    load = f"{seconds_text(loading.load.mean_s)} ± {loading.load.cv:.0%} per batch of {loading.images:.0f}"
+    yield "one worker", f"{load}, {loading.cores:.0%} of it on a core"
     if loading.load.samples_s:
         times = Quantiles.of(loading.load.samples_s)
         yield (
@@ -103,7 +103,7 @@ def diagnosis_page(found: Diagnosis, of: str) -> str:
     loads_ms = 1e3 * np.array(found.loading.load.samples_s or [found.loading.load.mean_s])
     finest = 10.0 ** math.floor(math.log10(max(float(np.ptp(loads_ms)), 1e-3) / 10))
     return template("diagnosis.html").render(
-        loads=charts.linear("Load times of one worker, ms per batch", "ms", {"batches": loads_ms}, finest),
+        loads=charts.linear("Load times of one worker, ms per batch", " ms", {"batches": loads_ms}, finest),
         found=found,
         of=of,
         policy=picture_policy(),

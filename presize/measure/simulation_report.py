@@ -134,7 +134,7 @@ def facts(variant: PictureVariant) -> list[tuple[str, str]]:
         ("training", training),
         ("done", f"{batches}, {rate_text(timeline.batches_per_s())} batches/s{images}"),
         ("utilisation", f"{timeline.utilisation:.1%}"),
-        ("stall", f"{timeline.stall:.1%}, waiting for a batch"),
+        ("stall", f"{timeline.stall:.1%} of the time, waiting for a batch"),
     ]
     if pipeline.workers:
         slots = pipeline.workers * pipeline.prefetch
@@ -177,7 +177,7 @@ def fewest(sweep: Mapping[int, Timeline]) -> str:
     """How many workers are enough, in a sentence."""
     number = fewest_workers(dict(sweep))
     workers = plural(number, "worker")
-    if number == max(sweep):
+    if number == max(sweep) and sweep_lines(sweep)[-1].utilisation < COMPUTE_BOUND:
         return f"{workers}: the fastest of these; more may be faster still."
     return f"{workers}: the fewest within 5% of the fastest."
 

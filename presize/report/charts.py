@@ -100,8 +100,7 @@ def _histogram(
         room,
         tuple(series),
         "; ".join(
-            f"{name}: {_number(values.min())} to {_number(values.max())}{unit}, "
-            f"half of them up to {_number(median(values))}"
+            f"{name}: {_number(values.min())} to {_number(values.max())}{unit}, median {_number(median(values))}"
             for name, values in series.items()
         ),
     )

@@ -224,7 +224,7 @@ def test_sample_makes_what_build_takes(presize: Callable[..., Ran], tmp_path: Pa
 def test_doctor_says_first_whether_all_is_well(presize: Callable[..., Ran]) -> None:
     ran = presize("doctor")
     assert (ran.code, ran.err) == (0, "")
-    assert re.match(r"Nothing was found that holds loading back\.\n|Found .* worth a look|Found .* bad", ran.out)
+    assert re.match(r"No problems found\.\n|Found .* (warnings?|bad)", ran.out)
     for topic in ("CPU", "cores", "memory", "/dev/shm", "JPEG", "resize", "PIL", "OpenCV", "torch", "GPU", "storage"):
         assert re.search(rf"^(ok|look|bad|unknown) +{topic}  ", ran.out, re.MULTILINE), topic
     assert "reading" not in ran.out
@@ -240,7 +240,7 @@ def test_doctor_json_is_one_object(presize: Callable[..., Ran], dataset: Path) -
     result = json.loads(ran.out)
     assert ran.code == 0
     assert list(result) == ["verdict", "findings", "facts"]
-    assert all(list(finding) == ["topic", "level", "found", "cure"] for finding in result["findings"])
+    assert all(list(finding) == ["topic", "level", "found", "fix"] for finding in result["findings"])
     assert list(result["facts"]) == [
         "cpu", "memory", "shared_memory", "limits", "open_shards", "codecs", "nvidia", "torch", "storage", "content",
         "reading",
@@ -269,7 +269,7 @@ def test_doctor_does_without_torch(without: str, found: str, tmp_path: Path) -> 
     args = [sys.executable, "-c", program, tmp_path]
     ran = subprocess.run(args, capture_output=True, text=True, cwd="/", check=True)
     torch = next(finding for finding in json.loads(ran.stdout)["findings"] if finding["topic"] == "torch")
-    assert (torch["level"], torch["found"]) == ("look", found)
+    assert (torch["level"], torch["found"]) == ("warn", found)
 
 
 def test_several_sizes_make_several_datasets(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
@@ -498,7 +498,7 @@ def test_diagnose_says_the_verdict_then_what_to_do_then_why(
     assert ran.code == 0, ran.err
     assert re.match(r"(Data-bound|No speed-up possible): the training step is busy \d+% of the time\.\n", ran.out)
     assert re.search(r"^  decoding +\d+%", ran.out, re.MULTILINE)
-    assert "building a small dataset, to try: Presize to 40 px" in ran.err
+    assert "building a small dataset to try: Presize to 40 px" in ran.err
     assert "reading batches and training on one: Presize to 40 px and read it with Loader" in ran.err
     assert "<!doctype html>" in page.read_text()
 
@@ -518,7 +518,7 @@ def test_diagnose_json_is_one_object(presize: Callable[..., Ran], dataset: Path)
         (["RAW", "--steps", "1"], "--steps"),
         (["RAW", "--seconds", "0"], "--seconds"),
         (["RAW", "--device", "cuda"], "--device cuda: no CUDA here"),
-        (["RAW", "-o", "nowhere/page.html"], "-o: nowhere is no folder"),
+        (["RAW", "-o", "nowhere/page.html"], "-o: nowhere is not a folder"),
     ],
 )
 def test_diagnose_refuses_in_a_line(presize: Callable[..., Ran], raw: Path, arguments: list[str], said: str) -> None:

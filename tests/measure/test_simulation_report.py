@@ -141,7 +141,7 @@ def test_a_page_that_cannot_be_written_is_a_failure(run: Run, tmp_path: Path) ->
 def test_a_page_in_no_folder_is_wrong_use(run: Run, tmp_path: Path) -> None:
     code, out, err = run(*SEVEN, "-o", tmp_path / "none" / "page.html")
     assert (code, out) == (2, "")
-    assert f"-o: {tmp_path / 'none'} is no folder" in err
+    assert f"-o: {tmp_path / 'none'} is not a folder" in err
 
 
 # Verdicts
