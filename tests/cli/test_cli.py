@@ -30,7 +30,7 @@ def test_build_says_what_was_made(presize: Callable[..., Ran], raw: Path, tmp_pa
     ran = presize("build", raw, tmp_path / "out", *BUILD)
     assert ran.code == 0
     assert f"{tmp_path / 'out'}: 56 images, " in ran.out
-    assert "4 images were rejected, with reasons in its rejects file" in ran.out
+    assert "4 images rejected; the reasons are in its rejects file" in ran.out
     assert ran.out.endswith(f"  report: {tmp_path / 'out' / 'report.html'}\n")
     assert ran.err == ""
 
@@ -88,7 +88,7 @@ def test_dry_run_of_an_update_writes_nothing_and_counts(
     plan = presize(*update).out
     assert "update    kept 6, copied 2, built 1, removed 1\n" in plan
     assert "shards    1 to write, of about 3 samples\n" in plan
-    assert "tried     1 files" in plan
+    assert "tried     1 file:" in plan
     assert json.loads(presize(*update, "--json").out)["copied"] == 2
     assert files(tmp_path / "out") == before
 
@@ -111,7 +111,7 @@ def test_finishing_skipped_files_is_something_to_do(presize: Callable[..., Ran],
     first, again = (presize("build", tmp_path / "raw", tmp_path / "out", *BUILD).out for _ in range(2))
     assert "images/s" in first
     assert "nothing was left to do" in again
-    assert "not stored: 3 no images" in again
+    assert "not stored: 3 not images" in again
 
 
 def test_a_rejected_link_is_no_work_done_again(presize: Callable[..., Ran], tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_rejected_link_is_no_work_done_again(presize: Callable[..., Ran], tmp_
     first, again = (presize("build", tmp_path / "raw", tmp_path / "out", *BUILD).out for _ in range(2))
     assert "images/s" in first
     assert "nothing was left to do" in again
-    assert "1 images were rejected" in again
+    assert "1 image rejected" in again
 
 
 def test_dry_run_writes_nothing_and_tells_the_plan(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
@@ -130,10 +130,10 @@ def test_dry_run_writes_nothing_and_tells_the_plan(presize: Callable[..., Ran], 
     assert ran.code == 0
     for words in (
         "60 files, 3 classes", "64 px shorter, jpeg to lmdb", "8 of about", " kB and ", " s with --jobs 1 on ",
-        "60 files: 4 rejected, 0 no images", "free",
+        "60 files: 4 rejected, 0 not images", "free",
     ):  # fmt: skip
         assert words in ran.out
-    assert "too little" not in ran.out
+    assert "not enough" not in ran.out
     assert not (tmp_path / "out").exists()
 
 
