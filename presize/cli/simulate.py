@@ -108,6 +108,6 @@ def _pipeline(
 
 def _seconds(option: str, milliseconds: float, needed: bool) -> float:
     if not 0 <= milliseconds <= 1e9 or (needed and milliseconds == 0):
-        least = "above 0" if needed else "from 0"
-        raise OptionError(f"{option}: expected milliseconds {least} up to 1e9, got {milliseconds:g}")
+        lower = "above 0" if needed else "from 0"
+        raise OptionError(f"{option}: expected milliseconds {lower} up to 1e9, got {milliseconds:g}")
     return milliseconds / 1e3

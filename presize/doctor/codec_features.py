@@ -29,14 +29,14 @@ class Jpeg:
         simplejpeg: Version of simplejpeg.
         libjpeg_turbo: Version of the libjpeg-turbo inside it; None if not known.
         simd: Whether that was built with SIMD; None if not known.
-        told: Environment variables, as NAME=VALUE, that make libjpeg-turbo use fewer instructions than the CPU has.
+        simd_limits: Environment variables, as NAME=VALUE, that keep libjpeg-turbo from using all SIMD of the CPU.
         baseline: Whether presize's own decoder (presize.codecs.jpeg_decoder) is used, or why not.
     """
 
     simplejpeg: str
     libjpeg_turbo: str | None
     simd: bool | None
-    told: tuple[str, ...]
+    simd_limits: tuple[str, ...]
     baseline: Literal["used", "not compiled", "not for this processor"]
 
 
@@ -107,8 +107,8 @@ def _jpeg(environ: Mapping[str, str]) -> Jpeg:
     turbo, simd = None, None
     with contextlib.suppress(OSError, ValueError):  # ValueError for an empty file
         turbo, simd = _libjpeg_turbo(Path(module.__file__))
-    told = tuple(f"{name}={value}" for name, value in sorted(environ.items()) if re.match("JSIMD_(FORCE|NO)", name))
-    return Jpeg(simplejpeg.__version__, turbo, simd, told, _own_decoder())
+    limits = tuple(f"{name}={value}" for name, value in sorted(environ.items()) if re.match("JSIMD_(FORCE|NO)", name))
+    return Jpeg(simplejpeg.__version__, turbo, simd, limits, _own_decoder())
 
 
 def _own_decoder() -> Literal["used", "not compiled", "not for this processor"]:

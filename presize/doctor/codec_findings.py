@@ -17,11 +17,11 @@ def jpeg_finding(facts: CheckUp) -> Finding:
             "JPEG", "bad", f"{found} without SIMD",
             "pip install --force-reinstall --no-deps --only-binary :all: simplejpeg (or build it with nasm installed)",
         )  # fmt: skip
-    if jpeg.told:
+    if jpeg.simd_limits:
         return Finding(
-            "JPEG", "bad" if "JSIMD_FORCENONE=1" in jpeg.told else "warn",
-            f"{found}, with SIMD limited by {' and '.join(jpeg.told)}",
-            f"unset {' '.join(name.partition('=')[0] for name in jpeg.told)}",
+            "JPEG", "bad" if "JSIMD_FORCENONE=1" in jpeg.simd_limits else "warn",
+            f"{found}, with SIMD limited by {' and '.join(jpeg.simd_limits)}",
+            f"unset {' '.join(name.partition('=')[0] for name in jpeg.simd_limits)}",
         )  # fmt: skip
     found += " with SIMD"
     if jpeg.baseline == "not compiled":

@@ -264,7 +264,7 @@ class _Bench:
             )
         notes = []
         if self.options.device == "cpu" and self.options.models != ("none",):
-            notes = ["On the CPU nothing is copied, and training has the cores that the workers leave, at least one."]
+            notes = ["On the CPU nothing is copied, and training gets the cores that the workers leave, at least one."]
         return [
             *notes,
             self._compared({variant: crops_of(one["crops"], self.options.crop) for variant, one in came.items()}),
@@ -273,7 +273,7 @@ class _Bench:
     def _compared(self, crops: dict[Variant, npt.NDArray[np.uint8]]) -> str:
         """A note that evaluation crops agree where they should. Raises BenchError if they do not."""
         count = len(next(iter(self.numbers.values())))
-        said = f"All variants delivered the same {count:,} samples with the same labels, each once an epoch"
+        said = f"All variants delivered the same {count:,} samples with the same labels, each once per epoch"
         pairs = [(a, b) for a in self.variants for b in self.variants if VARIANTS.index(a) < VARIANTS.index(b)]
         differing = {}
         for a, b in pairs:
@@ -284,15 +284,15 @@ class _Bench:
                 at = int(mean.argmax())
                 raise BenchError(
                     f"{a} and {b} deliver different images: an evaluation crop differs by {mean[at]:.1f} grey levels "
-                    f"in the mean, where {TOLERANCE:g} are allowed; were they built from the same files?"
+                    f"on average, and {TOLERANCE:g} are allowed; were they built from the same files?"
                 )
             differing[a, b] = float(mean.max())
         if not differing:
             return f"{said}."
         (a, b), most = max(differing.items(), key=lambda pair: pair[1])
         return (
-            f"{said}; evaluation crops of {len(crops[a])} of them agree: means over a grid of 16×16 are at most "
-            f"{most:.1f} grey levels apart in the mean ({a} and {b}), where {TOLERANCE:g} are allowed."
+            f"{said}. Evaluation crops of {len(crops[a])} of them agree: over a 16×16 grid they differ by at most "
+            f"{most:.1f} grey levels on average ({a} and {b}); {TOLERANCE:g} are allowed."
         )
 
 

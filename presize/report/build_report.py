@@ -150,8 +150,8 @@ def _classes(report: BuildReport) -> str:
     if classes is None:
         return "no classes"
     counts = np.bincount(report.index.column("label").to_numpy(), minlength=len(classes))
-    least, most = int(counts.min()), int(counts.max())
-    of = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    low, high = int(counts.min()), int(counts.max())
+    of = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     return f"{plural(len(classes), 'class', 'classes')} of {of} images"
 
 

@@ -155,7 +155,7 @@ def test_dry_run_tells_when_the_disk_is_too_small(
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     out = presize("build", raw, tmp_path / "out", *BUILD, "--dry-run").out
-    assert out.endswith("free      1 kB, which is too little\n")
+    assert out.endswith("free      1 kB, not enough\n")
 
 
 def test_dry_run_json_is_one_object(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
