@@ -307,7 +307,7 @@ def _cells(variant: dict[str, Any], group: dict[str, Any]) -> list[str]:
         f"{_MODELS[kind['model']]} on {kind['device']}, batches of {kind['batch']}",
         f"{_VARIANTS[variant['variant']]}, {kind['workers']} workers",
         f"{variant['images_per_s']['median']:,.0f}",
-        f"{variant['times']:.2f}" if group["variants"][0]["variant"] == "raw" else "",
+        f"{variant['speedup']:.2f}" if group["variants"][0]["variant"] == "raw" else "",
         "" if stages is None else f"{stages['utilisation']:.3f}",
     ]
 

@@ -6,13 +6,13 @@ _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def size_text(nbytes: float) -> str:
-    """In three digits, decimal units.
+    """A number of bytes in three digits and decimal units.
 
     >>> [size_text(n) for n in (12, 4_096, 32_600_000, 999_900_000, 1.5e9, 2.5e15)]
-    ['12 bytes', '4.1 kB', '32.6 MB', '1,000 MB', '1.5 GB', '2,500 TB']
+    ['12 bytes', '4.1 kB', '32.6 MB', '1 GB', '1.5 GB', '2,500 TB']
     """
     for power, unit in _UNITS:
-        if nbytes >= power:
+        if _rounded(nbytes / power) >= 1:
             return f"{digits(nbytes / power)} {unit}"
     return plural(round(nbytes), "byte")
 
@@ -26,13 +26,23 @@ def digits(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def plural(count: int, one: str, many: str | None = None) -> str:
-    """A count and what is counted.
+def _rounded(number: float) -> float:
+    """To three digits.
 
-    >>> [plural(1, "image"), plural(1200, "image"), plural(2, "class", "classes")]
-    ['1 image', '1,200 images', '2 classes']
+    >>> [_rounded(number) for number in (0.99949, 0.99951)]
+    [0.999, 1.0]
     """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return float(f"{number:.3g}")
+
+
+def plural(count: float, one: str, many: str | None = None) -> str:
+    """A count, whole or not, and what is counted.
+
+    >>> [plural(1, "image"), plural(1200, "image"), plural(2, "class", "classes"), plural(2.5, "core")]
+    ['1 image', '1,200 images', '2 classes', '2.5 cores']
+    """
+    number = f"{count:,}" if isinstance(count, int) else digits(count)
+    return f"{number} {one if count == 1 else many or one + 's'}"
 
 
 def duration(seconds: float) -> str:
@@ -50,10 +60,10 @@ def duration(seconds: float) -> str:
 def seconds_text(seconds: float) -> str:
     """A time that was measured, in three digits.
 
-    >>> [seconds_text(seconds) for seconds in (0.0001234, 0.05, 2, 123.4)]
-    ['0.123 ms', '50 ms', '2 s', '123 s']
+    >>> [seconds_text(seconds) for seconds in (0.0001234, 0.05, 0.9999, 2, 123.4)]
+    ['0.123 ms', '50 ms', '1 s', '2 s', '123 s']
     """
-    return f"{digits(seconds)} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+    return f"{digits(seconds)} s" if _rounded(seconds) >= 1 else f"{digits(seconds * 1e3)} ms"
 
 
 def rate_text(per_s: float) -> str:
@@ -66,8 +76,8 @@ def rate_text(per_s: float) -> str:
 
 
 def printable(text: str) -> str:
-    r"""`text` in one line, without what a file name could do to a terminal, a log or a page: line ends, escape
-    sequences, changes of direction.
+    r"""`text` as one line that does no harm to a terminal, a log or a page: line breaks, escape sequences and
+    bidirectional controls come out as backslash escapes.
 
     >>> printable("a\nb\x1b[31m")
     'a\\nb\\x1b[31m'

@@ -19,7 +19,9 @@ from presize.datasets.timing.instrument import Fetch, timed
 from presize.datasets.timing.loading import mean_span_s, measure_loading
 from presize.datasets.timing.loops import LEAST, Budget, Repeated, Taking, closed, failed, repeat
 from presize.errors import DiagnosisError
-from presize.measure.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading, seconds_shown
+from presize.formatting import seconds_text
+from presize.measure.diagnosis import WORTH_WHILE, Diagnosis
+from presize.measure.loader_alone import Alternative, Loading
 from presize.options import check_above_0, check_range
 from presize.system.machine import read_cpu
 
@@ -288,4 +290,4 @@ def _step_notes(step_s: float, loading: Loading, alternatives: Iterable[Alternat
     for name, other, step in alternatives:
         its_s = step.mean_s * loading.images / other.images
         if max(its_s / step_s, step_s / its_s) >= WORTH_WHILE:
-            yield f"{name}: a step on its batches takes {seconds_shown(its_s)} instead of {seconds_shown(step_s)}."
+            yield f"{name}: a step on its batches takes {seconds_text(its_s)} instead of {seconds_text(step_s)}."

@@ -21,7 +21,7 @@ from presize.datasets.timing.epochs import count_images
 from presize.datasets.timing.instrument import Fetch, prefetch_of, timed, workers_of
 from presize.datasets.timing.loops import LEAST, Budget, Taking, closed
 from presize.errors import DiagnosisError
-from presize.measure.diagnosis import LEAST_CORES, Loading
+from presize.measure.loader_alone import LEAST_CORES, Loading
 from presize.measure.profile import Part, Spent, split
 from presize.measure.simulate import Times
 

@@ -1,6 +1,6 @@
 """The command line: parse, one library call, print, exit code. The only package that knows click.
 
-group: what the commands share. printing: output on a terminal. build, inspection, bench, diagnose: the commands.
+Each command is a module of its name. group: what they share. printing, progress: output on a terminal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from typing import NoReturn
 
 import click
 
-from presize.cli import bench, build, diagnose, inspection  # noqa: F401  # they add their commands
+from presize.cli import (  # noqa: F401  # each adds its command
+    bench,
+    build,
+    diagnose,
+    doctor,
+    export,
+    info,
+    sample,
+    simulate,
+    verify,
+)
 from presize.cli.group import cli, terminate
 from presize.errors import OptionError, PresizeError, PresizeWarning
 from presize.formatting import printable
@@ -32,6 +42,9 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     code: object
     try:
         code = cli.main(args, prog_name="presize", standalone_mode=False, obj=settings)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "presize"
+        code = _fail(f"{error.format_message()} Try '{command} --help'.", error.exit_code)
     except click.ClickException as error:
         code = _fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):

@@ -1,17 +1,15 @@
-"""presize doctor and bench."""
+"""presize bench."""
 
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated, choice, cli, parsed
-from presize.cli.printing import print_json, print_text, several_lines
+from presize.cli.printing import print_text, several_lines
 from presize.errors import PresizeError
 from presize.formatting import printable
 from presize.measure import bench_options as benchoptions
@@ -20,56 +18,21 @@ from presize.options import Size
 
 if TYPE_CHECKING:
     from presize.measure.results import Results
-    from presize.system.machine import Torch
-
-
-@cli.command(epilog=EPILOG)
-@click.argument("path", metavar="[PATH]", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def doctor(path: str | None, as_json: bool) -> None:
-    """Tell what holds loading back on this machine, and what to do.
-
-    PATH is a dataset, a folder of images or a file: how fast some of it is read is measured, within a few
-    seconds, and nothing is written. The exit code is 0 whatever is found.
-    """
-    from presize.doctor.check_up import as_text, check_up
-    from presize.doctor.findings import judge, verdict
-
-    facts = check_up(_torch(), None if path is None else Path(path))
-    findings = judge(facts)
-    if as_json:
-        found = [finding._asdict() for finding in findings]
-        print_json(verdict=verdict(findings), findings=found, facts=facts.known())
-        return
-    print_text(as_text(findings, min(120, shutil.get_terminal_size((100, 24)).columns)))
-
-
-def _torch() -> Torch | str:
-    """What torch has, or why it has not been imported."""
-    try:
-        from presize.datasets.timing.devices import read_torch
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        return "not installed"
-    except (ImportError, OSError) as error:  # a library that it needs is not there, say
-        return f"cannot be imported: {str(error).partition(chr(10))[0]}"
-    return read_torch()
 
 
 _BENCH = BenchOptions()
 
 
 @cli.command(epilog=EPILOG)
-@click.option("--raw", metavar="DIR", help="Folder of images; what is missing of the other two is built from it.")
-@click.option("--presized", metavar="DIR", help="What presize build --to folder made of it.")
-@click.option("--lmdb", metavar="OUT", help="What presize build made of it.")
+@click.option("--raw", metavar="DIR", help="Folder of images; presized and lmdb are built from it if not given.")
+@click.option("--presized", metavar="DIR", help="Folder that presize build --to folder made of it.")
+@click.option("--lmdb", metavar="OUT", help="Dataset that presize build made of it.")
 @click.option(
     "--variant",
     "variants",
     multiple=True,
     type=choice(benchoptions.Variant),
-    help="Run these.  [default: all there are]",
+    help="Variants to run.  [default: all]",
 )
 @click.option(
     "--model",
@@ -78,38 +41,40 @@ _BENCH = BenchOptions()
     type=choice(benchoptions.BenchModel),
     default=_BENCH.models,
     show_default=True,
-    help="Train these; none is the loader alone.",
+    help="Models to train; none measures the loader alone.",
 )
 @click.option("--device", type=choice(benchoptions.Device), default=_BENCH.device, show_default=True)
 @click.option(
-    "--workers", multiple=True, type=int, metavar="N", help="Loader processes; several.  [default: all cores]"
+    "--workers", multiple=True, type=int, metavar="N", help="Loader processes; may be repeated.  [default: all cores]"
 )
 @click.option(
     "--pin-memory",
     type=choice(benchoptions.Pinning),
-    help="Page-locked memory in DataLoaders.  [default: on with CUDA]",
+    help="Pinned memory in DataLoaders.  [default: on with CUDA]",
 )
-@click.option("--prefetch", type=int, default=_BENCH.prefetch, show_default=True, metavar="N", help="Batches ahead.")
-@click.option("--batch", type=int, default=_BENCH.batch, show_default=True, metavar="N", help="Images a batch.")
 @click.option(
-    "--crop", type=int, default=_BENCH.crop, show_default=True, metavar="PX", help="Side of the random crops."
+    "--prefetch", type=int, default=_BENCH.prefetch, show_default=True, metavar="N", help="Batches ahead per worker."
+)
+@click.option("--batch", type=int, default=_BENCH.batch, show_default=True, metavar="N", help="Images per batch.")
+@click.option(
+    "--crop", type=int, default=_BENCH.crop, show_default=True, metavar="PX", help="Side of random crops, in pixels."
 )
 @click.option(
     "--size",
     metavar="N|WxH",
     callback=parsed(Size.parse),
-    help="Size of what has to be built.  [default: that of the dataset given, or 256]",
+    help="Size to build what is missing at.  [default: that of the dataset given, or 256]",
 )
-@click.option("--epochs", type=int, default=_BENCH.epochs, show_default=True, metavar="N", help="In each run.")
+@click.option("--epochs", type=int, default=_BENCH.epochs, show_default=True, metavar="N", help="Epochs in each run.")
 @click.option("--steps", type=int, metavar="N", help="End epochs after N batches.  [default: whole epochs]")
 @click.option("--repeats", type=int, default=_BENCH.repeats, show_default=True, metavar="N", help="Runs of each kind.")
-@click.option("--cold", is_flag=True, help="Also measure with the files dropped from the page cache.")
-@click.option("--images", type=int, metavar="N", help="So many samples, drawn at random.  [default: all]")
-@click.option("--seed", type=int, default=_BENCH.seed, show_default=True, metavar="N", help="Of all that is random.")
+@click.option("--cold", is_flag=True, help="Also measure with cold files, dropped from the page cache.")
+@click.option("--images", type=int, metavar="N", help="Read N random samples.  [default: all]")
+@click.option("--seed", type=int, default=_BENCH.seed, show_default=True, metavar="N", help="Random seed.")
 @click.option(
-    "--work", metavar="DIR", help="Keep what is built here, for the next time.  [default: a temporary folder]"
+    "--work", metavar="DIR", help="Keep what is built in DIR, for the next run.  [default: a temporary folder]"
 )
-@click.option("--out", metavar="DIR", help="Write results.json, results.csv and report.html here, after every run.")
+@click.option("--out", metavar="DIR", help="Write results.json, results.csv and report.html to DIR after every run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
 def bench(
     raw: str | None, presized: str | None, lmdb: str | None, variants: tuple[Any, ...], workers: tuple[int, ...],
@@ -117,7 +82,7 @@ def bench(
 ) -> None:  # fmt: skip
     """Measure training from a raw folder, a presized folder and LMDB.
 
-    Each run is a process of its own, in random order. --raw alone will do: the others are built from it.
+    Each run is a process of its own, in random order. --raw alone is enough: the others are built from it.
     """
     from presize.measure.bench import bench as run_bench
     from presize.measure.bench_report import bench_text

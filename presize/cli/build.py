@@ -13,7 +13,7 @@ from presize import options as choices
 from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated, choice, cli, parsed
 from presize.cli.printing import print_json, print_text
 from presize.cli.progress import Progress
-from presize.formatting import duration, printable, size_text
+from presize.formatting import duration, plural, printable, rate_text, size_text
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
 from presize.system.resources import usable_cores
 
@@ -46,7 +46,7 @@ _DEFAULT = ImageOptions()
     type=choice(choices.Fit),
     default=_DEFAULT.fit,
     show_default=True,
-    help="How an image meets its target: by its shorter side, its longer, or exactly.",
+    help="How an image meets the target: by its shorter or longer side, stretched, cropped or padded.",
 )
 @click.option(
     "--filter",
@@ -123,9 +123,9 @@ _DEFAULT = ImageOptions()
 @click.option(
     "--checksum",
     is_flag=True,
-    help="Keep a checksum of each source file, which --update then compares instead of the modification time.",
+    help="Keep a checksum of each source file, for --update to compare instead of the modification time.",
 )
-@click.option("--shard-samples", type=int, metavar="N", help="Samples a shard, at most.  [default: by their number]")
+@click.option("--shard-samples", type=int, metavar="N", help="Samples per shard, at most.  [default: by their number]")
 @click.option("--jobs", type=int, metavar="N", help="Processes.  [default: all cores]")
 @click.option(
     "--backend",
@@ -159,7 +159,7 @@ _DEFAULT = ImageOptions()
     is_flag=True,
     help="Replace a presize dataset once the new one is whole; a folder's files one by one.",
 )
-@click.option("--report/--no-report", default=True, show_default=True, help="Write a page about it, report.html.")
+@click.option("--report/--no-report", default=True, show_default=True, help="Write report.html about the build.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def build(
     source: str, out: str, sizes: tuple[Size, ...], filter_: choices.Filter, format_: choices.Format,
@@ -223,14 +223,16 @@ def _counts(changes: Changes) -> str:
 
 def _summary(result: BuildResult, update: bool) -> str:
     idle = "nothing had to be decoded" if update else "nothing was left to do"
-    rate = idle if result.resumed == result.files else f"{result.images_per_s:,.0f} images/s"
-    lines = [f"{result.out}: {result.stored:,} images, {size_text(result.bytes)}, in {result.seconds:.1f} s ({rate})"]
+    rate = idle if result.resumed == result.files else f"{rate_text(result.images_per_s)} images/s"
+    lines = [
+        f"{result.out}: {result.stored:,} images, {size_text(result.bytes)}, in {duration(result.seconds)} ({rate})"
+    ]
     if result.rejected:
-        lines.append(f"  {result.rejected:,} images were rejected, with reasons in its rejects file")
+        lines.append(f"  {plural(result.rejected, 'image')} rejected; the reasons are in its rejects file")
     left_out = {
-        "no images": result.skipped,
+        "not images": result.skipped,
         "hidden": result.hidden,
-        "beside the class folders": result.outside,
+        "outside class folders": result.outside,
     }
     if any(left_out.values()):
         counts = ", ".join(f"{count:,} {what}" for what, count in left_out.items() if count)
@@ -259,18 +261,18 @@ def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, r
             free_bytes=free_bytes, out=out, **(changes._asdict() if changes else {}),
         )  # fmt: skip
         return
-    classes = f"{len(source.classes):,} classes" if source.classes is not None else "no classes"
+    classes = plural(len(source.classes), "class", "classes") if source.classes is not None else "no classes"
     sizes = " and ".join(map(str, image.sizes))
     shards = [len(shard) for shard in to_build.shards]
-    too_little = ", which is too little" if free_bytes < found.bytes else ""
+    too_little = ", not enough" if free_bytes < found.bytes else ""
     lines = [
-        f"source    {source.root}: {len(source.table):,} files, {classes}",
+        f"source    {source.root}: {plural(len(source.table), 'file')}, {classes}",
         f"target    {out}: {sizes} px {image.fit}, {image.format} to {plan.options.layout}",
         *([f"update    {_counts(changes)}"] if changes else []),
         f"shards    {len(shards):,}{' to write,' if changes else ''} of about {max(shards, default=0):,} samples",
         f"estimate  {size_text(found.bytes)} and {duration(found.seconds)} with --jobs {jobs} "
-        f"on {cores} core{'' if cores == 1 else 's'}",
-        f"tried     {found.tried:,} files: {len(found.rejects):,} rejected, {found.skipped:,} no images",
+        f"on {plural(cores, 'core')}",
+        f"tried     {plural(found.tried, 'file')}: {len(found.rejects):,} rejected, {found.skipped:,} not images",
         *(f"          {printable(f'{reject.path}: {reject.reason}')}" for reject in found.rejects[:_REJECTS_SHOWN]),
         f"free      {size_text(free_bytes)}{too_little}",
     ]

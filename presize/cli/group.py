@@ -15,7 +15,11 @@ from presize import __version__
 EPILOG = "Exit codes: 0 done, 1 a failure, 2 wrong use, 130 interrupted."
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, epilog=EPILOG)
+@click.group(
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EPILOG,
+)
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.version_option(__version__, prog_name="presize")
 @click.pass_obj
@@ -40,9 +44,9 @@ def choice(literal: Any) -> click.Choice[str]:
 
 
 def check_page(out: str | None) -> None:
-    """Before anything is done for it."""
+    """Refuse a page that cannot be written before anything is done for it."""
     if out is not None and not Path(out).absolute().parent.is_dir():
-        raise click.UsageError(f"-o: {Path(out).parent} is no folder; make it, or choose another place")
+        raise click.UsageError(f"-o: {Path(out).parent} is not a folder; create it, or choose another.")
 
 
 class Terminated(KeyboardInterrupt):

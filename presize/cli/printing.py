@@ -14,6 +14,7 @@ from presize.formatting import printable
 
 
 def several_lines(text: str) -> str:
+    """`text` with each of its lines made printable."""
     return "\n".join(map(printable, text.split("\n")))
 
 
@@ -22,7 +23,7 @@ def print_json(**values: Any) -> None:
 
 
 def print_text(text: str) -> None:
-    """`text` on standard output. That it is full is a failure like any other; that nobody reads is for click."""
+    """Print `text`. A full output is an error like any other; a closed pipe is left to click."""
     try:
         click.echo(text)
     except OSError as error:

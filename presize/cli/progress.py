@@ -25,7 +25,7 @@ class Progress:
         self._start = self._last_line = 0.0
 
     def begin(self, total: int) -> None:
-        """There are `total` images to come."""
+        """Start counting towards `total` images."""
         self._total = total
         self._start = self._last_line = time.monotonic()
         if self._stream.isatty():
@@ -39,7 +39,7 @@ class Progress:
             )
 
     def add(self, images: int, note: str = "") -> None:
-        """`images` more are done; `note` is shown with them."""
+        """Count `images` more, and show `note`."""
         self._done += images
         if self._bar is not None:
             self._bar.set_postfix_str(note, refresh=False)

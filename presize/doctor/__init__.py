@@ -1,1 +1,1 @@
-"""presize doctor: what of this machine decides how fast images load, and what to do about it."""
+"""What on this machine limits how fast images load, and what to do about it."""

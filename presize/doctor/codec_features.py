@@ -1,4 +1,4 @@
-"""Which codecs and resizers are in use here, and with which instructions of the CPU."""
+"""The codecs and resizers that are installed, and the CPU instructions that they use."""
 
 from __future__ import annotations
 
@@ -23,20 +23,31 @@ _CYKOOZ_INSTRUCTIONS = {"sse4_1": "SSE4", "avx2": "AVX2", "neon": "NEON"}
 
 @dataclass(frozen=True)
 class Jpeg:
-    """simplejpeg's version; that of the libjpeg-turbo in it, and whether it has code for SIMD, or None.
-    told: variables of the environment that tell libjpeg-turbo to use less than the CPU has.
-    baseline: what presize's own decoder (presize.codecs.jpeg_decoder) is here."""
+    """The JPEG decoders.
+
+    Attributes:
+        simplejpeg: Version of simplejpeg.
+        libjpeg_turbo: Version of the libjpeg-turbo inside it; None if not known.
+        simd: Whether that was built with SIMD; None if not known.
+        simd_limits: Environment variables, as NAME=VALUE, that keep libjpeg-turbo from using all SIMD of the CPU.
+        baseline: Whether presize's own decoder (presize.codecs.jpeg_decoder) is used, or why not.
+    """
 
     simplejpeg: str
     libjpeg_turbo: str | None
     simd: bool | None
-    told: tuple[str, ...]
+    simd_limits: tuple[str, ...]
     baseline: Literal["used", "not compiled", "not for this processor"]
 
 
 @dataclass(frozen=True)
 class Resizer:
-    """cykooz.resizer's version, and the instructions that it has chosen; None for plain code."""
+    """cykooz.resizer.
+
+    Attributes:
+        version: Its version.
+        instructions: SIMD instructions that it uses; None for none.
+    """
 
     version: str
     instructions: str | None
@@ -44,8 +55,14 @@ class Resizer:
 
 @dataclass(frozen=True)
 class Pillow:
-    """Of what is imported as PIL: its version, whether it is pillow-simd, and its libjpeg-turbo's version (None for
-    another libjpeg). distributions: those installed here that bring a PIL."""
+    """What is imported as PIL.
+
+    Attributes:
+        version: Its version.
+        simd: Whether it is pillow-simd.
+        libjpeg_turbo: Version of its libjpeg-turbo; None for another libjpeg.
+        distributions: Installed distributions that contain a PIL.
+    """
 
     version: str
     simd: bool
@@ -55,8 +72,14 @@ class Pillow:
 
 @dataclass(frozen=True)
 class OpenCV:
-    """optimized: whether it may use SIMD. instructions: those that it does. threads: of this process, not of
-    presize's workers."""
+    """OpenCV.
+
+    Attributes:
+        version: Its version.
+        optimized: Whether its optimized code is switched on.
+        instructions: SIMD instructions that it uses.
+        threads: Its threads in this process, not in presize's workers.
+    """
 
     version: str
     optimized: bool
@@ -73,7 +96,7 @@ class Codecs:
 
 
 def read_codecs(environ: Mapping[str, str] = os.environ) -> Codecs:
-    """Imports all of them."""
+    """Import the codecs and look at them."""
     return Codecs(_jpeg(environ), _resizer(), _pillow(), _opencv())
 
 
@@ -84,8 +107,8 @@ def _jpeg(environ: Mapping[str, str]) -> Jpeg:
     turbo, simd = None, None
     with contextlib.suppress(OSError, ValueError):  # ValueError for an empty file
         turbo, simd = _libjpeg_turbo(Path(module.__file__))
-    told = tuple(f"{name}={value}" for name, value in sorted(environ.items()) if re.match("JSIMD_(FORCE|NO)", name))
-    return Jpeg(simplejpeg.__version__, turbo, simd, told, _own_decoder())
+    limits = tuple(f"{name}={value}" for name, value in sorted(environ.items()) if re.match("JSIMD_(FORCE|NO)", name))
+    return Jpeg(simplejpeg.__version__, turbo, simd, limits, _own_decoder())
 
 
 def _own_decoder() -> Literal["used", "not compiled", "not for this processor"]:
@@ -96,8 +119,8 @@ def _own_decoder() -> Literal["used", "not compiled", "not for this processor"]:
 
 
 def _libjpeg_turbo(library: Path) -> tuple[str | None, bool | None]:
-    """Its version and whether it has SIMD, as a library with it inside tells by its texts: there is no function to
-    ask. Code that is built without SIMD asks for no variable of the environment about it."""
+    """Version and SIMD of the libjpeg-turbo inside `library`, from its strings, as no function tells. A build without
+    SIMD does not contain the name of the environment variable that switches it off."""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as binary:
         version = re.search(rb"libjpeg-turbo version (\d[\d.]*)", binary)
         return (version[1].decode(), re.search(rb"JSIMD_FORCE", binary) is not None) if version else (None, None)
@@ -127,8 +150,8 @@ def _pillow() -> Pillow:
 def _opencv() -> OpenCV:
     import cv2
 
-    # "SSE SSE2 SSE3 *SSE4.1 *AVX2 *AVX512-SKX?": a star is code that is chosen at run time, a question mark an
-    # instruction that this CPU has not.
+    # "SSE SSE2 SSE3 *SSE4.1 *AVX2 *AVX512-SKX?": a star marks code chosen at run time, a question mark an instruction
+    # that this CPU lacks.
     used = {word.lstrip("*") for word in cv2.getCPUFeaturesLine().split() if not word.endswith("?")}
     instructions = tuple(said for name, said in _OPENCV_INSTRUCTIONS.items() if name in used)
     return OpenCV(cv2.__version__, cv2.useOptimized(), instructions, cv2.getNumThreads())

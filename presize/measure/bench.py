@@ -29,7 +29,7 @@ from presize.system.files import write_atomically, writing
 from presize.system.pagecache import drop, preload, resident_share
 
 COLD_AT_MOST = 0.05
-"""The share of a cold run's files that may still be in the page cache; with more it is said not to be cold."""
+"""Share of a cold run's files that may still be in the page cache; with more, a note says that it was not cold."""
 
 TOLERANCE = 8.0
 """Grey levels by which evaluation crops of one image may differ in the mean between variants, as coarse() has them. 334
@@ -50,17 +50,22 @@ def bench(
     on_step: Callable[[str], None] = lambda _: None,
     on_results: Callable[[Results], None] = lambda _: None,
 ) -> Results:
-    """Measure what `options` ask for.
+    """Run a benchmark. KeyboardInterrupt passes through.
 
-    roots: "raw", "presized" and "lmdb" -> folders. What a variant reads and is not there is built from "raw", into
-        `work`, where the next benchmark finds it; None takes a temporary folder.
-    out: a folder for results.json, results.csv and report.html, which are written after every run, so that they
-        hold what was measured when it is interrupted.
-    command: what was typed, for the report. on_step is told in words what happens next; on_results is given the
-        results after every run.
+    Args:
+        roots: "raw", "presized" and "lmdb" -> folders. What a variant needs and is not given is built from "raw".
+        options: What to measure.
+        work: Folder for what has to be built, where the next benchmark finds it; None for a temporary one.
+        out: Folder for results.json, results.csv and report.html. They are written after every run, so that they hold
+            what was measured if the benchmark is interrupted.
+        command: The command line, for the report.
+        on_step: Called with a few words before each step.
+        on_results: Called with the results after every run.
 
-    Raises OptionError for variants that cannot be had, BenchError when there is no CUDA or not enough memory or when
-    variants do not read the same samples, and what building raises. KeyboardInterrupt passes through.
+    Raises:
+        OptionError: A variant has nothing to read.
+        BenchError: There is no CUDA or too little memory, or the variants do not read the same samples.
+        BuildError, SourceError, DatasetError: As building raises them.
     """
     variants = _variants(roots, options)
     gpu = None
@@ -107,7 +112,7 @@ def _plain(options: BenchOptions) -> dict[str, Any]:
 
 
 def _variants(roots: Mapping[str, str], options: BenchOptions) -> tuple[Variant, ...]:
-    """Those asked for, or all that can be had."""
+    """The variants asked for, or all that are possible."""
     unknown = set(roots) - set(LISTERS)
     if unknown:
         raise OptionError(f"roots: expected some of {', '.join(LISTERS)}, got {sorted(unknown)[0]!r}")
@@ -140,7 +145,7 @@ def _complete(
     place: Path,
     on_step: Callable[[str], None],
 ) -> tuple[dict[str, Listing], dict[str, float]]:
-    """What each variant reads, those that had to be built included; and how long that took, now or the last time."""
+    """Build what is missing. Returns what each variant reads, and the seconds that builds took, now or earlier."""
     from presize.build.run import build_dataset, plan_build  # brings joblib
 
     wanted = [name for name in LISTERS if name in {READS[variant] for variant in variants}]
@@ -187,7 +192,7 @@ def _image_options(given: Mapping[str, Listing], options: BenchOptions) -> Image
 
 
 def _save(numbers: Mapping[str, Numbers], place: Path) -> dict[str, str]:
-    """Files with the samples of each variant, for runs to load."""
+    """Save the sample numbers of each variant to files, for runs to load."""
     files = {}
     for name, values in numbers.items():
         files[name] = str((place / f"samples-{name}.npy").absolute())
@@ -198,7 +203,7 @@ def _save(numbers: Mapping[str, Numbers], place: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Bench:
-    """What is to be measured, of which samples."""
+    """What to measure, and of which samples."""
 
     options: BenchOptions
     variants: tuple[Variant, ...]
@@ -207,7 +212,7 @@ class _Bench:
     saved: dict[str, str]
 
     def runs(self) -> list[tuple[int, Run]]:
-        """(repeat, run): all runs of a repeat in an order of its own, then those of the next."""
+        """(repeat, run) of all runs, repeat by repeat, each in a random order of its own."""
         order = random.Random(self.options.seed)
         runs = self.options.runs(self.variants)
         return [
@@ -221,7 +226,7 @@ class _Bench:
         return replace(run, root=os.path.abspath(self.reads[name].root), numbers=self.saved[name])
 
     def measure(self, run: Run, repeat: int) -> tuple[dict[str, Any], str | None]:
-        """The row of a run, and what has to be said about it."""
+        """Make a run. Returns its row, and a note if there is something to say about it."""
         name = READS[run.variant]
         files = self.reads[name].files_of(self.numbers[name])
         note = None
@@ -233,14 +238,14 @@ class _Bench:
         if run.cold and share > COLD_AT_MOST:
             note = (
                 f"Cold runs of {run.variant} were not cold: the page cache kept {share:.0%} of its files, or does not "
-                "tell. It does so on file systems in memory, for files that other processes have mapped, and for "
-                "readers who may not write them."
+                "tell. That happens on file systems in memory, with files that other processes have mapped, and with "
+                "files that you may not write."
             )
         return row_of(run, repeat, share, subprocess_run.run_apart(run)), note
 
     def prove(self, on_step: Callable[[str], None]) -> list[str]:
-        """Read every sample of every variant once, which also brings them into the page cache, and compare what
-        came."""
+        """Read every sample of every variant once and compare them, which also brings them into the page cache.
+        Returns notes for the reader."""
         run = self.options.runs(self.variants)[0]
         came: dict[Variant, dict[str, Any]] = {}
         crops: dict[Variant, npt.NDArray[np.uint8]] = {}
@@ -261,13 +266,13 @@ class _Bench:
             )
         notes = []
         if self.options.device == "cpu" and self.options.models != ("none",):
-            notes = ["On the CPU nothing is copied, and training has the cores that the workers leave, at least one."]
+            notes = ["On the CPU nothing is copied, and training gets the cores that the workers leave, at least one."]
         return [*notes, self._compared(crops)]
 
     def _compared(self, crops: dict[Variant, npt.NDArray[np.uint8]]) -> str:
-        """Whether evaluation crops agree where they should, in words. Raises BenchError when they do not."""
+        """A note that evaluation crops agree where they should. Raises BenchError if they do not."""
         count = len(next(iter(self.numbers.values())))
-        said = f"All variants delivered the same {count:,} samples with the same labels, each once an epoch"
+        said = f"All variants delivered the same {count:,} samples with the same labels, each once per epoch"
         pairs = [(a, b) for a in self.variants for b in self.variants if VARIANTS.index(a) < VARIANTS.index(b)]
         differing = {}
         for a, b in pairs:
@@ -278,35 +283,35 @@ class _Bench:
                 at = int(mean.argmax())
                 raise BenchError(
                     f"{a} and {b} deliver different images: an evaluation crop differs by {mean[at]:.1f} grey levels "
-                    f"in the mean, where {TOLERANCE:g} are allowed; were they built from the same files?"
+                    f"on average, and {TOLERANCE:g} are allowed; were they built from the same files?"
                 )
             differing[a, b] = float(mean.max())
         if not differing:
             return f"{said}."
         (a, b), most = max(differing.items(), key=lambda pair: pair[1])
         return (
-            f"{said}; evaluation crops of {len(crops[a])} of them agree: means over a grid of 16×16 are at most "
-            f"{most:.1f} grey levels apart in the mean ({a} and {b}), where {TOLERANCE:g} are allowed."
+            f"{said}. Evaluation crops of {len(crops[a])} of them agree: over a 16×16 grid they differ by at most "
+            f"{most:.1f} grey levels on average ({a} and {b}); {TOLERANCE:g} are allowed."
         )
 
 
 def _warm(files: Sequence[Path], variant: Variant) -> str | None:
-    """Bring files into the page cache; what has to be said if they do not fit."""
+    """Bring files into the page cache. Returns a note if they do not fit."""
     try:
         preload([(file, file.stat().st_size) for file in files], "page-cache")
     except OptionError:
-        return f"What {variant} reads does not fit into the memory of this machine: no run of it was wholly warm."
+        return f"The files of {variant} do not fit into memory: no run of it was wholly warm."
     return None
 
 
 def _comparable(one: Listing, other: Listing) -> bool:
-    """True when an image, whole and brought to one size, has to look the same in both."""
+    """Whether a whole image, brought to one size, has to look the same in both."""
     images = [listing.manifest.identity["options"]["image"] for listing in (one, other) if listing.manifest is not None]
     return all(image["fit"] in _WHOLE and image["color"] == "rgb" for image in images)
 
 
 def coarse(crops: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    """Crops (n, side, side, 3) as means over a grid of at most 16 by 16: what is in them, whatever size they had."""
+    """Means of crops (n, side, side, 3) over a grid of at most 16 by 16: their content at any resolution."""
     side = crops.shape[1]
     cells = min(16, side)
     edge = side // cells

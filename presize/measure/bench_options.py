@@ -1,4 +1,4 @@
-"""What can be asked of a benchmark, of one run of it, and of a diagnosis: frozen dataclasses that check themselves."""
+"""Options of a benchmark, of one run of it, and of a diagnosis: frozen dataclasses that check themselves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any, Final, Literal, Self, get_args
 
 from presize.errors import OptionError
+from presize.formatting import plural
 from presize.options import MAX_SIDE, Size, check_above_0, check_choice, check_range, check_type
 from presize.system.resources import usable_cores
 
@@ -33,16 +34,23 @@ READS: Final[dict[Variant, str]] = {"raw": "raw", "presized": "presized", "lmdb"
 class BenchOptions:
     """What to measure.
 
-    variants: those to run; None runs all that can be had.
-    size: of what has to be built; None takes that of the dataset that is given, or else 256 px.
-    crop: the side of the random resized crops that are read.
-    models: what to train, "none" for the loader alone. workers: numbers of loader processes; None uses every core
-        this process may use. pin_memory: whether DataLoaders copy batches to page-locked memory; needs CUDA. None
-        is (True,) with CUDA and (False,) without. prefetch: batches a worker may be ahead. batch: images a batch.
-    epochs: in each run, the first one included. repeats: runs of each kind, each in a process of its own.
-    steps: end epochs after so many batches; None reads all of them.
-    cold: also measure a first epoch with the files dropped from the page cache.
-    images: read so many samples, drawn at random; None reads all. seed: of all that is random.
+    Attributes:
+        variants: Variants to run; None for all that can be had.
+        size: Target size of what has to be built; None for that of the dataset given, or else 256 px.
+        crop: Side of the random resized crops, in pixels.
+        models: Models to train; "none" measures the loader alone.
+        device: Where to train.
+        workers: Numbers of loader processes to try; None for one number, that of usable cores.
+        pin_memory: Whether DataLoaders copy batches to pinned memory, which needs CUDA; both values to compare them.
+            None for (True,) with CUDA and (False,) without.
+        prefetch: Batches that each worker may be ahead.
+        batch: Images per batch.
+        epochs: Epochs in each run, the first included.
+        repeats: Runs of each kind, each in a process of its own.
+        steps: Batches after which an epoch ends; None for whole epochs.
+        cold: Whether to measure a first epoch with the files dropped from the page cache, too.
+        images: Number of samples to read, drawn at random; None for all.
+        seed: Random seed.
     """
 
     variants: tuple[Variant, ...] | None = None
@@ -82,7 +90,9 @@ class BenchOptions:
             for pinned in self.pin_memory:
                 check_type("pin_memory", pinned, bool)
             if self.device == "cpu" and True in self.pin_memory:
-                raise OptionError("pin_memory: memory is page-locked for a GPU; leave it out, or choose --device cuda")
+                raise OptionError(
+                    "pin_memory: pinned memory needs a GPU; leave the option out, or choose --device cuda"
+                )
         check_range("prefetch", self.prefetch, 1, 64)
         check_range("batch", self.batch, 1, 2**20)
         check_range("epochs", self.epochs, 1, 1000)
@@ -117,19 +127,25 @@ class BenchOptions:
                 seed=self.seed,
             )
             for model, count, pin, cold, variant in product(self.models, workers, pinned, caches, variants)
-            # Loader page-locks its memory whenever it copies to a GPU.
+            # Loader pins its memory whenever it copies to a GPU.
             if variant != "loader" or pin == (self.device == "cuda")
         ]
 
 
 @dataclass(frozen=True)
 class DiagnoseOptions:
-    """What to train on, and how long.
+    """What to train for a diagnosis, and how long.
 
-    model: "small", a CNN that a core or two train about as fast as they read, or "resnet50". device: None takes CUDA
-    where there is any. workers: loader processes, from 0. prefetch: batches that each is ahead. batch: images in one.
-    crop: side of the random resized crops, in pixels. steps, seconds: as in
-    presize.datasets.timing.diagnose. seed: of the order and the crops.
+    Attributes:
+        model: "small", a CNN that a core or two train about as fast as they read, or "resnet50".
+        device: Where to train; None for CUDA if there is any.
+        workers: Loader processes, from 0.
+        prefetch: Batches that each worker may be ahead.
+        batch: Images per batch.
+        crop: Side of the random resized crops, in pixels.
+        steps: Batches after which each part of the diagnosis ends, from 3.
+        seconds: Seconds after which it ends if that is earlier, above 0.
+        seed: Random seed of order and crops.
     """
 
     model: Model = "small"
@@ -163,10 +179,15 @@ def _check_several(name: str, values: object) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """One run, in a process of its own; it travels there as JSON.
+    """One run of a benchmark, which a process of its own gets as JSON.
 
-    root: what the variant reads. numbers: a file of NumPy (.npy, int64) with the samples to read; None reads all.
-    crops: where to save evaluation crops (.npy), for the task "prove"; None saves none.
+    Attributes:
+        task: "measure" times epochs, "prove" reads every sample once, "probe" looks for the device.
+        root: Folder or dataset that the variant reads.
+        numbers: NumPy file (.npy, int64) with the numbers of the samples to read; None for all.
+        crops: NumPy file (.npy) to save evaluation crops in, for the task "prove"; None saves none.
+
+    The others are as in BenchOptions.
     """
 
     variant: Variant
@@ -195,7 +216,7 @@ class Run:
         return cls(**values)
 
     def __str__(self) -> str:
-        """In words, without places: ``loader, small on cpu, 2 workers, cold``."""
+        """In words, without paths: ``loader, small on cpu, 2 workers, cold``."""
         what = "no model" if self.model == "none" else self.model
-        words = [self.variant, f"{what} on {self.device}", f"{self.workers} worker{'' if self.workers == 1 else 's'}"]
-        return ", ".join(words + ["page-locked"] * self.pin_memory + ["cold"] * self.cold)
+        words = [self.variant, f"{what} on {self.device}", plural(self.workers, "worker")]
+        return ", ".join(words + ["pinned"] * self.pin_memory + ["cold"] * self.cold)

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from presize.formatting import plural, rate_text
 from presize.measure.results import Kind, Results, Summary, summarise
-from presize.measure.stages import Spread, shown, verdict
+from presize.measure.stages import Spread, verdict
 from presize.report import charts
 from presize.report.html import template
 
@@ -16,17 +17,23 @@ NAMES = {"raw": "raw folder", "presized": "presized folder", "lmdb": "LMDBDatase
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, and the text of a variant below it; None where that is not known. why: the heading in a sentence."""
+    """A column of the table.
+
+    Attributes:
+        heading: Its heading.
+        text: The cell of a variant; None if not known.
+        meaning: The heading, explained.
+    """
 
     heading: str
     text: Callable[[Summary], str | None]
-    why: str
+    meaning: str
 
 
 def _spread(spread: Spread) -> str:
     if spread.runs == 1:
-        return shown(spread.median)
-    return f"{shown(spread.median)} ({shown(spread.least)}–{shown(spread.most)})"
+        return rate_text(spread.median)
+    return f"{rate_text(spread.median)} ({rate_text(spread.min)}–{rate_text(spread.max)})"
 
 
 def _share(part: str) -> Callable[[Summary], str | None]:
@@ -40,7 +47,7 @@ def _fetch(one: Summary) -> str | None:
     return None if one.stages is None or one.stages.cold_s is None else f"{one.stages.stalls.fetch:.2f}"
 
 
-def _pays(one: Summary) -> str | None:
+def _break_even(one: Summary) -> str | None:
     if one.break_even is None:
         return None
     return "never" if math.isinf(one.break_even) else f"{one.break_even:.1f}"
@@ -58,42 +65,44 @@ COLUMNS = (
     Column(
         "images/s",
         lambda one: _spread(one.images_per_s),
-        "median of the runs, and the least and the most; of the later epochs of each",
+        "median of the runs (min–max), from the epochs after the first",
     ),
     Column(
         "1st epoch",
-        lambda one: shown(one.first_epoch_images_per_s),
-        "images/s of the first epoch from its very beginning, the start of the workers included",
+        lambda one: rate_text(one.first_epoch_images_per_s),
+        "images/s of the first epoch, the start of the workers included",
     ),
-    Column("times", lambda one: f"{one.times:.2f}", "as fast as the first line"),
-    Column("U", _share("utilisation"), "share of the time that the training step itself takes; 1 is a loader for free"),
+    Column("speed-up", lambda one: f"{one.speedup:.2f}", "times as fast as the first row"),
+    Column(
+        "U",
+        _share("utilisation"),
+        "utilisation: share of the time that the training step itself takes; 1 if loading costs nothing",
+    ),
     Column("copy", _share("copy"), "share of the time that copying to the device adds"),
     Column("prep.", _share("preparation"), "share that reading, decoding, cropping and collating add"),
     Column("fetch", _fetch, "share that the disk adds"),
     Column("start s", _scaled("first_epoch_first_batch_s", 1, 2), "seconds to the first batch of the first epoch"),
     Column("first s", _scaled("first_batch_s", 1, 3), "seconds to the first batch of later epochs"),
-    Column("p50 ms", _scaled("p50_s", 1e3, 1), "half of the steps took at most that"),
-    Column("p95 ms", _scaled("p95_s", 1e3, 1), "95 % did"),
-    Column("p99 ms", _scaled("p99_s", 1e3, 1), "99 % did"),
-    Column("CPU ms", _scaled("cpu_s_per_image", 1e3, 2), "CPU time an image, of all processes, training included"),
-    Column(
-        "PSS MB", _scaled("worker_pss_bytes", 1e-6, 0), "memory of the worker that has most; shared pages count in part"
-    ),
+    Column("p50 ms", _scaled("p50_s", 1e3, 1), "median time of a step"),
+    Column("p95 ms", _scaled("p95_s", 1e3, 1), "95th percentile of the time of a step"),
+    Column("p99 ms", _scaled("p99_s", 1e3, 1), "99th percentile of the time of a step"),
+    Column("CPU ms", _scaled("cpu_s_per_image", 1e3, 2), "CPU time per image, of all processes, training included"),
+    Column("PSS MB", _scaled("worker_pss_bytes", 1e-6, 0), "memory of the largest worker; shared pages count in part"),
     Column("read MB", _scaled("read_bytes_per_epoch", 1e-6, 1), "read from storage in an epoch"),
-    Column("GPU", _scaled("gpu_busy", 1, 2), "share of the time with any kernel running (NVML); no proof by itself"),
-    Column("GPU MB", _scaled("gpu_memory_bytes", 1e-6, 0), "most memory in use on the GPU"),
-    Column("pays", _pays, "epochs after which the build has paid, against the raw folder"),
+    Column("GPU", _scaled("gpu_busy", 1, 2), "share of the time with any kernel running (NVML); no proof of full use"),
+    Column("GPU MB", _scaled("gpu_memory_bytes", 1e-6, 0), "peak memory in use on the GPU"),
+    Column("break-even", _break_even, "epochs after which the build breaks even, against the raw folder"),
 )
 
 
 def table_of(variants: Sequence[Summary]) -> tuple[list[Column], list[list[str]]]:
-    """The columns of which anything is known, and a line for each variant, its name first."""
+    """The columns of which anything is known, and a row for each variant, its name first."""
     columns = [column for column in COLUMNS if any(column.text(one) is not None for one in variants)]
     return columns, [[NAMES[one.variant], *(column.text(one) or "" for column in columns)] for one in variants]
 
 
 def verdicts(kind: Kind, variants: Sequence[Summary]) -> list[str]:
-    """What there is to say about the first variant and about the fastest."""
+    """Verdicts on the first variant and on the fastest."""
     fastest = max(variants, key=lambda one: one.images_per_s.median)
     said = []
     for one in dict.fromkeys((variants[0].variant, fastest.variant)):
@@ -103,13 +112,13 @@ def verdicts(kind: Kind, variants: Sequence[Summary]) -> list[str]:
             if stages.disagreement > 0.05:
                 said.append(
                     f"{NAMES[one]}: noisy: a step that does more was {stages.disagreement:.0%} faster than one that "
-                    "does less; more --repeats and a quiet machine help."
+                    "does less. More --repeats and an idle machine help."
                 )
     return said
 
 
 def bench_text(results: Results) -> str:
-    """Tables for a terminal, one for each kind of runs, verdicts, notes and conditions."""
+    """A table for each kind of runs, verdicts, notes and conditions, for a terminal."""
     lines: list[str] = []
     for kind, variants in summarise(results).items():
         columns, rows = table_of(variants)
@@ -131,31 +140,26 @@ def bench_text(results: Results) -> str:
 def _progress(results: Results) -> list[str]:
     if len(results.rows) == results.planned:
         return []
-    return [f"This is what {len(results.rows)} of {results.planned} runs measured; the others were not made."]
+    return [f"Partial results: {len(results.rows)} of {results.planned} runs."]
 
 
 def _measured(results: Results) -> str:
     options = results.options
-    steps = "" if options["steps"] is None else f", ended after {_count(options['steps'], 'batch', 'batches')}"
+    steps = "" if options["steps"] is None else f" of {plural(options['steps'], 'batch', 'batches')}"
     return (
-        f"{_count(results.images, 'image', 'images')}; crops of {options['crop']} px; "
-        f"{_count(options['repeats'], 'repeat', 'repeats')} in processes of their own, in random order, of "
-        f"{_count(options['epochs'], 'epoch', 'epochs')}{steps}; medians."
+        f"Medians of {plural(options['repeats'], 'run')} of {plural(options['epochs'], 'epoch')}{steps}, each in a "
+        f"process of its own, in random order; {plural(results.images, 'image')}, crops of {options['crop']} px."
     )
 
 
-def _count(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
-
-
 def bench_page(results: Results) -> str:
-    """report.html, the same for the same results; every text in it escaped."""
+    """report.html. Equal results give equal pages; all text is escaped."""
     parts = []
     for kind, variants in summarise(results).items():
         columns, rows = table_of(variants)
         rates = {NAMES[one.variant]: one.images_per_s for one in variants}
         spent = {NAMES[one.variant]: one.stages.stalls for one in variants if one.stages is not None}
-        found = [charts.bars("Images a second", {name: (s.median, s.least, s.most) for name, s in rates.items()})]
+        found = [charts.bars("Images/s", {name: (s.median, s.min, s.max) for name, s in rates.items()})]
         if spent:
             shares = {name: (s.utilisation, s.copy, s.preparation, s.fetch) for name, s in spent.items()}
             found.append(charts.stacks("Where the time goes", ("training step", "copy", "preparation", "disk"), shares))

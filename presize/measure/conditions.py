@@ -9,6 +9,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from presize.formatting import size_text
 from presize.system.machine import read_cpu
 from presize.system.resources import read_memory
 from presize.system.storage import find_storage
@@ -19,13 +20,13 @@ _PACKAGES = (
 
 
 def conditions(places: Iterable[Path]) -> dict[str, str]:
-    """In words, by name. `places`: files or folders whose storage is told."""
+    """The conditions, name -> words. `places` are files or folders whose storage to name."""
     cpu = read_cpu()
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "CPU": cpu.model,
         "cores": f"{cpu.cores} of {cpu.online}",
-        "memory": f"{total / 1e9:.0f} GB" if (total := read_memory().total) else "unknown",
+        "memory": size_text(total) if (total := read_memory().total) else "unknown",
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "storage": ", ".join(dict.fromkeys(find_storage(place).described for place in places)),
         "python": platform.python_version(),

@@ -1,95 +1,43 @@
-"""What was measured of a loader and a training step -> what holds training back, what would help, and by how much.
-Pure; no torch.
+"""Measured times of a loader and a training step -> the bottleneck, what would help, and by how much. Pure; no torch.
 
-Gains come from presize.measure.simulate: the pipeline as it is and as it could be, from the same measured times. What
-the simulation says of the pipeline as it is, is compared with what was measured of it.
+Gains are predicted by presize.measure.simulate, which runs the pipeline as it is and as it could be with the measured
+times. Comparing its result for the pipeline as it is with the measurement shows how far to trust it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from presize.measure.profile import Part
+from presize.formatting import plural, rate_text, seconds_text
+from presize.measure.loader_alone import LEAST_CORES, WORDS, Alternative, Loading
 from presize.measure.simulate import Pipeline, Timeline, Times, fewest_workers, simulate, sweep
-from presize.measure.stages import NO_GAIN, Quantiles, Stages, shown, verdict
+from presize.measure.stages import COMPUTE_BOUND, Stages, verdict
 
 WORTH_WHILE = 1.05
-"""Advice whose gain is smaller is not given: runs differ by that."""
+"""Advice with a smaller gain is not given: runs differ by that much."""
 
 _BATCHES, _LONG = 200, 1000
 _CHANCE = 0.03
 _MOST_WORKERS = 64
-LEAST_CORES = 0.1
-"""Loading that keeps less than that of a core busy does not need cores."""
 _MOST_UNEXPLAINED = 3.0
 _PICTURE_BATCHES = 60
-
-WORDS: dict[Part, str] = {
-    "read": "reading files",
-    "decode": "decoding",
-    "augment": "cropping and augmenting",
-    "collate": "collating batches",
-    "other": "other code",
-}
-
-
-@dataclass(frozen=True)
-class Loading:
-    """How a loader makes batches without a training step beside it.
-
-    images: in a batch. load: seconds of one worker, alone, for one batch, handing it over included; here: of making
-        one where training runs. handover_s: of training to take one that is there. cores: how many loading keeps busy.
-    workers: how many there are, 0 where batches are made in the training process. chosen: whether that number can
-        be chosen; it cannot for an iterable that nothing is known of. prefetch, in_order: as in Pipeline; in_order None
-        where batches always come in order.
-    batches_per_s: of all workers together. first_batch_s: until the first batch was there.
-    worker_s: of each worker, the mean seconds a batch with all of them at work.
-    saturation: (workers, batches/s) of so many workers that the cores have to do, without a step; None if not measured.
-    parts: what the seconds of `load` went to; empty if that is not known. functions: (name, part, share of all own
-        time), the longest first.
-    """
-
-    images: float
-    load: Times
-    in_process: Times
-    handover_s: float
-    cores: float
-    workers: int
-    prefetch: int
-    in_order: bool | None
-    chosen: bool
-    batches_per_s: float
-    first_batch_s: float
-    worker_s: tuple[float, ...] = ()
-    saturation: tuple[int, float] | None = None
-    parts: dict[Part, float] = field(default_factory=dict)
-    functions: tuple[tuple[str, Part, float], ...] = ()
-
-    @property
-    def slowest(self) -> tuple[Part, float] | None:
-        """The part that takes most of a worker's time, and its share."""
-        if not self.parts:
-            return None
-        part = max(self.parts, key=self.parts.__getitem__)
-        return part, self.parts[part] / sum(self.parts.values())
-
-
-class Alternative(NamedTuple):
-    """Another loader. name: what using it means, in words. step: as of a Diagnosis, on one of its batches: memory laid
-    out otherwise can make a step faster."""
-
-    name: str
-    loading: Loading
-    step: Times
+_COUNTS: Sequence[int] = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 
 
 class Advice(NamedTuple):
-    """what: to do, in words. images_per_s: predicted. gain: times as fast as now. pipeline: what was simulated."""
+    """One thing to do, and what it should bring.
+
+    Attributes:
+        what: What to do, as a sentence.
+        images_per_s: Predicted rate of training.
+        gain: That rate over the present one.
+        pipeline: What was simulated to predict it.
+    """
 
     what: str
     images_per_s: float
@@ -99,18 +47,26 @@ class Advice(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was measured. All times in seconds.
+    """What was measured of a loader and a training step, and what follows from it.
 
-    loading: of the loader in question. alternatives: others.
-    step: of training on a batch that is on the device already; step_cores: how many of the CPU's that keeps busy.
-    copied_s: of a step that copies one page-locked batch to the device first; unpinned_s: one that is not page-locked,
-        None without CUDA. pinned: whether the loader's batches are.
-    trained_s: a step of training with the loader, over `batches` less the first `warmup_steps`. load_slowdown,
-        step_slowdown:
-        how many times as long as alone loading a batch, and a step, took there; 1 where that is not known.
-    cores: that this process may use. storage_images_per_s: that the disk gives when nothing is in the page cache;
-        None where that was not measured.
-    device: what the step runs on, "cpu" or "cuda". notes: what else has to be said. seconds: that diagnosing took.
+    Attributes:
+        loading: The loader, measured without training.
+        step: Time of training on a batch that is already on the device.
+        step_cores: CPU cores that the step keeps busy.
+        copied_s: Seconds of a step that first copies a batch from pinned memory to the device.
+        trained_s: Seconds of a step of training with the loader, over `batches` less the first `warmup_steps`.
+        batches: Batches that were trained on.
+        warmup_steps: Steps at the start that do not count.
+        cores: CPU cores that this process may use.
+        device: What the step runs on, "cpu" or "cuda".
+        load_slowdown: Time to load a batch during training over that without training; 1 if not known.
+        step_slowdown: Time of the step during training over that on one batch; 1 if not known.
+        alternatives: Other loaders that were measured.
+        unpinned_s: Like `copied_s`, from memory that is not pinned; None without CUDA.
+        pinned: Whether the loader's batches are in pinned memory.
+        storage_images_per_s: Rate of the storage with nothing in the page cache; None if not measured.
+        notes: Remarks for the reader, in sentences.
+        seconds: Seconds that the diagnosis took.
     """
 
     loading: Loading
@@ -137,13 +93,13 @@ class Diagnosis:
 
     @property
     def images_per_s(self) -> float:
-        """Of training as it is."""
+        """Measured rate of training."""
         return self.loading.images / self.trained_s
 
     @cached_property
     def free_cores(self) -> float:
-        """Cores that there really are: as many fewer as a saturation of workers made fewer batches than it should.
-        Two cores that share their units, or other processes, leave less than there are."""
+        """Cores that loading can really use, fewer than `cores` by as much as the saturation run was slower than it
+        should be: hyper-threads that share a core, or other processes, leave less than there seems to be."""
         if self.loading.saturation is None:
             return self.cores
         workers, rate = self.loading.saturation
@@ -152,7 +108,7 @@ class Diagnosis:
 
     @cached_property
     def _unexplained(self) -> tuple[float, float]:
-        """How many times as long loading and the step took in training as they would by sharing cores alone."""
+        """How much slower loading and the step were in training than sharing cores explains, as two factors."""
         timeline = simulate(self._pipeline(self.loading, self.loading.workers, self.step), batches=_BATCHES)
         loads = [
             (load.end_s - load.begin_s) / load.work_s
@@ -172,7 +128,7 @@ class Diagnosis:
         return load, step
 
     def pipeline(self, other: Alternative | None = None, workers: int | None = None) -> Pipeline:
-        """To simulate: as it is, or with another loader or other workers."""
+        """What to simulate: the pipeline as it is, or with another loader, or another number of workers."""
         loading, step = (self.loading, self.step) if other is None else (other.loading, other.step)
         workers = loading.workers if workers is None else workers
         pipeline = self._pipeline(loading, workers, step)
@@ -182,7 +138,7 @@ class Diagnosis:
         return replace(pipeline, load=pipeline.load.times(slower_load), step=pipeline.step.times(slower_step))
 
     def _pipeline(self, loading: Loading, workers: int, step: Times) -> Pipeline:
-        """By what was measured of loading and of the step alone."""
+        """A pipeline from what was measured of loading alone and of the step alone."""
         load, handover_s = (loading.load, loading.handover_s) if workers else (loading.in_process, 0.0)
         images = self.loading.images / loading.images
         return Pipeline(
@@ -199,34 +155,34 @@ class Diagnosis:
 
     @cached_property
     def simulated(self) -> Timeline:
-        """The pipeline as it is, for so long that chance does not count."""
+        """The pipeline as it is, over enough batches to average out chance."""
         return simulate(self.pipeline(), batches=_LONG)
 
     @property
     def agreement(self) -> float:
-        """Images/s as simulated over images/s as measured: 1 is a perfect simulation."""
+        """Simulated rate of the pipeline as it is over the measured one: 1 is a perfect simulation."""
         return self.simulated.batches_per_s(self.warmup_steps) * self.trained_s
 
     @property
     def _correction(self) -> float:
-        """What predictions are divided by: the agreement, where it is further from 1 than what so few batches, that
-        vary so much, can be by chance."""
+        """What predictions are divided by: `agreement` if it is further from 1 than chance explains, given how many
+        batches there were and how much they vary; else 1."""
         chance = _CHANCE + 2 * self.loading.load.cv / math.sqrt(self.batches)
         return self.agreement if abs(math.log(self.agreement)) > chance else 1.0
 
     def predict(self, pipeline: Pipeline) -> float:
-        """Images/s of training with another pipeline, over many batches of as many images as now.
+        """Predicted images/s of training with another pipeline, over many batches of the present size.
 
-        Where the simulation of the pipeline as it is was off by some factor, the other's is taken to be off by the
-        same; but never faster than its step and copy alone.
+        If the simulation of the present pipeline is off by some factor, this one is taken to be off by the same. No
+        prediction is faster than the step and the copy alone.
         """
         rate = simulate(pipeline, batches=_LONG).batches_per_s(max(1, pipeline.workers * pipeline.prefetch))
         return self.loading.images * min(rate / self._correction, 1 / (pipeline.step.mean_s + pipeline.copy.mean_s))
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
-        """What would make training faster by WORTH_WHILE or more, best first."""
-        if self.stages.stalls.utilisation >= NO_GAIN:
+        """What would make training at least WORTH_WHILE times as fast, best first."""
+        if self.stages.stalls.utilisation >= COMPUTE_BOUND:
             return ()
         found = list(self._workers_advice())
         found += map(self._alternative_advice, self.alternatives)
@@ -235,7 +191,7 @@ class Diagnosis:
             if faster_s > 0:
                 rate = self.loading.images / faster_s
                 gain = rate / self.images_per_s
-                found.append(Advice("Page-lock batches: pin_memory=True.", rate, gain, self.pipeline()))
+                found.append(Advice("Pin memory: pin_memory=True.", rate, gain, self.pipeline()))
         worth = [advice for advice in found if advice.gain >= WORTH_WHILE]
         return tuple(sorted(worth, key=lambda advice: -advice.gain))
 
@@ -247,20 +203,20 @@ class Diagnosis:
         best = self._best_workers()
         if best != loading.workers:
             pipeline = self.pipeline(workers=best)
-            found.append(self._advised(f"Use {workers_shown(best)} instead of {loading.workers}.", pipeline))
+            found.append(self._advised(f"Use {plural(best, 'worker')} instead of {loading.workers}.", pipeline))
         if loading.workers > 1:
             now = self.pipeline()
             if loading.in_order:
                 what = "Take batches as they come: in_order=False (the order of samples then varies)."
                 found.append(self._advised(what, replace(now, in_order=False)))
             more = 2 * loading.prefetch
-            found.append(self._advised(f"Prefetch {more} batches a worker.", replace(now, prefetch=more)))
+            found.append(self._advised(f"Prefetch {more} batches per worker.", replace(now, prefetch=more)))
         return found
 
     def _alternative_advice(self, other: Alternative) -> Advice:
         chosen = other.loading.chosen
         best = self._best_workers(other) if chosen else other.loading.workers
-        how = f" with {workers_shown(best)}" if chosen else ""
+        how = f" with {plural(best, 'worker')}" if chosen else ""
         return self._advised(f"{other.name}{how}.", self.pipeline(other, best))
 
     def _advised(self, what: str, pipeline: Pipeline) -> Advice:
@@ -268,48 +224,48 @@ class Diagnosis:
         return Advice(what, rate, rate / self.images_per_s, pipeline)
 
     def _best_workers(self, other: Alternative | None = None) -> int:
-        """Of those that can be had: nobody trains without workers who can have them."""
+        """The fewest workers that are about as fast as any, at least one."""
         loading = self.loading if other is None else other.loading
         counts = [count for count in self._counts(loading) if count]
         batches = max(_BATCHES, 4 * counts[-1] * loading.prefetch)
         return fewest_workers(sweep(self.pipeline(other), counts, batches=batches))
 
     def _counts(self, loading: Loading) -> list[int]:
-        """0 workers, 1, 2, 3, 4, 6, 8, ... and as many as keep all cores busy: more than there are where loading waits
-        more than it works."""
+        """Numbers of workers to try: 0, 1, 2, 3, 4, 6, 8, ... up to as many as keep all cores busy. Where loading
+        waits more than it works, that is more than there are cores."""
         most = max(loading.workers, min(math.ceil(self.cores / max(loading.cores, LEAST_CORES)), _MOST_WORKERS))
         return sorted({0, loading.workers, most} | {count for count in _COUNTS if count <= most})
 
     @cached_property
     def by_workers(self) -> dict[int, float]:
-        """Images/s with other numbers of workers; with those that there are, if that cannot be chosen."""
+        """Predicted images/s for each number of workers; for the present one alone if it cannot be chosen."""
         counts = self._counts(self.loading) if self.loading.chosen else [self.loading.workers]
         return {count: self.predict(self.pipeline(workers=count)) for count in counts}
 
     @property
     def verdict(self) -> str:
-        """One paragraph."""
+        """The bottleneck and the best advice, in one paragraph."""
         stages = self.stages
         said = [verdict(stages, round(self.loading.images))]
-        if stages.stalls.utilisation < NO_GAIN:
+        if stages.stalls.utilisation < COMPUTE_BOUND:
             slowest = self.loading.slowest
             if slowest is not None:
                 part, share = slowest
-                load = seconds_shown(self.loading.load.mean_s)
-                said.append(f"A worker needs {load} for a batch, {share:.0%} of it for {WORDS[part]}.")
+                load = seconds_text(self.loading.load.mean_s)
+                said.append(f"A worker takes {load} per batch, {share:.0%} of it for {WORDS[part]}.")
             if self.advice:
                 best = self.advice[0]
                 said.append(
-                    f"{best.what[:-1]}: that should give {shown(best.images_per_s)} images/s, {best.gain:.1f} times "
-                    f"the {shown(self.images_per_s)} of now."
+                    f"{best.what[:-1]}: that should give {rate_text(best.images_per_s)} images/s, {best.gain:.1f} "
+                    f"times the present {rate_text(self.images_per_s)}."
                 )
             else:
-                said.append("Nothing that was tried in simulation would help by more than 5 %.")
+                said.append("Nothing that was simulated would make it more than 5% faster.")
         return " ".join(said)
 
     @property
     def picture(self) -> list[tuple[str, Timeline]]:
-        """(name, timeline) of the pipeline as it is, and of the best advice."""
+        """(name, timeline) of the pipeline as it is, and with the best advice."""
         variants = [("as it is", self.pipeline()), *((advice.what[:-1], advice.pipeline) for advice in self.advice[:1])]
         return [(name, simulate(pipeline, batches=_PICTURE_BATCHES)) for name, pipeline in variants]
 
@@ -336,9 +292,9 @@ class Diagnosis:
                 "resident_s": self.step.mean_s, "copied_s": self.copied_s, "unpinned_s": self.unpinned_s,
                 "trained_s": self.trained_s, "cores": self.step_cores, "device": self.device,
             },
-            "loading": _plain(self.loading),
+            "loading": self.loading.known(),
             "alternatives": {
-                other.name: {**_plain(other.loading), "resident_s": other.step.mean_s} for other in self.alternatives
+                other.name: {**other.loading.known(), "resident_s": other.step.mean_s} for other in self.alternatives
             },
             "workers": {str(workers): rate for workers, rate in self.by_workers.items()},
             "storage_images_per_s": self.storage_images_per_s,
@@ -350,40 +306,3 @@ class Diagnosis:
             "notes": list(self.notes),
             "seconds": self.seconds,
         }  # fmt: skip
-
-
-_COUNTS: Sequence[int] = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
-
-
-def workers_shown(count: int) -> str:
-    return f"{count} worker{'' if count == 1 else 's'}"
-
-
-def seconds_shown(seconds: float) -> str:
-    """In three digits.
-
-    >>> [seconds_shown(seconds) for seconds in (0.0001234, 0.05, 2)]
-    ['0.123 ms', '50 ms', '2 s']
-    """
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
-
-
-def _plain(loading: Loading) -> dict[str, Any]:
-    return {
-        "images": loading.images,
-        "load_s": loading.load.mean_s,
-        "in_process_s": loading.in_process.mean_s,
-        "handover_s": loading.handover_s,
-        "load_cv": loading.load.cv,
-        "load_quantiles_s": asdict(Quantiles.of(loading.load.samples_s or (loading.load.mean_s,))),
-        "cores": loading.cores,
-        "workers": loading.workers,
-        "prefetch": loading.prefetch,
-        "in_order": loading.in_order,
-        "images_per_s": loading.images * loading.batches_per_s,
-        "first_batch_s": loading.first_batch_s,
-        "worker_s": list(loading.worker_s),
-        "saturation": None if loading.saturation is None else list(loading.saturation),
-        "parts_s": dict(loading.parts),
-        "functions": [list(function) for function in loading.functions],
-    }

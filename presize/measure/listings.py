@@ -1,5 +1,5 @@
-"""What each variant of a benchmark reads: which samples there are, under which numbers, in which files; and which of
-them all variants have in common. Reads names, sizes and indexes; opens no image."""
+"""The samples that each variant of a benchmark reads, and those that all have in common. Reads names, sizes and
+indexes; opens no image."""
 
 from __future__ import annotations
 
@@ -28,11 +28,16 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Listing:
-    """The samples of a folder or a dataset, under the numbers that reading gives them: 0, 1, ...
+    """The samples of a folder or dataset, in the order in which they are numbered when read: 0, 1, ...
 
-    root: as it was given. paths: of each sample in the source. source_nbytes: of these files.
-    labels: the name of each sample's class; None without classes. rejected: paths in the source that are missing.
-    files: those to read, one a sample, or else the shards. manifest: None for a raw folder.
+    Attributes:
+        root: The folder, as given.
+        paths: Path of each sample in the source.
+        source_nbytes: Size of each of those files.
+        labels: Class name of each sample; None without classes.
+        rejected: Paths in the source that the build rejected.
+        files: Files to read: one for each sample, or else the shards.
+        manifest: The dataset's manifest; None for a raw folder.
     """
 
     root: str
@@ -101,8 +106,8 @@ def link_samples(raw: Listing, chosen: Numbers, folder: Path) -> str:
 def _open(root: str | os.PathLike[str], layout: str) -> tuple[Manifest, pa.RecordBatch]:
     manifest = read_manifest(root)
     if manifest.layout != layout:
-        wanted = "LMDB dataset" if layout == "lmdb" else "folder that presize build --to folder made"
-        raise DatasetError(f"{os.fspath(root)} is no {wanted}, its layout is {manifest.layout}")
+        wanted = "an LMDB dataset" if layout == "lmdb" else "a folder that presize build --to folder made"
+        raise DatasetError(f"{os.fspath(root)}: expected {wanted}, got layout {manifest.layout}")
     return manifest, read_index(root, manifest)
 
 
@@ -111,7 +116,7 @@ def _listing(
 ) -> Listing:
     paths, labels = _flat(index.column("path")), None
     if pc.count_distinct(paths).as_py() < len(paths):
-        raise BenchError(f"{os.fspath(root)} has samples of one path twice; a benchmark tells samples by their paths")
+        raise BenchError(f"{os.fspath(root)} has two samples of one path; a benchmark tells samples by their paths")
     if manifest.classes is not None:
         numbers = _numbers(index.column("label"))
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(manifest.classes):
@@ -131,11 +136,18 @@ def _numbers(column: pa.Array | pa.ChunkedArray) -> Numbers:
 
 
 def common_samples(listings: Mapping[str, Listing], images: int | None = None, seed: int = 0) -> dict[str, Numbers]:
-    """For each of `listings` the numbers of the samples that all of them have, in one order, that of the first.
+    """The samples that all listings have, except those that a build rejected.
 
-    images: so many of the first's, drawn at random by `seed`, are looked for; None looks for all. An image that
-    a build rejected is in no variant. Raises BenchError when samples differ in anything else: when one is missing, or
-    has another label, or was built from a file of another size.
+    Args:
+        listings: The listings, by name.
+        images: Number of samples to draw at random from the first listing; None for all.
+        seed: Random seed of that draw.
+
+    Returns:
+        For each listing the numbers of its samples, all in the order of the first listing.
+
+    Raises:
+        BenchError: A sample is missing, has another label, or was built from a file of another size.
     """
     first, *_ = listings.values()
     wanted = np.arange(len(first))

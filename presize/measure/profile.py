@@ -66,14 +66,19 @@ _ROUNDS = 16
 
 
 class Spent(NamedTuple):
-    """parts: seconds by part. functions: (name, part, own seconds), the longest first."""
+    """A profile, split.
+
+    Attributes:
+        parts: Seconds by part.
+        functions: (name, part, own seconds) of the functions that took longest, the longest first.
+    """
 
     parts: dict[Part, float]
     functions: list[tuple[str, Part, float]]
 
 
 def split(profile: cProfile.Profile, most: int = 8) -> Spent:
-    """The own time of all functions that were profiled, by part; and the `most` functions that took longest."""
+    """Split the own time of all profiled functions by part, and list the `most` functions that took longest."""
     entries: Any = profile.getstats()
     own = {_name(entry.code): 0.0 for entry in entries}
     callers: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -92,12 +97,12 @@ def split(profile: cProfile.Profile, most: int = 8) -> Spent:
 
 
 def part_of(name: str) -> Part | None:
-    """That of a function by its name, None if it is not known."""
+    """The part that a function of this name belongs to; None if not known."""
     return next((part for part, pattern in _KNOWN if pattern.search(name)), None)
 
 
 def _shares(own: Iterable[str], callers: dict[str, dict[str, float]]) -> dict[str, dict[Part, float]]:
-    """Of each function, how its time is divided among the parts."""
+    """How the time of each function is divided among the parts."""
     known = {name: part_of(name) for name in own}
     shares: dict[str, dict[Part, float]] = {name: {part or "other": 1.0} for name, part in known.items()}
     unknown = [name for name, part in known.items() if part is None and callers.get(name)]
@@ -115,8 +120,8 @@ def _shares(own: Iterable[str], callers: dict[str, dict[str, float]]) -> dict[st
 
 
 def _name(code: Any) -> str:
-    """Of a function of an installed package "package/file:function"; of any other "./folder/file:function", so that
-    nobody's own folder is taken for a package; of one without a file what cProfile calls it: "<built-in ...>"."""
+    """The name of a function: "package/file:function" in an installed package, "./folder/file:function" elsewhere, so
+    that no local folder is taken for a package, and cProfile's name, "<built-in ...>", for one without a file."""
     if isinstance(code, str):
         return code
     file = code.co_filename.replace("\\", "/")

@@ -1,4 +1,4 @@
-"""How fast files are read from where they are, cold if that can be had. Nothing is ever written."""
+"""How fast files can be read from where they are, cold if possible. Nothing is written."""
 
 from __future__ import annotations
 
@@ -42,10 +42,13 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class Content:
-    """What there is to read.
+    """What there is to read in a path.
 
-    files: shards, or image files; if `all_files`, every one of them. record_bytes: what a sample takes on average.
-    shards: whether records are parts of the files; else each file is one.
+    Attributes:
+        files: Shards, or image files.
+        record_bytes: Mean size of a sample.
+        shards: Whether records are parts of the files; else each file is one.
+        all_files: Whether `files` is all of them.
     """
 
     files: tuple[File, ...]
@@ -59,8 +62,11 @@ class Content:
 
 
 def list_content(path: Path) -> Content:
-    """The shards of the dataset in `path`, or the files in or below it: up to 4000, or as many as are found within a
-    second. Links are not followed. A single file counts as shards do. Raises DatasetError when there is no such path.
+    """List the shards of the dataset in `path`, or else the files in and below it: up to 4000, or as many as are found
+    within a second. Links are not followed. A single file counts as a shard.
+
+    Raises:
+        DatasetError: There is no such path.
     """
     try:
         status = path.stat()
@@ -84,8 +90,8 @@ def list_content(path: Path) -> Content:
 
 
 def _walk(root: Path, until: float) -> Iterator[File | None]:
-    """Files that hold something, in any order, folders as they come: one may have millions of them. None, and no
-    more, when it is later than `until`."""
+    """Yield files that are not empty, in any order, one by one, as a folder may have millions of them. Once `until` has
+    passed, yield None and stop."""
     waiting = [root]
     while waiting:
         with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:  # not allowed, or gone meanwhile
@@ -103,10 +109,13 @@ def _walk(root: Path, until: float) -> Iterator[File | None]:
 class Reading:
     """How fast files were read.
 
-    sequential_bytes_per_s: from end to end, one after the other, by one reader.
-    random_reads_per_s: records of `record_bytes`, on average, in random order by `readers` at a time.
-    cold: whether it came from the disk; None where that cannot be known. A disk outside of this machine may have
-        a cache of its own.
+    Attributes:
+        sequential_bytes_per_s: Files read from end to end, by one reader.
+        random_reads_per_s: Records read in random order, by `readers` at a time.
+        record_bytes: Mean size of those records.
+        readers: Readers of records.
+        cold: Whether all came from the storage and not the page cache; None if that cannot be known. A remote disk may
+            have a cache of its own.
     """
 
     sequential_bytes_per_s: float
@@ -117,10 +126,15 @@ class Reading:
 
 
 def measure(content: Content, readers: int) -> Reading | None:
-    """Read some of `content`, for up to 1.5 s at random and 1.5 s in order, at most 256 MiB in each.
+    """Read some of `content`: up to 1.5 s in random order and 1.5 s sequentially, at most 256 MiB each.
 
-    Drops what it is about to read from the page cache, and leaves it there again. None when there is too little to
-    tell anything. Raises OSError for a file that cannot be read.
+    What is about to be read is dropped from the page cache first; afterwards it is there again.
+
+    Returns:
+        How fast that was; None if there is too little to measure.
+
+    Raises:
+        OSError: A file cannot be read.
     """
     if content.nbytes < _TOO_LITTLE_BYTES:
         return None
@@ -150,7 +164,7 @@ def measure(content: Content, readers: int) -> Reading | None:
 
 
 def _span(files: Sequence[File]) -> list[File]:
-    """As many of `files` as may be read; of the last one, it may be, the beginning alone."""
+    """As many of `files` as fit into the bytes that may be read, of the last one only the beginning."""
     span, room = [], _SPAN_BYTES
     for file in files:
         if room < _PAGE_BYTES:
@@ -161,14 +175,14 @@ def _span(files: Sequence[File]) -> list[File]:
 
 
 def _drop(files: Sequence[File]) -> bool | None:
-    """Let the page cache forget these files. False when it keeps some of them; None when nobody says."""
+    """Drop these files from the page cache. Returns whether that worked; None if it cannot be known."""
     resident = total = 0
     known = True
     for file in files:
         with open(file.path, "rb", buffering=0) as opened:
             drop_pages(opened.fileno(), file.nbytes)
             owner = os.fstat(opened.fileno()).st_uid
-        # To others than its owner and those who may write it, the kernel says that all of it is there.
+        # To anyone but its owner and those who may write it, the kernel reports a file as wholly cached.
         known = known and (os.geteuid() in (0, owner) or _may_write(file.path))
         try:
             resident += MappedFile(file.path, file.nbytes).resident_bytes()
@@ -193,7 +207,7 @@ def _whole_files(files: Sequence[File]) -> list[_Part]:
 
 
 def _parts(files: Sequence[File], nbytes: int, draw: random.Random) -> list[_Part]:
-    """Places in the files, none of which shares a page with another, as LMDB's large records do not."""
+    """Random places in the files. No two share a page, as LMDB's large records do not."""
     step = -(-max(1, nbytes) // _PAGE_BYTES) * _PAGE_BYTES
     slots = [file.nbytes // step for file in files]
     reads = []
@@ -207,7 +221,7 @@ def _parts(files: Sequence[File], nbytes: int, draw: random.Random) -> list[_Par
 
 
 def _read_at_random(reads: Sequence[_Part], kept_open: Sequence[File], readers: int) -> tuple[int, int, float]:
-    """How many of `reads` were done in time, of how many bytes, in how many seconds."""
+    """Reads done in the time allowed, their bytes, and the seconds that they took."""
     waiting = deque(reads)
     with contextlib.ExitStack() as stack:
         opened: dict[Path, int] = {}
@@ -248,7 +262,7 @@ def _read_part(part: _Part, descriptor: int | None) -> int:
 
 
 def _read_in_order(files: Sequence[File]) -> tuple[int, float]:
-    """Bytes that were read, and in how many seconds."""
+    """Bytes read, and the seconds that it took."""
     buffer, done = bytearray(_BLOCK_BYTES), 0
     start = time.perf_counter()
     until = start + _PHASE_S

@@ -1,4 +1,4 @@
-"""What runs of a benchmark measured -> one line a run, and a summary of each kind of run. Pure."""
+"""What runs of a benchmark measured -> a row for each run, and a summary of each kind of run. Pure."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
+from presize.formatting import plural
 from presize.measure.bench_options import READS, VARIANTS, Run, Variant
-from presize.measure.stages import NO_GAIN, Spread, Stages, break_even_epochs
+from presize.measure.stages import COMPUTE_BOUND, Spread, Stages, break_even_epochs
 
 Row = dict[str, Any]
-"""A run, flat: what it was, and what it measured."""
+"""A run as one flat row: its options, and what it measured."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """All there is to tell, after any number of runs.
+    """Results of a benchmark after any number of its runs.
 
-    conditions: name -> words (presize.measure.conditions). options: what was asked for. notes: what has to be known
-        to read the figures. images: samples that all variants have. build_s: seconds that the build of "presized" and
-        "lmdb" took, where it was seen. planned: how many runs there are to be.
+    Attributes:
+        conditions: Machine, versions and storage, name -> words (presize.measure.conditions).
+        options: The options of the benchmark.
+        notes: What a reader has to know about the figures.
+        images: Number of samples that all variants read.
+        build_s: Seconds that the builds of "presized" and "lmdb" took, if the benchmark made them.
+        planned: Number of runs that the benchmark is to make.
+        rows: The runs made so far.
     """
 
     conditions: Mapping[str, str]
@@ -37,10 +43,16 @@ class Results:
 
 
 def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, Any]) -> Row:
-    """resident_share: of the files that the run reads, in the page cache before it began.
+    """The row of a run.
 
-    first_*: of the first epoch, whole, as it is with workers that have yet to start. All other figures are of the
-    later epochs, or of the first where there is but one. step_s: a step of a full batch, as the window has it.
+    The columns first_* are of the whole first epoch, the start of the workers included. All others are of the later
+    epochs, or of the first if it is the only one.
+
+    Args:
+        run: Its options.
+        repeat: Number of the repeat, from 0.
+        resident_share: Share of the files that were in the page cache before the run, from 0 to 1.
+        measured: What the run returned.
     """
     epochs = measured["epochs"]
     first, later = epochs[0], epochs[1:] or epochs
@@ -83,7 +95,7 @@ def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the runs of a comparison have in common; its variants are what is compared."""
+    """What all runs of one table have in common. They differ in their variants."""
 
     model: str
     device: str
@@ -102,8 +114,8 @@ class Kind:
             what,
             *([f"on {self.device}"] if self.model != "none" or self.device != "cpu" else []),
             f"batches of {self.batch}",
-            f"{self.workers} worker{'' if self.workers == 1 else 's'}",
-            *(["page-locked memory"] if self.pin_memory else []),
+            plural(self.workers, "worker"),
+            *(["pinned memory"] if self.pin_memory else []),
             "first epoch, files not in the page cache" if self.cold else "files in the page cache",
         ]
         return ", ".join(words)
@@ -111,16 +123,22 @@ class Kind:
 
 @dataclass(frozen=True)
 class Summary:
-    """A variant in runs of one kind: medians of them, of images_per_s the spread, too.
+    """The runs of one variant and kind: medians, unless said otherwise.
 
-    times: how many times as fast as the first variant of that kind, by medians. stages: None without a model, and for
-    cold runs without warm ones. break_even: epochs after which its build has paid, against the raw folder; None
-    where that is not known, and where the raw folder leaves no gain to be had.
+    Attributes:
+        variant: The variant.
+        images_per_s: Median, minimum and maximum rate.
+        speedup: Its median rate over that of the first variant of this kind.
+        stages: Times of its stages in seconds; None without a model, and for cold runs without warm ones.
+        break_even: Epochs after which its build breaks even, against the raw folder; None if not known, and if
+            the raw folder leaves no speed-up possible.
+
+    The others are as in a row.
     """
 
     variant: Variant
     images_per_s: Spread
-    times: float
+    speedup: float
     stages: Stages | None
     first_epoch_images_per_s: float
     first_epoch_first_batch_s: float
@@ -160,20 +178,21 @@ def _summaries(results: Results, kind: Kind, groups: dict[Kind, dict[Variant, li
         variant: _stages(steps, warm.get(variant, []), variants[variant] if kind.cold else []) for variant in there
     }
     raw = stages.get("raw")
-    gains = "raw" in there and (raw is None or raw.stalls.utilisation < NO_GAIN)
+    can_gain = "raw" in there and (raw is None or raw.stalls.utilisation < COMPUTE_BOUND)
     found = []
     for variant in there:
         build_s = results.build_s.get(READS[variant])
-        pays = None
-        if build_s is not None and gains and variant != "raw":
-            pays = break_even_epochs(build_s, *(results.images / rates[one].median for one in ("raw", variant)))
+        break_even = None
+        if build_s is not None and can_gain and variant != "raw":
+            epoch_s = (results.images / rates[one].median for one in ("raw", variant))
+            break_even = break_even_epochs(build_s, *epoch_s)
         found.append(
             Summary(
                 variant=variant,
                 images_per_s=rates[variant],
-                times=rates[variant].median / rates[there[0]].median,
+                speedup=rates[variant].median / rates[there[0]].median,
                 stages=stages[variant],
-                break_even=pays,
+                break_even=break_even,
                 **{name: _median(variants[variant], name) for name in _MEDIANS},
             )
         )
@@ -192,7 +211,7 @@ def _median(rows: Sequence[Row], name: str) -> Any:
 
 
 def _steps(kind: Kind, rows: Sequence[Row]) -> tuple[float | None, float | None]:
-    """T_resident and T_h2d: no loader has a part in them, so that they are medians over all variants and caches."""
+    """T_resident and T_h2d: medians over all variants and cache states, as they do not depend on the loader."""
     alike = [row for row in rows if replace(Kind.of(row), pin_memory=kind.pin_memory, cold=kind.cold) == kind]
     return _median(alike, "resident_s"), _median(alike, "copied_s")
 
@@ -205,7 +224,7 @@ def _stages(steps: tuple[float | None, float | None], warm: Sequence[Row], cold:
 
 
 def to_csv(results: Results) -> str:
-    """One line a run, with the conditions at the end of each."""
+    """A line for each run, with the conditions at its end."""
     text = io.StringIO()
     if results.rows:
         names = [*results.rows[0], *results.conditions]
@@ -222,7 +241,7 @@ def _short(value: Any) -> Any:
 
 
 def to_json(results: Results) -> str:
-    """Conditions, options, notes, every run, and the summary of each kind of runs."""
+    """Conditions, options, notes, all runs, and a summary of each kind of runs."""
     summary = [
         {
             "kind": asdict(kind),

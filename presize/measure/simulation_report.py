@@ -1,7 +1,7 @@
-"""Simulated timelines -> text for a terminal, a moving picture to put into pages, and a page of its own. Pure.
+"""Simulated timelines -> text for a terminal, an animation to embed in pages, and a page of its own. Pure.
 
-A page that holds a picture needs three things: `picture(variants)` in its body, `picture.css` in its style (after
-`style.css`), and `picture_policy()` as its content security policy, which lets the picture's script run and no other.
+A page that embeds the animation needs `picture(variants)` in its body, `picture.css` after `style.css` in its style,
+and `picture_policy()` as its content security policy, which lets the animation's script run and no other.
 """
 
 from __future__ import annotations
@@ -18,21 +18,26 @@ from typing import Any
 
 from markupsafe import Markup
 
+from presize.formatting import plural, rate_text, seconds_text
 from presize.measure.simulate import Pipeline, Timeline, Times, fewest_workers
-from presize.measure.stages import NO_GAIN, shown
+from presize.measure.stages import COMPUTE_BOUND
 from presize.report.html import asset, template
 
 SHOWN_STEPS, SHOWN_LOADS = 1500, 3000
-"""Of all pictures of a page together: what is embedded stays below 300 kB."""
-
+"""Of all variants together, so that an animation embeds less than 300 kB."""
 
 _WIDTH = 100
 
 
 @dataclass(frozen=True)
 class PictureVariant:
-    """A timeline, what it is called, and how many images a batch has, where that is known. The title may be hostile:
-    it comes out as text."""
+    """A timeline to show.
+
+    Attributes:
+        title: Its name. It may be hostile: it is escaped.
+        timeline: The simulation.
+        batch: Images in a batch; None if not known.
+    """
 
     title: str
     timeline: Timeline
@@ -41,7 +46,7 @@ class PictureVariant:
 
 @dataclass(frozen=True)
 class SweepLine:
-    """A line of the table of a sweep: what so many workers come to once they are under way."""
+    """A row of the table of a sweep: the rate with so many workers, without the start."""
 
     workers: int
     batches_per_s: float
@@ -57,99 +62,100 @@ def sweep_lines(timelines: Mapping[int, Timeline]) -> list[SweepLine]:
 
 
 def described(pipeline: Pipeline) -> str:
-    """The pipeline in a few words.
+    """A pipeline in a few words.
 
     >>> described(Pipeline(Times(2.0), Times(0.1), workers=7))
-    '7 workers, 2 s a batch'
+    '7 workers, 2 s per batch'
     """
-    return f"{_count(pipeline.workers, 'worker')}, {_time(pipeline.load.mean_s)} a batch"
+    return f"{plural(pipeline.workers, 'worker')}, {seconds_text(pipeline.load.mean_s)} per batch"
 
 
 def verdict(timeline: Timeline) -> str:
-    """What holds the pipeline up, and what would help, in a sentence or two."""
-    pipeline = timeline.pipeline
-    load_s, step_s = pipeline.load.mean_s, pipeline.step.mean_s
-    if timeline.utilisation >= NO_GAIN:
-        return f"No gain to be had: training works {timeline.utilisation:.0%} of the time."
-    waits = f"Training waits {timeline.stall:.0%} of the time"
+    """The bottleneck of a pipeline, and what would remove it, in a sentence or two."""
+    pipeline, stall = timeline.pipeline, f"training stalls {timeline.stall:.0%} of the time"
+    if timeline.utilisation >= COMPUTE_BOUND:
+        return f"No speed-up possible: training works {timeline.utilisation:.0%} of the time."
     if pipeline.workers == 0:
-        return f"{waits}: it loads each batch itself. One worker or more load while it trains."
-    if timeline.stall < 1 - NO_GAIN:
-        return "Training hardly waits for batches; copies, or too few cores, take the rest of the time."
-    makes, takes = _makes(pipeline), 1 / (step_s + pipeline.copy.mean_s)
-    rates = f"the workers make at most {shown(makes)} batches a second, and training takes {shown(takes)}"
-    if makes > 0.98 * takes:
+        return f"Loading is the bottleneck: {stall}, as it loads each batch itself. Workers load while it trains."
+    if timeline.stall < 1 - COMPUTE_BOUND:
+        return "Loading is not the bottleneck: copies, or too few cores, take the time that training does not work."
+    loaded, trained = _most_loaded(pipeline), 1 / (pipeline.step.mean_s + pipeline.copy.mean_s)
+    rates = f"load at most {rate_text(loaded)} batches/s, and training could take {rate_text(trained)}"
+    if loaded > 0.98 * trained:
         return (
-            f"{waits}, although {rates}: batches take unequally long, and it waits for the next in turn. More "
-            "workers or more prefetch even that out."
+            f"Uneven load times are the bottleneck: {stall}, waiting for the next batch in order, although workers "
+            f"{rates}. More workers or more prefetch even that out."
         )
-    needed = math.ceil(takes * load_s * (1 - 1e-9))
+    if pipeline.pin.mean_s and loaded == 1 / pipeline.pin.mean_s:
+        return (
+            f"Pinning is the bottleneck: {stall}. One thread pins at most {rate_text(loaded)} batches/s, and training "
+            f"could take {rate_text(trained)}."
+        )
+    needed = math.ceil(trained * pipeline.load.mean_s * (1 - 1e-9))
     cores = pipeline.cores or math.inf
-    if pipeline.pin.mean_s and makes == 1 / pipeline.pin.mean_s:
-        cure = "pinning, which one thread does, is what is slow"
-    elif needed * pipeline.load_cores <= cores:
-        cure = f"it takes {needed:,} workers, or loading that is {takes / makes:.1f} times as fast"
+    if needed * pipeline.load_cores <= cores:
+        fix = f"{needed:,} workers, or loading {trained / loaded:.1f} times as fast, would keep up"
     else:
-        faster = takes * load_s * pipeline.load_cores / cores
-        cure = (
-            f"it would take {needed:,} workers, for which {_count_of(cores, 'core')} do not suffice, so loading has to "
+        faster = trained * pipeline.load.mean_s * pipeline.load_cores / cores
+        fix = (
+            f"{needed:,} workers would keep up, but {plural(cores, 'core')} are too few for them, so loading has to "
             f"become {faster:.1f} times as fast"
         )
-    return f"{waits}: {rates}; {cure}."
+    return f"Loading is the bottleneck: {stall}. The workers {rates}; {fix}."
 
 
-def _makes(pipeline: Pipeline) -> float:
-    """Batches a second that loading and pinning make at most."""
+def _most_loaded(pipeline: Pipeline) -> float:
+    """Batches per second that the workers and the pinning thread deliver at most."""
     at_work = float(pipeline.workers)
     if pipeline.cores is not None and pipeline.load_cores:
         at_work = min(at_work, pipeline.cores / pipeline.load_cores)
-    makes = at_work / pipeline.load.mean_s
-    return min(makes, 1 / pipeline.pin.mean_s) if pipeline.pin.mean_s else makes
+    loaded = at_work / pipeline.load.mean_s
+    return min(loaded, 1 / pipeline.pin.mean_s) if pipeline.pin.mean_s else loaded
 
 
 def facts(variant: PictureVariant) -> list[tuple[str, str]]:
-    """What there is to tell of the whole of a timeline: names, and what they are."""
+    """A timeline as a whole, as (name, value) in words."""
     timeline, pipeline = variant.timeline, variant.timeline.pipeline
-    loading = f"{_count(pipeline.workers, 'worker')}, {_times(pipeline.load)} a batch"
+    loading = f"{plural(pipeline.workers, 'worker')}, {_times(pipeline.load)} per batch"
     if pipeline.workers:
         order = "in order" if pipeline.in_order else "out of order"
-        loading += f", up to {_count(pipeline.prefetch, 'batch', 'batches')} ahead each, {order}"
+        loading += f", up to {plural(pipeline.prefetch, 'batch', 'batches')} ahead per worker, {order}"
         if pipeline.cores is not None:
-            loading += f", on {_count_of(pipeline.cores, 'core')}"
+            loading += f", on {plural(pipeline.cores, 'core')}"
         if pipeline.stagger_s:
-            loading += f", begun {_time(pipeline.stagger_s)} after each other"
-    training = f"{_times(pipeline.step)} a step"
+            loading += f", started {seconds_text(pipeline.stagger_s)} apart"
+    training = f"{_times(pipeline.step)} per step"
     for name, part in (("pinning", pipeline.pin), ("copying", pipeline.copy)):
         training += f", {name} {_times(part)}" if part.mean_s else ""
-    images = f", {shown(timeline.batches_per_s() * variant.batch)} images/s" if variant.batch else ""
-    batches = _count(timeline.batches, "batch", "batches")
-    told = [
+    images = f", {rate_text(timeline.batches_per_s() * variant.batch)} images/s" if variant.batch else ""
+    batches = f"{plural(timeline.batches, 'batch', 'batches')} in {seconds_text(timeline.seconds)}"
+    found = [
         ("loading", loading),
         ("training", training),
-        ("done", f"{batches} in {_time(timeline.seconds)}, {shown(timeline.batches_per_s())} a second{images}"),
+        ("done", f"{batches}, {rate_text(timeline.batches_per_s())} batches/s{images}"),
         ("utilisation", f"{timeline.utilisation:.1%}"),
-        ("stall", f"{timeline.stall:.1%} of the time training waits for a batch"),
+        ("stall", f"{timeline.stall:.1%} of the time, waiting for a batch"),
     ]
     if pipeline.workers:
         slots = pipeline.workers * pipeline.prefetch
-        told.append(("queue", f"{timeline.queue_mean():.1f} finished batches on average, of at most {slots:,}"))
+        found.append(("queue", f"{timeline.queue_mean():.1f} finished batches on average, at most {slots:,}"))
     every = timeline.stops_every()
     if every:
         stop = median(wait for wait in timeline.waits_s[1:] if wait > max(timeline.waits_s[1:]) / 2)
-        told.append(("stops", f"of about {_time(stop)} before every {_ordinal(every)} batch"))
-    return told
+        found.append(("stops", f"about {seconds_text(stop)} before every {_ordinal(every)} batch"))
+    return found
 
 
 def comparison(variants: Sequence[PictureVariant]) -> str | None:
-    """How much faster the last is than the first; None where there is one only."""
+    """How much faster the last variant is than the first; None if there is only one."""
     if len(variants) < 2 or not variants[0].timeline.batches:
         return None
     before, after = variants[0].timeline.batches_per_s(), variants[-1].timeline.batches_per_s()
-    return f"{after / before:.2f} times as many batches a second: {shown(after)} instead of {shown(before)}"
+    return f"{after / before:.2f} times as fast: {rate_text(after)} instead of {rate_text(before)} batches/s"
 
 
 def simulation_text(variants: Sequence[PictureVariant], sweep: Mapping[int, Timeline] | None = None) -> str:
-    """What the timelines tell, one after the other, and the table of a sweep, for a terminal."""
+    """Facts and verdict of each variant, their comparison, and the table of a sweep, for a terminal."""
     lines = []
     for variant in variants:
         lines += [f"{variant.title}:", ""] if len(variants) > 1 else []
@@ -159,26 +165,30 @@ def simulation_text(variants: Sequence[PictureVariant], sweep: Mapping[int, Time
     if compared:
         lines += [f"{compared}.", ""]
     if sweep:
-        lines += [f"{variants[-1].title}, and with other numbers of workers:", ""] if len(variants) > 1 else []
+        lines += [f"{variants[-1].title}, with other numbers of workers:", ""] if len(variants) > 1 else []
         lines.append("workers  batches/s  utilisation")
         for line in sweep_lines(sweep):
-            lines.append(f"{line.workers:7,}  {shown(line.batches_per_s):>9}  {line.utilisation:11.1%}")
+            lines.append(f"{line.workers:7,}  {rate_text(line.batches_per_s):>9}  {line.utilisation:11.1%}")
         lines += ["", fewest(sweep), ""]
     return "\n".join(lines[:-1])
 
 
 def fewest(sweep: Mapping[int, Timeline]) -> str:
-    """The advice of a sweep, in a sentence."""
+    """How many workers are enough, in a sentence."""
     number = fewest_workers(dict(sweep))
-    workers = _count(number, "worker")
-    if number == max(sweep):
+    workers = plural(number, "worker")
+    if number == max(sweep) and sweep_lines(sweep)[-1].utilisation < COMPUTE_BOUND:
         return f"{workers}: the fastest of these; more may be faster still."
-    return f"{workers}: within 5 % of the fastest of these."
+    return f"{workers}: the fewest within 5% of the fastest."
 
 
 def picture(variants: Sequence[PictureVariant], *, whole_page: bool = False) -> Markup:
-    """The moving picture as a piece of HTML, with its data and its script: one clock for all variants, side by side
-    where there is room. whole_page: whether it listens to keys wherever they are pressed, not only inside it."""
+    """The animation as a piece of HTML with its data and script. All variants run by one clock, side by side.
+
+    Args:
+        variants: The timelines to show.
+        whole_page: Whether keys work anywhere on the page, not only inside the animation.
+    """
     shown_variants = [_embedded(variant, len(variants)) for variant in variants]
     html = template("picture.html").render(
         variants=[
@@ -200,15 +210,15 @@ def picture(variants: Sequence[PictureVariant], *, whole_page: bool = False) -> 
 
 
 def picture_policy() -> str:
-    """For the content security policy of a page with pictures: no request, and no script but the picture's."""
+    """The content security policy of a page with animations: no request, and no script but theirs."""
     digest = base64.b64encode(hashlib.sha256(asset("picture.js").encode()).digest()).decode()
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
 def simulation_html(variants: Sequence[PictureVariant], sweep: Mapping[int, Timeline] | None = None) -> str:
-    """The page: the picture, and all that simulation_text tells. The same for the same timelines."""
+    """A page with the animation and all that simulation_text says. Equal timelines give equal pages."""
     first = variants[0].timeline
-    batches = f"{_count(first.batches, 'batch', 'batches')} in {_time(first.seconds)}"
+    batches = f"{plural(first.batches, 'batch', 'batches')} in {seconds_text(first.seconds)}"
     headline = comparison(variants) or f"{batches}: training works {first.utilisation:.0%} of the time"
     return template("simulation.html").render(
         headline=headline,
@@ -217,21 +227,21 @@ def simulation_html(variants: Sequence[PictureVariant], sweep: Mapping[int, Time
         titles=[variant.title for variant in variants],
         rows=_rows(variants),
         sweep=sweep_lines(sweep) if sweep else [],
-        shown=shown,
+        rate=rate_text,
         advice=fewest(sweep) if sweep else "",
     )
 
 
 def _rows(variants: Sequence[PictureVariant]) -> list[list[str]]:
-    """A line for each fact, one column a variant."""
-    told = [dict(facts(variant)) for variant in variants]
-    names = dict.fromkeys(name for one in told for name in one)
-    return [[name, *(one.get(name, "") for one in told)] for name in names]
+    """A row for each fact: its name, and a column for each variant."""
+    found = [dict(facts(variant)) for variant in variants]
+    names = dict.fromkeys(name for one in found for name in one)
+    return [[name, *(one.get(name, "") for one in found)] for name in names]
 
 
 def _embedded(variant: PictureVariant, variants: int) -> dict[str, Any]:
-    """What the picture is drawn from, in seconds to the microsecond; of a long timeline the beginning. Steps carry
-    the seconds of training that were done by their end."""
+    """The data of one variant, times in seconds to the microsecond; of a long timeline only the beginning. Each step
+    carries the seconds of training done by its end."""
     timeline = variant.timeline
     loads, steps = timeline.loads, timeline.steps
     most_steps, most_loads = SHOWN_STEPS // variants, max(SHOWN_LOADS // variants, timeline.pipeline.workers + 1)
@@ -272,32 +282,18 @@ def _embedded(variant: PictureVariant, variants: int) -> dict[str, Any]:
 
 def _cut(variant: PictureVariant, seconds: float, steps: int) -> str:
     whole = variant.timeline
-    of = f"{_time(whole.seconds)}, {steps:,} of {whole.batches:,} batches"
-    return f"The picture shows the first {_time(seconds)} of {of}."
+    of = f"{seconds_text(whole.seconds)}, {steps:,} of {whole.batches:,} batches"
+    return f"The animation shows the first {seconds_text(seconds)} of {of}."
 
 
 def _json(data: object) -> Markup:
-    """JSON that can stand in a script element: nothing in it ends that."""
+    """JSON that is safe inside a script element: nothing in it can close that."""
     text = json.dumps(data, separators=(",", ":"))
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
-def _time(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms"
-
-
 def _times(times: Times) -> str:
-    return _time(times.mean_s) + (f" ± {times.cv:.0%}" if times.cv else "")
-
-
-def _count(count: int, one: str, many: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def _count_of(number: float, one: str) -> str:
-    return f"{number:.2g} {one if number == 1 else one + 's'}"
+    return seconds_text(times.mean_s) + (f" ± {times.cv:.0%}" if times.cv else "")
 
 
 def _ordinal(number: int) -> str:

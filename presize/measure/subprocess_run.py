@@ -1,4 +1,4 @@
-"""A run of a benchmark in a process of its own, which begins with nothing and leaves nothing."""
+"""A run of a benchmark in a process of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from presize.measure.bench_options import Run
 
 
 def run_apart(run: Run) -> dict[str, Any]:
-    """What a run says, from a process of its own, which ends with this one. Raises BenchError."""
+    """Make a run in a process of its own, which ends with this one, and return its answer. Raises BenchError."""
     command = [sys.executable, "-m", "presize.datasets.timing.bench_run"]
     with tempfile.TemporaryFile() as errors:
         # In a session of its own: it and its workers are ended together, and Ctrl-C is for this process alone. In "/",
@@ -26,7 +26,7 @@ def run_apart(run: Run) -> dict[str, Any]:
         )
         try:
             if process.stdin is None or process.stdout is None:
-                raise BenchError("cannot talk to a process")
+                raise BenchError("cannot open pipes to a process")
             try:
                 process.stdin.write(f"{run.to_json()}\n".encode())
                 process.stdin.flush()  # and left open: it says that this process lives
@@ -42,11 +42,11 @@ def run_apart(run: Run) -> dict[str, Any]:
 
 def answer(run: Run, said: bytes, code: int, errors: bytes) -> dict[str, Any]:
     if code < 0:
-        why = "the machine had not enough memory, probably; choose a smaller --batch" if code == -signal.SIGKILL else ""
+        why = "probably out of memory; choose a smaller --batch" if code == -signal.SIGKILL else ""
         raise BenchError(f"the run of {run} was ended by signal {-code}{': ' if why else ''}{why}")
     lines = said.decode("utf-8", "replace").splitlines()
     if code or not lines:
-        last = errors.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it said nothing"]
+        last = errors.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no output"]
         raise BenchError(f"the run of {run} failed: {last[0]}")
     answer: dict[str, Any] = json.loads(lines[-1])
     if "error" in answer:

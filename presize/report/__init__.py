@@ -1,1 +1,1 @@
-"""Results -> pages: self-contained HTML, nothing of it from elsewhere, every text in it escaped. Pure."""
+"""Results -> pages: self-contained HTML in which all text is escaped."""

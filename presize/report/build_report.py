@@ -1,4 +1,4 @@
-"""report.html: what a build read, made and left out, and how near the stored images are to their sources. Pure."""
+"""report.html: what a build read, stored and left out, and how similar the stored images are to their sources. Pure."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PAIRS, WORST = 24, 3
 REASONS, PATHS = 20, 5
 
 LOW_SSIM = 0.9
-"""Below it an image is pointed out. Of 1,000 ImageNet photographs at 256 px and quality 90 the least had 0.93, at
-quality 75 one in forty was below (November 2026)."""
+"""Images below it are a warning. Of 1,000 ImageNet photographs at 256 px the minimum was 0.93 at quality 90; at quality
+75 one in forty was below (November 2026)."""
 
 _SUFFIXES = {
     "jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"),
@@ -53,7 +53,15 @@ _COLORS_DONE = {
 
 @dataclass(frozen=True)
 class BuildReport:
-    """All that the page tells. index: the dataset's, with one row a stored image, at least one."""
+    """All that the page shows.
+
+    Attributes:
+        manifest: The dataset's manifest.
+        index: The dataset's index, with at least one row.
+        rejects: Files that were not stored.
+        comparisons: Stored images compared with their sources.
+        failures: Images that could not be compared.
+    """
 
     manifest: Manifest
     index: pa.Table
@@ -64,7 +72,14 @@ class BuildReport:
 
 @dataclass(frozen=True)
 class Row:
-    """So many images were `what`, and `done` is what became of it; `example` is the first of them."""
+    """A group of images.
+
+    Attributes:
+        what: What they have in common.
+        count: How many they are.
+        done: What the build did with them.
+        example: Path of the first of them.
+    """
 
     what: str
     count: int
@@ -73,8 +88,8 @@ class Row:
 
 
 def build_page(report: BuildReport) -> str:
-    """The page as HTML, the same for the same report. It holds nothing that is not in the report: no
-    clock, no place. Names and reasons may be hostile: they come out as text."""
+    """The page as HTML. Equal reports give equal pages: there is no date and no path of this machine in it. Names and
+    reasons may be hostile: they are escaped."""
     manifest, image = report.manifest, report.manifest.identity["options"]["image"]
     columns = {
         name: report.index.column(name).to_numpy()
@@ -114,7 +129,7 @@ def build_page(report: BuildReport) -> str:
 
 
 def _notes(report: BuildReport) -> list[str]:
-    """What somebody should look at; nothing when all is well."""
+    """The warnings; none when all is well."""
     notes = []
     rejected = report.manifest.left_out["rejected"]
     if rejected:
@@ -122,7 +137,7 @@ def _notes(report: BuildReport) -> list[str]:
     low = sum(one.ssim < LOW_SSIM for one in report.comparisons)
     if low:
         compared = len(report.comparisons)
-        notes.append(f"{low} of {compared} compared images are not much like their sources (SSIM below {LOW_SSIM})")
+        notes.append(f"{low} of {compared} compared images differ from their sources (SSIM below {LOW_SSIM})")
     if report.failures:
         notes.append(f"{plural(len(report.failures), 'image')} could not be compared")
     if not report.comparisons and not report.failures:
@@ -135,9 +150,9 @@ def _classes(report: BuildReport) -> str:
     if classes is None:
         return "no classes"
     counts = np.bincount(report.index.column("label").to_numpy(), minlength=len(classes))
-    least, most = int(counts.min()), int(counts.max())
-    of = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    return f"{len(classes):,} {'class' if len(classes) == 1 else 'classes'} of {of} images"
+    low, high = int(counts.min()), int(counts.max())
+    of = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"{plural(len(classes), 'class', 'classes')} of {of} images"
 
 
 def _sides(columns: dict[str, charts.Numbers], of: str) -> tuple[charts.Numbers, charts.Numbers]:
@@ -159,7 +174,7 @@ def _size_charts(columns: dict[str, charts.Numbers]) -> list[charts.Histogram]:
 
 
 def _quantiles(columns: dict[str, charts.Numbers]) -> list[tuple[str, list[int]]]:
-    """Lines of the least, 5 %, median, 95 % and the most; each a value that occurs."""
+    """Rows of minimum, 5th percentile, median, 95th percentile and maximum, each a value that occurs."""
     (short, long), (stored_short, stored_long) = _sides(columns, "source_"), _sides(columns, "")
     lines = {
         "Shorter side of sources, px": short,
@@ -201,16 +216,16 @@ def _conversions(report: BuildReport, columns: dict[str, charts.Numbers]) -> lis
         if name != "jpeg"
     ]
     formats += [
-        row("small and plain JPEG", (field("kept") == 1) & same_size, "not compressed again: stored as it was"),
-        row("named like another format", _misnamed(paths, kinds), "content decides, not the name"),
-        row("animation, or several pages", field("several") == 1, "the first was taken"),
-        row("JPEG with stray bytes", field("tolerated") == 1, "read by the second, tolerant decoder"),
+        row("small and plain JPEG", (field("kept") == 1) & same_size, "stored unchanged"),
+        row("extension of another format", _misnamed(paths, kinds), "decoded by content"),
+        row("animation or several pages", field("several") == 1, "the first frame was stored"),
+        row("JPEG with stray bytes", field("tolerated") == 1, "decoded by the tolerant fallback"),
     ]
     done = _COLORS_DONE[image["color"]]
     grey = image["color"] == "gray"
     shades = [
         row(
-            "colours not known" if name == "unknown" else name,
+            "colours unknown" if name == "unknown" else name,
             colors == number,
             done.get(name, "converted to grey" if grey else "converted to RGB"),
         )
@@ -218,7 +233,7 @@ def _conversions(report: BuildReport, columns: dict[str, charts.Numbers]) -> lis
     ]
     shades += [
         row("colour profile (ICC)", field("profile") == 1, "converted to sRGB"),
-        row("transparency", field("transparent") == 1, "composed on white"),
+        row("transparency", field("transparent") == 1, "composited on white"),
         row("more than 8 bits a channel", field("deep") == 1, "scaled to 8"),
     ]
     turns = [
@@ -227,8 +242,8 @@ def _conversions(report: BuildReport, columns: dict[str, charts.Numbers]) -> lis
     ]
     sizes = [
         row("larger than stored", area < source_area, f"resized, {image['filter']}, antialiased"),
-        row("as stored", same_size, "kept its size"),
-        row("smaller than stored", (area >= source_area) & ~same_size, "enlarged, or given bars"),
+        row("same size as stored", same_size, "size kept"),
+        row("smaller than stored", (area >= source_area) & ~same_size, "enlarged or padded"),
     ]
     groups = {"Format": formats, "Colour": shades, "Orientation": turns, "Size": sizes}
     return [(name, [row for row in rows if row.count]) for name, rows in groups.items()]
@@ -239,7 +254,7 @@ def _kind_name(kind: str) -> str:
 
 
 def _misnamed(paths: pa.ChunkedArray, kinds: charts.Numbers) -> charts.Numbers:
-    """True for names that end like another image format than the content is."""
+    """True for names with the extension of another image format than their content."""
     names = pc.utf8_lower(paths)
     wrong = np.zeros(len(paths), bool)
     for number in np.unique(kinds).tolist():
@@ -255,7 +270,7 @@ def _misnamed(paths: pa.ChunkedArray, kinds: charts.Numbers) -> charts.Numbers:
 
 
 def _reject_groups(rejects: Sequence[Reject], skipped: bool) -> dict[str, Any]:
-    """The most frequent reasons, each with how many files and the first of them."""
+    """The most frequent reasons, each with the number of files and the first of them."""
     found = [reject for reject in sorted(rejects) if (reject.error == NOT_AN_IMAGE) == skipped]
     counts = Counter(reject.reason for reject in found)
     groups: dict[str, list[str]] = {reason: [] for reason, _ in counts.most_common(REASONS)}
@@ -270,7 +285,7 @@ def _reject_groups(rejects: Sequence[Reject], skipped: bool) -> dict[str, Any]:
 
 
 def _parity(comparisons: Sequence[Comparison]) -> dict[str, Any] | None:
-    """How the compared images are distributed; None when there are none."""
+    """Quantiles and charts of the comparisons; None if there are none."""
     if not comparisons:
         return None
     psnr = np.array([one.psnr for one in comparisons])

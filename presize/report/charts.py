@@ -1,4 +1,4 @@
-"""Numbers -> the geometry of a histogram. The templates draw it. Pure."""
+"""Numbers -> the geometry of charts, which templates draw. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy.typing as npt
 Numbers = npt.NDArray[Any]
 
 WIDTH, HEIGHT = 1000, 200
-"""Of a chart, in its own units; it is stretched to the place that it gets."""
+"""Size of a chart in its own units; it is stretched to the space that it gets."""
 
 _BINS = 40
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bin that is not empty, from its left upper corner, and what it stands for."""
+    """A bin that is not empty, from its upper left corner, and its label."""
 
     x: float
     y: float
@@ -32,10 +32,15 @@ class Bar:
 
 @dataclass(frozen=True)
 class Histogram:
-    """One series of numbers, or two: the second hangs down from the line that the first stands on.
+    """One or two series of numbers; the second hangs down from the baseline of the first.
 
-    ticks: (percent from the left, what it says).
-    baseline: in units of HEIGHT from above. summary: the chart in a sentence.
+    Attributes:
+        title: What is counted.
+        bars: The bins that are not empty.
+        ticks: (percent from the left, text).
+        baseline: Where bars start, in units of HEIGHT from the top.
+        series: Names of the series.
+        summary: The chart in a sentence.
     """
 
     title: str
@@ -47,7 +52,7 @@ class Histogram:
 
 
 def logarithmic(title: str, unit: str, series: dict[str, Numbers]) -> Histogram:
-    """Of positive numbers, over bins of one ratio."""
+    """A histogram of positive numbers, over bins of equal ratio."""
     low = min(float(values.min()) for values in series.values())
     high = max(float(values.max()) for values in series.values())
     low, high = max(low, 1) / 1.1, max(high, 1) * 1.1
@@ -58,7 +63,7 @@ def logarithmic(title: str, unit: str, series: dict[str, Numbers]) -> Histogram:
 
 
 def linear(title: str, unit: str, series: dict[str, Numbers], finest: float) -> Histogram:
-    """Over up to 100 bins of one width: `finest`, or 2, 5, 10, ... times that. The edges are multiples of it."""
+    """A histogram over up to 100 bins of equal width: `finest`, or 2, 5, 10, ... times that, and edges at multiples."""
     extent = max(float(values.max()) for values in series.values()) - min(float(v.min()) for v in series.values())
     steps = (finest * factor * 10**power for power in range(16) for factor in (1, 2, 5))
     step = next(step for step in steps if extent <= 100 * step)
@@ -100,8 +105,7 @@ def _histogram(
         room,
         tuple(series),
         "; ".join(
-            f"{name}: {_number(values.min())} to {_number(values.max())}{unit}, "
-            f"half of them up to {_number(median(values))}"
+            f"{name}: {_number(values.min())} to {_number(values.max())}{unit}, median {_number(median(values))}"
             for name, values in series.items()
         ),
     )
@@ -113,7 +117,7 @@ def _place(value: float, scale: Numbers, log: bool) -> float:
 
 
 def _spread(ticks: Sequence[float], scale: Numbers, log: bool) -> list[float]:
-    """Those of `ticks` that leave room for each other's text."""
+    """Those of `ticks` whose texts do not overlap."""
     kept: list[float] = []
     for tick in ticks:
         if not kept or _place(tick, scale, log) - _place(kept[-1], scale, log) >= 11:
@@ -122,7 +126,7 @@ def _spread(ticks: Sequence[float], scale: Numbers, log: bool) -> list[float]:
 
 
 def median(values: Numbers) -> float:
-    """One of `values`, which half of them do not exceed."""
+    """The median, as one of `values`."""
     return float(np.percentile(values, 50, method="inverted_cdf"))
 
 
@@ -142,7 +146,7 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a horizontal bar, in units of WIDTH from the left, and what it stands for."""
+    """A piece of a horizontal bar, in units of WIDTH from the left, and the number of its series."""
 
     x: float
     width: float
@@ -151,7 +155,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Line:
-    """A name, its bar, and what is written behind it. whiskers: from where to where a thin line goes over the bar."""
+    """A horizontal bar.
+
+    Attributes:
+        name: Text in front of it.
+        parts: Its pieces, from the left.
+        whiskers: Start and end of a thin line over it, in units of WIDTH; None for none.
+        value: Text behind it.
+        label: The bar in words.
+    """
 
     name: str
     parts: tuple[Part, ...]
@@ -162,7 +174,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """Horizontal bars, one a line, on one scale. series: what the parts are; empty when there is but one."""
+    """Horizontal bars, one per line, on one scale.
+
+    Attributes:
+        title: What they show.
+        lines: The bars.
+        series: Names of their parts; empty if there is only one.
+    """
 
     title: str
     lines: tuple[Line, ...]
@@ -170,19 +188,19 @@ class Lines:
 
 
 def bars(title: str, values: Mapping[str, tuple[float, float, float]]) -> Lines:
-    """For each name a bar as long as its (median, least, most) says: the median, and a thin line to the others."""
+    """A bar for each (median, min, max): as long as the median, with a thin line from minimum to maximum."""
     most = max(high for _, _, high in values.values()) or 1.0
 
-    def line(name: str, median: float, least: float, high: float) -> Line:
-        x = [round(value / most * WIDTH, 1) for value in (median, least, high)]
-        label = f"{name}: {_number(median)}, from {_number(least)} to {_number(high)}"
+    def line(name: str, median: float, low: float, high: float) -> Line:
+        x = [round(value / most * WIDTH, 1) for value in (median, low, high)]
+        label = f"{name}: {_number(median)}, from {_number(low)} to {_number(high)}"
         return Line(name, (Part(0, x[0], 0),), (x[1], x[2]), _number(median), label)
 
     return Lines(title, tuple(line(name, *numbers) for name, numbers in values.items()))
 
 
 def stacks(title: str, series: tuple[str, ...], values: Mapping[str, tuple[float, ...]]) -> Lines:
-    """For each name shares that sum up to 1, one for each of `series`, side by side; the first is written behind."""
+    """For each name shares that add up to 1, one for each of `series`, side by side; the first is the bar's value."""
 
     def line(name: str, shares: tuple[float, ...]) -> Line:
         said = ", ".join(f"{what} {share:.0%}" for what, share in zip(series, shares, strict=True))
@@ -192,7 +210,7 @@ def stacks(title: str, series: tuple[str, ...], values: Mapping[str, tuple[float
 
 
 def sums(title: str, unit: str, series: tuple[str, ...], values: Mapping[str, tuple[float, ...]]) -> Lines:
-    """For each name amounts from 0 up, one for each of `series`, side by side; their sum is written behind."""
+    """For each name amounts from 0 up, one for each of `series`, side by side; their sum is the bar's value."""
     most = max(sum(amounts) for amounts in values.values()) or 1.0
 
     def line(name: str, amounts: tuple[float, ...]) -> Line:

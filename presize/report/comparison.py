@@ -45,10 +45,18 @@ _THREADS = 2
 class Comparison:
     """One stored image and its source.
 
-    psnr: in dB, infinite when nothing differs. ssim: of luma. Both against presize.report.quality.reference.
-    before, after: both whole, JPEGs of at most THUMBNAIL pixels a side.
-    detail: where they differ most, of at most DETAIL pixels a side, as JPEGs: the reference, what is
-        stored, and DIFFERENCE_GAIN times their difference on grey.
+    Attributes:
+        path: Path in the source.
+        source: Size of the source, (height, width).
+        stored: Size stored, (height, width).
+        source_nbytes: Bytes of the source file.
+        nbytes: Bytes stored.
+        psnr: In dB against presize.report.quality.reference; infinite when nothing differs.
+        ssim: Of luma, against the same reference.
+        before: The source as a JPEG of at most THUMBNAIL pixels a side.
+        after: The stored image, likewise.
+        detail: Where they differ most, as JPEGs of at most DETAIL pixels a side: the reference, what is stored, and
+            DIFFERENCE_GAIN times their difference on grey.
     """
 
     path: str

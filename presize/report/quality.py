@@ -1,4 +1,4 @@
-"""How near stored pixels are to an exact resize of their source: a reference in floating point, PSNR, SSIM. Pure.
+"""How similar stored pixels are to an exact resize of their source: a floating-point reference, PSNR, SSIM. Pure.
 
 The reference knows nothing of the build's back-ends and shortcuts: the whole source, decoded at full
 size, each channel resampled by Pillow's floating-point resize, never rounded, never compressed.

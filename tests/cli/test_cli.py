@@ -30,7 +30,7 @@ def test_build_says_what_was_made(presize: Callable[..., Ran], raw: Path, tmp_pa
     ran = presize("build", raw, tmp_path / "out", *BUILD)
     assert ran.code == 0
     assert f"{tmp_path / 'out'}: 56 images, " in ran.out
-    assert "4 images were rejected, with reasons in its rejects file" in ran.out
+    assert "4 images rejected; the reasons are in its rejects file" in ran.out
     assert ran.out.endswith(f"  report: {tmp_path / 'out' / 'report.html'}\n")
     assert ran.err == ""
 
@@ -88,7 +88,7 @@ def test_dry_run_of_an_update_writes_nothing_and_counts(
     plan = presize(*update).out
     assert "update    kept 6, copied 2, built 1, removed 1\n" in plan
     assert "shards    1 to write, of about 3 samples\n" in plan
-    assert "tried     1 files" in plan
+    assert "tried     1 file:" in plan
     assert json.loads(presize(*update, "--json").out)["copied"] == 2
     assert files(tmp_path / "out") == before
 
@@ -111,7 +111,7 @@ def test_finishing_skipped_files_is_something_to_do(presize: Callable[..., Ran],
     first, again = (presize("build", tmp_path / "raw", tmp_path / "out", *BUILD).out for _ in range(2))
     assert "images/s" in first
     assert "nothing was left to do" in again
-    assert "not stored: 3 no images" in again
+    assert "not stored: 3 not images" in again
 
 
 def test_a_rejected_link_is_no_work_done_again(presize: Callable[..., Ran], tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_rejected_link_is_no_work_done_again(presize: Callable[..., Ran], tmp_
     first, again = (presize("build", tmp_path / "raw", tmp_path / "out", *BUILD).out for _ in range(2))
     assert "images/s" in first
     assert "nothing was left to do" in again
-    assert "1 images were rejected" in again
+    assert "1 image rejected" in again
 
 
 def test_dry_run_writes_nothing_and_tells_the_plan(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
@@ -130,10 +130,10 @@ def test_dry_run_writes_nothing_and_tells_the_plan(presize: Callable[..., Ran], 
     assert ran.code == 0
     for words in (
         "60 files, 3 classes", "64 px shorter, jpeg to lmdb", "8 of about", " kB and ", " s with --jobs 1 on ",
-        "60 files: 4 rejected, 0 no images", "free",
+        "60 files: 4 rejected, 0 not images", "free",
     ):  # fmt: skip
         assert words in ran.out
-    assert "too little" not in ran.out
+    assert "not enough" not in ran.out
     assert not (tmp_path / "out").exists()
 
 
@@ -155,7 +155,7 @@ def test_dry_run_tells_when_the_disk_is_too_small(
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     out = presize("build", raw, tmp_path / "out", *BUILD, "--dry-run").out
-    assert out.endswith("free      1 kB, which is too little\n")
+    assert out.endswith("free      1 kB, not enough\n")
 
 
 def test_dry_run_json_is_one_object(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_sample_makes_what_build_takes(presize: Callable[..., Ran], tmp_path: Pa
 def test_doctor_says_first_whether_all_is_well(presize: Callable[..., Ran]) -> None:
     ran = presize("doctor")
     assert (ran.code, ran.err) == (0, "")
-    assert re.match(r"Nothing was found that holds loading back\.\n|Found .* worth a look|Found .* bad", ran.out)
+    assert re.match(r"No problems found\.\n|Found .* (warnings?|bad)", ran.out)
     for topic in ("CPU", "cores", "memory", "/dev/shm", "JPEG", "resize", "PIL", "OpenCV", "torch", "GPU", "storage"):
         assert re.search(rf"^(ok|look|bad|unknown) +{topic}  ", ran.out, re.MULTILINE), topic
     assert "reading" not in ran.out
@@ -240,7 +240,7 @@ def test_doctor_json_is_one_object(presize: Callable[..., Ran], dataset: Path) -
     result = json.loads(ran.out)
     assert ran.code == 0
     assert list(result) == ["verdict", "findings", "facts"]
-    assert all(list(finding) == ["topic", "level", "found", "cure"] for finding in result["findings"])
+    assert all(list(finding) == ["topic", "level", "found", "fix"] for finding in result["findings"])
     assert list(result["facts"]) == [
         "cpu", "memory", "shared_memory", "limits", "open_shards", "codecs", "nvidia", "torch", "storage", "content",
         "reading",
@@ -269,7 +269,7 @@ def test_doctor_does_without_torch(without: str, found: str, tmp_path: Path) -> 
     args = [sys.executable, "-c", program, tmp_path]
     ran = subprocess.run(args, capture_output=True, text=True, cwd="/", check=True)
     torch = next(finding for finding in json.loads(ran.stdout)["findings"] if finding["topic"] == "torch")
-    assert (torch["level"], torch["found"]) == ("look", found)
+    assert (torch["level"], torch["found"]) == ("warn", found)
 
 
 def test_several_sizes_make_several_datasets(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
@@ -289,6 +289,7 @@ def test_classes_may_come_from_another_dataset(presize: Callable[..., Ran], data
 
 MISTAKES = [
     (["build", "RAW"], 2, "Missing argument 'OUT'", "no OUT"),
+    ([], 2, "Missing command. Try 'presize --help'.", "no command"),
     (["biuld", "RAW", "OUT"], 2, "Did you mean 'build'?", "a typo in the command"),
     (["build", "RAW", "OUT", "--colour", "rgb"], 2, "Did you mean '--color'?", "a typo in an option"),
     (["build", "RAW", "OUT", "--size", "0"], 2, "--size: expected a whole number from 1 to 16383, got 0", "size 0"),
@@ -495,9 +496,9 @@ def test_diagnose_says_the_verdict_then_what_to_do_then_why(
         "diagnose", raw, "--crop", 32, "--size", 40, "--batch", 4, "--seconds", 0.05, "--steps", 5, "-o", page
     )
     assert ran.code == 0, ran.err
-    assert re.match(r"(Data-bound|No gain to be had): the training step is busy \d+% of the time\.\n", ran.out)
+    assert re.match(r"(Data-bound|No speed-up possible): the training step is busy \d+% of the time\.\n", ran.out)
     assert re.search(r"^  decoding +\d+%", ran.out, re.MULTILINE)
-    assert "building a small dataset, to try: Presize to 40 px" in ran.err
+    assert "building a small dataset to try: Presize to 40 px" in ran.err
     assert "reading batches and training on one: Presize to 40 px and read it with Loader" in ran.err
     assert "<!doctype html>" in page.read_text()
 
@@ -517,7 +518,7 @@ def test_diagnose_json_is_one_object(presize: Callable[..., Ran], dataset: Path)
         (["RAW", "--steps", "1"], "--steps"),
         (["RAW", "--seconds", "0"], "--seconds"),
         (["RAW", "--device", "cuda"], "--device cuda: no CUDA here"),
-        (["RAW", "-o", "nowhere/page.html"], "-o: nowhere is no folder"),
+        (["RAW", "-o", "nowhere/page.html"], "-o: nowhere is not a folder"),
     ],
 )
 def test_diagnose_refuses_in_a_line(presize: Callable[..., Ran], raw: Path, arguments: list[str], said: str) -> None:

@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.doctor.check_up import as_text, check_up
-from presize.doctor.findings import Finding, judge, verdict
+from presize.doctor.facts import Finding
+from presize.doctor.findings import judge, verdict
 from presize.errors import DatasetError
 
 NOTHING = "not asked"
 
-LEVELS = st.sampled_from(["ok", "look", "bad", "unknown"])
+LEVELS = st.sampled_from(["ok", "warn", "bad", "unknown"])
 TEXTS = st.text(max_size=200)
 FINDINGS = st.lists(
-    st.builds(Finding, topic=st.sampled_from(["CPU", "memory"]), level=LEVELS, found=TEXTS, cure=st.none() | TEXTS)
+    st.builds(Finding, topic=st.sampled_from(["CPU", "memory"]), level=LEVELS, found=TEXTS, fix=st.none() | TEXTS)
 )
 
 
@@ -70,7 +71,7 @@ def test_a_path_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 SOME = [
     Finding("CPU", "ok", "fast"),
-    Finding("memory", "look", "little of it, in words that take more than a line", "buy more of it"),
+    Finding("memory", "warn", "little of it, in words that take more than a line", "buy more of it"),
     Finding("GPU", "unknown", "nobody knows"),
     Finding("/dev/shm", "bad", "none", "docker run --shm-size=1g"),
 ]
@@ -78,11 +79,11 @@ SOME = [
 
 def test_the_verdict_comes_first_then_what_is_worst() -> None:
     assert as_text(SOME, 48).splitlines() == [
-        "Found 1 bad and 1 worth a look; 1 are well.",
+        "Found 1 bad and 1 warning; 1 ok.",
         "",
         "bad      /dev/shm  none",
         "                   -> docker run --shm-size=1g",
-        "look     memory    little of it, in words that",
+        "warn     memory    little of it, in words that",
         "                   take more than a line",
         "                   -> buy more of it",
         "",
@@ -92,7 +93,7 @@ def test_the_verdict_comes_first_then_what_is_worst() -> None:
 
 
 def test_where_all_is_well_that_is_said_first() -> None:
-    assert as_text(SOME[::2]).splitlines()[0] == "Nothing was found that holds loading back."
+    assert as_text(SOME[::2]).splitlines()[0] == "No problems found."
 
 
 @given(findings=FINDINGS, width=st.integers(60, 140))
@@ -106,13 +107,13 @@ def test_nothing_that_was_found_harms_a_terminal(findings: list[Finding], width:
     width=st.integers(60, 140),
 )
 def test_lines_are_as_wide_as_they_may_be_and_lose_no_word(found: str, width: int) -> None:
-    lines = as_text([Finding("memory", "look", found, found)], width).splitlines()
+    lines = as_text([Finding("memory", "warn", found, found)], width).splitlines()
     assert max(map(len, lines)) <= width
     told = " ".join(line.strip() for line in lines[2:])
-    assert told.split() == ["look", "memory", *found.split(), "->", *found.split()]
+    assert told.split() == ["warn", "memory", *found.split(), "->", *found.split()]
 
 
 def test_the_text_agrees_with_the_verdict() -> None:
     findings = judge(check_up(NOTHING))
     first = as_text(findings).splitlines()[0]
-    assert first.startswith("Nothing") == (verdict(findings) == "ok")
+    assert first.startswith("No problems") == (verdict(findings) == "ok")

@@ -100,4 +100,4 @@ def test_a_library_tells_by_its_texts(binary: bytes, expected: tuple[object, obj
 
 def test_what_the_environment_tells_libjpeg_turbo_is_told() -> None:
     environ = {"JSIMD_FORCESSE2": "1", "JSIMD_NOHUFFENC": "1", "PATH": "/bin", "MY_JSIMD_FORCENONE": "1"}
-    assert read_codecs(environ).jpeg.told == ("JSIMD_FORCESSE2=1", "JSIMD_NOHUFFENC=1")
+    assert read_codecs(environ).jpeg.simd_limits == ("JSIMD_FORCESSE2=1", "JSIMD_NOHUFFENC=1")

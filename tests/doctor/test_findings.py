@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from presize.doctor.codec_features import Codecs, Jpeg, OpenCV, Pillow, Resizer
-from presize.doctor.findings import CheckUp, Finding, judge, verdict
+from presize.doctor.facts import CheckUp, Finding
+from presize.doctor.findings import judge, verdict
 from presize.measure.read_speed import Content, File, Reading
 from presize.system.machine import Cpu, Gpu, Limits, Nvidia, SharedMemory, Torch
 from presize.system.resources import Memory
@@ -59,44 +60,44 @@ def of(facts: CheckUp, topic: str) -> Finding:
 CPU_ONLY = Torch("2.13.0+cpu", None, 16, "AVX512")
 JUDGED = [
     (WELL, "CPU", "ok", "AMD EPYC 9654, AVX-512", "a CPU with SIMD"),
-    (changed("cpu", instructions=("SSE4",)), "CPU", "look", "AVX2", "a virtual machine without AVX2"),
-    (changed("cpu", instructions=()), "CPU", "look", "without SSE4", "a very old CPU"),
+    (changed("cpu", instructions=("SSE4",)), "CPU", "warn", "AVX2", "a virtual machine without AVX2"),
+    (changed("cpu", instructions=()), "CPU", "warn", "without SSE4", "a very old CPU"),
     (changed("cpu", instructions=("NEON",)), "CPU", "ok", "NEON", "ARM"),
     (changed("cpu", instructions=None), "CPU", "unknown", "not known", "no /proc"),
-    (changed("cpu", quota=2.5, online=64), "cores", "look", "mind it", "a container with a quota"),
-    (changed("cpu", quota=0.5), "cores", "look", "the time of 0.5", "a container with half a core"),
+    (changed("cpu", quota=2.5, online=64), "cores", "warn", "heed the quota", "a container with a quota"),
+    (changed("cpu", quota=0.5), "cores", "warn", "a cgroup quota of 0.5", "a container with half a core"),
     (changed("cpu", quota=32.0), "cores", "ok", "16", "a quota of more than there is"),
-    (changed("cpu", cores=1, online=64), "cores", "look", "--cpus-per-task", "a batch job with one core"),
+    (changed("cpu", cores=1, online=64), "cores", "warn", "--cpus-per-task", "a batch job with one core"),
     (changed("cpu", cores=8, online=64), "cores", "ok", "8 of 64", "a part of a machine"),
     (changed("memory", limit=4 * GB, available=3 * GB), "memory", "ok", "of 4 GB (cgroup limit)", "a memory limit"),
-    (changed("memory", available=GB), "memory", "look", "--memory", "little memory"),
-    (changed("memory", swap=64 * GB, swap_used=30 * GB), "memory", "look", "30 GB are swapped out", "swapping"),
+    (changed("memory", available=GB), "memory", "warn", "--memory", "little memory"),
+    (changed("memory", swap=64 * GB, swap_used=30 * GB), "memory", "warn", "30 GB swapped out", "swapping"),
     (changed("memory", total=None), "memory", "ok", "100 GB available", "no /proc/meminfo"),
     (changed("shared_memory", total=67_108_864, free=67_108_864), "/dev/shm", "bad", "--shm-size=5g", "Docker's"),
-    (changed("shared_memory", free=GB), "/dev/shm", "look", "up to 4.93 GB (16 workers", "half full"),
-    (replace(WELL, shared_memory=None), "/dev/shm", "unknown", "not there", "not Linux"),
-    (changed("limits", open_files=256), "open files", "look", "ulimit -n 1024", "macOS's limit"),
-    (changed("limits", open_files=256, open_files_at_most=512), "open files", "look", "nofile=1024", "a hard limit"),
-    (changed("limits", open_files=None), "open files", "ok", "any number", "no limit"),
+    (changed("shared_memory", free=GB), "/dev/shm", "warn", "up to 4.93 GB (16 workers", "half full"),
+    (replace(WELL, shared_memory=None), "/dev/shm", "unknown", "does not exist", "not Linux"),
+    (changed("limits", open_files=256), "open files", "warn", "ulimit -n 1024", "macOS's limit"),
+    (changed("limits", open_files=256, open_files_at_most=512), "open files", "warn", "nofile=1024", "a hard limit"),
+    (changed("limits", open_files=None), "open files", "ok", "unlimited", "no limit"),
     (changed("limits", locked_bytes=8 << 20), "locked memory", "ok", 'preload="memory"', "Linux's own limit"),
     (changed("limits", ON_DISK, locked_bytes=3 * GB), "locked memory", "ok", "enough", "a dataset that may be locked"),
     (codec("jpeg", simd=False), "JPEG", "bad", "--only-binary", "a build without SIMD"),
-    (codec("jpeg", told=("JSIMD_FORCENONE=1",)), "JPEG", "bad", "unset JSIMD_FORCENONE", "SIMD switched off"),
-    (codec("jpeg", told=("JSIMD_FORCESSE2=1",)), "JPEG", "look", "unset JSIMD_FORCESSE2", "AVX2 switched off"),
-    (codec("jpeg", baseline="not compiled"), "JPEG", "look", "a C compiler", "no decoder of presize's own"),
+    (codec("jpeg", simd_limits=("JSIMD_FORCENONE=1",)), "JPEG", "bad", "unset JSIMD_FORCENONE", "SIMD switched off"),
+    (codec("jpeg", simd_limits=("JSIMD_FORCESSE2=1",)), "JPEG", "warn", "unset JSIMD_FORCESSE2", "AVX2 switched off"),
+    (codec("jpeg", baseline="not compiled"), "JPEG", "warn", "a C compiler", "no decoder of presize's own"),
     (codec("jpeg", libjpeg_turbo=None, simd=None), "JPEG", "unknown", "not known", "another libjpeg-turbo"),
-    (codec("resizer", instructions="SSE4"), "resize", "look", "where the CPU has AVX2", "a resizer without AVX2"),
-    (codec("resizer", instructions=None), "resize", "look", "no SIMD", "a resizer without SIMD"),
-    (codec("pillow", simd=True), "PIL", "look", "pip uninstall -y pillow pillow-simd", "pillow-simd"),
-    (codec("pillow", distributions=("pillow", "pillow-simd")), "PIL", "look", "both installed", "two in one folder"),
-    (codec("pillow", libjpeg_turbo=None), "PIL", "look", "not libjpeg-turbo", "Pillow of a distribution"),
+    (codec("resizer", instructions="SSE4"), "resize", "warn", "though the CPU has AVX2", "a resizer without AVX2"),
+    (codec("resizer", instructions=None), "resize", "warn", "no SIMD", "a resizer without SIMD"),
+    (codec("pillow", simd=True), "PIL", "warn", "pip uninstall -y pillow pillow-simd", "pillow-simd"),
+    (codec("pillow", distributions=("pillow", "pillow-simd")), "PIL", "warn", "both installed", "two in one folder"),
+    (codec("pillow", libjpeg_turbo=None), "PIL", "warn", "not libjpeg-turbo", "Pillow of a distribution"),
     (WELL, "OpenCV", "ok", "cv2.setNumThreads(0)", "threads of OpenCV"),
-    (codec("opencv", optimized=False), "OpenCV", "look", "cv2.setUseOptimized(True)", "OpenCV without SIMD"),
-    (replace(WELL, torch="not installed"), "torch", "look", 'pip install "presize[torch]"', "no torch"),
-    (changed("cpu", quota=2.0), "torch", "look", "OMP_NUM_THREADS=2", "more threads than cores"),
+    (codec("opencv", optimized=False), "OpenCV", "warn", "cv2.setUseOptimized(True)", "OpenCV without SIMD"),
+    (replace(WELL, torch="not installed"), "torch", "warn", 'pip install "presize[torch]"', "no torch"),
+    (changed("cpu", quota=2.0), "torch", "warn", "OMP_NUM_THREADS=2", "more threads than cores"),
     (WELL, "GPU", "ok", "2 x NVIDIA H100 80GB HBM3 (85 GB), CUDA 13.0, driver 570.86.15", "two GPUs"),
     (WELL, "GPU", "ok", "compute capability 9.0, 16 PCIe lanes", "what is known of them"),
-    (replace(WELL, torch=CPU_ONLY), "GPU", "bad", "install a build for CUDA", "torch for the CPU beside a GPU"),
+    (replace(WELL, torch=CPU_ONLY), "GPU", "bad", "install a CUDA build", "torch for the CPU beside a GPU"),
     (
         replace(WELL, torch=replace(CPU_ONLY, platform="CUDA 13.0", said="driver too old")), "GPU", "bad",
         "cannot use it: driver too old", "a driver that torch refuses",
@@ -110,19 +111,19 @@ JUDGED = [
         changed("torch", decoder=None, no_decoder="install torchcodec"), "GPU decoder", "ok", "install torchcodec",
         "no decoder",
     ),
-    (WELL, "storage", "ok", "ext4 on nvme0n1, an NVMe SSD; the kernel reads ahead 128 KiB", "an NVMe SSD"),
-    (changed("storage", kind="network"), "storage", "look", 'preload="page-cache"', "a network, not measured"),
-    (changed("storage", kind="rotating"), "storage", "look", "a rotating disk", "a rotating disk, not measured"),
+    (WELL, "storage", "ok", "ext4 on nvme0n1, an NVMe SSD; read-ahead 128 KiB", "an NVMe SSD"),
+    (changed("storage", kind="network"), "storage", "warn", 'preload="page-cache"', "a network, not measured"),
+    (changed("storage", kind="rotating"), "storage", "warn", "a rotating disk", "a rotating disk, not measured"),
     (changed("storage", ON_DISK, kind="network"), "storage", "ok", "over a network", "a network that is fast enough"),
     (changed("storage", file_system=None), "storage", "unknown", "not known", "no mountinfo"),
-    (ON_DISK, "reading", "ok", "60,000 records/s of 30 kB in random order (16 at a time), 3 GB/s", "a fast disk"),
-    (replace(ON_DISK, reading=SLOW), "reading", "look", "16 cores can use about 40,000", "a disk that is slower"),
-    (replace(ON_DISK, reading=SLOW), "reading", "look", 'preload="page-cache"', "a dataset that fits into memory"),
+    (ON_DISK, "reading", "ok", "60,000 records/s of 30 kB in random order (16 readers), 3 GB/s", "a fast disk"),
+    (replace(ON_DISK, reading=SLOW), "reading", "warn", "16 cores can use about 40,000", "a disk that is slower"),
+    (replace(ON_DISK, reading=SLOW), "reading", "warn", 'preload="page-cache"', "a dataset that fits into memory"),
     (
-        changed("memory", replace(ON_DISK, reading=SLOWER), available=GB), "reading", "look", "ShardShuffled",
+        changed("memory", replace(ON_DISK, reading=SLOWER), available=GB), "reading", "warn", "ShardShuffled",
         "a slow disk and a dataset larger than memory",
     ),
-    (replace(ON_DISK, content=PHOTOS, reading=SLOWER), "reading", "look", "presize build", "slow photographs"),
+    (replace(ON_DISK, content=PHOTOS, reading=SLOWER), "reading", "warn", "presize build", "slow photographs"),
     (
         replace(ON_DISK, content=PHOTOS, reading=replace(FAST, random_reads_per_s=12.0, record_bytes=60_000_000)),
         "reading", "ok", "12 files/s of 60 MB", "enormous photographs, which take long to decode",
@@ -137,9 +138,9 @@ JUDGED = [
     (replace(ON_DISK, content=replace(PHOTOS, files=())), "reading", "unknown", "no files", "an empty folder"),
     (replace(ON_DISK, reading="a.jpg: Input/output error"), "reading", "bad", "dmesg", "a disk that fails"),
     (ON_DISK, "size", "ok", "2 GB, fits into memory", "a dataset that fits"),
-    (changed("memory", ON_DISK, available=GB), "size", "look", "ShardShuffled", "a dataset that does not"),
+    (changed("memory", ON_DISK, available=GB), "size", "warn", "ShardShuffled", "a dataset that does not"),
     (
-        changed("memory", replace(ON_DISK, content=PHOTOS), available=10**8), "size", "look",
+        changed("memory", replace(ON_DISK, content=PHOTOS), available=10**8), "size", "warn",
         "more than 440 MB", "photographs of which not all were counted",
     ),
 ]  # fmt: skip
@@ -149,13 +150,13 @@ JUDGED = [
 def test_a_fact_is_judged(facts: CheckUp, topic: str, level: str, words: str, reason: str) -> None:
     finding = of(facts, topic)
     assert finding.level == level, reason
-    assert words in f"{finding.found} -> {finding.cure}"
+    assert words in f"{finding.found} -> {finding.fix}"
 
 
-def test_what_is_not_well_has_a_cure() -> None:
+def test_what_is_not_well_has_a_fix() -> None:
     for facts, topic, level, *_ in JUDGED:
-        if level in ("look", "bad"):
-            assert of(facts, topic).cure, of(facts, topic)
+        if level in ("warn", "bad"):
+            assert of(facts, topic).fix, of(facts, topic)
 
 
 def test_a_well_machine_is_well() -> None:
@@ -174,9 +175,9 @@ def test_a_topic_comes_once_and_always_in_the_same_order() -> None:
 def test_shards_that_cannot_all_stay_open_are_counted() -> None:
     many = replace(SHARDS, files=SHARDS.files * 50)
     finding = of(replace(ON_DISK, content=many), "open files")
-    assert finding.level == "look"
+    assert finding.level == "warn"
     assert "512 of the 2,000 shards stay open" in finding.found
-    assert finding.cure == "ulimit -n 4000 before starting"
+    assert finding.fix == "ulimit -n 4000 before starting"
 
 
 def test_without_a_path_nothing_is_said_of_reading() -> None:
@@ -186,8 +187,8 @@ def test_without_a_path_nothing_is_said_of_reading() -> None:
 @pytest.mark.parametrize(
     ("levels", "worst"),
     [
-        (["ok", "look", "bad", "unknown"], "bad"),
-        (["ok", "look", "unknown"], "look"),
+        (["ok", "warn", "bad", "unknown"], "bad"),
+        (["ok", "warn", "unknown"], "warn"),
         (["ok", "unknown"], "ok"),
         ([], "ok"),
     ],

@@ -14,8 +14,9 @@ import pytest
 from browsers import Watched
 from presize.errors import OptionError
 from presize.measure.bench_options import DiagnoseOptions
-from presize.measure.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading
+from presize.measure.diagnosis import WORTH_WHILE, Diagnosis
 from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text
+from presize.measure.loader_alone import Alternative, Loading
 from presize.measure.simulate import Times
 
 PARTS: Any = {"read": 0.01, "decode": 0.04, "augment": 0.006, "collate": 0.002, "other": 0.002}
@@ -45,15 +46,15 @@ def another(name: str, loading: Loading, step_s: float = 0.02) -> Alternative:
 
 def test_a_step_that_never_waits_leaves_nothing_to_gain() -> None:
     found = diagnosis(step_s=0.1, trained_s=0.1)
-    assert found.verdict.startswith("No gain to be had")
+    assert found.verdict.startswith("No speed-up possible")
     assert found.advice == ()
-    assert diagnosis_text(found).startswith("No gain to be had")
+    assert diagnosis_text(found).startswith("No speed-up possible")
 
 
 def test_a_loader_that_is_too_slow_is_named_with_its_slowest_part() -> None:
     verdict = diagnosis().verdict
-    assert "Training waits 67% of the time" in verdict
-    assert "A worker needs 60 ms for a batch, 67% of it for decoding." in verdict
+    assert "Preparing batches is the bottleneck: it stalls training 67% of the time" in verdict
+    assert "A worker takes 60 ms per batch, 67% of it for decoding." in verdict
 
 
 def test_the_fewest_workers_that_keep_the_step_busy_are_advised_with_their_gain() -> None:
@@ -89,28 +90,28 @@ def test_advice_that_helps_little_is_not_given() -> None:
     assert all(advice.gain >= WORTH_WHILE for advice in found.advice)
     slower = diagnosis(alternatives=(another("Slower", loading(0.2, chosen=False)),), loading=loading(chosen=False))
     assert slower.advice == ()
-    assert "Nothing that was tried in simulation would help" in slower.verdict
+    assert "Nothing that was simulated would make it more than 5% faster" in slower.verdict
 
 
 def test_nobody_is_told_to_change_workers_that_cannot_be_changed() -> None:
     assert diagnosis(loading=loading(chosen=False)).advice == ()
 
 
-def test_page_locked_memory_is_advised_where_it_was_faster() -> None:
+def test_pinned_memory_is_advised_where_it_was_faster() -> None:
     found = diagnosis(device="cuda", copied_s=0.022, unpinned_s=0.03, loading=loading(chosen=False))
-    assert found.advice[0].what == "Page-lock batches: pin_memory=True."
+    assert found.advice[0].what == "Pin memory: pin_memory=True."
     assert found.advice[0].gain == pytest.approx(0.06 / 0.052)
     assert replace(found, pinned=True).advice == ()
 
 
-def crowded(rate: float, **changes: Any) -> Loading:
+def saturated(rate: float, **changes: Any) -> Loading:
     """Loading that keeps a core busy, of which two workers at once made `rate` batches/s."""
     return loading(cores=1.0, saturation=(2, rate), **changes)
 
 
 def test_cores_that_are_none_are_not_counted() -> None:
     # One worker makes a batch in 60 ms; two of them should make 33 a second, and made 25.
-    found = diagnosis(trained_s=0.06, cores=2.0, loading=crowded(25))
+    found = diagnosis(trained_s=0.06, cores=2.0, loading=saturated(25))
     assert found.free_cores == pytest.approx(2 * 25 * 0.06 / 2)
     assert found.by_workers[2] == pytest.approx(32 * 25, rel=0.02)
 
@@ -125,7 +126,7 @@ def test_training_and_loading_share_the_cores() -> None:
 
 def test_with_enough_cores_all_of_them_are_free() -> None:
     assert diagnosis().free_cores == 8.0
-    assert diagnosis(loading=crowded(2 / 0.06)).free_cores == pytest.approx(8)
+    assert diagnosis(loading=saturated(2 / 0.06)).free_cores == pytest.approx(8)
 
 
 def test_what_is_slower_in_training_for_no_known_reason_stays_so() -> None:
@@ -165,7 +166,7 @@ def test_all_that_is_known_is_json() -> None:
 
 def test_the_text_says_the_verdict_first_then_what_to_do_then_why() -> None:
     text = diagnosis_text(diagnosis(storage_images_per_s=900.0, notes=("It was late.",)))
-    order = ["Data-bound", "Training waits", "What to do", "3.00 ×", "the disk", "by workers", "It was late."]
+    order = ["Data-bound", "is the bottleneck", "What to do", "3.00 ×", "disk  ", "by workers", "It was late."]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
     assert max(map(len, text.splitlines())) <= 100

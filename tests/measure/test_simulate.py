@@ -280,12 +280,12 @@ def test_a_data_loader_takes_the_same_batches_from_the_same_workers(in_order: bo
     pipeline = Pipeline(FirstSlow(1.0), Times(0.005), workers=3, prefetch=1, in_order=in_order)
     timeline = simulate(pipeline, batches=9)
     worker_of = {load.batch: load.worker for load in timeline.loads}
-    foretold = [(step.batch, worker_of[step.batch]) for step in timeline.steps]
+    predicted = [(step.batch, worker_of[step.batch]) for step in timeline.steps]
     if in_order:
-        assert seen == foretold == [(number, number % 3) for number in range(9)]
+        assert seen == predicted == [(number, number % 3) for number in range(9)]
     else:
-        assert seen[-1] == foretold[-1] == (0, 0)
-        assert {worker for _, worker in seen[:-1]} == {worker for _, worker in foretold[:-1]} == {1, 2}
+        assert seen[-1] == predicted[-1] == (0, 0)
+        assert {worker for _, worker in seen[:-1]} == {worker for _, worker in predicted[:-1]} == {1, 2}
 
 
 def test_out_of_order_one_more_is_asked_of_the_worker_whose_batch_was_taken() -> None:

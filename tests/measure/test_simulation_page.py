@@ -1,4 +1,4 @@
-"""The moving picture, in a browser: it plays, pauses and steps, and tells the numbers of the JSON."""
+"""The animation, in a browser: it plays, pauses and steps, and tells the numbers of the JSON."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_every_control_can_be_reached_and_named(show: Show) -> None:
         reached.append(seen.page.evaluate("document.activeElement.tagName"))
         assert seen.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     assert reached == ["BUTTON", "BUTTON", "BUTTON", "SELECT", "INPUT"]
-    for name in ("Play", "To the event before", "To the next event"):
+    for name in ("Play", "Previous event", "Next event"):
         assert seen.page.get_by_role("button", name=name).count() == 1
     assert seen.page.get_by_role("slider", name="Time").get_attribute("aria-valuetext") == "0.0 of 30.0 s"
 
@@ -158,10 +158,10 @@ def test_loaders_fill_and_training_says_what_it_waits_for(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=30))
     seen.page.get_by_role("slider").fill("1")
     assert seen.text(".loaders li >> nth=6") == "7\nbatch 7\n50%"
-    assert seen.text(".training") == "waits for batch 1\nloader 1 has made 50% of it"
+    assert seen.text(".training") == "waits for batch 1\nworker 1 has loaded 50% of it"
     seen.page.get_by_role("slider").fill("2.05")
-    assert seen.text(".training") == "works on batch 1\nbatch 2 is next"
-    assert seen.text(".queued") == "6 finished batches wait"
+    assert seen.text(".training") == "trains on batch 1\nbatch 2 is next"
+    assert seen.text(".queued") == "6 finished batches"
 
 
 def test_batches_out_of_turn_are_seen_to_wait(show: Show) -> None:
@@ -170,7 +170,7 @@ def test_batches_out_of_turn_are_seen_to_wait(show: Show) -> None:
     for _ in range(60):
         seen.press("ArrowRight")
         texts.append(seen.text(".training"))
-        if " behind it wait" in texts[-1]:
+        if " queued behind it" in texts[-1]:
             first, *others = seen.page.locator(".queue li").all()
             assert "making" in str(first.get_attribute("class"))
             assert any("ready" in str(other.get_attribute("class")) for other in others)
@@ -278,7 +278,7 @@ def test_of_a_long_timeline_the_beginning_is_embedded(show: Show) -> None:
     assert len(picture([variant])) < 300_000
     assert len(picture([variant, variant])) < 300_000
     seen = show(variant)
-    assert "The picture shows the first 1" in seen.text("> p.note")
+    assert "The animation shows the first 1" in seen.text("> p.note")
     seen.press("End")
     assert 1490 <= seen.number("batches") <= 1500
     assert seen.number("utilisation") == pytest.approx(timeline.utilisation, abs=0.01)
@@ -291,6 +291,6 @@ def test_a_picture_inside_a_page_leaves_the_keys_of_the_page_alone(watch: Watch,
     seen = Picture(watch(page))
     seen.press("ArrowRight")
     assert seen.at == 0
-    seen.page.get_by_role("button", name="To the next event").focus()
+    seen.page.get_by_role("button", name="Next event").focus()
     seen.press("ArrowRight")
     assert seen.at == 2

@@ -80,8 +80,8 @@ def test_two_pipelines_are_compared(run: Run) -> None:
     assert (found["batches"], found["workers"]) == (98, 7)
     assert found["then"] == simulate(Pipeline(Times(0.35), Times(0.1), 5), seconds=30).known()
     _, text, _ = run(*SEVEN, "--then-load-ms", 350)
-    assert "before: 7 workers, 2 s a batch:\n" in text
-    assert "3.02 times as many batches a second: 9.87 instead of 3.27.\n" in text
+    assert "before: 7 workers, 2 s per batch:\n" in text
+    assert "3.02 times as fast: 9.87 instead of 3.27 batches/s.\n" in text
 
 
 def test_a_sweep_says_how_many_workers_are_enough(run: Run) -> None:
@@ -90,7 +90,7 @@ def test_a_sweep_says_how_many_workers_are_enough(run: Run) -> None:
     assert found["fewest_workers"] == 19
     assert found["sweep"][7] == {"workers": 7, "batches_per_s": pytest.approx(3.5), "utilisation": pytest.approx(0.35)}
     _, text, _ = run(*SEVEN, "--sweep", 24)
-    assert text.endswith("19 workers: within 5 % of the fastest of these.\n")
+    assert text.endswith("19 workers: the fewest within 5% of the fastest.\n")
     assert run(*SEVEN, "--sweep", 9)[1].endswith("9 workers: the fastest of these; more may be faster still.\n")
 
 
@@ -141,7 +141,7 @@ def test_a_page_that_cannot_be_written_is_a_failure(run: Run, tmp_path: Path) ->
 def test_a_page_in_no_folder_is_wrong_use(run: Run, tmp_path: Path) -> None:
     code, out, err = run(*SEVEN, "-o", tmp_path / "none" / "page.html")
     assert (code, out) == (2, "")
-    assert f"-o: {tmp_path / 'none'} is no folder" in err
+    assert f"-o: {tmp_path / 'none'} is not a folder" in err
 
 
 # Verdicts
@@ -150,16 +150,16 @@ def test_a_page_in_no_folder_is_wrong_use(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pipeline", "said"),
     [
-        (Pipeline(Times(0.3), Times(0.1), 4), "No gain to be had: training works 99% of the time."),
-        (Pipeline(Times(2.0), Times(0.1), 7), "it takes 20 workers, or loading that is 2.9 times as fast."),
+        (Pipeline(Times(0.3), Times(0.1), 4), "No speed-up possible: training works 99% of the time."),
+        (Pipeline(Times(2.0), Times(0.1), 7), "20 workers, or loading 2.9 times as fast, would keep up."),
         (
             Pipeline(Times(2.0), Times(0.1), 7, cores=8),
-            "for which 8 cores do not suffice, so loading has to become 2.5 times as fast.",
+            "but 8 cores are too few for them, so loading has to become 2.5 times as fast.",
         ),
-        (Pipeline(Times(0.3), Times(0.1), 0), "it loads each batch itself."),
-        (Pipeline(Times(0.7, 0.5), Times(0.1), 7), "batches take unequally long, and it waits for the next in turn."),
-        (Pipeline(Times(0.1), Times(0.1), 8, pin=Times(0.5)), "pinning, which one thread does, is what is slow."),
-        (Pipeline(Times(0.1), Times(0.1), 8, copy=Times(0.05)), "Training hardly waits for batches; copies,"),
+        (Pipeline(Times(0.3), Times(0.1), 0), "as it loads each batch itself."),
+        (Pipeline(Times(0.7, 0.5), Times(0.1), 7), "Uneven load times are the bottleneck: training stalls"),
+        (Pipeline(Times(0.1), Times(0.1), 8, pin=Times(0.5)), "Pinning is the bottleneck: training stalls"),
+        (Pipeline(Times(0.1), Times(0.1), 8, copy=Times(0.05)), "Loading is not the bottleneck: copies,"),
     ],
 )
 def test_the_verdict_says_what_holds_training_up(pipeline: Pipeline, said: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.errors import OptionError
-from presize.measure.stages import NO_GAIN, Quantiles, Spread, Stages, break_even_epochs, verdict
+from presize.measure.stages import COMPUTE_BOUND, Quantiles, Spread, Stages, break_even_epochs, verdict
 
 SECONDS = st.floats(1e-6, 1e4)
 STAGES = st.builds(Stages, SECONDS, SECONDS, SECONDS, st.none() | SECONDS)
@@ -96,7 +96,7 @@ def test_quantiles_of_a_hundred_steps() -> None:
 @given(st.lists(SECONDS, min_size=1))
 def test_a_spread_encloses_its_median(values: list[float]) -> None:
     spread = Spread.of(values)
-    assert spread.least <= spread.median <= spread.most
+    assert spread.min <= spread.median <= spread.max
     assert spread.runs == len(values)
 
 
@@ -106,30 +106,30 @@ def test_nothing_has_no_distribution(kind: type[Spread] | type[Quantiles]) -> No
         kind.of([])
 
 
-def test_no_gain_is_said_with_the_bound_and_where_it_comes_from() -> None:
+def test_that_no_speed_up_is_possible_is_said_with_the_bound_and_where_it_comes_from() -> None:
     said = verdict(Stages(0.1, 0.1, 0.1 / 0.97), 64)
-    assert said.startswith("No gain to be had: U is 0.97")
+    assert said.startswith("No speed-up possible: U is 0.97")
     assert "at most 1.03 times as fast" in said
     assert "100 ms, 640 images/s" in said
 
 
 @pytest.mark.parametrize(
-    ("stages", "name"),
+    ("stages", "words"),
     [
-        (Stages(0.1, 0.4, 0.5), "60% for copying to the device"),
-        (Stages(0.1, 0.11, 0.5), "78% for preparing batches"),
-        (Stages(0.1, 0.11, 0.2, 0.5), "60% for the disk"),
-        (Stages(0.1, 0.1, 0.5), "for preparing batches"),
+        (Stages(0.1, 0.4, 0.5), "Copying to the device is the bottleneck: it stalls training 60% of the time, all"),
+        (Stages(0.1, 0.11, 0.5), "Preparing batches is the bottleneck: it stalls training 78% of the time, all"),
+        (Stages(0.1, 0.11, 0.2, 0.5), "The disk is the bottleneck: it stalls training 60% of the time, all"),
+        (Stages(0.1, 0.1, 0.5), "Preparing batches is the bottleneck: it stalls training 80% of the time. U is 0.20"),
     ],
 )
-def test_the_verdict_names_the_largest_stall(stages: Stages, name: str) -> None:
+def test_the_verdict_names_the_largest_stall(stages: Stages, words: str) -> None:
     said = verdict(stages, 10)
-    comma = ", " if name.startswith(("6", "7")) else " "
-    assert said.startswith(f"Training waits 80% of the time{comma}{name}: U is 0.20")
+    assert said.startswith(words)
+    assert "all stalls together 80%. U is 0.20" in said or stages.stalls.copy == stages.stalls.fetch == 0
     assert "up to 5.0 times as fast" in said
 
 
 @given(STAGES)
-def test_the_verdict_says_no_gain_exactly_when_utilisation_is_about_one(stages: Stages) -> None:
+def test_the_verdict_says_that_no_speed_up_is_possible_exactly_when_utilisation_is_about_one(stages: Stages) -> None:
     said = verdict(stages, 32)
-    assert said.startswith("No gain") == (stages.stalls.utilisation >= NO_GAIN)
+    assert said.startswith("No speed-up") == (stages.stalls.utilisation >= COMPUTE_BOUND)

@@ -104,10 +104,10 @@ def test_rejects_stand_in_it_with_their_reasons(mangled: Path) -> None:
     assert "3 images could not be stored" in page, "it is said first"
 
 
-def test_a_build_without_rejects_needs_no_look(photos: Path, tmp_path: Path) -> None:
+def test_a_build_without_rejects_has_no_warnings(photos: Path, tmp_path: Path) -> None:
     build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     page = page_of(tmp_path / "out")
-    assert "6 images stored, nothing needs a look" in page
+    assert "6 images stored, no warnings" in page
     assert "2 classes of 3 images" in page
     assert "No image was rejected." in page
 
@@ -151,7 +151,7 @@ def test_a_source_that_went_away_is_told_and_stops_nothing(photos: Path, tmp_pat
 
     build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=remove)
     page = page_of(tmp_path / "out")
-    assert "6 images stored; look at this" in page
+    assert "6 images stored, 1 warning" in page
     assert "1 image could not be compared" in page
     assert "cannot be read: No such file" in page
 

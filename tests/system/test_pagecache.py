@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import shutil
 from pathlib import Path
 from typing import Any

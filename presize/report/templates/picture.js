@@ -1,4 +1,4 @@
-// Draws the pictures of a page from the timelines that stand in it as JSON. All that it shows is computed from those.
+// Draws the animations of a page, all from the timelines that the page embeds as JSON.
 "use strict";
 {
   const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100];
@@ -30,7 +30,7 @@
   const percent = (share) => `${(share * 100).toFixed(share > 0.9995 ? 0 : 1)}%`;
   const clock = (seconds, of) => seconds.toFixed(of < 2 ? 3 : of < 20 ? 2 : 1);
 
-  // One timeline, and what is true of it at any moment.
+  // One timeline, and its state at any moment.
   class Course {
     constructor(known) {
       Object.assign(this, known);
@@ -85,7 +85,7 @@
       };
     }
 
-    // What a loader is at: its load and the share of it that is done; no load when it rests.
+    // What a worker is doing: its load and the share of it that is done; no load when it is idle.
     loader(number, at) {
       const begun = countUpTo(this.begins[number], at);
       const load = this.of[number][begun - 1];
@@ -106,7 +106,7 @@
       for (const [, taken, begin, end] of this.steps) yield* [taken, begin, end];
     }
 
-    // The middle of the longest wait after the start, or the middle of it all: what is worth a still.
+    // The moment to print: late in the longest wait after the start, or else somewhat past the middle.
     still() {
       let best = 0, at = 0.6 * this.seconds;
       for (let i = 1; i < this.course.length; i++) {
@@ -136,14 +136,14 @@
         return {lane, fill: make(lane, "span", "fill"), said: make(lane, "span", "said"), share: make(lane, "span", "share")};
       });
       this.short = loaders > 8;
-      this.more(list, course.of.length - loaders, "loader", "loaders");
+      this.more(list, course.of.length - loaders, "worker", "workers");
       if (course.slots) {
         const queue = this.find(".queue");
         this.slots = Array.from({length: slots}, () => {
           const box = make(queue, "li", "slot");
           return {box, fill: make(box, "i"), said: make(box, "b")};
         });
-        this.more(queue, course.slots - slots, "place", "places");
+        this.more(queue, course.slots - slots, "slot", "slots");
         this.find(".slots").textContent = course.slots.toLocaleString("en");
       }
       this.training = this.find(".training");
@@ -160,7 +160,7 @@
     more(list, count, one, many_) {
       const note = list.parentElement.querySelector(".more");
       note.hidden = count <= 0;
-      note.textContent = `and ${many(count, one, many_)} more, not drawn`;
+      note.textContent = `and ${many(count, one, many_)} more, not shown`;
     }
 
     plot(svg, kind) {
@@ -217,13 +217,13 @@
       shown.lane.classList.toggle("rests", !load);
       shown.share.textContent = load && !this.short ? `${Math.floor(share * 100)}%` : "";
       shown.fill.style.width = load ? `${share * 100}%` : "0";
-      const rests = now.over ? "done" : first ? "has not begun" : this.short ? "rests" : this.course.workers ? "rests: its batches are not taken yet" : "not while training works";
+      const rests = now.over ? "done" : first ? "not started" : this.short ? "idle" : this.course.workers ? "idle: its queue is full" : "idle while training works";
       shown.said.textContent = load ? `${this.short ? "" : "batch "}${load.batch + 1}` : rests;
     }
 
     showQueue(now) {
       const {course} = this, length = now.queue.length;
-      this.find(".queued").textContent = `${length === 0 ? "no finished batch waits" : `${many(length, "finished batch", "finished batches")} ${length === 1 ? "waits" : "wait"}`}`;
+      this.find(".queued").textContent = `${length === 0 ? "no finished batches" : many(length, "finished batch", "finished batches")}`;
       const ready = new Set(now.queue);
       this.slots.forEach(({box, fill, said}, place) => {
         const batch = course.inOrder ? now.taken + place : now.queue[place];
@@ -244,7 +244,7 @@
       const share = kind === "works" ? (now.at - step.begin) / (end - step.begin || 1) : 0;
       fill.style.width = kind === "works" ? `${Math.min(1, share) * 100}%` : "0";
       const [what, why] = {
-        works: () => [`works on batch ${step.batch + 1}`, now.queue.length ? `batch ${course.inOrder ? now.taken + 1 : now.queue[0] + 1} is next` : ""],
+        works: () => [`trains on batch ${step.batch + 1}`, now.queue.length ? `batch ${course.inOrder ? now.taken + 1 : now.queue[0] + 1} is next` : ""],
         copies: () => [`copies batch ${step.batch + 1} to the device`, ""],
         over: () => [`done after ${clock(course.seconds, course.seconds)} s`, ""],
         waits: () => this.reason(now),
@@ -256,12 +256,12 @@
 
     reason(now) {
       const {course} = this;
-      if (!course.inOrder && course.workers) return ["waits for any batch", "none is finished"];
+      if (!course.inOrder && course.workers) return ["waits for any batch", "none is finished yet"];
       const load = course.loadOf.get(now.taken), begun = load && load.begin <= now.at + CLOSE;
       const share = begun ? `${Math.floor(course.share(load, now.at) * 100)}%` : "";
-      if (!course.workers) return [`waits: it loads batch ${now.taken + 1} itself`, begun ? `${share} of it is there` : ""];
-      const behind = now.queue.length ? `; ${many(now.queue.length, "finished batch", "finished batches")} behind it ${now.queue.length === 1 ? "waits" : "wait"}` : "";
-      const made = load && load.end <= now.at + CLOSE ? "it is being pinned" : begun ? `loader ${load.worker + 1} has made ${share} of it` : "no loader has begun it";
+      if (!course.workers) return [`loads batch ${now.taken + 1} itself`, begun ? `${share} done` : ""];
+      const behind = now.queue.length ? `; ${many(now.queue.length, "finished batch", "finished batches")} queued behind it` : "";
+      const made = load && load.end <= now.at + CLOSE ? "it is being pinned" : begun ? `worker ${load.worker + 1} has loaded ${share} of it` : "no worker has started it";
       return [`waits for batch ${now.taken + 1}`, made + behind];
     }
   }
@@ -338,7 +338,7 @@
         if (!this.playing) return;
         at += Math.min(Math.max(now - last, 0), 250) / 1000 * Number(this.speed.value);
         last = now;
-        // Those who want no motion see a still twice a second.
+        // With reduced motion, a still twice a second.
         if (!this.calm.matches || now - drawn >= 500 || at >= this.seconds) {
           drawn = now;
           this.move(at);
@@ -368,7 +368,7 @@
       this.play(false);
       const at = this.at > 0 ? this.at : this.stillAt;
       this.show(at);
-      this.place.querySelector(".still").textContent = `As it is ${clock(at, this.seconds)} s after the start.`;
+      this.place.querySelector(".still").textContent = `State ${clock(at, this.seconds)} s after the start.`;
     }
   }
 

@@ -138,14 +138,14 @@ def test_what_works_during_the_step_is_told_from_that(our_time: Time) -> None:
 
 def test_a_slow_step_leaves_no_gain(our_time: Time) -> None:
     found = diagnose(generated_ahead(0.01, our_time), step_of(0.04, our_time), **SOON)
-    assert found.verdict.startswith("No gain to be had")
+    assert found.verdict.startswith("No speed-up possible")
 
 
 def test_a_device_that_works_behind_our_back_is_timed_by_its_own_clock(our_time: Time) -> None:
     found = diagnose(generated_ahead(0.01, our_time), LateStep(0.04, our_time), **SOON)
     assert found.step.mean_s == pytest.approx(0.04)
     assert found.trained_s == pytest.approx(0.04)
-    assert found.verdict.startswith("No gain to be had")
+    assert found.verdict.startswith("No speed-up possible")
 
 
 def test_what_it_waits_for_is_found_too(our_time: Time) -> None:

@@ -139,9 +139,9 @@ def test_other_labels_are_named(dataset: Path, raw: Path) -> None:
 
 
 def test_a_folder_is_no_dataset_and_the_other_way_round(dataset: Path, folder: Path, raw: Path) -> None:
-    with pytest.raises(DatasetError, match="is no LMDB dataset, its layout is folder"):
+    with pytest.raises(DatasetError, match="expected an LMDB dataset, got layout folder"):
         list_lmdb(folder)
-    with pytest.raises(DatasetError, match="is no folder that presize build --to folder made"):
+    with pytest.raises(DatasetError, match="expected a folder that presize build --to folder made"):
         list_presized(dataset)
     with pytest.raises(DatasetError, match=str(raw)):
         list_presized(raw)

@@ -1,0 +1,46 @@
+"""presize info."""
+
+from __future__ import annotations
+
+import click
+
+from presize.cli.group import EPILOG, cli
+from presize.cli.printing import print_json, print_text
+from presize.formatting import plural, size_text
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("dataset", metavar="OUT")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def info(dataset: str, as_json: bool) -> None:
+    """Show what the dataset OUT holds and how it was made."""
+    from presize.store.manifest import read_manifest
+
+    manifest = read_manifest(dataset)
+    facts = {
+        "samples": manifest.samples,
+        "bytes": manifest.bytes,
+        "classes": None if manifest.classes is None else list(manifest.classes),
+        "shards": len(manifest.shards),
+        "layout": manifest.layout,
+        "size": manifest.size,
+        "options": manifest.identity["options"],
+        "left_out": manifest.left_out,
+        "versions": manifest.identity["versions"],
+        "digest": manifest.digest,
+    }
+    if as_json:
+        print_json(**facts)
+        return
+    image = manifest.identity["options"]["image"]
+    classes = plural(len(manifest.classes), "class", "classes") if manifest.classes is not None else "no classes"
+    asked = ", ".join(f"{name} {value}" for name, value in image.items() if name not in ("sizes", "max_pixels"))
+    print_text(
+        f"samples   {manifest.samples:,} in {classes}\n"
+        f"stored    {size_text(manifest.bytes)}, {size_text(manifest.bytes / manifest.samples)} per image, "
+        f"in {plural(len(manifest.shards), 'shard') if manifest.shards else 'files'}\n"
+        f"size      {manifest.size} px\n"
+        f"made with {asked}\n"
+        f"left out  {', '.join(f'{count:,} {what}' for what, count in manifest.left_out.items())}\n"
+        f"versions  {', '.join(f'{name} {version}' for name, version in manifest.identity['versions'].items())}"
+    )

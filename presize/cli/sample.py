@@ -1,0 +1,39 @@
+"""presize sample."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from presize.cli.group import EPILOG, cli
+from presize.cli.printing import print_text
+from presize.cli.progress import Progress
+from presize.formatting import plural
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("folder", metavar="DIR")
+@click.option("--images", type=int, default=200, show_default=True, metavar="N", help="Number of files.")
+@click.option("--classes", type=int, default=4, show_default=True, metavar="N", help="Number of class folders.")
+@click.option(
+    "--long-side",
+    type=int,
+    default=500,
+    show_default=True,
+    metavar="PX",
+    help="Longer side of a typical image, in pixels.",
+)
+@click.option(
+    "--broken", type=int, default=0, show_default=True, metavar="N", help="Number of broken files among them."
+)
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Random seed.")
+def sample(folder: str, images: int, **options: int) -> None:
+    """Generate photo-like images in DIR, to try presize with."""
+    from presize.sources.sample import SampleOptions, make_samples
+
+    with Progress(sys.stderr, "sample") as progress:
+        progress.begin(images)
+        written = make_samples(Path(folder), SampleOptions(images=images, **options), lambda: progress.add(1))
+    print_text(f"{folder}: {plural(written, 'file')} in {plural(options['classes'], 'class', 'classes')}")

@@ -1,0 +1,37 @@
+"""presize verify."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from presize.cli.group import EPILOG, cli
+from presize.cli.printing import print_json, print_text
+from presize.cli.progress import Progress
+from presize.formatting import plural, printable
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("dataset", metavar="OUT")
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Threads.  [default: all cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def verify(dataset: str, jobs: int | None, as_json: bool) -> None:
+    """Read every byte of the dataset OUT and report damage.
+
+    The exit code is 1 if there is any.
+    """
+    from presize.store.manifest import read_manifest
+    from presize.store.verify import verify_dataset
+
+    with Progress(sys.stderr, "verify") as progress:
+        progress.begin(read_manifest(dataset).samples)
+        samples, problems = verify_dataset(dataset, jobs=jobs, on_images=progress.add)
+    if as_json:
+        print_json(samples=samples, problems=[problem._asdict() for problem in problems])
+    else:
+        for problem in problems:
+            print_text(printable(f"{problem.file}: {problem.what}"))
+        print_text(f"{dataset}: {plural(samples, 'sample')}, {plural(len(problems), 'problem')}")
+    if problems:
+        raise click.exceptions.Exit(1)
