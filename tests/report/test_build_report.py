@@ -63,8 +63,8 @@ def test_it_counts_every_conversion_of_a_mangled_set(mangled: Path) -> None:
         "GIF": 1,
         "WebP": 1,
         "TIFF": 1,
-        "named like another format": 1,
-        "animation, or several pages": 3,
+        "extension of another format": 1,
+        "animation or several pages": 3,
         "grey": 3,
         "RGB": 10,
         "palette": 2,
@@ -76,7 +76,7 @@ def test_it_counts_every_conversion_of_a_mangled_set(mangled: Path) -> None:
         "EXIF orientation 2": 1,
         "EXIF orientation 6": 1,
         "larger than stored": 15,
-        "as stored": 1,
+        "same size as stored": 1,
     }
 
 
@@ -91,7 +91,7 @@ def test_a_mangled_set_is_stored_upright_and_in_rgb(mangled: Path) -> None:
 
 def test_rejects_stand_in_it_with_their_reasons(mangled: Path) -> None:
     page = page_of(mangled)
-    assert "3 files of images, or named like one, could not be stored" in page
+    assert "3 image files could not be stored" in page
     for words in (
         "cut.jpg",
         "broken JPEG: ",
@@ -164,7 +164,7 @@ def test_a_source_that_went_away_altogether_is_told_without_its_place(photos: Pa
     build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=remove)
     page = page_of(tmp_path / "out")
     assert "6 images could not be compared" in page
-    assert "No sample could be shown." in page
+    assert "No samples to show." in page
     assert str(tmp_path) not in page
 
 
