@@ -325,7 +325,7 @@ MISTAKES = [
     (
         ["build", "RAW", "OUT", "--max-errors", "3"],
         1,
-        "4 images were rejected, which --max-errors 3",
+        "4 images were rejected, more than --max-errors 3",
         "too many errors",
     ),
     (["build", "RAW", "OUT", "--on-error", "fail"], 1, ".jpg: ", "a broken image"),
