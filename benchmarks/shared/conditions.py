@@ -1,9 +1,8 @@
-"""What a time depends on: the machine, the versions, the photographs. A line of them goes with each
-measurement. No names of machines or people, no paths."""
+"""What a time depends on: the machine, the versions, the photographs. Each row of a CSV carries them. No names of
+machines or people, no paths."""
 
 from __future__ import annotations
 
-import os
 import platform
 from collections import Counter
 from importlib.metadata import version
@@ -11,6 +10,8 @@ from pathlib import Path
 
 from presize.codecs import jpeg_segments
 from presize.errors import ImageError
+from presize.system.machine import read_cpu
+from presize.system.mounts import mount_of, read_mounts
 
 _PACKAGES = (
     "presize", "simplejpeg", "cykooz.resizer", "pillow", "opencv-python-headless", "lmdb", "joblib", "numpy",
@@ -18,7 +19,7 @@ _PACKAGES = (
 
 
 def find_photos(source: Path) -> list[Path]:
-    """The JPEGs below `source`, by name and sorted. Raises SystemExit when there are none."""
+    """The JPEGs below `source`, sorted by path. Raises SystemExit when there are none."""
     photos = sorted(path for path in source.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
     if not photos:
         raise SystemExit(f"no JPEGs below {source}")
@@ -32,17 +33,18 @@ def conditions(photos: list[Path]) -> dict[str, object]:
 
 
 def machine(place: Path) -> dict[str, object]:
+    cpu, mount = read_cpu(), mount_of(str(place.resolve()), read_mounts())
     return {
-        "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cpu": cpu.model,
+        "cores": cpu.cores,
         "kernel": f"{platform.system()} {platform.release().split('-')[0]}",
-        "file_system": _file_system(place),
+        "file_system": "unknown" if mount is None else mount.type,
         "python": platform.python_version(),
     }
 
 
 def source_mix(photos: list[Path]) -> dict[str, object]:
-    """Shares of chroma subsampling, and means a photograph. What is no JPEG counts as "other"."""
+    """Shares of chroma subsampling, and means per photograph. A file that is not a JPEG counts as "other"."""
     kinds: Counter[str] = Counter()
     width = height = nbytes = measured = 0
     for path in photos:
@@ -64,15 +66,3 @@ def source_mix(photos: list[Path]) -> dict[str, object]:
         "mean_height": round(height / measured),
         "mean_kb": round(nbytes / len(photos) / 1e3, 1),
     }
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def _file_system(place: Path) -> str:
-    """The type of the one that holds `place`."""
-    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    holding = [(mount[1], mount[2]) for mount in mounts if place.resolve().is_relative_to(mount[1])]
-    return max(holding, key=lambda mount: len(mount[0]))[1]

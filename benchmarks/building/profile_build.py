@@ -1,10 +1,9 @@
 """Where the microseconds of one image go, in a build by one process.
 
-    python benchmarks/profile_build.py PHOTOS
+    python benchmarks/building/profile_build.py PHOTOS
 
-Runs presize.build.run.build_dataset with a clock around the functions below. Each is charged with the time
-that none of the others inside it was charged with. The clock itself takes about 3 microseconds a call,
-most of which goes to the stage outside: 10 to 15 an image in "rest of transcode".
+Runs presize.build.run.build_dataset with a clock around the functions below. A stage is charged with its own time,
+without the stages inside it. The clock takes about 3 µs a call, most of which is charged to the enclosing stage.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 import tempfile
 import time
 import zlib
@@ -24,13 +24,16 @@ from unittest import mock
 
 import cv2
 import simplejpeg
-from build import link_tree
-from conditions import find_photos
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize import options
 from presize.build import publish, run, task
 from presize.codecs import decode, encode, jpeg_decoder, jpeg_segments, jpeg_tiles, resize, transcode
 from presize.store import shard
+from shared import rates
+from shared.builds import link_tree
+from shared.conditions import find_photos
 
 _STAGES: dict[str, list[tuple[object, str]]] = {
     "list the source": [(run, "scan")],
@@ -55,11 +58,11 @@ _STAGES: dict[str, list[tuple[object, str]]] = {
     "rest of the task": [(run, "write_shard")],
     "index and manifest": [(run, "publish"), (publish, "publish_manifest")],
 }
-"""What is timed: each function where it is looked up."""
+"""What is timed: each function in the module where it is looked up."""
 
 
 class Times(NamedTuple):
-    """Seconds on the wall, and of this thread's CPU time."""
+    """Seconds of wall time, and of this thread's CPU time."""
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -78,14 +81,13 @@ class Times(NamedTuple):
 class Stopwatch:
     """Times and calls by stage, each without the stages inside it. For one thread.
 
-    A time is that of the clock on the wall, and that of the CPU: where the first is larger, the stage
-    waited for the disk, or for a busy machine.
+    Both wall time and CPU time: where the first is larger, the stage waited for the disk, or for a busy machine.
     """
 
     def __init__(self) -> None:
         self.times: dict[str, Times] = {}
         self.calls: dict[str, int] = {}
-        self._inside: list[Times] = []  # for each stage begun, what went to stages within it
+        self._inside: list[Times] = []  # for each stage that is open, the time of the stages inside it
 
     def around(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
         self.times.setdefault(stage, Times())
@@ -142,18 +144,18 @@ def main() -> None:
 
 
 def table(stopwatch: Stopwatch, whole: Times, samples: int) -> str:
-    """Markdown. The times are microseconds for each sample, also of a stage that not all of them need."""
+    """In microseconds per sample, also for a stage that not every sample passes."""
     rest = whole
     for times in stopwatch.times.values():
         rest -= times
-    lines = ["| stage | µs an image | of them CPU | share of CPU | calls |", "|---|---|---|---|---|"]
+    lines = []
     for stage, times in [*stopwatch.times.items(), ("rest of the build", rest), ("**all**", whole)]:
         wall, cpu = times.wall / samples * 1e6, times.cpu / samples * 1e6
         calls = f"{stopwatch.calls[stage]:,}" if stage in stopwatch.calls else ""
-        lines.append(f"| {stage} | {wall:.1f} | {cpu:.1f} | {times.cpu / whole.cpu:.1%} | {calls} |")
+        lines.append([stage, f"{wall:.1f}", f"{cpu:.1f}", f"{times.cpu / whole.cpu:.1%}", calls])
     codecs = sum(times.cpu for stage, times in stopwatch.times.items() if "pixels" in stage or "cv2." in stage)
-    lines += ["", f"Decoding pixels and encoding them take {codecs / whole.cpu:.2f} of the CPU time."]
-    return "\n".join(lines)
+    found = rates.table(["stage", "µs per image", "CPU, µs", "share of CPU", "calls"], lines)
+    return f"{found}\n\nDecoding and encoding pixels take {codecs / whole.cpu:.2f} of the CPU time."
 
 
 if __name__ == "__main__":

@@ -1,28 +1,32 @@
-"""Photographs of 12 megapixels, for benchmarks: mosaics of small ones, which have their detail down to the pixel.
+"""Photographs of 12 megapixels, for benchmarks: mosaics of small ones, which have detail down to the pixel.
 
-    python benchmarks/mosaics.py PHOTOS OUT
+    python benchmarks/building/mosaics.py PHOTOS OUT
 
-An enlarged photograph would be smooth, and fast to decode. Each mosaic is 4032 x 3024 pixels, JPEG, 4:2:0, and of 3 MB
-at quality 85, of 4 MB at 90, which is what phones write.
+An enlarged photograph would be smooth, and fast to decode. Each mosaic is a JPEG of 4032×3024 pixels, 4:2:0: 3 MB at
+quality 85, 4 MB at 90, as phones write them.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from conditions import find_photos
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from shared.conditions import find_photos
 
 _HEIGHT, _WIDTH = 3024, 4032
 _TILE_HEIGHT, _TILE_WIDTH = 336, 448
 
 
 def mosaic(photos: list[Path]) -> npt.NDArray[np.uint8]:
-    """The middles of the photographs, mirrored at their edges where they are too small, side by side."""
+    """The centres of the photographs side by side; one that is too small is mirrored at its edges."""
     pixels = np.empty((_HEIGHT, _WIDTH, 3), np.uint8)
     places = ((top, left) for top in range(0, _HEIGHT, _TILE_HEIGHT) for left in range(0, _WIDTH, _TILE_WIDTH))
     for photo, (top, left) in zip(photos, places, strict=True):
