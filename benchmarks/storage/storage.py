@@ -1,48 +1,51 @@
 """How fast records come from disk and from the page cache, with the kernel's readahead and without.
 
-    python benchmarks/storage.py --work DIR [--work DIR2]
+    python benchmarks/storage/storage.py --work DIR [--work DIR2]
 
-Writes shards of random bytes below each DIR, one set for each size of record, and reads records from them through
+Writes shards of random bytes below each DIR, one set for each record size, and reads records from them through
 presize.store.shard, without an index and without decoding, in batches of 128 that are sorted as Dataset sorts them:
-every record once in random order ("epoch"), or in the order of the disk ("sequential"), or so few of them that
-what is read around them is never wanted ("sparse", which is what an epoch of a dataset much larger than memory
-looks like). "preload" reads the shards into the page cache first, in the time that counts.
+every record once in random order ("epoch"), or in the order of the disk ("sequential"), or so few of them that the
+records around them are never read ("sparse", like an epoch of a dataset much larger than memory). "preload" reads the
+shards into the page cache first; that time counts.
 
 Each run is a process of its own, forked from this one, and all runs of a round are in random order. Cold means that
-the shards were dropped from this machine's page cache, which is checked; a disk that is not in this machine may
-have a cache of its own.
+the shards were dropped from this machine's page cache, which is checked; a disk outside of this machine may have a
+cache of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import multiprocessing
 import os
 import random
 import shutil
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-import rates
-from conditions import machine
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize.store.shard import ShardReader, ShardWriter, commit_records, map_bytes
 from presize.system.pagecache import MappedFile, preload, window_bytes
+from shared import measuring, rates
+from shared.conditions import machine
 
-_HERE = Path(__file__).parent
 _BATCH = 128
 _SHARD_BYTES = 20_000_000
 _SPARSE_SHARE = 0.02
-"""Of a dataset, in windows of the kernel's readahead, one for each record of a sparse run; and 8 at least."""
+"""Of a dataset, in readahead windows: one for each record of a sparse run, and at least 8."""
 
 _WARM_PASSES = 10
-"""One of them is over too soon to be timed."""
+"""A single one is too short to be timed."""
 
 
 class Variant(NamedTuple):
@@ -73,8 +76,8 @@ def write_shards(work: Path, record_bytes: int, megabytes: int) -> None:
             writer.publish()
 
 
-def measure(variant: Variant, options: argparse.Namespace, seed: int) -> dict[str, object]:
-    """What read() finds, in a process of its own."""
+def measure(variant: Variant, options: argparse.Namespace, draw: random.Random) -> Iterator[measuring.Columns]:
+    """What read() measures, in a process of its own."""
     shards = sorted((variant.work / str(variant.record_bytes)).iterdir())
     window = window_bytes(shards[0])
     records = None
@@ -84,8 +87,10 @@ def measure(variant: Variant, options: argparse.Namespace, seed: int) -> dict[st
         shards = shards[: options.epoch_megabytes * 1_000_000 // _SHARD_BYTES]
     load = round(os.getloadavg()[0], 1)
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        found = pool.apply(read, (variant, shards, records, seed))
-    return {"window_kb": window >> 10, "load": load} | found
+        found = pool.apply(read, (variant, shards, records, draw.randrange(1 << 31)))
+    named: dict[str, Any] = variant._asdict()
+    del named["work"]  # no paths; the window and the file system tell them apart
+    yield named | {"window_kb": window >> 10, "load": load} | found | machine(variant.work) | {"lmdb": version("lmdb")}
 
 
 def read(variant: Variant, shards: list[Path], records: int | None, seed: int) -> dict[str, object]:
@@ -126,99 +131,73 @@ def read(variant: Variant, shards: list[Path], records: int | None, seed: int) -
 
 
 def disk_bytes() -> int:
-    """That this process, its threads included, has made the disk read."""
+    """The bytes that this process and its threads have read from disk."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
 
 
-def table(rows: list[rates.Row]) -> str:
-    """By window and size of record: records a second of a cold epoch without readahead, and all other ways as
-    multiples of the same order and cache without it."""
-    lines = [
-        "| window | record | cold epoch, off: records/s | on | preload | cold sequential: on | cold sparse: on "
-        "| disk gives, times needed | warm epoch: on | warm sequential: on |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for window, size in sorted({(int(row["window_kb"]), int(row["record_bytes"])) for row in rows}):
-        found = [row for row in rows if (int(row["window_kb"]), int(row["record_bytes"])) == (window, size)]
+def summary(rows: list[rates.Row]) -> str:
+    """By window and record size: the rate of a cold epoch without readahead, and the other ways as multiples of the
+    same order and cache without it."""
+    heads = ["window", "record", "cold epoch, off: records/s", "on", "preload", "cold sequential: on"]
+    heads += ["cold sparse: on", "bytes from disk per byte wanted", "warm epoch: on", "warm sequential: on"]
+    lines = []
+    for window, size in product(rates.numbers_in(rows, "window_kb"), rates.numbers_in(rows, "record_bytes")):
+        mine = rates.select(rows, window_kb=window, record_bytes=size)
 
-        def column(order: str, cache: str, readahead: str, name: str, found: list[rates.Row] = found) -> list[float]:
-            chosen = [
-                row for row in found if (row["order"], row["cache"], row["readahead"]) == (order, cache, readahead)
-            ]
-            return [float(row[name]) for row in sorted(chosen, key=lambda row: int(row["round"]))]
+        def column(
+            order: str, cache: str, readahead: str, name: str = "records_per_s", mine: list[rates.Row] = mine
+        ) -> list[float]:
+            return rates.column(rates.select(mine, order=order, cache=cache, readahead=readahead), name)
 
         def times(order: str, cache: str, readahead: str = "on", column: Any = column) -> str:
-            rate, off = (column(order, cache, way, "records_per_s") for way in (readahead, "off"))
-            return rates.ratios(rate, off).format(".2f")
+            return rates.times(column(order, cache, readahead), column(order, cache, "off"))
 
         disk = rates.ratios(column("sparse", "cold", "on", "disk_mb"), column("sparse", "cold", "on", "mb"))
-        cells = [
-            f"{window} KiB",
-            f"{size / 1000:g} kB",
-            rates.Spread.of(column("epoch", "cold", "off", "records_per_s")).format(".0f"),
-            times("epoch", "cold"),
-            times("epoch", "cold", "preload"),
-            times("sequential", "cold"),
-            times("sparse", "cold"),
-            f"{disk.median:.1f}",
-            times("epoch", "warm"),
-            times("sequential", "warm"),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    first = rows[0]
-    load = rates.Spread.of([float(row["load"]) for row in rows]).format(".1f")
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"{first['date']}, {len({row['round'] for row in rows})} rounds, load average {load}. "
-            f"{first['cpu']}, {first['cores']} cores, {first['kernel']}, {first['file_system']}, lmdb {first['lmdb']}.",
-        ]
-    )
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, action="append", metavar="DIR", help="on the disk to be measured")
-    parser.add_argument("--sizes", type=_numbers, default=[1000, 10_000, 30_000, 150_000], metavar="N,N")
-    parser.add_argument("--megabytes", type=int, default=500, help="of shards, for each size of record")
-    parser.add_argument("--epoch-megabytes", type=int, default=20, help="of them that an epoch reads, in twenties")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0, help="of the order of the runs, and of the records")
-    parser.add_argument("--csv", type=Path, default=_HERE / "results" / "storage.csv", help="replaced")
-    parser.add_argument("--print", action="store_true", help="only print the table of the CSV")
-    return parser.parse_args()
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+        lines.append(
+            [
+                f"{window} KiB",
+                f"{size / 1000:g} kB",
+                rates.spread(column("epoch", "cold", "off"), ".0f"),
+                times("epoch", "cold"),
+                times("epoch", "cold", "preload"),
+                times("sequential", "cold"),
+                times("sparse", "cold"),
+                f"{median(disk):.1f}",
+                times("epoch", "warm"),
+                times("sequential", "warm"),
+            ]
+        )
+    load = rates.spread(rates.column(rows, "load"), ".1f")
+    closing = f"{rates.rounds(rows)}, load average {load}. {rates.machine(rows[0])}, lmdb {rows[0]['lmdb']}."
+    return f"{rates.table(heads, lines)}\n\n{closing}"
 
 
 def main() -> None:
-    options = parse()
-    if options.print:
-        print(table(rates.read(options.csv)))
+    csv = Path(__file__).resolve().parent / "results" / "storage.csv"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, action="append", metavar="DIR", help="on the disk to be measured")
+    parser.add_argument("--table", type=Path, nargs="?", const=csv, metavar="CSV", help="print its table again")
+    parser.add_argument("--sizes", type=measuring.numbers, default=(1000, 10_000, 30_000, 150_000), metavar="N,N")
+    parser.add_argument("--megabytes", type=int, default=500, help="of shards, for each record size")
+    parser.add_argument("--epoch-megabytes", type=int, default=20, help="of them that an epoch reads, in twenties")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds; 5 by default")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the runs, and of the records")
+    parser.add_argument("--csv", type=Path, default=csv, help="replaced; results/ by default")
+    options = parser.parse_args()
+    if options.table is not None:
+        print(summary(rates.read(options.table)))
         return
     if not options.work:
-        raise SystemExit("--work: name a folder on the disk to be measured")
+        parser.error("expected --work, a folder on the disk to be measured, or --table")
     for work, size in product(options.work, options.sizes):
         write_shards(work, size, options.megabytes)
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    order = random.Random(options.seed)
-    todo = variants(options)
-    facts = {work: machine(work) | {"lmdb": version("lmdb")} for work in options.work}
-    rows: list[dict[str, object]] = []
-    for number in range(options.rounds):
-        for variant in order.sample(todo, len(todo)):
-            named: dict[str, Any] = {"date": date, "round": number, **variant._asdict()}
-            del named["work"]  # what it is shows in the window and the file system
-            rows.append(named | measure(variant, options, options.seed + number) | facts[variant.work])
-            rates.write(options.csv, rows)
-        print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+    draw = random.Random(options.seed)
+    runs = {", ".join(map(str, variant)): partial(measure, variant, options, draw) for variant in variants(options)}
+    measuring.in_rounds(runs, options, {}, progress="records_per_s")
     for work, size in product(options.work, options.sizes):
         shutil.rmtree(work / str(size))
-    print(table(rates.read(options.csv)))
+    print(summary(rates.read(options.csv)))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
-"""Whether training on presized images ends as well as training on the photographs they were made from.
+"""Whether training on presized images reaches the accuracy of training on the photographs themselves.
 
-    python benchmarks/accuracy.py SRC
+    python benchmarks/training/accuracy.py SRC
 
-SRC is a folder of class folders; without it, one is made as `presize sample` does it. A fifth of each class is held
-out. The small CNN of `presize bench` is trained from scratch on the rest, once a seed and variant: from the raw
-folder, and
-from LMDB datasets of one or more sizes. All begin with the same weights and get the same samples in the same order,
-with the same crops and flips. A presized folder needs no training of its own: the script looks whether it gives the
-same pixels as LMDB. Prints a table; asserts nothing. `python benchmarks/accuracy.py --table CSV` prints one again.
+SRC is a folder of class folders; without it, one is made as by `presize sample`. A fifth of each class is held out. The
+small CNN of `presize bench` is trained from scratch on the rest, once for each seed and variant: from the raw folder,
+and from LMDB datasets of one or more sizes. All begin with the same weights and get the same samples in the same order,
+with the same crops and flips. A presized folder is not trained on: the script checks that it gives the same pixels as
+LMDB. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +28,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import rates
 import torch
-from conditions import conditions, find_photos
+from scipy.stats import t as student
 from torch import nn
 from torch.nn import functional
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize.build.run import build_dataset
 from presize.datasets.crops import Crop, Floats, Ints, RandomResizedCrop
@@ -44,24 +44,23 @@ from presize.measure.bench_options import Variant
 from presize.measure.listings import LISTERS, Listing, common_samples
 from presize.options import BuildOptions, ImageOptions, Layout, RunOptions, Size
 from presize.sources.sample import SampleOptions, make_samples
+from shared import measuring, rates
+from shared.conditions import conditions, find_photos
 
 KINDS: dict[str, Layout] = {"presized": "folder", "lmdb": "lmdb"}
 """What is built, and by which --to."""
 
 HELD_OUT = 5
-"""One of so many is held out."""
+"""One of this many samples is held out."""
 
 SHOWN = 0.8
-"""The share of the shorter side that is shown when the network is tested, as by Resize(160) and CenterCrop(128)."""
-
-_STUDENT_95 = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""Student's t for 95 %, two-sided, by degrees of freedom."""
+"""The share of the shorter side that the network is tested on, as by Resize(160) and CenterCrop(128)."""
 
 
 @dataclass(frozen=True)
 class Middle:
-    """What torchvision's Resize and CenterCrop show of an image: SHOWN of its shorter side, squarely in its middle,
-    brought to `size`."""
+    """The centre crop of torchvision's Resize and CenterCrop: a square of SHOWN of the shorter side, resized to
+    `size`."""
 
     size: int
     draws: int = 0
@@ -74,35 +73,32 @@ class Middle:
 
 
 def parse() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    csv = Path(__file__).resolve().parent / "results" / "accuracy.csv"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, nargs="?", metavar="SRC", help="a folder of class folders")
-    parser.add_argument("--name", default="photographs", help="what SRC is called in the results")
-    parser.add_argument("--table", type=Path, metavar="CSV", help="train nothing")
+    parser.add_argument("--name", default="photographs", help="the name of SRC in the results")
+    parser.add_argument("--table", type=Path, nargs="?", const=csv, metavar="CSV", help="print its table again")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "presize-accuracy"))
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
     parser.add_argument("--epochs", type=int, default=24)
     parser.add_argument(
         "--sizes",
-        type=_numbers,
-        default=[160, 256],
+        type=measuring.numbers,
+        default=(160, 256),
         metavar="N,N",
-        help="px along the shorter side, of what is presized",
+        help="of presized images, px along the shorter side",
     )
-    parser.add_argument("--crop", type=int, default=128, help="px, of what the network sees")
+    parser.add_argument("--crop", type=int, default=128, help="of the network's input, px")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rate", type=float, default=5e-3, help="the highest learning rate")
     parser.add_argument("--workers", type=int, default=2, help="no result depends on it")
-    parser.add_argument("--csv", type=Path, default=Path(__file__).parent / "results" / "accuracy.csv", help="replaced")
+    parser.add_argument("--csv", type=Path, default=csv, help="replaced; results/ by default")
     return parser, parser.parse_args()
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
-
-
 def split(labels: npt.NDArray[Any]) -> tuple[Ints, Ints]:
-    """The places of the samples to train on and of those held out: one in HELD_OUT of each class, drawn at random,
-    the same at each call."""
+    """The indices of the training samples and of the held-out ones: one in HELD_OUT of each class, drawn with a fixed
+    seed."""
     order = np.random.default_rng(0).permutation(len(labels))
     held = np.zeros(len(labels), bool)
     for label in np.unique(labels):
@@ -129,14 +125,14 @@ def prepare(options: argparse.Namespace) -> dict[str, Listing]:
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples of a variant: `numbers` are theirs in the dataset at `root`."""
+    """Some samples of a variant: `numbers` are their indices in the dataset at `root`."""
 
     variant: Variant
     root: str
     numbers: Ints
 
     def batches(self, crop: Crop, flip: float, options: argparse.Namespace, seed: int) -> Any:
-        """A loader that gives all of them once an epoch, shuffled and cropped as (seed, epoch) has it."""
+        """A loader that yields all of them once an epoch; (seed, epoch) determines order and crops."""
         dataset = open_variant(self.variant, self.root, crop, flip)
         return load_variant(
             self.variant, dataset, Chosen(self.numbers, len(dataset), seed), batch=options.batch,
@@ -145,7 +141,7 @@ class Samples:
 
 
 def same_pixels(one: Samples, other: Samples, options: argparse.Namespace) -> float:
-    """The share of one epoch's random crops that are alike to the last bit."""
+    """The share of one epoch's random crops that are bit-identical."""
     crop = training_crop(options)
     alike: list[bool] = []
     for batch, again in zip(*(variant.batches(crop, FLIP, options, 0) for variant in (one, other)), strict=True):
@@ -154,16 +150,21 @@ def same_pixels(one: Samples, other: Samples, options: argparse.Namespace) -> fl
 
 
 def training_crop(options: argparse.Namespace) -> RandomResizedCrop:
-    """Larger parts than for ImageNet, as is usual for small sets."""
+    """Larger crops than for ImageNet, as is usual for small datasets."""
     return RandomResizedCrop(options.crop, scale=(0.25, 1.0))
 
 
 def train(
     samples: Samples, tests: dict[str, list[Any]], classes: int, seed: int, options: argparse.Namespace
 ) -> Iterator[tuple[float, dict[str, float]]]:
-    """Train a new network and yield, for each epoch, the mean loss and the share of each test that it gets right.
+    """Train a new network and yield, after each epoch, the mean loss and the top-1 accuracy on each test set.
 
-    tests: batches of held-out images, by name.
+    Args:
+        samples: to train on.
+        tests: batches of held-out images, by name.
+        classes: the number of outputs.
+        seed: of the weights and of the order.
+        options: of the script.
     """
     torch.manual_seed(seed)
     model = small_cnn(classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -204,7 +205,7 @@ def measure(options: argparse.Namespace) -> Iterator[list[dict[str, object]]]:
     numbers = common_samples(listings)
     labels = listings["raw"].labels
     if labels is None:
-        raise SystemExit(f"{options.source} has no class folders, so nothing to learn")
+        raise SystemExit(f"{options.source} has no class folders, so there is nothing to learn")
     names, classes = np.unique(labels[numbers["raw"]].astype(str), return_inverse=True)
     learnt, held = split(classes)
 
@@ -245,7 +246,7 @@ def kind_of(name: str) -> Variant:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of pairs, one a seed: its mean, the standard error of that, and the half-width of its 95 % interval."""
+    """Of pairs, one a seed: the mean difference, its standard error, and the half-width of its 95 % interval."""
 
     mean: float
     error: float
@@ -254,12 +255,14 @@ class Difference:
     @classmethod
     def of(cls, values: list[float], others: list[float]) -> Difference:
         found = [value - other for value, other in zip(values, others, strict=True)]
-        error = stdev(found) / math.sqrt(len(found)) if len(found) > 1 else math.inf
-        return cls(fmean(found), error, error * _STUDENT_95[min(len(found) - 1, len(_STUDENT_95) - 1)])
+        if len(found) < 2:
+            return cls(fmean(found), math.inf, math.inf)
+        error = stdev(found) / math.sqrt(len(found))
+        return cls(fmean(found), error, error * float(student.ppf(0.975, len(found) - 1)))
 
 
 def variants_of(rows: list[rates.Row]) -> dict[str, str]:
-    """Those in the results, in their order, and what they are called."""
+    """The variants in the results, in their order, with their labels."""
     names = dict.fromkeys(row["variant"] for row in rows)
     return {
         variant: "the raw folder" if variant == "raw" else f"LMDB, {variant.partition('-')[2]} px" for variant in names
@@ -267,7 +270,7 @@ def variants_of(rows: list[rates.Row]) -> dict[str, str]:
 
 
 def complete(rows: list[rates.Row]) -> list[rates.Row]:
-    """Those of seeds that every variant has finished."""
+    """The rows of seeds that every variant has finished."""
     ended = {(row["seed"], row["variant"]) for row in rows if row["epoch"] == row["epochs"]}
     return [row for row in rows if all((row["seed"], variant) in ended for variant in variants_of(rows))]
 
@@ -278,40 +281,29 @@ def final(rows: list[rates.Row], variant: str, column: str = "top1") -> list[flo
     return [100 * float(last[seed][column]) for seed in sorted(last)]
 
 
-@dataclass(frozen=True)
-class Range:
-    mean: float
-    least: float
-    most: float
-
-
-def by_epoch(rows: list[rates.Row], variant: str) -> dict[int, Range]:
-    """In per cent, over seeds."""
+def by_epoch(rows: list[rates.Row], variant: str) -> dict[int, list[float]]:
+    """In per cent, one a seed."""
     found: dict[int, list[float]] = {}
     for row in rows:
         if row["variant"] == variant:
             found.setdefault(int(row["epoch"]), []).append(100 * float(row["top1"]))
-    return {epoch: Range(fmean(values), min(values), max(values)) for epoch, values in found.items()}
+    return found
 
 
 def table(rows: list[rates.Row]) -> str:
-    """Markdown: means, with the standard deviation over seeds; of differences, which are those of one seed, with
-    their standard error."""
-    lines = [
-        "| trained and tested on | top-1, % | of each seed | less raw, points | 95 % interval | tested on raw, % |",
-        "|---|---|---|---|---|---|",
-    ]
-    raw = final(rows, "raw")
+    """Means, with the standard deviation over seeds; of differences between runs of the same seed, with their standard
+    error."""
+    heads = ["trained and tested on", "top-1, %", "of each seed", "less raw, points", "95 % interval"]
+    raw, lines = final(rows, "raw"), []
     for variant, name in variants_of(rows).items():
         values, on_raw = final(rows, variant), final(rows, variant, "top1_on_raw")
         found = Difference.of(values, raw)
-        low, high = found.mean - found.interval, found.mean + found.interval
-        less = (
-            ("", "") if variant == "raw" else (f"{found.mean:+.1f} ± {found.error:.1f}", f"{low:+.1f} to {high:+.1f}")
-        )
-        each = ", ".join(f"{value:.1f}" for value in values)
-        lines.append(f"| {' | '.join((name, _mean(values), each, *less, _mean(on_raw)))} |")
-    return "\n".join(lines)
+        less = ["", ""]
+        if variant != "raw":
+            low, high = found.mean - found.interval, found.mean + found.interval
+            less = [f"{found.mean:+.1f} ± {found.error:.1f}", f"{low:+.1f} to {high:+.1f}"]
+        lines.append([name, _mean(values), ", ".join(f"{value:.1f}" for value in values), *less, _mean(on_raw)])
+    return rates.table([*heads, "tested on raw, %"], lines)
 
 
 def _mean(values: list[float]) -> str:
@@ -321,20 +313,20 @@ def _mean(values: list[float]) -> str:
 def summary(rows: list[rates.Row]) -> str:
     rows = complete(rows)
     if not rows:
-        return "no seed was finished by every variant"
+        return "no seed is complete: some variant has not finished it"
     first = rows[0]
     alike = {variants_of(rows)[row["variant"]]: float(row["same_pixels"]) for row in rows if row["same_pixels"]}
     return "\n".join(
         [
             table(rows),
             "",
-            "Crops of an epoch that are the same to the last bit from a presized folder: "
+            "Crops of an epoch that are bit-identical from a presized folder: "
             f"{'; '.join(f'{name}: {100 * share:.1f} %' for name, share in alike.items())}.",
             f"{first['date']}, {len(final(rows, 'raw'))} seeds, {first['epochs']} epochs, batches of {first['batch']} "
             f"crops of {first['crop']} px; {first['name']}: {first['classes']} classes, {first['trained_on']} images "
             f"to train on, {first['held_out']} held out, of which the largest class is {float(first['chance']):.1%} "
-            f"(mean {first['mean_width']}×{first['mean_height']}, {first['mean_kb']} kB).",
-            f"{rates.where(first)}, torch {first['torch']}.",
+            f"({rates.photographs(first)}).",
+            f"{rates.machine(first)}, torch {first['torch']}.",
         ]
     )
 

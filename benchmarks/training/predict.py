@@ -1,8 +1,7 @@
-"""How well a diagnosis predicts: one pipeline is diagnosed, and from that the images/s of another one is predicted;
-the other one is run, before and after that.
+"""How well a diagnosis predicts: one pipeline is diagnosed, the images/s of another one is predicted from that, and the
+other one is run, before and after the diagnosis.
 
-    python benchmarks/predict.py PHOTOS             # replaces results/predict.csv
-    python benchmarks/predict.py --table benchmarks/results/predict.csv
+    python benchmarks/training/predict.py PHOTOS
 
 Loaders that sleep for a constant time or a varying one, and real photographs, raw and presized; steps that sleep and
 steps that train. All are run once a round, in random order, each in a process of its own.
@@ -12,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -21,14 +21,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import measuring
 import numpy as np
-import rates
 import torch
-from conditions import conditions, find_photos
 from torch.utils.data import DataLoader, Dataset
 
-import processes
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, Weighted, diagnose, make_loader
 from presize.datasets.timing.instrument import prefetch_of, workers_of
 from presize.datasets.timing.models import TrainingStep, small_cnn
@@ -37,6 +34,8 @@ from presize.measure.diagnosis import Diagnosis
 from presize.measure.listings import build_trial
 from presize.measure.simulate import Pipeline
 from presize.options import Size
+from shared import measuring, processes, rates
+from shared.conditions import conditions, find_photos
 
 BATCH = 32
 CPU = torch.device("cpu")
@@ -64,7 +63,7 @@ def sleeping(mean_ms: float, cv: float, workers: int, prefetch: int = 2) -> Data
 
 
 class SleepingStep:
-    """As a GPU that takes so long: this process waits."""
+    """Like a step on a GPU: this process waits."""
 
     def __init__(self, milliseconds: float) -> None:
         self.seconds = milliseconds / 1e3
@@ -80,8 +79,16 @@ def training() -> TrainingStep:
 
 @dataclass(frozen=True)
 class Configuration:
-    """diagnosed, predicted: two pipelines in words. loader, other: their loaders. step: of both. pipeline: what of a
-    diagnosis of the first is the second; None: the second's loader was an alternative."""
+    """Two pipelines with the same step: one is diagnosed, the other predicted.
+
+    Attributes:
+        diagnosed: the first in words.
+        predicted: the second in words.
+        loader: makes the loader of the first.
+        other: makes the loader of the second.
+        step: makes the training step of both.
+        pipeline: the second, from a diagnosis of the first; None where its loader was an alternative in the diagnosis.
+    """
 
     diagnosed: str
     predicted: str
@@ -96,7 +103,7 @@ def with_workers(count: int) -> Callable[[Diagnosis], Pipeline]:
 
 
 def configurations(photos: Path, presized: Path) -> list[Configuration]:
-    """Nothing is opened before a loader is asked for."""
+    """Nothing is opened before a loader is made."""
     crop = RandomResizedCrop(224)
 
     def raw() -> CroppedFolder:
@@ -127,8 +134,8 @@ def configurations(photos: Path, presized: Path) -> list[Configuration]:
     ]
     found = [
         Configuration(
-            f"sleeps {name}, {_workers(before)}, step {step} ms",
-            _workers(after),
+            f"sleeps {name}, {rates.workers_text(before)}, step {step} ms",
+            rates.workers_text(after),
             lambda ms=ms, cv=cv, before=before: sleeping(ms, cv, before),  # type: ignore[misc]
             lambda ms=ms, cv=cv, after=after: sleeping(ms, cv, after),  # type: ignore[misc]
             lambda step=step: SleepingStep(step),  # type: ignore[misc]
@@ -155,12 +162,8 @@ def step_of_20_ms() -> SleepingStep:
     return SleepingStep(20)
 
 
-def _workers(count: int) -> str:
-    return f"{count} worker{'' if count == 1 else 's'}"
-
-
 def train(loader: Iterable[Any], step: Any, seconds: float, warmup_steps: int) -> float:
-    """Images/s of training, without anything of the diagnosis."""
+    """Images/s of training, without the diagnosis."""
     begin, done, images, edge = time.perf_counter(), 0, 0, 0.0
     while True:
         for batch in loader:
@@ -190,9 +193,9 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def predict(number: int, photos: Path, presized: Path, seconds: float) -> list[measuring.Columns]:
-    """The row of a configuration, by its number. What is predicted is run before and after the diagnosis, so that a
-    machine that is getting slower or faster is the same to both in the mean."""
-    warnings.simplefilter("ignore")  # more workers than cores are meant
+    """The row of a configuration, by its number. The predicted pipeline is run before and after the diagnosis, so that
+    a drift of the machine cancels out."""
+    warnings.simplefilter("ignore")  # more workers than cores are intended
     torch.set_num_threads(1)
     one = configurations(photos, presized)[number]
     meter = processes.Meter()
@@ -208,7 +211,7 @@ def predict(number: int, photos: Path, presized: Path, seconds: float) -> list[m
     pipeline = found.pipeline(found.alternatives[0]) if one.pipeline is None else one.pipeline(found)
     plain = train(one.loader(), one.step(), seconds, found.warmup_steps)
     after = run()
-    gc.collect()  # ends the workers, whose time counts then
+    gc.collect()  # ends the workers, so that their time counts
     row: dict[str, object] = {
         "diagnosed": one.diagnosed,
         "predicted": one.predicted,
@@ -247,33 +250,37 @@ def errors(rows: list[rates.Row], name: Name) -> list[float]:
 
 
 def summary(rows: list[rates.Row]) -> str:
-    lines = ["| diagnosed | predicted | before, images/s | predicted | measured | error |", "|---|---|---|---|---|---|"]
-    medians = []
+    heads = ["diagnosed", "predicted", "before, images/s", "predicted", "measured", "error"]
+    lines, medians = [], []
     for name in names(rows):
-        mine = [row for row in rows if (row["diagnosed"], row["predicted"]) == name]
+        mine = rates.select(rows, diagnosed=name[0], predicted=name[1])
         rate = [
-            f"{median(float(row[column]) for row in mine):,.0f}"
+            f"{median(rates.column(mine, column)):,.0f}"
             for column in ("before_images_per_s", "predicted_images_per_s", "images_per_s")
         ]
-        error = rates.Spread.of(errors(rows, name))
-        medians.append(error.median)
-        spread = f"{error.median:+.1%} ({error.least:+.1%} to {error.most:+.1%})"
-        lines.append("| " + " | ".join([*name, *rate, spread]) + " |")
-    slower = [float(row["before_images_per_s"]) / float(row["before_while_diagnosed_images_per_s"]) - 1 for row in rows]
+        found = errors(rows, name)
+        medians.append(median(found))
+        lines.append([*name, *rate, f"{median(found):+.1%} ({min(found):+.1%} to {max(found):+.1%})"])
+    plain, diagnosed = (
+        rates.column(rows, name) for name in ("before_images_per_s", "before_while_diagnosed_images_per_s")
+    )
+    slower = median(rates.ratios(plain, diagnosed)) - 1
     first = rows[0]
-    lines += [
-        "",
-        f"Error: median {median(map(abs, medians)):.1%}, at most {max(map(abs, medians)):.1%}, of the medians of "
-        f"{len({row['round'] for row in rows})} rounds.",
-        f"A diagnosis took {median(float(row['diagnosis_s']) for row in rows):.0f} s in the median; training while it "
-        f"was timed was {median(slower):+.1%} slower than by itself.",
-        f"Other processes took up to {max(float(row['other_cpu']) for row in rows):.1%} of the CPU time.",
-        f"{first['date']}, {first['cpu']}, {first['cores']} cores, torch {first['torch']}.",
-    ]
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            rates.table(heads, lines),
+            "",
+            f"Error: median {median(map(abs, medians)):.1%}, at most {max(map(abs, medians)):.1%}, of the medians of "
+            f"{len({row['round'] for row in rows})} rounds.",
+            f"A diagnosis took {median(rates.column(rows, 'diagnosis_s')):.0f} s (median); it slowed training down by "
+            f"{slower:+.1%}.",
+            rates.other_work(rows),
+            f"{first['date']}, {first['cpu']}, {first['cores']} cores, torch {first['torch']}.",
+        ]
+    )
 
 
 if __name__ == "__main__":
-    arguments = measuring.parser(__doc__, "predict.csv", 5)
+    arguments = measuring.parser(__doc__, __file__, repeats=5)
     arguments.add_argument("--seconds", type=float, default=4.0, help="of each part of a diagnosis")
     measuring.run(arguments, measure, summary, minutes=45)

@@ -1,51 +1,49 @@
-"""How many workers: loading in the training process against workers beside it, one to N.
+"""How many workers: loading in the training process against one to N workers.
 
-    python benchmarks/workers.py PHOTOS
+    python benchmarks/training/workers.py PHOTOS
 
 A mock dataset that sleeps, in a plain DataLoader, before a training step that sleeps; then real images, a raw folder
-and LMDB in a DataLoader. Each number of workers is run once a round, all in random order; the real ones in processes
-of their own, with the page cache warm. Prints a table and an advice; asserts nothing.
-`python benchmarks/workers.py --table CSV` prints one again.
+and LMDB in a DataLoader. Each number of workers is run once a round, all in random order; the real ones in processes of
+their own, with the page cache warm. Prints a table and a recommendation; asserts nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 import warnings
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-import measuring
-import rates
 import torch
-import training
-from build import link_tree
-from conditions import find_photos
 from torch.utils.data import DataLoader, Dataset
 
-import processes
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from presize.datasets.timing.epochs import HostClock, time_epoch
 from presize.measure.bench_options import BenchOptions
+from shared import bench_runs, builds, measuring, processes, rates
+from shared.conditions import find_photos
 
 MOCK = "mock that sleeps"
 LOAD_S, STEP_S = 0.1, 0.04
-"""What a mock batch sleeps while it is loaded, and the step that trains on it: two and a half workers' work."""
+"""How long loading a mock batch sleeps, and a training step: work for two and a half workers."""
 
 MOCK_BATCH = 10
 _MOCK_STEPS = 30
 _EPOCHS = {"raw": 2, "lmdb": 5}
-"""The first is not counted, and those of LMDB are short."""
+"""The first is not counted; those of LMDB are short."""
 
 NEAR = 0.95
-"""Workers are enough when there is no more than this to gain from more."""
+"""Workers are enough from this share of the fastest on."""
 
 
 class Sleeping(Dataset[torch.Tensor]):
-    """Takes its time, and none of a core's: what a slow disk is like."""
+    """Takes time without using a core, like a slow disk."""
 
     def __len__(self) -> int:
         return MOCK_BATCH * _MOCK_STEPS
@@ -56,7 +54,7 @@ class Sleeping(Dataset[torch.Tensor]):
 
 
 class SleepingStep:
-    """Training on something else: the device is busy, the cores are not."""
+    """Training on a device: the cores are idle."""
 
     clock = HostClock()
 
@@ -67,12 +65,12 @@ class SleepingStep:
         time.sleep(STEP_S)
 
 
-def foretold_s(workers: int) -> float:
-    """A step of the mock: one after the other without workers, else whoever is slower."""
+def predicted_s(workers: int) -> float:
+    """A step of the mock: the sum of both without workers, else the slower of the two."""
     return max(LOAD_S / workers, STEP_S) if workers else LOAD_S + STEP_S
 
 
-def advice(images_per_s: dict[int, list[float]]) -> int:
+def enough(images_per_s: dict[int, list[float]]) -> int:
     """The fewest workers that are, by medians, within 5 % of the fastest."""
     medians = {workers: median(values) for workers, values in images_per_s.items()}
     return min(workers for workers, rate in medians.items() if rate >= NEAR * max(medians.values()))
@@ -104,58 +102,57 @@ def sweeps(rows: list[rates.Row]) -> dict[tuple[str, str], dict[int, list[rates.
     found: dict[tuple[str, str], dict[int, list[rates.Row]]] = {}
     kinds = {(row["variant"], row["model"]): None for row in rows}
     for variant, model in sorted(kinds, key=lambda kind: (kind[1], ["mock", "raw", "lmdb"].index(kind[0]))):
-        chosen = training.select(rows, variant=variant, model=model)
-        counts = sorted({int(row["workers"]) for row in chosen})
-        found[variant, model] = {count: training.select(chosen, workers=count) for count in counts}
+        chosen = rates.select(rows, variant=variant, model=model)
+        counts = rates.numbers_in(chosen, "workers")
+        found[variant, model] = {count: rates.select(chosen, workers=count) for count in counts}
     return found
 
 
 def rate(sweep: dict[int, list[rates.Row]]) -> dict[int, list[float]]:
-    return {workers: training.column(rows, "images_per_s") for workers, rows in sweep.items()}
+    return {workers: rates.column(rows, "images_per_s") for workers, rows in sweep.items()}
 
 
 def label(variant: str, model: str) -> str:
     read = {"mock": MOCK, "raw": "raw folder", "lmdb": "LMDB"}[variant]
-    return read if model in ("sleep", "none") else f"{read}, training {training.MODELS[model]}"
+    return read if model in ("sleep", "none") else f"{read}, training {bench_runs.MODELS[model]}"
 
 
-def table(rows: list[rates.Row]) -> str:
-    """Markdown: medians, and least and most in brackets; ratios are those within a round."""
+def tables(rows: list[rates.Row]) -> list[str]:
     found = sweeps(rows)
-    lines: list[str] = []
-    mocked = found.pop(("mock", "sleep"), {})
-    if mocked:
-        lines += [f"| {MOCK}: workers | ms a step | foretold | images/s | U |", "|---|---|---|---|---|"]
+    mocked, made = found.pop(("mock", "sleep"), {}), []
+    lines = []
     for workers, runs in mocked.items():
-        step = rates.Spread.of([1e3 * seconds for seconds in training.column(runs, "step_s")])
-        images = rates.Spread.of(training.column(runs, "images_per_s"))
-        share = STEP_S * 1e3 / step.median
-        lines.append(
-            f"| {workers} | {step.format('.1f')} | {1e3 * foretold_s(workers):.1f} | {images.format('.0f')} "
-            f"| {share:.2f} |"
-        )
-    heads = [f"{label(*kind)}: images/s | times without workers" for kind in found]
-    lines += ["", f"| workers | {' | '.join(heads)} |", "|---|" + "---|---|" * len(found)] if found else []
+        step, images = (rates.column(runs, name) for name in ("step_s", "images_per_s"))
+        milliseconds = [1e3 * seconds for seconds in step]
+        cells = [rates.spread(milliseconds, ".1f"), f"{1e3 * predicted_s(workers):.1f}", rates.spread(images, ".0f")]
+        lines.append([str(workers), *cells, f"{STEP_S * 1e3 / median(milliseconds):.2f}"])
+    if mocked:
+        made.append(rates.table([f"{MOCK}: workers", "ms per step", "predicted", "images/s", "U"], lines))
+    heads = ["workers"]
+    for kind in found:
+        heads += [f"{label(*kind)}: images/s", "times without workers"]
+    lines = []
     for workers in sorted({count for sweep in found.values() for count in sweep}):
-        cells = []
+        cells = [str(workers)]
         for sweep in map(rate, found.values()):
-            cells.append(rates.Spread.of(sweep[workers]).format(".0f") if workers in sweep else "")
-            cells.append(rates.ratios(sweep[workers], sweep[0]).format(".2f") if {0, workers} <= sweep.keys() else "")
-        lines.append(f"| {workers} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            both = {0, workers} <= sweep.keys()
+            cells.append(rates.spread(sweep[workers], ".0f") if workers in sweep else "")
+            cells.append(rates.times(sweep[workers], sweep[0]) if both else "")
+        lines.append(cells)
+    return [*made, rates.table(heads, lines)] if found else made
 
 
 def summary(rows: list[rates.Row]) -> str:
-    enough = [f"{label(*kind)}: {advice(rate(sweep))}" for kind, sweep in sweeps(rows).items()]
-    said = f"Workers that are enough, the fewest within 5 % of the fastest: {'; '.join(enough)}."
+    fewest = [f"{label(*kind)}: {enough(rate(sweep))}" for kind, sweep in sweeps(rows).items()]
+    said = f"The fewest workers within 5 % of the fastest: {'; '.join(fewest)}."
     real = [row for row in rows if row["variant"] != "mock"] or rows
     read = f"Batches of {real[0]['batch']}, random resized crops of {real[0]['crop']} px; LMDB of 256 px."
-    return "\n".join([table(rows), "", said, "", read, training.closing(rows)])
+    return "\n\n".join([*tables(rows), said, f"{read}\n{bench_runs.closing(rows)}"])
 
 
 def measure_all(options: argparse.Namespace) -> None:
-    tree = link_tree(find_photos(options.source), options.work, options.images)
-    lmdb = training.build(tree, options.work / "workers" / f"{tree.name}-256", "--size", "256")
+    tree = builds.link_tree(find_photos(options.source), options.work, options.images)
+    lmdb = builds.build_once(tree, options.work / "workers" / f"{tree.name}-256", "--size", "256")
     variants: dict[str, Any] = {f"{MOCK}, {count} workers": partial(mock, count) for count in options.workers}
     for variant, root in {"raw": tree, "lmdb": lmdb}.items():
         asked = BenchOptions(
@@ -164,12 +161,12 @@ def measure_all(options: argparse.Namespace) -> None:
             epochs=_EPOCHS[variant],
             steps=options.steps,
         )
-        variants.update(training.variants_of(asked, {variant: root}))  # type: ignore[dict-item]
-    measuring.in_rounds(variants, options, training.facts(tree))
+        variants.update(bench_runs.variants_of(asked, {variant: root}))  # type: ignore[dict-item]
+    measuring.in_rounds(variants, options, bench_runs.facts(tree))
 
 
 def main() -> None:
-    arguments = measuring.parser(__doc__, "workers.csv", repeats=5)
+    arguments = measuring.parser(__doc__, __file__, repeats=5)
     most = len(os.sched_getaffinity(0)) + 2
     arguments.add_argument("--workers", type=measuring.numbers, default=tuple(range(most + 1)), metavar="N,N")
     arguments.add_argument("--models", default="none", metavar="MODEL,MODEL", help="none, small; none by default")
