@@ -1,7 +1,7 @@
-"""The steps of benchmarks/gpu.sh, which makes the environment for them: see its --help.
+"""The steps of benchmarks/gpu/gpu.sh, which makes the environment for them: see its --help.
 
-Each step is a command with a share of the time that is left; what it does not use is for the next ones. One that takes
-longer is interrupted, and keeps what it had measured by then.
+Each step is a command with a share of the remaining time; time that it does not use goes to the next ones. A step that
+takes longer is interrupted, and keeps what it had measured by then.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from statistics import median
 from typing import Any
 
 import cv2
-import rates
-from build import link_tree
-from conditions import conditions, find_photos
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize.errors import PresizeError
 from presize.sources.sample import SampleOptions, sample_file
+from shared import builds, rates
+from shared.conditions import conditions, find_photos
 
 IMAGENET = 1_281_167
 """Images in its training set."""
 
 _HERE = Path(__file__).parent
 _GRACE_S = 8
-"""For a command that was interrupted to write down what it has."""
+"""For an interrupted command to write what it has."""
 
 _LEAST_S = 10.0
-"""With less than that a step is not begun."""
+"""A step with less time than this is not started."""
 
 _PREFETCH = 2
 _MODELS = {"none": "no model", "small": "small CNN", "resnet50": "ResNet-50"}
@@ -50,10 +51,18 @@ _VARIANTS = {"raw": "raw folder", "presized": "presized folder", "lmdb": "LMDBDa
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything: in earnest, and for a dry run on the CPU.
+    """How much of everything: for a measurement, and for a dry run on the CPU.
 
-    images: read in an epoch. built: in the build whose speed counts. painted: photographs at most, where none are
-    given. few: numbers of workers to read with, beside all cores. limits: further arguments of `presize bench`.
+    Attributes:
+        images: in an epoch.
+        built: images in the build that is timed.
+        painted: sample photographs at most, where none are given.
+        batch: images in a batch.
+        crop: side of a crop, px.
+        size: of presized images along the shorter side, px.
+        repeats: of `presize bench`.
+        few: numbers of workers to read with, beside all cores.
+        limits: further arguments of `presize bench`.
     """
 
     images: int
@@ -77,15 +86,22 @@ SCALES = {
 class Session:
     """What the steps share, and what they found.
 
-    photos: to link to. tree, folder, lmdb: the links, and what is built of them. builds: rows of gpu-build.csv.
-    pinning: what benchmarks/pinning.py printed. unfinished: a line for each step that did not come to its end.
+    Attributes:
+        options: of the command line.
+        photos: to link to.
+        tree: the links.
+        built: rows of gpu-build.csv.
+        tables: what the other scripts printed.
+        unfinished: a line for each step that did not finish.
+        folder: a presized folder of the links.
+        lmdb: an LMDB dataset of the links.
     """
 
     options: argparse.Namespace
     photos: list[Path] = field(default_factory=list)
     tree: Path = Path()
-    builds: list[dict[str, object]] = field(default_factory=list)
-    pinning: str = ""
+    built: list[dict[str, object]] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -99,8 +115,8 @@ class Session:
         return len(os.sched_getaffinity(0))
 
     def run(self, command: list[str | Path], seconds: float) -> str:
-        """What it prints on standard output. Raises StepError when it fails, or had to be interrupted."""
-        # In a session of its own, so that whatever it started ends with it.
+        """Its standard output. Raises StepError when it fails or had to be interrupted."""
+        # In a session of its own, so that its children can be killed with it.
         process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True, start_new_session=True)
         try:
             printed, _ = process.communicate(timeout=max(1.0, seconds - _GRACE_S))
@@ -108,13 +124,13 @@ class Session:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=_GRACE_S)
-            raise StepError(f"ended after its {seconds:.0f} s") from None
+            raise StepError(f"interrupted after its {seconds:.0f} s") from None
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         if process.returncode:
-            raise StepError(f"exited with {process.returncode}; its own words are above")
+            raise StepError(f"exited with {process.returncode}; see its messages above")
         return printed
 
     def presize(self, *arguments: str | Path, seconds: float) -> str:
@@ -122,14 +138,16 @@ class Session:
 
 
 class StepError(Exception):
-    """A step did not come to its end."""
+    """A step did not finish."""
 
 
 def have_photos(session: Session, seconds: float) -> None:
-    """Those given, or as many as can be painted in the time."""
+    """The photographs that were given, or as many samples as can be painted in the time."""
     if session.options.photos is not None:
         given = find_photos(session.options.photos)
-        session.photos = find_photos(link_tree(given, session.work, len(given)))  # copied once, if on another disk
+        session.photos = find_photos(
+            builds.link_tree(given, session.work, len(given))
+        )  # copied once, if on another disk
     else:
         painted = session.work / "painted"
         options = SampleOptions(images=session.scale.painted, classes=10)
@@ -141,7 +159,7 @@ def have_photos(session: Session, seconds: float) -> None:
                 if time.monotonic() > ends:
                     break
         session.photos = find_photos(painted)
-    session.tree = link_tree(session.photos, session.work, session.scale.images)
+    session.tree = builds.link_tree(session.photos, session.work, session.scale.images)
     say(f"{len(session.photos):,} photographs, {session.scale.images:,} links to them")
 
 
@@ -153,7 +171,7 @@ def _paint(folder: Path, options: SampleOptions, index: int) -> None:
 
 
 def build(session: Session, seconds: float) -> None:
-    """What the benchmarks read."""
+    """The datasets that the benchmarks read."""
     ends = time.monotonic() + seconds
     for out, to in ((session.lmdb, "lmdb"), (session.folder, "folder")):
         _build(session, session.tree, out, to, ends - time.monotonic())
@@ -167,14 +185,14 @@ def _build(session: Session, source: Path, out: Path, to: str, seconds: float) -
 
 
 def build_speed(session: Session, seconds: float) -> None:
-    """A larger build, and beside it the codec limit, in turn."""
-    source, out = link_tree(session.photos, session.work, session.scale.built), session.work / "timed"
+    """A larger build and the codec limit, taking turns."""
+    source, out = builds.link_tree(session.photos, session.work, session.scale.built), session.work / "timed"
     facts = conditions(session.photos)
     limit = ["--procs", str(session.cores), "--size", str(session.scale.size)]
     ends = time.monotonic() + seconds
     for number in range(2):
         printed = session.run(
-            [sys.executable, _HERE / "peers" / "codec_limit.py", source, *limit], ends - time.monotonic()
+            [sys.executable, builds.PEERS / "codec_limit.py", source, *limit], ends - time.monotonic()
         )
         measured = {"codec limit": json.loads(printed)}
         built = _build(session, source, out, "lmdb", ends - time.monotonic())
@@ -182,8 +200,8 @@ def build_speed(session: Session, seconds: float) -> None:
         measured["presize build"] = {"images": built["samples"], "seconds": built["seconds"]}
         for variant, one in measured.items():
             rate = {"images_per_s": round(one["images"] / one["seconds"], 1)}
-            session.builds.append({"variant": variant, "round": number, "procs": session.cores} | one | rate | facts)
-        rates.write(session.out / "gpu-build.csv", session.builds)
+            session.built.append({"variant": variant, "round": number, "procs": session.cores} | one | rate | facts)
+        rates.write(session.out / "gpu-build.csv", session.built)
 
 
 def bench(session: Session, seconds: float, models: tuple[str, ...], variants: tuple[str, ...]) -> None:
@@ -201,7 +219,7 @@ def bench(session: Session, seconds: float, models: tuple[str, ...], variants: t
 
 
 def batch_of(session: Session) -> int:
-    """That of the scale, or less where the batches of all workers would not fit into /dev/shm."""
+    """The batch size of the scale, or less where the batches of all workers would not fit into /dev/shm."""
     batch, pixels = session.scale.batch, 3 * session.scale.crop**2
     with suppress(OSError):
         while batch > 8 and session.cores * _PREFETCH * batch * pixels > 0.9 * shutil.disk_usage("/dev/shm").free:
@@ -210,7 +228,7 @@ def batch_of(session: Session) -> int:
 
 
 def _collect(session: Session) -> None:
-    """Rows of all benches in one CSV, without the places that are this machine's own."""
+    """The rows of all runs in one CSV, without this machine's paths."""
     rows: list[dict[str, object]] = []
     for results in sorted(session.work.glob("bench-*/results.csv")):
         for row in rates.read(results):
@@ -222,10 +240,10 @@ def _collect(session: Session) -> None:
 
 
 def read(session: Session, seconds: float) -> None:
-    """benchmarks/gpu_read.py in short: JPEGs decoded by workers and by the GPU."""
+    """gpu_read.py in short: JPEGs decoded by workers and by the GPU."""
     workers = ",".join(map(str, sorted({*session.scale.few, session.cores})))
     command = [sys.executable, _HERE / "gpu_read.py", session.lmdb, "--device", session.options.device]
-    command += ["--workers", workers, "--modes", "processes", "--rounds", "1", "--epochs", "1"]
+    command += ["--workers", workers, "--modes", "processes", "--repeats", "1", "--epochs", "1"]
     command += ["--batch", str(session.scale.batch), "--csv", session.read]
     try:
         session.run(command, seconds)
@@ -234,32 +252,31 @@ def read(session: Session, seconds: float) -> None:
             shutil.copy(session.read, session.out)
 
 
-def pinning(session: Session, seconds: float) -> None:
-    """benchmarks/pinning.py, where there is one."""
-    script = _HERE / "pinning.py"
-    if not script.exists():
-        raise StepError("there is no benchmarks/pinning.py")
-    command = [sys.executable, script, session.tree, "--device", session.options.device, "--repeats", "1"]
-    command += ["--workers", str(session.cores), "--batch", str(session.scale.batch)]
-    command += ["--images", str(session.scale.images), "--work", session.work / "pinning"]
-    session.pinning = session.run([*command, "--csv", session.out / "gpu-pinning.csv"], seconds)
+def script(session: Session, seconds: float, name: str, workers: str) -> None:
+    """One round of another script of this folder, whose table goes to the results."""
+    command = [sys.executable, _HERE / f"{name}.py", session.tree, "--device", session.options.device, "--repeats", "1"]
+    command += ["--workers", workers.format(cores=session.cores), "--batch", str(batch_of(session))]
+    command += ["--images", str(session.scale.images), "--work", session.work / "scripts"]
+    session.tables.append(session.run([*command, "--csv", session.out / f"gpu-{name}.csv"], seconds).strip())
 
 
 NEEDED = ("photographs", "builds")
-"""Without these there is nothing to measure."""
+"""Without these there is nothing to measure with."""
 
 Step = Callable[[Session, float], None]
 
 STEPS: dict[str, tuple[float, Step]] = {
     "photographs": (60, have_photos),
-    "builds": (150, build),  # far more than they need, since without them there is nothing
+    "builds": (150, build),  # far more than they need: nothing works without them
     "training": (185, partial(bench, models=("resnet50", "none"), variants=tuple(_VARIANTS))),
     "the small CNN": (50, partial(bench, models=("small",), variants=("raw", "loader"))),
     "reading to the GPU": (50, read),
     "build speed": (40, build_speed),
-    "page-locked memory": (50, pinning),
+    "pinned memory": (50, partial(script, name="pinning", workers="0,{cores}")),
+    "augmentation": (30, partial(script, name="augment", workers="{cores}")),
 }
-"""In the order of worth; a step's share of the time that is left is its number by the sum of its own and all later."""
+"""The most important first. A step's share of the remaining time is its number over the sum of its own and all later
+ones."""
 
 
 def say(words: str) -> None:
@@ -267,21 +284,20 @@ def say(words: str) -> None:
 
 
 def table(session: Session) -> str:
-    """All that was found, in Markdown, by medians."""
-    lines = ["| training | read by | images/s | times raw | U |", "|---|---|---|---|---|"]
+    """All results in Markdown; medians."""
     benches = [json.loads(path.read_text()) for path in sorted(session.work.glob("bench-*/results.json"))]
-    for group in chain.from_iterable(results["summary"] for results in benches):
-        for variant in group["variants"]:
-            lines.append(f"| {' | '.join(_cells(variant, group))} |")
+    groups = chain.from_iterable(results["summary"] for results in benches)
+    cells = [_cells(variant, group) for group in groups for variant in group["variants"]]
+    lines = [rates.table(["training", "read by", "images/s", "times raw", "U"], cells)]
     for facts in [results["conditions"] for results in benches][:1]:
         told = (facts.get(name, "") for name in ("date", "GPU", "CPU", "system", "storage", "versions"))
         lines += [
             "",
-            f"{', '.join(filter(None, told))}; {session.cores} cores; U is the share of time that training trains.",
+            f"{', '.join(filter(None, told))}; {session.cores} cores; U is the share of time spent in training steps.",
         ]
-    if session.builds:
+    if session.built:
         limit, built = (
-            median(float(str(row["images_per_s"])) for row in session.builds if row["variant"] == variant)
+            median(float(str(row["images_per_s"])) for row in session.built if row["variant"] == variant)
             for variant in ("codec limit", "presize build")
         )
         lines += [
@@ -290,12 +306,13 @@ def table(session: Session) -> str:
             f"limit; at that rate ImageNet's {IMAGENET:,} images take {IMAGENET / built / 60:.1f} minutes.",
         ]
     if session.read.exists():
-        lines += ["", "| Loader, no model | JPEGs decoded by | images/s |", "|---|---|---|"]
-        for row in rates.read(session.read):
-            rate = f"{float(row['images_per_s']):,.0f}"
-            lines.append(f"| {row['workers']} {row['mode']} | {row['decode_on']} | {rate} |")
-    if session.pinning:
-        lines += ["", session.pinning.strip()]
+        cells = [
+            [f"{row['workers']} {row['mode']}", row["decode_on"], f"{float(row['images_per_s']):,.0f}"]
+            for row in rates.read(session.read)
+        ]
+        lines += ["", rates.table(["Loader, no model", "JPEGs decoded by", "images/s"], cells)]
+    for printed in session.tables:
+        lines += ["", printed]
     if session.unfinished:
         lines += ["", f"Not finished: {'; '.join(session.unfinished)}."]
     return "\n".join(lines)
@@ -324,7 +341,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that its children are killed, too
     ends = time.monotonic() + options.seconds
     session = Session(options)
     session.out.mkdir(parents=True, exist_ok=True)
@@ -337,7 +354,7 @@ def main() -> None:
         del shares[name]
         try:
             if seconds < _LEAST_S:
-                raise StepError("no time was left")
+                raise StepError("no time left")
             say(f"{name}: up to {seconds:.0f} s of {left:.0f}")
             step(session, seconds)
         except (StepError, PresizeError, OSError, SystemExit) as error:

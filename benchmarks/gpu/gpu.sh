@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# What a bare machine with a CUDA GPU can tell about presize, in one command. See usage().
+# What presizing does for training, measured on a bare machine with a CUDA GPU, in one command. See usage().
 set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: bash benchmarks/gpu.sh [options]
+usage: bash benchmarks/gpu/gpu.sh [options]
 
-What presizing does for training on a GPU, measured on a machine that has a CUDA GPU, a Python of 3.11 or newer with
-torch, and perhaps no network. All that presize needs else comes from a folder of wheels (tools/wheels.sh fills one).
-Nothing is installed outside of the work folder. Ends in time whatever happens; what did not fit is said. Prints a table
-last, and writes gpu-bench.csv, gpu-build.csv, gpu-read.csv, gpu-pinning.csv and the table, gpu.md.
+Measures what presizing does for training on a GPU. The machine needs CUDA and a Python of 3.11 or newer with torch, and
+no network: presize and what it needs are installed from a folder of wheels, into the work folder. Nothing outside of it
+is changed. The script ends in time; what did not fit is reported. It prints a table last, and writes gpu-bench.csv,
+gpu-build.csv, gpu-read.csv, gpu-pinning.csv, gpu-augment.csv and the table, gpu.md.
 
-  --wheels DIR    install from here what the interpreter lacks
-  --photos DIR    JPEGs to measure with, searched for in all of DIR; without it some are painted
-  --out DIR       for the results  [default: benchmarks/results; with --device cpu the work folder]
+  --wheels DIR    the folder that tools/wheels.sh filled; without it, the script fills one, which takes a network
+  --photos DIR    JPEGs to measure with, searched for recursively; without it, sample images are painted
+  --out DIR       for the results  [default: benchmarks/gpu/results; with --device cpu the work folder]
   --work DIR      for all else; kept  [default: a temporary folder; removed]
-  --seconds N     end within so many  [default: 450]
-  --device cpu    a dry run: everything in small on the CPU, to see that it runs; its figures say nothing
+  --seconds N     end within this time  [default: 450]
+  --device cpu    a dry run: everything in small on the CPU, to see that it runs; its figures mean nothing
   -h, --help
 
 PYTHON chooses the interpreter (python3). Exit codes: 0 done, 1 a failure, 2 wrong use or no CUDA.
@@ -29,7 +29,7 @@ fail() {
 }
 
 : "${PYTHON:=python3}"
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 wheels='' photos='' out='' work='' seconds=450 device=cuda
 while [ $# -gt 0 ]; do
     case $1 in
@@ -71,71 +71,44 @@ fi
 mkdir -p "$work"
 work=$(cd "$work" && pwd)
 if [ -z "$out" ]; then
-    out=$root/benchmarks/results
+    out=$here/results
     [ "$device" = cuda ] || out=$work/results
 fi
-# From the root of the tree Python would find a presize there that has no presize.datasets.
-case $PYTHON in */*) PYTHON=$(cd "$(dirname "$PYTHON")" && pwd)/$(basename "$PYTHON") ;; esac
-[ -z "$wheels" ] || wheels=$(cd "$wheels" && pwd)
-[ -z "$photos" ] || photos=$(cd "$photos" && pwd)
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
-cd "$work"
+[ -z "$photos" ] || photos=$(cd "$photos" && pwd)
+case $PYTHON in */*) PYTHON=$(cd "$(dirname "$PYTHON")" && pwd)/$(basename "$PYTHON") ;; esac
+if [ -z "$wheels" ]; then
+    wheels=$work/wheels
+    FOR=$("$PYTHON" -c 'import platform; print(platform.python_version())') PYTHON=$PYTHON \
+        bash "$here/../../tools/wheels.sh" "$wheels" all >&2 || fail "--wheels: tools/wheels.sh could not fill one"
+fi
+wheels=$(cd "$wheels" && pwd)
+own=("$wheels"/presize-*.whl)
+[ -f "${own[0]}" ] || fail "--wheels: no wheel of presize in $wheels; fill it with tools/wheels.sh" 2
+cd "$work" # in the root of the tree, Python would import that presize instead of the wheel's
 
-# An environment of its own, with a `presize` beside its python as in any. Whatever the interpreter has is seen through
-# a .pth file: --system-site-packages would not show what a virtual environment has that PYTHON itself belongs to.
+# An environment of its own that sees whatever PYTHON sees, through a .pth file: --system-site-packages would not show
+# the packages of a virtual environment that PYTHON itself belongs to.
 environment=$work/environment
 rm -rf "$environment"
-"$PYTHON" -m venv --without-pip "$environment" || fail "$PYTHON: cannot make an environment; give it the venv module"
+"$PYTHON" -m venv --without-pip "$environment" || fail "PYTHON: $PYTHON has no venv module; install it"
 site=$("$environment/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 "$PYTHON" -c 'import site
 for path in [*site.getsitepackages(), site.getusersitepackages()]:
     print(f"import site; site.addsitedir({path!r})")' >"$site/seen-through.pth"
 
-# presize itself is copied, as a wheel would lay it out: that needs neither setuptools nor a network.
-version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$root/presize/__init__.py")
-cp -r "$root/presize" "$site/presize"
-cp -r "$root/datasets" "$site/presize/datasets"
-headers=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("include"))')
-"${CC:-cc}" -O3 -shared -fPIC -I"$headers" "$root/presize/_baseline.c" -o "$site/presize/_baseline.abi3.so" 2>/dev/null ||
-    printf "presize's own decoder cannot be compiled here (a C compiler, Python.h): libjpeg-turbo does its work\n" >&2
-mkdir "$site/presize-$version.dist-info"
-printf 'Metadata-Version: 2.1\nName: presize\nVersion: %s\n' "$version" >"$site/presize-$version.dist-info/METADATA"
-# shellcheck disable=SC2016  # $0 and $@ are for when it runs
-printf '#!/bin/sh\nexec "$(dirname "$0")/python" -m presize "$@"\n' >"$environment/bin/presize"
-chmod +x "$environment/bin/presize"
-
-# Nothing that is there is replaced: what torch was built for may depend on it.
-lacking() {
-    "$environment/bin/python" - "$root/pyproject.toml" "$1" <<'CODE'
-import importlib.metadata, pathlib, re, sys, tomllib
-
-def there(name):
-    try:
-        return bool(importlib.metadata.version(name))
-    except importlib.metadata.PackageNotFoundError:
-        return False
-
-if sys.argv[2]:
-    wheels = sorted(pathlib.Path(sys.argv[2]).glob("*.whl"))
-    print("\n".join(str(path) for path in wheels if not there(path.name.partition("-")[0])))
-else:
-    needed = tomllib.loads(pathlib.Path(sys.argv[1]).read_text())["project"]["dependencies"]
-    print(", ".join(name for need in needed if not there(name := re.split("[<>=]", need)[0])))
-CODE
+# pip leaves packages alone that are there and new enough; torch may depend on their versions. presize itself always
+# comes from its wheel, whatever is installed.
+install() {
+    "$PYTHON" -m pip --python "$environment/bin/python" --quiet --disable-pip-version-check install --no-index \
+        --find-links "$wheels" "$@"
 }
-if [ -n "$wheels" ]; then
-    mapfile -t missing < <(lacking "$wheels")
-    if [ -n "${missing[*]}" ]; then
-        "$PYTHON" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --target "$site" \
-            "${missing[@]}" || fail "--wheels: pip could not install from $wheels"
-    fi
-fi
-needed=$(lacking '')
-[ -z "$needed" ] || fail "this machine lacks $needed: fill a folder with tools/wheels.sh where there is a network" 2
+install --no-deps --ignore-installed "${own[-1]}" && install presize psutil ||
+    fail "--wheels: pip could not install from $wheels; if a package is missing, fill it with: tools/wheels.sh DIR all"
 "$environment/bin/python" -c 'import presize.build, presize.datasets' || fail "presize cannot be imported"
 
 set -- --device "$device" --work "$work" --out "$out" --seconds "$((seconds - SECONDS))"
 [ -z "$photos" ] || set -- "$@" --photos "$photos"
-# The script ends by itself; this is for when it does not.
-timeout --kill-after=5 "$((seconds + 15 - SECONDS))" "$environment/bin/python" "$root/benchmarks/gpu.py" "$@"
+# gpu.py ends by itself; this is for when it does not.
+timeout --kill-after=5 "$((seconds + 15 - SECONDS))" "$environment/bin/python" "$here/gpu.py" "$@"

@@ -1,16 +1,16 @@
-"""Page-locked memory and copies that nobody waits for: pin_memory, non_blocking, and workers that load meanwhile.
+"""Pinned memory and asynchronous copies: pin_memory, non_blocking, and workers that load meanwhile.
 
-    python benchmarks/pinning.py PHOTOS --device cuda
+    python benchmarks/gpu/pinning.py PHOTOS
 
 Trains the small CNN on hard links to the JPEGs below PHOTOS, in LMDB of 256 px, by LMDBDataset in a DataLoader: each
-combination once a round, in random order, in a process of its own, with the page cache warm. Without CUDA there is
-nothing to copy to and no memory to lock: on the CPU, the default, it shows that all runs, and noise. Prints a table;
-asserts nothing. `python benchmarks/pinning.py --table CSV` prints one again.
+combination once a round, in random order, in a process of its own, with the page cache warm. Prints a table; asserts
+nothing. With `--device cpu`, a dry run, nothing is pinned or copied.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -19,17 +19,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import measuring
-import rates
 import torch
-import training
-from build import link_tree
-from conditions import find_photos
 
-import processes
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from presize.datasets import LMDBDataset, RandomResizedCrop, make_loader
 from presize.datasets.timing.epochs import copied_s, resident_s, time_epoch
 from presize.datasets.timing.models import TrainingStep, make_model
+from shared import bench_runs, builds, measuring, processes, rates
+from shared.conditions import find_photos
 
 _EPOCHS = 2
 """The first is not counted."""
@@ -46,7 +44,7 @@ class Way(NamedTuple):
 
 
 class Copying(TrainingStep):
-    """Copies as it is told to, not always without waiting."""
+    """Copies with `non_blocking` on or off; a TrainingStep always has it on."""
 
     def __init__(self, model: torch.nn.Module, device: torch.device, non_blocking: bool) -> None:
         super().__init__(model, device)
@@ -57,22 +55,21 @@ class Copying(TrainingStep):
 
 
 def train(way: Way, root: Path, device: torch.device, batch: int) -> measuring.Columns:
-    """To be called in a process of its own: it sets torch's threads, and asks for CUDA."""
+    """Call it in a process of its own: it sets torch's threads and initializes CUDA."""
     if device.type == "cpu":
-        torch.set_num_threads(1)  # with several, training waits for cores that workers have
+        torch.set_num_threads(1)  # with several, training would wait for the workers' cores
     torch.manual_seed(0)
     data = LMDBDataset(root, crop=RandomResizedCrop(224), flip=0.5, decode="tensor")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*pin_memory.*")  # that there is nothing to lock it for
+        warnings.filterwarnings("ignore", ".*pin_memory.*")  # no accelerator
         warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores
         loader = make_loader(data, batch, shuffle=True, workers=way.workers, last="drop", pin_memory=way.pin_memory)
         step = Copying(make_model("small", len(data.classes or (0,)))[0], device, way.non_blocking)
         epochs = [time_epoch(loader, step, warmup_steps=max(1, way.workers)) for _ in range(_EPOCHS)][1:]
         one = next(iter(loader))
     del loader
-    locked = device.type == "cuda" and one[0].is_pinned()
     return {
-        "page_locked": locked,
+        "pinned": device.type == "cuda" and one[0].is_pinned(),
         "images": epochs[0].images,
         "images_per_s": round(fmean(epoch.images_per_s for epoch in epochs), 1),
         "step_s": round(batch / fmean(epoch.images_per_s for epoch in epochs), 6),
@@ -93,65 +90,51 @@ def ways(rows: list[rates.Row]) -> dict[Way, list[rates.Row]]:
     """The rows of each, in the order of the table."""
     names = Way._fields
     found = {
-        Way(*way): training.select(rows, **dict(zip(names, way, strict=True)))
-        for way in product(sorted({int(row["workers"]) for row in rows}), (False, True), (False, True))
+        Way(*way): rates.select(rows, **dict(zip(names, way, strict=True)))
+        for way in product(rates.numbers_in(rows, "workers"), (False, True), (False, True))
     }
     return {way: chosen for way, chosen in found.items() if chosen}
 
 
-def copying_ms(rows: list[rates.Row]) -> list[float]:
-    """T_h2d - T_resident of each run: what the copy of a batch adds to a step."""
-    return [1e3 * (float(row["copied_s"]) - float(row["resident_s"])) for row in rows]
-
-
-def table(rows: list[rates.Row]) -> str:
-    """Markdown: medians, and least and most in brackets; ratios are those within a round, to both off."""
-    found = ways(rows)
-    lines = [
-        "| workers | pin_memory | non_blocking | page-locked | images/s | times both off | U | ms a copy adds |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for way, mine in found.items():
-        images, base = (training.column(runs, "images_per_s") for runs in (mine, found[Way(way.workers, False, False)]))
-        others = training.select(rows, workers=way.workers)
-        copied = rates.Spread.of(copying_ms(mine)).format(".2f") if mine[0]["device"] == "cuda" else "no copy"
-        cells = [
-            str(way.workers),
-            *("on" if value else "off" for value in way[1:]),
-            "yes" if mine[0]["page_locked"] == "True" else "no",
-            rates.Spread.of(images).format(".0f"),
-            rates.ratios(images, base).format(".2f"),
-            f"{training.utilisation(mine, others):.2f}",
-            copied,
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def summary(rows: list[rates.Row]) -> str:
+    """Ratios are those within a round, to both off. "A copy adds" is T_h2d - T_resident."""
+    heads = ["workers", "pin_memory", "non_blocking", "pinned", "images/s", "times both off", "U", "a copy adds, ms"]
+    found, lines = ways(rows), []
+    for way, mine in found.items():
+        base = found[Way(way.workers, False, False)]
+        times = zip(*(rates.column(mine, name) for name in ("copied_s", "resident_s")), strict=True)
+        lines.append(
+            [
+                str(way.workers),
+                *("on" if value else "off" for value in way[1:]),
+                "yes" if mine[0]["pinned"] == "True" else "no",
+                rates.spread(rates.column(mine, "images_per_s"), ".0f"),
+                rates.times(*(rates.column(runs, "images_per_s") for runs in (mine, base))),
+                f"{bench_runs.utilisation(mine, rates.select(rows, workers=way.workers)):.2f}",
+                rates.spread([1e3 * (copied - resident) for copied, resident in times], ".2f"),
+            ]
+        )
     first = rows[0]
     said = f"The small CNN on {first['device_name']}, batches of {first['batch']} random resized crops of 224 px."
-    if first["device"] == "cpu":
-        said += " Without CUDA nothing is page-locked and nothing is copied: the differences are noise."
-    return "\n".join([table(rows), "", said, training.closing(rows)])
+    return "\n".join([rates.table(heads, lines), "", said, bench_runs.closing(rows)])
 
 
 def measure_all(options: argparse.Namespace) -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("--device cuda: torch sees no CUDA here; --device cpu shows whether all runs")
-    tree = link_tree(find_photos(options.source), options.work, options.images)
-    lmdb = training.build(tree, options.work / "workers" / f"{tree.name}-256", "--size", "256")
+        raise SystemExit("--device cuda: torch finds no CUDA here; --device cpu is a dry run")
+    tree = builds.link_tree(find_photos(options.source), options.work, options.images)
+    lmdb = builds.build_once(tree, options.work / "workers" / f"{tree.name}-256", "--size", "256")
     todo = [Way(*way) for way in product(options.workers, (False, True), (False, True))]
     variants = {str(way): partial(measure, way, lmdb.absolute(), options) for way in todo}
-    measuring.in_rounds(variants, options, training.facts(tree))
+    measuring.in_rounds(variants, options, bench_runs.facts(tree))
 
 
 def main() -> None:
-    arguments = measuring.parser(__doc__, "pinning.csv", repeats=3)
-    arguments.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    arguments = measuring.parser(__doc__, __file__, repeats=3)
+    arguments.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     arguments.add_argument("--workers", type=measuring.numbers, default=(0, 4), metavar="N,N")
     arguments.add_argument("--batch", type=int, default=64)
-    arguments.add_argument("--images", type=int, default=640, help="on a GPU rather 20,000")
+    arguments.add_argument("--images", type=int, default=20_000)
     measuring.run(arguments, measure_all, summary, minutes=5)
 
 

@@ -82,7 +82,6 @@ def by_library(rows: list[rates.Row]) -> dict[tuple[str, int], dict[int, list[fl
 
 
 def summary(rows: list[rates.Row]) -> str:
-    rows = [row for row in rows if row["variant"] in LIBRARIES]
     batches, lines = rates.numbers_in(rows, "batch"), []
     for (library, workers), rate in by_library(rows).items():
         cells = [rates.spread(rate[batch], ".0f") if batch in rate else "" for batch in batches]
