@@ -90,6 +90,7 @@ class Chart:
         y: the label of the vertical axis.
         tick: a number on the horizontal axis -> its label.
         scales: of the axes, as Matplotlib names them.
+        same_x: whether bars are to be compared across panels.
     """
 
     csv: str
@@ -100,6 +101,7 @@ class Chart:
     y: str = ""
     tick: Callable[[float], str] = "{:g}".format
     scales: tuple[str, str] = ("linear", "linear")
+    same_x: bool = False
 
 
 def bars(axes: Any, panel: Panel, chart: Chart) -> None:
@@ -149,7 +151,7 @@ def lines(
         middles = [centre(values) for values in line.points.values()]
         low, high = ([end(values) for values in line.points.values()] for end in (min, max))
         how = {"color": line.color, "linestyle": line.style, "label": label}
-        if band:
+        if band or low == high:
             axes.fill_between(list(line.points), low, high, color=line.color, alpha=0.18, linewidth=0)
             axes.plot(list(line.points), middles, **how)
         else:
@@ -157,7 +159,7 @@ def lines(
                 [a - b for a, b in zip(middles, low, strict=True)],
                 [b - a for a, b in zip(middles, high, strict=True)],
             )
-            marks = {"marker": "o" * (line.style != ":"), "markersize": 4, "capsize": 3, "elinewidth": 1}
+            marks = {"marker": "o", "markersize": 4, "capsize": 3, "elinewidth": 1}
             axes.errorbar(list(line.points), middles, ends, **how, **marks)
     for ring in panel.rings:
         axes.plot(*ring, "o", markersize=13, fillstyle="none", color=INK)
@@ -171,7 +173,6 @@ def lines(
         axes.set_ylim(bottom=0)
     axes.set_ylabel(chart.y)
     axes.set_xlabel(chart.x)
-    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def build_panels(rows: list[rates.Row]) -> list[Panel]:
@@ -190,7 +191,8 @@ def build_panels(rows: list[rates.Row]) -> list[Panel]:
             of_limit, times = (median(rates.ratios(values, found[other])) for other in (build.LIMIT, build.STOCK))
             remark += f": {of_limit:.2f} of the limit,\n{times:.2f} times the script"
         drawn[labels[name]] = [Bar(values, remark, BLUE if ours else GREY)]
-    return [Panel(f"{int(rows[0]['images']):,} photographs, {rows[0]['procs']} processes", drawn)]
+    first = rates.select(rows, variant=build.BUILD)[0]
+    return [Panel(f"{int(first['images']):,} photographs, {first['procs']} processes", drawn)]
 
 
 def scale_panels(rows: list[rates.Row]) -> list[Panel]:
@@ -302,7 +304,11 @@ def source_size_panels(rows: list[rates.Row]) -> list[Panel]:
 
 def storage_panels(rows: list[rates.Row]) -> list[Panel]:
     orders = {"sequential": ("sequential", GREY), "epoch": ("random", BLUE)}
-    ways = {("warm", "on"): ("warm", "-"), ("cold", "on"): ("cold, readahead", "--"), ("cold", "off"): ("cold", ":")}
+    ways = {
+        ("warm", "on"): ("warm", "-"),
+        ("cold", "on"): ("cold, readahead", "--"),
+        ("cold", "off"): ("cold, no readahead", ":"),
+    }
     made = []
     for window in rates.numbers_in(rows, "window_kb"):
         drawn = {}
@@ -321,16 +327,18 @@ def worker_panels(rows: list[rates.Row]) -> list[Panel]:
     made = []
     for mocked in (True, False):
         drawn, rings = {}, []
-        for (kind, sweep), color in zip(found.items(), (BLUE, BLUE, *COLORS), strict=False):
+        for kind, sweep in found.items():
             if (kind[0] == "mock") is mocked:
                 points = workers.rate(sweep)
-                drawn[workers.label(*kind)] = Line({**points}, GREY if kind[0] == "raw" else color)
+                drawn[workers.label(*kind)] = Line(
+                    {**points}, GREY if kind[0] == "raw" else BLUE, "--" if kind[1] == "small" else "-"
+                )
                 enough = workers.enough(points)
                 rings.append((enough, median(points[enough])))
                 if mocked:
                     predicted: Points = {n: [workers.MOCK_BATCH / workers.predicted_s(n)] for n in points}
                     drawn["predicted"] = Line(predicted, INK, ":")
-        made.append(Panel("sleeping loader and step" if mocked else "real images, no model", lines=drawn, rings=rings))
+        made.append(Panel("loading and training sleep" if mocked else "real images", lines=drawn, rings=rings))
     return made
 
 
@@ -354,6 +362,7 @@ CHARTS = {
         read_panels,
         bars,
         "images a second",
+        same_x=True,
     ),
     "resizers": Chart(
         "transcoding/results/resizers.csv",
@@ -387,7 +396,12 @@ CHARTS = {
         "predicted over measured",
     ),
     "source-sizes": Chart(
-        "training/results/source-sizes.csv", "How small to presize", source_size_panels, bars, "images a second"
+        "training/results/source-sizes.csv",
+        "How small to presize",
+        source_size_panels,
+        bars,
+        "images a second",
+        same_x=True,
     ),
     "storage": Chart(
         "storage/results/storage.csv",
@@ -432,8 +446,13 @@ def draw(chart: Chart) -> Path:
         chart.draw(axes, panel, chart)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_title(panel.title, fontsize=10, loc="left", fontweight="bold")
-    for axes in columns.flat[:-1]:
-        axes.set_xlabel("")
+    for axes, panel, before in zip(columns.flat, panels, [None, *panels], strict=False):
+        if panel.lines and (before is None or panel.lines.keys() != before.lines.keys()):
+            axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+        if chart.same_x:
+            axes.set_xlim(0, max(other.get_xlim()[1] for other in columns.flat))
+        if axes is not columns.flat[-1]:
+            axes.set_xlabel("")
     path = (_HERE / chart.csv).with_suffix(".svg")
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
