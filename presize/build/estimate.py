@@ -26,11 +26,11 @@ _GOLDEN_RATIO = 0.6180339887498949
 
 _WRITE_S_A_RECORD, _WRITE_S_A_BYTE = 100e-6, 4e-9
 """What a build does for a record besides making it, in seconds of CPU time: checksums, LMDB, the index.
-By benchmarks/profile_build.py on two cores of an AMD EPYC, 2026-11-21."""
+By benchmarks/building/profile_build.py on two cores of an AMD EPYC, 2026-11-21."""
 
 _START_UP_S = 0.45
 """From the start of a build until its worker processes do their first images. Builds of a few images took
-0.47 s in the median (benchmarks/results/build.csv, 2026-11-21); a busy machine takes longer."""
+0.47 s in the median (benchmarks/building/results/build.csv, 2026-11-21); a busy machine takes longer."""
 
 _PAGE_S = 0.2
 """What report.html takes besides comparing images: jinja2, charts, thumbnails."""
@@ -65,7 +65,7 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
     """Presize some of the plan's images in this process, for about two seconds, and scale up.
 
     `jobs`: processes of the build, at least 1. `report`: whether it writes a page (counted in `seconds` alone).
-    How near it comes: benchmarks/results/estimate.csv.
+    How near it comes: benchmarks/building/results/estimate.csv.
     """
     if len(plan.source.table) == 0:
         return Estimate(0, 0.0, 0.0, 0, 0, ())

@@ -15,7 +15,7 @@ from presize.system.storage import Storage
 Level = Literal["ok", "look", "bad", "unknown"]
 
 _CORE_IMAGES_PER_S = 2500
-"""What a core reads of 256 px JPEGs from LMDB, decoding included: benchmarks/results/read.csv (2026-11-21)."""
+"""What a core reads of 256 px JPEGs from LMDB, decoding included: benchmarks/reading/results/read.csv (2026-11-21)."""
 
 _CORE_FILES_PER_S = 700
 _CORE_FILE_BYTES_PER_S = 40e6
