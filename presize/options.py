@@ -61,8 +61,8 @@ class ImageOptions:
     sizes: one target or several, each made from one decode; stored in this order.
     fit: how an image meets its target (see presize.codecs.resize.target).
     filter: the antialiasing filter; bicubic is torchvision's and Pillow's (a = -0.5).
-    resize_backend: the library that resamples. cykooz.resizer, by benchmarks/transcoding/results/resizers.csv (2026-11-21):
-        5 times as fast as Pillow and as near to exact arithmetic; "pillow" gives Pillow's own pixels.
+    resize_backend: the library that resamples. cykooz.resizer, by benchmarks/transcoding/results/resizers.csv
+        (2026-11-21): 5 times as fast as Pillow and as near to exact arithmetic; "pillow" gives Pillow's own pixels.
     color: "rgb" stores three channels, "gray" one, "keep" whichever the source has.
     quality: 1 to 100, for jpeg and webp. 90 with 4:2:0 is what FFCV and the timm recipes train from.
     tiles: store JPEG in tiles, so that a reader can decode just the part that it crops (presize.codecs.jpeg_tiles);

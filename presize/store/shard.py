@@ -210,7 +210,8 @@ class ShardReader:
 _WINDOW_RECORDS = 12
 """A record of a twelfth of the window takes about as long in pages of 4 KiB, one after the other, as with the
 window around it, where a request costs as much time as 50 kB: 50 µs and 1 GB/s. In
-benchmarks/storage/results/storage.csv (2026-11-21) the turn lies between 10 and 30 kB for 128 KiB. Disks further away break even sooner."""
+benchmarks/storage/results/storage.csv (2026-11-21) the turn lies between 10 and 30 kB for 128 KiB.
+Disks further away break even sooner."""
 
 
 def readahead_pays(record_bytes: float, dataset_bytes: int, memory_bytes: int, window_bytes: int) -> bool:
