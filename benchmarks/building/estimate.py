@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from shared import builds, measuring, processes, rates
 from shared.conditions import conditions, find_photos
 
+_FOLDERS = ("photographs", "12 megapixels", "small, mixed formats")
 _LARGE = (4000, 3000)
 _LARGE_FILES, _LARGE_LINKS = 40, 240
 _SMALL_FILES = 4000
@@ -114,7 +115,7 @@ def summary(rows: list[rates.Row]) -> str:
     """The ratios are predicted to actual."""
     heads = ["folder", "files", "tried, in s", "size, MB: predicted", "actual", "ratio", "time, s: predicted", "actual"]
     lines = []
-    for name in dict.fromkeys(row["folder"] for row in rows):
+    for name in _FOLDERS:
         mine = rates.select(rows, folder=name)
 
         def spread(column: str, pattern: str, scale: float = 1, mine: list[rates.Row] = mine) -> str:
@@ -148,12 +149,9 @@ def summary(rows: list[rates.Row]) -> str:
 
 def measure_all(options: argparse.Namespace) -> None:
     photos = find_photos(options.source)
-    folders = {
-        "photographs": builds.link_tree(photos, options.work, options.images),
-        "12 megapixels": large(photos, options.work),
-        "small, mixed formats": small(photos, options.work),
-    }
-    variants = {name: partial(measure, name, folder, options) for name, folder in folders.items()}
+    linked = builds.link_tree(photos, options.work, options.images)
+    folders = (linked, large(photos, options.work), small(photos, options.work))
+    variants = {name: partial(measure, name, folder, options) for name, folder in zip(_FOLDERS, folders, strict=True)}
     measuring.in_rounds(variants, options, conditions(photos), progress="time_ratio")
 
 

@@ -28,7 +28,7 @@ import simplejpeg
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize import options
-from presize.build import publish, run, task
+from presize.build import parallel, publish, run, task
 from presize.codecs import decode, encode, jpeg_decoder, jpeg_segments, jpeg_tiles, resize, transcode
 from presize.store import shard
 from shared import rates
@@ -38,7 +38,6 @@ from shared.conditions import find_photos
 _STAGES: dict[str, list[tuple[object, str]]] = {
     "list the source": [(run, "scan")],
     "plan": [(run, "make_plan")],
-    "state, lock, tasks": [(run, "_build")],
     "read the file": [(task, "read_source")],
     "parse the header": [(jpeg_segments, "parse")],
     "decode, beside the codec": [(decode, "decode")],
@@ -54,8 +53,8 @@ _STAGES: dict[str, list[tuple[object, str]]] = {
     "LMDB put": [(shard.ShardWriter, "append")],
     "LMDB commit and sync": [(shard.ShardWriter, "publish")],
     "SHA-256 of the shard": [(shard, "file_digest")],
-    "side-car": [(task, "_to_npz"), (task, "_read_sidecar")],
-    "rest of the task": [(run, "write_shard")],
+    "side-car": [(task, "write_sidecar"), (task, "read_sidecar")],
+    "rest of the task": [(parallel, "write_shard")],
     "index and manifest": [(run, "publish"), (publish, "publish_manifest")],
 }
 """What is timed: each function in the module where it is looked up."""

@@ -156,7 +156,7 @@ def main() -> None:
     arguments.add_argument("--images", type=int, default=4096)
     arguments.add_argument("--workers", type=int, default=4)
     arguments.add_argument("--batch", type=int, default=128)
-    measuring.run(arguments, measure_all, summary, minutes=2)
+    measuring.run(arguments, measure_all, summary)
 
 
 if __name__ == "__main__":

@@ -252,10 +252,10 @@ def read(session: Session, seconds: float) -> None:
             shutil.copy(session.read, session.out)
 
 
-def script(session: Session, seconds: float, name: str, workers: str) -> None:
+def script(session: Session, seconds: float, name: str) -> None:
     """One round of another script of this folder, whose table goes to the results."""
     command = [sys.executable, _HERE / f"{name}.py", session.tree, "--device", session.options.device, "--repeats", "1"]
-    command += ["--workers", workers.format(cores=session.cores), "--batch", str(batch_of(session))]
+    command += ["--workers", str(session.cores), "--batch", str(batch_of(session))]
     command += ["--images", str(session.scale.images), "--work", session.work / "scripts"]
     session.tables.append(session.run([*command, "--csv", session.out / f"gpu-{name}.csv"], seconds).strip())
 
@@ -272,8 +272,8 @@ STEPS: dict[str, tuple[float, Step]] = {
     "the small CNN": (50, partial(bench, models=("small",), variants=("raw", "loader"))),
     "reading to the GPU": (50, read),
     "build speed": (40, build_speed),
-    "pinned memory": (50, partial(script, name="pinning", workers="0,{cores}")),
-    "augmentation": (30, partial(script, name="augment", workers="{cores}")),
+    "pinned memory": (50, partial(script, name="pinning")),
+    "augmentation": (30, partial(script, name="augment")),
 }
 """The most important first. A step's share of the remaining time is its number over the sum of its own and all later
 ones."""

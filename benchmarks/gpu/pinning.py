@@ -135,7 +135,7 @@ def main() -> None:
     arguments.add_argument("--workers", type=measuring.numbers, default=(0, 4), metavar="N,N")
     arguments.add_argument("--batch", type=int, default=64)
     arguments.add_argument("--images", type=int, default=20_000)
-    measuring.run(arguments, measure_all, summary, minutes=5)
+    measuring.run(arguments, measure_all, summary)
 
 
 if __name__ == "__main__":
