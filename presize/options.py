@@ -63,7 +63,8 @@ class ImageOptions:
         fit: how an image meets its target (see presize.codecs.resize.target).
         filter: the antialiasing filter; bicubic is torchvision's and Pillow's (a = -0.5).
         resize_backend: the library that resamples. The default is cykooz.resizer, 5 times as fast as Pillow and as
-            close to exact arithmetic (benchmarks/results/codecs.csv, 2026-11-21); "pillow" gives Pillow's own pixels.
+            close to exact arithmetic (benchmarks/transcoding/results/resizers.csv, 2026-11-21); "pillow" gives Pillow's
+            own pixels.
         color: "rgb" stores three channels, "gray" one, "keep" as many as the source has.
         format: what is stored.
         quality: 1 to 100, for jpeg and webp. 90 with 4:2:0 is what FFCV and the timm recipes train from.
@@ -126,7 +127,7 @@ class BuildOptions:
         follow_links: follow links that lead out of the source.
         checksum: keep the CRC-32 of each source file in the index; an update then compares that instead of
             modification times. Off by default, since it adds 1.1 % to the time of an image
-            (benchmarks/results/checksum.csv, 2026-11-21).
+            (benchmarks/building/results/checksum.csv, 2026-11-21).
     """
 
     image: ImageOptions = field(default_factory=ImageOptions)

@@ -1,4 +1,5 @@
-"""benchmarks/gpu.sh: what it says and what it refuses. What it measures needs a GPU."""
+"""benchmarks/gpu/gpu.sh: the messages of wrong use, and the environment that it makes of a folder of wheels. What it
+measures needs a GPU."""
 
 from __future__ import annotations
 
@@ -10,14 +11,29 @@ from pathlib import Path
 import pytest
 import torch
 
-SCRIPT = Path(__file__).parent.parent / "benchmarks" / "gpu.sh"
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "benchmarks" / "gpu" / "gpu.sh"
+OFFLINE = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"}
+"""pip takes 0 in an option that begins with "no" to mean: no isolation. So the wheel is built by our setuptools."""
 
 
 def run(*arguments: object, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", SCRIPT, *map(str, arguments)],
-        capture_output=True, text=True, check=False, env={**os.environ, "PYTHON": python},
+        capture_output=True, text=True, check=False, env={**os.environ, **OFFLINE, "PYTHON": python},
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What tools/wheels.sh makes without a network: presize's own wheel."""
+    pytest.importorskip("setuptools", minversion="77")
+    folder = tmp_path_factory.mktemp("wheels")
+    subprocess.run(
+        ["bash", ROOT / "tools" / "wheels.sh", folder, "none"],
+        check=True, capture_output=True, env={**os.environ, **OFFLINE, "PYTHON": sys.executable},
+    )  # fmt: skip
+    return folder
 
 
 def test_its_help_names_every_option() -> None:
@@ -58,3 +74,36 @@ def test_an_interpreter_that_does_not_run_is_named(tmp_path: Path) -> None:
     ran = run(python=str(tmp_path / "python"))
     assert ran.returncode == 2
     assert f"PYTHON: {tmp_path / 'python'} does not run" in ran.stderr
+
+
+def test_a_folder_without_a_wheel_of_presize_is_refused(tmp_path: Path) -> None:
+    ran = run("--device", "cpu", "--wheels", tmp_path, "--work", tmp_path / "work")
+    assert ran.returncode == 2
+    assert f"--wheels: no wheel of presize in {tmp_path}; fill it with tools/wheels.sh" in ran.stderr
+
+
+def test_it_installs_the_wheel_and_starts_in_its_environment(wheels: Path, tmp_path: Path) -> None:
+    # Of 20 s no step gets enough to begin: the script starts, reports that, and ends with 1.
+    ran = run("--device", "cpu", "--wheels", wheels, "--work", tmp_path, "--seconds", 20)
+    assert ran.returncode == 1, ran.stderr
+    assert "Not finished: photographs (no time left)." in ran.stdout
+    assert (tmp_path / "results" / "gpu.md").read_text() == ran.stdout
+    environment = tmp_path / "environment"
+    where = "import presize, presize.datasets as d, torch; print(presize.__file__, d.__file__, sep='\\n')"
+    found = subprocess.run(
+        [environment / "bin" / "python", "-c", where], cwd="/", capture_output=True, text=True, check=True
+    )
+    assert all(Path(line).is_relative_to(environment) for line in found.stdout.splitlines())
+    assert (environment / "bin" / "presize").exists()
+
+
+def test_a_package_that_is_missing_is_named(wheels: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", bare], check=True, capture_output=True)
+    (site,) = bare.glob("lib/python*/site-packages")
+    (site / "torch.py").write_text("__version__ = '2.6'\nclass version: cuda = None\nclass cuda: is_available = bool\n")
+    arguments = ("--device", "cpu", "--wheels", wheels, "--work", tmp_path / "work")
+    ran = run(*arguments, python=str(bare / "bin" / "python"))
+    assert ran.returncode == 1
+    assert "No matching distribution found for " in ran.stderr
+    assert "gpu.sh: error: --wheels: pip could not install from " in ran.stderr

@@ -1,4 +1,4 @@
-"""The script that builds pillow-simd: what it refuses. What it builds is measured by benchmarks/codecs.py."""
+"""The script that builds pillow-simd: what it refuses. benchmarks/transcoding/resizers.py measures what it builds."""
 
 from __future__ import annotations
 

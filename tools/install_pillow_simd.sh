@@ -5,7 +5,7 @@
 #
 # pillow-simd takes the place of Pillow: both are imported as PIL, so they cannot share an environment. It comes as
 # source only and lacks the latest fixes of Pillow's decoders: let it open nothing that you do not trust. VENV must not
-# exist yet, or be one that this script made. benchmarks/codecs.py measures what is in it; presize never looks there.
+# exist yet, or be one that this script made. benchmarks/transcoding/resizers.py measures it; presize never uses it.
 #
 # sse4 (the default) runs on every x86-64 machine of the last fifteen years, avx2 on those since 2013.
 # PYTHON chooses the interpreter, CC the compiler. VERSION chooses the release; this one is what was tested.

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Fill a folder with wheels for a machine without network: benchmarks/gpu.sh --wheels DIR installs from it.
+# Fill a folder with wheels for a machine without network: benchmarks/gpu/gpu.sh --wheels DIR installs from it.
 #
-#     tools/wheels.sh DIR [PACKAGE ...]
+#     tools/wheels.sh DIR [few | all | none | PACKAGE ...]
 #
-# Without PACKAGE, those that a machine with the usual scientific packages lacks: cykooz.resizer, lmdb and simplejpeg,
-# 3 MB in all. "all" is whatever presize needs beside torch and numpy, 120 to 130 MB in all, of which
-# opencv-python-headless takes 55 to 61 and pyarrow 55. Versions are those of tools/constraints.txt where it has them.
-# The wheels are for Linux on x86-64.
+# presize's own wheel is always built, from this tree. Beside it come
+#   few   the packages that a machine with the usual scientific ones lacks, 4 MB; the default
+#   all   whatever presize needs except torch, about 150 MB
+#   none  nothing: needs no network where setuptools is installed and pip's build isolation is off
+# Versions are those of tools/constraints.txt where it has them. The wheels are for Linux on x86-64.
 #
-# FOR chooses the Python of that machine (3.12), PYTHON the interpreter whose pip downloads.
+# FOR chooses the Python of that machine (3.12); PYTHON chooses the interpreter whose pip builds and downloads.
 set -euo pipefail
 
 fail() {
@@ -17,22 +18,34 @@ fail() {
 }
 
 : "${PYTHON:=python3}" "${FOR:=3.12}"
-[ $# -ge 1 ] && [ -n "$1" ] || fail "usage: wheels.sh DIR [PACKAGE ...]" 2
+[ $# -ge 1 ] && [ -n "$1" ] || fail "usage: wheels.sh DIR [few | all | none | PACKAGE ...]" 2
 case $1 in -*) fail "DIR: expected a folder, got $1; write ./$1" 2 ;; esac
-folder=$1
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
 shift
-[ $# -gt 0 ] || set -- cykooz.resizer lmdb simplejpeg
-if [ "$*" = all ]; then
-    set -- click cloudpickle cykooz.resizer jinja2 joblib lmdb markupsafe opencv-python-headless pillow pyarrow \
-        simplejpeg tqdm
-fi
+pip() { "$PYTHON" -m pip --quiet --disable-pip-version-check "$@"; }
 
-# pip takes exactly the platforms that are named, so all that a machine of today can run are.
-platforms=(--platform manylinux1_x86_64 --platform manylinux2014_x86_64)
-for minor in $(seq 17 39); do
-    platforms+=(--platform "manylinux_2_${minor}_x86_64")
-done
-"$PYTHON" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-    --python-version "$FOR" --implementation cp "${platforms[@]}" \
-    --constraint "$(dirname "${BASH_SOURCE[0]}")/constraints.txt" --dest "$folder" "$@"
+# From a copy: setuptools leaves build/ in the tree, and would pack what an earlier build left there.
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+cp -r "$root/pyproject.toml" "$root/README.md" "$root/LICENSE" "$root/presize" "$root/datasets" "$copy"
+rm -f "$folder"/presize-*.whl
+pip wheel --no-deps --wheel-dir "$folder" "$copy" || fail "presize: pip could not build its wheel"
+
+case ${*:-few} in
+    none) set -- ;;
+    few) set -- --no-deps cykooz.resizer lmdb psutil simplejpeg ;;
+    all) set -- psutil "$folder"/presize-*.whl ;;
+    *) set -- --no-deps "$@" ;;
+esac
+if [ $# -gt 0 ]; then
+    # pip takes exactly the platforms that are named, so name all that a current machine can run.
+    platforms=(--platform linux_x86_64 --platform manylinux1_x86_64 --platform manylinux2014_x86_64)
+    for minor in $(seq 17 39); do
+        platforms+=(--platform "manylinux_2_${minor}_x86_64")
+    done
+    pip download --only-binary=:all: --python-version "$FOR" --implementation cp "${platforms[@]}" \
+        --constraint "$root/tools/constraints.txt" --dest "$folder" "$@"
+fi
 du -ch "$folder"/*.whl

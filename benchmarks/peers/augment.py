@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from reading import CROP_SIZE, check, chosen, contents, parser, time_epoch
+from loading import CROP_SIZE, check, chosen, contents, parser, time_epoch
 from torch.utils.data import DataLoader, Dataset
 
 

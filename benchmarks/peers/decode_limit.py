@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import simplejpeg
-from reading import chosen, contents, parser
+from loading import chosen, contents, parser
 
 
 def decode_all(values: list[bytes], buffer: Any) -> int:

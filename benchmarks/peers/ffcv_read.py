@@ -20,8 +20,8 @@ from ffcv.fields.rgb_image import IMAGE_MODES, RandomResizedCropRGBImageDecoder
 from ffcv.loader import Loader, OrderOption
 from ffcv.transforms import RandomHorizontalFlip, Squeeze, ToTensor, ToTorchImage
 from ffcv.writer import DatasetWriter
+from loading import CROP_SIZE, chosen, contents, make_once, parser, run, with_store
 from PIL import Image
-from reading import CROP_SIZE, chosen, contents, make_once, parser, run, with_store
 
 
 class StoredJPEGField(RGBImageField):

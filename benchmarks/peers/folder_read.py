@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
+from loading import chosen, contents, parser, run
 from pil_crop import PACKAGES, cropped
-from reading import chosen, contents, parser, run
 from torch.utils.data import DataLoader, Dataset
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import litdata
 import torch
+from loading import chosen, contents, make_once, parser, run, with_store
 from pil_crop import PACKAGES, cropped
-from reading import chosen, contents, make_once, parser, run, with_store
 
 
 class Samples(litdata.StreamingDataset):  # type: ignore[misc]

@@ -6,8 +6,8 @@ import io
 
 import torch
 import torchvision_shim  # noqa: F401  # first, and then torchvision
+from loading import CROP_SIZE
 from PIL import Image
-from reading import CROP_SIZE
 from torchvision.transforms import v2
 
 PACKAGES = ("torch", "torchvision", "pillow")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from reading import CROP_SIZE, parser, run
+from loading import CROP_SIZE, parser, run
 
 
 def loader(options: Any) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""One library that resizes, as benchmarks/codecs.py asks for it: RGB bytes in numpy arrays to RGB bytes.
+"""One library that resizes, as benchmarks/transcoding/resizers.py runs it: RGB bytes in numpy arrays to RGB bytes.
 
     python benchmarks/peers/resizers.py BACKEND
 

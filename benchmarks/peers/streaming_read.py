@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from loading import chosen, contents, make_once, parser, run, with_store
 from pil_crop import PACKAGES, cropped  # before streaming, which imports torchvision
-from reading import chosen, contents, make_once, parser, run, with_store
 from streaming import MDSWriter, StreamingDataset
 from streaming.base.util import clean_stale_shared_memory
 from torch.utils.data import DataLoader

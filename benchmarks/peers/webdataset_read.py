@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 import webdataset
+from loading import chosen, contents, make_once, parser, run, with_store
 from pil_crop import PACKAGES, cropped
-from reading import chosen, contents, make_once, parser, run, with_store
 from torch.utils.data import DataLoader
 
 _SHARD_IMAGES = 250

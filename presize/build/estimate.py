@@ -25,12 +25,12 @@ known to about 2 % (one standard deviation)."""
 _GOLDEN_RATIO = 0.6180339887498949
 
 _WRITE_S_PER_RECORD, _WRITE_S_PER_BYTE = 100e-6, 4e-9
-"""CPU time of a record besides making it: checksums, LMDB, the index. Measured with benchmarks/profile_build.py on
-two cores of an AMD EPYC, 2026-11-21."""
+"""CPU time of a record besides making it: checksums, LMDB, the index. Measured with
+benchmarks/building/profile_build.py on two cores of an AMD EPYC, 2026-11-21."""
 
 _START_UP_S = 0.45
 """From the start of a build to the first image of its worker processes. The median build of a few images took
-0.47 s (benchmarks/results/build.csv, 2026-11-21); a busy machine takes longer."""
+0.47 s (benchmarks/building/results/build.csv, 2026-11-21); a busy machine takes longer."""
 
 _PAGE_S = 0.2
 """The time of report.html besides comparing images: jinja2, charts, thumbnails."""
@@ -65,7 +65,7 @@ class Estimate:
 def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
     """Presize some of the plan's images in this process, for about two seconds, and scale up.
 
-    Its accuracy is measured in benchmarks/results/estimate.csv.
+    Its accuracy is measured in benchmarks/building/results/estimate.csv.
 
     Args:
         plan: the build.

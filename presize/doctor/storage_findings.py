@@ -7,7 +7,7 @@ from presize.formatting import plural, size_text
 from presize.measure.read_speed import Content, Reading
 
 _CORE_IMAGES_PER_S = 2500
-"""256 px JPEGs from LMDB that one core reads and decodes: benchmarks/results/read.csv (2026-11-21)."""
+"""256 px JPEGs from LMDB that one core reads and decodes: benchmarks/reading/results/read.csv (2026-11-21)."""
 
 _CORE_FILES_PER_S = 700
 _CORE_FILE_BYTES_PER_S = 40e6

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from faults import ERRORS, KILL, Fault, calls_on, run, why_not
 from PIL import Image
 
 from builds import files
+from faults import ERRORS, KILL, Fault, calls_on, run, why_not
 from pictures import smooth_image
 
 pytestmark = [
