@@ -19,7 +19,7 @@ from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.outputs import Decode, check_decode, to_output
 from presize.datasets.sampler import Visit
 from presize.errors import OptionError
-from presize.options import check_choice
+from presize.options import MAX_PIXELS, check_choice
 from presize.store.dataset import Dataset
 from presize.system.pagecache import Preload
 
@@ -47,6 +47,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         preload: "page-cache" reads all shards into the page cache before returning; the kernel may evict them later.
             "memory" also locks them there for as long as this dataset lives in this process, for which ``ulimit -l``
             must allow. Workers, forked or spawned, do not repeat it: all workers and ranks share the one copy.
+        max_pixels: an image of more pixels counts as damaged: a dataset from strangers may claim any size. The default
+            is that of ``presize build``.
 
     Raises:
         DatasetError: `root` is not a dataset, or one that is unfinished, truncated, newer, or of another layout.
@@ -66,6 +68,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         flip: float = 0.0,
         readahead: bool | None = None,
         preload: Preload | None = None,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         check_decode(decode)
         if preload is not None:
@@ -76,7 +79,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self.transform = transform
         self.target_transform = target_transform
         self.decode: Decode = decode
-        self.data = Dataset(root, readahead)
+        self.data = Dataset(root, readahead, max_pixels)
         if target == "label" and "label" not in self.data.index.schema.names:
             target = None
         self.target = target

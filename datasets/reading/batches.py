@@ -83,6 +83,8 @@ class BatchReader:
                 f"crop: the images of {self.data.root} have different sizes and cannot be stacked; "
                 "choose one, such as RandomResizedCrop(224) or CenterCrop(224)"
             )
+        if int(heights[0]) * int(widths[0]) > self.data.max_pixels:
+            raise DatasetError(self._too_large(0))
         return int(heights[0]), int(widths[0])
 
     def read(
@@ -113,7 +115,12 @@ class BatchReader:
             boxes = self.crop.boxes(heights, widths, random[:, 1:])
         outside = (boxes[:, :2] < 0).any(axis=1)
         outside |= (boxes[:, 0] + boxes[:, 2] > heights) | (boxes[:, 1] + boxes[:, 3] > widths)
-        skipped = [self._too_small(samples, position) for position in np.flatnonzero(outside).tolist()]
+        too_large = heights * widths > self.data.max_pixels
+        outside |= too_large
+        skipped = [
+            Skipped(at, (self._too_large if too_large[at] else self._too_small)(int(samples[at])))
+            for at in np.flatnonzero(outside).tolist()
+        ]
         if skipped and not skip:
             raise DatasetError(skipped[0].reason)
         wanted = np.flatnonzero(~outside)
@@ -170,11 +177,13 @@ class BatchReader:
                 waiting.clear()
         yield from waiting
 
-    def _too_small(self, samples: Ints, position: int) -> Skipped:
-        sample = int(samples[position])
+    def _too_small(self, sample: int) -> str:
         height, width = self.data.numbers("height")[sample], self.data.numbers("width")[sample]
-        return Skipped(
-            position,
+        return (
             f"sample {sample} ({self.data.path(sample)}) of {self.data.root} is {height} pixels high and {width} wide, "
-            f"too small for {self.crop}; build with --upscale, or choose a smaller crop, Resize or RandomResizedCrop",
+            f"too small for {self.crop}; build with --upscale, or choose a smaller crop, Resize or RandomResizedCrop"
         )
+
+    def _too_large(self, sample: int) -> str:
+        height, width = self.data.numbers("height")[sample], self.data.numbers("width")[sample]
+        return str(self.data.damage(sample, f"{width} x {height} pixels, more than max_pixels={self.data.max_pixels}"))

@@ -18,9 +18,10 @@ import simplejpeg
 import torch
 
 from presize.codecs.jpeg_segments import coded_size
+from presize.codecs.stored_value import check_shape
 from presize.datasets.crops import Crop
 from presize.datasets.reading.batches import BatchReader, RowFormat
-from presize.datasets.reading.regions import Region, check_shape
+from presize.datasets.reading.regions import Region
 from presize.errors import LoaderError, OptionError
 from presize.store.dataset import Dataset
 

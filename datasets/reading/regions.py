@@ -17,9 +17,9 @@ import torch
 
 from presize.codecs import jpeg_decoder, jpeg_tiles
 from presize.codecs.jpeg_segments import coded_size
-from presize.codecs.stored_value import decode_value
+from presize.codecs.stored_value import check_shape, decode_value
 from presize.datasets.crops import DECODE_SCALES
-from presize.options import Color, Format
+from presize.options import MAX_PIXELS, Color, Format
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -83,7 +83,7 @@ def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
         pixels = _part(np.frombuffer(region.data, np.uint8).reshape(*shape, -1), region.box)
     else:
         color: Color = "rgb" if channels == 3 else "gray"
-        pixels = _part(decode_value(memoryview(region.data), region.format, color, shape), region.box)
+        pixels = _part(decode_value(memoryview(region.data), region.format, color, shape, _limit(shape)), region.box)
     if channels == 3 and (pixels.ndim == 2 or pixels.shape[2] == 1):
         pixels = np.repeat(pixels.reshape(*region.box[2:], 1), 3, axis=2)
     if pixels.size != pixels.shape[0] * pixels.shape[1] * channels or not pixels.size:
@@ -134,17 +134,19 @@ def _jpeg(region: Region, shape: tuple[int, int], size: tuple[int, int], channel
     coded_height, coded_width, _ = coded_size(data)
     if whole:
         check_shape((coded_height, coded_width), shape)
+    elif coded_height > shape[0] or coded_width > shape[1]:
+        raise ValueError(f"its tiles are {coded_width} x {coded_height} pixels, of an image of {shape[1]} x {shape[0]}")
     buffer = _scratch(coded_height * coded_width * channels)
-    pixels = jpeg_decoder.decode_with_libjpeg(data, mode, (coded_height, coded_width), scale, buffer)
+    pixels = jpeg_decoder.decode_with_libjpeg(
+        data, mode, (coded_height, coded_width), scale, buffer, max_pixels=_limit(shape)
+    )
     return _part(pixels, (top // scale, left // scale, height // scale, width // scale))
 
 
-def check_shape(found: tuple[int, int], expected: tuple[int, int]) -> None:
-    """Raise ValueError unless an image has the (height, width) that the index says."""
-    if found != expected:
-        raise ValueError(
-            f"it is {found[0]} pixels high and {found[1]} wide, and the index says {expected[0]} and {expected[1]}"
-        )
+def _limit(shape: tuple[int, int]) -> int:
+    """What decoders are held to: more than the default only where the dataset's own limit, which the caller has checked
+    `shape` against, is higher."""
+    return max(MAX_PIXELS, shape[0] * shape[1])
 
 
 _local = threading.local()

@@ -64,7 +64,7 @@ def decode(
     if name == "jpeg":
         header = header or jpeg_segments.parse(data)
         check_size(header.height, header.width, max_pixels)
-        return _decode_jpeg(data, color, scale, header, unfinished)
+        return _decode_jpeg(data, color, max_pixels, scale, header, unfinished)
     return decode_other(data, name, color, max_pixels)
 
 
@@ -98,7 +98,9 @@ def finish(pixels: Pixels, icc: bytes | None, color: Color) -> Pixels:
     return np.array(Image.fromarray(converted).convert("L")) if color == "gray" else converted
 
 
-def _decode_jpeg(data: bytes, color: Color, scale: int, header: jpeg_segments.JpegHeader, unfinished: bool) -> Decoded:
+def _decode_jpeg(
+    data: bytes, color: Color, max_pixels: int, scale: int, header: jpeg_segments.JpegHeader, unfinished: bool
+) -> Decoded:
     gray = header.colorspace == "gray"
     wants_gray = color == "gray" or (color == "keep" and gray)
     mode = _JPEG_MODE.get(header.colorspace, "RGB")
@@ -111,13 +113,15 @@ def _decode_jpeg(data: bytes, color: Color, scale: int, header: jpeg_segments.Jp
     if header.colorspace in ("gray", "YCbCr", "RGB"):
         try:
             layout: jpeg_decoder.Mode = "GRAY" if as_gray else "BGRX" if leave else "RGB"
-            pixels = jpeg_decoder.decode_strictly(data, layout, (header.height, header.width), scale)
+            shape = (header.height, header.width)
+            pixels = jpeg_decoder.decode_strictly(data, layout, shape, scale, max_pixels=max_pixels)
         except ValueError as error:
             refusal = error
     plain = pixels is not None
     if pixels is not None and as_gray:
         pixels = pixels[:, :, 0]
     if pixels is None:
+        jpeg_segments.check_scans(data, header.height * header.width, max_pixels)
         pixels = pixels_of(_second_opinion(data, refusal), header.icc, color)
         convert = False
     elif (convert and not unfinished) or (not convert and as_gray != wants_gray):

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
+from presize.codecs.jpeg_segments import check_scans
+
 try:
     from presize.codecs import _jpeg_decoder as _compiled
 except ImportError:
@@ -63,7 +65,9 @@ def decode(
     return out if _compiled.decode(data, out, result[2], shape, box) else None
 
 
-def decode_strictly(data: bytes | memoryview, mode: Mode, shape: tuple[int, int], scale: int = 1) -> Pixels:
+def decode_strictly(
+    data: bytes | memoryview, mode: Mode, shape: tuple[int, int], scale: int = 1, *, max_pixels: int
+) -> Pixels:
     """All of a JPEG of `shape` (height, width), by the compiled decoder or else by libjpeg-turbo.
 
     Args:
@@ -71,21 +75,30 @@ def decode_strictly(data: bytes | memoryview, mode: Mode, shape: tuple[int, int]
         mode: of the pixels; X is 255.
         shape: (height, width) in its header.
         scale: 1, 2, 4 or 8: decode at 1/scale, each side rounded up.
+        max_pixels: a tenth of what all scans of the JPEG together may have (see jpeg_segments.check_scans).
 
     Returns:
         uint8 (height, width, channels), C-contiguous.
 
     Raises:
         ValueError: libjpeg-turbo finds an error, or anything to warn of.
+        ImageError: the JPEG has more scans than are decoded.
     """
     pixels = decode(data, mode, shape) if scale == 1 else None
-    return decode_with_libjpeg(data, mode, shape, scale) if pixels is None else pixels
+    return decode_with_libjpeg(data, mode, shape, scale, max_pixels=max_pixels) if pixels is None else pixels
 
 
 def decode_with_libjpeg(
-    data: bytes | memoryview, mode: Mode, shape: tuple[int, int], scale: int, buffer: Pixels | None = None
+    data: bytes | memoryview,
+    mode: Mode,
+    shape: tuple[int, int],
+    scale: int,
+    buffer: Pixels | None = None,
+    *,
+    max_pixels: int,
 ) -> Pixels:
     """As decode_strictly, by libjpeg-turbo alone, and into `buffer`, which must hold the image at full size."""
+    check_scans(data, shape[0] * shape[1], max_pixels)
     height, width = (-(-shape[0] // scale), -(-shape[1] // scale)) if scale > 1 else (0, 0)
     return np.asarray(simplejpeg.decode_jpeg(data, mode, min_height=height, min_width=width, buffer=buffer))
 

@@ -160,15 +160,16 @@ def parse(data: bytes) -> JpegHeader:
     )
 
 
-def check_scans(data: bytes, header: JpegHeader, max_pixels: int) -> None:
+def check_scans(data: bytes | memoryview, pixels: int, max_pixels: int) -> None:
     """Raise ImageError for a JPEG that takes a decoder far longer than its pixels do: with more than MAX_SCANS scans,
     or so many that scans times pixels exceed ten times `max_pixels`.
 
-    Each scan is a pass over all pixels, however few bytes it has: 400 of them in 44 kB take seconds. libjpeg's own
-    progressive script has 10 scans. Searching 1 MB takes about 1 ms.
+    Each scan is a pass over all `pixels` of the image, however few bytes it has: 400 of them in 44 kB take seconds.
+    libjpeg's own progressive script has 10 scans. Searching 1 MB takes about 1 ms.
     """
-    scans = len(_SCAN.findall(data, header.scan_begin))
-    pixels = header.height * header.width
+    scans = len(_SCAN.findall(data))
+    if scans > MAX_SCANS or scans * pixels > 10 * max_pixels:  # not counting those of a thumbnail in the metadata
+        scans = len(_SCAN.findall(data, parse(bytes(data)).scan_begin))
     if scans > MAX_SCANS or scans * pixels > 10 * max_pixels:
         raise ImageError(
             f"{scans} scans of {pixels} pixels each, more than are decoded (at most {MAX_SCANS} scans, and "

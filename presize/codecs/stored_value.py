@@ -8,45 +8,66 @@ import numpy.typing as npt
 from presize.codecs import jpeg_decoder
 from presize.codecs.jpeg_segments import coded_size
 from presize.errors import ImageError
-from presize.options import MAX_SIDE, Color, Format
+from presize.options import MAX_PIXELS, Color, Format
 
 Pixels = npt.NDArray[np.uint8]
 
 
-DAMAGE = (ValueError, ImageError)
-"""What decode_value raises for damaged bytes."""
+DAMAGE = (ValueError, ImageError, MemoryError)
+"""What decode_value raises for damaged bytes, or for so many pixels that there is no memory for them."""
 
 
-def decode_value(value: memoryview, format: Format, color: Color, shape: tuple[int, int]) -> Pixels:
-    """Decode a stored value.
+def check_shape(found: tuple[int, int], expected: tuple[int, int]) -> None:
+    """Raise ValueError unless an image has the (height, width) that the index says."""
+    if found != expected:
+        raise ValueError(
+            f"it is {found[0]} pixels high and {found[1]} wide, and the index says {expected[0]} and {expected[1]}"
+        )
+
+
+def check_pixels(shape: tuple[int, int], max_pixels: int) -> None:
+    """Raise ValueError for a (height, width) of more pixels than `max_pixels`."""
+    if shape[0] * shape[1] > max_pixels:
+        raise ValueError(f"{shape[1]} x {shape[0]} pixels, more than max_pixels allows ({max_pixels})")
+
+
+def decode_value(
+    value: memoryview, format: Format, color: Color, shape: tuple[int, int], max_pixels: int = MAX_PIXELS
+) -> Pixels:
+    """Decode a stored value. Its header is compared with `shape` before any memory is allocated.
 
     Args:
         value: the bytes of a record.
         format: of the dataset.
         color: that the dataset was built for.
-        shape: (height, width) of the image, in pixels; used by format "raw" alone.
+        shape: (height, width) of the image, in pixels, as the index says.
+        max_pixels: that height x width may not exceed.
 
     Returns:
         A new uint8 array, (height, width, 3) RGB or (height, width) grey.
 
     Raises:
-        ValueError, ImageError: the value is damaged (see DAMAGE).
+        ValueError, ImageError, MemoryError: the value is damaged, or too large (see DAMAGE).
     """
+    check_pixels(shape, max_pixels)
     if format == "jpeg":
-        return _decode_jpeg(value, color)
+        return _decode_jpeg(value, color, shape, max_pixels)
     if format == "raw":
         return _decode_raw(value, color, shape)
     from presize.codecs import decode  # brings Pillow, which JPEG does not need
 
-    return decode.decode(bytes(value), color, MAX_SIDE**2).pixels
+    pixels = decode.decode(bytes(value), color, shape[0] * shape[1]).pixels
+    check_shape((pixels.shape[0], pixels.shape[1]), shape)
+    return pixels
 
 
-def _decode_jpeg(value: memoryview, color: Color) -> Pixels:
+def _decode_jpeg(value: memoryview, color: Color, shape: tuple[int, int], max_pixels: int) -> Pixels:
     height, width, is_gray = coded_size(value)
+    check_shape((height, width), shape)
     if color == "keep":
         color = "gray" if is_gray else "rgb"
     mode: jpeg_decoder.Mode = "GRAY" if color == "gray" else "RGB"
-    pixels = jpeg_decoder.decode_strictly(value, mode, (height, width))
+    pixels = jpeg_decoder.decode_strictly(value, mode, shape, max_pixels=max_pixels)
     return pixels[:, :, 0] if color == "gray" else pixels
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from presize.codecs.stored_value import DAMAGE, Pixels, decode_value
 from presize.errors import DatasetError
-from presize.options import check_type
+from presize.options import MAX_PIXELS, check_range, check_type
 from presize.store.index import read_index
 from presize.store.manifest import Manifest, read_manifest
 from presize.store.shard import ENGINE, ShardReader, readahead_pays
@@ -34,12 +34,17 @@ class Dataset:
             presize.store.shard.readahead_pays choose for reading in random order, by the mean size of a record, the
             available memory and the file system. Datasets that read the same file in one process share the choice
             of the first to read it.
+        max_pixels: an image of more pixels (height x width), at least 1, counts as damaged: it is not decoded.
 
     Raises:
         DatasetError: there is no dataset, or it is damaged, newer than this presize, or foreign.
     """
 
-    def __init__(self, root: str | os.PathLike[str], readahead: bool | None = None) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], readahead: bool | None = None, max_pixels: int = MAX_PIXELS
+    ) -> None:
+        check_range("max_pixels", max_pixels, 1, 2**40)
+        self.max_pixels = max_pixels
         self.root = Path(os.path.realpath(root))
         self.manifest: Manifest = read_manifest(self.root)
         if self.manifest.layout == "folder":
@@ -58,13 +63,14 @@ class Dataset:
         self._shard_of = self.numbers("shard").data
         self._row_of = self.numbers("row").data
         self._nbytes = self.numbers("nbytes").data
+        self._heights, self._widths = self.numbers("height").data, self.numbers("width").data
         self._path_ends, self._path_bytes = _offsets_and_text(self.column("path"))
 
     def __len__(self) -> int:
         return self.manifest.samples
 
-    def __reduce__(self) -> tuple[type[Dataset], tuple[Path, bool | None]]:
-        return Dataset, (self.root, self._readahead)
+    def __reduce__(self) -> tuple[type[Dataset], tuple[Path, bool | None, int]]:
+        return Dataset, (self.root, self._readahead, self.max_pixels)
 
     def _files(self) -> list[tuple[Path, int]]:
         return [(self.root / shard.file, shard.bytes) for shard in self.manifest.shards]
@@ -145,14 +151,12 @@ class Dataset:
             yield position, pixels
 
     def _decode(self, value: memoryview, sample: int) -> Pixels:
-        shape = (0, 0)
-        if self.manifest.format == "raw":  # the one format that does not store its shape
-            shape = self.index["height"][sample].as_py(), self.index["width"][sample].as_py()
-        return decode_value(value, self.manifest.format, self.manifest.color, shape)
+        shape = self._heights[sample], self._widths[sample]
+        return decode_value(value, self.manifest.format, self.manifest.color, shape, self.max_pixels)
 
     def damage(self, sample: int, what: object) -> DatasetError:
         return DatasetError(
-            f"sample {sample} ({self.path(sample)}) of {self.root} is damaged: {what}; "
+            f"sample {sample} ({self.path(sample)}) of {self.root} is damaged: {str(what) or 'not enough memory'}; "
             "presize verify lists all damaged samples"
         )
 

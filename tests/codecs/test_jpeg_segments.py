@@ -417,20 +417,17 @@ def with_scans(count: int) -> bytes:
 
 @pytest.mark.parametrize(("scans", "max_pixels"), [(101, 10**9), (400, 10**9), (30, 100)])
 def test_a_jpeg_of_too_many_scans_is_refused(scans: int, max_pixels: int) -> None:
-    data = with_scans(scans)
-    with pytest.raises(ImageError, match=r"^\d+ scans of \d+ pixels each, more than are decoded"):
-        jpeg_segments.check_scans(data, jpeg_segments.parse(data), max_pixels)
+    with pytest.raises(ImageError, match=r"^\d+ scans of 384 pixels each, more than are decoded"):
+        jpeg_segments.check_scans(with_scans(scans), 384, max_pixels)
 
 
 def test_an_ordinary_progressive_jpeg_has_few_scans() -> None:
-    data = saved(progressive=True)
-    header = jpeg_segments.parse(data)
-    jpeg_segments.check_scans(data, header, header.height * header.width)
+    jpeg_segments.check_scans(saved(progressive=True), 1000, 1000)
 
 
 def test_scans_of_a_thumbnail_in_the_metadata_do_not_count() -> None:
     data = jpeg_segments.with_metadata(saved(), exif=b"II*\0\x08\0\0\0" + b"\xff\xda" * 200)
-    jpeg_segments.check_scans(data, jpeg_segments.parse(data), 10**6)
+    jpeg_segments.check_scans(data, 1000, 1000)
 
 
 MANY_TABLES = """

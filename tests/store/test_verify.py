@@ -168,7 +168,7 @@ def test_a_record_that_no_decoder_takes_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "values", "words"),
     [
-        ("width", [7] * 6, "pixels where the index says 7x24"),
+        ("width", [7] * 6, "and the index says 24 and 7"),
         ("crc32", [7] * 6, "its length or CRC-32 differs from the index"),
         ("label", [0, 1, 2, 0, 1, 0], "a label is out of range for 2 classes"),
         ("label", [0, 1, -1, 0, 1, 0], "a label is out of range for 2 classes"),

@@ -1,0 +1,136 @@
+"""Images that claim more pixels or more scans than they should: refused before any memory is allocated for them."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from pictures import smooth_image
+from presize.codecs import jpeg_segments
+from presize.codecs.encode import encode
+from presize.codecs.stored_value import DAMAGE, decode_value
+from presize.codecs.transcode import transcode
+from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
+from presize.datasets.reading.regions import cut_region, read_region, uncut_region
+from presize.errors import DatasetError, ImageError
+from presize.options import Format, ImageOptions, Size
+from presize.store.verify import verify_dataset
+from processes import run_python
+from tampering import change_records, read_table, with_column, write_table
+
+HUGE = 65_500
+
+
+def resized(jpeg: bytes, height: int, width: int) -> bytes:
+    """A JPEG whose frame header claims another size."""
+    begin = next(at for marker, at, _ in jpeg_segments._segments(jpeg) if marker in (0xC0, 0xC1, 0xC2))
+    return jpeg[: begin + 5] + struct.pack(">HH", height, width) + jpeg[begin + 9 :]
+
+
+def of_many_scans(count: int) -> bytes:
+    """A progressive JPEG of 48 x 64 pixels with its first scan `count` times more."""
+    buffer = io.BytesIO()
+    Image.fromarray(smooth_image(48, 64)).save(buffer, "JPEG", progressive=True)
+    data = buffer.getvalue()
+    begin = data.index(b"\xff\xda")
+    end = data.index(b"\xff\xc4", begin)
+    return data[:begin] + data[begin:end] * count + data[begin:]
+
+
+def claims(format: Format) -> bytes:
+    """An image of 48 x 64 pixels, encoded."""
+    return encode(smooth_image(48, 64), ImageOptions(format=format))
+
+
+@pytest.mark.parametrize("format", ["jpeg", "png", "webp", "raw"])
+def test_an_image_of_another_size_than_the_index_says_is_damage(format: Format) -> None:
+    with pytest.raises(DAMAGE):
+        decode_value(memoryview(claims(format)), format, "rgb", (64, 64))
+
+
+@pytest.mark.parametrize("format", ["jpeg", "png", "webp", "raw"])
+def test_an_image_of_more_pixels_than_allowed_is_not_decoded(format: Format) -> None:
+    assert decode_value(memoryview(claims(format)), format, "rgb", (48, 64), 48 * 64).shape == (48, 64, 3)
+    with pytest.raises(DAMAGE, match="more than max_pixels allows"):
+        decode_value(memoryview(claims(format)), format, "rgb", (48, 64), 48 * 64 - 1)
+
+
+MEMORY = """
+    import resource, sys
+    from pathlib import Path
+    from presize.codecs.stored_value import DAMAGE, decode_value
+    from presize.datasets.reading.regions import cut_region, read_region, uncut_region
+    import numpy as np
+    data = Path(sys.argv[1]).read_bytes()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused = 0
+    for index_shape in ((128, 128), (65_500, 65_500)):
+        try:
+            decode_value(memoryview(data), "jpeg", "rgb", index_shape)
+        except DAMAGE:
+            refused += 1
+    for region in (cut_region(data, (0, 0, 64, 64)), uncut_region(memoryview(data), "jpeg", (0, 0, 64, 64))):
+        try:
+            read_region(np.empty((32, 32, 3), np.uint8), region, (128, 128), flip=False, exact=False)
+        except DAMAGE:
+            refused += 1
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+    print(refused, "refused, grown by less than 100 MB" if grown < 100 else f"grown by {grown} MB")
+"""
+
+
+@pytest.mark.parametrize("tiles", [True, False])
+def test_a_header_that_claims_gigabytes_takes_no_memory(tiles: bool, tmp_path: Path) -> None:
+    value = encode(smooth_image(128, 128), ImageOptions(tiles=tiles))
+    (tmp_path / "a.jpg").write_bytes(resized(value, HUGE, HUGE))
+    assert run_python(MEMORY, tmp_path / "a.jpg") == "4 refused, grown by less than 100 MB\n"
+
+
+@pytest.mark.parametrize("scale", [256, 8], ids=["whole", "reduced"])
+def test_a_build_rejects_a_jpeg_of_too_many_scans(scale: int) -> None:
+    options = ImageOptions(sizes=(Size(scale, scale),))
+    assert transcode(of_many_scans(20), options).records
+    with pytest.raises(ImageError, match="scans of 3072 pixels each"):
+        transcode(of_many_scans(400), options)
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_reading_refuses_a_jpeg_of_too_many_scans(cut: bool) -> None:
+    value = of_many_scans(400)
+    with pytest.raises(ImageError, match="scans of 3072 pixels each"):
+        decode_value(memoryview(value), "jpeg", "rgb", (48, 64))
+    region = cut_region(value, (0, 0, 48, 64)) if cut else uncut_region(memoryview(value), "jpeg", (0, 0, 48, 64))
+    with pytest.raises(ImageError, match="scans of 3072 pixels each"):
+        read_region(np.empty((24, 24, 3), np.uint8), region, (48, 64), flip=False, exact=True)
+
+
+@pytest.fixture
+def huge(dataset: Path, tmp_path: Path) -> Path:
+    """A dataset whose index and records agree on 65,500 pixels a side."""
+    out = tmp_path / "huge"
+    shutil.copytree(dataset, out)
+    change_records(out, lambda _shard, _row, value: resized(value, HUGE, HUGE))
+    table = read_table(out)
+    for side in ("width", "height"):
+        table = with_column(table, side, pa.array([HUGE] * len(table), pa.int32()))
+    write_table(out, table)
+    return out
+
+
+def test_a_dataset_that_agrees_with_itself_on_huge_images_is_not_decoded(huge: Path) -> None:
+    with pytest.raises(DatasetError, match="more than max_pixels"):
+        LMDBDataset(huge)[0]
+    with pytest.raises(DatasetError, match="more than max_pixels"):
+        next(iter(Loader(LMDBDataset(huge), 2, crop=RandomResizedCrop(32), workers=1)))
+    with pytest.raises(DatasetError, match="more than max_pixels"):
+        LMDBDataset(huge, flip=0.5)
+    skipping = Loader(LMDBDataset(huge), 2, crop=CenterCrop(32), workers=1, on_error="skip")
+    assert sum(len(images) for images, _ in skipping) == 0
+    assert verify_dataset(huge)[1], "and verify says so"
