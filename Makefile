@@ -2,6 +2,7 @@
 #   make demo      build a sample dataset and read it
 #   make test      the tests without those marked slow, in less than five minutes on two cores
 #   make test-all  all tests, those on random input with EFFORT times as many examples
+#   make torture   builds killed, and refused, at every system call: hours
 #   make check     tests, linter, types
 #   make bench     a small benchmark on the CPU: raw folder, presized folder, LMDB
 PYTHON ?= python3
@@ -16,7 +17,7 @@ EFFORT ?= 1
 SOURCES = $(shell find presize datasets -name '*.py' -o -name '*.c' -o -name '*.pyi' -o -path '*/templates/*') pyproject.toml README.md
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt
 
-.PHONY: demo test test-all check bench clean
+.PHONY: demo test test-all torture check bench clean
 
 test: $(VENV)/.presize
 	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m "not slow"
@@ -24,6 +25,9 @@ test: $(VENV)/.presize
 test-all: EFFORT = 10
 test-all: test
 	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m slow
+
+torture: $(VENV)/.presize
+	PRESIZE_FAULTS=all $(BIN)/pytest -n $(JOBS) tests/faults
 
 check: test
 	$(BIN)/ruff check .

@@ -59,9 +59,9 @@ def remove_unpublished(root: Path, manifest: Manifest | None, keep: Sequence[str
     gone = [name for name in names if is_data_file(name) and name not in named and name not in keep]
     for name in gone:
         (root / name).unlink()
-    is_folder = manifest is not None and manifest.layout == "folder"
-    shards = root / "shards"  # in a folder dataset this may be a class, and an empty one
-    if (not is_folder or any(name.startswith("shards/") for name in gone)) and shards.is_dir():
-        if not os.listdir(shards):
-            shards.rmdir()
+    shards = root / "shards"
+    is_class = manifest is not None and manifest.layout == "folder" and "shards" in (manifest.classes or ())
+    # Whether or not this call emptied it: an interrupted one may have, and ImageFolder would take it for a class.
+    if not is_class and shards.is_dir() and not os.listdir(shards):
+        shards.rmdir()
     staging.remove_staged(root)

@@ -71,7 +71,12 @@ def publish(
     Raises:
         BuildError: not one image could be stored, or a file cannot be written.
     """
-    columns = _merged(plan, finished)
+    if not any(len(shard.sidecar.samples) for shard in finished.shards):
+        _give_up(place)
+        unstored = finished.rejects()
+        first = f"; the first: {unstored[0][2]}" if unstored else ""
+        raise BuildError(f"none of the {len(plan.source.table)} files of {plan.source.root} could be stored{first}")
+    columns = _merged(finished)
     rejects = _rejects(plan, finished)
     datasets = [
         _Dataset(k, root, _index(plan, columns, k, files), columns["sample"]) for k, root in enumerate(place.roots)
@@ -116,14 +121,20 @@ def _publish_build(
             _keep_empty_classes(dataset.root, plan.source.classes or ())
 
 
-def _merged(plan: Plan, finished: Finished) -> dict[str, npt.NDArray[Any]]:
+def _give_up(place: Place) -> None:
+    """Remove what a build without a single image has left, which would refuse the next one."""
+    for root, manifest in zip(place.roots, place.manifests(), strict=True):
+        remove_unpublished(root, manifest)
+    place.clear()
+    for root in place.roots:
+        if root != place.out and not os.listdir(root):
+            root.rmdir()
+
+
+def _merged(finished: Finished) -> dict[str, npt.NDArray[Any]]:
     """The columns of all side-cars in dataset order, with ``shard`` and ``row``, where each record lies."""
     sidecars = [shard.sidecar for shard in finished.shards]
     lengths = [len(sidecar.samples) for sidecar in sidecars]
-    if not sum(lengths):
-        rejects = finished.rejects()
-        first = f"; the first: {rejects[0][2]}" if rejects else ""
-        raise BuildError(f"none of the {len(plan.source.table)} files of {plan.source.root} could be stored{first}")
     order = np.concatenate([sidecar.samples for sidecar in sidecars]).argsort()
     names = sidecars[0].columns
     merged = {name: np.concatenate([sidecar.columns[name] for sidecar in sidecars])[order] for name in names}

@@ -33,6 +33,7 @@ from presize.options import BuildOptions, RunOptions
 from presize.sources.scan import scan
 from presize.store.filenames import folder_files
 from presize.store.manifest import Manifest
+from presize.system.files import working_in
 
 _WRITERS = (
     "cykooz.resizer", "lmdb", "numpy", "opencv-python-headless", "pillow", "presize", "pyarrow", "simplejpeg",
@@ -141,18 +142,20 @@ def build_dataset(
         BuildError: anything else that stops the build, such as another build of the same `out`.
     """
     start = time.perf_counter()
-    place = check_places(source, out, options, run)
+    with working_in(Path(out)):
+        place = check_places(source, out, options, run)
     todo = plan_build(source, options, labels=labels, classes=classes)
     on_plan(todo)
     if todo.source.rejects and run.on_error == "fail":
         first_reject = todo.source.rejects[0]
         raise ImageError(f"{first_reject.path}: {first_reject.reason}")
-    manifests = place.manifests()
-    if run.overwrite or run.update or place.has_leftovers() or not is_all_of(todo, manifests):
-        with lock(place.out):
-            built = _build(todo, run, place, on_shard)
-    else:
-        built = _nothing_to_do(todo, run, place)
+    with working_in(place.out):
+        manifests = place.manifests()
+        if run.overwrite or run.update or place.has_leftovers() or not is_all_of(todo, manifests):
+            with lock(place.out):
+                built = _build(todo, run, place, on_shard)
+        else:
+            built = _nothing_to_do(todo, run, place)
     first = built.manifests[0]
     return BuildResult(
         out=Path(out),

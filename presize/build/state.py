@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -142,9 +142,10 @@ def lock(out: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
-            if created and not os.listdir(out):
-                out.rmdir()
+            with suppress(OSError):  # what stopped the build says more, and a lock file that stays locks nobody out
+                path.unlink(missing_ok=True)
+                if created and not os.listdir(out):
+                    out.rmdir()
     finally:
         if held >= 0:
             os.close(held)

@@ -24,9 +24,21 @@ def writing(path: Path) -> Iterator[None]:
         raise BuildError(f"cannot write {path}: {reason}; what is finished is kept, run again to resume") from None
 
 
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """Turn an OSError about any file in `folder` into a BuildError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        file = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes, os.PathLike)) else folder
+        reason = error.strerror or " ".join(str(error).split())
+        raise BuildError(f"OUT {folder}: {file}: {reason}; what is finished is kept, run again to resume") from None
+
+
 def temporary_name(path: Path) -> Path:
-    """A hidden name beside `path` that no other attempt uses; it ends with ``.tmp``."""
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    """A hidden name beside `path` that no other attempt uses; it ends with ``.tmp``. That of a hidden file begins as
+    the file's own does: whoever knows the one knows the other."""
+    return path.with_name(f".{path.name.removeprefix('.')}.{uuid.uuid4().hex}.tmp")
 
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)

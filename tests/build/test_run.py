@@ -667,6 +667,18 @@ def test_a_source_without_one_good_image_publishes_nothing(tmp_path: Path) -> No
         build_dataset(tmp_path / "photos", tmp_path / "out", SMALL, REPORTED)
 
 
+@pytest.mark.parametrize("options", [SMALL, TWO_SIZES, TO_FOLDER], ids=["lmdb", "two sizes", "folder"])
+def test_a_build_that_stored_nothing_refuses_no_later_one(options: BuildOptions, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_bytes(b"<html>404</html>")
+    with pytest.raises(BuildError, match="none of the 1 files"):
+        build_dataset(tmp_path / "photos", tmp_path / "out", options, REPORTED)
+    assert not (tmp_path / "out").exists()
+    Image.fromarray(smooth_image(40, 40)).save(tmp_path / "photos" / "b.png")
+    other = replace(options, image=replace(options.image, quality=70))
+    assert build_dataset(tmp_path / "photos", tmp_path / "out", other, REPORTED).stored == 1
+
+
 def test_a_file_that_changes_during_the_build_is_rejected(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

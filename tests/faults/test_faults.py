@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
-SOME = 12
+SOME = 6
 EVERY = os.environ.get("PRESIZE_FAULTS") == "all"
 
 
@@ -92,6 +92,9 @@ def test_a_fault_at_any_system_call_loses_nothing(scenario: str, tmp_path: Path)
         assert "Traceback" not in said, f"{fault}: {said}"
         assert len(said.splitlines()) <= 2, f"{fault}: {said}"
         assert code in (0, 1) or fault.what == KILL, f"{fault}: exit code {code}, {said}"
-        code, said = run(command)
+        # Where the fault came after publishing, --overwrite would build the same anew, under the next generation.
+        code, said = run([option for option in command if option != "--overwrite"])
+        if code and "--overwrite" in command:
+            code, said = run(command)
         assert code == 0, f"after {fault}: {said}"
         assert files(place / "out") == whole, f"after {fault}"
