@@ -45,11 +45,6 @@ LIBRARIES = {
 }
 """Libraries that one room, or one module, hides from all others."""
 
-LONG = {
-    "codecs/jpeg_segments",
-}
-"""Modules of more than 350 lines, for the reason that their first lines give."""
-
 
 def name_of(path: Path) -> str:
     """``build/run`` for presize/build/run.py, ``datasets/lmdb`` for datasets/lmdb.py."""
@@ -175,7 +170,7 @@ def test_a_module_begins_with_a_sentence_and_has_at_most_350_lines() -> None:
     for name, path in MODULES.items():
         first = (ast.get_docstring(tree_of(name)) or "").split("\n\n")[0]
         assert first.endswith((".", ":")) or name == "__main__", name
-        assert len(path.read_text("utf-8").splitlines()) <= 350 or name in LONG, name
+        assert len(path.read_text("utf-8").splitlines()) <= 350, name
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
-from presize.codecs import jpeg_decoder, jpeg_segments
+from presize.codecs import jpeg_decoder, jpeg_metadata, jpeg_segments
 from presize.codecs.icc import matrix_shaper, to_srgb
 from presize.codecs.pillow_decoder import (
     Decoded,
@@ -151,7 +151,7 @@ def _second_opinion(data: bytes, refusal: ValueError | None) -> Image.Image:
     bytes, which some real photographs have, but not a file that ends too early."""
     try:
         # Without metadata, since Pillow would read the EXIF and warn about it.
-        image = open_image(jpeg_segments.bare(data), "jpeg")
+        image = open_image(jpeg_metadata.bare(data), "jpeg")
         load(image, "jpeg")
     except ImageError as error:
         raise ImageError(f"broken JPEG: {reason(refusal)}" if refusal else str(error)) from error

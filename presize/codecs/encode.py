@@ -11,7 +11,7 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image, PngImagePlugin
 
-from presize.codecs import jpeg_segments, jpeg_tiles
+from presize.codecs import jpeg_metadata, jpeg_tiles
 from presize.errors import ImageError
 from presize.options import ImageOptions, Subsampling
 
@@ -46,7 +46,7 @@ def encode(pixels: npt.NDArray[np.uint8], options: ImageOptions, metadata: Metad
     """
     if options.format == "jpeg":
         value = _jpeg(pixels, options)
-        return jpeg_segments.with_metadata(value, *metadata) if any(metadata) else value
+        return jpeg_metadata.with_metadata(value, *metadata) if any(metadata) else value
     if options.format == "raw":
         return pixels.tobytes()
     return _pillow(pixels, options, metadata)

@@ -1,4 +1,4 @@
-"""A JPEG's segments: parsing its header, and removing or inserting metadata.
+"""A JPEG's segments: its header parsed, its scans counted.
 
 Pure: bytes in, bytes out, no codec. All functions are thread-safe, read nothing outside `data`, and raise ImageError
 with a one-line reason for bytes that are not a valid JPEG.
@@ -16,29 +16,24 @@ from typing import Literal
 
 import simplejpeg
 
+from presize.codecs.exif import orientation_of
 from presize.errors import ImageError
 
 Process = Literal["baseline", "extended", "progressive", "lossless", "arithmetic", "hierarchical"]
 Colorspace = Literal["gray", "YCbCr", "RGB", "CMYK", "YCCK", "other"]
 
-MAX_EXIF = 65_527
-"""The most EXIF bytes that fit into one segment beside their identifier."""
-MAX_XMP = 65_502
-"""The most XMP bytes in one segment, as the XMP specification (part 3) has it."""
-MAX_COMMENT = 65_533
-"""The most bytes in one comment segment."""
 
-_JFIF = b"JFIF\0"
-_ADOBE = b"Adobe"
-_EXIF = b"Exif\0\0"
-_XMP = b"http://ns.adobe.com/xap/1.0/\0"
-_ICC = b"ICC_PROFILE\0"
-_MPF = b"MPF\0"
+JFIF = b"JFIF\0"
+ADOBE = b"Adobe"
+EXIF = b"Exif\0\0"
+XMP = b"http://ns.adobe.com/xap/1.0/\0"
+ICC = b"ICC_PROFILE\0"
+MPF = b"MPF\0"
 
-_SOI, _EOI, _SOS, _DQT = 0xD8, 0xD9, 0xDA, 0xDB
-_APP0, _APP1, _APP2, _APP14, _COM = 0xE0, 0xE1, 0xE2, 0xEE, 0xFE
-_NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))  # TEM and the restart markers stand alone
-_FRAMES: dict[int, Process] = {
+SOI, EOI, SOS, DQT = 0xD8, 0xD9, 0xDA, 0xDB
+APP0, APP1, APP2, APP14, COM = 0xE0, 0xE1, 0xE2, 0xEE, 0xFE
+NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))  # TEM and the restart markers stand alone
+FRAMES: dict[int, Process] = {
     0xC0: "baseline",
     0xC1: "extended",
     0xC2: "progressive",
@@ -54,13 +49,10 @@ _FRAMES: dict[int, Process] = {
     0xCF: "hierarchical",
 }
 _MARKER = re.compile(rb"\xff[^\x00\xff]")
-_MARKER_AFTER_SCAN = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd7]")
+MARKER_AFTER_SCAN = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd7]")
 
 _SCAN = re.compile(rb"\xff\xda")
 MAX_SCANS = 100
-
-_ORIENTATION = 0x0112
-_SHORT, _LONG = 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,28 +108,28 @@ def parse(data: bytes) -> JpegHeader:
     exif = xmp = comment = None
     icc_parts: list[bytes] = []
     begin = 0
-    for marker, begin, end in _segments(data):
-        if marker in _FRAMES:
+    for marker, begin, end in segments(data):
+        if marker in FRAMES:
             if frame is not None:
                 raise ImageError("broken JPEG: two frame headers")
-            frame, process = data[begin + 4 : end], _FRAMES[marker]
-        elif marker == _APP1:
-            if exif is None and data.startswith(_EXIF, begin + 4, end):
+            frame, process = data[begin + 4 : end], FRAMES[marker]
+        elif marker == APP1:
+            if exif is None and data.startswith(EXIF, begin + 4, end):
                 exif = data[begin + 10 : end]
-            elif xmp is None and data.startswith(_XMP, begin + 4, end):
-                xmp = data[begin + 4 + len(_XMP) : end]
-        elif marker == _DQT:
+            elif xmp is None and data.startswith(XMP, begin + 4, end):
+                xmp = data[begin + 4 + len(XMP) : end]
+        elif marker == DQT:
             tables.append(data[begin + 4 : end])
-        elif marker == _APP2:
-            if data.startswith(_ICC, begin + 4, end):
-                icc_parts.append(data[begin + 4 + len(_ICC) : end])
+        elif marker == APP2:
+            if data.startswith(ICC, begin + 4, end):
+                icc_parts.append(data[begin + 4 + len(ICC) : end])
             else:
-                several = several or data.startswith(_MPF, begin + 4, end)
-        elif marker == _APP0:
-            jfif = jfif or _is_jfif(data, begin, end)
-        elif marker == _APP14 and _is_adobe(data, begin, end):
+                several = several or data.startswith(MPF, begin + 4, end)
+        elif marker == APP0:
+            jfif = jfif or is_jfif(data, begin, end)
+        elif marker == APP14 and is_adobe(data, begin, end):
             adobe = data[begin + 15]
-        elif marker == _COM and comment is None:
+        elif marker == COM and comment is None:
             comment = data[begin + 4 : end]
     if frame is None:
         raise ImageError("broken JPEG: a scan without a frame header")
@@ -191,93 +183,7 @@ def coded_size(data: bytes | memoryview) -> tuple[int, int, bool]:
     return height, width, colorspace == "Gray"
 
 
-def orientation_of(exif: bytes) -> int:
-    """The orientation in EXIF (the bytes of a TIFF file), from 1 to 8; 1 if it is missing or invalid."""
-    found = _orientation_field(exif)
-    if found is None:
-        return 1
-    order, at = found
-    kind, count = struct.unpack_from(order + "HI", exif, at + 2)
-    if kind not in (_SHORT, _LONG) or count != 1:
-        return 1
-    value: int = struct.unpack_from(order + ("H" if kind == _SHORT else "I"), exif, at + 8)[0]
-    return value if 1 <= value <= 8 else 1
-
-
-def with_orientation_reset(exif: bytes) -> bytes:
-    """`exif` with the orientation set to upright; its length, and all else in it, is unchanged."""
-    found = _orientation_field(exif)
-    if found is None:
-        return exif
-    order, at = found
-    return exif[: at + 2] + struct.pack(order + "HIHH", _SHORT, 1, 1, 0) + exif[at + 12 :]
-
-
-def strip(data: bytes, keep_metadata: bool = False) -> bytes:
-    """`data` without its metadata, up to the end of its image; compressed pixels are unchanged.
-
-    What decoders need stays: a JFIF segment (less its thumbnail) and an Adobe segment. Everything after the end marker
-    is removed: further frames (MPO), the video of a motion photo. With `keep_metadata` all metadata stays but MPF, an
-    index of the frames that are removed.
-    """
-    pieces = [data[:2]]
-    position = 2
-    while True:
-        for marker, begin, end in _segments(data, position):
-            if _APP0 <= marker <= 0xEF or marker == _COM:
-                pieces.append(_kept_metadata(data, marker, begin, end, keep_metadata))
-            else:
-                pieces.append(data[begin:end])
-            position = end
-        found = _MARKER_AFTER_SCAN.search(data, position)
-        if found is None:
-            raise ImageError("truncated JPEG: no end marker")
-        pieces.append(data[position : found.start()])
-        position = found.start()
-        if data[position + 1] == _EOI:
-            pieces.append(b"\xff\xd9")
-            return b"".join(pieces)
-
-
-def bare(data: bytes) -> bytes:
-    """`data` without the metadata before its first scan, for decoders that fail on it.
-
-    Like strip, but all that follows the first scan's header stays, valid or not.
-    """
-    pieces = [data[:2]]
-    position = 2
-    for marker, begin, end in _segments(data):
-        if _APP0 <= marker <= 0xEF or marker == _COM:
-            pieces.append(_kept_metadata(data, marker, begin, end, keep_metadata=False))
-        else:
-            pieces.append(data[begin:end])
-        position = end
-    pieces.append(data[position:])
-    return b"".join(pieces)
-
-
-def with_metadata(
-    data: bytes, exif: bytes | None = None, xmp: bytes | None = None, comment: bytes | None = None
-) -> bytes:
-    """`data`, a JPEG, with these segments inserted after its start (and its JFIF segment, if it has one).
-
-    Those that do not fit into a segment are left out: more than MAX_EXIF, MAX_XMP, MAX_COMMENT bytes.
-    """
-    at = 2
-    if data[2:4] == b"\xff\xe0":
-        at = 4 + int.from_bytes(data[4:6], "big")
-    pieces = [data[:at]]
-    if exif and len(exif) <= MAX_EXIF:
-        pieces.append(_segment(_APP1, _EXIF + exif))
-    if xmp and len(xmp) <= MAX_XMP:
-        pieces.append(_segment(_APP1, _XMP + xmp))
-    if comment and len(comment) <= MAX_COMMENT:
-        pieces.append(_segment(_COM, comment))
-    pieces.append(data[at:])
-    return b"".join(pieces)
-
-
-def _segments(data: bytes, position: int = 2) -> Iterator[tuple[int, int, int]]:
+def segments(data: bytes, position: int = 2) -> Iterator[tuple[int, int, int]]:
     """(marker, begin, end) of each segment from `position`, up to and including the next scan's header
     or, between scans, up to the end marker. `begin` is that of the marker; its payload is at begin + 4.
 
@@ -297,14 +203,14 @@ def _segments(data: bytes, position: int = 2) -> Iterator[tuple[int, int, int]]:
                 raise ImageError("truncated JPEG: it ends within its header")
             begin = found.start()
         marker = data[begin + 1]
-        if marker in _NO_LENGTH:
+        if marker in NO_LENGTH:
             position = begin + 2
             continue
-        if marker == _EOI:
+        if marker == EOI:
             if first:
                 raise ImageError("broken JPEG: no image data")
             return
-        if marker == _SOI:
+        if marker == SOI:
             raise ImageError("broken JPEG: a second start marker in its header")
         if begin + 4 > size:
             raise ImageError("truncated JPEG: it ends within its header")
@@ -315,7 +221,7 @@ def _segments(data: bytes, position: int = 2) -> Iterator[tuple[int, int, int]]:
         if position > size:
             raise ImageError(f"truncated JPEG: it ends within a segment (FF {marker:02X})")
         yield marker, begin, position
-        if marker == _SOS:
+        if marker == SOS:
             return
 
 
@@ -388,28 +294,12 @@ def _colorspace(ids: bytes, jfif: bool, adobe: int | None) -> Colorspace:
     return "other"
 
 
-def _is_jfif(data: bytes, begin: int, end: int) -> bool:
-    return end - begin >= 18 and data.startswith(_JFIF, begin + 4, end)
+def is_jfif(data: bytes, begin: int, end: int) -> bool:
+    return end - begin >= 18 and data.startswith(JFIF, begin + 4, end)
 
 
-def _is_adobe(data: bytes, begin: int, end: int) -> bool:
-    return end - begin >= 16 and data.startswith(_ADOBE, begin + 4, end)
-
-
-def _kept_metadata(data: bytes, marker: int, begin: int, end: int, keep_metadata: bool) -> bytes:
-    """What strip keeps of one APPn or comment segment."""
-    if keep_metadata:
-        is_index = marker == _APP2 and data.startswith(_MPF, begin + 4, end)
-        return b"" if is_index else data[begin:end]
-    if marker == _APP0 and _is_jfif(data, begin, end):
-        return _segment(_APP0, data[begin + 4 : begin + 16] + b"\0\0")
-    if marker == _APP14 and _is_adobe(data, begin, end):
-        return _segment(_APP14, data[begin + 4 : begin + 16])
-    return b""
-
-
-def _segment(marker: int, payload: bytes) -> bytes:
-    return struct.pack(">BBH", 0xFF, marker, 2 + len(payload)) + payload
+def is_adobe(data: bytes, begin: int, end: int) -> bool:
+    return end - begin >= 16 and data.startswith(ADOBE, begin + 4, end)
 
 
 def _joined(parts: list[bytes]) -> bytes | None:
@@ -418,20 +308,3 @@ def _joined(parts: list[bytes]) -> bytes | None:
     if [part[:2] for part in parts] != [bytes((i, len(parts) & 0xFF)) for i in range(1, len(parts) + 1)]:
         return None
     return b"".join(part[2:] for part in parts)
-
-
-def _orientation_field(exif: bytes) -> tuple[str, int] | None:
-    """The byte order, as in struct, and the offset of the 12-byte orientation field of IFD0."""
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
-    if order is None or len(exif) < 8:
-        return None
-    (at,) = struct.unpack_from(order + "I", exif, 4)
-    if at + 2 > len(exif):
-        return None
-    (count,) = struct.unpack_from(order + "H", exif, at)
-    last = min(at + 2 + 12 * count, len(exif) - 11)
-    tag = struct.pack(order + "H", _ORIENTATION)
-    for field in range(at + 2, last, 12):
-        if exif.startswith(tag, field):
-            return order, field
-    return None

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from presize.codecs import jpeg_segments
+from presize.codecs.exif import orientation_of
 from presize.codecs.icc import to_srgb
 from presize.codecs.sniff import first_tiff_frame, has_several, png_chunks, webp_size
 from presize.codecs.source_facts import Colors, Facts
@@ -109,7 +110,7 @@ def decode_other(data: bytes, name: str, color: Color, max_pixels: int) -> Decod
     elif name == "webp":
         check_size(*webp_size(data), max_pixels)  # opening it would allocate its pixels
     elif name == "tiff":
-        orientation = jpeg_segments.orientation_of(data)  # a TIFF is what EXIF is written as
+        orientation = orientation_of(data)  # a TIFF is what EXIF is written as
         data = first_tiff_frame(data)
     image = open_image(data, name)
     check_size(image.height, image.width, max_pixels)
@@ -123,7 +124,7 @@ def decode_other(data: bytes, name: str, color: Color, max_pixels: int) -> Decod
     exif = _bytes(image.info.get("exif"))
     if exif is not None:
         exif = exif.removeprefix(b"Exif\0\0")
-        orientation = jpeg_segments.orientation_of(exif)
+        orientation = orientation_of(exif)
     converted = _eight_bit(image, data, name)
     transparent = converted.mode in ("LA", "RGBA")
     has_profile = icc is not None and to_srgb(icc, _opaque(converted.mode)) is not None

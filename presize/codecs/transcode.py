@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from presize.codecs import decode, encode, icc, jpeg_segments, resize, sniff
+from presize.codecs import decode, encode, icc, jpeg_metadata, jpeg_segments, resize, sniff
+from presize.codecs.exif import with_orientation_reset
 from presize.codecs.pillow_decoder import Decoded
 from presize.options import ImageOptions, Size
 
@@ -50,14 +51,14 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
     source = Size(decoded.source_height, decoded.source_width)
     metadata = encode.Metadata()
     if options.keep_metadata:
-        exif = jpeg_segments.with_orientation_reset(decoded.exif) if decoded.exif else None
+        exif = with_orientation_reset(decoded.exif) if decoded.exif else None
         metadata = encode.Metadata(exif, decoded.xmp, decoded.comment)
 
     records = []
     facts = decoded.facts
     for target in targets or _targets(source, options):
         if target.is_whole_image and _passes_through(decoded, options):
-            records.append(Record(jpeg_segments.strip(data, options.keep_metadata), *source))
+            records.append(Record(jpeg_metadata.strip(data, options.keep_metadata), *source))
             facts = facts._replace(kept=True)
             continue
         pixels = resize.resize(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps, features
 
 from effort import examples
-from presize.codecs import decode, jpeg_segments, sniff
+from presize.codecs import decode, jpeg_metadata, sniff
 from presize.codecs.icc import is_srgb
 from presize.codecs.source_facts import Facts
 from presize.errors import ImageError, NotAnImageError
@@ -484,7 +484,7 @@ def png_chunk(kind: bytes, payload: bytes) -> bytes:
 HUGE = 60_000
 _HUGE_TIFF_TAGS = [(256, HUGE), (257, HUGE), (258, 8), (259, 1), (262, 1), (273, 8), (277, 1), (279, 4)]
 BOMBS = {
-    "jpeg": jpeg_segments.strip(saved(PHOTO, "JPEG")).replace(
+    "jpeg": jpeg_metadata.strip(saved(PHOTO, "JPEG")).replace(
         struct.pack(">HH", 24, 40), struct.pack(">HH", HUGE, HUGE), 1
     ),
     "png": b"\x89PNG\r\n\x1a\n"

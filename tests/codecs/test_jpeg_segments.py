@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from effort import examples
-from presize.codecs import jpeg_segments
+from presize.codecs import jpeg_metadata, jpeg_segments
+from presize.codecs.exif import orientation_of, with_orientation_reset
 from presize.errors import ImageError
 from processes import run_python
 
@@ -167,7 +168,7 @@ def test_fill_bytes_and_stray_bytes_between_segments_are_passed_over() -> None:
 @pytest.mark.parametrize("value", range(1, 9))
 def test_orientation_is_read_in_both_byte_orders_and_widths(order: str, kind: int, value: int) -> None:
     tiff = exif(order, kind, value)
-    assert jpeg_segments.orientation_of(tiff) == value
+    assert orientation_of(tiff) == value
     read = jpeg_segments.parse(header(segment(0xE1, b"Exif\0\0" + tiff)))
     assert (read.orientation, read.exif) == (value, tiff)
 
@@ -189,7 +190,7 @@ def test_orientation_is_read_in_both_byte_orders_and_widths(order: str, kind: in
     ],
 )
 def test_an_odd_orientation_counts_as_upright(tiff: bytes, reason: str) -> None:
-    assert jpeg_segments.orientation_of(tiff) == 1, reason
+    assert orientation_of(tiff) == 1, reason
     assert jpeg_segments.parse(header(segment(0xE1, b"Exif\0\0" + tiff))).orientation == 1, reason
 
 
@@ -197,14 +198,14 @@ def test_an_odd_orientation_counts_as_upright(tiff: bytes, reason: str) -> None:
 @pytest.mark.parametrize("kind", [3, 4])
 def test_resetting_the_orientation_changes_nothing_else(order: str, kind: int) -> None:
     before = exif(order, kind, 8)
-    after = jpeg_segments.with_orientation_reset(before)
-    assert jpeg_segments.orientation_of(after) == 1
+    after = with_orientation_reset(before)
+    assert orientation_of(after) == 1
     assert after == exif(order, 3, 1)
 
 
 def test_exif_without_an_orientation_is_left_as_it_is() -> None:
-    assert jpeg_segments.with_orientation_reset(exif(tag=0x0113)) == exif(tag=0x0113)
-    assert jpeg_segments.with_orientation_reset(b"junk") == b"junk"
+    assert with_orientation_reset(exif(tag=0x0113)) == exif(tag=0x0113)
+    assert with_orientation_reset(b"junk") == b"junk"
 
 
 @pytest.mark.parametrize("grey", [False, True])
@@ -266,7 +267,7 @@ def test_a_profile_is_joined_from_its_parts(
 @pytest.mark.parametrize("keep_metadata", [False, True])
 def test_strip_leaves_the_pixels_as_they_are(name: str, keep_metadata: bool) -> None:
     before = ENCODINGS[name]
-    after = jpeg_segments.strip(before + b"trailer\xff\xd8\xff\xd9", keep_metadata)
+    after = jpeg_metadata.strip(before + b"trailer\xff\xd8\xff\xd9", keep_metadata)
     assert after.endswith(b"\xff\xd9") and b"trailer" not in after
     mode = "GRAY" if name == "grey" else "RGB"
     assert np.array_equal(simplejpeg.decode_jpeg(after, mode), simplejpeg.decode_jpeg(before, mode))
@@ -274,17 +275,17 @@ def test_strip_leaves_the_pixels_as_they_are(name: str, keep_metadata: bool) -> 
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_strip_twice_is_strip_once(name: str) -> None:
-    once = jpeg_segments.strip(ENCODINGS[name])
-    assert jpeg_segments.strip(once) == once
+    once = jpeg_metadata.strip(ENCODINGS[name])
+    assert jpeg_metadata.strip(once) == once
 
 
 def test_strip_takes_all_metadata_out() -> None:
-    read = jpeg_segments.parse(jpeg_segments.strip(ENCODINGS["much metadata"]))
+    read = jpeg_segments.parse(jpeg_metadata.strip(ENCODINGS["much metadata"]))
     assert (read.exif, read.xmp, read.comment, read.icc) == (None, None, None, None)
 
 
 def test_strip_can_keep_metadata() -> None:
-    read = jpeg_segments.parse(jpeg_segments.strip(ENCODINGS["much metadata"], keep_metadata=True))
+    read = jpeg_segments.parse(jpeg_metadata.strip(ENCODINGS["much metadata"], keep_metadata=True))
     assert (read.exif, read.xmp, read.comment, read.icc) == (exif(), b"<x/>", b"c", b"p" * 70_000)
 
 
@@ -293,21 +294,21 @@ def test_strip_drops_the_second_frame_of_an_mpo_and_its_index() -> None:
     Image.fromarray(PHOTO).save(buffer, "MPO", save_all=True, append_images=[Image.fromarray(PHOTO[::-1])])
     assert b"MPF\0" in buffer.getvalue()
     for keep_metadata in (False, True):
-        after = jpeg_segments.strip(buffer.getvalue(), keep_metadata)
+        after = jpeg_metadata.strip(buffer.getvalue(), keep_metadata)
         assert b"MPF\0" not in after and after.count(b"\xff\xd8\xff") == 1
 
 
 def test_strip_keeps_jfif_without_its_thumbnail_and_adobe() -> None:
     thumbnail = segment(0xE0, b"JFIF\0\1\2\1\0\x48\0\x48\1\1rgb")
     extension = segment(0xE0, b"JFXX\0\x10...")
-    after = jpeg_segments.strip(header(thumbnail, extension, adobe(1)) + b"scan\xff\xd9")
+    after = jpeg_metadata.strip(header(thumbnail, extension, adobe(1)) + b"scan\xff\xd9")
     assert after == header(segment(0xE0, b"JFIF\0\1\2\1\0\x48\0\x48\0\0"), adobe(1)) + b"scan\xff\xd9"
 
 
 def test_strip_is_not_misled_by_end_markers_inside_segments_or_by_stuffed_bytes() -> None:
     between = segment(0xC4, b"\xff\xd9\xff\xd9") + segment(0xFE, b"\xff\xd9") + segment(0xDA, b"\1\1\0\0\x3f\0")
     scan = b"ab\xff\0\xd9\xff\xd0cd\xff\xff\xd1ef"
-    after = jpeg_segments.strip(header() + scan + between + scan + b"\xff\xd9" + b"trailer\xff\xd9")
+    after = jpeg_metadata.strip(header() + scan + between + scan + b"\xff\xd9" + b"trailer\xff\xd9")
     assert after == header() + scan + between.replace(segment(0xFE, b"\xff\xd9"), b"") + scan + b"\xff\xd9"
 
 
@@ -315,43 +316,43 @@ def test_strip_is_not_misled_by_end_markers_inside_segments_or_by_stuffed_bytes(
 def test_strip_refuses_a_file_without_an_end(kept: float) -> None:
     data = ENCODINGS["progressive"]
     with pytest.raises(ImageError, match="truncated JPEG"):
-        jpeg_segments.strip(data[: int(len(data) * kept)])
+        jpeg_metadata.strip(data[: int(len(data) * kept)])
 
 
 def test_bare_leaves_everything_after_the_first_scan_header() -> None:
     data = header(JFIF, segment(0xE1, b"Exif\0\0" + exif())) + b"scan, and no end"
-    assert jpeg_segments.bare(data) == header(JFIF) + b"scan, and no end"
+    assert jpeg_metadata.bare(data) == header(JFIF) + b"scan, and no end"
 
 
 @pytest.mark.parametrize("data", [saved(), saved(keep_rgb=True)], ids=["JFIF", "no JFIF"])
 def test_metadata_put_in_is_found_again(data: bytes) -> None:
-    after = jpeg_segments.with_metadata(data, exif(), b"<x/>", b"hello")
+    after = jpeg_metadata.with_metadata(data, exif(), b"<x/>", b"hello")
     read = jpeg_segments.parse(after)
     assert (read.exif, read.xmp, read.comment, read.orientation) == (exif(), b"<x/>", b"hello", 6)
-    assert jpeg_segments.strip(after) == jpeg_segments.strip(data)
+    assert jpeg_metadata.strip(after) == jpeg_metadata.strip(data)
     with Image.open(io.BytesIO(after)) as image:
         assert image.getexif()[0x0112] == 6
         assert (image.info["xmp"], image.info["comment"]) == (b"<x/>", b"hello")
 
 
 def test_nothing_put_in_changes_nothing() -> None:
-    assert jpeg_segments.with_metadata(saved()) == saved()
+    assert jpeg_metadata.with_metadata(saved()) == saved()
 
 
 def test_metadata_is_left_out_when_it_does_not_fit_into_a_segment() -> None:
-    at_most = jpeg_segments.with_metadata(
-        saved(), b"e" * jpeg_segments.MAX_EXIF, b"x" * jpeg_segments.MAX_XMP, b"c" * jpeg_segments.MAX_COMMENT
+    at_most = jpeg_metadata.with_metadata(
+        saved(), b"e" * jpeg_metadata.MAX_EXIF, b"x" * jpeg_metadata.MAX_XMP, b"c" * jpeg_metadata.MAX_COMMENT
     )
     read = jpeg_segments.parse(at_most)
     assert read.exif is not None and read.xmp is not None and read.comment is not None
-    more = [b"_" * (limit + 1) for limit in (jpeg_segments.MAX_EXIF, jpeg_segments.MAX_XMP, jpeg_segments.MAX_COMMENT)]
-    assert jpeg_segments.with_metadata(saved(), *more) == saved()
+    more = [b"_" * (limit + 1) for limit in (jpeg_metadata.MAX_EXIF, jpeg_metadata.MAX_XMP, jpeg_metadata.MAX_COMMENT)]
+    assert jpeg_metadata.with_metadata(saved(), *more) == saved()
 
 
 def check_never_anything_but_an_image_error(data: bytes) -> None:
-    jpeg_segments.with_orientation_reset(data)
-    assert 1 <= jpeg_segments.orientation_of(data) <= 8
-    for read in (jpeg_segments.parse, jpeg_segments.strip, jpeg_segments.bare):
+    with_orientation_reset(data)
+    assert 1 <= orientation_of(data) <= 8
+    for read in (jpeg_segments.parse, jpeg_metadata.strip, jpeg_metadata.bare):
         try:
             read(data)
         except ImageError as error:
@@ -381,8 +382,8 @@ def test_damaged_files_give_a_result_or_an_image_error(data: st.DataObject) -> N
 @given(st.binary(max_size=60), st.integers(1, 8), st.sampled_from("<>"))
 def test_a_reset_orientation_is_upright_whatever_follows_it(rest: bytes, value: int, order: str) -> None:
     before = exif(order, 3, value) + rest
-    after = jpeg_segments.with_orientation_reset(before)
-    assert len(after) == len(before) and jpeg_segments.orientation_of(after) == 1
+    after = with_orientation_reset(before)
+    assert len(after) == len(before) and orientation_of(after) == 1
 
 
 def vertical_411() -> bytes:
@@ -426,7 +427,7 @@ def test_an_ordinary_progressive_jpeg_has_few_scans() -> None:
 
 
 def test_scans_of_a_thumbnail_in_the_metadata_do_not_count() -> None:
-    data = jpeg_segments.with_metadata(saved(), exif=b"II*\0\x08\0\0\0" + b"\xff\xda" * 200)
+    data = jpeg_metadata.with_metadata(saved(), exif=b"II*\0\x08\0\0\0" + b"\xff\xda" * 200)
     jpeg_segments.check_scans(data, 1000, 1000)
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from effort import examples
 from pictures import smooth_image
-from presize.codecs import jpeg_segments
+from presize.codecs import jpeg_metadata, jpeg_segments
 from presize.codecs.jpeg_tiles import cut, restart_interval, with_index
 
 SAMPLINGS = {
@@ -305,7 +305,7 @@ def _djpeg(data: bytes | memoryview) -> np.ndarray:
 
 @pytest.mark.parametrize("sampling", ["4:2:0", "grey"])
 def test_an_index_lives_beside_metadata(sampling: str) -> None:
-    stored = jpeg_segments.with_metadata(
+    stored = jpeg_metadata.with_metadata(
         tiled(64, 80, sampling), exif=b"II*\0\x08\0\0\0" + bytes(5000), comment=b"presize"
     )
     part = cut(stored, 20, 20, 10, 10)
@@ -316,16 +316,16 @@ def test_an_index_lives_beside_metadata(sampling: str) -> None:
 
 
 def test_metadata_that_looks_like_an_index_costs_the_cut_and_nothing_else() -> None:
-    stored = jpeg_segments.with_metadata(tiled(64, 80), comment=tiled(16, 16))
+    stored = jpeg_metadata.with_metadata(tiled(64, 80), comment=tiled(16, 16))
     assert cut(stored, 20, 20, 10, 10) is None
-    assert with_index(jpeg_segments.with_metadata(plain(64, 80), comment=b"presize\0")) == jpeg_segments.with_metadata(
+    assert with_index(jpeg_metadata.with_metadata(plain(64, 80), comment=b"presize\0")) == jpeg_metadata.with_metadata(
         plain(64, 80), comment=b"presize\0"
     )
 
 
 def test_stripping_takes_the_index_away() -> None:
-    assert jpeg_segments.strip(tiled(64, 80)) == jpeg_segments.strip(plain(64, 80))
-    assert cut(jpeg_segments.strip(tiled(64, 80)), 0, 0, 8, 8) is None
+    assert jpeg_metadata.strip(tiled(64, 80)) == jpeg_metadata.strip(plain(64, 80))
+    assert cut(jpeg_metadata.strip(tiled(64, 80)), 0, 0, 8, 8) is None
 
 
 HOSTILE = tiled(64, 96)

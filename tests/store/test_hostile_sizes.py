@@ -30,7 +30,7 @@ HUGE = 65_500
 
 def resized(jpeg: bytes, height: int, width: int) -> bytes:
     """A JPEG whose frame header claims another size."""
-    begin = next(at for marker, at, _ in jpeg_segments._segments(jpeg) if marker in (0xC0, 0xC1, 0xC2))
+    begin = next(at for marker, at, _ in jpeg_segments.segments(jpeg) if marker in (0xC0, 0xC1, 0xC2))
     return jpeg[: begin + 5] + struct.pack(">HH", height, width) + jpeg[begin + 9 :]
 
 
