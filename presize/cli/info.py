@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from presize.cli.group import EPILOG, cli
-from presize.cli.printing import print_json, print_text
+from presize.cli.printing import print_json, print_text, several_lines
 from presize.formatting import plural, size_text
 
 
@@ -35,7 +35,7 @@ def info(dataset: str, as_json: bool) -> None:
     image = manifest.identity["options"]["image"]
     classes = plural(len(manifest.classes), "class", "classes") if manifest.classes is not None else "no classes"
     asked = ", ".join(f"{name} {value}" for name, value in image.items() if name not in ("sizes", "max_pixels"))
-    print_text(
+    text = (
         f"samples   {manifest.samples:,} in {classes}\n"
         f"stored    {size_text(manifest.bytes)}, {size_text(manifest.bytes / manifest.samples)} per image, "
         f"in {plural(len(manifest.shards), 'shard') if manifest.shards else 'files'}\n"
@@ -44,3 +44,4 @@ def info(dataset: str, as_json: bool) -> None:
         f"left out  {', '.join(f'{count:,} {what}' for what, count in manifest.left_out.items())}\n"
         f"versions  {', '.join(f'{name} {version}' for name, version in manifest.identity['versions'].items())}"
     )
+    print_text(several_lines(text))  # a manifest may come from strangers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 from pathlib import Path
 
 import pyarrow as pa
@@ -92,13 +93,18 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest) -> pa.RecordBat
                 f"{path} has {status.st_size} bytes where the manifest says {manifest.index.bytes}: "
                 f"truncated or replaced; {again}"
             )
-        reader = pa.ipc.open_file(pa.memory_map(os.fsencode(path)))
+        mapped = pa.memory_map(os.fsencode(path))
+        if not _is_plain(memoryview(mapped.read_buffer())):
+            raise DatasetError(f"{path} is damaged: it is compressed or has dictionaries; {again}")
+        reader = pa.ipc.open_file(mapped)
         if reader.num_record_batches != 1:
             raise DatasetError(f"{path} is damaged: it has {reader.num_record_batches} record batches, not 1; {again}")
         batch = reader.get_batch(0)
         batch.validate()
     except OSError as error:
         raise DatasetError(f"{path}: {_first_line(error)}; {again}") from None
+    except struct.error:
+        raise DatasetError(f"{path} is damaged: it does not end as an Arrow file does; {again}") from None
     except pa.ArrowException as error:
         raise DatasetError(f"{path} is damaged: {_first_line(error)}; {again}") from None
     labels = {} if manifest.classes is None else {"label": pa.int32()}
@@ -112,3 +118,58 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest) -> pa.RecordBat
     if batch.num_rows != manifest.samples:
         raise DatasetError(f"{path} has {batch.num_rows} rows where the manifest says {manifest.samples}; {again}")
     return batch
+
+
+class _Table:
+    """A table of a flatbuffer (flatbuffers.dev, internals): its fields by number, as places in `data`."""
+
+    def __init__(self, data: memoryview, place: int) -> None:
+        self.data, self.place = data, place
+        self._fields = place - _number("<i", data, place)
+
+    def field(self, number: int) -> int | None:
+        at = 4 + 2 * number
+        inside = at < _number("<H", self.data, self._fields)
+        offset = _number("<H", self.data, self._fields + at) if inside else 0
+        return self.place + offset if offset else None
+
+    def table(self, number: int) -> _Table:
+        place = self.field(number)
+        if place is None:
+            raise struct.error("a table that is missing")
+        return _Table(self.data, place + _number("<I", self.data, place))
+
+    def vector(self, number: int) -> tuple[int, int]:
+        """How many elements a vector has, and the place of the first."""
+        place = self.field(number)
+        if place is None:
+            return 0, 0
+        begin = place + _number("<I", self.data, place)
+        return _number("<I", self.data, begin), begin + 4
+
+
+def _number(layout: str, data: memoryview, place: int) -> int:
+    if not 0 <= place < len(data):
+        raise struct.error("a place outside of the file")
+    return int(struct.unpack_from(layout, data, place)[0])
+
+
+def _is_plain(file: memoryview) -> bool:
+    """Whether reading an Arrow file allocates nothing: no batch is compressed, and there are no dictionaries.
+
+    Arrow decompresses as it reads, and a few kB can become GB. It tells of compression nowhere else than in the
+    metadata (Footer, Message and RecordBatch of its format). Raises struct.error for what is no Arrow file.
+    """
+    end = len(file) - 10  # the footer's length and "ARROW1"
+    begin = end - _number("<i", file, end)
+    footer = _Table(file, begin + _number("<I", file, begin))
+    if footer.vector(2)[0]:
+        return False
+    batches, blocks = footer.vector(3)
+    for block in range(blocks, blocks + 24 * min(batches, 2), 24):  # more than one are refused later
+        at = _number("<q", file, block)
+        at += 8 if _number("<I", file, at) == 0xFFFFFFFF else 4
+        message = _Table(file, at + _number("<I", file, at))
+        if message.table(2).field(3) is not None:
+            return False
+    return True

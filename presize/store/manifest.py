@@ -172,6 +172,9 @@ def _manifest(values: dict[str, Any]) -> Manifest:
         shards=tuple(map(_data_file, _list(values["shards"]))),
         report=None if values.get("report") is None else _data_file(values["report"]),
     )
+    _dict(_dict(manifest.identity["options"])["image"])
+    for version in _dict(manifest.identity["versions"]).values():
+        _str(version)
     check_choice("format", manifest.format, Format)
     check_choice("color", manifest.color, Color)
     if manifest.samples == 0:

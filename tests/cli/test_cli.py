@@ -22,6 +22,7 @@ from commands import Ran
 from pictures import smooth_image
 from presize.cli import cli
 from presize.store.dataset import Dataset
+from tampering import change_manifest
 
 BUILD = ("--size", "64", "--jobs", "1")
 
@@ -526,3 +527,14 @@ def test_diagnose_refuses_in_a_line(presize: Callable[..., Ran], raw: Path, argu
     assert ran.code in (1, 2)
     assert said in ran.err.splitlines()[-1]
     assert "Traceback" not in ran.err
+
+
+def test_info_prints_no_escape_sequence_of_a_hostile_manifest(
+    presize: Callable[..., Ran], dataset: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(dataset, out)
+    change_manifest(out, lambda values: values["identity"]["versions"].update(lmdb="3\x1b]0;owned\x07\r"))
+    ran = presize("info", out)
+    assert ran.code == 0
+    assert not {"\x1b", "\x07", "\r"} & set(ran.out)

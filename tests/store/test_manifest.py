@@ -418,3 +418,47 @@ def test_a_generation_has_names_of_its_own(name: str, generation: int, expected:
 )
 def test_only_names_that_presize_gives_are_its_files(name: str, ours: bool) -> None:
     assert is_data_file(name) is ours
+
+
+# Hostile indexes
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_a_compressed_index_is_refused_before_it_is_read(compression: str, dataset: Path, tmp_path: Path) -> None:
+    out = copied_to(dataset, tmp_path / "out")
+    table = read_table(out)
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.OSFile(str(out / "index.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema, options=options) as new:
+        new.write_table(table)
+    index_has_changed(out)
+    with pytest.raises(DatasetError, match="it is compressed or has dictionaries"):
+        read_index(out, read_manifest(out))
+
+
+def test_an_index_with_dictionaries_is_refused(dataset: Path, tmp_path: Path) -> None:
+    out = copied_to(dataset, tmp_path / "out")
+    table = read_table(out)
+    write_table(out, table.append_column("more", pa.array(["a"] * len(table)).dictionary_encode()))
+    with pytest.raises(DatasetError, match="it is compressed or has dictionaries"):
+        read_index(out, read_manifest(out))
+
+
+@pytest.mark.parametrize("nbytes", [1, 9, 10, 11, 100])
+def test_a_few_zeros_for_an_index_are_refused(nbytes: int, dataset: Path, tmp_path: Path) -> None:
+    out = copied_to(dataset, tmp_path / "out")
+    (out / "index.arrow").write_bytes(bytes(nbytes))
+    index_has_changed(out)
+    with pytest.raises(DatasetError, match=r"index\.arrow is damaged"):
+        read_index(out, read_manifest(out))
+
+
+def test_a_manifest_without_versions_is_damaged(dataset: Path, tmp_path: Path) -> None:
+    out = copied_to(dataset, tmp_path / "out")
+    change_manifest(out, lambda values: values["identity"].pop("versions"))
+    with pytest.raises(DatasetError, match="it has no 'versions'"):
+        read_manifest(out)
+
+
+def copied_to(dataset: Path, out: Path) -> Path:
+    shutil.copytree(dataset, out)
+    return out
