@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ import pyarrow.parquet
 from presize.errors import SourceError
 from presize.store.index import INDEX_COLUMNS
 from presize.store.manifest import read_manifest
+from presize.system.files import open_at_once
 
 _JSON_ROWS = 16384
 _UNSAFE_PATH = r"^$|^/|//|/$|(^|/)\.\.?(/|$)|\x00"
@@ -63,7 +65,9 @@ def _read(path: str) -> pa.Table:
     if read is None:
         raise SourceError(f"expected a name that ends with {', '.join(_READERS)}")
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise SourceError("it is not a regular file")
             table = read(file)
             table.validate(full=True)
             table.column_names  # noqa: B018  # raises for names that are not UTF-8

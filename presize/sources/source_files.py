@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import TypeVar
 
 from presize.codecs.sniff import sniff
 from presize.errors import BuildError, ImageError
+from presize.system.files import open_at_once
 
 T = TypeVar("T")
 
@@ -105,18 +108,28 @@ def read_source(source: Path, path: str, nbytes: int) -> bytes:
         BuildError: reading failed for a reason that is not about this file.
     """
     try:
-        with open(os.path.join(source, path), "rb", buffering=0) as file:
+        with open(os.path.join(source, path), "rb", buffering=0, opener=open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ImageError("it changed during the build: it is no regular file any more")
             if nbytes > _LARGE_BYTES and sniff(head := file.read(4096)) is None:
                 return head
             if nbytes > _MAX_BYTES:
                 raise ImageError(f"it has {nbytes} bytes, more than decoders accept ({_MAX_BYTES})")
             if nbytes > _LARGE_BYTES:
                 file.seek(0)
-            data = file.read()
+            data = _read_at_most(file, nbytes + 1)
     except OSError as error:
         if error.errno in _ABOUT_THE_FILE and source.is_dir():
             raise ImageError(f"cannot be read: {error.strerror}") from None
         raise BuildError(f"cannot read {path!r} in {source}: {error.strerror}; run again to resume") from None
     if len(data) != nbytes:
-        raise ImageError(f"it changed during the build: {nbytes} bytes when listed, {len(data)} when read")
+        found = f"{len(data)}" if len(data) < nbytes else "more"
+        raise ImageError(f"it changed during the build: {nbytes} bytes when listed, {found} when read")
+    return data
+
+
+def _read_at_most(file: FileIO, nbytes: int) -> bytes:
+    data = file.read(nbytes)
+    while len(data) < nbytes and (more := file.read(nbytes - len(data))):
+        data += more
     return data

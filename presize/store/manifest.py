@@ -9,13 +9,14 @@ import json
 import os
 import re
 import reprlib
+import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from presize.errors import DatasetError
 from presize.options import Color, Format, Layout, check_choice
-from presize.system.files import file_digest, write_atomically
+from presize.system.files import file_digest, open_at_once, write_atomically
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -125,7 +126,10 @@ def read_manifest(root: str | os.PathLike[str]) -> Manifest:
     """The manifest of the dataset in `root`. Raises DatasetError, which says what is there instead."""
     root = Path(root)
     try:
-        text = (root / MANIFEST).read_bytes()
+        with open(root / MANIFEST, "rb", opener=open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise DatasetError(f"{root / MANIFEST} is not a regular file; copy or build the dataset again")
+            text = file.read()
     except (FileNotFoundError, NotADirectoryError):
         raise DatasetError(_what_is_there(root)) from None
     except OSError as error:

@@ -24,6 +24,11 @@ def writing(path: Path) -> Iterator[None]:
         raise BuildError(f"cannot write {path}: {reason}; what is finished is kept, run again to resume") from None
 
 
+def open_at_once(path: str, flags: int) -> int:
+    """An opener for open() that does not wait for whoever writes to a named pipe. What it opens may be no file."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
     """Turn an OSError about any file in `folder` into a BuildError that names the file."""

@@ -221,7 +221,9 @@ def test_a_disk_that_fills_up_is_one_line_and_can_be_resumed(
 
     failed = run(photos, tmp_path / "out", "--to", layout, preexec=full_disk)
     assert failed.returncode == 1
-    (error,) = (line for line in failed.stderr.splitlines() if not line.startswith("build: "))  # its progress, if slow
+    lines = [line for line in failed.stderr.splitlines() if not line.startswith("build: ")]  # its progress, if slow
+    assert len(lines) == 1, failed.stderr
+    error = lines[0]
     assert error.startswith(f"presize: error: cannot write {tmp_path / 'out'}")
     assert what in error
     assert not (tmp_path / "out" / "manifest.json").exists()

@@ -90,7 +90,7 @@ def test_what_is_not_known_belongs_to_its_caller() -> None:
     names: dict[str, Any] = {}
     exec(source, names)
     parts = split(profiled(lambda: names["call"](busy))).parts
-    assert parts["augment"] > 0.9 * sum(parts.values())
+    assert max(parts, key=parts.__getitem__) == "augment"
 
 
 def test_functions_that_call_each_other_end() -> None:

@@ -556,3 +556,9 @@ def test_a_dataset_without_classes_is_refused(raw: Path, tmp_path: Path) -> None
     build_dataset(one_class, tmp_path / "out", SMALL, SERIAL)
     with pytest.raises(SourceError, match=r"^classes '.*/out': the dataset has no classes$"):
         read_classes(tmp_path / "out")
+
+
+def test_a_table_that_is_a_named_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "labels.csv")
+    with pytest.raises(SourceError, match="it is not a regular file"):
+        read_table(tmp_path / "labels.csv")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from presize.errors import ImageError
 from presize.sources import source_files
-from presize.sources.source_files import THREADS, read_in_order
+from presize.sources.source_files import THREADS, read_in_order, read_source
 
 SLOW, FAST = -1.0, 3600.0
 """Bounds from which on every file is slow, and none is."""
@@ -117,3 +120,31 @@ def test_closing_early_ends_the_threads(speed: float) -> None:
         assert bool(own_threads()) == (speed == SLOW)
     assert own_threads() == []
     assert len(started) < 60
+
+
+# What a file has become since it was listed
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def grown(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(10 << 30)
+
+
+@pytest.mark.parametrize(
+    ("become", "words"),
+    [(a_pipe, "no regular file any more"), (endless, "no regular file any more"), (grown, "more when read")],
+)
+def test_a_file_that_has_become_something_else_is_rejected(
+    become: Callable[[Path], None], words: str, tmp_path: Path
+) -> None:
+    become(tmp_path / "a.jpg")
+    with pytest.raises(ImageError, match=rf"^it changed during the build: .*{words}"):
+        read_source(tmp_path, "a.jpg", 1000)

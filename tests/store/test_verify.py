@@ -205,3 +205,16 @@ def test_a_folder_index_that_leads_out_is_not_followed(tmp_path: Path) -> None:
 def test_what_is_no_dataset_cannot_be_verified(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="is not a presize dataset"):
         verify_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "index.arrow", "rejects.jsonl", "shards/00000.lmdb"])
+def test_a_named_pipe_in_the_place_of_a_file_hangs_nobody(name: str, dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(dataset, out)
+    (out / name).unlink()
+    os.mkfifo(out / name)
+    if name == "manifest.json":
+        with pytest.raises(DatasetError, match="is not a regular file"):
+            verify_dataset(out)
+    else:
+        assert f"{name}: is not a regular file" in problems(out)

@@ -71,22 +71,30 @@ def stages(
     )
 
 
+def assert_stalls(measure: Callable[[], Stages], expected: tuple[float, ...]) -> None:
+    """Utilisation, copy, preparation and fetch, at one of five tries: other programs may delay any of them."""
+    for _ in range(5):
+        found = measure().stalls
+        shares = (found.utilisation, found.copy, found.preparation, found.fetch)
+        if shares == pytest.approx(expected, abs=0.05):
+            return
+    pytest.fail(f"{shares} where {expected} are expected")
+
+
 @pytest.mark.usefixtures("briefly")
 def test_the_stalls_of_a_pipeline_that_does_one_thing_after_the_other_are_found() -> None:
-    found = stages(sleeping_loader, step_s=0.02, copy_s=0.01, warm_s=0.03, cold_s=0.05).stalls
-    assert found.utilisation == pytest.approx(0.02 / 0.08, abs=0.05)
-    assert found.copy == pytest.approx(0.01 / 0.08, abs=0.05)
-    assert found.preparation == pytest.approx(0.03 / 0.08, abs=0.05)
-    assert found.fetch == pytest.approx(0.02 / 0.08, abs=0.05)
+    assert_stalls(
+        lambda: stages(sleeping_loader, step_s=0.02, copy_s=0.01, warm_s=0.03, cold_s=0.05),
+        (0.02 / 0.08, 0.01 / 0.08, 0.03 / 0.08, 0.02 / 0.08),
+    )
 
 
 @pytest.mark.usefixtures("briefly")
 def test_of_what_is_loaded_during_the_step_only_the_excess_is_a_stall() -> None:
-    found = stages(prefetching_loader, step_s=0.02, copy_s=0.01, warm_s=0.02, cold_s=0.05).stalls
-    assert found.utilisation == pytest.approx(0.02 / 0.05, abs=0.05)
-    assert found.copy == pytest.approx(0.01 / 0.05, abs=0.05)
-    assert found.preparation == pytest.approx(0, abs=0.05)
-    assert found.fetch == pytest.approx(0.02 / 0.05, abs=0.05)
+    assert_stalls(
+        lambda: stages(prefetching_loader, step_s=0.02, copy_s=0.01, warm_s=0.02, cold_s=0.05),
+        (0.02 / 0.05, 0.01 / 0.05, 0, 0.02 / 0.05),
+    )
 
 
 def test_an_epoch_counts_batches_and_images_and_leaves_the_first_steps_out() -> None:
