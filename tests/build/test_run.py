@@ -32,8 +32,9 @@ from presize.build.task import Task
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
 from presize.store.dataset import Dataset
-from presize.store.manifest import read_manifest
+from presize.store.manifest import STATE, read_manifest
 from presize.store.verify import verify_dataset
+from presize.system.files import temporary_name
 
 TO_FOLDER = replace(SMALL, layout="folder")
 TWO_SIZES = BuildOptions(ImageOptions(sizes=(Size(64, 64), Size(32, 32))))
@@ -793,3 +794,35 @@ def test_pillow_simd_in_pillows_place_is_told_apart(monkeypatch: pytest.MonkeyPa
     assert codec_versions()["pillow"] == importlib.metadata.version("pillow")
     monkeypatch.setattr("PIL.__version__", "12.1.1.post0")
     assert codec_versions()["pillow"] == "12.1.1.post0"
+
+
+@pytest.mark.parametrize("options", [SMALL, TWO_SIZES], ids=["one size", "two sizes"])
+def test_a_kill_while_the_state_is_written_locks_nobody_out(
+    options: BuildOptions, photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    temporary_name(out / STATE).write_bytes(b"{")
+    build_dataset(photos, out, options, REPORTED)
+    temporary_name(out / STATE).write_bytes(b"{")
+    build_dataset(photos, out, options, replace(REPORTED, update=True))
+    assert not list(out.glob(".*"))
+
+
+def test_a_folder_over_shards_leaves_no_empty_folder_wherever_it_is_stopped(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    rmdir = Path.rmdir
+
+    def stop(path: Path) -> None:
+        if path.name == "shards":
+            raise Stopped
+        rmdir(path)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(Path, "rmdir", stop)
+        build_dataset(photos, tmp_path / "out", TO_FOLDER, OVERWRITE)
+    assert (tmp_path / "out" / "shards").is_dir()
+    build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
+    assert not (tmp_path / "out" / "shards").exists(), "ImageFolder would take it for a class"
