@@ -83,14 +83,14 @@ def test_no_time_is_lost() -> None:
 
 def test_what_is_not_known_belongs_to_its_caller() -> None:
     def busy() -> int:
-        return sum(range(1_000_000))
+        return sum(range(10_000_000))
 
     # A function that lies where torchvision's transforms do, and calls one that nobody knows.
     source = compile("def call(work):\n    return work()", "/x/site-packages/torchvision/transforms/v2.py", "exec")
     names: dict[str, Any] = {}
     exec(source, names)
     parts = split(profiled(lambda: names["call"](busy))).parts
-    assert max(parts, key=parts.__getitem__) == "augment"
+    assert parts["augment"] > 0.9 * sum(parts.values())
 
 
 def test_functions_that_call_each_other_end() -> None:
