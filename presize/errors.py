@@ -4,7 +4,8 @@ PresizeError                 one clear line; the command line prints it and exit
 ├── OptionError              an option has an invalid value (the command line exits with 2)
 ├── SourceError              the source folder or the label table cannot be used as it is
 ├── ImageError               one image cannot be stored; a build records it and goes on
-│   └── NotAnImageError      the bytes are not those of an image format that presize reads
+│   ├── NotAnImageError      the bytes are not those of an image format that presize reads
+│   └── CrashError           decoding it crashed, took too long or ran out of memory, which depends on the machine
 ├── DatasetError             a dataset is missing, unfinished, damaged, newer than this presize, or foreign
 ├── BuildError               a build cannot start or go on; what is finished is kept and can be resumed
 ├── LoaderError              a loader cannot go on: a worker process died, for example
@@ -37,6 +38,10 @@ class ImageError(PresizeError):
 
 class NotAnImageError(ImageError):
     """The bytes are not those of an image format that presize reads."""
+
+
+class CrashError(ImageError):
+    """Decoding one image ended its process, took too long, or ran out of memory. It may not on another machine."""
 
 
 class DatasetError(PresizeError):

@@ -19,7 +19,7 @@ Format = Literal["jpeg", "png", "webp", "raw"]
 Subsampling = Literal["420", "422", "444"]
 Layout = Literal["lmdb", "folder"]
 OnError = Literal["skip", "fail"]
-Engine = Literal["loky", "sequential"]
+Engine = Literal["processes", "sequential"]
 
 MAX_SIDE = 16383
 """The longest side of a target, in pixels: WebP's format ends there, JPEG's at 65535."""
@@ -214,28 +214,35 @@ class ErrorBudget:
         return self.share is None or rejected <= self.share * of
 
 
+_MAX_TIMEOUT_S = 1_000_000
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """How a build is carried out. Only `update` changes where samples are stored; nothing here changes an image.
 
     Attributes:
         jobs: processes, at least 1; None uses every core this process may use.
-        engine: "loky" runs them; "sequential" uses this process alone, whatever `jobs` is.
+        engine: "processes" contains crashes: an image that ends its decoder, twice, is rejected; "sequential" uses
+            this process alone, whatever `jobs` is, and contains nothing.
         on_error: "skip" records images that cannot be stored and goes on; "fail" stops at the first.
         max_errors: how many rejected images a build tolerates.
         overwrite: replace a dataset that was made from another source or with other options.
         update: bring a dataset up to date with its source. It gives the same samples as a build from scratch;
             they may lie in other shards.
         report: write report.html, a page about the build, into each dataset.
+        timeout_s: an image that takes longer is tried once more, alone, and then rejected; above 0 and up to
+            1,000,000 seconds. By "processes" alone.
     """
 
     jobs: int | None = None
-    engine: Engine = "loky"
+    engine: Engine = "processes"
     on_error: OnError = "skip"
     max_errors: ErrorBudget = ErrorBudget()
     overwrite: bool = False
     update: bool = False
     report: bool = True
+    timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
         check_choice("backend", self.engine, Engine)
@@ -248,6 +255,8 @@ class RunOptions:
             raise OptionError("update: it keeps what is there and --overwrite replaces it; choose one")
         if self.jobs is not None:
             check_range("jobs", self.jobs, 1, 4096)
+        if not 0 < self.timeout_s <= _MAX_TIMEOUT_S:
+            raise OptionError(f"timeout_s: expected seconds above 0, up to {_MAX_TIMEOUT_S:,}, got {self.timeout_s!r}")
 
 
 def check_choice(name: str, value: object, choices: Any) -> None:

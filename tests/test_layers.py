@@ -38,7 +38,7 @@ product leans on measuring."""
 LIBRARIES = {
     "click": {"cli"},
     "jinja2": {"report/html"},
-    "joblib": {"build/parallel"},
+    "joblib": {"build/tasks/parallel"},
     "lmdb": {"store/shard"},
     "torch": {"datasets", "datasets/reading", "datasets/timing"},
     "tqdm": {"cli/progress"},
@@ -178,7 +178,7 @@ def test_a_module_begins_with_a_sentence_and_has_at_most_350_lines() -> None:
     [
         ("import presize", ["torch", "click", "pyarrow", "joblib"]),
         ("import presize.cli", ["torch", "pyarrow", "joblib", "cv2"]),
-        ("import presize.build.task", ["torch", "click", "pyarrow", "joblib", "cv2"]),
+        ("import presize.build.tasks.task", ["torch", "click", "pyarrow", "joblib", "cv2"]),
         ("import presize.build.run", ["torch", "click", "cv2", "jinja2"]),
         ("import presize.datasets", ["presize.measure", "presize.build", "presize.sources.labels", "joblib", "click"]),
     ],

@@ -28,7 +28,8 @@ import simplejpeg
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize import options
-from presize.build import parallel, publish, run, task
+from presize.build import publish, run
+from presize.build.tasks import parallel, task
 from presize.codecs import decode, encode, jpeg_decoder, jpeg_segments, jpeg_tiles, resize, transcode
 from presize.store import shard
 from shared import rates

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from presize.build import staging
 from presize.build.state import NEW_MANIFEST, Place, State
+from presize.build.tasks import staging
 from presize.errors import PresizeWarning
 from presize.store.filenames import is_safe
 from presize.store.manifest import (

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.build import staging
 from presize.build.cleanup import finish_publishing, remove_replaced, remove_unpublished
 from presize.build.plan import Plan
-from presize.build.sidecar import SIZE_COLUMNS, Finished
 from presize.build.state import NEW_MANIFEST, Place, State
+from presize.build.tasks import staging
+from presize.build.tasks.sidecar import SIZE_COLUMNS, Finished
 from presize.errors import BuildError
 from presize.options import Size
 from presize.sources.source_files import read_source
@@ -31,7 +31,7 @@ from presize.store.manifest import (
     generation_name,
     publish_manifest,
 )
-from presize.store.rejects import NOT_AN_IMAGE, UNREAD, Reject, to_jsonl
+from presize.store.rejects import NOT_AN_IMAGE, Reject, may_pass, to_jsonl
 from presize.system.files import sync_folder, write_atomically, writing
 
 
@@ -161,7 +161,7 @@ def _rejects(plan: Plan, finished: Finished) -> list[Reject]:
     rows = plan.source.table.take(pa.array([sample for sample, _, _ in rejected], pa.int64()))
     files = zip(*(rows.column(name).to_pylist() for name in ("path", "source_nbytes", "source_mtime_ns")), strict=True)
     found = [
-        Reject(path, error, reason, *(() if reason.startswith(UNREAD) else (nbytes, mtime_ns)))
+        Reject(path, error, reason, *(() if may_pass(error, reason) else (nbytes, mtime_ns)))
         for (path, nbytes, mtime_ns), (_, error, reason) in zip(files, rejected, strict=True)
     ]
     return [*plan.source.rejects, *found]

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from presize.build.plan import Plan
 from presize.build.resume import check_may_update
-from presize.build.sidecar import SIZE_COLUMNS, Finished, FinishedShard, Sidecar
 from presize.build.state import Place
-from presize.build.task import Copies, Task
+from presize.build.tasks.sidecar import SIZE_COLUMNS, Finished, FinishedShard, Sidecar
+from presize.build.tasks.task import Copies, Task
 from presize.build.update import Changes, Rows, Update, agree, make_update, match
 from presize.errors import DatasetError
 from presize.options import RunOptions

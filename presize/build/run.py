@@ -19,13 +19,13 @@ from typing import NamedTuple
 import PIL
 import pyarrow as pa
 
-from presize.build.parallel import run_tasks
 from presize.build.plan import Plan, make_plan
 from presize.build.publish import publish
 from presize.build.resume import begin, is_all_of
 from presize.build.reuse import find_reuse
-from presize.build.sidecar import ShardDone
 from presize.build.state import Place, check_places, lock
+from presize.build.tasks.parallel import run_tasks
+from presize.build.tasks.sidecar import ShardDone
 from presize.build.update import Changes
 from presize.build.work import BuildWork, check_space, find_work
 from presize.errors import BuildError, ImageError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,9 +11,9 @@ import pyarrow as pa
 from presize.build import estimate
 from presize.build.plan import Plan
 from presize.build.reuse import Reuse
-from presize.build.sidecar import Finished, FinishedShard, ShardDone, Sidecar
 from presize.build.state import Place, State
-from presize.build.task import Task, finished
+from presize.build.tasks.sidecar import Finished, FinishedShard, ShardDone, Sidecar
+from presize.build.tasks.task import Task, finished
 from presize.codecs import transcode
 from presize.errors import BuildError
 from presize.formatting import size_text
@@ -99,7 +98,6 @@ def _tasks(todo: Plan, run: RunOptions, place: Place, generation: int, files: pa
             nbytes=rows.column("source_nbytes").to_numpy(),
             paths="\0".join(rows.column("path").to_pylist()),
             files="" if files is None else "\0".join(files.take(pa.array(samples)).to_pylist()),
-            driver=os.getpid(),
         )
 
 

@@ -20,12 +20,13 @@ from presize.system.resources import usable_cores
 if TYPE_CHECKING:
     from presize.build.plan import Plan
     from presize.build.run import BuildResult
-    from presize.build.sidecar import ShardDone
+    from presize.build.tasks.sidecar import ShardDone
     from presize.build.update import Changes
 
 _REJECTS_SHOWN = 5
 
 _DEFAULT = ImageOptions()
+_RUN = RunOptions()
 
 
 @cli.command(epilog=EPILOG)
@@ -131,9 +132,17 @@ _DEFAULT = ImageOptions()
     "--backend",
     "engine",
     type=choice(choices.Engine),
-    default="loky",
+    default=_RUN.engine,
     show_default=True,
-    help="What runs them.",
+    help="What does the work: processes, which contain crashes, or this one alone, which contains nothing.",
+)
+@click.option(
+    "--timeout-s",
+    type=float,
+    default=_RUN.timeout_s,
+    show_default=True,
+    metavar="S",
+    help="Reject an image that takes longer, alone, too.",
 )
 @click.option(
     "--on-error",
@@ -165,8 +174,8 @@ def build(
     source: str, out: str, sizes: tuple[Size, ...], filter_: choices.Filter, format_: choices.Format,
     layout: choices.Layout, shard_samples: int | None, follow_links: bool, checksum: bool, labels: str | None,
     classes: str | None, jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
-    max_errors: ErrorBudget | None, update: bool, overwrite: bool, dry_run: bool, report: bool, as_json: bool,
-    **image: Any,
+    timeout_s: float, max_errors: ErrorBudget | None, update: bool, overwrite: bool, dry_run: bool, report: bool,
+    as_json: bool, **image: Any,
 ) -> None:  # fmt: skip
     """Resize the images of SRC and pack them into OUT.
 
@@ -180,7 +189,7 @@ def build(
 
     image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
     build_options = BuildOptions(image_options, layout, shard_samples, follow_links, checksum)
-    run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report)
+    run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report, timeout_s)
     names = None if classes is None else read_classes(Path(classes))
     if dry_run:
         place = check_places(source, out, build_options, run)

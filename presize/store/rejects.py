@@ -20,8 +20,18 @@ IMAGE_SUFFIXES = frozenset(
 skipped, never what is stored."""
 
 
-UNREAD = ("cannot be read", "it changed during the build")
-"""Prefixes of reasons that are not about the content of a file, and may not apply the next time."""
+_CRASH = "CrashError"
+_UNREAD = ("cannot be read", "it changed during the build")
+
+
+def may_pass(error: str, reason: str) -> bool:
+    """True when a file was not rejected for its content alone: the next time, or on another machine, it may be stored.
+
+    Args:
+        error: the class of the error.
+        reason: the message of the error.
+    """
+    return error == _CRASH or reason.startswith(_UNREAD)
 
 
 class Reject(NamedTuple):

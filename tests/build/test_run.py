@@ -16,19 +16,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import presize.build.parallel
 import presize.build.publish
 import presize.build.run
-import presize.build.staging
-import presize.build.task
+import presize.build.tasks.parallel
+import presize.build.tasks.records
+import presize.build.tasks.staging
+import presize.build.tasks.task
 import presize.sources.source_files
 import presize.store.shard
 from builds import REPORTED, SMALL, files, patch_publishing
 from pictures import smooth_image
 from presize.build.plan import Plan
 from presize.build.run import build_dataset, codec_versions
-from presize.build.sidecar import ShardDone
-from presize.build.task import Task
+from presize.build.tasks.sidecar import ShardDone
+from presize.build.tasks.task import Task
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
 from presize.store.dataset import Dataset
@@ -236,7 +237,7 @@ def test_a_source_that_is_read_ahead_gives_the_same_bytes(
         readers.add(threading.current_thread().name)
         return read(source, path, nbytes)
 
-    monkeypatch.setattr(presize.build.task, "read_source", noted)
+    monkeypatch.setattr(presize.build.tasks.records, "read_source", noted)
     build_dataset(raw, tmp_path / "ahead", SMALL, REPORTED)
     assert any(name.startswith("presize-read") for name in readers)
     assert files(tmp_path / "ahead") == files(tmp_path / "in turn")
@@ -288,9 +289,9 @@ def test_only_unfinished_shards_are_built_again(
 
     def count(task: Task) -> ShardDone:
         built.append(task.number)
-        return presize.build.task.write_shard(task)
+        return presize.build.tasks.task.write_shard(task)
 
-    monkeypatch.setattr(presize.build.parallel, "write_shard", count)
+    monkeypatch.setattr(presize.build.tasks.parallel, "write_shard", count)
     result = build_dataset(raw, tmp_path / "out", options, REPORTED)
     assert len(built) == 6, "two of eight were finished"
     assert result.resumed == 15
@@ -316,7 +317,7 @@ def test_a_damaged_side_car_only_costs_its_shard(raw: Path, tmp_path: Path) -> N
 def test_a_finished_build_is_not_repeated(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     before = files(tmp_path / "out")
-    monkeypatch.setattr(presize.build.parallel, "write_shard", None)
+    monkeypatch.setattr(presize.build.tasks.parallel, "write_shard", None)
     again = build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     assert files(tmp_path / "out") == before
     assert (again.stored, again.bytes, again.images_per_s) == (first.stored, first.bytes, 0)
@@ -451,7 +452,7 @@ def test_an_interruption_at_any_step_of_publishing_is_made_good(
 
 def interrupt_publishing(photos: Path, out: Path, options: BuildOptions, run: RunOptions = REPORTED) -> None:
     """Build until some staged files have their names and others do not."""
-    unstage = presize.build.staging.unstage
+    unstage = presize.build.tasks.staging.unstage
     names: list[str] = []
 
     def stop(root: Path, file: str, sample: int) -> None:
@@ -461,7 +462,7 @@ def interrupt_publishing(photos: Path, out: Path, options: BuildOptions, run: Ru
         unstage(root, file, sample)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(presize.build.staging, "unstage", stop)
+        patch.setattr(presize.build.tasks.staging, "unstage", stop)
         build_dataset(photos, out, options, run)
 
 
@@ -686,9 +687,9 @@ def test_a_file_that_changes_during_the_build_is_rejected(
     def change(task: Task) -> ShardDone:
         with (photos / "cats" / "01.png").open("ab") as file:
             file.write(b"more")
-        return presize.build.task.write_shard(task)
+        return presize.build.tasks.task.write_shard(task)
 
-    monkeypatch.setattr(presize.build.parallel, "write_shard", change)
+    monkeypatch.setattr(presize.build.tasks.parallel, "write_shard", change)
     assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED).rejected == 1
     assert "it changed during the build" in (tmp_path / "out" / "rejects.jsonl").read_text()
 
@@ -697,9 +698,9 @@ def test_a_source_that_goes_away_stops_the_build(photos: Path, tmp_path: Path, m
     def unmount(task: Task) -> ShardDone:
         if photos.exists():
             photos.rename(tmp_path / "gone")
-        return presize.build.task.write_shard(task)
+        return presize.build.tasks.task.write_shard(task)
 
-    monkeypatch.setattr(presize.build.parallel, "write_shard", unmount)
+    monkeypatch.setattr(presize.build.tasks.parallel, "write_shard", unmount)
     with pytest.raises(BuildError, match=r"cannot read .*run again to resume"):
         build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from presize.build.staging import is_written, remove_files, remove_staged, stage, staged_path, unstage
+from presize.build.tasks.staging import is_written, remove_files, remove_staged, stage, staged_path, unstage
 from presize.errors import BuildError
 
 

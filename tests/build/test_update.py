@@ -27,7 +27,7 @@ from builds import REPORTED, SERIAL, SMALL, files, patch_publishing, publishing_
 from effort import examples
 from pictures import smooth_image
 from presize.build.run import build_dataset
-from presize.build.sidecar import ShardDone
+from presize.build.tasks.sidecar import ShardDone
 from presize.build.update import Changes, Update, agree, make_update, match
 from presize.errors import BuildError, DatasetError, ImageError, OptionError
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size

@@ -220,7 +220,7 @@ def test_targets_of_any_kind_are_what_default_collate_makes_of_them(dataset: Pat
 
 def test_grey_and_raw_datasets_are_read_as_well(raw: Path, tmp_path: Path) -> None:
     image = ImageOptions(sizes=(Size(48, 48),), fit="crop", upscale=True, color="gray", format="raw")
-    build_dataset(raw, tmp_path / "gray", BuildOptions(image), RunOptions(jobs=1))
+    build_dataset(raw, tmp_path / "gray", BuildOptions(image), RunOptions(engine="sequential"))
     images, _ = next(iter(Loader(LMDBDataset(tmp_path / "gray"), 4, workers=0)))  # of one size: no crop needed
     assert images.shape == (4, 1, 48, 48)
     stored = Dataset(tmp_path / "gray").value(2)

@@ -8,15 +8,13 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from scenarios import SCENARIOS
 
 from builds import files
 from faults import ERRORS, KILL, Fault, calls_on, run, why_not
-from pictures import smooth_image
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,52 +25,6 @@ SOME = 6
 EVERY = os.environ.get("PRESIZE_FAULTS") == "all"
 
 
-def photographs(folder: Path, names: Sequence[str]) -> None:
-    for seed, name in enumerate(names):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(smooth_image(40, 60, seed=seed)).save(path, "JPEG", quality=95)
-        os.utime(path, ns=(10**18, 10**18))
-
-
-def fresh(raw: Path, _out: Path) -> None:
-    photographs(raw, ["cats/a.jpg", "cats/b.jpg", "dogs/c.jpg"])
-    (raw / "dogs" / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0")
-    os.utime(raw / "dogs" / "broken.jpg", ns=(10**18, 10**18))
-
-
-def built(*options: str) -> Callable[[Path, Path], None]:
-    def prepare(raw: Path, out: Path) -> None:
-        fresh(raw, out)
-        assert run(["build", raw, out, "--size", "32", "--jobs", "1", "--no-report", *options])[0] == 0
-
-    return prepare
-
-
-def changed(*options: str) -> Callable[[Path, Path], None]:
-    def prepare(raw: Path, out: Path) -> None:
-        built(*options)(raw, out)
-        (raw / "cats" / "a.jpg").unlink()
-        photographs(raw, ["dogs/new.jpg"])
-
-    return prepare
-
-
-SCENARIOS: dict[str, tuple[Callable[[Path, Path], None], tuple[str, ...]]] = {
-    "a first build": (fresh, ("--size", "32")),
-    "two sizes": (fresh, ("--size", "32", "--size", "16")),
-    "a folder": (fresh, ("--size", "32", "--to", "folder")),
-    "over another dataset": (built("--quality", "50"), ("--size", "32", "--overwrite")),
-    "a folder over shards": (built(), ("--size", "32", "--to", "folder", "--overwrite")),
-    "shards over a folder": (built("--to", "folder"), ("--size", "32", "--overwrite")),
-    "an update": (changed("--shard-samples", "2"), ("--size", "32", "--shard-samples", "2", "--update")),
-    "an update of two sizes": (
-        changed("--size", "16", "--shard-samples", "2"),
-        ("--size", "32", "--size", "16", "--shard-samples", "2", "--update"),
-    ),
-}
-
-
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_fault_at_any_system_call_loses_nothing(scenario: str, tmp_path: Path) -> None:
     prepare, options = SCENARIOS[scenario]
@@ -80,7 +32,7 @@ def test_a_fault_at_any_system_call_loses_nothing(scenario: str, tmp_path: Path)
     start.mkdir()
     prepare(start / "raw", start / "out")
     shutil.copytree(start, place)
-    command = ["build", place / "raw", place / "out", *options, "--jobs", "1", "--no-report"]
+    command = ["build", place / "raw", place / "out", *options, "--backend", "sequential", "--no-report"]
     calls = calls_on(place / "out", command, tmp_path / "calls.log")
     whole = files(place / "out")
     faults = [Fault(call, number, what) for call, number in calls for what in (KILL, *ERRORS)]

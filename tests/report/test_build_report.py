@@ -20,7 +20,7 @@ from mangled import mangled_files, write_mangled
 from pages import HOSTILE, parsed
 from pictures import smooth_image
 from presize.build.run import build_dataset
-from presize.build.sidecar import ShardDone
+from presize.build.tasks.sidecar import ShardDone
 from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack
 from presize.errors import OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size

@@ -333,7 +333,7 @@ def test_a_dataset_that_was_overwritten_reads_on_what_it_has_open(
     build_dataset(two_sources[0], tmp_path / "OUT", THIRDS, SERIAL)
     old = Dataset(tmp_path / "OUT")
     before = read_all(old)
-    build_dataset(two_sources[1], tmp_path / "OUT", THIRDS, RunOptions(jobs=1, overwrite=True))
+    build_dataset(two_sources[1], tmp_path / "OUT", THIRDS, RunOptions(engine="sequential", overwrite=True))
     new = Dataset(tmp_path / "OUT")
     after = read_all(new)
     assert all(a != b for a, b in zip(before, after, strict=True))

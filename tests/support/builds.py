@@ -11,8 +11,8 @@ import pytest
 from presize.build import cleanup, publish
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 
-SERIAL = RunOptions(jobs=1, report=False)
-REPORTED = RunOptions(jobs=1)
+SERIAL = RunOptions(engine="sequential", report=False)
+REPORTED = RunOptions(engine="sequential")
 """As a user's build: with its page, which takes longer than all else of a small build."""
 SMALL = BuildOptions(ImageOptions(sizes=(Size(64, 64),)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,3 +29,28 @@ def is_running(pid: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
+
+
+def _stat(pid: str) -> list[str]:
+    """The fields of /proc/PID/stat behind the name: state, parent, group, session, …; none for one that has gone."""
+    try:
+        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def in_session(session: int) -> list[int]:
+    """The processes of a session that run."""
+    stats = {name: _stat(name) for name in os.listdir("/proc") if name.isdigit()}
+    return [int(pid) for pid, stat in stats.items() if stat and stat[0] != "Z" and int(stat[3]) == session]
+
+
+def children(pid: int) -> list[int]:
+    """The children of a process that run."""
+    stats = {name: _stat(name) for name in os.listdir("/proc") if name.isdigit()}
+    return [int(child) for child, stat in stats.items() if stat and stat[0] != "Z" and int(stat[1]) == pid]
+
+
+def workers_of(build: int) -> list[int]:
+    """The worker processes of a build."""
+    return [pid for pid in children(build) if b"presize.system" in Path(f"/proc/{pid}/cmdline").read_bytes()]

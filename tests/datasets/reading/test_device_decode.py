@@ -155,7 +155,7 @@ def test_a_row_has_room_for_the_largest_value_and_takes_less_for_a_small_crop(da
 
 
 def build(raw: Path, out: Path, **image: Any) -> LMDBDataset:
-    build_dataset(raw, out, BuildOptions(ImageOptions(sizes=(Size(64, 64),), **image)), RunOptions(jobs=1))
+    build_dataset(raw, out, BuildOptions(ImageOptions(sizes=(Size(64, 64),), **image)), RunOptions(engine="sequential"))
     return LMDBDataset(out)
 
 

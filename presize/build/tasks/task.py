@@ -7,14 +7,10 @@ worker process pays for them before its first image.
 
 from __future__ import annotations
 
-import functools
 import os
-import signal
-import threading
-import time
 import zlib
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -23,12 +19,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from presize.build import staging
-from presize.build.sidecar import SIZE_COLUMNS, ShardDone, Sidecar, read_sidecar, write_sidecar
+from presize.build.tasks import staging
+from presize.build.tasks.records import Containment, Made, Recipe, SourceFile, maker
+from presize.build.tasks.sidecar import SIZE_COLUMNS, ShardDone, Sidecar, read_sidecar, write_sidecar
 from presize.codecs import transcode
-from presize.errors import DatasetError, ImageError, NotAnImageError
+from presize.errors import CrashError, DatasetError, ImageError, NotAnImageError
 from presize.options import BuildOptions, OnError, Size
-from presize.sources.source_files import read_in_order, read_source
 from presize.store import shard
 from presize.store.rejects import NOT_AN_IMAGE, claims_to_be_an_image
 
@@ -62,7 +58,6 @@ class Task:
         nbytes: the size of each sample's file.
         paths: each sample's path, joined by NULs: a million samples must not be a million objects.
         files: in a folder dataset each sample's file name, joined likewise; otherwise empty.
-        driver: the process id of the build; workers end when that process does.
         copies: what an update copies; None when every sample is made.
     """
 
@@ -77,29 +72,36 @@ class Task:
     nbytes: npt.NDArray[np.int64]
     paths: str
     files: str
-    driver: int
     copies: Copies | None = None
 
     @property
+    def is_made(self) -> npt.NDArray[np.bool_]:
+        """Whether each of the samples is made, and not copied."""
+        return np.ones(len(self.samples), np.bool_) if self.copies is None else self.copies.columns["shard"] < 0
+
+    @property
     def to_make(self) -> int:
-        """How many of the samples are made, and not copied."""
-        return len(self.samples) if self.copies is None else int((self.copies.columns["shard"] < 0).sum())
+        """How many of the samples are made."""
+        return int(self.is_made.sum())
 
 
-def write_shard(task: Task) -> ShardDone:
+def write_shard(task: Task, containment: Containment | None = None) -> ShardDone:
     """Carry out one task. An error leaves no unfinished shard behind.
+
+    Args:
+        task: what to do.
+        containment: how an image is kept from ending the build; None in a process that must not be ended.
 
     Raises:
         ImageError: an image cannot be stored, and ``on_error`` is "fail".
         BuildError: the disk is full, or the source has gone.
         DatasetError: a record to be copied is damaged.
+        MemoryError: memory ran out.
     """
-    if os.getpid() != task.driver:
-        _become_worker(task.driver)
     doubled = 0
     while True:
         try:
-            sidecar = _write(task, 1 << doubled)
+            sidecar = _write(task, containment, 1 << doubled)
         except shard.MapFull:
             doubled += 1
             continue
@@ -107,21 +109,26 @@ def write_shard(task: Task) -> ShardDone:
         return sidecar.done
 
 
-def _write(task: Task, map_factor: int) -> Sidecar:
+def _write(task: Task, containment: Containment | None, map_factor: int) -> Sidecar:
     sizes = task.options.image.sizes
     rejects: list[tuple[int, str, str]] = []
     rows: list[tuple[int, ...]] = []
-    paths, files = task.paths.split("\0"), task.files.split("\0")
+    sources = list(map(SourceFile, task.paths.split("\0"), task.nbytes.tolist()))
+    files = task.files.split("\0")
+    is_made = task.is_made.tolist()
+    recipe = Recipe(task.source, task.options.image, task.options.checksum)
     with ExitStack() as stack:
         writers = [stack.enter_context(writer) for writer in _shard_writers(task, map_factor)]
-        sources = stack.enter_context(closing(_sources(task, paths)))
-        for position, sample in enumerate(task.samples.tolist()):
+        make = stack.enter_context(maker(recipe, compress(sources, is_made), containment))
+        for position, (sample, source) in enumerate(zip(task.samples.tolist(), sources, strict=True)):
             try:
-                presized, source_crc32 = _copy_or_make(task, position, paths[position], sources)
+                copied = None if is_made[position] else task.copies
+                made = make(source) if copied is None else _copy(copied, position, source.path)
             except ImageError as error:
-                rejects.append((sample, *_reject(paths[position], error, task.on_error)))
+                rejects.append((sample, *_reject(source.path, error, task.on_error)))
                 continue
-            row: tuple[int, ...] = (sample, *presized.source, presized.facts, source_crc32)
+            presized = made.transcoded
+            row: tuple[int, ...] = (sample, *presized.source, presized.facts, made.source_crc32)
             for k, (value, height, width) in enumerate(presized.records):
                 if writers:
                     writers[k].append(value)
@@ -140,24 +147,7 @@ def _write(task: Task, map_factor: int) -> Sidecar:
     return Sidecar(task.number, columns, shards, rejects)
 
 
-def _sources(task: Task, paths: list[str]) -> Generator[Callable[[], bytes], None, None]:
-    """For each sample that is made a function that reads its file, in the order of the samples."""
-    files = zip(paths, task.nbytes.tolist(), strict=True)
-    made = files if task.copies is None else compress(files, task.copies.columns["shard"] < 0)
-    return read_in_order(lambda file: read_source(task.source, *file), ((file, file[1]) for file in made))
-
-
-def _copy_or_make(
-    task: Task, position: int, path: str, sources: Iterator[Callable[[], bytes]]
-) -> tuple[transcode.Transcoded, int]:
-    """The records of one sample, and the CRC-32 of its source file; 0 without ``--checksum``."""
-    if task.copies is not None and task.copies.columns["shard"][position] >= 0:
-        return _copy(task.copies, position, path)
-    data = next(sources)()
-    return transcode.transcode(data, task.options.image), zlib.crc32(data) if task.options.checksum else 0
-
-
-def _copy(copies: Copies, position: int, path: str) -> tuple[transcode.Transcoded, int]:
+def _copy(copies: Copies, position: int, path: str) -> Made:
     known = {name: int(column[position]) for name, column in copies.columns.items()}
     records = []
     for k, shards in enumerate(copies.shards):
@@ -171,7 +161,7 @@ def _copy(copies: Copies, position: int, path: str) -> tuple[transcode.Transcode
             )
         records.append(transcode.Record(value, known[f"height_{k}"], known[f"width_{k}"]))
     source = Size(known["source_height"], known["source_width"])
-    return transcode.Transcoded(tuple(records), source, known["source_facts"]), known.get("source_crc32", 0)
+    return Made(transcode.Transcoded(tuple(records), source, known["source_facts"]), known.get("source_crc32", 0))
 
 
 def _shard_writers(task: Task, map_factor: int) -> Iterator[shard.ShardWriter]:
@@ -188,7 +178,7 @@ def _reject(path: str, error: ImageError, on_error: OnError) -> tuple[str, str]:
         return NOT_AN_IMAGE, str(error)
     if on_error == "fail":
         raise ImageError(f"{path}: {error}")
-    return ImageError.__name__, str(error)
+    return type(error).__name__ if isinstance(error, CrashError) else ImageError.__name__, str(error)
 
 
 def finished(task: Task, publishing: bool = False) -> Sidecar | None:
@@ -210,18 +200,3 @@ def finished(task: Task, publishing: bool = False) -> Sidecar | None:
             if not staging.is_written(root, files[sample], sample, nbytes, publishing):
                 return None
     return sidecar
-
-
-@functools.cache  # once a process
-def _become_worker(driver: int) -> None:
-    """Leave Ctrl-C to the driver, and exit when the driver is gone, whatever ended it."""
-    if os.getppid() != driver:
-        os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        while os.getppid() == driver:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="presize-watch-driver", daemon=True).start()

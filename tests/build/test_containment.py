@@ -1,0 +1,206 @@
+"""Images that end their decoder: each costs itself, and neither its shard nor the build."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from builds import files
+from pictures import smooth_image
+from presize import BuildOptions, ImageOptions, RunOptions, Size, build_dataset
+from presize.errors import BuildError, ImageError
+from presize.store.dataset import Dataset
+
+SITE = """
+import ctypes, os, pathlib
+from presize.codecs import transcode as module
+
+def hang():
+    ctypes.PyDLL(None).pause()  # without letting go of the interpreter
+
+def out_of_memory():
+    raise MemoryError
+
+def once():
+    place = pathlib.Path(os.environ["PRESIZE_TEST_ONCE"])
+    if not place.exists():
+        place.touch()
+        ctypes.string_at(0)
+
+HOW = {
+    b"segfault": lambda: ctypes.string_at(0), b"abort": os.abort, b"exit": lambda: os._exit(3), b"hang": hang,
+    b"memory": out_of_memory, b"once": once,
+}
+real = module.transcode
+
+def transcode(data, options):
+    HOW.get(data.rpartition(b"crash:")[2], lambda: None)()
+    return real(data, options)
+
+module.transcode = transcode
+"""
+"""Run by every worker as it starts: an image that ends in "crash:abort" aborts whoever decodes it, and so on."""
+
+OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), shard_samples=4)
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    for number in range(8):
+        path = tmp_path / "raw" / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(smooth_image(20, 30, seed=number)).save(path, "JPEG")
+    return tmp_path / "raw"
+
+
+@pytest.fixture
+def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path, str], None]]:
+    """Makes a photograph end its decoder."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(SITE)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("PRESIZE_TEST_ONCE", str(tmp_path / "once"))
+
+    def crash(path: Path, how: str) -> None:
+        with path.open("ab") as file:
+            file.write(f"crash:{how}".encode())
+
+    yield crash
+    monkeypatch.undo()
+
+
+Crashing = Callable[[Path, str], None]
+
+
+def rejects(out: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("how", "reason", "jobs"),
+    [
+        ("segfault", "the process that decoded it died, twice (SIGSEGV)", 1),
+        ("hang", "it took longer than --timeout-s 2, twice", 2),
+        ("memory", "memory ran out, twice", 2),
+        pytest.param("abort", "the process that decoded it died, twice (SIGABRT)", 2, marks=pytest.mark.slow),
+        pytest.param("exit", "the process that decoded it died, twice (exit code 3)", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_an_image_that_ends_its_decoder_is_rejected_and_the_rest_is_stored(
+    how: str, reason: str, jobs: int, raw: Path, crashing: Crashing, tmp_path: Path
+) -> None:
+    crashing(raw / "a" / "2.jpg", how)
+    result = build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(jobs=jobs, timeout_s=2))
+    assert (result.stored, result.rejected) == (7, 1)
+    assert rejects(tmp_path / "out") == [{"path": "a/2.jpg", "error": "CrashError", "reason": reason}]
+
+
+@pytest.mark.slow
+def test_many_such_images_in_one_shard_cost_no_more_than_themselves(
+    raw: Path, crashing: Crashing, tmp_path: Path
+) -> None:
+    for number in (0, 2, 3, 5, 6):
+        crashing(raw / "ab"[number % 2] / f"{number}.jpg", "segfault")
+    result = build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(jobs=2))
+    assert (result.stored, result.rejected) == (3, 5)
+
+
+def test_an_image_that_crashes_once_is_stored_as_if_nothing_had_been(
+    raw: Path, crashing: Crashing, tmp_path: Path
+) -> None:
+    crashing(raw / "a" / "2.jpg", "once")
+    assert build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(jobs=2)).rejected == 0
+    assert (tmp_path / "once").exists()
+    build_dataset(raw, tmp_path / "again", OPTIONS, RunOptions(jobs=1))
+    assert files(tmp_path / "out") == files(tmp_path / "again")
+
+
+@pytest.mark.slow
+def test_equal_rejects_make_equal_bytes(raw: Path, crashing: Crashing, tmp_path: Path) -> None:
+    crashing(raw / "a" / "2.jpg", "abort")
+    crashing(raw / "b" / "5.jpg", "memory")
+    for jobs in (1, 2):
+        build_dataset(raw, tmp_path / str(jobs), OPTIONS, RunOptions(jobs=jobs))
+    assert files(tmp_path / "1") == files(tmp_path / "2")
+
+
+def test_an_update_tries_such_an_image_again(
+    raw: Path, crashing: Crashing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashing(raw / "a" / "2.jpg", "segfault")
+    (raw / "a" / "broken.jpg").write_bytes(b"\xff\xd8\xff")
+    build_dataset(raw, tmp_path / "out", OPTIONS)
+    monkeypatch.delenv("PYTHONPATH")
+    result = build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(update=True))
+    assert (result.stored, result.changes.built) == (8, 1), "the broken one is not tried again"
+    assert "a/2.jpg" in [Dataset(tmp_path / "out").path(sample) for sample in range(8)]
+
+
+def test_on_error_fail_names_such_an_image(raw: Path, crashing: Crashing, tmp_path: Path) -> None:
+    crashing(raw / "a" / "2.jpg", "segfault")
+    with pytest.raises(ImageError) as caught:
+        build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(jobs=1, on_error="fail"))
+    assert str(caught.value) == "a/2.jpg: the process that decoded it died, twice (SIGSEGV)"
+
+
+def test_an_update_contains_them_too(raw: Path, crashing: Crashing, tmp_path: Path) -> None:
+    build_dataset(raw, tmp_path / "out", OPTIONS)
+    crashing(raw / "a" / "2.jpg", "segfault")
+    result = build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(update=True))
+    assert (result.stored, result.rejected, result.changes.copied + result.changes.kept) == (7, 1, 7)
+
+
+@pytest.mark.slow
+def test_a_folder_contains_them_too(raw: Path, crashing: Crashing, tmp_path: Path) -> None:
+    crashing(raw / "a" / "2.jpg", "segfault")
+    options = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), layout="folder", shard_samples=4)
+    assert build_dataset(raw, tmp_path / "out", options).rejected == 1
+    assert len(list((tmp_path / "out").glob("*/*.jpg"))) == 7
+
+
+def test_sequentially_want_of_memory_is_one_line_that_names_the_image(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_memory(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("presize.codecs.transcode.transcode", out_of_memory)
+    with pytest.raises(BuildError, match=r"^a/\d\.jpg: memory ran out; --backend processes would reject"):
+        build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(engine="sequential"))
+
+
+def test_a_worker_that_cannot_start_is_one_line(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import os; os._exit(7)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    with pytest.raises(BuildError, match=r"^3 worker processes died over shard \d \(exit code 7\)"):
+        build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(jobs=2))
+
+
+def test_processes_that_may_not_be_started_are_one_line(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    with pytest.raises(BuildError, match=r"^cannot start a worker process: No such file or directory"):
+        build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(jobs=2))
+
+
+@pytest.mark.slow
+def test_a_photograph_larger_than_the_memory_is_rejected_and_others_are_stored(raw: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (13_000, 13_000), (90, 120, 30)).save(raw / "b" / "large.png", "PNG")
+    command = [sys.executable, "-m", "presize", "build", raw, tmp_path / "out", "--size", "16", "--jobs", "2"]
+    limited = f"ulimit -v 900000; exec {' '.join(map(str, command))} --shard-samples 4 --no-report"
+    ran = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, check=False, cwd=os.sep)
+    assert ran.returncode == 0, ran.stderr
+    assert "8 images" in ran.stdout
+    assert rejects(tmp_path / "out") == [
+        {"path": "b/large.png", "error": "CrashError", "reason": "memory ran out, twice"}
+    ]
