@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from presize.build.repair import Repair, repair_dataset
     from presize.build.run import BuildResult, build_dataset, plan_build
     from presize.errors import PresizeError
     from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "build.repair": ("Repair", "repair_dataset"),
     "build.run": ("BuildResult", "build_dataset", "plan_build"),
     "store.dataset": ("Dataset",),
     "errors": ("PresizeError",),
@@ -38,12 +40,14 @@ __all__ = [
     "ErrorBudget",
     "ImageOptions",
     "PresizeError",
+    "Repair",
     "RunOptions",
     "Size",
     "build_dataset",
     "export_dataset",
     "make_samples",
     "plan_build",
+    "repair_dataset",
     "verify_dataset",
 ]
 

@@ -115,6 +115,14 @@ class ImageOptions:
         if self.keep_metadata and self.format == "raw":
             raise OptionError("keep_metadata: format raw stores pixels alone; choose jpeg, png or webp")
 
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """The image options that BuildOptions.to_json records. Raises OptionError for those of a later presize."""
+        unknown = sorted(values.keys() - {field.name for field in fields(cls)})
+        if unknown:
+            raise OptionError(f"{unknown[0]}: this presize has no such option; upgrade it")
+        return cls(**values | {"sizes": tuple(map(Size.parse, values["sizes"]))})
+
 
 @dataclass(frozen=True)
 class BuildOptions:

@@ -29,7 +29,8 @@ from presize.store.index import LATER_COLUMNS, index_columns, read_index
 from presize.store.manifest import DataFile, Manifest, read_manifest
 from presize.store.rejects import Reject, read_rejects
 from presize.store.shard import ENGINE, ShardReader
-from presize.system.files import file_digest
+from presize.store.verify import check_data_file
+from presize.system.files import check_file
 from presize.system.resources import usable_cores
 
 _BLOCK_BYTES = 1 << 20
@@ -49,6 +50,7 @@ class Base:
             again, with shard -1, and its position in `rejects` as row.
         rows: the records of each shard, as rows of `samples`, in the order in which the shard stores them.
         rejects: the files that were not stored.
+        damaged: the shards that are missing or do not have their size, of any size; nothing of them is used.
     """
 
     roots: tuple[Path, ...]
@@ -57,6 +59,7 @@ class Base:
     samples: pa.Table
     rows: tuple[Rows, ...]
     rejects: tuple[Reject, ...]
+    damaged: tuple[int, ...]
 
     @property
     def shard_rows(self) -> Rows:
@@ -130,7 +133,7 @@ def read_base(place: Place) -> Base:
     """The dataset in the roots of `place`. Shards are not read; only their sizes are checked.
 
     Raises:
-        DatasetError: a file is missing or damaged.
+        DatasetError: the index or the rejects are missing or damaged.
     """
     manifests = tuple(read_manifest(root) for root in place.roots)
     indexes = tuple(_checked_index(root, manifest) for root, manifest in zip(place.roots, manifests, strict=True))
@@ -143,7 +146,14 @@ def read_base(place: Place) -> Base:
             raise DatasetError(f"{root} and {place.roots[0]} are from different builds; {_ANEW}")
     rejects = tuple(read_rejects(place.roots[0] / manifests[0].rejects.file))
     rows = _rows(place.roots[0], index, shards)
-    return Base(place.roots, manifests, indexes, _samples(index, manifests[0].checksum, rejects), rows, rejects)
+    damaged = {
+        number
+        for root, manifest in zip(place.roots, manifests, strict=True)
+        for number, file in enumerate(manifest.shards)
+        if not _has_its_size(root, file)
+    }
+    samples = _samples(index, manifests[0].checksum, rejects)
+    return Base(place.roots, manifests, indexes, samples, rows, rejects, tuple(sorted(damaged)))
 
 
 _ANEW = "--overwrite builds it anew"
@@ -152,21 +162,23 @@ _ANEW = "--overwrite builds it anew"
 def _checked_index(root: Path, manifest: Manifest) -> pa.RecordBatch:
     if manifest.layout != "lmdb" or manifest.engine != ENGINE:
         raise DatasetError(f"{root} has no shards that this presize reads; {_ANEW}")
-    for file in (manifest.index, manifest.rejects, *manifest.shards):  # not the report, which may have been removed
-        try:
-            found = (root / file.file).stat().st_size
-            if found == file.bytes and not file.file.startswith("shards/"):
-                found = file.bytes if file_digest(root / file.file)[1] == file.sha256 else -1
-        except OSError as error:
-            raise DatasetError(f"{root / file.file}: {error.strerror}; {_ANEW}") from None
-        if found != file.bytes:
-            raise DatasetError(f"{root / file.file} is damaged: it differs from the manifest; {_ANEW}")
+    for file in (manifest.index, manifest.rejects):  # not the report, which may have been removed
+        for what in check_data_file(root, file):
+            raise DatasetError(f"{root / file.file} is damaged: {what}; {_ANEW}")
     index = read_index(root, manifest)
     try:
         index.column("path").validate(full=True)
     except pa.ArrowInvalid as error:
         raise DatasetError(f"{root / manifest.index.file} is damaged: {str(error).splitlines()[0]}; {_ANEW}") from None
     return index
+
+
+def _has_its_size(root: Path, file: DataFile) -> bool:
+    try:
+        check_file(root / file.file, file.bytes)
+    except DatasetError:
+        return False
+    return True
 
 
 def _rows(root: Path, index: pa.RecordBatch, shards: Sequence[DataFile]) -> tuple[Rows, ...]:
@@ -239,6 +251,7 @@ def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
         unchanged &= _same_content(plan.source, unchanged, known, run.jobs or usable_cores())
     else:
         unchanged &= agree("source_mtime_ns", samples, old, matched)
+    unchanged &= ~np.isin(old.column("shard").to_numpy()[matched], base.damaged)
     return Reuse(base, make_update(old, base.shard_rows, matched, unchanged, plan.options.shard_samples))
 
 

@@ -21,6 +21,7 @@ from presize.cli import (  # noqa: F401  # each adds its command
     doctor,
     export,
     info,
+    repair,
     sample,
     simulate,
     verify,

@@ -33,5 +33,7 @@ def verify(dataset: str, jobs: int | None, as_json: bool) -> None:
         for problem in problems:
             print_text(printable(f"{problem.file}: {problem.what}"))
         print_text(f"{dataset}: {plural(samples, 'sample')}, {plural(len(problems), 'problem')}")
+        if any(problem.file.startswith("shards/") for problem in problems):
+            print_text("  presize repair SRC OUT makes damaged shards again")
     if problems:
         raise click.exceptions.Exit(1)

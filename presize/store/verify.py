@@ -59,7 +59,7 @@ def verify_dataset(
     """
     root = Path(root)
     manifest = read_manifest(root)
-    problems = [Problem(file.file, what) for file in manifest.files() for what in _check_file(root, file)]
+    problems = [Problem(file.file, what) for file in manifest.files() for what in check_data_file(root, file)]
     broken = {problem.file for problem in problems}
     if manifest.index.file in broken:
         return manifest.samples, problems
@@ -78,7 +78,8 @@ def verify_dataset(
     return manifest.samples, problems
 
 
-def _check_file(root: Path, expected: DataFile) -> Iterator[str]:
+def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:
+    """What is wrong with a file, as the manifest names it: its size and its SHA-256."""
     try:
         if not stat.S_ISREG((root / expected.file).stat().st_mode):  # a named pipe would never end
             yield "is not a regular file"

@@ -310,7 +310,7 @@ def test_a_kept_shard_is_not_read(photos: Path, tmp_path: Path, monkeypatch: pyt
         hashed.append(path)
         return file_digest(path)
 
-    for module in ("system.files", "store.manifest", "build.reuse", "store.shard"):
+    for module in ("system.files", "store.manifest", "store.verify", "store.shard"):
         monkeypatch.setattr(f"presize.{module}.file_digest", count)
     build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
     assert hashed
@@ -706,7 +706,7 @@ def test_update_and_overwrite_exclude_each_other() -> None:
         RunOptions(update=True, overwrite=True)
 
 
-def test_a_damaged_record_is_not_copied(photos: Path, tmp_path: Path) -> None:
+def test_a_damaged_record_is_made_again(photos: Path, tmp_path: Path) -> None:
     build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
     data = Dataset(tmp_path / "out")
     first = read_manifest(tmp_path / "out").shards[0].file
@@ -716,18 +716,30 @@ def test_a_damaged_record_is_not_copied(photos: Path, tmp_path: Path) -> None:
     assert shard.count(value) == 1
     (photos / data.path(neighbour)).unlink()
     (tmp_path / "out" / first).write_bytes(shard.replace(value, bytes(len(value))))
-    with pytest.raises(DatasetError, match=r"is damaged and cannot be copied; --overwrite"):
-        build_dataset(photos, tmp_path / "out", SMALL, UPDATE)
+    result = build_dataset(photos, tmp_path / "out", SMALL, UPDATE)
+    assert verify_dataset(tmp_path / "out") == (result.stored, [])
 
 
-@pytest.mark.parametrize(
-    ("file", "damage"),
-    [  # what is changed in a kept shard is for verify to find: it is not read
-        ("shards/00001.lmdb", "cut"),
-        *((file, damage) for file in ("index.arrow", "rejects.jsonl") for damage in ("changed", "cut")),
-        *((file, "gone") for file in ("index.arrow", "rejects.jsonl", "shards/00001.lmdb")),
-    ],
-)
+@pytest.mark.parametrize("damage", ["cut", "gone", "no shard"])
+def test_a_shard_that_is_no_more_is_made_again(damage: str, photos: Path, tmp_path: Path) -> None:
+    """What is changed in a kept shard is for verify to find: it is not read."""
+    build_dataset(photos, tmp_path / "out", FOURS, SERIAL)
+    path = tmp_path / "out" / "shards" / "00001.lmdb"
+    content = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-1] if damage == "cut" else bytes(len(content)))
+        put(photos / "dogs" / "new.png", seed=78)
+        (photos / Dataset(tmp_path / "out").path(0)).unlink()
+        for sample in np.flatnonzero(Dataset(tmp_path / "out").numbers("shard") == 1)[:1].tolist():
+            (photos / Dataset(tmp_path / "out").path(sample)).unlink(missing_ok=True)
+    result = build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
+    assert verify_dataset(tmp_path / "out") == (result.stored, [])
+
+
+@pytest.mark.parametrize("file", ["index.arrow", "rejects.jsonl"])
+@pytest.mark.parametrize("damage", ["changed", "cut", "gone"])
 def test_a_damaged_dataset_is_no_base(file: str, damage: str, photos: Path, tmp_path: Path) -> None:
     build_dataset(photos, tmp_path / "out", FOURS, SERIAL)
     path = tmp_path / "out" / file

@@ -75,14 +75,9 @@ class Task:
     copies: Copies | None = None
 
     @property
-    def is_made(self) -> npt.NDArray[np.bool_]:
-        """Whether each of the samples is made, and not copied."""
-        return np.ones(len(self.samples), np.bool_) if self.copies is None else self.copies.columns["shard"] < 0
-
-    @property
     def to_make(self) -> int:
-        """How many of the samples are made."""
-        return int(self.is_made.sum())
+        """How many of the samples are made, and not copied."""
+        return len(self.samples) if self.copies is None else int((self.copies.columns["shard"] < 0).sum())
 
 
 def write_shard(task: Task, containment: Containment | None = None) -> ShardDone:
@@ -95,7 +90,7 @@ def write_shard(task: Task, containment: Containment | None = None) -> ShardDone
     Raises:
         ImageError: an image cannot be stored, and ``on_error`` is "fail".
         BuildError: the disk is full, or the source has gone.
-        DatasetError: a record to be copied is damaged.
+        DatasetError: a record changed while it was copied.
         MemoryError: memory ran out.
     """
     doubled = 0
@@ -115,15 +110,14 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
     rows: list[tuple[int, ...]] = []
     sources = list(map(SourceFile, task.paths.split("\0"), task.nbytes.tolist()))
     files = task.files.split("\0")
-    is_made = task.is_made.tolist()
+    is_made = _is_made(task)
     recipe = Recipe(task.source, task.options.image, task.options.checksum)
     with ExitStack() as stack:
         writers = [stack.enter_context(writer) for writer in _shard_writers(task, map_factor)]
         make = stack.enter_context(maker(recipe, compress(sources, is_made), containment))
         for position, (sample, source) in enumerate(zip(task.samples.tolist(), sources, strict=True)):
             try:
-                copied = None if is_made[position] else task.copies
-                made = make(source) if copied is None else _copy(copied, position, source.path)
+                made = make(source) if is_made[position] else _copied(task, position, source.path)
             except ImageError as error:
                 rejects.append((sample, *_reject(source.path, error, task.on_error)))
                 continue
@@ -147,21 +141,36 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
     return Sidecar(task.number, columns, shards, rejects)
 
 
-def _copy(copies: Copies, position: int, path: str) -> Made:
+def _copy(copies: Copies, position: int) -> Made | None:
+    """The records of a sample, and what is known of its source; None when one of them is damaged."""
     known = {name: int(column[position]) for name, column in copies.columns.items()}
     records = []
     for k, shards in enumerate(copies.shards):
-        reader = shards[known["shard"]]
-        with reader as get:
-            value = bytes(get(known["row"]))
+        try:
+            with shards[known["shard"]] as get:
+                value = bytes(get(known["row"]))
+        except DatasetError:
+            return None
         if len(value) != known[f"nbytes_{k}"] or zlib.crc32(value) != known[f"crc32_{k}"]:
-            raise DatasetError(
-                f"{reader.path}, row {known['row']} ({path}), is damaged and cannot be copied; "
-                "--overwrite builds the dataset anew"
-            )
+            return None
         records.append(transcode.Record(value, known[f"height_{k}"], known[f"width_{k}"]))
     source = Size(known["source_height"], known["source_width"])
     return Made(transcode.Transcoded(tuple(records), source, known["source_facts"]), known.get("source_crc32", 0))
+
+
+def _copied(task: Task, position: int, path: str) -> Made:
+    made = None if task.copies is None else _copy(task.copies, position)
+    if made is None:  # it was whole a moment ago
+        raise DatasetError(f"the record of {path} changed while it was copied; run again to resume")
+    return made
+
+
+def _is_made(task: Task) -> list[bool]:
+    """Whether each sample is made: those to be copied are, too, if their record is damaged."""
+    if task.copies is None:
+        return [True] * len(task.samples)
+    is_made = task.copies.columns["shard"] < 0
+    return [made or _copy(task.copies, position) is None for position, made in enumerate(is_made.tolist())]
 
 
 def _shard_writers(task: Task, map_factor: int) -> Iterator[shard.ShardWriter]:

@@ -1,0 +1,206 @@
+"""Makes the damaged shards of a dataset again, from its source; one is accepted only if it is the one that was lost."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from presize.build.state import lock
+from presize.codecs import transcode
+from presize.errors import DatasetError, ImageError, OptionError
+from presize.options import ImageOptions, Size
+from presize.sources.source_files import read_source
+from presize.store.filenames import is_safe
+from presize.store.index import read_index
+from presize.store.manifest import MANIFEST, DataFile, Manifest, read_manifest
+from presize.store.shard import MapFull, ShardReader, ShardWriter, commit_records, map_bytes
+from presize.store.shard_pages import recorded_map_bytes
+from presize.store.verify import Problem, check_data_file
+from presize.system.files import remove_temporary, sync_folder, temporary_name, working_in
+from presize.system.resources import usable_cores
+
+_ROWS_AT_ONCE = 256
+_MAPS_TO_TRY = 100
+_DOUBLED = 8
+
+_Row = dict[str, Any]
+"""Of the index."""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What a repair did.
+
+    Attributes:
+        shards: that were checked, of all sizes together.
+        repaired: the shards that were damaged and are whole again, as paths from OUT.
+        problems: what is still damaged, and why.
+    """
+
+    shards: int
+    repaired: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+def repair_dataset(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    jobs: int | None = None,
+    on_begin: Callable[[int], None] = lambda _: None,
+    on_shard: Callable[[], None] = lambda: None,
+) -> Repair:
+    """Read all shards of the dataset in `out` (of each size), and make those again that are damaged or missing.
+
+    A shard is made of the source files that the index lists for it, and replaces the damaged one only when its SHA-256
+    is the one in the manifest; until then the old file stays. Readers that have a shard open go on with what they have.
+
+    Args:
+        source: the folder that the dataset was built from.
+        out: the dataset.
+        jobs: threads; all cores by default.
+        on_begin: called with the number of shards.
+        on_shard: called after each shard.
+
+    Raises:
+        DatasetError: `out` holds no dataset of shards.
+        BuildError: a build is writing to `out`, or it cannot be written to.
+    """
+    out = Path(out)
+    roots = [out] if (out / MANIFEST).exists() else sorted(path.parent for path in out.glob(f"*/{MANIFEST}"))
+    manifests = {root: read_manifest(root) for root in roots or [out]}  # which says what is there instead of a dataset
+    shards = sum(len(manifest.shards) for manifest in manifests.values())
+    on_begin(shards)
+    repaired: list[str] = []
+    problems: list[Problem] = []
+    with working_in(out), lock(out), ThreadPoolExecutor(jobs or usable_cores()) as threads:
+        for root, manifest in manifests.items():
+            if manifest.layout != "lmdb":
+                raise DatasetError(f"{root} holds files, no shards; presize build --overwrite makes them anew")
+            dataset = _Dataset(Path(source), root, manifest, threads)
+            for file in manifest.files():
+                name = (root / file.file).relative_to(out).as_posix()
+                damage = next(check_data_file(root, file), None)
+                why = dataset.remake(file) if damage else None
+                if why is not None:
+                    problems.append(Problem(name, f"{damage}; {why}"))
+                elif damage:
+                    repaired.append(name)
+                if file in manifest.shards:
+                    on_shard()
+            remove_temporary(root / "shards")
+    return Repair(shards, tuple(repaired), tuple(problems))
+
+
+class _DifferentError(Exception):
+    """A shard cannot be made as it was. ``str(error)`` says why."""
+
+
+@dataclass(frozen=True)
+class _Dataset:
+    """A dataset of one size, and the source that it was built from."""
+
+    source: Path
+    root: Path
+    manifest: Manifest
+    threads: ThreadPoolExecutor
+
+    def remake(self, file: DataFile) -> str | None:
+        """Make a file of the dataset again. None when that succeeded, else why it did not."""
+        if file not in self.manifest.shards:
+            return "only shards can be made again; presize build --overwrite makes the dataset anew"
+        try:
+            self._remake(file)
+        except (_DifferentError, ImageError) as error:
+            return f"it cannot be made as it was: {error}; presize build --update takes the source as it is now"
+        except (DatasetError, OptionError) as error:
+            return str(error)
+        return None
+
+    def _remake(self, file: DataFile) -> None:
+        image = _image_options(self.manifest)
+        size = Size.parse(self.manifest.size)
+        rows = self._rows(file)
+        record_bytes = transcode.record_bytes(image, size)
+        make = partial(_make, self.source, image, image.sizes.index(size))
+        made: Path | None = None  # the last attempt: its records are right
+        for map_size in self._map_sizes(file, record_bytes):
+            place = temporary_name(self.root / file.file)
+            values = self._made(make, rows) if made is None else _copied(made, len(rows))
+            with closing(values), ShardWriter(place, map_size, commit_records(record_bytes)) as writer:
+                try:
+                    for value in values:
+                        writer.append(value)
+                    found = writer.publish()
+                except MapFull:
+                    continue
+            if found == (file.bytes, file.sha256):
+                os.replace(place, self.root / file.file)
+                sync_folder((self.root / file.file).parent)
+                return
+            made = place
+        raise _DifferentError("its images are right, but not the file; another version of LMDB or page size makes it")
+
+    def _rows(self, file: DataFile) -> list[_Row]:
+        """The samples of a shard, in its order."""
+        index = read_index(self.root, self.manifest)
+        number = self.manifest.shards.index(file)
+        names = ["path", "row", "nbytes", "crc32", "source_nbytes"]
+        own = index.select(names).take(pa.array(np.flatnonzero(index["shard"].to_numpy() == number)))
+        rows = sorted(own.to_pylist(), key=lambda row: int(row["row"]))
+        if [row["row"] for row in rows] != list(range(file.rows)) or not all(is_safe(row["path"]) for row in rows):
+            raise DatasetError(f"the index of {self.root} is damaged; presize build --overwrite makes it anew")
+        return rows
+
+    def _made(
+        self, make: Callable[[dict[str, Any]], bytes], rows: list[dict[str, Any]]
+    ) -> Generator[bytes, None, None]:
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            yield from self.threads.map(make, rows[start : start + _ROWS_AT_ONCE])
+
+    def _map_sizes(self, file: DataFile, record_bytes: int) -> Iterator[int]:
+        """Sizes of the map that the shard may have been written with, the likely ones first. Its bytes depend on that,
+        and that depends on how many files the task had, with those that were rejected."""
+        rejected = self.manifest.left_out.get("rejected", 0) + self.manifest.left_out.get("skipped", 0)
+        usual = (self.manifest.samples + rejected) // len(self.manifest.shards)
+        counts = [usual, usual + 1, *range(file.rows, file.rows + rejected + 1)]
+        likely = dict.fromkeys(map_bytes(count, record_bytes) for count in counts if count >= file.rows)
+        largest = max(likely) << _DOUBLED
+        recorded = recorded_map_bytes(self.root / file.file, int(self.manifest.identity["page_size"]))
+        yield from dict.fromkeys([*(size for size in recorded if 0 < size <= largest), *list(likely)[:_MAPS_TO_TRY]])
+        for doubled in range(1, _DOUBLED + 1):  # records larger than expected
+            yield next(iter(likely)) << doubled
+
+
+def _image_options(manifest: Manifest) -> ImageOptions:
+    try:
+        return ImageOptions.from_json(manifest.identity["options"]["image"])
+    except (TypeError, KeyError) as error:
+        raise DatasetError(f"the options in the manifest are damaged: {error}") from None
+
+
+def _make(source: Path, image: ImageOptions, size: int, row: _Row) -> bytes:
+    """The record of a sample. Raises _DifferentError unless it is the one in the index."""
+    try:
+        value = transcode.transcode(read_source(source, row["path"], row["source_nbytes"]), image).records[size].value
+    except ImageError as error:
+        raise _DifferentError(f"{row['path']}: {error}") from None
+    if len(value) != row["nbytes"] or zlib.crc32(value) != row["crc32"]:
+        raise _DifferentError(f"{row['path']} has changed, or another version of a codec decoded it")
+    return value
+
+
+def _copied(shard: Path, rows: int) -> Generator[bytes, None, None]:
+    with closing(ShardReader(shard, shard.stat().st_size)) as reader, reader as get:
+        for row in range(rows):
+            yield bytes(get(row))

@@ -1,0 +1,45 @@
+"""Functions for child processes to run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from presize.errors import ImageError
+from presize.system.turnstile import Turnstile
+
+
+def end(code: int) -> None:
+    os._exit(code)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def complain() -> None:
+    raise ImageError("it is broken")
+
+
+def read(file: int) -> bytes:
+    return os.pread(file, 100, 0)
+
+
+def sleep() -> None:
+    time.sleep(600)
+
+
+def visit(file: int, log: Path, name: str, seconds: float, alone: bool) -> None:
+    """Pass a turnstile and note when: a line "name in", later one "name out"."""
+    turnstile = Turnstile(file)
+    with turnstile.alone() if alone else turnstile.shared():
+        note(log, f"{name} in")
+        time.sleep(seconds)
+        note(log, f"{name} out")
+
+
+def note(log: Path, line: str) -> None:
+    with log.open("a") as file:
+        file.write(f"{line}\n")

@@ -1,0 +1,122 @@
+"""Child processes: they run functions, and whatever ends them is said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import errands
+import pytest
+
+from presize.errors import ImageError
+from presize.system.child import Child, ChildDiedError
+from processes import is_running
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    made = Child()
+    yield made
+    made.close()
+
+
+def test_a_child_returns_what_a_function_returns(child: Child) -> None:
+    assert child.call(os.getpid) != os.getpid()
+    assert child.call(divmod, 17, 5) == (3, 2)
+
+
+def test_an_error_is_raised_here_and_the_child_goes_on(child: Child) -> None:
+    with pytest.raises(ImageError) as caught:
+        child.call(errands.complain)
+    assert str(caught.value) == "it is broken"
+    assert "errands.py" in caught.value.__notes__[0], "where it was raised"
+    assert child.call(abs, -3) == 3
+
+
+def test_a_signal_that_ends_it_is_named(child: Child) -> None:
+    with pytest.raises(ChildDiedError, match=r"^SIGSEGV$") as caught:
+        child.call(errands.die)
+    assert caught.value.code == -signal.SIGSEGV
+
+
+def test_an_exit_code_is_named(child: Child) -> None:
+    with pytest.raises(ChildDiedError, match=r"^exit code 5$"):
+        child.call(errands.end, 5)
+
+
+def test_one_that_has_died_says_so_again(child: Child) -> None:
+    for _ in range(2):
+        with pytest.raises(ChildDiedError, match=r"^exit code 5$"):
+            child.call(errands.end, 5)
+
+
+def test_killing_it_from_another_thread_ends_a_call(child: Child) -> None:
+    timer = threading.Timer(0.2, child.kill)
+    timer.start()
+    with pytest.raises(ChildDiedError, match=r"^SIGKILL$"):
+        child.call(errands.sleep)
+    timer.join()
+
+
+def test_it_leaves_an_interrupt_to_its_parent(child: Child) -> None:
+    os.kill(child.call(os.getpid), signal.SIGINT)
+    assert child.call(abs, -1) == 1
+
+
+def test_it_inherits_the_files_that_it_is_to_keep() -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(b"kept")
+        file.flush()
+        child = Child(keep=[file.fileno()])
+        try:
+            assert child.call(errands.read, file.fileno()) == b"kept"
+        finally:
+            child.close()
+
+
+def test_it_ends_with_its_parent_even_before_the_first_call() -> None:
+    script = (
+        "from presize.system.child import Child; import os; c = Child(); print(c._process.pid, flush=True); os._exit(0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/")
+    deadline = time.monotonic() + 60
+    while is_running(int(ran.stdout)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_those_who_share_are_in_together_and_one_alone_has_nobody_beside_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+
+    def visit(name: str, seconds: float, alone: bool) -> None:
+        child = Child(keep=[file.fileno()])
+        try:
+            for _ in range(3):
+                child.call(errands.visit, file.fileno(), log, name, seconds, alone)
+        finally:
+            child.close()
+
+    with tempfile.TemporaryFile() as file:
+        visitors = [("a", 0.1, False), ("b", 0.15, False), ("c", 0.12, False), ("alone", 0.05, True)]
+        threads = [threading.Thread(target=visit, args=visitor) for visitor in visitors]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    inside: set[str] = set()
+    together = 0
+    for line in log.read_text().splitlines():
+        name, _, _ = line.partition(" ")
+        inside ^= {name}
+        together = max(together, len(inside))
+        assert inside <= {"a", "b", "c"} or inside == {"alone"}, line
+    assert len(log.read_text().splitlines()) == 24
+    assert together > 1
