@@ -94,14 +94,26 @@ def _uncontained(recipe: Recipe, files: Iterator[SourceFile]) -> Iterator[Make]:
 
 @contextmanager
 def _in_this_process(recipe: Recipe, files: Iterator[SourceFile], containment: Containment) -> Iterator[Make]:
-    turnstile = Turnstile(containment.turnstile)
+    guarded = guard(containment)
     with closing(_sources(recipe, files)) as sources:
 
         def make(_: SourceFile) -> Made:
-            with turnstile.shared(), _deadline(containment.timeout_s):
+            with guarded():
                 return _made(recipe, next(sources)())
 
         yield make
+
+
+def guard(containment: Containment) -> Callable[[], AbstractContextManager[None]]:
+    """What is around each image: this process ends when it takes too long, and waits while another has to be alone."""
+    turnstile = Turnstile(containment.turnstile)
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        with turnstile.shared(), _deadline(containment.timeout_s):
+            yield
+
+    return around
 
 
 @contextmanager
