@@ -3,6 +3,7 @@ and the sizes in the manifest follow, so that what is wrong lies where the test 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +13,32 @@ import lmdb
 import numpy as np
 import pyarrow as pa
 
+from presize.store.manifest import digest_of, sealed
 from presize.store.shard import ShardWriter
+from presize.system.files import file_digest
+
+
+def manifest_values(root: Path) -> dict[str, Any]:
+    return json.loads((root / "manifest.json").read_bytes())
+
+
+def write_manifest(root: Path, values: dict[str, Any]) -> None:
+    """Write a manifest with these values and all hashes that such a one has: what is wrong with it lies elsewhere."""
+    identity = values.get("identity")
+    if isinstance(identity, dict):
+        if "classes" in values:
+            identity["classes"] = hashlib.sha256(json.dumps(values["classes"]).encode()).hexdigest()
+        if "digest" in values:
+            values["digest"] = digest_of(identity)
+    values.pop("sha256", None)
+    (root / "manifest.json").write_bytes(sealed(values))
 
 
 def change_manifest(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """`change` the values of the manifest in place."""
-    values = json.loads((root / "manifest.json").read_bytes())
+    values = manifest_values(root)
     change(values)
-    (root / "manifest.json").write_text(json.dumps(values), "utf-8")
+    write_manifest(root, values)
 
 
 def read_table(root: Path) -> pa.Table:
@@ -34,8 +53,8 @@ def write_table(root: Path, table: pa.Table, rows_per_batch: int | None = None) 
 
 
 def index_has_changed(root: Path) -> None:
-    nbytes = (root / "index.arrow").stat().st_size
-    change_manifest(root, lambda values: values["index"].update(bytes=nbytes))
+    nbytes, sha256 = file_digest(root / "index.arrow")
+    change_manifest(root, lambda values: values["index"].update(bytes=nbytes, sha256=sha256))
 
 
 def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
@@ -62,7 +81,7 @@ def change_offset(root: Path, name: str, row: int, offset: int) -> None:
 
 def change_records(root: Path, change: Callable[[int, int, bytes], bytes]) -> None:
     """Write each shard again, with the records that `change(shard, row, value)` returns."""
-    manifest = json.loads((root / "manifest.json").read_bytes())
+    manifest = manifest_values(root)
     for number, shard in enumerate(manifest["shards"]):
         path = root / shard["file"]
         with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
@@ -71,7 +90,7 @@ def change_records(root: Path, change: Callable[[int, int, bytes], bytes]) -> No
             for row, value in enumerate(values):
                 writer.append(change(number, row, value))
             shard["bytes"], shard["sha256"] = writer.publish()
-    (root / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    write_manifest(root, manifest)
 
 
 def overwrite_value(root: Path, sample: int) -> None:
@@ -84,7 +103,7 @@ def overwrite_value(root: Path, sample: int) -> None:
 def repeat_samples(root: Path, times: int) -> None:
     """Make a dataset `times` as long: each shard holds its records so many times over, and so does the index."""
     table, rows = read_table(root), []
-    manifest = json.loads((root / "manifest.json").read_bytes())
+    manifest = manifest_values(root)
     for shard in manifest["shards"]:
         path = root / shard["file"]
         with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
@@ -95,7 +114,7 @@ def repeat_samples(root: Path, times: int) -> None:
             shard["bytes"], shard["sha256"] = writer.publish()
         rows.append(len(values))
         shard["rows"] = writer.rows
-    (root / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    write_manifest(root, manifest)
     more_rows = np.array(rows)[table["shard"].to_numpy()]
     repeated = [
         with_column(table, "row", pa.array(table["row"].to_numpy() + time * more_rows, table.schema.field("row").type))
