@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,20 +78,28 @@ def change_offset(root: Path, name: str, row: int, offset: int) -> None:
     changed = offsets.copy()
     changed[row] = offset
     (root / "index.arrow").write_bytes(content.replace(offsets.tobytes(), changed.tobytes()))
+    index_has_changed(root)
 
 
-def change_records(root: Path, change: Callable[[int, int, bytes], bytes]) -> None:
-    """Write each shard again, with the records that `change(shard, row, value)` returns."""
-    manifest = manifest_values(root)
+def change_records(root: Path, change: Callable[[int, int, bytes], bytes], *, crc32: bool = True) -> None:
+    """Write each shard again, with the records that `change(shard, row, value)` returns. The index keeps their old
+    lengths; with `crc32` it gets their new CRC-32, so that readers take them."""
+    manifest, sums = manifest_values(root), {}
     for number, shard in enumerate(manifest["shards"]):
         path = root / shard["file"]
         with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
             values = [value for _, value in txn.cursor()]
         with ShardWriter(path, 1 << 26, 1000) as writer:
             for row, value in enumerate(values):
-                writer.append(change(number, row, value))
+                changed = change(number, row, value)
+                sums[number, row] = zlib.crc32(changed)
+                writer.append(changed)
             shard["bytes"], shard["sha256"] = writer.publish()
     write_manifest(root, manifest)
+    if crc32:
+        table = read_table(root)
+        places = zip(table["shard"].to_pylist(), table["row"].to_pylist(), strict=True)
+        write_table(root, with_column(table, "crc32", pa.array([sums[place] for place in places], pa.uint32())))
 
 
 def overwrite_value(root: Path, sample: int) -> None:
@@ -98,6 +107,17 @@ def overwrite_value(root: Path, sample: int) -> None:
     table = read_table(root)
     place = table.column("shard")[sample].as_py(), table.column("row")[sample].as_py()
     change_records(root, lambda shard, row, value: bytes(len(value)) if (shard, row) == place else value)
+
+
+def flip_record(root: Path, sample: int) -> None:
+    """Flip one bit near the end of a stored image, as a disk might: the index keeps its CRC-32."""
+    table = read_table(root)
+    place = table.column("shard")[sample].as_py(), table.column("row")[sample].as_py()
+
+    def flipped(value: bytes) -> bytes:
+        return value[:-20] + bytes([value[-20] ^ 4]) + value[-19:]
+
+    change_records(root, lambda shard, row, value: flipped(value) if (shard, row) == place else value, crc32=False)
 
 
 def repeat_samples(root: Path, times: int) -> None:
