@@ -115,16 +115,19 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = T
             raise DatasetError(f"{path} is damaged: it has {reader.num_record_batches} record batches, not 1; {again}")
         batch = reader.get_batch(0)
         batch.validate()
+        names = batch.schema.names  # which decodes them
     except OSError as error:
         raise DatasetError(f"{path}: {_first_line(error)}; {again}") from None
     except struct.error:
         raise DatasetError(f"{path} is damaged: it does not end as an Arrow file does; {again}") from None
+    except UnicodeDecodeError:
+        raise DatasetError(f"{path} is damaged: the name of a column is not UTF-8; {again}") from None
     except pa.ArrowException as error:
         raise DatasetError(f"{path} is damaged: {_first_line(error)}; {again}") from None
     labels = {} if manifest.classes is None else {"label": pa.int32()}
     expected = index_columns(manifest.layout, manifest.checksum) | labels
     for name, kind in expected.items():
-        if name in LATER_COLUMNS and name not in batch.schema.names:
+        if name in LATER_COLUMNS and name not in names:
             continue
         i = batch.schema.get_field_index(name)  # -1 when there are two of them, too
         if i < 0 or batch.schema.field(i).type != kind or batch.column(i).null_count:

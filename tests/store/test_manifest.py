@@ -441,6 +441,15 @@ def test_a_missing_index_is_said_to_be(damaged: Path) -> None:
         read_index(damaged, read_manifest(damaged))
 
 
+def test_a_column_whose_name_is_no_utf8_is_refused(damaged: Path) -> None:
+    content = (damaged / "index.arrow").read_bytes()
+    assert content.count(b"source_width") == 2  # in the schema, and in the footer's copy of it
+    (damaged / "index.arrow").write_bytes(content.replace(b"source_width", b"source\xffwidth"))
+    index_has_changed(damaged)
+    with pytest.raises(DatasetError, match="is damaged: the name of a column is not UTF-8; copy or build"):
+        read_index(damaged, read_manifest(damaged))
+
+
 FLIPS = """
     import random, sys
     from pathlib import Path
