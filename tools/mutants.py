@@ -118,7 +118,7 @@ def is_noticed(mutant: Mutant, tree: Path) -> bool:
     """Whether a test fails on the package in `tree` with this change, which is then undone."""
     path = tree / "presize" / mutant.module
     whole = path.read_text("utf-8")
-    path.write_text(changed(mutant), "utf-8")
+    path.write_text(changed(mutant, whole), "utf-8")
     try:
         return not pass_on(tree, tests_of(mutant.module))
     finally:
@@ -143,15 +143,15 @@ def pass_on(tree: Path, tests: tuple[str, ...]) -> bool:
     return ran.returncode == 0
 
 
-def changed(mutant: Mutant) -> str:
+def changed(mutant: Mutant, whole: str) -> str:
     operator = cosmic_ray.plugins.get_operator(mutant.operator)()
-    return str(mutate_code((PACKAGE / mutant.module).read_text("utf-8"), operator, mutant.occurrence))
+    return str(mutate_code(whole, operator, mutant.occurrence))
 
 
-def difference(mutant: Mutant) -> str:
+def difference(mutant: Mutant, tree: Path) -> str:
     """The lines before and after."""
-    before = (PACKAGE / mutant.module).read_text("utf-8").splitlines()
-    lines = list(difflib.unified_diff(before, changed(mutant).splitlines(), lineterm="", n=0))
+    whole = (tree / "presize" / mutant.module).read_text("utf-8")
+    lines = list(difflib.unified_diff(whole.splitlines(), changed(mutant, whole).splitlines(), lineterm="", n=0))
     return "\n".join(f"    {line}" for line in lines if not line.startswith(("---", "+++", "@@")))
 
 
@@ -166,17 +166,18 @@ def main() -> None:
     chosen = found if options.sample is None else draw.sample(found, min(options.sample, len(found)))
     counts: Counter[bool] = Counter()
     with tempfile.TemporaryDirectory() as place:
-        shutil.copytree(PACKAGE, Path(place) / "presize")
+        tree = Path(place)
+        shutil.copytree(PACKAGE, tree / "presize")
         for tests in {tests_of(mutant.module) for mutant in chosen}:
-            if not pass_on(Path(place), tests):
+            if not pass_on(tree, tests):
                 raise SystemExit(f"{' '.join(tests)}: fail without any change")
         for number, mutant in enumerate(chosen):
             print(f"{number + 1} of {len(chosen)}: {mutant.module}:{mutant.line}", file=sys.stderr)
-            noticed = is_noticed(mutant, Path(place))
+            noticed = is_noticed(mutant, tree)
             counts[noticed] += 1
             if not noticed:
-                print(f"{mutant.module}:{mutant.line}: {mutant.operator.removeprefix('core/')}\n{difference(mutant)}")
-                sys.stdout.flush()
+                name = mutant.operator.removeprefix("core/")
+                print(f"{mutant.module}:{mutant.line}: {name}\n{difference(mutant, tree)}", flush=True)
     print(f"{len(found)} mutants, {len(chosen)} tried: {counts[True]} noticed, {counts[False]} survived")
 
 
