@@ -3,6 +3,7 @@
 #   make test      the tests without those marked slow, in less than five minutes on two cores
 #   make test-all  all tests, those on random input with EFFORT times as many examples
 #   make torture   builds killed, and refused, at every system call: hours
+#   make mutants   one change at a time to the code: does a test notice? SAMPLE=N tries N of them, all take days
 #   make check     tests, linter, types
 #   make bench     a small benchmark on the CPU: raw folder, presized folder, LMDB
 PYTHON ?= python3
@@ -17,7 +18,7 @@ EFFORT ?= 1
 SOURCES = $(shell find presize datasets -name '*.py' -o -name '*.c' -o -name '*.pyi' -o -path '*/templates/*') pyproject.toml README.md
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt
 
-.PHONY: demo test test-all torture check bench clean
+.PHONY: demo test test-all torture mutants check bench clean
 
 test: $(VENV)/.presize
 	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m "not slow"
@@ -28,6 +29,10 @@ test-all: test
 
 torture: $(VENV)/.presize
 	PRESIZE_FAULTS=all $(BIN)/pytest -n $(JOBS) tests/faults
+
+mutants: $(VENV)/.presize
+	$(PIP) ".[mutants]"
+	$(BIN)/python tools/mutants.py $(if $(SAMPLE),--sample $(SAMPLE)) $(MODULES)
 
 check: test
 	$(BIN)/ruff check .

@@ -49,6 +49,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             must allow. Workers, forked or spawned, do not repeat it: all workers and ranks share the one copy.
         max_pixels: an image of more pixels counts as damaged: a dataset from strangers may claim any size. The default
             is that of ``presize build``.
+        check: compare the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
+            process first reads it. False leaves both out: then a flipped bit may change pixels or targets.
 
     Raises:
         DatasetError: `root` is not a dataset, or one that is unfinished, truncated, newer, or of another layout.
@@ -69,6 +71,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         readahead: bool | None = None,
         preload: Preload | None = None,
         max_pixels: int = MAX_PIXELS,
+        check: bool = True,
     ) -> None:
         check_decode(decode)
         if preload is not None:
@@ -79,7 +82,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self.transform = transform
         self.target_transform = target_transform
         self.decode: Decode = decode
-        self.data = Dataset(root, readahead, max_pixels)
+        self.data = Dataset(root, readahead, max_pixels, check)
         if target == "label" and "label" not in self.data.index.schema.names:
             target = None
         self.target = target

@@ -96,14 +96,14 @@ class BatchReader:
             out: C-contiguous, uint8 (at least n, *rows.shape).
             samples: their numbers, (n,).
             seed, epoch, keys: (seed, epoch, keys[i]) decide crop and flip of samples[i].
-            skip: leave out images that cannot be decoded or are too small for the crop; the others move up.
+            skip: leave out images that are damaged or too small for the crop; the others move up.
 
         Returns:
             What was left out, by position.
 
         Raises:
-            DatasetError: an image cannot be decoded or is too small for the crop, without `skip`. In any case for a
-                record that is missing, or not as long as the index says: the dataset is damaged as a whole.
+            DatasetError: an image is damaged or too small for the crop, without `skip`. In any case for a record that
+                is missing, or not as long as the index says: the dataset is damaged as a whole.
         """
         random = uniform(seed, epoch, keys, 1 + (0 if self.crop is None else self.crop.draws))
         heights = np.maximum(self.data.numbers("height")[samples].astype(np.int64), 1)  # an index may be damaged
@@ -146,31 +146,36 @@ class BatchReader:
         shapes = list(zip(heights.tolist(), widths.tolist(), strict=True))
         rectangles = [tuple(box) for box in boxes[wanted].tolist()]
         mirrored = flips.tolist()
-        skipped = []
+        skipped: list[Skipped] = []
+
+        def leave_out(at: int, damage: DatasetError) -> None:
+            if not skip:
+                raise damage from None
+            skipped.append(Skipped(positions[at], str(damage)))
+
         numbers: Sequence[int] = samples[wanted].tolist()
         positions = wanted.tolist()
         fill = self.rows.fill
-        for at, region in self._regions(numbers, rectangles):
+        for at, region in self._regions(numbers, rectangles, leave_out):
             position = positions[at]
             try:
                 fill(out[position], region, shapes[position], flip=mirrored[position], exact=exact)
             except DAMAGE as error:
-                damage = self.data.damage(numbers[at], error)
-                if not skip:
-                    raise damage from None
-                skipped.append(Skipped(position, str(damage)))
+                leave_out(at, self.data.damage(numbers[at], error))
         return skipped
 
-    def _regions(self, samples: Sequence[int], boxes: Sequence[Box]) -> Iterator[tuple[int, Region]]:
+    def _regions(
+        self, samples: Sequence[int], boxes: Sequence[Box], on_damage: Callable[[int, DatasetError], None]
+    ) -> Iterator[tuple[int, Region]]:
         """The position of each of `samples`, and the region of its box, in the order in which they lie on disk.
-        A region is valid until the next one is requested."""
+        A region is valid until the next one is requested. `on_damage` is as for Dataset.values."""
         format = self.data.manifest.format
         if format != "jpeg" or not self.rows.needs_cut:
-            for at, value in self.data.values(samples):
+            for at, value in self.data.values(samples, on_damage):
                 yield at, uncut_region(value, format, boxes[at])
             return
         waiting = []
-        for at, value in self.data.values(samples):
+        for at, value in self.data.values(samples, on_damage):
             waiting.append((at, cut_region(value, boxes[at])))
             if len(waiting) == _CUT_AT_A_TIME:
                 yield from waiting

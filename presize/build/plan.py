@@ -6,7 +6,6 @@ The plan depends on nothing else: not on the number of cores, not on the clock, 
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from presize.options import BuildOptions
 from presize.sources.scan import Source
 from presize.store.dealing import deal, shard_count
 from presize.store.index import ARROW_OPTIONS
+from presize.store.manifest import classes_digest, digest_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Plan:
     @property
     def digest(self) -> str:
         """SHA-256 of the identity, in hexadecimal: a shard made under the same digest can be kept."""
-        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
+        return digest_of(self.identity)
 
 
 def make_plan(source: Source, options: BuildOptions, versions: dict[str, str], page_size: int) -> Plan:
@@ -52,13 +52,12 @@ def make_plan(source: Source, options: BuildOptions, versions: dict[str, str], p
         page_size: the operating system's, in bytes.
     """
     samples = len(source.table)
-    classes = json.dumps(source.classes).encode()
     identity = {
         "options": options.to_json(),
         "versions": versions,
         "page_size": page_size,
         "source": {"files": samples, "sha256": _table_digest(source.table)},
-        "classes": hashlib.sha256(classes).hexdigest(),
+        "classes": classes_digest(source.classes),
     }
     return Plan(source, options, identity, deal(samples, shard_count(samples, options.shard_samples)))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,24 @@ class Dataset:
             available memory and the file system. Datasets that read the same file in one process share the choice
             of the first to read it.
         max_pixels: an image of more pixels (height x width), at least 1, counts as damaged: it is not decoded.
+        check: compare the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
+            process first reads it. False leaves both out: then a flipped bit may change pixels, labels or paths.
 
     Raises:
         DatasetError: there is no dataset, or it is damaged, newer than this presize, or foreign.
     """
 
     def __init__(
-        self, root: str | os.PathLike[str], readahead: bool | None = None, max_pixels: int = MAX_PIXELS
+        self,
+        root: str | os.PathLike[str],
+        readahead: bool | None = None,
+        max_pixels: int = MAX_PIXELS,
+        check: bool = True,
     ) -> None:
         check_range("max_pixels", max_pixels, 1, 2**40)
+        check_type("check", check, bool)
         self.max_pixels = max_pixels
+        self.check = check
         self.root = Path(os.path.realpath(root))
         self.manifest: Manifest = read_manifest(self.root)
         if self.manifest.layout == "folder":
@@ -53,7 +62,7 @@ class Dataset:
             raise DatasetError(
                 f"{self.root} was made with LMDB {self.manifest.engine}; this presize reads {ENGINE}: upgrade presize"
             )
-        self.index: pa.RecordBatch = read_index(self.root, self.manifest)
+        self.index: pa.RecordBatch = read_index(self.root, self.manifest, check)
         if readahead is not None:
             check_type("readahead", readahead, bool)
         self._readahead = readahead  # as requested, for pickling
@@ -63,14 +72,16 @@ class Dataset:
         self._shard_of = self.numbers("shard").data
         self._row_of = self.numbers("row").data
         self._nbytes = self.numbers("nbytes").data
+        self._crc32 = self.numbers("crc32").data
+        self._checked: bytearray | None = None  # a bit a sample, once a record was read
         self._heights, self._widths = self.numbers("height").data, self.numbers("width").data
         self._path_ends, self._path_bytes = _offsets_and_text(self.column("path"))
 
     def __len__(self) -> int:
         return self.manifest.samples
 
-    def __reduce__(self) -> tuple[type[Dataset], tuple[Path, bool | None, int]]:
-        return Dataset, (self.root, self._readahead, self.max_pixels)
+    def __reduce__(self) -> tuple[type[Dataset], tuple[Path, bool | None, int, bool]]:
+        return Dataset, (self.root, self._readahead, self.max_pixels, self.check)
 
     def _files(self) -> list[tuple[Path, int]]:
         return [(self.root / shard.file, shard.bytes) for shard in self.manifest.shards]
@@ -114,10 +125,17 @@ class Dataset:
             raise DatasetError(f"the index of {self.root} is damaged: the path of sample {sample} is out of bounds")
         return bytes(self._path_bytes[start:end]).decode("utf-8", "replace")
 
-    def values(self, samples: Sequence[int]) -> Iterator[tuple[int, memoryview]]:
+    def values(
+        self, samples: Sequence[int], on_damage: Callable[[int, DatasetError], None] | None = None
+    ) -> Iterator[tuple[int, memoryview]]:
         """For each of `samples` its position in that list and its stored value, in the order on disk.
 
         A view is valid until the next one is requested: copy it to keep it.
+
+        Args:
+            samples: their numbers.
+            on_damage: called with position and error in place of yielding a record whose CRC-32 is wrong. None raises
+                the error.
 
         Raises:
             DatasetError: a shard or a record is missing, or is not the one that the index describes.
@@ -130,7 +148,28 @@ class Dataset:
                 value = get(row)
                 if len(value) != self._nbytes[samples[position]]:
                     raise self.damage(samples[position], "its length differs from the index")
-                yield position, value
+                if self._is_sound(samples[position], value):
+                    yield position, value
+                else:
+                    error = self.damage(samples[position], "its CRC-32 differs from the index")
+                    if on_damage is None:
+                        raise error
+                    on_damage(position, error)
+
+    def _is_sound(self, sample: int, value: memoryview) -> bool:
+        """Whether the CRC-32 of a record is that of the index. Computed once; of threads that mark records in the same
+        byte at the same time, one may lose its mark, and its record is computed once more."""
+        if not self.check:
+            return True
+        if self._checked is None:
+            self._checked = bytearray(len(self) + 7 >> 3)
+        byte, bit = sample >> 3, 1 << (sample & 7)
+        if self._checked[byte] & bit:
+            return True
+        if zlib.crc32(value) != self._crc32[sample]:
+            return False
+        self._checked[byte] |= bit
+        return True
 
     def value(self, sample: int) -> bytes:
         """The stored bytes of one sample, a copy."""

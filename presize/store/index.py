@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import struct
@@ -74,11 +75,21 @@ def _first_line(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
 
 
-def read_index(root: str | os.PathLike[str], manifest: Manifest) -> pa.RecordBatch:
+_HASHED_BYTES = 256_000_000
+"""The largest index that is hashed when it is opened: that of about two million samples. It takes up to a second, on
+processors with instructions for SHA-256 a fifth of that."""
+
+
+def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = True) -> pa.RecordBatch:
     """The index, mapped: all processes share its memory.
 
     Columns have the types of INDEX_COLUMNS and no nulls; a dataset with classes has an int32 ``label`` column. The
     values are not checked here but where they are used.
+
+    Args:
+        root: the dataset.
+        manifest: that of the dataset.
+        check: compare the SHA-256 with the manifest, unless the index has more than 256 MB.
 
     Raises:
         DatasetError: the file is missing, damaged, or does not fit the manifest.
@@ -94,23 +105,29 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest) -> pa.RecordBat
                 f"truncated or replaced; {again}"
             )
         mapped = pa.memory_map(os.fsencode(path))
-        if not _is_plain(memoryview(mapped.read_buffer())):
+        content = memoryview(mapped.read_buffer())
+        if check and len(content) <= _HASHED_BYTES and hashlib.sha256(content).hexdigest() != manifest.index.sha256:
+            raise DatasetError(f"{path} is damaged: its SHA-256 differs from the manifest; {again}")
+        if not _is_plain(content):
             raise DatasetError(f"{path} is damaged: it is compressed or has dictionaries; {again}")
         reader = pa.ipc.open_file(mapped)
         if reader.num_record_batches != 1:
             raise DatasetError(f"{path} is damaged: it has {reader.num_record_batches} record batches, not 1; {again}")
         batch = reader.get_batch(0)
         batch.validate()
+        names = batch.schema.names  # which decodes them
     except OSError as error:
         raise DatasetError(f"{path}: {_first_line(error)}; {again}") from None
     except struct.error:
         raise DatasetError(f"{path} is damaged: it does not end as an Arrow file does; {again}") from None
+    except UnicodeDecodeError:
+        raise DatasetError(f"{path} is damaged: the name of a column is not UTF-8; {again}") from None
     except pa.ArrowException as error:
         raise DatasetError(f"{path} is damaged: {_first_line(error)}; {again}") from None
     labels = {} if manifest.classes is None else {"label": pa.int32()}
     expected = index_columns(manifest.layout, manifest.checksum) | labels
     for name, kind in expected.items():
-        if name in LATER_COLUMNS and name not in batch.schema.names:
+        if name in LATER_COLUMNS and name not in names:
             continue
         i = batch.schema.get_field_index(name)  # -1 when there are two of them, too
         if i < 0 or batch.schema.field(i).type != kind or batch.column(i).null_count:

@@ -5,12 +5,14 @@ The manifest names every file of a dataset, so its rename is the moment at which
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import reprlib
 import stat
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -56,7 +58,7 @@ class Manifest:
     Attributes:
         layout: LMDB shards, or a folder of image files.
         identity: what decided every byte (presize.build.plan); it includes options and versions.
-        digest: the SHA-256 of the identity.
+        digest: the SHA-256 of the identity, as digest_of gives it.
         generation: 0 for a first build. Each --overwrite and --update increments it, and names its files after it.
         size: the target size of this dataset, as Size.parse reads it.
         classes: their names by label; None without classes.
@@ -117,13 +119,38 @@ def is_data_file(name: str) -> bool:
     return _FILE_NAMES.fullmatch(name) is not None
 
 
+def digest_of(identity: dict[str, Any]) -> str:
+    """SHA-256 of an identity, whatever the order of its keys, in hexadecimal."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def classes_digest(classes: Sequence[str] | None) -> str:
+    """SHA-256 of the class names, in hexadecimal: ``classes`` of an identity."""
+    return hashlib.sha256(json.dumps(classes).encode()).hexdigest()
+
+
 def publish_manifest(root: Path, manifest: Manifest, name: str = MANIFEST) -> None:
-    values = {"format": "presize", "version": VERSION, **asdict(manifest)}
-    write_atomically(root / name, (json.dumps(values, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(root / name, sealed({"format": "presize", "version": VERSION, **asdict(manifest)}))
+
+
+def sealed(values: dict[str, Any]) -> bytes:
+    """The bytes of a manifest with these values. Its last key, ``sha256``, is the SHA-256 of what they would be without
+    that key."""
+    return _encoded({**values, "sha256": hashlib.sha256(_encoded(values)).hexdigest()})
+
+
+def _encoded(values: dict[str, Any]) -> bytes:
+    return (json.dumps(values, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def read_manifest(root: str | os.PathLike[str]) -> Manifest:
-    """The manifest of the dataset in `root`. Raises DatasetError, which says what is there instead."""
+    """The manifest of the dataset in `root`.
+
+    No changed byte goes unnoticed, except in the manifests of the first versions, which have no ``sha256``.
+
+    Raises:
+        DatasetError: there is none, or it is damaged, newer than this presize, or foreign; says what is there instead.
+    """
     root = Path(root)
     try:
         with open(root / MANIFEST, "rb", opener=open_at_once) as file:
@@ -143,6 +170,7 @@ def read_manifest(root: str | os.PathLike[str]) -> Manifest:
             raise DatasetError(
                 f"{root} has format version {version}; this presize reads up to {VERSION}: upgrade presize"
             )
+        _check_seal(values, text)
         return _manifest(values)
     except KeyError as error:
         what = f"it has no {error}"
@@ -156,6 +184,16 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) < len(pairs):
         raise ValueError("an object in it has a key twice")
     return values
+
+
+def _check_seal(values: dict[str, Any], text: bytes) -> None:
+    rest = {name: value for name, value in values.items() if name != "sha256"}
+    if "sha256" in values:
+        if text != sealed(rest):
+            raise ValueError("its SHA-256 differs from its content")
+    # A changed byte in the name of that key must not turn the manifest into one without it.
+    elif unknown := rest.keys() - {"format", "version", *(field.name for field in fields(Manifest))}:
+        raise ValueError(f"it has {reprlib.repr(min(unknown))} and no 'sha256'")
 
 
 def _manifest(values: dict[str, Any]) -> Manifest:
@@ -187,6 +225,10 @@ def _manifest(values: dict[str, Any]) -> Manifest:
         raise ValueError("its shards do not add up to its samples")
     if len(set(manifest.classes or ())) < len(manifest.classes or ()):
         raise ValueError("it has a class twice")
+    if manifest.digest != digest_of(manifest.identity):
+        raise ValueError("its digest is not the SHA-256 of its identity")
+    if manifest.identity["classes"] != classes_digest(manifest.classes):
+        raise ValueError("its classes are not those of its identity")
     return manifest
 
 

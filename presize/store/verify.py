@@ -64,7 +64,7 @@ def verify_dataset(
     if manifest.index.file in broken:
         return manifest.samples, problems
     try:
-        index = read_index(root, manifest)
+        index = read_index(root, manifest, check=False)  # its SHA-256 was compared above
         index.validate(full=True)
     except DatasetError as error:
         return manifest.samples, [*problems, Problem(manifest.index.file, str(error))]

@@ -20,6 +20,8 @@ from presize.store.dealing import deal, shard_count
     ("samples", "shards", "reason"),
     [
         (1, 1, "one image, one file"),
+        (512 * 32_768, 512, "all shards are full"),
+        (512 * 32_768 + 1, 513, "and one more image needs another"),
         (2, 2, "the square root, rounded up"),
         (1000, 32, "enough for all cores of a usual machine"),
         (10_000, 100, "a hundred images each"),

@@ -163,6 +163,32 @@ def test_fill_bytes_and_stray_bytes_between_segments_are_passed_over() -> None:
     assert (read.comment, read.colorspace) == (b"hi", "YCbCr")
 
 
+@pytest.mark.parametrize("marker", [0x01, *range(0xD0, 0xD8)], ids=hex)
+def test_markers_without_a_length_may_stand_before_a_scan(marker: int) -> None:
+    alone = bytes((0xFF, marker))
+    read = jpeg_segments.parse(header(JFIF, alone, segment(0xFE, b"hi"), alone, alone))
+    assert (read.comment, read.colorspace, read.height) == (b"hi", "YCbCr", 8)
+
+
+FRAMES = (0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)
+WITH_LENGTH = sorted({*range(0x02, 0xFF)} - {*FRAMES, *range(0xD0, 0xDB)})
+"""Tables, intervals, APPn, comments and reserved markers; neither frames nor RSTn, SOI, EOI and SOS."""
+
+
+@pytest.mark.parametrize("marker", WITH_LENGTH, ids=hex)
+def test_any_other_segment_before_a_scan_is_passed_over_by_its_length(marker: int) -> None:
+    hidden = segment(0xC0, b"not a frame")  # which is found only if the length is not heeded
+    data = header(segment(marker, hidden))
+    assert [found for found, _, _ in jpeg_segments.segments(data)] == [marker, 0xC0, 0xDA]
+    assert jpeg_segments.parse(data).height == 8
+
+
+@pytest.mark.parametrize("marker", FRAMES, ids=hex)
+def test_a_second_frame_of_any_process_before_a_scan_is_refused(marker: int) -> None:
+    with pytest.raises(ImageError, match="two frame headers"):
+        jpeg_segments.parse(header(segment(marker, b"x" * 9)))
+
+
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("kind", [3, 4])
 @pytest.mark.parametrize("value", range(1, 9))

@@ -429,3 +429,49 @@ def test_an_index_is_made_for_whatever_bytes_or_not_at_all(flips: list[tuple[int
             data[at] = value
     stored = with_index(bytes(data))
     assert stored == data or cut(stored, 0, 0, 1, 1) is not None
+
+
+# --- what guards the index ---
+
+
+def with_bytes(data: bytes, at: int, value: bytes) -> bytes:
+    return data[:at] + value + data[at + len(value) :]
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "reason"),
+    [
+        (INDEX, b"\xfe", "not a marker"),
+        (INDEX + 1, b"\xe8", "APP8"),
+        (INDEX + 1, b"\xfe", "a comment"),
+        (INDEX + 4, b"q", "another identifier"),
+        (INDEX + 11, b"\1", "an identifier without its zero"),
+    ],
+)
+def test_an_index_in_another_segment_is_left_alone(at: int, value: bytes, reason: str) -> None:
+    assert cut(HOSTILE, 0, 0, 8, 8) is not None
+    assert cut(with_bytes(HOSTILE, at, value), 0, 0, 8, 8) is None, reason
+
+
+@pytest.mark.parametrize("tiles", [-1, 1])
+def test_an_index_that_lists_more_or_fewer_tiles_than_there_are_is_left_alone(tiles: int) -> None:
+    count = (SCAN - 14 - INDEX - 13) // 2 + tiles
+    lengths = HOSTILE[INDEX + 13 : SCAN - 14][: 2 * count].ljust(2 * count, b"\0")  # their sum is right, or nearly
+    index = struct.pack(">HH", 0xFFE9, 11 + 2 * count) + b"presize\0\1" + lengths
+    assert cut(HOSTILE[:INDEX] + index + HOSTILE[SCAN - 14 :], 0, 0, 8, 8) is None
+
+
+@pytest.mark.parametrize("more", [b"\0", b"\xff\xd9", b"\0" * 100])
+def test_bytes_behind_the_last_tile_leave_the_index_alone(more: bytes) -> None:
+    assert cut(HOSTILE + more, 0, 0, 8, 8) is None
+
+
+HARMLESS = {0xC4, 0xDB, *range(0xE0, 0xF0), 0xFE}
+"""What may stand in the header of a JPEG that is cut, beside its frame and its interval: tables, APPn and comments."""
+
+
+@pytest.mark.parametrize("marker", sorted({*range(0xC0, 0xFF)} - {*range(0xD0, 0xDB)}), ids=hex)
+def test_a_jpeg_is_cut_only_if_its_header_has_no_segment_that_changes_the_meaning_of_tiles(marker: int) -> None:
+    segment = struct.pack(">BBH", 0xFF, marker, 4) + b"xx"
+    part = cut(HOSTILE[:2] + segment + HOSTILE[2:], 0, 0, 8, 8)
+    assert (part is not None) == (marker in HARMLESS)

@@ -18,12 +18,13 @@ import pytest
 import torch
 
 from presize.build.run import build_dataset
+from presize.codecs import jpeg_decoder
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Shuffled, Weighted
 from presize.errors import DatasetError, LoaderError, OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.store.dataset import Dataset
 from processes import is_running, run_python
-from tampering import overwrite_value
+from tampering import flip_record, overwrite_value
 
 CROP = RandomResizedCrop(24)
 
@@ -252,6 +253,26 @@ def test_a_damaged_sample_can_be_skipped_and_is_counted(workers: int, damaged: L
     pixels, targets = whole[2]
     each = len(pixels) // 8
     assert got[2] == (pixels[: 4 * each] + pixels[5 * each :], targets[:4] + targets[5:])
+
+
+@pytest.mark.parametrize("needs_cut", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_record_with_another_checksum_is_left_out_like_one_that_cannot_be_decoded(
+    workers: int, needs_cut: bool, dataset: Path, data: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if needs_cut:
+        monkeypatch.setattr(jpeg_decoder, "is_available", lambda: False)
+    copied = Path(shutil.copytree(dataset, tmp_path / "flipped"))
+    flip_record(copied, 20)
+    options: dict[str, Any] = {"crop": CenterCrop(24), "workers": workers}
+    with pytest.raises(DatasetError, match=r"sample 20 \(.*\) of .* is damaged: its CRC-32 differs from the index"):
+        list(Loader(LMDBDataset(copied), 8, **options))
+    with Loader(LMDBDataset(copied), 8, on_error="skip", **options) as loader:
+        sizes = [len(images) for images, _ in loader]
+        assert (sizes, loader.skipped) == ([8, 8, 7, 8, 8, 8, 8], 1)
+    with Loader(LMDBDataset(copied, check=False), 8, on_error="skip", **options) as loader:
+        assert digest(loader)[3:] == digest(Loader(data, 8, **options))[3:]
+        assert loader.skipped == 0
 
 
 def test_a_crop_larger_than_an_image_names_the_image(data: LMDBDataset) -> None:

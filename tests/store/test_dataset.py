@@ -26,7 +26,15 @@ from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Color, Format, ImageOptions, RunOptions, Size
 from presize.store.dataset import Dataset
 from presize.store.verify import verify_dataset
-from tampering import change_manifest, change_offset, change_records, read_table, with_value, write_table
+from tampering import (
+    change_manifest,
+    change_offset,
+    change_records,
+    index_has_changed,
+    read_table,
+    with_value,
+    write_table,
+)
 
 
 @pytest.fixture
@@ -278,6 +286,7 @@ def test_a_path_that_is_no_utf8_is_shown_as_well_as_can_be(copied: Path) -> None
     content = (copied / "index.arrow").read_bytes()
     assert content.count(first.encode()) == 1
     (copied / "index.arrow").write_bytes(content.replace(first.encode(), b"\xff" * len(first)))
+    index_has_changed(copied)
     assert Dataset(copied).path(0) == "\ufffd" * len(first)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import os
+import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from effort import EFFORT
 from presize.errors import DatasetError
 from presize.store.index import read_index
 from presize.store.manifest import generation_name, is_data_file, publish_manifest, read_manifest
@@ -23,9 +25,11 @@ from tampering import (
     change_manifest,
     change_offset,
     index_has_changed,
+    manifest_values,
     read_table,
     with_column,
     with_value,
+    write_manifest,
     write_table,
 )
 
@@ -51,6 +55,85 @@ def test_a_manifest_reads_back_as_it_was_published(dataset: Path, tmp_path: Path
 def test_a_manifest_may_have_more_than_this_version_knows(damaged: Path) -> None:
     change_manifest(damaged, lambda values: values.update(note="added by hand"))
     assert read_manifest(damaged).samples == 56
+
+
+def flipped(content: bytes, bits: Iterable[int]) -> Iterator[tuple[int, bytes]]:
+    """Each of `bits`, and `content` with that one flipped."""
+    for bit in bits:
+        changed = bytearray(content)
+        changed[bit >> 3] ^= 1 << (bit & 7)
+        yield bit, bytes(changed)
+
+
+def is_read(root: Path) -> bool:
+    try:
+        read_manifest(root)
+    except DatasetError:
+        return False
+    return True
+
+
+def test_every_flipped_bit_of_a_manifest_is_noticed(damaged: Path) -> None:
+    content = (damaged / "manifest.json").read_bytes()
+    name_of_hash = range(8 * (content.rindex(b'"sha256"') - 3), 8 * len(content))
+    bits = random.Random(0).sample(range(name_of_hash.start), min(name_of_hash.start, 500 * EFFORT))
+    assert is_read(damaged)
+    for bit, other in flipped(content, [*bits, *name_of_hash[:: max(1, 8 // EFFORT)]]):
+        (damaged / "manifest.json").write_bytes(other)
+        assert not is_read(damaged), f"byte {bit >> 3}, bit {bit & 7}"
+
+
+def test_no_change_to_the_name_of_the_hash_makes_a_manifest_of_the_first_versions(damaged: Path) -> None:
+    content = (damaged / "manifest.json").read_bytes()
+    for other in (b"tha256", b"sha25", b"sha256 ", b"", b"SHA256", b"digest", b"note"):
+        (damaged / "manifest.json").write_bytes(other.join(content.rsplit(b"sha256", 1)))
+        assert not is_read(damaged), other
+
+
+def without_hash(root: Path, change: Callable[[dict[str, Any]], object] = lambda _: None) -> None:
+    """Write the manifest as the first versions did."""
+    values = manifest_values(root)
+    del values["sha256"]
+    change(values)
+    (root / "manifest.json").write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def test_a_manifest_of_the_first_versions_has_no_hash_and_is_read(damaged: Path) -> None:
+    expected = read_manifest(damaged)
+    without_hash(damaged)
+    assert read_manifest(damaged) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda values: values["identity"]["options"]["image"].update(quality=7), "its digest is not the SHA-256 of"),
+        (lambda values: values.update(digest="0" * 64), "its digest is not the SHA-256 of its identity"),
+        (lambda values: values.update(classes=["cat", "dog", "elk"]), "its classes are not those of its identity"),
+        (lambda values: values.update(classes=None), "its classes are not those of its identity"),
+        (lambda values: values.update(tha256="0" * 64), "it has 'tha256' and no 'sha256'"),
+    ],
+)  # fmt: skip
+def test_without_its_hash_a_manifest_still_has_to_agree_with_itself(
+    damaged: Path, change: Callable[[dict[str, Any]], object], words: str
+) -> None:
+    without_hash(damaged, change)
+    with pytest.raises(DatasetError, match=words):
+        read_manifest(damaged)
+
+
+def test_a_manifest_that_was_edited_by_hand_is_said_to_be_damaged(damaged: Path) -> None:
+    content = (damaged / "manifest.json").read_text("utf-8")
+    (damaged / "manifest.json").write_text(content.replace('"size": "64"', '"size": "65"'), "utf-8")
+    with pytest.raises(DatasetError, match="is damaged: its SHA-256 differs from its content; copy or build"):
+        read_manifest(damaged)
+
+
+@pytest.mark.parametrize("digits", ["", "0" * 64, None, 5, ["0"]], ids=repr)
+def test_a_wrong_hash_of_any_kind_is_noticed(damaged: Path, digits: object) -> None:
+    without_hash(damaged, lambda values: values.update(sha256=digits))
+    with pytest.raises(DatasetError, match="its SHA-256 differs from its content"):
+        read_manifest(damaged)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +263,7 @@ def test_whatever_stands_in_a_manifest_it_is_read_or_refused(
     values["shards"] = values["shards"][:2]
     place = data.draw(st.sampled_from(places(values)[1:]))
     put(*place, value=copy.deepcopy(value))(values)
-    (tmp_path / "manifest.json").write_text(json.dumps(values), "utf-8")
+    write_manifest(tmp_path, values)
     try:
         read_manifest(tmp_path)
     except DatasetError as error:
@@ -358,6 +441,15 @@ def test_a_missing_index_is_said_to_be(damaged: Path) -> None:
         read_index(damaged, read_manifest(damaged))
 
 
+def test_a_column_whose_name_is_no_utf8_is_refused(damaged: Path) -> None:
+    content = (damaged / "index.arrow").read_bytes()
+    assert content.count(b"source_width") == 2  # in the schema, and in the footer's copy of it
+    (damaged / "index.arrow").write_bytes(content.replace(b"source_width", b"source\xffwidth"))
+    index_has_changed(damaged)
+    with pytest.raises(DatasetError, match="is damaged: the name of a column is not UTF-8; copy or build"):
+        read_index(damaged, read_manifest(damaged))
+
+
 FLIPS = """
     import random, sys
     from pathlib import Path
@@ -374,7 +466,7 @@ FLIPS = """
             content[draw.choice((draw.randrange(3000), -draw.randrange(1, 3000)))] = draw.randrange(256)
         (root / "index.arrow").write_bytes(content)
         try:
-            read_index(root, manifest)
+            read_index(root, manifest, check=False)
             read += 1
         except DatasetError as error:
             assert "\\n" not in str(error)

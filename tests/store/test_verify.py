@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import zlib
@@ -20,9 +19,9 @@ from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.errors import DatasetError
 from presize.options import BuildOptions, ImageOptions, Layout, Size
-from presize.store.manifest import MANIFEST
 from presize.store.verify import verify_dataset
 from presize.system.files import file_digest
+from tampering import index_has_changed, manifest_values, write_manifest
 
 
 def built(tmp_path: Path, layout: Layout = "lmdb") -> Path:
@@ -38,11 +37,11 @@ def built(tmp_path: Path, layout: Layout = "lmdb") -> Path:
 
 def reseal(out: Path, change: Callable[[dict[str, Any]], object] = lambda _: None) -> None:
     """Make sizes and checksums in the manifest right again, as somebody would who hides what was done."""
-    manifest = json.loads((out / MANIFEST).read_text())
+    manifest = manifest_values(out)
     for file in [manifest["index"], manifest["rejects"], *manifest["shards"], manifest["report"]]:
         file["bytes"], file["sha256"] = file_digest(out / file["file"])
     change(manifest)
-    (out / MANIFEST).write_text(json.dumps(manifest))
+    write_manifest(out, manifest)
 
 
 def edit_index(out: Path, name: str, values: list[Any]) -> None:
@@ -114,9 +113,7 @@ def test_a_damaged_shard_does_not_keep_the_others_from_being_checked(tmp_path: P
     out = built(tmp_path)
     (out / "shards" / "00000.lmdb").unlink()
     edit_index(out, "crc32", [0] * 6)
-    manifest = json.loads((out / MANIFEST).read_text())
-    manifest["index"]["bytes"], manifest["index"]["sha256"] = file_digest(out / "index.arrow")
-    (out / MANIFEST).write_text(json.dumps(manifest))
+    index_has_changed(out)
     assert len(problems(out)) == 1 + 3
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from textwrap import dedent
 
 
-def run_python(script: str, *args: object, timeout_s: float = 60) -> str:
+def run_python(script: str, *args: object, timeout_s: float = 60, stdin: str = "") -> str:
     """What `script`, with `args` as its sys.argv[1:], prints. Fails with what it says when it fails."""
     ran = subprocess.run(
         [sys.executable, "-c", dedent(script), *map(str, args)],
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=timeout_s,

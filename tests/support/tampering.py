@@ -3,7 +3,9 @@ and the sizes in the manifest follow, so that what is wrong lies where the test 
 
 from __future__ import annotations
 
+import hashlib
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,32 @@ import lmdb
 import numpy as np
 import pyarrow as pa
 
+from presize.store.manifest import digest_of, sealed
 from presize.store.shard import ShardWriter
+from presize.system.files import file_digest
+
+
+def manifest_values(root: Path) -> dict[str, Any]:
+    return json.loads((root / "manifest.json").read_bytes())
+
+
+def write_manifest(root: Path, values: dict[str, Any]) -> None:
+    """Write a manifest with these values and all hashes that such a one has: what is wrong with it lies elsewhere."""
+    identity = values.get("identity")
+    if isinstance(identity, dict):
+        if "classes" in values:
+            identity["classes"] = hashlib.sha256(json.dumps(values["classes"]).encode()).hexdigest()
+        if "digest" in values:
+            values["digest"] = digest_of(identity)
+    values.pop("sha256", None)
+    (root / "manifest.json").write_bytes(sealed(values))
 
 
 def change_manifest(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """`change` the values of the manifest in place."""
-    values = json.loads((root / "manifest.json").read_bytes())
+    values = manifest_values(root)
     change(values)
-    (root / "manifest.json").write_text(json.dumps(values), "utf-8")
+    write_manifest(root, values)
 
 
 def read_table(root: Path) -> pa.Table:
@@ -34,8 +54,8 @@ def write_table(root: Path, table: pa.Table, rows_per_batch: int | None = None) 
 
 
 def index_has_changed(root: Path) -> None:
-    nbytes = (root / "index.arrow").stat().st_size
-    change_manifest(root, lambda values: values["index"].update(bytes=nbytes))
+    nbytes, sha256 = file_digest(root / "index.arrow")
+    change_manifest(root, lambda values: values["index"].update(bytes=nbytes, sha256=sha256))
 
 
 def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
@@ -58,20 +78,28 @@ def change_offset(root: Path, name: str, row: int, offset: int) -> None:
     changed = offsets.copy()
     changed[row] = offset
     (root / "index.arrow").write_bytes(content.replace(offsets.tobytes(), changed.tobytes()))
+    index_has_changed(root)
 
 
-def change_records(root: Path, change: Callable[[int, int, bytes], bytes]) -> None:
-    """Write each shard again, with the records that `change(shard, row, value)` returns."""
-    manifest = json.loads((root / "manifest.json").read_bytes())
+def change_records(root: Path, change: Callable[[int, int, bytes], bytes], *, crc32: bool = True) -> None:
+    """Write each shard again, with the records that `change(shard, row, value)` returns. The index keeps their old
+    lengths; with `crc32` it gets their new CRC-32, so that readers take them."""
+    manifest, sums = manifest_values(root), {}
     for number, shard in enumerate(manifest["shards"]):
         path = root / shard["file"]
         with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
             values = [value for _, value in txn.cursor()]
         with ShardWriter(path, 1 << 26, 1000) as writer:
             for row, value in enumerate(values):
-                writer.append(change(number, row, value))
+                changed = change(number, row, value)
+                sums[number, row] = zlib.crc32(changed)
+                writer.append(changed)
             shard["bytes"], shard["sha256"] = writer.publish()
-    (root / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    write_manifest(root, manifest)
+    if crc32:
+        table = read_table(root)
+        places = zip(table["shard"].to_pylist(), table["row"].to_pylist(), strict=True)
+        write_table(root, with_column(table, "crc32", pa.array([sums[place] for place in places], pa.uint32())))
 
 
 def overwrite_value(root: Path, sample: int) -> None:
@@ -81,10 +109,21 @@ def overwrite_value(root: Path, sample: int) -> None:
     change_records(root, lambda shard, row, value: bytes(len(value)) if (shard, row) == place else value)
 
 
+def flip_record(root: Path, sample: int) -> None:
+    """Flip one bit near the end of a stored image, as a disk might: the index keeps its CRC-32."""
+    table = read_table(root)
+    place = table.column("shard")[sample].as_py(), table.column("row")[sample].as_py()
+
+    def flipped(value: bytes) -> bytes:
+        return value[:-20] + bytes([value[-20] ^ 4]) + value[-19:]
+
+    change_records(root, lambda shard, row, value: flipped(value) if (shard, row) == place else value, crc32=False)
+
+
 def repeat_samples(root: Path, times: int) -> None:
     """Make a dataset `times` as long: each shard holds its records so many times over, and so does the index."""
     table, rows = read_table(root), []
-    manifest = json.loads((root / "manifest.json").read_bytes())
+    manifest = manifest_values(root)
     for shard in manifest["shards"]:
         path = root / shard["file"]
         with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
@@ -95,7 +134,7 @@ def repeat_samples(root: Path, times: int) -> None:
             shard["bytes"], shard["sha256"] = writer.publish()
         rows.append(len(values))
         shard["rows"] = writer.rows
-    (root / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    write_manifest(root, manifest)
     more_rows = np.array(rows)[table["shard"].to_numpy()]
     repeated = [
         with_column(table, "row", pa.array(table["row"].to_numpy() + time * more_rows, table.schema.field("row").type))

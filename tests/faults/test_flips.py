@@ -1,0 +1,188 @@
+"""Files of a dataset damaged in every way: verify finds it and says where; readers raise, and never die.
+
+By default some of all bits; PRESIZE_FAULTS=all flips every one (make torture).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from builds import REPORTED
+from effort import EFFORT
+from pictures import smooth_image
+from presize.build.run import build_dataset
+from presize.options import BuildOptions, ImageOptions, Layout, Size
+from presize.store.manifest import DataFile, read_manifest
+from processes import run_python
+from tampering import manifest_values, write_manifest
+
+pytestmark = pytest.mark.slow
+
+SOME = "all" if os.environ.get("PRESIZE_FAULTS") == "all" else str(40 * EFFORT)
+SUPPORT = Path(__file__).parents[1] / "support"
+
+
+def small_dataset(place: Path, layout: Layout, seed: int = 0) -> Path:
+    """Four images and a reject; as shards two, of which each has one record on a page of its own."""
+    for i in range(4):
+        path = place / "raw" / f"class-{i % 2}" / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        noise = np.random.default_rng(seed + i).integers(0, 256, (32, 32, 3), np.uint8)
+        Image.fromarray(noise if i < 2 else smooth_image(32, 32, seed + i)).save(path)
+    (place / "raw" / "class-0" / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0")
+    options = BuildOptions(ImageOptions(sizes=(Size(32, 32),)), layout, shard_samples=3)
+    build_dataset(place / "raw", place / "out", options, REPORTED)
+    return place / "out"
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_dataset(tmp_path_factory.mktemp("sound"), "lmdb")
+
+
+# --- flips ---
+
+FLIPS = "import sys; sys.path.insert(0, sys.argv[1]); import flips; flips.main(*sys.argv[2:])"
+
+
+def flipped(root: Path) -> dict[str, dict[str, int]]:
+    """What became of the flips in each file, and nothing raised what it should not."""
+    found = [json.loads(line) for line in run_python(FLIPS, SUPPORT, root, SOME, timeout_s=10**5).splitlines()]
+    assert [(line["file"], note) for line in found for note in line["notes"]] == []
+    return {line["file"]: line["counts"] for line in found}
+
+
+def test_every_flip_in_a_dataset_is_found_and_gives_no_other_samples(sound: Path) -> None:
+    for file, counts in flipped(sound).items():
+        assert counts["found"] == counts["tried"], file
+        assert "checked wrong" not in counts, file
+        assert counts.get("checked refused", 0) > 0 or file in ("rejects.jsonl", "report.html"), file
+
+
+def test_every_flip_in_a_folder_is_found_and_kills_nobody(tmp_path: Path) -> None:
+    for file, counts in flipped(small_dataset(tmp_path, "folder")).items():
+        assert counts["found"] == counts["tried"], file
+
+
+# --- pages and files ---
+
+OUTCOMES = """
+import json, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import flips
+expected = flips.samples(Path(sys.argv[2]), True)
+for root, file in json.load(sys.stdin):
+    signal.alarm(60)
+    print(json.dumps(flips.outcome(Path(root), file, expected)))
+"""
+
+
+def outcomes(sound: Path, damaged: list[tuple[Path, str]]) -> list[set[str]]:
+    """What verify says of the damaged file of each dataset, and what readers with checks and without give."""
+    asked = json.dumps([(str(root), file) for root, file in damaged])
+    return [set(json.loads(line)) for line in run_python(OUTCOMES, SUPPORT, sound, stdin=asked).splitlines()]
+
+
+REFUSED = {"found", "checked refused", "unchecked refused"}
+
+
+def pages(sound: Path, place: Path) -> Iterator[tuple[Path, DataFile, int]]:
+    """A copy of the dataset for each page of its shards, and where that page begins."""
+    for file in read_manifest(sound).shards:
+        for begin in range(0, file.bytes, 4096):
+            yield Path(shutil.copytree(sound, place / f"{Path(file.file).stem}-{begin}")), file, begin
+
+
+@pytest.mark.parametrize("manifest_agrees", [False, True])
+def test_a_shard_that_ends_at_any_page_is_refused(manifest_agrees: bool, sound: Path, tmp_path: Path) -> None:
+    damaged = []
+    for root, file, begin in pages(sound, tmp_path):
+        os.truncate(root / file.file, begin)
+        if manifest_agrees:
+            values = manifest_values(root)
+            next(shard for shard in values["shards"] if shard["file"] == file.file).update(bytes=begin)
+            write_manifest(root, values)
+        damaged.append((root, file.file))
+    assert outcomes(sound, damaged) == [REFUSED] * len(damaged)
+
+
+def test_a_page_of_zeros_anywhere_is_found(sound: Path, tmp_path: Path) -> None:
+    damaged = []
+    for root, file, begin in pages(sound, tmp_path):
+        with (root / file.file).open("r+b") as shard:
+            shard.seek(begin)
+            shard.write(bytes(4096))
+        damaged.append((root, file.file))
+    found = outcomes(sound, damaged)
+    assert all("found" in what and what & {"checked refused", "checked same"} for what in found)
+    assert sum("checked refused" in what for what in found) >= len(found) // 2
+
+
+def swapped(root: Path, _: Path) -> None:
+    first, second = (root / file.file for file in read_manifest(root).shards)
+    first.rename(root / "other")
+    second.rename(first)
+    (root / "other").rename(second)
+
+
+def repeated(root: Path, _: Path) -> None:
+    first, second = (root / file.file for file in read_manifest(root).shards)
+    shutil.copy(second, first)
+
+
+def missing(root: Path, _: Path) -> None:
+    (root / FIRST).unlink()
+
+
+def foreign(root: Path, other: Path) -> None:
+    shutil.copy(other / FIRST, root / FIRST)
+
+
+def empty(root: Path, _: Path) -> None:
+    (root / FIRST).write_bytes(b"")
+
+
+def a_folder(root: Path, _: Path) -> None:
+    (root / FIRST).unlink()
+    (root / FIRST).mkdir()
+
+
+def named_in_another_order(root: Path, _: Path) -> None:
+    values = manifest_values(root)
+    values["shards"].reverse()
+    write_manifest(root, values)
+
+
+FIRST = "shards/00000.lmdb"
+CHANGES = [swapped, repeated, missing, foreign, empty, a_folder, named_in_another_order]
+
+
+def test_a_shard_that_is_not_the_one_of_the_build_is_found_and_refused(sound: Path, tmp_path: Path) -> None:
+    other = small_dataset(tmp_path / "other", "lmdb", seed=100)
+    damaged = []
+    for change in CHANGES:
+        damaged.append((Path(shutil.copytree(sound, tmp_path / change.__name__)), FIRST))
+        change(damaged[-1][0], other)
+    for change, found in zip(CHANGES, outcomes(sound, damaged), strict=True):
+        # Without checks, records of the same length are taken for those that belong there.
+        assert {"found", "checked refused"} <= found or change is named_in_another_order, change
+        assert "checked refused" in found and not found - REFUSED - {"unchecked wrong"}, change
+
+
+def test_a_file_of_another_dataset_is_found(sound: Path, tmp_path: Path) -> None:
+    other = small_dataset(tmp_path / "other", "lmdb", seed=100)
+    damaged = []
+    for file in ("index.arrow", "rejects.jsonl", "report.html"):
+        damaged.append((Path(shutil.copytree(sound, tmp_path / file)), file))
+        shutil.copy(other / file, damaged[-1][0] / file)
+    for found in outcomes(sound, damaged):
+        assert "found" in found and "checked wrong" not in found

@@ -1,0 +1,168 @@
+"""One bit of a dataset flipped at a time: what verify finds, and what readers give.
+
+    python tests/support/flips.py OUT [BITS|all [FILE ...]]
+
+tries BITS bits of each file of a small dataset, or all, on a copy, and prints a line of JSON for each file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from presize.datasets import CenterCrop, FolderDataset, LMDBDataset
+from presize.datasets.reading.batches import BatchReader
+from presize.errors import DatasetError, ImageError
+from presize.store.manifest import MANIFEST, read_manifest
+from presize.store.verify import verify_dataset
+
+_HANGS_AFTER_S = 60
+
+
+def samples(root: Path, check: bool) -> list[Any]:
+    """What readers give: the classes, then for each sample its path, pixels and label. None for one that is refused.
+
+    Raises:
+        DatasetError: the dataset cannot be opened.
+    """
+    if read_manifest(root).layout == "folder":
+        files = FolderDataset(root, decode="numpy")
+        return [files.classes, *(_given(lambda i=i: (files.samples[i], *_plain(files[i]))) for i in range(len(files)))]
+    images = LMDBDataset(root, decode="numpy", check=check)
+    try:
+        whole = [_given(lambda i=i: (images.data.path(i), *_plain(images[i]))) for i in range(len(images))]
+        return [images.classes, *whole, *_crops(BatchReader(images.data, CenterCrop(8)))]
+    finally:
+        for shard in images.data._shards:
+            shard.close()  # so that the next reader checks its pages again
+
+
+def _crops(reader: BatchReader) -> list[Any]:
+    """What a Loader makes of all samples: its pixels, None for what it skips."""
+    numbers = np.arange(len(reader.data))
+    out = np.zeros((len(numbers), *reader.shape), np.uint8)
+    try:
+        skipped = [sample.position for sample in reader.read(out, numbers, 0, 0, numbers, skip=True)]
+    except DatasetError:
+        return [None] * len(numbers)
+    kept = iter(out)
+    return [None if i in skipped else next(kept).tobytes() for i in range(len(numbers))]
+
+
+def _given(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except (DatasetError, ImageError):
+        return None
+
+
+def _plain(sample: tuple[Any, int]) -> tuple[Any, ...]:
+    return sample[0].shape, sample[0].tobytes(), sample[1]
+
+
+_UNREAD = ("rejects.jsonl", "report.html")
+"""Files that no reader of samples opens."""
+
+
+def outcome(root: Path, file: str, expected: list[Any]) -> list[str]:
+    """What becomes of a dataset whose `file` is damaged: "found" by verify or "missed"; what readers with checks and
+    without give, "same", "refused" or "wrong"; "raised", with the error, where that is no DatasetError."""
+    words = []
+    try:
+        found = any(problem.file == file for problem in verify_dataset(root, jobs=1)[1])
+    except DatasetError:
+        found = file == MANIFEST
+    except Exception as error:
+        words.append(f"verify raised {error!r}")
+        found = True
+    words.append("found" if found else "missed")
+    for check in (True, False) if file not in _UNREAD else ():
+        who = "checked" if check else "unchecked"
+        try:
+            given = samples(root, check)
+            wrong = any(a is not None and a != b for a, b in zip(given, expected, strict=True))
+            words.append(f"{who} {'wrong' if wrong else 'refused' if None in given[1:] else 'same'}")
+        except DatasetError:
+            words.append(f"{who} refused")
+        except Exception as error:
+            words.append(f"{who} raised {error!r}")
+    return words
+
+
+@contextmanager
+def _flipped(path: Path, bit: int) -> Iterator[None]:
+    _flip(path, bit)
+    try:
+        yield
+    finally:
+        _flip(path, bit)
+
+
+def _flip(path: Path, bit: int) -> None:
+    with path.open("r+b", buffering=0) as file:
+        file.seek(bit >> 3)
+        byte = file.read(1)[0] ^ 1 << (bit & 7)
+        file.seek(bit >> 3)
+        file.write(bytes([byte]))
+
+
+def try_flips(root: Path, file: str, bits: Sequence[int]) -> tuple[Counter[str], list[str]]:
+    """Flip each of `bits` of `file`, in a child process. Returns how often what happened ("dead": by a signal, or after
+    a minute), and where something raised or died."""
+    counts, notes, rest = Counter[str](), [], list(bits)
+    expected = samples(root, True)
+    while rest:
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            with os.fdopen(write_end, "w", buffering=1) as answers:
+                for bit in rest:
+                    signal.alarm(_HANGS_AFTER_S)
+                    with _flipped(root / file, bit):
+                        answers.write(json.dumps(outcome(root, file, expected)) + "\n")
+            os._exit(0)
+        os.close(write_end)
+        with os.fdopen(read_end) as answers:
+            done = [json.loads(line) for line in answers]
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if len(done) < len(rest):
+            _flip(root / file, rest[len(done)])
+            done.append([f"dead by {status}"])
+        for bit, words in zip(rest, done, strict=False):
+            counts.update(["tried", *(" ".join(word.split()[:2]) for word in words)])
+            bad = [word for word in words if word == "missed" or " raised " in word or word.startswith("dead")]
+            notes += [f"byte {bit >> 3}, bit {bit & 7}: {', '.join(bad)}"] if bad else []
+        rest = rest[len(done) :]
+    return counts, notes
+
+
+def data_files(root: Path) -> list[str]:
+    """Every file of a dataset, from its folder."""
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+
+
+def main(root: str, some: str = "all", *files: str) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        copied = Path(shutil.copytree(root, Path(place) / "copied"))
+        for file in files or data_files(copied):
+            every = range(8 * (copied / file).stat().st_size)
+            bits = random.Random(0).sample(every, len(every) if some == "all" else min(int(some), len(every)))
+            counts, notes = try_flips(copied, file, bits)
+            sys.stdout.write(json.dumps({"file": file, "counts": dict(sorted(counts.items())), "notes": notes}) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
