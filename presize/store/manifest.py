@@ -10,7 +10,7 @@ import os
 import re
 import reprlib
 import stat
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,7 +55,7 @@ class Manifest:
 
     Attributes:
         layout: LMDB shards, or a folder of image files.
-        identity: what decided every byte (presize.build.plan); it includes options and versions.
+        identity: what decided every byte (presize.build.plan); it includes the options.
         digest: the SHA-256 of the identity.
         generation: 0 for a first build. Each --overwrite and --update increments it, and names its files after it.
         size: the target size of this dataset, as Size.parse reads it.
@@ -69,6 +69,8 @@ class Manifest:
         rejects: rejects.jsonl.
         shards: in the order in which the index numbers them.
         report: report.html; None when it was not requested.
+        versions: those of the libraries that made it, for information. Earlier releases compared them, and so kept them
+            in the identity.
     """
 
     layout: Layout
@@ -85,6 +87,7 @@ class Manifest:
     rejects: DataFile
     shards: tuple[DataFile, ...]
     report: DataFile | None = None
+    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def format(self) -> Format:
@@ -160,6 +163,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _manifest(values: dict[str, Any]) -> Manifest:
     check_choice("layout", values["layout"], Layout)
+    _dict(_dict(_dict(values["identity"])["options"])["image"])
     manifest = Manifest(
         layout=values["layout"],
         identity=_dict(values["identity"]),
@@ -175,10 +179,8 @@ def _manifest(values: dict[str, Any]) -> Manifest:
         rejects=_data_file(values["rejects"]),
         shards=tuple(map(_data_file, _list(values["shards"]))),
         report=None if values.get("report") is None else _data_file(values["report"]),
+        versions=_versions(values),
     )
-    _dict(_dict(manifest.identity["options"])["image"])
-    for version in _dict(manifest.identity["versions"]).values():
-        _str(version)
     check_choice("format", manifest.format, Format)
     check_choice("color", manifest.color, Color)
     if manifest.samples == 0:
@@ -188,6 +190,11 @@ def _manifest(values: dict[str, Any]) -> Manifest:
     if len(set(manifest.classes or ())) < len(manifest.classes or ()):
         raise ValueError("it has a class twice")
     return manifest
+
+
+def _versions(values: dict[str, Any]) -> dict[str, str]:
+    recorded = _dict(values["identity"]["versions"])
+    return {name: _str(version) for name, version in _dict(values.get("versions", recorded)).items()}
 
 
 def _data_file(values: object) -> DataFile:
