@@ -3,6 +3,7 @@
 #   make test      the tests without those marked slow, in less than five minutes on two cores
 #   make test-all  all tests, those on random input with EFFORT times as many examples
 #   make torture   builds killed, and refused, at every system call: hours
+#   make fuzz      the JPEG decoder and the readers of datasets, fuzzed for TIME seconds, an hour by default
 #   make check     tests, linter, types
 #   make bench     a small benchmark on the CPU: raw folder, presized folder, LMDB
 PYTHON ?= python3
@@ -13,11 +14,12 @@ BENCH ?= bench
 SRC ?= $(DEMO)/raw
 JOBS ?= $(shell nproc)
 EFFORT ?= 1
+TIME ?= 3600
 
 SOURCES = $(shell find presize datasets -name '*.py' -o -name '*.c' -o -name '*.pyi' -o -path '*/templates/*') pyproject.toml README.md
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt
 
-.PHONY: demo test test-all torture check bench clean
+.PHONY: demo test test-all torture fuzz check bench clean
 
 test: $(VENV)/.presize
 	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m "not slow"
@@ -28,6 +30,11 @@ test-all: test
 
 torture: $(VENV)/.presize
 	PRESIZE_FAULTS=all $(BIN)/pytest -n $(JOBS) tests/faults
+
+fuzz: $(VENV)/.presize
+	$(BIN)/python tools/fuzz_coverage.py --seconds $$(($(TIME) / 3)) --seed $$(date +%s)
+	$(BIN)/python tools/fuzz_jpeg_decoder.py --seconds $$(($(TIME) / 3)) --seed $$(date +%s)
+	$(BIN)/python tools/fuzz_datasets.py --seconds $$(($(TIME) / 3)) --seed $$(date +%s)
 
 check: test
 	$(BIN)/ruff check .
