@@ -2,6 +2,7 @@
 #   make demo      build a sample dataset and read it
 #   make test      the tests without those marked slow, in less than five minutes on two cores
 #   make test-all  all tests, those on random input with EFFORT times as many examples
+#   make test-no-extension   the tests of building and reading with libjpeg-turbo in the place of presize's own decoder
 #   make torture   builds killed, and refused, at every system call: hours
 #   make fuzz      the JPEG decoder and the readers of datasets, fuzzed for TIME seconds, an hour by default
 #   make check     tests, linter, types
@@ -19,7 +20,7 @@ TIME ?= 3600
 SOURCES = $(shell find presize datasets -name '*.py' -o -name '*.c' -o -name '*.pyi' -o -path '*/templates/*') pyproject.toml README.md
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt
 
-.PHONY: demo test test-all torture fuzz check bench clean
+.PHONY: demo test test-all test-no-extension torture fuzz check bench clean
 
 test: $(VENV)/.presize
 	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m "not slow"
@@ -27,6 +28,9 @@ test: $(VENV)/.presize
 test-all: EFFORT = 10
 test-all: test
 	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m slow
+
+test-no-extension: $(VENV)/.presize
+	PRESIZE_DECODER=libjpeg $(BIN)/pytest -n 2 -m "not slow" tests/build tests/codecs tests/datasets tests/store
 
 torture: $(VENV)/.presize
 	PRESIZE_FAULTS=all $(BIN)/pytest -n $(JOBS) tests/faults

@@ -311,6 +311,9 @@ def cpu_flags() -> str:
     reason="needs gcc, and a processor with AVX2",
 )
 def test_where_it_can_be_compiled_it_is() -> None:
+    off = jpeg_decoder.switched_off()
+    if off is not None and off.by == "environment":
+        pytest.skip(off.reason)
     assert jpeg_decoder.is_available()
 
 
