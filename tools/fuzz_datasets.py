@@ -207,26 +207,18 @@ def change_index(root: Path, choice: random.Random) -> None:
     table = pa.ipc.open_file((root / "index.arrow").read_bytes()).read_all()
     for _ in range(choice.choice([1, 1, 2, 4])):
         number = choice.randrange(table.num_columns)
-        field, kind = table.schema.field(number), choice.random()
+        field, kind = table.schema.field(number).with_nullable(True), choice.random()
         values = table.column(number).to_pylist()
         row = choice.randrange(len(values)) if values else 0
         if kind < 0.6 and values:
+            old = values[row] or 0  # it may be null by now
             if pa.types.is_integer(field.type):
                 bits = field.type.bit_width
                 signed = pa.types.is_signed_integer(field.type)
                 low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-                near = [
-                    0,
-                    1,
-                    low,
-                    high,
-                    max(low, -1),
-                    values[row] + 1,
-                    choice.randint(low, high),
-                    choice.choice(values),
-                ]
+                near = [0, 1, low, high, max(low, -1), old + 1, choice.randint(low, high), choice.choice(values) or 0]
                 values[row] = min(max(choice.choice(near), low), high)
-            else:
+            elif pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
                 values[row] = choice.choice(["", "../x", "/x", "x" * 5000, "a/b/c", "\0", values[0]])
             table = table.set_column(number, field, pa.array(values, field.type))
         elif kind < 0.7 and values:
