@@ -113,7 +113,8 @@ def _refusal(todo: Plan, place: Place, begun: State | None, published: Sequence[
     whole = all(published) and (begun is None or begun.update)
     if whole and todo.options.layout == "lmdb" and not _unlike(existing, todo):
         fix = f"--update brings it up to date, {fix}"
-    differing = "; ".join(_differences(existing, todo)) or "not all sizes are there"
+    same = "an earlier release made it" if all(published) else "not all sizes are there"
+    differing = "; ".join(_differences(existing, todo)) or same
     return BuildError(f"OUT {place.out} holds {what} that differs ({differing}); {fix}")
 
 

@@ -764,13 +764,26 @@ def test_a_dataset_of_format_1_can_be_updated(tmp_path: Path, monkeypatch: pytes
     put(tmp_path / "source" / "bee" / "new.png", seed=3)
     upgrade(monkeypatch, **read_manifest(tmp_path / "out").versions)
     image = ImageOptions(sizes=(Size(24, 24),), quality=50, subsampling="444", tiles=False)
-    build_dataset(tmp_path / "source", tmp_path / "out", BuildOptions(image, shard_samples=4), UPDATE)
+    options = BuildOptions(image, shard_samples=4)
+    with pytest.raises(BuildError, match=r"the source has changed.*; --update brings it up to date"):
+        build_dataset(tmp_path / "source", tmp_path / "out", options, SERIAL)
+    build_dataset(tmp_path / "source", tmp_path / "out", options, UPDATE)
     data = Dataset(tmp_path / "out")
     assert [data.path(i) for i in range(len(data))] == [
         "ant/10.png", "ant/9.png", "ant/sub/0.png", "bee/1.png", "bee/new.png", "cow/été.png", "cow/ü/2.png",
     ]  # fmt: skip
     assert "codecs" in data.manifest.identity
     assert verify_dataset(tmp_path / "out", jobs=1) == (7, [])
+
+
+def test_tiles_are_not_what_a_dataset_of_format_1_was_made_with(tmp_path: Path) -> None:
+    """It is older than the option."""
+    tests = Path(__file__).parents[1]
+    shutil.copytree(tests / "fixtures" / "format-1", tmp_path / "out")
+    runpy.run_path(str(tests.parent / "tools" / "make_fixture.py"))["make_source"](tmp_path / "source")
+    image = ImageOptions(sizes=(Size(24, 24),), quality=50, subsampling="444")
+    with pytest.raises(BuildError, match=r"differs \(tiles was False, is True"):
+        build_dataset(tmp_path / "source", tmp_path / "out", BuildOptions(image, shard_samples=4), UPDATE)
 
 
 @pytest.mark.parametrize("run", [SERIAL, UPDATE], ids=["by build", "by update"])
