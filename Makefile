@@ -2,8 +2,10 @@
 #   make demo      build a sample dataset and read it
 #   make test      the tests without those marked slow, in less than five minutes on two cores
 #   make test-all  all tests, those on random input with EFFORT times as many examples
+#   make test-no-extension   the tests of building and reading with libjpeg-turbo in the place of presize's own decoder
 #   make torture   builds killed, and refused, at every system call: hours
 #   make mutants   one change at a time to the code: does a test notice? SAMPLE=N tries N of them, all take days
+#   make fuzz      the JPEG decoder and the readers of datasets, fuzzed for TIME seconds, an hour by default
 #   make check     tests, linter, types
 #   make bench     a small benchmark on the CPU: raw folder, presized folder, LMDB
 PYTHON ?= python3
@@ -14,11 +16,12 @@ BENCH ?= bench
 SRC ?= $(DEMO)/raw
 JOBS ?= $(shell nproc)
 EFFORT ?= 1
+TIME ?= 3600
 
 SOURCES = $(shell find presize datasets -name '*.py' -o -name '*.c' -o -name '*.pyi' -o -path '*/templates/*') pyproject.toml README.md
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt
 
-.PHONY: demo test test-all torture mutants check bench clean
+.PHONY: demo test test-all test-no-extension torture mutants fuzz check bench clean
 
 test: $(VENV)/.presize
 	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m "not slow"
@@ -27,12 +30,20 @@ test-all: EFFORT = 10
 test-all: test
 	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m slow
 
+test-no-extension: $(VENV)/.presize
+	PRESIZE_DECODER=libjpeg $(BIN)/pytest -n 2 -m "not slow" tests/build tests/codecs tests/datasets tests/store
+
 torture: $(VENV)/.presize
 	PRESIZE_FAULTS=all $(BIN)/pytest -n $(JOBS) tests/faults
 
 mutants: $(VENV)/.presize
 	$(PIP) ".[mutants]"
 	$(BIN)/python tools/mutants.py $(if $(SAMPLE),--sample $(SAMPLE)) $(MODULES)
+
+fuzz: $(VENV)/.presize
+	$(BIN)/python tools/fuzz_coverage.py --seconds $$(($(TIME) / 3)) --seed $$(date +%s)
+	$(BIN)/python tools/fuzz_jpeg_decoder.py --seconds $$(($(TIME) / 3)) --seed $$(date +%s)
+	$(BIN)/python tools/fuzz_datasets.py --seconds $$(($(TIME) / 3)) --seed $$(date +%s)
 
 check: test
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ import pyarrow as pa
 import torch
 import torch.utils.data
 
+from presize.codecs import jpeg_decoder
 from presize.datasets.collate import BatchOfViews, new_batch
 from presize.datasets.crops import Crop
 from presize.datasets.reading.batches import BatchReader
@@ -92,6 +93,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def _open(self) -> None:
         """Set what is not pickled."""
+        jpeg_decoder.is_available()  # checked here, once, and not again in every worker that is forked
         classes = self.data.manifest.classes
         self._classes = None if classes is None else list(classes)
         names = [] if self.target is None else [self.target] if isinstance(self.target, str) else self.target

@@ -132,7 +132,9 @@ PURE = [
 
 def test_pure_modules_do_not_touch_the_file_system() -> None:
     for name in PURE:
-        assert not {"os", "pathlib", "shutil", "tempfile", "subprocess"} & set(imported(name)), name
+        reads_environment = {"os"} if name == "codecs/jpeg_decoder" else set()  # PRESIZE_DECODER, and no more of it
+        touched = {"os", "pathlib", "shutil", "tempfile", "subprocess"} & set(imported(name))
+        assert touched == reads_environment, name
         calls = [node.func for node in ast.walk(tree_of(name)) if isinstance(node, ast.Call)]
         assert not [call for call in calls if isinstance(call, ast.Name) and call.id == "open"], name
 

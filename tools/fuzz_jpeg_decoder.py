@@ -2,8 +2,9 @@
 
     python tools/fuzz_jpeg_decoder.py --seconds 60
 
-For every file that the decoder accepts, libjpeg-turbo must give the same pixels and no warning: for the whole file,
-or, where a tile index lets the decoder skip the rest, for the tiles under the box. Stops at the first file that
+Half of the files are drawn at random, the others are those of tests/fuzz/jpeg, damaged. For every file that the decoder
+accepts, libjpeg-turbo must give the same pixels and no warning: for the whole file, or, where a tile index lets the
+decoder skip the rest, for the tiles under the box. Stops at the first file that
 violates this, prints where it is saved, and exits with 1. Needs gcc and its sanitizers, on Linux.
 """
 
@@ -20,6 +21,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ import simplejpeg
 from presize.codecs import jpeg_tiles
 
 SOURCE = Path(__file__).parent.parent / "presize" / "codecs" / "_jpeg_decoder.c"
+CORPUS = Path(__file__).parent.parent / "tests" / "fuzz" / "jpeg"
 SANITIZED = "PRESIZE_SANITIZED"
 """Environment variable with the path of the compiled module, set in the process that has the sanitizers loaded."""
 
@@ -115,42 +118,68 @@ def expected(data: bytes, mode: str, shape: tuple[int, int], box: tuple[int, int
         return pixels[part.top : part.top + height, part.left : part.left + width]
 
 
+def corpus(folder: Path = CORPUS) -> list[bytes]:
+    """The files of a corpus."""
+    return [path.read_bytes() for path in sorted(folder.iterdir())]
+
+
+def drawn(choice: random.Random, known: Sequence[bytes]) -> bytes:
+    """A JPEG drawn at random, half of them damaged, or one of those that are `known`, damaged."""
+    if known and choice.random() < 0.5:
+        return damaged(choice.choice(known), choice)
+    data = jpeg(picture(choice), choice)
+    if choice.random() < 0.3:
+        data = with_metadata(data, choice)
+    return damaged(data, choice) if choice.random() < 0.5 else data
+
+
+def difference(decoder: Any, data: bytes, choice: random.Random) -> tuple[bool, str | None]:
+    """Decode `data`, or a box of it.
+
+    Returns:
+        Whether `decoder` accepts it, and how it then differs from libjpeg-turbo; None if it does not.
+    """
+    height, width = choice.randint(1, 90), choice.randint(1, 120)
+    with contextlib.suppress(ValueError, KeyError):
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+    if height * width > 1 << 22:
+        return False, None
+    box = (0, 0, height, width)
+    if choice.random() < 0.5:
+        rows, columns = choice.randint(1, height), choice.randint(1, width)
+        box = (choice.randint(0, height - rows), choice.randint(0, width - columns), rows, columns)
+    channels = choice.choice([*MODES])
+    out = np.empty((*box[2:], channels), np.uint8)
+    if not decoder.decode(data, out, channels, (height, width), box):
+        return False, None
+    try:
+        if np.array_equal(out, expected(data, MODES[channels], (height, width), box)):
+            return True, None
+        what = "different pixels"
+    except ValueError as error:
+        what = str(error)
+    return True, f"box {box}, {channels} channels: {what}"
+
+
+def check(decoder: Any, data: bytes, choice: random.Random) -> bool:
+    """Whether `decoder` accepts `data`. Ends the program when it is wrong."""
+    accepted, wrong = difference(decoder, data, choice)
+    if wrong:
+        place = Path(tempfile.mkdtemp(prefix="presize-fuzz-"), "bad.jpg")
+        place.write_bytes(data)
+        sys.exit(f"{place}: {wrong}")
+    return accepted
+
+
 def fuzz(decoder: Any, seed: int, seconds: float) -> tuple[int, int]:
     """Fuzz for some seconds. Returns how many files were tried, and how many of them the decoder accepted."""
     choice = random.Random(seed)
-    tried = accepted = 0
+    known = corpus()
+    results = [check(decoder, data, choice) for data in known for _ in range(3)]
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        pixels = picture(choice)
-        data = jpeg(pixels, choice)
-        if choice.random() < 0.3:
-            data = with_metadata(data, choice)
-        if choice.random() < 0.5:
-            data = damaged(data, choice)
-        height, width = pixels.shape[:2]
-        with contextlib.suppress(ValueError, KeyError):
-            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-        if height * width > 1 << 22:
-            continue
-        box = (0, 0, height, width)
-        if choice.random() < 0.5:
-            rows, columns = choice.randint(1, height), choice.randint(1, width)
-            box = (choice.randint(0, height - rows), choice.randint(0, width - columns), rows, columns)
-        channels = choice.choice([*MODES])
-        out = np.empty((*box[2:], channels), np.uint8)
-        tried += 1
-        if not decoder.decode(data, out, channels, (height, width), box):
-            continue
-        accepted += 1
-        try:
-            wrong = not np.array_equal(out, expected(data, MODES[channels], (height, width), box))
-        except ValueError as error:
-            wrong = str(error)
-        if wrong:
-            place = Path(tempfile.mkdtemp(prefix="presize-fuzz-"), "bad.jpg")
-            place.write_bytes(data)
-            sys.exit(f"{place}: box {box}, {channels} channels: {'different pixels' if wrong is True else wrong}")
-    return tried, accepted
+        results.append(check(decoder, drawn(choice, known), choice))
+    return len(results), sum(results)
 
 
 def sanitized(folder: str) -> dict[str, str]:

@@ -6,8 +6,8 @@ The plan depends on nothing else: not on the number of cores, not on the clock, 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +29,14 @@ class Plan:
         options: those of the build.
         identity: what decides every byte of the result, as plain JSON values.
         shards: for each shard its samples, as ascending rows of Source.table.
+        versions: those of the libraries that make the bytes, for information.
     """
 
     source: Source
     options: BuildOptions
     identity: dict[str, Any]
     shards: tuple[npt.NDArray[np.int64], ...]
+    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -42,33 +44,67 @@ class Plan:
         return digest_of(self.identity)
 
 
-def make_plan(source: Source, options: BuildOptions, versions: dict[str, str], page_size: int) -> Plan:
+class TriedCodecs(NamedTuple):
+    """The libraries that make the bytes.
+
+    Attributes:
+        digest: SHA-256 of what they make of the golden images, under the options of the build.
+        versions: theirs, for information.
+    """
+
+    digest: str
+    versions: dict[str, str]
+
+
+def make_plan(source: Source, options: BuildOptions, codecs: TriedCodecs, page_size: int) -> Plan:
     """Plan a build.
 
     Args:
         source: the samples.
         options: those of the build.
-        versions: of the libraries that decide the bytes.
+        codecs: the libraries that make the bytes.
         page_size: the operating system's, in bytes.
     """
     samples = len(source.table)
     identity = {
         "options": options.to_json(),
-        "versions": versions,
+        "codecs": codecs.digest,
+        "versions": {},  # that readers of earlier releases ask for: see as_recorded
         "page_size": page_size,
         "source": {"files": samples, "sha256": _table_digest(source.table)},
         "classes": classes_digest(source.classes),
     }
-    return Plan(source, options, identity, deal(samples, shard_count(samples, options.shard_samples)))
+    return Plan(source, options, identity, deal(samples, shard_count(samples, options.shard_samples)), codecs.versions)
 
 
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What differs between two identities, in words: ``["quality was 90, is 80"]``."""
+def as_recorded(existing: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """The identity of `plan` in the form of `existing`: that of an earlier release has the versions of libraries in the
+    place of what they make."""
+    if "codecs" in existing:
+        return plan.identity
+    rest = {name: value for name, value in plan.identity.items() if name != "codecs"}
+    return rest | {"versions": {name: plan.versions.get(name, "") for name in existing.get("versions", ())}}
+
+
+_ABSENT = {"options.image.tiles": False, "options.checksum": False}
+"""What an option was before there was a choice. Those of later releases are recorded where they are not at their
+default."""
+
+
+def differences(
+    old: dict[str, Any], new: dict[str, Any], versions: tuple[dict[str, str], dict[str, str]] = ({}, {})
+) -> list[str]:
+    """What differs between two identities, in words: ``["quality was 90, is 80"]``.
+
+    Args:
+        old, new: identities of the same form (see as_recorded).
+        versions: those of the libraries that made the one, and would make the other.
+    """
     found = []
     before, now = _flat(old), _flat(new)
     later_options = [name for name in before if name.startswith("options.") and name not in now]
-    for name in [*now, *later_options]:  # those of later releases are recorded where they are not at their default
-        was, value = before.get(name, "the default"), now.get(name, "the default")
+    for name in [*now, *later_options]:
+        was, value = before.get(name, _ABSENT.get(name, "the default")), now.get(name, "the default")
         if was != value and name != "source.files":
             if name == "source.sha256":
                 found.append(
@@ -76,9 +112,22 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
                 )
             elif name == "classes":
                 found.append("the class list has changed")
+            elif name == "codecs":
+                if old["options"] == new["options"]:  # what codecs make is compared under the same options alone
+                    found.append(_other_codecs(*versions))
             else:
                 found.append(f"{name.rpartition('.')[2]} was {_words(was)}, is {_words(value)}")
     return found
+
+
+def _other_codecs(then: dict[str, str], now: dict[str, str]) -> str:
+    changed = [name for name in now if then.get(name) != now[name]]
+    if not changed:
+        return "the same versions of all libraries make other bytes here: another processor, or another build of them"
+    were = " and ".join(f"{name} {then.get(name, '(unknown)')}" for name in changed)
+    are = " and ".join(f"{name} {now[name]}" for name in changed)
+    other = "which makes other bytes" if len(changed) == 1 else "which together make other bytes"
+    return f"it was made with {were}, here is {are}, {other}"
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -198,6 +198,7 @@ def _write_data(plan: Plan, state: State, finished: Finished, dataset: _Dataset,
         index=write_index(root, generation_name("index.arrow", state.generation), dataset.index),
         rejects=DataFile.of(root, rejects_name, len(rejects)),
         shards=tuple(shards),
+        versions=plan.versions,
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from presize.build.cleanup import finish_publishing, remove_replaced, remove_unpublished
-from presize.build.plan import Plan, differences
+from presize.build.plan import Plan, as_recorded, differences
 from presize.build.state import Place, State
 from presize.errors import BuildError
 from presize.options import RunOptions
@@ -74,7 +74,7 @@ def begin(todo: Plan, place: Place, run: RunOptions) -> State | None:
 def _kind(state: State | None, todo: Plan) -> Unfinished:
     if state is None:
         return "none"
-    if state.identity == todo.identity:
+    if state.identity == as_recorded(state.identity, todo):
         return "this update" if state.update else "this build"
     return "another update" if state.update else "another build"
 
@@ -87,7 +87,9 @@ def _extent(published: Sequence[Manifest | None], todo: Plan) -> Published:
 
 def is_all_of(todo: Plan, published: Sequence[Manifest | None]) -> bool:
     """True when these datasets, one of each size, are what `todo` would make."""
-    return all(manifest is not None and manifest.digest == todo.digest for manifest in published)
+    return all(
+        manifest is not None and manifest.identity == as_recorded(manifest.identity, todo) for manifest in published
+    )
 
 
 def _unfinished(place: Place) -> State | None:
@@ -102,21 +104,23 @@ def _unfinished(place: Place) -> State | None:
 
 def _refusal(todo: Plan, place: Place, begun: State | None, published: Sequence[Manifest | None]) -> BuildError:
     """An error that says what is there, how it differs, and how to go on."""
+    existing: State | Manifest
     if begun is not None:
-        what, existing = "an unfinished build", begun.identity
+        what, existing = "an unfinished build", begun
     else:
-        what, existing = "a dataset", next(manifest.identity for manifest in published if manifest)
+        what, existing = "a dataset", next(manifest for manifest in published if manifest)
     fix = "--overwrite replaces it"
     whole = all(published) and (begun is None or begun.update)
     if whole and todo.options.layout == "lmdb" and not _unlike(existing, todo):
         fix = f"--update brings it up to date, {fix}"
-    differing = "; ".join(differences(existing, todo.identity)) or "not all sizes are there"
+    same = "an earlier release made it" if all(published) else "not all sizes are there"
+    differing = "; ".join(_differences(existing, todo)) or same
     return BuildError(f"OUT {place.out} holds {what} that differs ({differing}); {fix}")
 
 
 def check_may_update(existing: Sequence[Manifest | None], todo: Plan, place: Place) -> None:
     """Raise BuildError unless the datasets were built as `todo` would be, but for their samples."""
-    found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest.identity, todo)]
+    found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest, todo)]
     if not all(existing):
         found.append("not all sizes are there")
     if found:
@@ -127,10 +131,15 @@ def check_may_update(existing: Sequence[Manifest | None], todo: Plan, place: Pla
         )
 
 
-def _unlike(identity: dict[str, Any], todo: Plan) -> list[str]:
+def _differences(existing: State | Manifest, todo: Plan, apart_from: Sequence[str] = ()) -> list[str]:
+    same = dict.fromkeys(apart_from)
+    old, new = existing.identity, as_recorded(existing.identity, todo)
+    return differences(old | same, new | same, (existing.versions, todo.versions))
+
+
+def _unlike(existing: State | Manifest, todo: Plan) -> list[str]:
     """What differs, the samples apart."""
-    samples = {"source": None, "classes": None}
-    return differences(identity | samples, todo.identity | samples)
+    return _differences(existing, todo, apart_from=("source", "classes"))
 
 
 def _start_afresh(
@@ -162,6 +171,7 @@ def _start_afresh(
         replaces=tuple(sorted(replaces)),
         replaced_classes=tuple(sorted(classes)),
         update=update,
+        versions=todo.versions,
     )
     place.clear()
     for root, manifest in zip(place.roots, published, strict=True):

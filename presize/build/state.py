@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,7 @@ class State:
         replaced_classes: classes whose folders are to be removed once they are empty.
         publishing: True once a folder's staged files, or an update's manifests, are being given their names.
         update: whether it reuses images of the published dataset.
+        versions: those of the libraries that make the bytes, for information; empty in those of earlier releases.
     """
 
     identity: dict[str, Any]
@@ -89,6 +90,7 @@ class State:
     replaced_classes: tuple[str, ...] = ()
     publishing: bool = False
     update: bool = False
+    versions: dict[str, str] = field(default_factory=dict)
 
     def write(self, out: Path) -> None:
         write_atomically(out / STATE, json.dumps(asdict(self), indent=1).encode())
@@ -105,6 +107,7 @@ class State:
                 tuple(map(str, values["replaced_classes"])),
                 bool(values["publishing"]),
                 bool(values.get("update", False)),
+                dict(values.get("versions", {})),
             )
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None

@@ -26,7 +26,7 @@ def info(dataset: str, as_json: bool) -> None:
         "size": manifest.size,
         "options": manifest.identity["options"],
         "left_out": manifest.left_out,
-        "versions": manifest.identity["versions"],
+        "versions": manifest.versions,
         "digest": manifest.digest,
     }
     if as_json:
@@ -42,6 +42,6 @@ def info(dataset: str, as_json: bool) -> None:
         f"size      {manifest.size} px\n"
         f"made with {asked}\n"
         f"left out  {', '.join(f'{count:,} {what}' for what, count in manifest.left_out.items())}\n"
-        f"versions  {', '.join(f'{name} {version}' for name, version in manifest.identity['versions'].items())}"
+        f"versions  {', '.join(f'{name} {version}' for name, version in manifest.versions.items())}"
     )
     print_text(several_lines(text))  # a manifest may come from strangers

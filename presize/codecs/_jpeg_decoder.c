@@ -9,11 +9,13 @@
    Everything unusual (progressive and other processes, damage, whatever a decoder would warn about) is left to
    libjpeg-turbo: decode() returns False. The input may be hostile: each length is checked before it is used, sizes
    have 64 bits, and each restart interval is followed by more memory than an MCU can consume.
-   tools/fuzz_jpeg_decoder.py tests this. */
+   tools/fuzz_jpeg_decoder.py and tests/fuzz/jpeg_decoder.c test this; the latter includes this file without Python. */
 
+#ifndef WITHOUT_PYTHON
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
+#endif
 
 #include <immintrin.h>
 #include <stdbool.h>
@@ -429,7 +431,7 @@ AVX2 static bool flatten(const int16_t *first, const int16_t *second, const int1
                          uint8_t *to_second, int64_t stride)
 {
     int means[2] = {(int16_t)(*first * *quant), (int16_t)(*second * *quant)};
-    int a = (means[0] + 4 >> 3) + 128, b = (means[1] + 4 >> 3) + 128;
+    int a = ((means[0] + 4) >> 3) + 128, b = ((means[1] + 4) >> 3) + 128;
     for (int y = 0; y < 8; y++) {
         memset(to_first + y * stride, a < 0 ? 0 : a > 255 ? 255 : a, 8);
         memset(to_second + y * stride, b < 0 ? 0 : b > 255 ? 255 : b, 8);
@@ -604,7 +606,7 @@ AVX2 static const uint8_t *chroma_row(Work *work, int c, int64_t y)
     if (image->h == 1) {
         int bias = y & 1 ? 2 : 1;
         for (int64_t x = left; x < right; x++)
-            wide[x - left] = (uint8_t)(3 * a[x] + b[x] + bias >> 2);
+            wide[x - left] = (uint8_t)((3 * a[x] + b[x] + bias) >> 2);
         return wide;
     }
     int64_t from = left / 2, to = (right + 1) / 2; /* in samples; sums has one more at each end */
@@ -847,6 +849,27 @@ static bool decode_box(Image *image, int64_t height, int64_t width, Box box, int
     return done;
 }
 
+/* Write the lengths of `tiles` tiles, from `at` to the end, to `lengths` in the format of the index. False if there
+   are fewer or more, one is longer than 65,535 bytes, or one ends with the wrong marker. */
+AVX2 static bool measure_tiles(const uint8_t *at, const uint8_t *end, int64_t tiles, uint8_t *lengths)
+{
+    for (int64_t tile = 0; tile < tiles; tile++) {
+        const uint8_t *begin = at;
+        while ((at = memchr(at, 0xFF, (size_t)(end - at))) && end - at >= 2 && at[1] == 0)
+            at += 2;
+        int marker = tile + 1 == tiles ? 0xD9 : 0xD0 + (int)(tile & 7);
+        if (!at || end - at < 2 || at[1] != marker || (at += 2) - begin > 0xFFFF)
+            return false;
+        lengths[2 * tile] = (uint8_t)((at - begin) >> 8);
+        lengths[2 * tile + 1] = (uint8_t)(at - begin);
+    }
+    return at == end;
+}
+
+/* ---- the module ---- */
+
+#ifndef WITHOUT_PYTHON
+
 static PyObject *decode(PyObject *self, PyObject *arguments)
 {
     (void)self;
@@ -876,23 +899,6 @@ static PyObject *decode(PyObject *self, PyObject *arguments)
     PyBuffer_Release(&data);
     PyBuffer_Release(&out);
     return result;
-}
-
-/* Write the lengths of `tiles` tiles, from `at` to the end, to `lengths` in the format of the index. False if there
-   are fewer or more, one is longer than 65,535 bytes, or one ends with the wrong marker. */
-AVX2 static bool measure_tiles(const uint8_t *at, const uint8_t *end, Py_ssize_t tiles, uint8_t *lengths)
-{
-    for (Py_ssize_t tile = 0; tile < tiles; tile++) {
-        const uint8_t *begin = at;
-        while ((at = memchr(at, 0xFF, (size_t)(end - at))) && end - at >= 2 && at[1] == 0)
-            at += 2;
-        int marker = tile + 1 == tiles ? 0xD9 : 0xD0 + (int)(tile & 7);
-        if (!at || end - at < 2 || at[1] != marker || (at += 2) - begin > 0xFFFF)
-            return false;
-        lengths[2 * tile] = (uint8_t)((at - begin) >> 8);
-        lengths[2 * tile + 1] = (uint8_t)(at - begin);
-    }
-    return at == end;
 }
 
 static PyObject *tile_lengths(PyObject *self, PyObject *arguments)
@@ -935,3 +941,5 @@ static PyModuleDef_Slot slots[] = {{Py_mod_exec, check_processor}, {0, NULL}};
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_jpeg_decoder", NULL, 0, methods, slots, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__jpeg_decoder(void) { return PyModuleDef_Init(&module); }
+
+#endif

@@ -2,32 +2,120 @@
 
 That takes a C compiler when presize is installed, and a processor with AVX2. Without it, and for JPEGs out of the
 ordinary, `decode` gives None, and callers fall back to simplejpeg's libjpeg-turbo.
+
+At its first use in a process the compiled code decodes the golden images (presize.codecs.golden). If one differs from
+libjpeg-turbo's, the code is switched off for the process, with a PresizeWarning. PRESIZE_DECODER=libjpeg in the
+environment switches it off as well. A forked child inherits the outcome.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import os
+import threading
+import warnings
+from types import ModuleType
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
 from presize.codecs.jpeg_segments import check_scans
+from presize.errors import PresizeWarning
+
+_compiled: ModuleType | None
+"""Use it through _trusted()."""
 
 try:
     from presize.codecs import _jpeg_decoder as _compiled
 except ImportError:
-    _compiled = None  # type: ignore[assignment]
+    _compiled = None
 
 Pixels = npt.NDArray[np.uint8]
 Mode = Literal["GRAY", "RGB", "BGRX"]
 
+
+class SwitchedOff(NamedTuple):
+    """Why the compiled code is not used.
+
+    Attributes:
+        by: what has switched it off.
+        reason: in words: the variable and its value, or what the self-check found.
+        warning: what is said once, if anything.
+    """
+
+    by: Literal["environment", "self-check"]
+    reason: str
+    warning: str = ""
+
+
 _CHANNELS = {"GRAY": 1, "RGB": 3, "BGRX": 4}
 
 
+VARIABLE = "PRESIZE_DECODER"
+"""The environment variable: "libjpeg" switches the compiled code off, "auto" or nothing leaves it on."""
+
+_is_tried = False
+_switched_off: SwitchedOff | None = None
+_right_to_warn = threading.Lock()  # taken by the first thread, and never released
+
+
 def is_available() -> bool:
-    """Whether _jpeg_decoder.c is compiled and this processor has AVX2; otherwise decode always gives None."""
-    return _compiled is not None
+    """Whether _jpeg_decoder.c is compiled, this processor has AVX2, and nothing has switched it off. Otherwise decode
+    always gives None."""
+    return _trusted() is not None
+
+
+def switched_off() -> SwitchedOff | None:
+    """Why the compiled code is not used in this process; None if it is, or is not there."""
+    _trusted()
+    return _switched_off
+
+
+def _trusted() -> ModuleType | None:
+    """The compiled code, once it has been tried; None if there is none, or it is switched off."""
+    if not _is_tried:
+        _try()
+    return _compiled
+
+
+def _try() -> None:
+    """Switch the compiled code off if the environment says so or it fails its self-check. Threads may do so at the same
+    time, with the same outcome: there is no lock that a fork could leave locked."""
+    global _compiled, _is_tried, _switched_off
+    compiled = _compiled
+    if compiled is not None:
+        off = _by_environment(os.environ.get(VARIABLE, "")) or _by_self_check(compiled)
+        if off is not None:
+            _switched_off = off
+            _compiled = None
+            _is_tried = True
+            if off.warning and _right_to_warn.acquire(blocking=False):
+                warnings.warn(off.warning, PresizeWarning, stacklevel=4)
+    _is_tried = True
+
+
+def _by_environment(value: str) -> SwitchedOff | None:
+    if value in ("", "auto"):
+        return None
+    if value == "libjpeg":
+        return SwitchedOff("environment", f"{VARIABLE}={value}")
+    said = f"{VARIABLE}: expected auto or libjpeg, got {value!r}"
+    return SwitchedOff("environment", said, f"{said}; libjpeg-turbo decodes, as with libjpeg")
+
+
+def _by_self_check(compiled: ModuleType) -> SwitchedOff | None:
+    from presize.codecs.golden import self_check
+
+    found = self_check.difference(compiled)
+    if found is None:
+        return None
+    return SwitchedOff(
+        "self-check",
+        found,
+        f"presize's own JPEG decoder failed its self-check and is switched off in this process: {found}. libjpeg-turbo "
+        "decodes instead: slower, and the pixels are right. Please report it",
+    )
 
 
 def decode(
@@ -57,12 +145,13 @@ def decode(
         ValueError: no JPEG has that `shape`, or the box is not inside it.
         TypeError: `buffer` is too small.
     """
-    if _compiled is None:
+    compiled = _trusted()
+    if compiled is None:
         return None
     box = box or (0, 0, *shape)
     result = (*box[2:], _CHANNELS[mode])
     out = np.empty(result, np.uint8) if buffer is None else np.ndarray(result, np.uint8, buffer)
-    return out if _compiled.decode(data, out, result[2], shape, box) else None
+    return out if compiled.decode(data, out, result[2], shape, box) else None
 
 
 def decode_strictly(
@@ -110,8 +199,9 @@ def tile_lengths(data: bytes, scan: int, tiles: int) -> bytes | None:
         16 bits a tile, big-endian. None where the markers are not those of so many tiles, in their order, or where a
         tile has more than 65,535 bytes.
     """
-    if _compiled is not None and tiles <= len(data):
-        return _compiled.tile_lengths(data, scan, tiles)
+    compiled = _trusted()
+    if compiled is not None and tiles <= len(data):
+        return cast("bytes | None", compiled.tile_lengths(data, scan, tiles))
     values = np.frombuffer(data, np.uint8)
     # FF 00 stands for a byte FF; FF and anything else ends a tile.
     ends = np.flatnonzero((values[scan:-1] == 0xFF) & (values[scan + 1 :] != 0)) + (scan + 2)

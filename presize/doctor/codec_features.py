@@ -9,16 +9,20 @@ import mmap
 import os
 import platform
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from presize.codecs import jpeg_decoder
+from presize.errors import PresizeWarning
 
 _PILLOWS = ("pillow", "pillow-simd")
 _OPENCV_INSTRUCTIONS = {"SSE4.1": "SSE4", "AVX2": "AVX2", "AVX512-SKX": "AVX-512", "NEON": "NEON"}
 _CYKOOZ_INSTRUCTIONS = {"sse4_1": "SSE4", "avx2": "AVX2", "neon": "NEON"}
+
+Baseline = Literal["used", "not compiled", "not for this processor", "switched off", "failed its self-check"]
 
 
 @dataclass(frozen=True)
@@ -31,13 +35,15 @@ class Jpeg:
         simd: Whether that was built with SIMD; None if not known.
         simd_limits: Environment variables, as NAME=VALUE, that keep libjpeg-turbo from using all SIMD of the CPU.
         baseline: Whether presize's own decoder (presize.codecs.jpeg_decoder) is used, or why not.
+        baseline_reason: What has switched that off, in words; None if nothing has.
     """
 
     simplejpeg: str
     libjpeg_turbo: str | None
     simd: bool | None
     simd_limits: tuple[str, ...]
-    baseline: Literal["used", "not compiled", "not for this processor"]
+    baseline: Baseline
+    baseline_reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -108,14 +114,20 @@ def _jpeg(environ: Mapping[str, str]) -> Jpeg:
     with contextlib.suppress(OSError, ValueError):  # ValueError for an empty file
         turbo, simd = _libjpeg_turbo(Path(module.__file__))
     limits = tuple(f"{name}={value}" for name, value in sorted(environ.items()) if re.match("JSIMD_(FORCE|NO)", name))
-    return Jpeg(simplejpeg.__version__, turbo, simd, limits, _own_decoder())
+    return Jpeg(simplejpeg.__version__, turbo, simd, limits, *_own_decoder())
 
 
-def _own_decoder() -> Literal["used", "not compiled", "not for this processor"]:
+def _own_decoder() -> tuple[Baseline, str | None]:
+    """Whether it is used, or why not; and what has switched it off."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PresizeWarning)  # the finding says it
+        off = jpeg_decoder.switched_off()
+    if off is not None:
+        return "switched off" if off.by == "environment" else "failed its self-check", off.reason
     if jpeg_decoder.is_available():
-        return "used"
+        return "used", None
     is_there = importlib.util.find_spec("presize.codecs._jpeg_decoder") is not None
-    return "not for this processor" if is_there or platform.machine() != "x86_64" else "not compiled"
+    return "not for this processor" if is_there or platform.machine() != "x86_64" else "not compiled", None
 
 
 def _libjpeg_turbo(library: Path) -> tuple[str | None, bool | None]:

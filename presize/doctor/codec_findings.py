@@ -24,6 +24,16 @@ def jpeg_finding(facts: CheckUp) -> Finding:
             f"unset {' '.join(name.partition('=')[0] for name in jpeg.simd_limits)}",
         )  # fmt: skip
     found += " with SIMD"
+    if jpeg.baseline == "failed its self-check":
+        return Finding(
+            "JPEG", "bad", f"{found}; presize's own decoder failed its self-check and is off: {jpeg.baseline_reason}",
+            "report it, with this output; libjpeg-turbo decodes meanwhile: slower, and the pixels are right",
+        )  # fmt: skip
+    if jpeg.baseline == "switched off":
+        return Finding(
+            "JPEG", "warn", f"{found}; presize's own, faster decoder is switched off: {jpeg.baseline_reason}",
+            "unset PRESIZE_DECODER",
+        )  # fmt: skip
     if jpeg.baseline == "not compiled":
         return Finding(
             "JPEG", "warn", f"{found}; presize's own, faster decoder is not compiled",

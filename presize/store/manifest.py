@@ -12,7 +12,7 @@ import re
 import reprlib
 import stat
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -57,7 +57,7 @@ class Manifest:
 
     Attributes:
         layout: LMDB shards, or a folder of image files.
-        identity: what decided every byte (presize.build.plan); it includes options and versions.
+        identity: what decided every byte (presize.build.plan); it includes the options.
         digest: the SHA-256 of the identity, as digest_of gives it.
         generation: 0 for a first build. Each --overwrite and --update increments it, and names its files after it.
         size: the target size of this dataset, as Size.parse reads it.
@@ -71,6 +71,8 @@ class Manifest:
         rejects: rejects.jsonl.
         shards: in the order in which the index numbers them.
         report: report.html; None when it was not requested.
+        versions: those of the libraries that made it, for information. Earlier releases compared them, and so kept them
+            in the identity.
     """
 
     layout: Layout
@@ -87,6 +89,7 @@ class Manifest:
     rejects: DataFile
     shards: tuple[DataFile, ...]
     report: DataFile | None = None
+    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def format(self) -> Format:
@@ -198,6 +201,7 @@ def _check_seal(values: dict[str, Any], text: bytes) -> None:
 
 def _manifest(values: dict[str, Any]) -> Manifest:
     check_choice("layout", values["layout"], Layout)
+    _dict(_dict(_dict(values["identity"])["options"])["image"])
     manifest = Manifest(
         layout=values["layout"],
         identity=_dict(values["identity"]),
@@ -213,10 +217,8 @@ def _manifest(values: dict[str, Any]) -> Manifest:
         rejects=_data_file(values["rejects"]),
         shards=tuple(map(_data_file, _list(values["shards"]))),
         report=None if values.get("report") is None else _data_file(values["report"]),
+        versions=_versions(values),
     )
-    _dict(_dict(manifest.identity["options"])["image"])
-    for version in _dict(manifest.identity["versions"]).values():
-        _str(version)
     check_choice("format", manifest.format, Format)
     check_choice("color", manifest.color, Color)
     if manifest.samples == 0:
@@ -230,6 +232,11 @@ def _manifest(values: dict[str, Any]) -> Manifest:
     if manifest.identity["classes"] != classes_digest(manifest.classes):
         raise ValueError("its classes are not those of its identity")
     return manifest
+
+
+def _versions(values: dict[str, Any]) -> dict[str, str]:
+    recorded = _dict(values["identity"]["versions"])
+    return {name: _str(version) for name, version in _dict(values.get("versions", recorded)).items()}
 
 
 def _data_file(values: object) -> DataFile:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize.build.plan import differences, make_plan
+from presize.build.plan import TriedCodecs, as_recorded, differences, make_plan
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.sources.scan import Source
 from presize.store.dealing import deal, shard_count
@@ -78,8 +78,11 @@ def source(paths: list[str], nbytes: int = 7, label: int = 0, chunks: int = 1) -
     return Source(Path("/raw"), rows, ("a", "b"))
 
 
+CODECS = TriedCodecs("some digest", {"simplejpeg": "1", "numpy": "2"})
+
+
 def plan_digest(samples: Source, options: BuildOptions = BuildOptions(), page_size: int = 4096) -> str:
-    return make_plan(samples, options, {"simplejpeg": "1"}, page_size).digest
+    return make_plan(samples, options, CODECS, page_size).digest
 
 
 @pytest.mark.parametrize(
@@ -112,8 +115,8 @@ def test_the_digest_does_not_see_how_the_table_is_cut_into_chunks() -> None:
 
 
 def test_differences_are_told_in_words() -> None:
-    old = make_plan(source(["a/1", "a/2"]), BuildOptions(), {}, 4096).identity
-    new = make_plan(source(["a/1"]), BuildOptions(ImageOptions(quality=80)), {}, 4096).identity
+    old = make_plan(source(["a/1", "a/2"]), BuildOptions(), CODECS, 4096).identity
+    new = make_plan(source(["a/1"]), BuildOptions(ImageOptions(quality=80)), CODECS, 4096).identity
     assert differences(old, new) == [
         "quality was 90, is 80",
         "the source has changed (2 files then, 1 now)",
@@ -130,12 +133,56 @@ def test_differences_are_told_in_words() -> None:
 def test_an_option_of_a_later_release_is_told_in_words(
     old: dict[str, bool], new: dict[str, bool], difference: str
 ) -> None:
-    identity = make_plan(source(["a/1"]), BuildOptions(), {}, 4096).identity
+    identity = make_plan(source(["a/1"]), BuildOptions(), CODECS, 4096).identity
     image = identity["options"]["image"]
     before, after = (identity | {"options": {"image": image | later}} for later in (old, new))
     assert differences(before, after) == [difference]
 
 
 def test_identical_identities_have_no_differences() -> None:
-    identity = make_plan(source(["a/1"]), BuildOptions(), {}, 4096).identity
+    identity = make_plan(source(["a/1"]), BuildOptions(), CODECS, 4096).identity
     assert differences(identity, identity) == []
+
+
+def test_versions_are_no_part_of_the_identity() -> None:
+    """An upgrade that makes the same bytes must not end updates and resuming."""
+    plans = [make_plan(source(["a/1"]), BuildOptions(), CODECS._replace(versions={"numpy": v}), 4096) for v in "23"]
+    assert plans[0].digest == plans[1].digest
+    assert [plan.versions for plan in plans] == [{"numpy": "2"}, {"numpy": "3"}]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "words"),
+    [
+        (
+            {"pillow": "11.3", "numpy": "2"}, {"pillow": "13.0", "numpy": "2"},
+            "it was made with pillow 11.3, here is pillow 13.0, which makes other bytes",
+        ),
+        (
+            {"pillow": "11.3", "numpy": "1"}, {"pillow": "13.0", "numpy": "2"},
+            "it was made with pillow 11.3 and numpy 1, here is pillow 13.0 and numpy 2, which together make other "
+            "bytes",
+        ),
+        (
+            {}, {"numpy": "2"},
+            "it was made with numpy (unknown), here is numpy 2, which makes other bytes",
+        ),
+        (
+            {"numpy": "2"}, {"numpy": "2"},
+            "the same versions of all libraries make other bytes here: another processor, or another build of them",
+        ),
+    ],
+    ids=["one library", "two", "not recorded", "none"],
+)  # fmt: skip
+def test_codecs_that_differ_are_told_by_their_versions(then: dict[str, str], now: dict[str, str], words: str) -> None:
+    old, new = (make_plan(source(["a/1"]), BuildOptions(), TriedCodecs(d, {}), 4096).identity for d in ("one", "other"))
+    assert differences(old, new, (then, now)) == [words]
+
+
+def test_an_identity_of_an_earlier_release_is_compared_by_the_versions_that_it_lists() -> None:
+    plan = make_plan(source(["a/1"]), BuildOptions(), CODECS, 4096)
+    earlier = {name: value for name, value in plan.identity.items() if name != "codecs"} | {"versions": {"numpy": "1"}}
+    assert differences(earlier, as_recorded(earlier, plan)) == ["numpy was 1, is 2"]
+    earlier["versions"] = {"numpy": "2"}
+    assert as_recorded(earlier, plan) == earlier
+    assert as_recorded(plan.identity, plan) == plan.identity

@@ -214,9 +214,8 @@ def test_a_second_build_of_the_same_out_is_refused(photos: Path, tmp_path: Path)
         ("lmdb", 100_000, "/shards/"),
         ("folder", 3_000, ".jpg"),
         ("folder", 20_000, "/index.arrow"),
-        ("lmdb", 500, "/.presize.json"),
     ],
-    ids=["a shard", "an image file", "the index", "the state"],
+    ids=["a shard", "an image file", "the index"],
 )
 def test_a_disk_that_fills_up_is_one_line_and_can_be_resumed(
     layout: str, file_bytes: int, what: str, photos: Path, tmp_path: Path

@@ -534,7 +534,7 @@ def test_info_prints_no_escape_sequence_of_a_hostile_manifest(
 ) -> None:
     out = tmp_path / "out"
     shutil.copytree(dataset, out)
-    change_manifest(out, lambda values: values["identity"]["versions"].update(lmdb="3\x1b]0;owned\x07\r"))
+    change_manifest(out, lambda values: values["versions"].update(lmdb="3\x1b]0;owned\x07\r"))
     ran = presize("info", out)
     assert ran.code == 0
     assert not {"\x1b", "\x07", "\r"} & set(ran.out)

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -310,7 +311,22 @@ def cpu_flags() -> str:
     reason="needs gcc, and a processor with AVX2",
 )
 def test_where_it_can_be_compiled_it_is() -> None:
+    off = jpeg_decoder.switched_off()
+    if off is not None and off.by == "environment":
+        pytest.skip(off.reason)
     assert jpeg_decoder.is_available()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="it is for x86-64")
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_it_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
+    if not shutil.which(compiler):
+        pytest.skip(f"needs {compiler}")
+    headers = f"-I{sysconfig.get_paths()['include']}"
+    for name in ("presize/codecs/_jpeg_decoder.c", "tests/fuzz/jpeg_decoder.c"):
+        command = [compiler, "-O3", "-fPIC", "-Wall", "-Wextra", "-Werror", headers, "-c", ROOT / name]
+        ran = subprocess.run([*command, "-o", tmp_path / "out.o"], capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.slow
@@ -321,4 +337,4 @@ def test_the_sanitizers_find_nothing_wrong_with_it() -> None:
     ran = subprocess.run(script, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = re.fullmatch(r"(\d+) JPEGs, (\d+) of them accepted, none wrongly\n", ran.stdout)
-    assert found and int(found[2]) > int(found[1]) / 4 > 0
+    assert found and int(found[2]) > int(found[1]) / 10 > 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import platform
+import threading
 from pathlib import Path
+from typing import Literal
 
 import cv2
 import PIL
@@ -75,6 +77,27 @@ def test_presizes_own_decoder_is_used_where_it_is_compiled(monkeypatch: pytest.M
     assert read_codecs({}).jpeg.baseline == "not compiled"
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     assert read_codecs({}).jpeg.baseline == "not for this processor"
+
+
+@pytest.mark.parametrize(("by", "baseline"), [("environment", "switched off"), ("self-check", "failed its self-check")])
+def test_what_has_switched_it_off_is_told(
+    by: Literal["environment", "self-check"], baseline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jpeg_decoder, "_is_tried", True)
+    monkeypatch.setattr(jpeg_decoder, "_switched_off", jpeg_decoder.SwitchedOff(by, "the reason"))
+    jpeg = read_codecs({}).jpeg
+    assert (jpeg.baseline, jpeg.baseline_reason) == (baseline, "the reason")
+
+
+def test_a_self_check_that_fails_is_a_finding_and_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(jpeg_decoder.VARIABLE, raising=False)
+    monkeypatch.setattr(jpeg_decoder, "_compiled", object())
+    monkeypatch.setattr(jpeg_decoder, "_is_tried", False)
+    monkeypatch.setattr(jpeg_decoder, "_switched_off", None)
+    monkeypatch.setattr(jpeg_decoder, "_right_to_warn", threading.Lock())
+    jpeg = read_codecs({}).jpeg
+    assert jpeg.baseline == "failed its self-check"
+    assert str(jpeg.baseline_reason).startswith("it fails with AttributeError: ")
 
 
 def test_the_libjpeg_turbo_inside_simplejpeg_is_known() -> None:

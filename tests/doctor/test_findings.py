@@ -85,6 +85,14 @@ JUDGED = [
     (codec("jpeg", simd_limits=("JSIMD_FORCENONE=1",)), "JPEG", "bad", "unset JSIMD_FORCENONE", "SIMD switched off"),
     (codec("jpeg", simd_limits=("JSIMD_FORCESSE2=1",)), "JPEG", "warn", "unset JSIMD_FORCESSE2", "AVX2 switched off"),
     (codec("jpeg", baseline="not compiled"), "JPEG", "warn", "a C compiler", "no decoder of presize's own"),
+    (
+        codec("jpeg", baseline="switched off", baseline_reason="PRESIZE_DECODER=libjpeg"),
+        "JPEG", "warn", "switched off: PRESIZE_DECODER=libjpeg", "a decoder switched off",
+    ),
+    (
+        codec("jpeg", baseline="failed its self-check", baseline_reason="it decodes other pixels"),
+        "JPEG", "bad", "failed its self-check and is off: it decodes other pixels", "a decoder that is wrong",
+    ),
     (codec("jpeg", libjpeg_turbo=None, simd=None), "JPEG", "unknown", "not known", "another libjpeg-turbo"),
     (codec("resizer", instructions="SSE4"), "resize", "warn", "though the CPU has AVX2", "a resizer without AVX2"),
     (codec("resizer", instructions=None), "resize", "warn", "no SIMD", "a resizer without SIMD"),

@@ -1,0 +1,41 @@
+"""What the codecs make of the golden images. Pure."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import replace
+
+from presize.codecs.golden.images import source_images
+from presize.codecs.transcode import transcode
+from presize.errors import ImageError
+from presize.options import MAX_PIXELS, ImageOptions, Size
+
+_SIZES = ((Size(24, 24), Size(9, 13)), (Size(14, 14),), (Size(7, 7),))
+"""For these the largest JPEG is decoded at 1/2, 1/4 and 1/8. Some images are smaller than the first."""
+
+
+def codecs_digest(options: ImageOptions) -> str:
+    """SHA-256 of what `transcode` makes of the golden images under `options`, at small sizes, in hexadecimal.
+
+    It changes with every change of a codec that changes the bytes of a build with these options, and with no other: of
+    the encoders only that of their format is asked. A format that this Pillow lacks counts as rejected.
+    """
+    return _digest(replace(options, sizes=ImageOptions().sizes, max_pixels=MAX_PIXELS))
+
+
+@functools.cache
+def _digest(options: ImageOptions) -> str:
+    digest = hashlib.sha256()
+    for name, data in source_images().items():
+        for sizes in _SIZES if name.startswith("jpeg") else _SIZES[:1]:  # others are decoded in full
+            try:
+                made = transcode(data, replace(options, sizes=sizes))
+            except ImageError:
+                digest.update(f"{name}: rejected\n".encode())
+                continue
+            shapes = [(len(record.value), record.height, record.width) for record in made.records]
+            digest.update(f"{name}: {tuple(made.source)} {made.facts} {shapes}\n".encode())
+            for record in made.records:
+                digest.update(record.value)
+    return digest.hexdigest()

@@ -1,0 +1,185 @@
+"""presize's own JPEG decoder is tried before it is trusted, and can be switched off."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+
+from presize.codecs import jpeg_decoder
+from presize.codecs.golden import self_check
+from presize.codecs.golden.images import decoder_images, source_images
+from presize.errors import PresizeWarning
+
+compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
+
+IMAGE = decoder_images()["4:2:0 with tiles"]
+SHAPE = (35, 70)
+
+
+@pytest.fixture(autouse=True)
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has not decoded yet."""
+    monkeypatch.delenv(jpeg_decoder.VARIABLE, raising=False)
+    monkeypatch.setattr(jpeg_decoder, "_compiled", jpeg_decoder._compiled)  # what a test switches off comes back
+    monkeypatch.setattr(jpeg_decoder, "_is_tried", False)
+    monkeypatch.setattr(jpeg_decoder, "_switched_off", None)
+    monkeypatch.setattr(jpeg_decoder, "_right_to_warn", threading.Lock())
+
+
+def module(**changed: Callable[..., Any]) -> Any:
+    """The compiled code with other functions."""
+    real: ModuleType = jpeg_decoder._compiled
+    return SimpleNamespace(**{"decode": real.decode, "tile_lengths": real.tile_lengths, **changed})
+
+
+def wrong_in_one_pixel(data: bytes, out: np.ndarray, *others: Any) -> bool:
+    done = jpeg_decoder_decode(data, out, *others)
+    out.reshape(-1)[-1] ^= 1
+    return done
+
+
+def failing(*_: Any) -> bool:
+    raise RuntimeError("no such luck")
+
+
+jpeg_decoder_decode = getattr(jpeg_decoder._compiled, "decode", None)
+
+BROKEN = [
+    ({"decode": wrong_in_one_pixel}, r"it decodes other pixels than libjpeg-turbo \(4:2:0\)"),
+    ({"decode": lambda *_: False}, r"it decodes other pixels than libjpeg-turbo \(4:2:0\)"),
+    ({"decode": failing}, r"it fails with RuntimeError: no such luck"),
+    ({"tile_lengths": lambda *_: None}, r"it finds other tiles than there are \(4:2:0 with tiles\)"),
+]
+BROKEN_NAMES = ["a wrong pixel", "takes nothing", "raises", "finds no tiles"]
+
+
+@compiled
+def test_a_sound_decoder_stays_on_without_a_word() -> None:
+    assert jpeg_decoder.decode(IMAGE, "RGB", SHAPE) is not None
+    assert jpeg_decoder.is_available() and jpeg_decoder.switched_off() is None
+
+
+@compiled
+@pytest.mark.parametrize(("functions", "found"), BROKEN, ids=BROKEN_NAMES)
+def test_a_broken_decoder_is_switched_off_and_pixels_are_libjpegs(
+    functions: dict[str, Callable[..., Any]], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jpeg_decoder, "_compiled", module(**functions))
+    with pytest.warns(PresizeWarning, match=f"failed its self-check and is switched off in this process: {found}"):
+        pixels = jpeg_decoder.decode_strictly(IMAGE, "RGB", SHAPE, max_pixels=10**6)
+    np.testing.assert_array_equal(pixels, simplejpeg.decode_jpeg(IMAGE))
+    assert not jpeg_decoder.is_available() and jpeg_decoder.decode(IMAGE, "RGB", SHAPE) is None
+    off = jpeg_decoder.switched_off()
+    assert off is not None and off.by == "self-check"
+
+
+@compiled
+@pytest.mark.parametrize(
+    "first_use",
+    [
+        jpeg_decoder.is_available,
+        jpeg_decoder.switched_off,
+        lambda: jpeg_decoder.decode(IMAGE, "GRAY", SHAPE),
+        lambda: jpeg_decoder.tile_lengths(b"\xff\xd9", 0, 1),
+    ],
+    ids=["is_available", "switched_off", "decode", "tile_lengths"],
+)
+def test_every_way_to_the_compiled_code_tries_it_first(
+    first_use: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jpeg_decoder, "_compiled", module(decode=failing))
+    with pytest.warns(PresizeWarning, match="self-check"):
+        first_use()
+    assert jpeg_decoder._compiled is None
+
+
+@compiled
+def test_threads_that_come_first_together_are_warned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jpeg_decoder, "_compiled", module(decode=wrong_in_one_pixel))
+    together = threading.Barrier(8)
+
+    def decode(_: int) -> object:
+        together.wait()
+        return jpeg_decoder.decode(IMAGE, "RGB", SHAPE)
+
+    with warnings.catch_warnings(record=True) as said, ThreadPoolExecutor(8) as threads:
+        warnings.simplefilter("always")
+        assert list(threads.map(decode, range(8))) == [None] * 8
+    assert len(said) == 1
+
+
+@compiled
+def test_a_warning_that_is_an_error_leaves_it_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jpeg_decoder, "_compiled", module(decode=failing))
+    with pytest.raises(PresizeWarning):
+        jpeg_decoder.is_available()
+    assert not jpeg_decoder.is_available()
+
+
+@compiled
+def test_it_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    monkeypatch.setattr(self_check, "difference", tried.append)
+    for _ in range(3):
+        jpeg_decoder.decode(IMAGE, "RGB", SHAPE)
+    assert len(tried) == 1
+
+
+@compiled
+def test_a_forked_child_inherits_the_outcome() -> None:
+    script = (
+        "import os, sys; from presize.codecs import jpeg_decoder; from presize.codecs.golden import self_check\n"
+        "self_check.difference = lambda _: 'on purpose'; jpeg_decoder.is_available()\n"
+        "child = os.fork()\n"
+        "if child == 0: os._exit(int(jpeg_decoder.is_available()))\n"
+        "sys.exit(os.waitpid(child, 0)[1])"
+    )
+    ran = subprocess.run([sys.executable, "-W", "always", "-c", script], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0
+    assert ran.stderr.count("PresizeWarning") == 1
+
+
+@compiled
+@pytest.mark.parametrize(("value", "is_on"), [("libjpeg", False), ("auto", True), ("", True)])
+def test_the_environment_switches_it_off(value: str, is_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(jpeg_decoder.VARIABLE, value)
+    assert (jpeg_decoder.decode(IMAGE, "RGB", SHAPE) is not None) == is_on
+    off = jpeg_decoder.switched_off()
+    assert (None if off is None else off[:2]) == (None if is_on else ("environment", "PRESIZE_DECODER=libjpeg"))
+
+
+@compiled
+def test_what_the_environment_means_otherwise_is_warned_about_and_switches_it_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(jpeg_decoder.VARIABLE, "turbo")
+    with pytest.warns(PresizeWarning, match="^PRESIZE_DECODER: expected auto or libjpeg, got 'turbo'; libjpeg-turbo"):
+        assert jpeg_decoder.decode(IMAGE, "RGB", SHAPE) is None
+    assert not jpeg_decoder.is_available()
+
+
+@compiled
+def test_every_golden_jpeg_is_one_that_the_compiled_code_takes() -> None:
+    for name, data in decoder_images().items():
+        shape = simplejpeg.decode_jpeg(data).shape[:2]
+        assert jpeg_decoder.decode(data, "RGB", shape) is not None, name
+
+
+def test_the_golden_images_never_change() -> None:
+    """What codecs make of them is part of the identity of datasets."""
+    digests = [
+        hashlib.sha256(b"".join(name.encode() + data for name, data in images.items())).hexdigest()[:16]
+        for images in (decoder_images(), source_images())
+    ]
+    assert digests == ["5e0acf998315ba67", "cfc3f329fc12e62d"]

@@ -1,0 +1,77 @@
+"""Fuzzing in short: damaged JPEGs for the decoder, damaged datasets for the readers. `make fuzz` goes on for hours."""
+
+from __future__ import annotations
+
+import random
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from effort import EFFORT, examples
+from presize.codecs import jpeg_decoder
+
+ROOT = Path(__file__).parents[2]
+CORPUS = Path(__file__).parent / "jpeg"
+DIFFERENTIAL = runpy.run_path(str(ROOT / "tools" / "fuzz_jpeg_decoder.py"))
+
+compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
+
+
+@pytest.fixture(scope="module")
+def corpus() -> list[bytes]:
+    return DIFFERENTIAL["corpus"](CORPUS)
+
+
+def test_the_corpus_is_small() -> None:
+    sizes = [path.stat().st_size for path in CORPUS.iterdir()]
+    assert 20 <= len(sizes) <= 120 and sum(sizes) < 300_000
+
+
+@compiled
+def test_what_is_accepted_of_the_corpus_has_the_pixels_of_libjpeg_turbo(corpus: list[bytes]) -> None:
+    choice = random.Random(1)
+    results = [DIFFERENTIAL["difference"](jpeg_decoder._compiled, data, choice) for data in corpus for _ in range(5)]
+    assert [wrong for _, wrong in results if wrong] == []
+    assert any(accepted for accepted, _ in results)
+
+
+@compiled
+def test_what_is_accepted_of_random_jpegs_has_the_pixels_of_libjpeg_turbo(corpus: list[bytes]) -> None:
+    choice = random.Random()  # other files in each run
+    tried = (DIFFERENTIAL["drawn"](choice, corpus) for _ in range(examples(600)))
+    for data in tried:
+        _, wrong = DIFFERENTIAL["difference"](jpeg_decoder._compiled, data, choice)
+        assert wrong is None, f"{wrong}: {data.hex()}"
+
+
+def ran(script: str, *args: object) -> str:
+    command = [sys.executable, str(ROOT / "tools" / script), *map(str, args)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, (result.stdout + result.stderr)[-5000:]
+    return result.stdout
+
+
+@pytest.mark.slow
+@compiled
+@pytest.mark.skipif(not shutil.which("clang"), reason="needs clang")
+def test_coverage_leads_to_no_file_that_crashes_the_decoder_or_is_decoded_wrongly() -> None:
+    said = ran("fuzz_coverage.py", "--seconds", 10 * EFFORT)
+    found = re.fullmatch(r"(\d+) inputs; \d+ files of new coverage, (\d+) times accepted, none wrongly\n", said)
+    assert found and int(found[1]) > 0 and int(found[2]) > 0
+
+
+def test_no_damaged_dataset_is_more_than_a_reader_can_take() -> None:
+    seed = random.randrange(2**32)
+    said = ran("fuzz_datasets.py", "--seconds", 0, "--least", 25, "--seed", seed)
+    assert said.endswith("\n25 datasets, none of which a reader could not take\n"), f"seed {seed}: {said}"
+
+
+@pytest.mark.slow
+def test_nor_are_many() -> None:
+    seed = random.randrange(2**32)
+    assert "none of which" in ran("fuzz_datasets.py", "--seconds", 12 * EFFORT, "--seed", seed), f"seed {seed}"
