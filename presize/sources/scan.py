@@ -253,7 +253,7 @@ class _Walk:
     def _append(self, path: str, status: os.stat_result) -> None:
         self._folder_numbers.append(self._folders)
         self._sizes.append(status.st_size)
-        self._mtimes.append(status.st_mtime_ns)
+        self._mtimes.append(_mtime_ns(status))
         self._paths.append(path)
         if len(self._paths) == _CHUNK:
             self._flush()
@@ -287,6 +287,12 @@ def _is_utf8(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _mtime_ns(status: os.stat_result) -> int:
+    """A modification time as the index holds it. Those before 1677 or after 2262 count as its first or last: two of
+    them are equal, so that only the size, or a checksum, tells whether such a file has changed."""
+    return min(max(status.st_mtime_ns, -(2**63)), 2**63 - 1)
 
 
 def _as_utf8(path: str) -> str:
@@ -331,7 +337,7 @@ def _look_up(paths: pa.ChunkedArray, root: str, follow_links: bool) -> list[pa.C
             raise _Refused(f"is {_LINK_OUT}")
         if not stat.S_ISREG(status.st_mode):
             raise _Refused("is not a file")
-        return status.st_size, status.st_mtime_ns
+        return status.st_size, _mtime_ns(status)
 
     refused, first = 0, ""
     chunks = []

@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,19 @@ def test_a_presized_folder_without_classes_has_its_images_alone(photos: Path, tm
     options = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), layout="folder")
     build_dataset(photos / "ant", tmp_path / "folder", options, SERIAL)
     assert len(FolderDataset(tmp_path / "folder")) == 3
+
+
+def test_a_folder_of_files_from_the_far_future_is_built_brought_up_to_date_and_read(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for name in ("a.png", "b.png"):
+        Image.fromarray(smooth_image(20, 30)).save(raw / name)
+        os.utime(raw / name, (15_000_000_000, 15_000_000_000))
+    options = BuildOptions(ImageOptions(sizes=(Size(16, 16),)))
+    build_dataset(raw, tmp_path / "out", options, SERIAL)
+    (raw / "a.png").unlink()
+    updated = build_dataset(raw, tmp_path / "out", options, replace(SERIAL, update=True))
+    assert (updated.changes.built, updated.stored, len(FolderDataset(raw))) == (0, 1, 1)
 
 
 def test_a_relative_path_means_the_same_from_anywhere(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

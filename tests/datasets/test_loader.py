@@ -380,6 +380,35 @@ def test_an_iterator_that_is_never_used_begins_nothing(data: LMDBDataset, plain:
     assert digest(loader) == plain[0]
 
 
+@pytest.mark.parametrize(("workers", "mode"), [(0, "processes"), (2, "processes"), (2, "threads")])
+def test_an_epoch_that_close_has_ended_does_not_look_like_one_that_is_complete(
+    workers: int, mode: Any, data: LMDBDataset, plain: list[Any]
+) -> None:
+    loader = Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, workers=workers, mode=mode)
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    with pytest.raises(LoaderError, match="this Loader was closed in the middle of the epoch; iterate over it again"):
+        next(batches)
+    with loader:
+        assert digest(loader) == plain[1]
+
+
+def test_the_rest_of_an_epoch_that_close_has_ended_does_not_disturb_the_next_one(
+    data: LMDBDataset, plain: list[Any]
+) -> None:
+    with Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, workers=1) as loader:
+        first = iter(loader)
+        next(first)
+        loader.close()
+        second = iter(loader)
+        found = digest([next(second)])
+        with pytest.raises(LoaderError, match="was closed"):
+            next(first)
+        del first
+        assert found + digest(second) == plain[1]
+
+
 def test_the_length_is_that_of_the_epoch_that_is_due(data: LMDBDataset) -> None:
     loader = Loader(data, 8, crop=CROP, workers=0)
     loader.load_state_dict({**loader.state_dict(), "consumed": 40})

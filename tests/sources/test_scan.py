@@ -166,6 +166,23 @@ def test_sizes_and_times_are_those_of_the_files(tmp_path: Path) -> None:
     assert table.column("source_mtime_ns").to_pylist()[1] == 1_234_567_890_123_456_789
 
 
+@pytest.mark.parametrize("seconds", [-1, 15_000_000_000, 2**62, -11_676_096_000], ids=["1969", "2445", "last", "1600"])
+@pytest.mark.parametrize("listed", ["by its folder", "in a table"])
+@pytest.mark.parametrize("kind", ["disk", "tmpfs"])  # ext4 and xfs hold fewer times than tmpfs
+def test_a_time_that_the_index_cannot_hold_counts_as_the_nearest_that_it_can(
+    seconds: int, listed: str, kind: str, tmp_path: Path
+) -> None:
+    memory = "/dev/shm"
+    if kind == "tmpfs" and not os.access(memory, os.W_OK):
+        pytest.skip(f"{memory} cannot be written to")
+    with tempfile.TemporaryDirectory(dir=tmp_path if kind == "disk" else memory) as photos:
+        file = make(Path(photos), "a/1.jpg") / "a/1.jpg"
+        os.utime(file, (seconds, seconds))
+        text = table(tmp_path, "path\na/1.jpg\n") if listed == "in a table" else None
+        mtimes = scan(photos, labels=text).table.column("source_mtime_ns").to_pylist()
+        assert mtimes == [min(max(file.stat().st_mtime_ns, -(2**63)), 2**63 - 1)]
+
+
 @pytest.mark.parametrize("flat", [True, False])
 def test_columns_have_the_types_of_the_index(flat: bool, tmp_path: Path) -> None:
     make(tmp_path, "1.jpg" if flat else "a/1.jpg")
