@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import PresizeWarning, SourceError
+from presize.formatting import plural, printable
 from presize.sources.labels import check_classes, class_labels, naming, read_table
 from presize.store.rejects import IMAGE_SUFFIXES, Reject, claims_to_be_an_image
 
@@ -42,7 +43,7 @@ class Source:
         root: the source folder, absolute.
         table: one row per file, in dataset order.
         classes: the class names that ``label`` indexes; None when the labels are not classes.
-        rejects: files that are rejected unread: links out of the source, names that are not UTF-8, ...
+        rejects: files and folders that are rejected unread: links out of the source, names that are not UTF-8, ...
         hidden: files and folders whose names begin with a dot.
         outside: files beside the class folders.
         by_folder: whether the classes are folders of the source.
@@ -64,7 +65,7 @@ def scan(
     classes: Sequence[str] | None = None,
     follow_links: bool = False,
 ) -> Source:
-    """List the samples of a source. Files that cannot be samples become rejects.
+    """List the samples of a source. Files that cannot be samples, and folders that cannot hold any, become rejects.
 
     In a folder of folders each folder is a class, and samples have the order of torchvision's ImageFolder: by
     class, then folder, then name. A folder of files has no labels.
@@ -89,7 +90,7 @@ def scan(
             return _scan_table(folder, labels, known, follow_links)
     walk = _Walk(folder, follow_links)
     class_folders = sorted(walk.enter(_Folder("", (identity,))))
-    if class_folders:
+    if class_folders or walk.refused_folders:
         return _scan_classes(walk, class_folders, known)
     if known is not None:
         raise SourceError(f"--classes needs class folders, or --labels; source {folder!r} has no folders")
@@ -122,7 +123,7 @@ def _resolve(root: str | os.PathLike[str]) -> tuple[str, _Identity]:
 
 def _scan_classes(walk: _Walk, folders: list[_Folder], classes: tuple[str, ...] | None) -> Source:
     names = tuple(folder.path for folder in folders)
-    if classes is None and set(map(str.lower, names)) <= _SPLITS:
+    if classes is None and names and set(map(str.lower, names)) <= _SPLITS:
         warnings.warn(
             f"source {walk.root!r} holds just {', '.join(names)}: they become its classes; "
             "if they are splits, build each separately, with the same --classes",
@@ -162,10 +163,18 @@ def _source(walk: _Walk, table: pa.Table, classes: tuple[str, ...] | None, outsi
         counts = {"hidden": walk.hidden, "beside the class folders": outside, "refused": len(walk.rejects)}
         found = [f"{count} {what}" for what, count in counts.items() if count]
         if walk.rejects:
-            found[-1] += f", the first is {walk.rejects[0].path!r}, {walk.rejects[0].reason}"
+            found[-1] += f", the first is '{printable(walk.rejects[0].path)}', {walk.rejects[0].reason}"
         raise SourceError(
             f"source {walk.root!r} holds no files ({', '.join(found) or 'nothing at all'}); "
             "expected image files, or a folder of them for each class"
+        )
+    if walk.refused_folders:
+        first = walk.refused_folders[0]
+        warnings.warn(
+            f"source {walk.root!r}: {plural(len(walk.refused_folders), 'folder')} left out with all that is in them; "
+            f"the first is '{printable(first.path)}': {first.reason}",
+            PresizeWarning,
+            stacklevel=4,
         )
     return Source(Path(walk.root), table, classes, tuple(walk.rejects), walk.hidden, outside, classes is not None)
 
@@ -181,6 +190,10 @@ class _Refused(Exception):
     """A file cannot be a sample; ``str()`` is the reason."""
 
 
+class _RefusedFolder(_Refused):
+    """Nothing in a folder can be a sample."""
+
+
 class _Walk:
     """Collects the files of one folder after the other, without a Python object for each."""
 
@@ -188,6 +201,7 @@ class _Walk:
         self.root = root
         self.hidden = 0
         self.rejects: list[Reject] = []
+        self.refused_folders: list[Reject] = []
         self._follow_links = follow_links
         self._folders = 0
         self._folder_numbers, self._sizes, self._mtimes = array("q"), array("q"), array("q")
@@ -220,6 +234,8 @@ class _Walk:
                         status = self._look_at(entry, path, folder)
                     except _Refused as reason:
                         self.rejects.append(Reject(_as_utf8(path), SourceError.__name__, str(reason)))
+                        if isinstance(reason, _RefusedFolder):
+                            self.refused_folders.append(self.rejects[-1])
                         continue
                     if stat.S_ISDIR(status.st_mode):
                         inner.append(_Folder(path, (*folder.chain, _identity(status))))
@@ -236,16 +252,13 @@ class _Walk:
         except OSError as error:
             raise _Refused(f"cannot be looked at: {error.strerror}") from None
         is_folder = stat.S_ISDIR(status.st_mode)
+        refused = _RefusedFolder if is_folder else _Refused
         if not (entry.name.isascii() or _is_utf8(entry.name)):
-            if is_folder:
-                raise SourceError(f"the name of folder {path!r} is not UTF-8; rename it")
-            raise _Refused("its name is not UTF-8")
+            raise refused("its name is not UTF-8")
         if not is_folder and not stat.S_ISREG(status.st_mode):
             raise _Refused("neither a file nor a folder")
         if entry.is_symlink() and not self._follow_links and not _is_inside(entry.path, self.root):
-            if is_folder:  # perhaps a whole class: too much to skip
-                raise SourceError(f"folder {path!r} is {_LINK_OUT}")
-            raise _Refused(_LINK_OUT)
+            raise refused(_LINK_OUT)
         if is_folder and _identity(status) in folder.chain:
             raise _Refused("a link to a folder that it lies in")
         return status

@@ -166,7 +166,9 @@ def test_a_source_that_went_away_altogether_stops_the_build_and_it_resumes(photo
         if done.number == 2:
             photos.rename(tmp_path / "gone")
 
-    with pytest.raises(BuildError, match=r"^cannot read '.*' in .* again for report\.html: No such file .*; run again to"):
+    with pytest.raises(
+        BuildError, match=r"^cannot read '.*' in .* again for report\.html: No such file .*; run again to"
+    ):
         build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=remove)
     (tmp_path / "gone").rename(photos)
     assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED).resumed == 6

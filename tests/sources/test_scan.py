@@ -367,10 +367,23 @@ def test_a_folder_that_begins_like_the_source_is_outside(inside: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["b", "a/deeper"])
-def test_a_link_to_a_folder_outside_stops_the_scan_and_names_the_option(where: str, inside: Path) -> None:
+def test_a_link_to_a_folder_outside_is_rejected_and_names_the_option(where: str, inside: Path) -> None:
     link(inside / where, inside.parent / "elsewhere")
-    with pytest.raises(SourceError, match=f"folder '{where}' is a link out of the source; use --follow-links"):
-        scan(inside)
+    with pytest.warns(
+        PresizeWarning, match="1 folder left out with all that is in them; the first is '.*--follow-links"
+    ):
+        source = scan(inside)
+    assert (paths(source), source.classes) == (["a/1.jpg"], ("a",))
+    assert rejected(source) == {where: "a link out of the source; use --follow-links if you trust it"}
+
+
+def test_class_folders_that_are_all_links_out_do_not_make_a_flat_folder_of_what_lies_beside_them(inside: Path) -> None:
+    root = make(inside.parent / "of links", "logo.jpg")
+    link(root / "train", inside.parent / "elsewhere")
+    with pytest.raises(
+        SourceError, match=r"no files \(1 beside the class folders, 1 refused, the first is 'train', a link out of"
+    ):
+        scan(root)
 
 
 def test_links_out_are_taken_when_that_is_asked_for(inside: Path) -> None:
@@ -475,12 +488,26 @@ def test_a_file_name_that_is_not_utf8_is_rejected_with_its_bytes(tmp_path: Path)
 
 
 @pytest.mark.parametrize("where", [b"caf\xe9", b"a/caf\xe9"])
-def test_a_folder_name_that_is_not_utf8_stops_the_scan(where: bytes, tmp_path: Path) -> None:
+def test_a_folder_name_that_is_not_utf8_is_rejected_with_its_bytes(where: bytes, tmp_path: Path) -> None:
     make(tmp_path, "a/1.jpg")
-    os.mkdir(os.fsencode(tmp_path) + b"/" + where)
-    with pytest.raises(SourceError, match="is not UTF-8; rename it") as caught:
-        scan(tmp_path)
-    assert_one_line(caught.value)
+    folder = os.fsencode(tmp_path) + b"/" + where
+    os.mkdir(folder)
+    make(Path(os.fsdecode(folder)), "2.jpg", "deeper/3.jpg")
+    with pytest.warns(PresizeWarning, match=r"1 folder left out .* is '.*caf\\xe9': its name is not UTF-8") as warned:
+        source = scan(tmp_path)
+    assert_one_line(warned[0].message)  # type: ignore[arg-type]
+    assert (paths(source), source.classes) == (["a/1.jpg"], ("a",))
+    assert rejected(source) == {where.decode("utf-8", "backslashreplace"): "its name is not UTF-8"}
+
+
+@pytest.mark.parametrize("target", ["nowhere", "b", "."])
+def test_a_class_folder_that_is_a_link_to_nothing_or_a_loop_is_rejected_and_the_rest_listed(
+    target: str, inside: Path
+) -> None:
+    link(inside / "b", target)
+    source = scan(inside)
+    assert (paths(source), source.classes) == (["a/1.jpg"], ("a",))
+    assert list(rejected(source)) == ["b"]
 
 
 def test_the_source_may_have_any_name(tmp_path: Path) -> None:
