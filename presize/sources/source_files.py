@@ -155,6 +155,15 @@ def _read(source: Path, path: str, nbytes: int) -> bytes:
     return data
 
 
+def starts_like_an_image(source: Path, path: str) -> bool:
+    """Whether a build would decode this file, by its first bytes. False for what cannot be read."""
+    try:
+        with open(os.path.join(source, path), "rb", buffering=0, opener=open_at_once) as file:
+            return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and sniff(file.read(4096)) is not None
+    except OSError:
+        return False
+
+
 def _read_at_most(file: FileIO, nbytes: int) -> bytes:
     data = file.read(nbytes)
     while len(data) < nbytes and (more := file.read(nbytes - len(data))):
