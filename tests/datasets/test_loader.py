@@ -22,7 +22,7 @@ from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, Random
 from presize.errors import DatasetError, LoaderError, OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.store.dataset import Dataset
-from processes import is_running, run_python
+from processes import is_running, run_python, with_dev_shm
 from tampering import overwrite_value
 
 CROP = RandomResizedCrop(24)
@@ -488,6 +488,22 @@ def test_workers_that_cannot_be_started_leave_none_behind(data: LMDBDataset, mon
     with pytest.raises(OSError, match="Cannot allocate memory"):
         list(Loader(data, 8, crop=CROP, workers=4, context="fork"))
     assert len(started) == 2 and not any(process.is_alive() for process in started)
+
+
+@pytest.mark.parametrize("options", ["size=4k,nr_inodes=1", "size=1m,ro"])
+def test_it_needs_no_dev_shm(options: str, dataset: Path) -> None:
+    printed = run_python(
+        """
+        import sys
+        from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
+
+        with Loader(LMDBDataset(sys.argv[1]), 8, crop=RandomResizedCrop(24), workers=2) as loader:
+            print(sum(len(images) for images, _ in loader))
+        """,
+        dataset,
+        within=with_dev_shm(options),
+    )
+    assert printed == "56\n"
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "nowhere"])
