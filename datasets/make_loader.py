@@ -178,6 +178,6 @@ def _check_shared_memory(batch_bytes: int, batches: int, workers: int) -> None:
         raise LoaderError(
             f"{SHARED_MEMORY} has {size_text(free)} free, and {plural(batches, 'batch', 'batches')} of "
             f"{size_text(batch_bytes)} need {size_text(needed)} there; choose fewer workers, less prefetch or a "
-            'smaller batch_size, give a container more (docker run --shm-size), or use crop= and decode="tensor", which need '
-            "next to none"
+            'smaller batch_size, give a container more (docker run --shm-size), or use crop= and decode="tensor", '
+            "which need next to none"
         )
