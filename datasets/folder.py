@@ -25,8 +25,9 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
     workers of every start method.
 
     Args:
-        root: a folder of class folders, or of images (then without targets). As in ImageFolder, names decide what is
-            an image; pixels are upright RGB, from the decoders that builds use.
+        root: a folder of class folders, or of images (then without targets). Its images are those that a build would
+            store: files with the suffix of an image format, as in ImageFolder, and files of any other name whose
+            content is an image. Pixels are upright RGB, from the decoders that builds use.
         transform, target_transform, decode: as in LMDBDataset.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -19,7 +20,7 @@ from presize.datasets.crops import Crop
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.outputs import Decode, check_decode, to_output
 from presize.datasets.sampler import Visit
-from presize.errors import OptionError
+from presize.errors import DatasetError, OptionError
 from presize.options import MAX_PIXELS, check_choice
 from presize.store.dataset import Dataset
 from presize.system.pagecache import Preload
@@ -105,7 +106,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._held = []  # the dataset that preloaded holds them
-        self._open()
+        with suppress(DatasetError):  # raised on first use
+            self._open()
 
     def __len__(self) -> int:
         return len(self.data)

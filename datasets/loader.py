@@ -136,13 +136,13 @@ class Loader:
         self._slots: FreeSlots | None = None
         self._stream: Any = None
         self._owner = os.getpid()
-        self._running = False
+        self._running: object | None = None  # identifies the epoch that is being read
         self._delivered = 0
         self._on_batch: Callable[[Answer], None] | None = None
 
     def __len__(self) -> int:
         """Batches on this rank in the epoch that is being read, or in the next one."""
-        start = self.sampler.start if self._running else self.sampler.next_start
+        start = self.sampler.next_start if self._running is None else self.sampler.start
         return self.sampler.schedule.batch_count(start)
 
     def __iter__(self) -> Iterator[Any]:
@@ -151,7 +151,8 @@ class Loader:
 
     def _epoch(self) -> Generator[Any, None, None]:
         self._check_idle()
-        finished, self._running = False, True
+        finished, running = False, object()
+        self._running = running
         try:
             epoch, start = self.sampler.begin()
             self._delivered = 0
@@ -162,15 +163,16 @@ class Loader:
                     del batch  # or its memory would stay in use while the next one is read
             finished = True
         finally:
-            self._running = False
-            if not finished:
-                self.close()
+            if self._running is running:  # unless close() has ended this epoch; another one may have begun
+                self._running = None
+                if not finished:
+                    self.close()
 
     def _check_idle(self) -> None:
         if self._owner != os.getpid():  # forked: workers and memory are the parent's
             self._pool = self._slots = self._stream = None
-            self._running, self._owner = False, os.getpid()
-        if self._running:
+            self._running, self._owner = None, os.getpid()
+        if self._running is not None:
             raise LoaderError("this Loader is in the middle of an epoch; make a second one to read two at a time")
 
     def set_epoch(self, epoch: int) -> None:
@@ -195,7 +197,8 @@ class Loader:
         self._delivered = 0
 
     def close(self) -> None:
-        """End the workers and free the memory. The next epoch starts them again."""
+        """End the epoch that is being read, the workers, and free the memory. The next epoch starts them again."""
+        self._running = None
         if self._pool is not None:
             self._pool.close()
         self._pool = self._slots = None
@@ -226,6 +229,8 @@ class Loader:
         ready: dict[int, Answer] = {}  # by slot
         number = 0
         while number < count or pending:
+            if self._slots is not slots:
+                raise LoaderError("this Loader was closed in the middle of the epoch; iterate over it again")
             while number < count and slots.free and (pool.has_room() if pool is not None else not pending):
                 positions = schedule.batch(start, number)
                 samples, keys = order.samples(epoch, positions), order.keys(epoch, positions)

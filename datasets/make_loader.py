@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import mmap
+import multiprocessing
+import multiprocessing.queues
 import os
 import shutil
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NoReturn
 
 import cv2
 import torch
 import torch.utils.data
+from torch._utils import ExceptionWrapper
 
 from presize.datasets.collate import collate
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.sampler import EpochSampler
 from presize.errors import LoaderError
-from presize.formatting import size_text
+from presize.formatting import plural, size_text
 from presize.options import check_range
 from presize.system.resources import usable_cores
 
 SHARED_MEMORY = "/dev/shm"
+
+_SEMAPHORES_BYTES = 4 * mmap.PAGESIZE
+"""That a DataLoader keeps in SHARED_MEMORY for each worker, and twice as much for itself."""
+
+_FIX = (
+    f"free some of {SHARED_MEMORY}, or make it larger and writable (docker run --shm-size), or use workers=0, or a "
+    "presize.datasets.Loader, which does not need it"
+)
+_TORCH_SAYS = ("shared memory", "/torch_", "torch_shm_manager")
 
 
 class CountingLoader(torch.utils.data.DataLoader[Any]):
@@ -33,9 +47,17 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> Any:
         # A generator, so that the count begins with the epoch, which workers begin at once.
+        if self.num_workers and self._iterator is None:
+            _check_semaphores(self.multiprocessing_context)
         batches = super().__iter__()
         self.delivered = 0
-        for batch in batches:
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                _raise_clearly(error)
             self.delivered += 1  # before the yield: a batch handed out counts as consumed
             yield batch
             del batch
@@ -83,8 +105,8 @@ def make_loader(
 
     Raises:
         OptionError: an option is out of range.
-        LoaderError: the batches of all workers do not fit into /dev/shm, so that a worker would die by SIGBUS in the
-            middle of an epoch.
+        LoaderError: the batches of all workers do not fit into /dev/shm; while iterating, when it is full or
+            read-only.
     """
     check_range("batch_size", batch_size, 1, 2**31)
     check_range("prefetch", prefetch, 1, 64)
@@ -95,7 +117,7 @@ def make_loader(
     order = choose_order(length, shuffle, seed, order)
     if workers:
         if hasattr(dataset, "dev_shm_bytes"):  # an LMDBDataset, or another that can tell
-            _check_shared_memory(dataset.dev_shm_bytes(batch_size), workers * prefetch)
+            _check_shared_memory(dataset.dev_shm_bytes(batch_size), workers * prefetch, workers)
         options = {"persistent_workers": True, "prefetch_factor": prefetch, **options}
     options = {"pin_memory": torch.cuda.is_available(), "collate_fn": collate, **options}
     return CountingLoader(
@@ -103,22 +125,59 @@ def make_loader(
         batch_size,
         sampler=EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, last=last),
         num_workers=workers,
-        worker_init_fn=options.pop("worker_init_fn", _one_thread),
+        worker_init_fn=partial(_begin_worker, options.pop("worker_init_fn", None)),
         **options,
     )
 
 
-def _one_thread(worker: int) -> None:  # noqa: ARG001
+def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:
     cv2.setNumThreads(0)  # torch limits its own, not OpenCV's
+    multiprocessing.queues.Queue._on_queue_feeder_error = _undelivered  # type: ignore[attr-defined]
+    if begin is not None:
+        begin(worker)
 
 
-def _check_shared_memory(batch_bytes: int, batches: int) -> None:
+def _undelivered(queue: Any, error: Exception, batch: tuple[Any, Any]) -> None:
+    """Called in a worker when a batch cannot be sent. Python would print the error and leave the batch out, and the
+    consumer would wait for it forever."""
+    queue.put((batch[0], _Undelivered(f"a DataLoader worker cannot send a batch: {error}")))
+
+
+class _Undelivered(ExceptionWrapper):
+    """Stands for a batch on its way to the consumer, where the DataLoader raises it."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+    def reraise(self) -> NoReturn:
+        raise RuntimeError(self.message)
+
+
+def _raise_clearly(error: RuntimeError) -> NoReturn:
+    """Raise a LoaderError for an error of torch that is about shared memory, and others as they are."""
+    message = str(error).strip().splitlines()[-1]
+    if not any(words in message for words in _TORCH_SAYS):
+        raise error
+    raise LoaderError(f"{message.removeprefix('RuntimeError: ')}; {_FIX}") from None
+
+
+def _check_semaphores(context: Any) -> None:
+    try:
+        (context or multiprocessing).Semaphore()
+    except OSError as error:
+        raise LoaderError(f"{SHARED_MEMORY}: {error.strerror}, and a DataLoader's workers need it; {_FIX}") from None
+
+
+def _check_shared_memory(batch_bytes: int, batches: int, workers: int) -> None:
     if not os.path.isdir(SHARED_MEMORY):  # not Linux
         return
     free = shutil.disk_usage(SHARED_MEMORY).free
-    if batch_bytes * batches > free:
+    pages = -(-batch_bytes // mmap.PAGESIZE)
+    needed = batches * pages * mmap.PAGESIZE + _SEMAPHORES_BYTES * (workers + 2)
+    if needed > free:
         raise LoaderError(
-            f"{SHARED_MEMORY} has {size_text(free)} free, and {batches} batches of {size_text(batch_bytes)} have to go "
-            "there; choose fewer workers, less prefetch or a smaller batch_size, give a container more (docker run "
-            '--shm-size), or use crop= and decode="tensor", which need next to none'
+            f"{SHARED_MEMORY} has {size_text(free)} free, and {plural(batches, 'batch', 'batches')} of "
+            f"{size_text(batch_bytes)} need {size_text(needed)} there; choose fewer workers, less prefetch or a "
+            'smaller batch_size, give a container more (docker run --shm-size), or use crop= and decode="tensor", '
+            "which need next to none"
         )

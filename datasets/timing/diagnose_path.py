@@ -71,7 +71,7 @@ def diagnose_path(
     if device.type == "cpu":
         threads = max(1, usable_cores() // 2)
         notes.append(f"Training on the CPU uses {plural(threads, 'thread')}.")
-    is_dataset = (Path(path) / MANIFEST).exists() and read_manifest(path).layout == "lmdb"
+    is_dataset = os.path.exists(os.path.join(path, MANIFEST)) and read_manifest(path).layout == "lmdb"
     on_step("reading files from where they are")
     content = read_speed.list_content(Path(path))
     reading = read_speed.measure(content, max(options.workers, 1))

@@ -21,7 +21,7 @@ from presize.build.tasks import staging
 from presize.build.tasks.sidecar import SIZE_COLUMNS, Finished
 from presize.errors import BuildError
 from presize.options import Size
-from presize.sources.source_files import read_source
+from presize.sources.source_files import read_again
 from presize.store import shard
 from presize.store.index import INDEX_COLUMNS, index_columns, write_index
 from presize.store.manifest import (
@@ -210,7 +210,7 @@ def _write_report(plan: Plan, dataset: _Dataset, manifest: Manifest, rejects: li
     root = dataset.root
 
     def source_of(row: dict[str, Any]) -> bytes:
-        return read_source(plan.source.root, row["path"], row["source_nbytes"])
+        return read_again(plan.source.root, row["path"], row["source_nbytes"])
 
     def value_of(row: dict[str, Any]) -> bytes:
         if manifest.layout == "folder":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -260,7 +261,7 @@ def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, r
     cores = usable_cores()
     jobs = run.jobs or cores
     found = estimate(to_build, jobs, run.report)
-    existing = next(path for path in [Path(out).absolute(), *Path(out).absolute().parents] if path.exists())
+    existing = next(path for path in [Path(out).absolute(), *Path(out).absolute().parents] if os.path.exists(path))
     free_bytes = shutil.disk_usage(existing).free
     if as_json:
         print_json(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -82,7 +83,7 @@ def diagnose(path: str, size: Size, no_trial: bool, out: str | None, as_json: bo
         click.echo(printable(step), err=True)
 
     with tempfile.TemporaryDirectory(prefix="presize-diagnose-") as place:
-        if not no_trial and not (Path(path) / MANIFEST).exists():
+        if not no_trial and not os.path.exists(os.path.join(path, MANIFEST)):
             tell(f"building a small dataset to try: {name}")
             trial = build_trial(path, Path(place), size, seed=asked.seed)
         found = diagnose_path(path, asked, trial=trial, trial_name=name, on_step=tell)

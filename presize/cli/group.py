@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +46,7 @@ def choice(literal: Any) -> click.Choice[str]:
 
 def check_page(out: str | None) -> None:
     """Refuse a page that cannot be written before anything is done for it."""
-    if out is not None and not Path(out).absolute().parent.is_dir():
+    if out is not None and not os.path.isdir(Path(out).absolute().parent):
         raise click.UsageError(f"-o: {Path(out).parent} is not a folder; create it, or choose another.")
 
 

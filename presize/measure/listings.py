@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,10 @@ class Listing:
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def rejects(self, path: str) -> bool:
+        """Whether the build rejected a file, or a folder that it lies in."""
+        return not self.rejected.isdisjoint([path, *map(str, PurePosixPath(path).parents)])
 
     def files_of(self, numbers: Numbers) -> list[Path]:
         """The files that reading these samples opens."""
@@ -170,7 +174,7 @@ def _places(listing: Listing, asked: pa.Array, first: Listing) -> Numbers:
     """The number of each path in `listing`, -1 for those that it rejected."""
     places = pc.fill_null(pc.index_in(asked, value_set=listing.paths), -1).to_numpy(zero_copy_only=False)
     missing = asked.take(pa.array(np.flatnonzero(places < 0))).to_pylist()
-    lost = [path for path in missing if path not in listing.rejected]
+    lost = [path for path in missing if not listing.rejects(path)]
     if len(lost) == len(asked):
         raise BenchError(
             f"{first.root} is not what {listing.root} was built from: it holds none of the {len(asked)} samples, "

@@ -19,7 +19,7 @@ import simplejpeg
 
 from presize.codecs import decode, resize
 from presize.codecs.stored_value import DAMAGE, decode_value
-from presize.errors import BuildError, DatasetError, ImageError
+from presize.errors import ImageError
 from presize.options import ImageOptions, Size
 from presize.report import quality
 from presize.store.dealing import mix
@@ -112,6 +112,10 @@ def compare(
         index: its index, with each row's number in the source table as ``sample``.
         read_source: returns the bytes of the source of a row of the index; called from several threads.
         value_of: returns the stored value of a row of the index; called from several threads.
+
+    Returns:
+        The comparisons, and the images that could not be compared: those that `read_source` raises ImageError for.
+        Other errors are raised, so that the page is a function of what is stored and of the sources alone.
     """
     samples = index.column("sample").to_numpy()
     columns = ("source_height", "source_width", "height", "width")
@@ -124,8 +128,6 @@ def compare(
             return _compare(read_source(row), value_of(row), row, image, size)
         except ImageError as error:
             return Failure(row["path"], str(error))
-        except (BuildError, DatasetError):  # which would tell where the files are
-            return Failure(row["path"], "the source, or what is stored, cannot be read")
 
     with _without_opencv_threads(), ThreadPoolExecutor(_THREADS) as pool:
         found = list(pool.map(compared, rows))

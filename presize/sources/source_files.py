@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -108,24 +109,59 @@ def read_source(source: Path, path: str, nbytes: int) -> bytes:
         BuildError: reading failed for a reason that is not about this file.
     """
     try:
-        with open(os.path.join(source, path), "rb", buffering=0, opener=open_at_once) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ImageError("it changed during the build: it is no regular file any more")
-            if nbytes > _LARGE_BYTES and sniff(head := file.read(4096)) is None:
-                return head
-            if nbytes > _MAX_BYTES:
-                raise ImageError(f"it has {nbytes} bytes, more than decoders accept ({_MAX_BYTES})")
-            if nbytes > _LARGE_BYTES:
-                file.seek(0)
-            data = _read_at_most(file, nbytes + 1)
+        return _read(source, path, nbytes)
     except OSError as error:
         if error.errno in _ABOUT_THE_FILE and source.is_dir():
             raise ImageError(f"cannot be read: {error.strerror}") from None
         raise BuildError(f"cannot read {path!r} in {source}: {error.strerror}; run again to resume") from None
+
+
+def read_again(source: Path, path: str, nbytes: int) -> bytes:
+    """read_source() of a file that has been read before, for report.html, whose bytes must not depend on luck.
+
+    A failing disk may fail at one read and not at the next: the read is repeated once, then the build stops.
+
+    Raises:
+        ImageError: the file has changed or has gone.
+        BuildError: reading failed for any other reason.
+    """
+    with suppress(OSError):
+        return _read(source, path, nbytes)
+    try:
+        return _read(source, path, nbytes)
+    except OSError as error:
+        if error.errno in _ABOUT_THE_FILE - {errno.EIO} and source.is_dir():
+            raise ImageError(f"cannot be read: {error.strerror}") from None
+        raise BuildError(
+            f"cannot read {path!r} in {source} again for report.html: {error.strerror}; run again to resume, "
+            "with --no-report if it fails again"
+        ) from None
+
+
+def _read(source: Path, path: str, nbytes: int) -> bytes:
+    with open(os.path.join(source, path), "rb", buffering=0, opener=open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ImageError("it changed during the build: it is no regular file any more")
+        if nbytes > _LARGE_BYTES and sniff(head := file.read(4096)) is None:
+            return head
+        if nbytes > _MAX_BYTES:
+            raise ImageError(f"it has {nbytes} bytes, more than decoders accept ({_MAX_BYTES})")
+        if nbytes > _LARGE_BYTES:
+            file.seek(0)
+        data = _read_at_most(file, nbytes + 1)
     if len(data) != nbytes:
         found = f"{len(data)}" if len(data) < nbytes else "more"
         raise ImageError(f"it changed during the build: {nbytes} bytes when listed, {found} when read")
     return data
+
+
+def starts_like_an_image(source: Path, path: str) -> bool:
+    """Whether a build would decode this file, by its first bytes. False for what cannot be read."""
+    try:
+        with open(os.path.join(source, path), "rb", buffering=0, opener=open_at_once) as file:
+            return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and sniff(file.read(4096)) is not None
+    except OSError:
+        return False
 
 
 def _read_at_most(file: FileIO, nbytes: int) -> bytes:

@@ -80,8 +80,14 @@ class Dataset:
     def __len__(self) -> int:
         return self.manifest.samples
 
-    def __reduce__(self) -> tuple[type[Dataset], tuple[Path, bool | None, int, bool]]:
-        return Dataset, (self.root, self._readahead, self.max_pixels, self.check)
+    def __reduce__(self) -> tuple[Any, tuple[tuple[Path, bool | None, int, bool], str]]:
+        return _reopen, ((self.root, self._readahead, self.max_pixels, self.check), self.manifest.index.sha256)
+
+    def __getattr__(self, name: str) -> Any:
+        """Only called for what is missing: all of it, where a pickle could not be opened."""
+        if "_failure" in vars(self):
+            raise vars(self)["_failure"]
+        raise AttributeError(name)
 
     def _files(self) -> list[tuple[Path, int]]:
         return [(self.root / shard.file, shard.bytes) for shard in self.manifest.shards]
@@ -198,6 +204,19 @@ class Dataset:
             f"sample {sample} ({self.path(sample)}) of {self.root} is damaged: {str(what) or 'not enough memory'}; "
             "presize verify lists all damaged samples"
         )
+
+
+def _reopen(arguments: tuple[Path, bool | None, int], index_sha256: str) -> Dataset:
+    """A dataset from its pickle, in a spawned worker for example. One that has gone or was replaced meanwhile raises
+    its DatasetError on first use: an error while unpickling would end a worker before it can tell anyone."""
+    try:
+        data = Dataset(*arguments)
+        if data.manifest.index.sha256 != index_sha256:
+            raise DatasetError(f"{data.root} was replaced since it was opened; open it again")
+    except DatasetError as error:
+        data = Dataset.__new__(Dataset)
+        vars(data)["_failure"] = error
+    return data
 
 
 def _offsets_and_text(strings: pa.Array) -> tuple[memoryview, memoryview]:

@@ -538,3 +538,32 @@ def test_info_prints_no_escape_sequence_of_a_hostile_manifest(
     ran = presize("info", out)
     assert ran.code == 0
     assert not {"\x1b", "\x07", "\r"} & set(ran.out)
+
+
+@pytest.mark.parametrize("long", ["x" * 300, "/".join(["y" * 200] * 25)], ids=["a component", "the whole"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "build RAW LONG",
+        "build LONG out",
+        "info LONG",
+        "verify LONG",
+        "diagnose LONG",
+        "doctor LONG",
+        "diagnose RAW -o LONG/page",
+    ],
+)
+def test_a_path_longer_than_the_system_takes_is_one_line(
+    presize: Callable[..., Ran], raw: Path, command: str, long: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = presize(*(str(raw) if word == "RAW" else word.replace("LONG", long) for word in command.split()))
+    assert ran.code in (1, 2)
+    assert re.search(r"(^|\n)presize: error: .*(File name too long|is not a folder).*\n$", ran.err)
+    assert "Traceback" not in ran.err
+
+
+def test_a_dry_run_into_a_path_longer_than_the_system_takes_has_no_traceback(
+    presize: Callable[..., Ran], raw: Path
+) -> None:
+    assert presize("build", raw, "x" * 300, "--dry-run").code == 0

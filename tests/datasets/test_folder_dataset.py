@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.datasets import FolderDataset, LMDBDataset
 from presize.errors import ImageError, OptionError, SourceError
+from presize.measure.listings import common_samples, list_lmdb, list_presized, list_raw
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.store.rejects import IMAGE_SUFFIXES, claims_to_be_an_image
 
@@ -65,10 +67,54 @@ def test_classes_samples_and_targets_are_those_of_image_folder(photos: Path) -> 
 
 
 @pytest.mark.parametrize("suffix", [*sorted(IMAGE_SUFFIXES), ".JPG", ".txt", ".jpg.txt", "jpg", ""])
-def test_names_decide_what_is_an_image(tmp_path: Path, suffix: str) -> None:
+def test_a_file_that_is_no_image_is_listed_if_it_is_named_like_one(tmp_path: Path, suffix: str) -> None:
     (tmp_path / "sure.png").touch()
     (tmp_path / f"a{suffix}").touch()
     assert len(FolderDataset(tmp_path)) == 1 + claims_to_be_an_image(f"a{suffix}")
+
+
+@pytest.mark.parametrize("name", ["tmp", "1.txt", "2.jpg.bak", "thumbs.db"])
+def test_an_image_of_any_name_is_listed_as_a_build_stores_it(name: str, tmp_path: Path) -> None:
+    """Caltech-101 has BACKGROUND_Google/tmp."""
+    folder = tmp_path / "photos" / "BACKGROUND_Google"
+    folder.mkdir(parents=True)
+    for i, file in enumerate(("image_0001.jpg", name)):
+        Image.fromarray(smooth_image(20 + i, 30)).save(folder / file, "jpeg")
+    (folder / "notes").write_text("not an image")
+    os.mkfifo(folder / "pipe")
+    build_dataset(tmp_path / "photos", tmp_path / "out", BuildOptions(ImageOptions(sizes=(Size(16, 16),))), SERIAL)
+    names = [Path(path).name for path, _ in FolderDataset(tmp_path / "photos").samples]
+    assert names == [Path(path).name for path, _ in LMDBDataset(tmp_path / "out").samples]
+    assert names == sorted(["image_0001.jpg", name])
+
+
+@pytest.mark.parametrize(
+    "target", [pytest.param("../elsewhere", marks=pytest.mark.filterwarnings("ignore:.*1 folder left out")), "nowhere"]
+)
+def test_bench_accepts_a_folder_and_what_was_built_from_it(target: str, tmp_path: Path) -> None:
+    for path in ("photos/a/1.jpg", "photos/a/tmp", "photos/b/2.jpg", "photos/b/cut.jpg", "elsewhere/3.jpg"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(smooth_image(20, 30)).save(tmp_path / path, "jpeg")
+    (tmp_path / "photos" / "b" / "cut.jpg").write_bytes(b"\xff\xd8\xff")
+    (tmp_path / "photos" / "linked").symlink_to(target)
+    image = ImageOptions(sizes=(Size(16, 16),))
+    build_dataset(tmp_path / "photos", tmp_path / "lmdb", BuildOptions(image), SERIAL)
+    build_dataset(tmp_path / "photos", tmp_path / "folder", BuildOptions(image, layout="folder"), SERIAL)
+    listings = {
+        "raw": list_raw(tmp_path / "photos"),
+        "presized": list_presized(tmp_path / "folder"),
+        "lmdb": list_lmdb(tmp_path / "lmdb"),
+    }
+    numbers = common_samples(listings)
+    paths = {name: [listings[name].paths[i].as_py() for i in numbers[name].tolist()] for name in listings}
+    assert all(found == ["a/1.jpg", "a/tmp", "b/2.jpg"] for found in paths.values())
+
+
+def test_only_files_without_the_suffix_of_an_image_are_opened(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("presize.sources.scan.starts_like_an_image", lambda _, path: bool(opened.append(path)))
+    assert len(FolderDataset(photos)) == len(NAMES)
+    assert opened == ["ant/notes.txt", "cow/a/list.csv"]
 
 
 @pytest.mark.parametrize("i", range(len(NAMES)))
@@ -153,7 +199,7 @@ def test_what_is_no_folder_is_refused(photos: Path, name: str, words: str) -> No
 
 def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(SourceError, match="holds no files that are named like images"):
+    with pytest.raises(SourceError, match=r"holds no images$"):
         FolderDataset(tmp_path)
 
 
@@ -180,6 +226,19 @@ def test_a_presized_folder_without_classes_has_its_images_alone(photos: Path, tm
     options = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), layout="folder")
     build_dataset(photos / "ant", tmp_path / "folder", options, SERIAL)
     assert len(FolderDataset(tmp_path / "folder")) == 3
+
+
+def test_a_folder_of_files_from_the_far_future_is_built_brought_up_to_date_and_read(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for name in ("a.png", "b.png"):
+        Image.fromarray(smooth_image(20, 30)).save(raw / name)
+        os.utime(raw / name, (15_000_000_000, 15_000_000_000))
+    options = BuildOptions(ImageOptions(sizes=(Size(16, 16),)))
+    build_dataset(raw, tmp_path / "out", options, SERIAL)
+    (raw / "a.png").unlink()
+    updated = build_dataset(raw, tmp_path / "out", options, replace(SERIAL, update=True))
+    assert (updated.changes.built, updated.stored, len(FolderDataset(raw))) == (0, 1, 1)
 
 
 def test_a_relative_path_means_the_same_from_anywhere(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, Random
 from presize.errors import DatasetError, LoaderError, OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.store.dataset import Dataset
-from processes import is_running, run_python
+from processes import is_running, run_python, with_dev_shm
 from tampering import flip_record, overwrite_value
 
 CROP = RandomResizedCrop(24)
@@ -401,6 +401,35 @@ def test_an_iterator_that_is_never_used_begins_nothing(data: LMDBDataset, plain:
     assert digest(loader) == plain[0]
 
 
+@pytest.mark.parametrize(("workers", "mode"), [(0, "processes"), (2, "processes"), (2, "threads")])
+def test_an_epoch_that_close_has_ended_does_not_look_like_one_that_is_complete(
+    workers: int, mode: Any, data: LMDBDataset, plain: list[Any]
+) -> None:
+    loader = Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, workers=workers, mode=mode)
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    with pytest.raises(LoaderError, match="this Loader was closed in the middle of the epoch; iterate over it again"):
+        next(batches)
+    with loader:
+        assert digest(loader) == plain[1]
+
+
+def test_the_rest_of_an_epoch_that_close_has_ended_does_not_disturb_the_next_one(
+    data: LMDBDataset, plain: list[Any]
+) -> None:
+    with Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, workers=1) as loader:
+        first = iter(loader)
+        next(first)
+        loader.close()
+        second = iter(loader)
+        found = digest([next(second)])
+        with pytest.raises(LoaderError, match="was closed"):
+            next(first)
+        del first
+        assert found + digest(second) == plain[1]
+
+
 def test_the_length_is_that_of_the_epoch_that_is_due(data: LMDBDataset) -> None:
     loader = Loader(data, 8, crop=CROP, workers=0)
     loader.load_state_dict({**loader.state_dict(), "consumed": 40})
@@ -480,6 +509,22 @@ def test_workers_that_cannot_be_started_leave_none_behind(data: LMDBDataset, mon
     with pytest.raises(OSError, match="Cannot allocate memory"):
         list(Loader(data, 8, crop=CROP, workers=4, context="fork"))
     assert len(started) == 2 and not any(process.is_alive() for process in started)
+
+
+@pytest.mark.parametrize("options", ["size=4k,nr_inodes=1", "size=1m,ro"])
+def test_it_needs_no_dev_shm(options: str, dataset: Path) -> None:
+    printed = run_python(
+        """
+        import sys
+        from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
+
+        with Loader(LMDBDataset(sys.argv[1]), 8, crop=RandomResizedCrop(24), workers=2) as loader:
+            print(sum(len(images) for images, _ in loader))
+        """,
+        dataset,
+        within=with_dev_shm(options),
+    )
+    assert printed == "56\n"
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "nowhere"])

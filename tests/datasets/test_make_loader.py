@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
+import mmap
 import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +37,7 @@ from presize.datasets import (
 )
 from presize.datasets.reading.outputs import Decode
 from presize.errors import DatasetError, LoaderError, OptionError
+from processes import run_python, with_dev_shm
 from tampering import overwrite_value
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
@@ -302,7 +305,8 @@ def test_batches_that_shared_memory_cannot_hold_are_one_error(
 ) -> None:
     data = LMDBDataset(dataset, crop=CROP, decode=decode)
     asked = []
-    need = 2 * 2 * 8 * bytes_per_sample  # workers, prefetch, batch
+    pages = 2 * 2 * -(-8 * bytes_per_sample // mmap.PAGESIZE)  # workers, prefetch, batch
+    need = (pages + 4 * (2 + 2)) * mmap.PAGESIZE  # and semaphores
 
     def with_free(nbytes: int) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: asked.append(path) or SimpleNamespace(free=nbytes))
@@ -316,6 +320,72 @@ def test_batches_that_shared_memory_cannot_hold_are_one_error(
     with_free(need)
     assert len(make_loader(data, 8, workers=2, prefetch=2)) == 7
     assert set(asked) <= {"/dev/shm"}
+
+
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("size=64k", "/dev/shm has 65.5 kB free, and 4 batches of .* need 81.9 kB there"),
+        ("size=1m,nr_inodes=1", "/dev/shm: No space left on device, and a DataLoader's workers need it"),
+        ("size=1m,ro", "/dev/shm: Read-only file system, and a DataLoader's workers need it"),
+    ],
+)
+def test_a_dev_shm_that_is_small_full_or_read_only_is_one_line(
+    options: str, said: str, context: str, dataset: Path
+) -> None:
+    printed = run_python(
+        """
+        import sys
+        from presize.datasets import LMDBDataset, RandomResizedCrop, make_loader
+        from presize.errors import LoaderError
+
+        data = LMDBDataset(sys.argv[1], crop=RandomResizedCrop(24), decode="tensor")
+        try:
+            list(make_loader(data, 8, workers=2, multiprocessing_context=sys.argv[2]))
+        except LoaderError as error:
+            print(error)
+        """,
+        dataset,
+        context,
+        within=with_dev_shm(options),
+    )
+    assert re.fullmatch(f"{said}; .*--shm-size.*\n", printed)
+
+
+@pytest.mark.parametrize("decode", ["tensor", "numpy"])
+def test_a_dev_shm_that_fills_up_during_an_epoch_is_one_line_and_no_hang(decode: str, dataset: Path) -> None:
+    """Targets are sent by a thread of the worker, whose errors Python only prints."""
+    printed = run_python(
+        """
+        import shutil, sys
+        from presize.datasets import LMDBDataset, RandomResizedCrop, make_loader
+        from presize.errors import LoaderError
+
+        loader = make_loader(LMDBDataset(sys.argv[1], crop=RandomResizedCrop(24), decode=sys.argv[2]), 2, workers=2)
+        batches = iter(loader)
+        next(batches)
+        try:
+            with open("/dev/shm/of another program", "wb") as file:
+                file.write(bytes(shutil.disk_usage("/dev/shm").free))
+        except OSError:
+            pass
+        try:
+            list(batches)
+        except LoaderError as error:
+            print(error)
+        """,
+        dataset,
+        decode,
+        within=with_dev_shm("size=1m"),
+    )
+    assert re.fullmatch(r".*shared memory.*: No space left on device.*; free some of /dev/shm.*--shm-size.*\n", printed)
+
+
+def test_a_worker_may_have_a_beginning_of_its_own(data: LMDBDataset, tmp_path: Path) -> None:
+    loader = make_loader(data, 8, workers=2, worker_init_fn=lambda number: (tmp_path / str(number)).touch())
+    assert len(digest(loader)) == 7
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 
 
 def test_a_damaged_sample_names_its_path_through_workers(dataset: Path, tmp_path: Path) -> None:

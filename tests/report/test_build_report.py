@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
+from collections import Counter
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -22,12 +25,14 @@ from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.build.tasks.sidecar import ShardDone
 from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack
-from presize.errors import OptionError
+from presize.errors import BuildError, OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.report import charts, comparison
+from presize.sources import source_files
 from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.verify import Problem, verify_dataset
+from presize.system.files import open_at_once
 
 
 def page_of(out: Path) -> str:
@@ -156,16 +161,59 @@ def test_a_source_that_went_away_is_told_and_stops_nothing(photos: Path, tmp_pat
     assert "cannot be read: No such file" in page
 
 
-def test_a_source_that_went_away_altogether_is_told_without_its_place(photos: Path, tmp_path: Path) -> None:
+def test_a_source_that_went_away_altogether_stops_the_build_and_it_resumes(photos: Path, tmp_path: Path) -> None:
     def remove(done: ShardDone) -> None:
         if done.number == 2:
             photos.rename(tmp_path / "gone")
 
-    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=remove)
-    page = page_of(tmp_path / "out")
-    assert "6 images could not be compared" in page
-    assert "No samples to show." in page
-    assert str(tmp_path) not in page
+    with pytest.raises(
+        BuildError, match=r"^cannot read '.*' in .* again for report\.html: No such file .*; run again to"
+    ):
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=remove)
+    (tmp_path / "gone").rename(photos)
+    assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED).resumed == 6
+    build_dataset(photos, tmp_path / "undisturbed", SMALL, REPORTED)
+    assert files(tmp_path / "out") == files(tmp_path / "undisturbed")
+
+
+class FailingDisk:
+    """Fails to open photos, each `times` times, from the moment when all shards of a build are finished."""
+
+    def __init__(self, times: int, patch: pytest.MonkeyPatch) -> None:
+        self.times, self.failed, self.is_failing = times, Counter[str](), False
+        patch.setattr(source_files, "open_at_once", self.open)
+
+    def open(self, path: str, flags: int) -> int:
+        if self.is_failing and self.failed[path] < self.times:
+            self.failed[path] += 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return open_at_once(path, flags)
+
+    def fail_from(self, done: ShardDone) -> None:
+        self.is_failing = done.number == 2
+
+
+def test_a_source_that_cannot_be_read_for_a_moment_changes_nothing(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_dataset(photos, tmp_path / "undisturbed", SMALL, REPORTED)
+    disk = FailingDisk(1, monkeypatch)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=disk.fail_from)
+    assert len(disk.failed) == 6
+    assert files(tmp_path / "out") == files(tmp_path / "undisturbed")
+
+
+def test_a_source_that_cannot_be_read_again_stops_the_build_and_a_rerun_is_identical(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_dataset(photos, tmp_path / "undisturbed", SMALL, REPORTED)
+    disk = FailingDisk(1000, monkeypatch)
+    with pytest.raises(BuildError, match=r"again for report\.html: Input/output error; run again .*--no-report"):
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=disk.fail_from)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    disk.is_failing = False
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    assert files(tmp_path / "out") == files(tmp_path / "undisturbed")
 
 
 def test_what_is_stored_and_damaged_is_told(photos: Path, tmp_path: Path) -> None:

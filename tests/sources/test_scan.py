@@ -125,7 +125,7 @@ def test_order_does_not_depend_on_how_many_files_are_gathered_at_once(
 ) -> None:
     make(tmp_path, *(f"{name}/{i * 7 % 10}" for name in ("b", "a", "a/b") for i in range(10)))
     whole = scan(tmp_path)
-    monkeypatch.setattr("presize.sources.scan._CHUNK", 3)
+    monkeypatch.setattr("presize.sources.walk._CHUNK", 3)
     assert scan(tmp_path).table.equals(whole.table)
     assert paths(whole) == [path for path, _ in image_folder(str(tmp_path))]
 
@@ -164,6 +164,23 @@ def test_sizes_and_times_are_those_of_the_files(tmp_path: Path) -> None:
     table = scan(tmp_path).table
     assert table.column("source_nbytes").to_pylist() == [5, 1]
     assert table.column("source_mtime_ns").to_pylist()[1] == 1_234_567_890_123_456_789
+
+
+@pytest.mark.parametrize("seconds", [-1, 15_000_000_000, 2**62, -11_676_096_000], ids=["1969", "2445", "last", "1600"])
+@pytest.mark.parametrize("listed", ["by its folder", "in a table"])
+@pytest.mark.parametrize("kind", ["disk", "tmpfs"])  # ext4 and xfs hold fewer times than tmpfs
+def test_a_time_that_the_index_cannot_hold_counts_as_the_nearest_that_it_can(
+    seconds: int, listed: str, kind: str, tmp_path: Path
+) -> None:
+    memory = "/dev/shm"
+    if kind == "tmpfs" and not os.access(memory, os.W_OK):
+        pytest.skip(f"{memory} cannot be written to")
+    with tempfile.TemporaryDirectory(dir=tmp_path if kind == "disk" else memory) as photos:
+        file = make(Path(photos), "a/1.jpg") / "a/1.jpg"
+        os.utime(file, (seconds, seconds))
+        text = table(tmp_path, "path\na/1.jpg\n") if listed == "in a table" else None
+        mtimes = scan(photos, labels=text).table.column("source_mtime_ns").to_pylist()
+        assert mtimes == [min(max(file.stat().st_mtime_ns, -(2**63)), 2**63 - 1)]
 
 
 @pytest.mark.parametrize("flat", [True, False])
@@ -350,10 +367,23 @@ def test_a_folder_that_begins_like_the_source_is_outside(inside: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["b", "a/deeper"])
-def test_a_link_to_a_folder_outside_stops_the_scan_and_names_the_option(where: str, inside: Path) -> None:
+def test_a_link_to_a_folder_outside_is_rejected_and_names_the_option(where: str, inside: Path) -> None:
     link(inside / where, inside.parent / "elsewhere")
-    with pytest.raises(SourceError, match=f"folder '{where}' is a link out of the source; use --follow-links"):
-        scan(inside)
+    with pytest.warns(
+        PresizeWarning, match="1 folder left out with all that is in them; the first is '.*--follow-links"
+    ):
+        source = scan(inside)
+    assert (paths(source), source.classes) == (["a/1.jpg"], ("a",))
+    assert rejected(source) == {where: "a link out of the source; use --follow-links if you trust it"}
+
+
+def test_class_folders_that_are_all_links_out_do_not_make_a_flat_folder_of_what_lies_beside_them(inside: Path) -> None:
+    root = make(inside.parent / "of links", "logo.jpg")
+    link(root / "train", inside.parent / "elsewhere")
+    with pytest.raises(
+        SourceError, match=r"no files \(1 beside the class folders, 1 refused, the first is 'train', a link out of"
+    ):
+        scan(root)
 
 
 def test_links_out_are_taken_when_that_is_asked_for(inside: Path) -> None:
@@ -458,12 +488,26 @@ def test_a_file_name_that_is_not_utf8_is_rejected_with_its_bytes(tmp_path: Path)
 
 
 @pytest.mark.parametrize("where", [b"caf\xe9", b"a/caf\xe9"])
-def test_a_folder_name_that_is_not_utf8_stops_the_scan(where: bytes, tmp_path: Path) -> None:
+def test_a_folder_name_that_is_not_utf8_is_rejected_with_its_bytes(where: bytes, tmp_path: Path) -> None:
     make(tmp_path, "a/1.jpg")
-    os.mkdir(os.fsencode(tmp_path) + b"/" + where)
-    with pytest.raises(SourceError, match="is not UTF-8; rename it") as caught:
-        scan(tmp_path)
-    assert_one_line(caught.value)
+    folder = os.fsencode(tmp_path) + b"/" + where
+    os.mkdir(folder)
+    make(Path(os.fsdecode(folder)), "2.jpg", "deeper/3.jpg")
+    with pytest.warns(PresizeWarning, match=r"1 folder left out .* is '.*caf\\xe9': its name is not UTF-8") as warned:
+        source = scan(tmp_path)
+    assert_one_line(warned[0].message)  # type: ignore[arg-type]
+    assert (paths(source), source.classes) == (["a/1.jpg"], ("a",))
+    assert rejected(source) == {where.decode("utf-8", "backslashreplace"): "its name is not UTF-8"}
+
+
+@pytest.mark.parametrize("target", ["nowhere", "b", "."])
+def test_a_class_folder_that_is_a_link_to_nothing_or_a_loop_is_rejected_and_the_rest_listed(
+    target: str, inside: Path
+) -> None:
+    link(inside / "b", target)
+    source = scan(inside)
+    assert (paths(source), source.classes) == (["a/1.jpg"], ("a",))
+    assert list(rejected(source)) == ["b"]
 
 
 def test_the_source_may_have_any_name(tmp_path: Path) -> None:
@@ -566,7 +610,7 @@ def test_many_files_are_not_many_python_objects(tmp_path: Path, monkeypatch: pyt
     make(tmp_path, "a/0", "b/")
     for i in range(1, 4000):
         os.link(tmp_path / "a/0", tmp_path / f"{'ab'[i % 2]}/a name of thirty characters {i:04}")
-    monkeypatch.setattr("presize.sources.scan._CHUNK", 256)
+    monkeypatch.setattr("presize.sources.walk._CHUNK", 256)
     scan(tmp_path)  # what is imported and cached once
     tracemalloc.start()
     try:

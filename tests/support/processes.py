@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent
 
+import pytest
 
-def run_python(script: str, *args: object, timeout_s: float = 60, stdin: str = "") -> str:
-    """What `script`, with `args` as its sys.argv[1:], prints. Fails with what it says when it fails."""
+
+def run_python(script: str, *args: object, timeout_s: float = 60, stdin: str = "", within: Sequence[str] = ()) -> str:
+    """What `script`, with `args` as its sys.argv[1:], prints, started by the command `within`. Fails with what it says
+    when it fails."""
     ran = subprocess.run(
-        [sys.executable, "-c", dedent(script), *map(str, args)],
+        [*within, sys.executable, "-c", dedent(script), *map(str, args)],
         input=stdin,
         capture_output=True,
         text=True,
@@ -22,6 +27,30 @@ def run_python(script: str, *args: object, timeout_s: float = 60, stdin: str = "
     )
     assert ran.returncode == 0, f"exit code {ran.returncode}: {ran.stderr}"
     return ran.stdout
+
+
+@functools.cache
+def mount_namespace() -> tuple[str, ...] | None:
+    """A command that runs another one where it may mount what only it sees; None where there is no such thing."""
+    for command in (("unshare", "-m"), ("unshare", "-rm")):
+        try:
+            tried = subprocess.run(
+                [*command, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, timeout=30, check=False
+            )
+        except OSError:
+            return None
+        if tried.returncode == 0:
+            return command
+    return None
+
+
+def with_dev_shm(options: str) -> list[str]:
+    """A command that runs another one with a /dev/shm of its own, mounted with these options of tmpfs. Skips the test
+    where that may not be."""
+    command = mount_namespace()
+    if command is None:
+        pytest.skip("this machine gives no private mount namespace (unshare -m)")
+    return [*command, "sh", "-c", f'mount -t tmpfs -o {options} tmpfs /dev/shm && exec "$@"', "sh"]
 
 
 def is_running(pid: int) -> bool:

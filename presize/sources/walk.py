@@ -1,0 +1,156 @@
+"""Walks a source folder, and collects its files in dataset order without a Python object for each."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import stat
+from array import array
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from presize.errors import SourceError
+from presize.store.rejects import Reject
+
+Identity = tuple[int, int]
+"""(device, inode) of a file or folder."""
+
+LINK_OUT = "a link out of the source; use --follow-links if you trust it"
+
+_CHUNK = 65536
+
+
+class Folder(NamedTuple):
+    """A folder: its path from the source, and the (device, inode) of it and of each folder above it."""
+
+    path: str
+    chain: tuple[Identity, ...]
+
+
+class Refused(Exception):
+    """A file cannot be a sample; ``str()`` is the reason."""
+
+
+class RefusedFolder(Refused):
+    """Nothing in a folder can be a sample."""
+
+
+class Walk:
+    """Collects the files of one folder after the other, without a Python object for each."""
+
+    def __init__(self, root: str, follow_links: bool) -> None:
+        self.root = root
+        self.hidden = 0
+        self.rejects: list[Reject] = []
+        self.refused_folders: list[Reject] = []
+        self._follow_links = follow_links
+        self._folders = 0
+        self._folder_numbers, self._sizes, self._mtimes = array("q"), array("q"), array("q")
+        self._paths: list[str] = []
+        self._path_chunks: list[pa.Array] = []
+
+    @property
+    def files(self) -> int:
+        return len(self._sizes)
+
+    def descend(self, folder: Folder) -> None:
+        """Enter a folder and all folders below it, in the order of a sorted os.walk."""
+        waiting = [folder]
+        while waiting:  # subfolders sort after their folder, so the smallest waiting path is the next of all
+            for inner in self.enter(heapq.heappop(waiting)):
+                heapq.heappush(waiting, inner)
+
+    def enter(self, folder: Folder) -> list[Folder]:
+        """Collect the files of one folder, and return the folders in it, in any order."""
+        self._folders += 1
+        inner = []
+        try:
+            with os.scandir(os.path.join(self.root, folder.path)) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        self.hidden += 1
+                        continue
+                    path = f"{folder.path}/{entry.name}" if folder.path else entry.name
+                    try:
+                        status = self._look_at(entry, folder)
+                    except Refused as reason:
+                        self.rejects.append(Reject(_as_utf8(path), SourceError.__name__, str(reason)))
+                        if isinstance(reason, RefusedFolder):
+                            self.refused_folders.append(self.rejects[-1])
+                        continue
+                    if stat.S_ISDIR(status.st_mode):
+                        inner.append(Folder(path, (*folder.chain, identity(status))))
+                    else:
+                        self._append(path, status)
+        except OSError as error:
+            raise SourceError(f"folder {os.path.join(self.root, folder.path)!r}: {error.strerror}") from None
+        return inner
+
+    def _look_at(self, entry: os.DirEntry[str], folder: Folder) -> os.stat_result:
+        """The status of a file, or of a folder to enter. Nothing is opened. Raises Refused for what is neither."""
+        try:
+            status = entry.stat()
+        except OSError as error:
+            raise Refused(f"cannot be looked at: {error.strerror}") from None
+        is_folder = stat.S_ISDIR(status.st_mode)
+        refused = RefusedFolder if is_folder else Refused
+        if not (entry.name.isascii() or _is_utf8(entry.name)):
+            raise refused("its name is not UTF-8")
+        if not is_folder and not stat.S_ISREG(status.st_mode):
+            raise Refused("neither a file nor a folder")
+        if entry.is_symlink() and not self._follow_links and not is_inside(entry.path, self.root):
+            raise refused(LINK_OUT)
+        if is_folder and identity(status) in folder.chain:
+            raise Refused("a link to a folder that it lies in")
+        return status
+
+    def _append(self, path: str, status: os.stat_result) -> None:
+        self._folder_numbers.append(self._folders)
+        self._sizes.append(status.st_size)
+        self._mtimes.append(mtime_ns(status))
+        self._paths.append(path)
+        if len(self._paths) == _CHUNK:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._path_chunks.append(pa.array(self._paths, pa.large_string()))
+        self._paths.clear()
+
+    def table(self) -> pa.Table:
+        """All files: folders in the order in which they were entered, files by name."""
+        self._flush()
+        numbers = (self._folder_numbers, self._sizes, self._mtimes)
+        folders, sizes, mtimes = (pa.array(np.frombuffer(values, np.int64)) for values in numbers)
+        names = ["folder", "path", "source_nbytes", "source_mtime_ns"]
+        table = pa.table([folders, pa.chunked_array(self._path_chunks), sizes, mtimes], names)
+        # Arrow sorts by UTF-8 bytes, which is Python's order by code points.
+        return table.sort_by([("folder", "ascending"), ("path", "ascending")]).drop_columns("folder")
+
+
+def identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
+def is_inside(path: str, root: str) -> bool:
+    return os.path.join(os.path.realpath(path), "").startswith(os.path.join(root, ""))
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def mtime_ns(status: os.stat_result) -> int:
+    """A modification time as the index holds it. Those before 1677 or after 2262 count as its first or last: two of
+    them are equal, so that only the size, or a checksum, tells whether such a file has changed."""
+    return min(max(status.st_mtime_ns, -(2**63)), 2**63 - 1)
+
+
+def _as_utf8(path: str) -> str:
+    """A readable path, in which bytes that are not UTF-8 are written as ``\\xff``."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
