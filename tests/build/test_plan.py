@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from presize.build.plan import differences, make_plan
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.sources.scan import Source
-from presize.store.dealing import deal, shard_count
+from presize.store.dealing import deal, mix, shard_count
 
 
 @pytest.mark.parametrize(
@@ -139,3 +139,8 @@ def test_an_option_of_a_later_release_is_told_in_words(
 def test_identical_identities_have_no_differences() -> None:
     identity = make_plan(source(["a/1"]), BuildOptions(), {}, 4096).identity
     assert differences(identity, identity) == []
+
+
+def test_the_hash_is_that_of_splitmix64() -> None:
+    published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]  # its first outputs from seed 0
+    assert mix(np.arange(3, dtype=np.uint64)).tolist() == published
