@@ -63,7 +63,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
             except (ConnectionError, EOFError) as error:  # while receiving a batch, not raised by the dataset
                 if str(error).startswith("Caught "):
                     raise
-                raise LoaderError("a DataLoader worker died while it sent a batch") from error
+                raise LoaderError("a DataLoader worker died while it sent a batch") from None
             self.delivered += 1  # before the yield: a batch handed out counts as consumed
             yield batch
             del batch
