@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -175,9 +176,12 @@ class EpochSampler(torch.utils.data.Sampler[int]):
         Raises:
             OptionError: the state is of another order, seed or length, or no state.
         """
+        if not isinstance(state, Mapping):
+            raise OptionError(f"state: expected what state_dict() returned, got {reprlib.repr(state)}")
         for name, value in self._identity().items():
-            if state.get(name) != value:
-                raise OptionError(f"state: expected one saved with {name} {value}, got {state.get(name)!r}")
+            saved = state.get(name)
+            if not isinstance(saved, int) or saved != value:
+                raise OptionError(f"state: expected one saved with {name} {value}, got {reprlib.repr(saved)}")
         epoch, consumed = state.get("epoch"), state.get("consumed")
         check_range("state: epoch", epoch, 0, MOST_SEED)
         check_range("state: consumed", consumed, 0, len(self.order))
