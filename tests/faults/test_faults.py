@@ -12,10 +12,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from scenarios import SCENARIOS
 
 from builds import files
 from faults import ERRORS, KILL, Fault, calls_on, run, why_not
+from scenarios import SCENARIOS
 
 pytestmark = [
     pytest.mark.slow,

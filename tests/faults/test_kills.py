@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 
 import pytest
-from scenarios import SCENARIOS
 
 from builds import files
 from faults import run
 from processes import in_session, workers_of
+from scenarios import SCENARIOS
 
 pytestmark = pytest.mark.slow
 
