@@ -141,39 +141,55 @@ class Loader:
         self._on_batch: Callable[[Answer], None] | None = None
 
     def __len__(self) -> int:
-        """Batches on this rank in the epoch that is being read, or in the next one."""
-        start = self.sampler.next_start if self._running is None else self.sampler.start
-        return self.sampler.schedule.batch_count(start)
+        """Batches on this rank in a whole epoch. One that is resumed has fewer left."""
+        return self.sampler.schedule.batch_count(0)
+
+    @property
+    def num_workers(self) -> int:
+        """`workers`, by DataLoader's name."""
+        return self.workers
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether samples that do not fill a batch are left out, as DataLoader has it."""
+        return self.sampler.schedule.last == "drop"
+
+    @property
+    def batch_sampler(self) -> torch.utils.data.BatchSampler:
+        """What draws the sample numbers of a DataLoader's batches; trainers look for its sampler."""
+        return torch.utils.data.BatchSampler(self.sampler, self.batch_size, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
-        self._check_idle()
         return self._epoch()  # a generator: an iterator that is never used begins nothing
 
     def _epoch(self) -> Generator[Any, None, None]:
-        self._check_idle()
-        finished, running = False, object()
-        self._running = running
+        self._forget_if_forked()
+        if self._running is not None:  # left early, by a trainer that keeps the iterator
+            self.close()
+        running = self._running = object()
         try:
             epoch, start = self.sampler.begin()
-            self._delivered = 0
+            self._delivered, count = 0, self.sampler.schedule.batch_count(start)
             with closing(self._on_device(self._read(epoch, start))) as batches:
                 for batch in batches:
                     self._delivered += 1  # before the yield: a batch handed out counts as consumed
+                    if self._delivered == count:
+                        self._running = None  # not after it: most trainers take len(loader) batches and no more
                     yield batch
                     del batch  # or its memory would stay in use while the next one is read
-            finished = True
         finally:
-            if self._running is running:  # unless close() has ended this epoch; another one may have begun
-                self._running = None
-                if not finished:
-                    self.close()
+            if self._running is running:  # left early, or an error; else another epoch may be running
+                self.close()
 
-    def _check_idle(self) -> None:
-        if self._owner != os.getpid():  # forked: workers and memory are the parent's
+    def _forget_if_forked(self) -> None:
+        if self._owner != os.getpid():  # workers and memory are the parent's
             self._pool = self._slots = self._stream = None
             self._running, self._owner = None, os.getpid()
+
+    def _check_idle(self) -> None:
+        self._forget_if_forked()
         if self._running is not None:
-            raise LoaderError("this Loader is in the middle of an epoch; make a second one to read two at a time")
+            raise LoaderError("this Loader is in the middle of an epoch; finish it, or end it with close()")
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next to be read; without this, epochs follow one another. Not during an epoch."""
@@ -183,7 +199,7 @@ class Loader:
 
     def state_dict(self) -> dict[str, int]:
         """The position after the last batch that was handed out, as a few integers."""
-        return self.sampler.state_after(self._delivered, self.batch_size)
+        return self.sampler.state_after(self._delivered if self.sampler.begun else 0, self.batch_size)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where state_dict() was taken, with any number of workers or ranks or another batch size.
@@ -230,7 +246,10 @@ class Loader:
         number = 0
         while number < count or pending:
             if self._slots is not slots:
-                raise LoaderError("this Loader was closed in the middle of the epoch; iterate over it again")
+                raise LoaderError(
+                    "this epoch ended early, because its Loader was closed or began another one; make a second Loader "
+                    "to read two epochs at a time"
+                )
             while number < count and slots.free and (pool.has_room() if pool is not None else not pending):
                 positions = schedule.batch(start, number)
                 samples, keys = order.samples(epoch, positions), order.keys(epoch, positions)

@@ -69,7 +69,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
 
     def state_dict(self) -> dict[str, int]:
         """The position after the last batch that was handed out, as a few integers."""
-        return self.sampler.state_after(self.delivered, self.batch_size or 1)
+        return self.sampler.state_after(self.delivered if self.sampler.begun else 0, self.batch_size or 1)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where state_dict() was taken, with any number of workers or ranks or another batch size."""
