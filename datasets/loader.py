@@ -14,7 +14,6 @@ import numpy.typing as npt
 import torch
 
 from presize.datasets.crops import Crop
-from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.device_decode import DecodeOn, Decoder, cut_reader, decode_rows, find_decoder
 from presize.datasets.reading.order import Last, Order, choose_order
@@ -22,6 +21,7 @@ from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlot
 from presize.datasets.reading.transfer import Normalization, Normalize, as_device, pin, tensors_of, to_device
 from presize.datasets.reading.workers import Answer, BatchRequest, Mode, WorkerPool, read
 from presize.datasets.sampler import EpochSampler
+from presize.datasets.subsets import as_lmdb_dataset
 from presize.errors import LoaderError, OptionError
 from presize.options import check_choice, check_range
 from presize.system.resources import usable_cores
@@ -41,7 +41,8 @@ class Loader:
     an error, Ctrl-C), with close(), and with the Loader. One epoch at a time.
 
     Args:
-        dataset: an LMDBDataset without a transform; its `target` says what comes beside the images.
+        dataset: an LMDBDataset without a transform, or a Subset or ConcatDataset of such; its `target` says what comes
+            beside the images.
         batch_size: samples in a batch, from 1.
         crop: which part of each image to take; the dataset's own when None.
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
@@ -74,7 +75,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: LMDBDataset,
+        dataset: torch.utils.data.Dataset[Any],
         batch_size: int,
         *,
         crop: Crop | None = None,
@@ -95,12 +96,9 @@ class Loader:
         ranks: int | None = None,
         context: str | None = None,
     ) -> None:
-        if not isinstance(dataset, LMDBDataset):
-            raise OptionError(f"dataset: expected an LMDBDataset, got {type(dataset).__name__}")
+        dataset = as_lmdb_dataset(dataset)
         if dataset.transform is not None:
             raise OptionError("dataset: a Loader calls no transform; give crop and flip, or use make_loader")
-        if type(dataset).__getitem__ is not LMDBDataset.__getitem__:
-            raise OptionError(f"dataset: a Loader does not call the __getitem__ of {type(dataset).__name__}")
         check_choice("mode", mode, Mode)
         check_choice("on_error", on_error, OnErrorInBatch)
         if not callable(decode_on):
@@ -252,7 +250,7 @@ class Loader:
                 )
             while number < count and slots.free and (pool.has_room() if pool is not None else not pending):
                 positions = schedule.batch(start, number)
-                samples, keys = order.samples(epoch, positions), order.keys(epoch, positions)
+                samples, keys = self.dataset.records(order.samples(epoch, positions)), order.keys(epoch, positions)
                 request = BatchRequest(slots.free.pop(), samples, order.seed, epoch, keys)
                 pending.append(request)
                 number += 1

@@ -8,6 +8,7 @@ import multiprocessing.queues
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -19,7 +20,8 @@ from torch._utils import ExceptionWrapper
 from presize.datasets.collate import collate
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.sampler import EpochSampler
-from presize.errors import LoaderError
+from presize.datasets.subsets import as_lmdb_dataset
+from presize.errors import LoaderError, OptionError
 from presize.formatting import plural, size_text
 from presize.options import check_range
 from presize.system.resources import usable_cores
@@ -96,7 +98,8 @@ def make_loader(
     Workers live from epoch to epoch and have one thread each. Memory is pinned where there is CUDA.
 
     Args:
-        dataset: any map-style dataset with a length.
+        dataset: any map-style dataset with a length. Of a Subset or ConcatDataset of LMDBDatasets it reads the same
+            samples as one LMDBDataset, with which crops depend on (seed, epoch, sample).
         batch_size: samples in a batch, from 1.
         workers: how many processes; None uses every core this process may use, 0 reads in the caller's process.
         prefetch: batches that each worker may be ahead, 1 to 64, in shared memory.
@@ -113,6 +116,8 @@ def make_loader(
     if workers is None:
         workers = usable_cores()
     check_range("workers", workers, 0, 4096)
+    with suppress(OptionError):  # one of other classes is read as it is
+        dataset = as_lmdb_dataset(dataset)
     length = len(dataset)  # type: ignore[arg-type]
     order = choose_order(length, shuffle, seed, order)
     if workers:

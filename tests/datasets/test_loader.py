@@ -354,7 +354,7 @@ def test_two_epochs_at_once_are_refused(data: LMDBDataset) -> None:
     first, second = iter(loader), iter(loader)
     next(first)
     next(second)
-    with pytest.raises(LoaderError, match="this epoch ended early, .* make a second Loader to read two epochs at a"):
+    with pytest.raises(LoaderError, match=r"this epoch ended early, .* make a second Loader to read two epochs at a"):
         next(first)
     assert len(list(second)) == 6
 
