@@ -40,7 +40,7 @@ def collate(samples: Sequence[Any]) -> Any:
     """A DataLoader's collate_fn: torch's default, but the images of a BatchOfViews become a batch without a copy, and
     targets that torch cannot stack a list."""
     if isinstance(samples, BatchWithLists) and samples:
-        images, values = zip(*samples, strict=True)
+        images, values = map(list, zip(*samples, strict=True))
         return [torch.utils.data.default_collate(images), collate_targets(values, samples.stays)]
     if not isinstance(samples, BatchOfViews) or not samples:
         return torch.utils.data.default_collate(samples)  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ class JoinedData:
         self.manifest: Manifest = parts[0].manifest
         """Of the first part."""
         self.max_pixels: int = parts[0].max_pixels
-        self.root = ", ".join(str(part.root) for part in parts)
+        self.root: str = ", ".join(str(part.root) for part in parts)
         self._starts = np.cumsum([0, *map(len, parts)])
         self._numbers: dict[str, npt.NDArray[Any]] = {}
         for part in parts:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from presize.datasets.crops import Crop
+from presize.datasets.dataloader_names import PREFETCH, check_loader_options, common_options
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.device_decode import DecodeOn, Decoder, cut_reader, decode_rows, find_decoder
 from presize.datasets.reading.order import Last, Order, choose_order
@@ -28,6 +29,8 @@ from presize.system.resources import usable_cores
 
 OnErrorInBatch = Literal["raise", "skip"]
 
+_ENDED_EARLY = "this epoch ended early, because its Loader was closed or began another; two at a time need two Loaders"
+
 
 class Loader:
     """Batches (images, targets) of a dataset, cropped before they are decoded.
@@ -41,8 +44,7 @@ class Loader:
     an error, Ctrl-C), with close(), and with the Loader. One epoch at a time.
 
     Args:
-        dataset: an LMDBDataset without a transform, or a Subset or ConcatDataset of such; its `target` says what comes
-            beside the images.
+        dataset: an LMDBDataset without a transform, or a Subset or ConcatDataset of such.
         batch_size: samples in a batch, from 1.
         crop: which part of each image to take; the dataset's own when None.
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
@@ -66,6 +68,8 @@ class Loader:
             "skip" it: the batch is then shorter, and `skipped` counts the images.
         rank, ranks: torch.distributed's when it is initialized, otherwise 0 of 1.
         context: start method of the processes: "fork", "spawn" or "forkserver"; None is Python's default.
+        options: DataLoader's num_workers, prefetch_factor, drop_last and multiprocessing_context are accepted for
+            workers, prefetch, last="drop" and context.
 
     Raises:
         OptionError: an option is out of range, or does not go with another.
@@ -85,7 +89,7 @@ class Loader:
         order: Order | None = None,
         workers: int | None = None,
         mode: Mode = "processes",
-        prefetch: int = 2,
+        prefetch: int = PREFETCH,
         last: Last = "keep",
         device: torch.device | str | None = None,
         normalize: Normalize | None = None,
@@ -95,10 +99,12 @@ class Loader:
         rank: int | None = None,
         ranks: int | None = None,
         context: str | None = None,
+        **options: Any,
     ) -> None:
         dataset = as_lmdb_dataset(dataset)
         if dataset.transform is not None:
             raise OptionError("dataset: a Loader calls no transform; give crop and flip, or use make_loader")
+        workers, prefetch, last = common_options(options, workers, prefetch, last)
         check_choice("mode", mode, Mode)
         check_choice("on_error", on_error, OnErrorInBatch)
         if not callable(decode_on):
@@ -112,11 +118,14 @@ class Loader:
         self.mode: Mode = mode
         self.prefetch = prefetch
         self.on_error: OnErrorInBatch = on_error
-        self.context = context
         self.device = as_device(device)
+        self.context = check_loader_options(options, self.device) or context
         self.skipped = 0
         order = choose_order(len(dataset), shuffle, seed, order)
         self.sampler = EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, last=last)
+        # What trainers ask of a DataLoader, by its names.
+        self.num_workers, self.drop_last = self.workers, last == "drop"
+        self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, batch_size, self.drop_last)
         self._reader = (BatchReader if decode_on == "workers" else cut_reader)(
             dataset.data, dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
         )
@@ -141,21 +150,6 @@ class Loader:
     def __len__(self) -> int:
         """Batches on this rank in a whole epoch. One that is resumed has fewer left."""
         return self.sampler.schedule.batch_count(0)
-
-    @property
-    def num_workers(self) -> int:
-        """`workers`, by DataLoader's name."""
-        return self.workers
-
-    @property
-    def drop_last(self) -> bool:
-        """Whether samples that do not fill a batch are left out, as DataLoader has it."""
-        return self.sampler.schedule.last == "drop"
-
-    @property
-    def batch_sampler(self) -> torch.utils.data.BatchSampler:
-        """What draws the sample numbers of a DataLoader's batches; trainers look for its sampler."""
-        return torch.utils.data.BatchSampler(self.sampler, self.batch_size, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
         return self._epoch()  # a generator: an iterator that is never used begins nothing
@@ -244,10 +238,7 @@ class Loader:
         number = 0
         while number < count or pending:
             if self._slots is not slots:
-                raise LoaderError(
-                    "this epoch ended early, because its Loader was closed or began another one; make a second Loader "
-                    "to read two epochs at a time"
-                )
+                raise LoaderError(_ENDED_EARLY)
             while number < count and slots.free and (pool.has_room() if pool is not None else not pending):
                 positions = schedule.batch(start, number)
                 samples, keys = self.dataset.records(order.samples(epoch, positions)), order.keys(epoch, positions)
@@ -275,14 +266,9 @@ class Loader:
             count = max(1, self.workers * self.prefetch) + HELD_BY_CALLER
             shared = SharedSlots(count, (self.batch_size, *self._reader.rows.shape))
             if self.workers:
+                skip = self.on_error == "skip"
                 self._pool = WorkerPool(
-                    self._reader,
-                    self.workers,
-                    self.mode,
-                    shared,
-                    ahead=self.prefetch,
-                    skip=self.on_error == "skip",
-                    context=self.context,
+                    self._reader, self.workers, self.mode, shared, ahead=self.prefetch, skip=skip, context=self.context
                 )
             # After the workers were forked, so that they inherit none of it. Slots of JPEGs are not pinned: decoders
             # take any memory, and pinning would make all of it resident, where little is ever used.

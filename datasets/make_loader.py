@@ -18,6 +18,7 @@ import torch.utils.data
 from torch._utils import ExceptionWrapper
 
 from presize.datasets.collate import collate
+from presize.datasets.dataloader_names import PREFETCH, check_make_loader_options, common_options
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.sampler import EpochSampler
 from presize.datasets.subsets import as_lmdb_dataset
@@ -87,7 +88,7 @@ def make_loader(
     seed: int = 0,
     order: Order | None = None,
     workers: int | None = None,
-    prefetch: int = 2,
+    prefetch: int = PREFETCH,
     last: Last = "keep",
     rank: int | None = None,
     ranks: int | None = None,
@@ -104,13 +105,16 @@ def make_loader(
         workers: how many processes; None uses every core this process may use, 0 reads in the caller's process.
         prefetch: batches that each worker may be ahead, 1 to 64, in shared memory.
         shuffle, seed, order, last, rank, ranks: as in Loader.
-        options: further arguments of DataLoader, which take precedence.
+        options: further arguments of DataLoader, which take precedence. Its num_workers, prefetch_factor and drop_last
+            are accepted for workers, prefetch and last="drop".
 
     Raises:
         OptionError: an option is out of range.
         LoaderError: the batches of all workers do not fit into /dev/shm; while iterating, when it is full or
             read-only.
     """
+    check_make_loader_options(options)
+    workers, prefetch, last = common_options(options, workers, prefetch, last)
     check_range("batch_size", batch_size, 1, 2**31)
     check_range("prefetch", prefetch, 1, 64)
     if workers is None:

@@ -105,7 +105,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         return self._schedule if self._begun else self._shared()
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> int:  # type: ignore[override]
         """The epoch that was begun last, or the first one before that."""
         return self._epoch
 

@@ -47,7 +47,8 @@ def _converted(dataset: object, whole: object) -> LMDBDataset:
         return _converted(given.dataset, whole).subset(given.indices)
     if base is torch.utils.data.ConcatDataset:
         return _sum([_converted(part, whole) for part in given.datasets])
-    return given
+    result: LMDBDataset = given
+    return result
 
 
 def _sum(parts: list[LMDBDataset]) -> LMDBDataset:

@@ -208,7 +208,7 @@ def test_normalized_batches_are_what_torchvision_makes_of_them(dtype: torch.dtyp
 
 
 def test_targets_of_any_kind_are_what_default_collate_makes_of_them(dataset: Path) -> None:
-    for target, expected in [(None, None), ("path", list), (("label", "path"), list)]:
+    for target, expected in [(None, None), ("path", tuple), (("label", "path"), list)]:
         batch = next(iter(Loader(LMDBDataset(dataset, target=target), 4, crop=CROP, workers=0)))
         if expected is None:
             assert batch.shape == (4, 3, 24, 24)
@@ -354,7 +354,7 @@ def test_two_epochs_at_once_are_refused(data: LMDBDataset) -> None:
     first, second = iter(loader), iter(loader)
     next(first)
     next(second)
-    with pytest.raises(LoaderError, match=r"this epoch ended early, .* make a second Loader to read two epochs at a"):
+    with pytest.raises(LoaderError, match="two at a time need two Loaders"):
         next(first)
     assert len(list(second)) == 6
 
