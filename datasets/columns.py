@@ -11,7 +11,7 @@ from presize.datasets.joined import JoinedData
 from presize.store.dataset import Dataset
 
 
-class Column:
+class TargetColumn:
     """An index column whose values come as plain Python objects.
 
     Attributes:

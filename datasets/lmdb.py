@@ -15,7 +15,7 @@ import torch.utils.data
 
 from presize.codecs import jpeg_decoder
 from presize.datasets.collate import BatchOfViews, BatchWithLists, Stays, collate_targets, new_batch
-from presize.datasets.columns import Column
+from presize.datasets.columns import TargetColumn
 from presize.datasets.crops import Crop
 from presize.datasets.joined import JoinedData
 from presize.datasets.reading.batches import BatchReader
@@ -101,7 +101,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         classes = self.data.manifest.classes
         self._classes = None if classes is None else list(classes)
         names = [] if self.target is None else [self.target] if isinstance(self.target, str) else self.target
-        self._targets = [Column(self.data, name) for name in names]
+        self._targets = [TargetColumn(self.data, name) for name in names]
         self._own_targets: npt.NDArray[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
