@@ -65,6 +65,15 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
             yield batch
             del batch
 
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Asked by Accelerate's prepare(), which would share what this rank reads among the ranks once more."""
+        if self.sampler.schedule.ranks > 1:
+            raise OptionError(
+                "rank: Accelerate shares batches over ranks itself; give make_loader rank=0, ranks=1, or use Loader"
+            )
+        return False
+
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next to be read; without this, epochs follow one another."""
         self.sampler.set_epoch(epoch)

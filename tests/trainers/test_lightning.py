@@ -1,4 +1,4 @@
-"""Lightning's Trainer with Loader and make_loader: each epoch whole, checkpoints that resume in mid-epoch, two ranks."""
+"""Lightning's Trainer with Loader and make_loader: whole epochs, checkpoints that resume in mid-epoch, two ranks."""
 
 from __future__ import annotations
 
