@@ -10,6 +10,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -19,9 +20,11 @@ import torch.utils.data
 from torch._utils import ExceptionWrapper
 
 from presize.datasets.collate import collate
+from presize.datasets.dataloader_names import PREFETCH, check_make_loader_options, common_options
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.sampler import EpochSampler
-from presize.errors import LoaderError
+from presize.datasets.subsets import as_lmdb_dataset
+from presize.errors import LoaderError, OptionError
 from presize.formatting import plural, size_text
 from presize.options import check_range
 from presize.system.resources import usable_cores
@@ -68,6 +71,15 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
             yield batch
             del batch
 
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Asked by Accelerate's prepare(), which would share what this rank reads among the ranks once more."""
+        if self.sampler.schedule.ranks > 1:
+            raise OptionError(
+                "rank: Accelerate shares batches over ranks itself; give make_loader rank=0, ranks=1, or use Loader"
+            )
+        return False
+
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next to be read; without this, epochs follow one another."""
         self.sampler.set_epoch(epoch)
@@ -75,7 +87,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
 
     def state_dict(self) -> dict[str, int]:
         """The position after the last batch that was handed out, as a few integers."""
-        return self.sampler.state_after(self.delivered, self.batch_size or 1)
+        return self.sampler.state_after(self.delivered if self.sampler.begun else 0, self.batch_size or 1)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where state_dict() was taken, with any number of workers or ranks or another batch size."""
@@ -91,7 +103,7 @@ def make_loader(
     seed: int = 0,
     order: Order | None = None,
     workers: int | None = None,
-    prefetch: int = 2,
+    prefetch: int = PREFETCH,
     last: Last = "keep",
     rank: int | None = None,
     ranks: int | None = None,
@@ -102,23 +114,29 @@ def make_loader(
     Workers live from epoch to epoch and have one thread each. Memory is pinned where there is CUDA.
 
     Args:
-        dataset: any map-style dataset with a length.
+        dataset: any map-style dataset with a length. Of a Subset or ConcatDataset of LMDBDatasets it reads the same
+            samples as one LMDBDataset, with which crops depend on (seed, epoch, sample).
         batch_size: samples in a batch, from 1.
         workers: how many processes; None uses every core this process may use, 0 reads in the caller's process.
         prefetch: batches that each worker may be ahead, 1 to 64, in shared memory.
         shuffle, seed, order, last, rank, ranks: as in Loader.
-        options: further arguments of DataLoader, which take precedence.
+        options: further arguments of DataLoader, which take precedence. Its num_workers, prefetch_factor and drop_last
+            are accepted for workers, prefetch and last="drop".
 
     Raises:
         OptionError: an option is out of range.
         LoaderError: the batches of all workers do not fit into /dev/shm; while iterating, when it is full or
             read-only.
     """
+    check_make_loader_options(options)
+    workers, prefetch, last = common_options(options, workers, prefetch, last)
     check_range("batch_size", batch_size, 1, 2**31)
     check_range("prefetch", prefetch, 1, 64)
     if workers is None:
         workers = usable_cores()
     check_range("workers", workers, 0, 4096)
+    with suppress(OptionError):  # one of other classes is read as it is
+        dataset = as_lmdb_dataset(dataset)
     length = len(dataset)  # type: ignore[arg-type]
     order = choose_order(length, shuffle, seed, order)
     if workers:
