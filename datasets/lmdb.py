@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, SupportsIndex
@@ -17,10 +18,14 @@ import torch.utils.data
 from presize.codecs import jpeg_decoder
 from presize.datasets.collate import BatchOfViews, new_batch
 from presize.datasets.crops import Crop
+from presize.datasets.fuse import Fused
+from presize.datasets.fuse import fuse as fuse_transform
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.outputs import Decode, check_decode, to_output
+from presize.datasets.reading.transfer import Normalization
+from presize.datasets.reading.whole_batches import rows_of, values_batch
 from presize.datasets.sampler import Visit
-from presize.errors import DatasetError, OptionError
+from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import MAX_PIXELS, check_choice
 from presize.store.dataset import Dataset
 from presize.system.pagecache import Preload
@@ -44,6 +49,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             size. It is drawn from (seed, epoch, sample) under presize's samplers, under any other from torch's
             generator, in a worker that of the worker.
         flip: the probability of mirroring an image, from 0 to 1, drawn likewise.
+        fuse: take over what `transform`, one of torchvision's, begins with: crop, flip, normalization. Images are then
+            cropped before they are decoded; what is not taken over is called as before (presize.datasets.fuse). `fused`
+            tells which is which.
         readahead: whether the kernel reads more of a shard than the missing page. None suits random order, see
             presize.store.dataset.Dataset; True suits ShardShuffled.
         preload: "page-cache" reads all shards into the page cache before returning; the kernel may evict them later.
@@ -70,6 +78,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         decode: Decode = "pil",
         crop: Crop | None = None,
         flip: float = 0.0,
+        fuse: bool = False,
         readahead: bool | None = None,
         preload: Preload | None = None,
         max_pixels: int = MAX_PIXELS,
@@ -81,14 +90,29 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if decode == "bytes" and (crop is not None or flip):
             raise OptionError("decode: bytes are not decoded, so they cannot be cropped or flipped; choose another")
         self.root = os.fspath(root)
+        self.data = Dataset(root, readahead, max_pixels, check)
+        self.fused: Fused | None = None
+        if fuse:
+            if crop is not None or flip:
+                raise OptionError(
+                    "fuse: crop and flip come from the transform; leave out crop= and flip=, or fuse=True"
+                )
+            self.fused = fuse_transform(transform, decode=decode, data=self.data)
+            crop, flip, transform, decode = self.fused.crop, self.fused.flip, self.fused.rest, self.fused.decode
+            if crop is None:
+                warnings.warn(f"fuse: nothing was taken over: {self.fused.reason}", PresizeWarning, stacklevel=2)
         self.transform = transform
         self.target_transform = target_transform
         self.decode: Decode = decode
-        self.data = Dataset(root, readahead, max_pixels, check)
         if target == "label" and "label" not in self.data.index.schema.names:
             target = None
         self.target = target
         self._reader = None if crop is None and not flip else BatchReader(self.data, crop, flip)
+        self._normalization: Normalization | None = None
+        if self._reader is not None and self.fused is not None and self.fused.normalize is not None:
+            channels = self._reader.shape[2]
+            self._normalization = Normalization(self.fused.normalize, None, channels, torch.device("cpu"))
+            self._reader = self._normalization.in_workers(self._reader)
         self._held = [] if preload is None else self.data.preload(preload)
         self._open()
 
@@ -148,12 +172,17 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def _read_crops(self, reader: BatchReader, samples: list[int], indices: Sequence[SupportsIndex]) -> list[Any]:
         stays_whole = self._reads_batches()
-        pixels, batch = new_batch((len(samples), *reader.shape), travels=stays_whole and len(samples) > 1)
+        height, width, channels = reader.rows.shape
+        shape = (len(samples), height, width, channels)
+        pixels, batch = new_batch(shape, travels=stays_whole and len(samples) > 1)
         reader.read(pixels, np.array(samples, np.int64), *visits(indices))
         if self.decode != "tensor":
             squeezed = pixels[:, :, :, 0] if reader.shape[2] == 1 else pixels
             return [self._sample(i, to_output(image, self.decode)) for i, image in zip(samples, squeezed, strict=True)]
-        views = [self._sample(i, image) for i, image in zip(samples, batch.unbind(), strict=True)]
+        if self._normalization is not None:
+            batch = values_batch(batch, self._normalization.dtype)
+        images = rows_of(batch) if stays_whole and len(samples) > 1 else batch.unbind()
+        views = [self._sample(i, image) for i, image in zip(samples, images, strict=True)]
         return BatchOfViews(views, batch) if stays_whole else views
 
     def _position(self, index: SupportsIndex) -> int:
@@ -237,7 +266,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             return batch_size * 8
         if self._reader is not None:
             height, width, channels = self._reader.shape
-            return batch_size * (height * width * channels + 8)
+            value_bytes = 1 if self._normalization is None else self._normalization.dtype.itemsize
+            return batch_size * (height * width * channels * value_bytes + 8)
         heights, widths = self.data.numbers("height"), self.data.numbers("width")
         return int(batch_size * (3 * np.multiply(heights, widths, dtype=np.int64).mean() + 8)) if len(self) else 0
 
@@ -245,7 +275,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return self._reader is not None and self.decode == "tensor" and self.transform is None
 
     def __repr__(self) -> str:
-        return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r})"
+        fused = "" if self.fused is None else f", {self.fused!r}"
+        return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r}{fused})"
 
 
 def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.int64]]:
