@@ -58,11 +58,12 @@ class Fused:
 def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset | None = None) -> Fused:
     """Split `transform` into what presize can do as torchvision does it, and the rest.
 
-    Boxes, flips and the order of operations are torchvision's, drawn from the same distributions; pixels are within one
-    grey level of its, normalized values within 1e-6. Taken over are, from the beginning on: RandomResizedCrop,
-    Resize((height, width)), CenterCrop or RandomCrop, the latter two also after a Resize(N) that changes nothing because
-    images are stored at N; then RandomHorizontalFlip, conversion to a tensor and to float32, and Normalize. What is
-    taken over gives tensors in channels-last memory.
+    Boxes and flips are drawn from torchvision's distributions, pixels are within one grey level of torchvision's, and
+    normalized values of equal pixels within 1e-6. Taken over are, from the beginning on, a RandomResizedCrop,
+    Resize((height, width)), CenterCrop or RandomCrop, also after a Resize(N) that changes nothing because all images
+    are stored at N; and a RandomHorizontalFlip, conversions to a tensor and to float32, and a Normalize.
+
+    Tensors are in channels-last memory, and plain, where torchvision's ToImage makes a tv_tensors.Image of a sample.
 
     Args:
         transform: torchvision's Compose, of either version, or one of its transforms.
@@ -269,7 +270,7 @@ _KNOWN: dict[str, tuple[Callable[[_Taking, Any], str], set[str]]] = {
     "ToPureTensor": (_Taking.to_pure_tensor, set()),
     "ToTensor": (_Taking.to_tensor, set()),
 }
-"""The classes of torchvision.transforms, of both versions, that can be taken over, and all attributes that they have."""
+"""The classes of torchvision.transforms, of both versions, that can be taken over, with all attributes they have."""
 
 _EVERY_MODULE_HAS = frozenset(vars(torch.nn.Module()))
 

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -21,7 +22,7 @@ from presize.datasets.crops import Crop
 from presize.datasets.fuse import Fused
 from presize.datasets.fuse import fuse as fuse_transform
 from presize.datasets.reading.batches import BatchReader
-from presize.datasets.reading.outputs import Decode, check_decode, to_output
+from presize.datasets.reading.outputs import Decode, LazyImage, check_decode, to_output
 from presize.datasets.reading.transfer import Normalization
 from presize.datasets.reading.whole_batches import rows_of, values_batch
 from presize.datasets.sampler import Visit
@@ -94,9 +95,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self.fused: Fused | None = None
         if fuse:
             if crop is not None or flip:
-                raise OptionError(
-                    "fuse: crop and flip come from the transform; leave out crop= and flip=, or fuse=True"
-                )
+                raise OptionError("fuse: crop and flip come from the transform; leave out crop= and flip=")
             self.fused = fuse_transform(transform, decode=decode, data=self.data)
             crop, flip, transform, decode = self.fused.crop, self.fused.flip, self.fused.rest, self.fused.decode
             if crop is None:
@@ -165,6 +164,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if self.decode == "bytes":
             for position, value in self.data.values(samples):
                 images[position] = bytes(value)
+        elif self.decode == "pil" and self.transform is not None and self.data.manifest.format == "jpeg":
+            for position, value in self.data.values(samples):
+                images[position] = self._lazy_image(samples[position], value)
         else:
             for position, pixels in self.data.pixels(samples):
                 images[position] = to_output(pixels, self.decode)
@@ -184,6 +186,14 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         images = rows_of(batch) if stays_whole and len(samples) > 1 else batch.unbind()
         views = [self._sample(i, image) for i, image in zip(samples, images, strict=True)]
         return BatchOfViews(views, batch) if stays_whole else views
+
+    def _lazy_image(self, sample: int, value: memoryview) -> LazyImage:
+        damage = partial(self.data.damage, sample)
+        shape = self.data.shape(sample)
+        try:
+            return LazyImage(bytes(value), self.data.manifest.color, shape, self.data.max_pixels, damage)
+        except ValueError as error:
+            raise damage(error) from None
 
     def _position(self, index: SupportsIndex) -> int:
         i = operator.index(index)

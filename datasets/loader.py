@@ -41,7 +41,8 @@ class Loader:
     an error, Ctrl-C), with close(), and with the Loader. One epoch at a time.
 
     Args:
-        dataset: an LMDBDataset without a transform, or with one that fuse=True took over as a whole; its `target` says what comes beside the images.
+        dataset: an LMDBDataset without a transform, or with one that fuse=True took over as a whole; its `target` says
+            what comes beside the images.
         batch_size: samples in a batch, from 1.
         crop: which part of each image to take; the dataset's own when None.
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.

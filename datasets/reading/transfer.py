@@ -74,8 +74,8 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
 class Normalization:
     """uint8 images (B, channels, height, width) -> (images / 255 - mean) / std, in the same memory format.
 
-    On the CPU each of the 256 grey levels of a channel is looked up, in one pass: in float32 and float64 that is bit
-    for bit what torchvision's ToTensor and Normalize compute. Other devices multiply and add, which differs by rounding.
+    On the CPU each of the 256 grey levels of a channel is looked up, in one pass: in float32 bit for bit what
+    torchvision's ToTensor and Normalize compute. Other devices multiply and add, which differs by rounding.
 
     Args:
         normalize: (mean, std), one number a channel each, or one for all.

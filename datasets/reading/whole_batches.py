@@ -34,7 +34,7 @@ class ValuesBatch(torch.Tensor):
     shared: SharedBatch | None = None
 
 
-def rows_of(batch: torch.Tensor) -> list[torch.Tensor]:
+def rows_of(batch: torch.Tensor) -> list[RowImage]:
     """The images of a batch, for default_collate to make `batch` of again."""
     images = []
     for row, view in enumerate(batch.unbind()):
@@ -60,7 +60,9 @@ def _collate_rows(images: Sequence[torch.Tensor], *, collate_fn_map: Any = None)
     if batch is not None and len(batch) == len(images):
         if all(isinstance(at, RowImage) and at.batch is batch and at.row == row for row, at in enumerate(images)):
             return batch
-    return collate_tensor_fn([image.as_subclass(torch.Tensor) for image in images], collate_fn_map=collate_fn_map)
+    plain = [image.as_subclass(torch.Tensor) for image in images]
+    stacked: torch.Tensor = collate_tensor_fn(plain, collate_fn_map=collate_fn_map)
+    return stacked
 
 
 default_collate_fn_map[RowImage] = _collate_rows  # as documented for types of one's own
