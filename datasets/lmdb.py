@@ -27,7 +27,7 @@ from presize.datasets.reading.transfer import Normalization
 from presize.datasets.reading.whole_batches import rows_of, values_batch
 from presize.datasets.sampler import Visit
 from presize.errors import DatasetError, OptionError, PresizeWarning
-from presize.options import MAX_PIXELS, check_choice
+from presize.options import MAX_PIXELS, check_choice, check_type
 from presize.store.dataset import Dataset
 from presize.system.pagecache import Preload
 
@@ -93,6 +93,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self.root = os.fspath(root)
         self.data = Dataset(root, readahead, max_pixels, check)
         self.fused: Fused | None = None
+        check_type("fuse", fuse, bool)
         if fuse:
             if crop is not None or flip:
                 raise OptionError("fuse: crop and flip come from the transform; leave out crop= and flip=")
