@@ -31,7 +31,7 @@ class Fused:
     Attributes:
         crop: which part of each image to decode, and to what size to bring it. None if nothing was taken over.
         flip: the probability of mirroring an image.
-        normalize: (mean, std) of each channel, or of all, in units of 0 to 1; None leaves uint8.
+        normalize: (mean, std) of each channel, in units of 0 to 1; None leaves uint8.
         rest: what is called with each image afterwards; None if nothing is left.
         decode: what `rest` expects, or what comes of the whole transform: a "pil" image or a "tensor".
         taken: the transforms that were taken over.
@@ -68,7 +68,8 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
     Args:
         transform: torchvision's Compose, of either version, or one of its transforms.
         decode: what the transform gets: "pil", or "tensor" for uint8 (channels, height, width).
-        data: the stored images. Without them, sizes are not checked, and no Resize(N) is taken over.
+        data: the stored images. Without them, three channels are assumed, sizes are not checked, and no Resize(N) is
+            taken over.
 
     Raises:
         OptionError: there is no transform, or `decode` is neither of these.
@@ -107,6 +108,7 @@ class _Taking:
 
     def __init__(self, decode: Decode, data: Dataset | None) -> None:
         self.data = data
+        self.channels = 1 if data is not None and data.manifest.color == "gray" else 3
         self.form: Literal["pil", "uint8", "float"] = "pil" if decode == "pil" else "uint8"
         self.to_image: list[Any] = []
         self.crop: Crop | None = None
@@ -238,19 +240,18 @@ class _Taking:
 
     def _to_float(self) -> str:
         if self.form != "float":
-            self.form, self.normalize = "float", ((0.0,), (1.0,))
+            self.form, self.normalize = "float", ((0.0,) * self.channels, (1.0,) * self.channels)
         return ""
 
     def take_normalize(self, step: Any) -> str:
         if self.form != "float":
             return "Normalize comes before the conversion to float"
         mean, std = tuple(map(float, step.mean)), tuple(map(float, step.std))
-        channels = len(mean) if self.data is None else 1 if self.data.manifest.color == "gray" else 3
-        if {len(mean), len(std)} - {1, channels} or not all(value > 0 for value in std):
-            return f"Normalize has mean={mean}, std={std}: expected {channels} of each, std above 0"
+        if {len(mean), len(std)} - {1, self.channels} or not all(value > 0 for value in std):
+            return f"Normalize has mean={mean}, std={std}: expected {self.channels} of each, std above 0"
         if reason := self._once(step):
             return reason
-        self.normalize = mean, std
+        self.normalize = mean * (self.channels // len(mean)), std * (self.channels // len(std))
         return ""
 
 

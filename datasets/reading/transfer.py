@@ -20,7 +20,7 @@ from presize.errors import LoaderError, OptionError
 from presize.formatting import size_text
 
 Normalize = tuple[Sequence[float], Sequence[float]]
-"""(mean, std) of each channel, or one number for all channels, in units of 0 to 1."""
+"""(mean, std) of each channel, in units of 0 to 1."""
 
 _PORTABLE = 1
 """cudaHostRegisterPortable: pinned for all devices, as torch does it."""
@@ -78,7 +78,7 @@ class Normalization:
     torchvision's ToTensor and Normalize compute. Other devices multiply and add, which differs by rounding.
 
     Args:
-        normalize: (mean, std), one number a channel each, or one for all.
+        normalize: (mean, std), one number a channel each.
         dtype: floating point; float32 when None.
         channels: of the images.
         device: where the images are.
@@ -92,11 +92,10 @@ class Normalization:
             mean, std = (torch.as_tensor(values, dtype=torch.float64).flatten() for values in normalize)
         except (TypeError, ValueError):
             raise OptionError(f"normalize: expected (mean, std), got {normalize!r}") from None
-        if {len(mean), len(std)} - {1, channels} or not (std > 0).all():
+        if len(mean) != channels or len(std) != channels or not (std > 0).all():
             raise OptionError(
                 f"normalize: expected (mean, std) of {channels} channels each, std above 0, got {normalize!r}"
             )
-        mean, std = mean.expand(channels), std.expand(channels)
         self.dtype = torch.float32 if dtype is None else dtype
         if not self.dtype.is_floating_point:
             raise OptionError(f"dtype: expected a floating-point type, got {dtype}")
