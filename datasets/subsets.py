@@ -9,7 +9,7 @@ import torch.utils.data
 from presize.datasets.lmdb import LMDBDataset, joined
 from presize.errors import OptionError
 
-_ALIKE = ("classes", "target", "decode", "crop", "flip", "transform", "target_transform")
+_ALIKE = ("classes", "target", "decode", "crop", "flip", "normalize", "transform", "target_transform")
 """What the parts of a ConcatDataset must have in common."""
 
 
