@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from collections.abc import Callable, Sequence
@@ -15,8 +16,8 @@ import torch
 import torch.utils.data
 
 from presize.codecs import jpeg_decoder
-from presize.datasets.collate import BatchOfViews, new_batch
-from presize.datasets.crops import Crop
+from presize.datasets.collate import Views, WholeBatch, new_batches
+from presize.datasets.crops import Crop, Crops
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.outputs import Decode, check_decode, to_output
 from presize.datasets.sampler import Visit
@@ -42,7 +43,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             "bytes": the stored value, undecoded.
         crop: one of presize.datasets' crops, applied before decoding and before `transform`; all images then have one
             size. It is drawn from (seed, epoch, sample) under presize's samplers, under any other from torch's
-            generator, in a worker that of the worker.
+            generator, in a worker that of the worker. A list or tuple of crops gives several views of each image,
+            drawn independently: a tuple in place of the image, with `transform` called for each view.
         flip: the probability of mirroring an image, from 0 to 1, drawn likewise.
         readahead: whether the kernel reads more of a shard than the missing page. None suits random order, see
             presize.store.dataset.Dataset; True suits ShardShuffled.
@@ -68,7 +70,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         *,
         target: str | Sequence[str] | None = "label",
         decode: Decode = "pil",
-        crop: Crop | None = None,
+        crop: Crops | None = None,
         flip: float = 0.0,
         readahead: bool | None = None,
         preload: Preload | None = None,
@@ -148,13 +150,17 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def _read_crops(self, reader: BatchReader, samples: list[int], indices: Sequence[SupportsIndex]) -> list[Any]:
         stays_whole = self._reads_batches()
-        pixels, batch = new_batch((len(samples), *reader.shape), travels=stays_whole and len(samples) > 1)
+        shapes = [(len(samples), *shape) for shape in reader.shapes]
+        pixels, batches = new_batches(shapes, travel=stays_whole and len(samples) > 1)
         reader.read(pixels, np.array(samples, np.int64), *visits(indices))
-        if self.decode != "tensor":
-            squeezed = pixels[:, :, :, 0] if reader.shape[2] == 1 else pixels
-            return [self._sample(i, to_output(image, self.decode)) for i, image in zip(samples, squeezed, strict=True)]
-        views = [self._sample(i, image) for i, image in zip(samples, batch.unbind(), strict=True)]
-        return BatchOfViews(views, batch) if stays_whole else views
+        if self.decode == "tensor":
+            views: list[Sequence[Any]] = [batch.unbind() for batch in batches]
+        else:
+            squeezed = [array[:, :, :, 0] if array.shape[3] == 1 else array for array in pixels]
+            views = [[to_output(image, self.decode) for image in array] for array in squeezed]
+        images = [Views(parts) for parts in zip(*views, strict=True)] if reader.has_views else views[0]
+        read = [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
+        return WholeBatch(read, batches if reader.has_views else batches[0]) if stays_whole else read
 
     def _position(self, index: SupportsIndex) -> int:
         i = operator.index(index)
@@ -165,7 +171,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def _sample(self, i: int, image: Any) -> Any:
         if self.transform is not None:
-            image = self.transform(image)
+            image = Views(map(self.transform, image)) if isinstance(image, Views) else self.transform(image)
         if self.target is None:
             return image
         target = self._target(i)
@@ -191,8 +197,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return torch.utils.data.default_collate(targets)
 
     @property
-    def crop(self) -> Crop | None:
-        """The crop that images are read with."""
+    def crop(self) -> Crop | tuple[Crop, ...] | None:
+        """The crop that images are read with, or those of the views."""
         return None if self._reader is None else self._reader.crop
 
     @property
@@ -236,8 +242,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if self._reads_batches():
             return batch_size * 8
         if self._reader is not None:
-            height, width, channels = self._reader.shape
-            return batch_size * (height * width * channels + 8)
+            return batch_size * (sum(map(math.prod, self._reader.shapes)) + 8)
         heights, widths = self.data.numbers("height"), self.data.numbers("width")
         return int(batch_size * (3 * np.multiply(heights, widths, dtype=np.int64).mean() + 8)) if len(self) else 0
 

@@ -13,13 +13,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.datasets.crops import Crop
+from presize.datasets.collate import Images
+from presize.datasets.crops import Crops
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.device_decode import DecodeOn, Decoder, cut_reader, decode_rows, find_decoder
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
-from presize.datasets.reading.transfer import Normalization, Normalize, as_device, pin, tensors_of, to_device
+from presize.datasets.reading.transfer import (
+    Normalization,
+    Normalize,
+    as_device,
+    map_tensors,
+    pin,
+    tensors_of,
+    to_device,
+)
 from presize.datasets.reading.workers import Answer, BatchRequest, Mode, WorkerPool, read
 from presize.datasets.sampler import EpochSampler
 from presize.errors import LoaderError, OptionError
@@ -32,7 +41,8 @@ OnErrorInBatch = Literal["raise", "skip"]
 class Loader:
     """Batches (images, targets) of a dataset, cropped before they are decoded.
 
-    images: uint8 (B, channels, height, width) in channels-last memory, on `device`; with `normalize` of `dtype`.
+    images: uint8 (B, channels, height, width) in channels-last memory, on `device`; with `normalize` of `dtype`. With
+    several crops a tuple of these, one for each view.
     targets: int64 (B,), or what torch's default collate makes of other columns. A dataset without targets gives
     images alone.
 
@@ -43,7 +53,8 @@ class Loader:
     Args:
         dataset: an LMDBDataset without a transform; its `target` says what comes beside the images.
         batch_size: samples in a batch, from 1.
-        crop: which part of each image to take; the dataset's own when None.
+        crop: which part of each image to take; the dataset's own when None. A list or tuple of crops gives as many
+            views of each image, drawn independently.
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
         shuffle: draw a new order each epoch, the same for any number of workers.
         seed: of the order and the crops.
@@ -77,7 +88,7 @@ class Loader:
         dataset: LMDBDataset,
         batch_size: int,
         *,
-        crop: Crop | None = None,
+        crop: Crops | None = None,
         flip: float | None = None,
         shuffle: bool = False,
         seed: int = 0,
@@ -256,7 +267,7 @@ class Loader:
     def _begin(self) -> tuple[FreeSlots, WorkerPool | None]:
         if self._slots is None:
             count = max(1, self.workers * self.prefetch) + HELD_BY_CALLER
-            shared = SharedSlots(count, (self.batch_size, *self._reader.rows.shape))
+            shared = SharedSlots(count, [(self.batch_size, *shape) for shape in self._reader.rows.shapes])
             if self.workers:
                 self._pool = WorkerPool(
                     self._reader,
@@ -306,12 +317,14 @@ class Loader:
         finally:
             self._stream.synchronize()  # or the memory could be freed while it is being copied from
 
-    def _images(self, batch: _Batch) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
+    def _images(self, batch: _Batch) -> tuple[Images, npt.NDArray[np.int64]]:
         """The images of a batch on the device, or on their way to it, and the samples they are of."""
         if self._decoder is None:
-            images = torch.from_numpy(batch.rows).permute(0, 3, 1, 2)  # the same memory, now channels-last
-            return images.to(self.device, non_blocking=self.device.type == "cuda"), batch.samples
-        images, damaged = decode_rows(batch.rows, self._decoder, self._reader.shape, self.device)
+            # The same memory, now channels-last.
+            views = tuple(torch.from_numpy(rows).permute(0, 3, 1, 2) for rows in batch.rows)
+            views = tuple(view.to(self.device, non_blocking=self.device.type == "cuda") for view in views)
+            return views if self._reader.has_views else views[0], batch.samples
+        images, damaged = decode_rows(batch.rows[0], self._decoder, self._reader.shape, self.device)
         for position, what in damaged.items():
             if self.on_error == "raise":
                 raise self.dataset.data.damage(int(batch.samples[position]), what)
@@ -321,27 +334,27 @@ class Loader:
     def _arrived(self, copy: _Copy) -> Any:
         copy.event.synchronize()  # begun a batch ago
         stream = torch.cuda.current_stream(self.device)
-        for tensor in (copy.images, *tensors_of(copy.targets)):
+        for tensor in tensors_of((copy.images, copy.targets)):
             tensor.record_stream(stream)  # they were made on another
         return self._batch(copy.images, copy.targets)
 
-    def _batch(self, images: torch.Tensor, targets: Any) -> Any:
+    def _batch(self, images: Images, targets: Any) -> Any:
         if self._normalize is not None:
-            images = self._normalize(images)
+            images = map_tensors(self._normalize, images)
         return images if targets is None else (images, targets)
 
 
 class _Batch(NamedTuple):
-    """rows: uint8 (B, height, width, channels), or those of cut_reader(). samples: their numbers, (B,)."""
+    """rows: of each view uint8 (B, height, width, channels), or those of cut_reader(). samples: their numbers, (B,)."""
 
-    rows: npt.NDArray[np.uint8]
+    rows: list[npt.NDArray[np.uint8]]
     samples: npt.NDArray[np.int64]
 
 
 class _Copy(NamedTuple):
     """A batch on its way to the device, and its source memory, which must stay until `event`."""
 
-    images: torch.Tensor
+    images: Images
     targets: Any
-    rows: npt.NDArray[np.uint8]
+    rows: list[npt.NDArray[np.uint8]]
     event: torch.cuda.Event

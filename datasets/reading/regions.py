@@ -1,4 +1,5 @@
-"""A box of a stored value -> pixels in a row of a batch: cut_region or uncut_region, then read_region. Pure.
+"""A box of a stored value -> pixels in a row of a batch: cut_region or uncut_region, then read_region, or read_views
+for several boxes that are decoded together. Pure.
 
 Only what the box needs is decoded: its tiles (presize.codecs.jpeg_tiles), at 1/2, 1/4 or 1/8 of the size where the box
 is at least twice as large as the result. presize.codecs.jpeg_decoder takes the tiles from the whole value; for
@@ -8,6 +9,7 @@ libjpeg-turbo they are cut out first.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import cv2
@@ -75,9 +77,36 @@ def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
     Raises:
         ValueError, ImageError: the value is damaged (presize.codecs.stored_value.DAMAGE).
     """
-    height, width, channels = out.shape
+    resample(_decoded(region, shape, (out.shape[0], out.shape[1]), out.shape[2], exact), out, flip)
+
+
+class View(NamedTuple):
+    """A part of an image.
+
+    Attributes:
+        out: where it goes, as in read_region.
+        box: in the image.
+        flip: mirror left to right.
+    """
+
+    out: Pixels
+    box: Box
+    flip: bool
+
+
+def read_views(views: Sequence[View], region: Region, shape: tuple[int, int]) -> None:
+    """As read_region for each of `views`, which lie in the box of `region`: that is decoded once, at full size."""
+    top, left, height, width = region.box
+    pixels = _decoded(region, shape, (height, width), views[0].out.shape[2], exact=True)
+    for out, box, flip in views:
+        resample(_part(pixels, (box[0] - top, box[1] - left, *box[2:])), out, flip)
+
+
+def _decoded(region: Region, shape: tuple[int, int], size: tuple[int, int], channels: int, exact: bool) -> Pixels:
+    """The box of `region`, of at least `size` or at full size: (height, width, channels), for the thread's next call to
+    overwrite."""
     if region.format == "jpeg":
-        pixels = _jpeg(region, shape, (height, width), channels, exact)
+        pixels = _jpeg(region, shape, size, channels, exact)
     elif region.format == "raw":
         # A view, not a copy of the whole image.
         pixels = _part(np.frombuffer(region.data, np.uint8).reshape(*shape, -1), region.box)
@@ -89,7 +118,7 @@ def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
     if pixels.size != pixels.shape[0] * pixels.shape[1] * channels or not pixels.size:
         # OpenCV would silently write elsewhere.
         raise ValueError(f"expected {channels} channel{'s' if channels > 1 else ''}, got shape {pixels.shape}")
-    resample(pixels, out, flip)
+    return pixels
 
 
 def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
