@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,8 +49,8 @@ def collate(samples: Sequence[Any]) -> Any:
     return [images, torch.utils.data.default_collate(targets)]
 
 
-def _stack_views(samples: Sequence[Views]) -> tuple[Any, ...]:
-    return tuple(torch.utils.data.default_collate(images) for images in zip(*samples, strict=True))
+def _stack_views(samples: Iterable[Views]) -> tuple[Any, ...]:
+    return tuple(torch.utils.data.default_collate(images) for images in map(list, zip(*samples, strict=True)))
 
 
 def new_batches(

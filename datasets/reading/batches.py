@@ -12,7 +12,16 @@ from presize.codecs import jpeg_decoder
 from presize.codecs.stored_value import DAMAGE
 from presize.datasets.crops import DECODE_SCALES, Crop, Crops, as_size, check_crops
 from presize.datasets.reading.draws import uniform
-from presize.datasets.reading.regions import Box, Region, View, cut_region, read_region, read_views, uncut_region
+from presize.datasets.reading.regions import (
+    Box,
+    Region,
+    View,
+    allows,
+    cut_region,
+    read_region,
+    read_views,
+    uncut_region,
+)
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
 
@@ -20,6 +29,9 @@ _CUT_AT_A_TIME = 64
 """JPEGs that are cut to their regions before the first of them is decoded by libjpeg-turbo, so that the code for each
 stays in the processor's caches: 5 % faster than one by one on an idle machine, 10 % on a busy one, where 8 at a time
 gain 7 % and 128 no more than 64 (2026-11-21, AMD EPYC)."""
+
+_TILE = (16, 64)
+"""(height, width) of a tile in pixels, as a build makes them of most images: about what is decoded beyond a box."""
 
 Ints = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
@@ -46,8 +58,12 @@ class RowFormat(NamedTuple):
     needs_cut: bool
 
 
-_Part = tuple[Box, tuple[int, ...]]
-"""A box that is decoded, and the views in it."""
+class _Part(NamedTuple):
+    """A box that is decoded at 1/scale, and the views that are cut from it."""
+
+    box: Box
+    views: tuple[int, ...]
+    scale: int = 1
 
 
 class _Drawn(NamedTuple):
@@ -147,7 +163,8 @@ class BatchReader:
             else:
                 boxes[:, view] = crop.boxes(heights, widths, random[:, 1:])
         ends = boxes[:, :, :2] + boxes[:, :, 2:]
-        outside = (boxes[:, :, :2] < 0).any(axis=2) | (ends > np.stack((heights, widths), axis=1)[:, None]).any(axis=2)
+        sides = np.stack((heights, widths), axis=1)[:, np.newaxis]
+        outside: npt.NDArray[np.bool_] = np.any((boxes[:, :, :2] < 0) | (ends > sides), axis=2)
         too_large = heights * widths > self.data.max_pixels
         left_out = outside.any(axis=1) | too_large
         skipped = []
@@ -183,13 +200,13 @@ class BatchReader:
             position = positions[at]
             shape, flips = drawn.shapes[position], drawn.flips[position]
             try:
-                for (_, views), region in zip(parts[at], regions, strict=True):
+                for (_, views, scale), region in zip(parts[at], regions, strict=True):
                     if len(views) == 1:
                         view = views[0]
                         fill(out[view][position], region, shape, flip=flips[view], exact=exact[view])
                     else:
                         boxes = drawn.boxes[position].tolist()
-                        read_views([View(out[i][position], boxes[i], flips[i]) for i in views], region, shape)
+                        read_views([View(out[i][position], boxes[i], flips[i]) for i in views], region, shape, scale)
             except DAMAGE as error:
                 leave_out(at, self.data.damage(numbers[at], error))
         return skipped
@@ -197,29 +214,32 @@ class BatchReader:
     def _parts(self, boxes: Ints) -> list[list[_Part]]:
         """What to decode of each sample for `boxes`, (n, views, 4)."""
         if len(self._views) == 1:
-            return [[((top, left, height, width), (0,))] for ((top, left, height, width),) in boxes.tolist()]
-        together = self._together(boxes)
-        # One box around those that are decoded together.
-        tops_lefts = np.where(together[:, :, None], boxes[:, :, :2], np.iinfo(np.int64).max).min(axis=1)
-        ends = np.where(together[:, :, None], boxes[:, :, :2] + boxes[:, :, 2:], 0).max(axis=1)
-        around = np.concatenate((tops_lefts, ends - tops_lefts), axis=1).tolist()
-        parts = []
-        for box, rectangles, chosen in zip(around, boxes.tolist(), together.tolist(), strict=True):
-            own: list[_Part] = [(tuple(rectangles[i]), (i,)) for i, joins in enumerate(chosen) if not joins]
-            joined = tuple(i for i, joins in enumerate(chosen) if joins)
-            parts.append([(tuple(box), joined), *own] if joined else own)
-        return parts
+            return [[_Part((top, left, height, width), (0,))] for ((top, left, height, width),) in boxes.tolist()]
+        apart = np.ones(boxes.shape[:2], np.bool_)
+        joined: list[list[_Part]] = [[] for _ in boxes]
+        scales = self._scales(boxes)
+        for scale in (1, *DECODE_SCALES):
+            members = scales == scale
+            around, joins = _around(boxes, members)
+            if self.data.manifest.format != "jpeg":  # decoded in full, whatever the box
+                joins[:] = True
+            for at in np.flatnonzero(joins & members.any(axis=1)).tolist():
+                top, left, height, width = around[at].tolist()
+                views = tuple(np.flatnonzero(members[at]).tolist())
+                joined[at].append(_Part((top, left, height, width), views, scale))
+            apart &= ~(members & joins[:, np.newaxis])
+        for at, view in np.argwhere(apart).tolist():
+            top, left, height, width = boxes[at, view].tolist()
+            joined[at].append(_Part((top, left, height, width), (view,)))
+        return joined
 
-    def _together(self, boxes: Ints) -> npt.NDArray[np.bool_]:
-        """Which views to cut from one decode of the box around them, (n, views): those that are decoded at full size,
-        where that is less to decode than each by itself."""
-        if self.data.manifest.format != "jpeg":  # decoded in full, whatever the box
-            return np.ones(boxes.shape[:2], np.bool_)
+    def _scales(self, boxes: Ints) -> Ints:
+        """At which fraction each view is decoded, (n, views): 8 for 1/8."""
+        if self.data.manifest.format != "jpeg":
+            return np.ones(boxes.shape[:2], np.int64)
         sizes = np.array([shape[:2] for shape in self.shapes])
-        exact = np.array([crop is None or crop.exact for crop in self._views])
-        reduced = (boxes[:, :, 2:] >= DECODE_SCALES[-1] * sizes).all(axis=2) & ~exact
-        together = ~reduced
-        return together
+        inexact = np.array([crop is not None and not crop.exact for crop in self._views])
+        return np.select([inexact & allows(boxes, sizes, scale) for scale in DECODE_SCALES], DECODE_SCALES, 1)
 
     def _regions(
         self, samples: Sequence[int], parts: Sequence[list[_Part]], on_damage: Callable[[int, DatasetError], None]
@@ -229,11 +249,11 @@ class BatchReader:
         format = self.data.manifest.format
         if format != "jpeg" or not self.rows.needs_cut:
             for at, value in self.data.values(samples, on_damage):
-                yield at, [uncut_region(value, format, box) for box, _ in parts[at]]
+                yield at, [uncut_region(value, format, box) for box, *_ in parts[at]]
             return
         waiting = []
         for at, value in self.data.values(samples, on_damage):
-            waiting.append((at, [cut_region(value, box) for box, _ in parts[at]]))
+            waiting.append((at, [cut_region(value, box) for box, *_ in parts[at]]))
             if len(waiting) == _CUT_AT_A_TIME:
                 yield from waiting
                 waiting.clear()
@@ -250,3 +270,14 @@ class BatchReader:
     def _too_large(self, sample: int) -> str:
         height, width = self.data.numbers("height")[sample], self.data.numbers("width")[sample]
         return str(self.data.damage(sample, f"{width} x {height} pixels, more than max_pixels={self.data.max_pixels}"))
+
+
+def _around(boxes: Ints, members: npt.NDArray[np.bool_]) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """The box around the `members` (n, views) of `boxes` (n, views, 4) of each sample, (n, 4), and whether to decode it
+    rather than each by itself, since it has fewer pixels, (n,)."""
+    chosen = members[:, :, np.newaxis]
+    begins = np.where(chosen, boxes[:, :, :2], np.iinfo(np.int64).max).min(axis=1)
+    ends = np.where(chosen, boxes[:, :, :2] + boxes[:, :, 2:], 0).max(axis=1)
+    sides = np.where(np.any(members, axis=1, keepdims=True), ends - begins, 0)
+    apart = (np.prod(boxes[:, :, 2:] + _TILE, axis=2) * members).sum(axis=1)
+    return np.concatenate((begins, sides), axis=1), np.prod(sides + _TILE, axis=1) < apart
