@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 import torch.utils.data
 
-from presize.datasets.reading.shared_batches import shared_batches
+from presize.datasets.reading.shared_batches import as_images, shared_batches
 from presize.datasets.reading.slots import Shape
 
 Images = torch.Tensor | tuple[torch.Tensor, ...]
@@ -61,4 +61,4 @@ def new_batches(
     if travel and torch.utils.data.get_worker_info() is not None:
         return shared_batches(shapes)
     pixels = [np.empty(shape, np.uint8) for shape in shapes]
-    return pixels, tuple(torch.from_numpy(array).permute(0, 3, 1, 2) for array in pixels)
+    return pixels, as_images(pixels)

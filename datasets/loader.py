@@ -19,16 +19,9 @@ from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.device_decode import DecodeOn, Decoder, cut_reader, decode_rows, find_decoder
 from presize.datasets.reading.order import Last, Order, choose_order
+from presize.datasets.reading.shared_batches import as_images
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
-from presize.datasets.reading.transfer import (
-    Normalization,
-    Normalize,
-    as_device,
-    map_tensors,
-    pin,
-    tensors_of,
-    to_device,
-)
+from presize.datasets.reading.transfer import Normalization, Normalize, as_device, pin, tensors_of, to_device
 from presize.datasets.reading.workers import Answer, BatchRequest, Mode, WorkerPool, read
 from presize.datasets.sampler import EpochSampler
 from presize.errors import LoaderError, OptionError
@@ -43,8 +36,7 @@ class Loader:
 
     images: uint8 (B, channels, height, width) in channels-last memory, on `device`; with `normalize` of `dtype`. With
     several crops a tuple of these, one for each view.
-    targets: int64 (B,), or what torch's default collate makes of other columns. A dataset without targets gives
-    images alone.
+    targets: int64 (B,), or what torch's default collate makes of other columns; without targets images come alone.
 
     A batch that the caller keeps never changes: its memory is reused only when nothing refers to it any more, and a
     caller that keeps many gets copies. Workers live from epoch to epoch; they end when an epoch is left early (break,
@@ -53,8 +45,7 @@ class Loader:
     Args:
         dataset: an LMDBDataset without a transform; its `target` says what comes beside the images.
         batch_size: samples in a batch, from 1.
-        crop: which part of each image to take; the dataset's own when None. A list or tuple of crops gives as many
-            views of each image, drawn independently.
+        crop: which part of each image to take, or several for as many views of it; the dataset's own when None.
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
         shuffle: draw a new order each epoch, the same for any number of workers.
         seed: of the order and the crops.
@@ -320,8 +311,7 @@ class Loader:
     def _images(self, batch: _Batch) -> tuple[Images, npt.NDArray[np.int64]]:
         """The images of a batch on the device, or on their way to it, and the samples they are of."""
         if self._decoder is None:
-            # The same memory, now channels-last.
-            views = tuple(torch.from_numpy(rows).permute(0, 3, 1, 2) for rows in batch.rows)
+            views = as_images(batch.rows)
             views = tuple(view.to(self.device, non_blocking=self.device.type == "cuda") for view in views)
             return views if self._reader.has_views else views[0], batch.samples
         images, damaged = decode_rows(batch.rows[0], self._decoder, self._reader.shape, self.device)
@@ -340,7 +330,7 @@ class Loader:
 
     def _batch(self, images: Images, targets: Any) -> Any:
         if self._normalize is not None:
-            images = map_tensors(self._normalize, images)
+            images = tuple(map(self._normalize, images)) if isinstance(images, tuple) else self._normalize(images)
         return images if targets is None else (images, targets)
 
 

@@ -25,6 +25,11 @@ _KEPT = 8
 """Pieces that a worker keeps: prefetch_factor (2 by default), those that the consumer holds, and some to spare."""
 
 
+def as_images(batches: Sequence[npt.NDArray[np.uint8]]) -> tuple[torch.Tensor, ...]:
+    """uint8 (B, height, width, channels) -> tensors (B, channels, height, width) over the same memory."""
+    return tuple(torch.from_numpy(batch).permute(0, 3, 1, 2) for batch in batches)
+
+
 class SharedBatch(torch.Tensor):
     """In a worker, a batch that is sent without a copy. It arrives as a plain tensor, and results computed from it are
     plain tensors, too."""
@@ -56,7 +61,7 @@ def shared_batches(shapes: Sequence[Shape]) -> tuple[list[npt.NDArray[np.uint8]]
         pixels, batch = shared_batch(shapes[0])
         return [pixels], (batch,)
     arrays, piece = _lend(shapes)
-    batches = SharedBatches(torch.from_numpy(array).permute(0, 3, 1, 2) for array in arrays)
+    batches = SharedBatches(as_images(arrays))
     batches.piece = piece
     return arrays, batches
 
@@ -133,7 +138,7 @@ def _receive_all(duplicate: Any, nbytes: int, shapes: Sequence[Shape]) -> tuple[
         os.close(fd)
     arrays = arrays_over(memory, shapes)
     when_released(arrays, _give_back, os.getpid(), memory, nbytes)
-    return tuple(torch.from_numpy(array).permute(0, 3, 1, 2) for array in arrays)
+    return as_images(arrays)
 
 
 def _give_back(owner: int, memory: mmap.mmap, nbytes: int) -> None:
