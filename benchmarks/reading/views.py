@@ -2,23 +2,24 @@
 
     python benchmarks/reading/views.py PHOTOS --ffcv-python FFCV_ENV/bin/python
 
-Builds a 256 px dataset of hard links to the JPEGs below PHOTOS and reads it in batches of 64, in one process without
-workers. Each variant runs once a round with each set of views, in random order, in a process of its own, with the page
-cache warm. Prints a table; asserts nothing.
+Builds a 256 px dataset of hard links to the JPEGs below PHOTOS and reads it in batches of 64, without workers. A round
+is a process that reads an epoch with each variant and each set of views, in random order, with the page cache warm.
+Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
+import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-from itertools import product
+from itertools import islice, product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -52,23 +53,24 @@ def crops_of(views: str) -> list[Any]:
     return [RandomResizedCrop(side, scale) for side, scale, count in VIEWS[views] for _ in range(count)]
 
 
-def read_views(root: Path, crops: Sequence[Any], epoch: int) -> int:
-    return _read(root, crops, epoch)
+def read_views(root: Path, crops: Sequence[Any], epoch: int, most: int) -> int:
+    return _read(root, crops, epoch, most)
 
 
-def read_apart(root: Path, crops: Sequence[Any], epoch: int) -> int:
-    return max(_read(root, crop, epoch) for crop in crops)
+def read_apart(root: Path, crops: Sequence[Any], epoch: int, most: int) -> int:
+    return max(_read(root, crop, epoch, most) for crop in crops)
 
 
-def _read(root: Path, crop: Any, epoch: int) -> int:
+def _read(root: Path, crop: Any, epoch: int, most: int) -> int:
+    """The first `most` images of an epoch."""
     from presize.datasets import LMDBDataset, Loader
 
     loader = Loader(LMDBDataset(root), _BATCH, crop=crop, flip=0.5, shuffle=True, workers=0)
     loader.set_epoch(epoch)
-    return sum(len(targets) for _, targets in loader)
+    return sum(len(targets) for _, targets in islice(loader, -(-most // _BATCH)))
 
 
-def read_full(root: Path, crops: Sequence[Any], epoch: int) -> int:
+def read_full(root: Path, crops: Sequence[Any], epoch: int, most: int) -> int:
     """With presize's decoder and resampling."""
     import numpy as np
 
@@ -78,10 +80,10 @@ def read_full(root: Path, crops: Sequence[Any], epoch: int) -> int:
         for (top, left, height, width), flip, out in zip(boxes, flips, outs, strict=True):
             resample(np.ascontiguousarray(pixels[top : top + height, left : left + width]), out, flip)
 
-    return _each(root, crops, epoch, lambda data, samples: data.pixels(samples), cut)
+    return _each(root, crops, epoch, most, lambda data, samples: data.pixels(samples), cut)
 
 
-def read_pil(root: Path, crops: Sequence[Any], epoch: int) -> int:
+def read_pil(root: Path, crops: Sequence[Any], epoch: int, most: int) -> int:
     """As torchvision's transforms of PIL images do it: resized by Pillow, copied into a batch."""
     import numpy as np
     from PIL import Image
@@ -96,10 +98,12 @@ def read_pil(root: Path, crops: Sequence[Any], epoch: int) -> int:
             part = part.resize((out.shape[1], out.shape[0]), Image.Resampling.BILINEAR)
             out[:] = np.asarray(part.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else part)
 
-    return _each(root, crops, epoch, decoded, cut)
+    return _each(root, crops, epoch, most, decoded, cut)
 
 
-def _each(root: Path, crops: Sequence[Any], epoch: int, decode: Callable[..., Any], cut: Callable[..., None]) -> int:
+def _each(
+    root: Path, crops: Sequence[Any], epoch: int, most: int, decode: Callable[..., Any], cut: Callable[..., None]
+) -> int:
     """The same boxes and flips as those of a Loader, in its order."""
     import numpy as np
 
@@ -109,7 +113,7 @@ def _each(root: Path, crops: Sequence[Any], epoch: int, decode: Callable[..., An
     from presize.store.dataset import Dataset
 
     data = Dataset(root)
-    samples = Shuffled(len(data)).samples(epoch, np.arange(len(data)))
+    samples = Shuffled(len(data)).samples(epoch, np.arange(len(data)))[:most]
     for start in range(0, len(samples), _BATCH):
         batch = samples[start : start + _BATCH]
         random = [uniform(0, epoch, batch, 1 + crop.draws, view) for view, crop in enumerate(crops)]
@@ -125,19 +129,23 @@ def _each(root: Path, crops: Sequence[Any], epoch: int, decode: Callable[..., An
 READERS = {"views": read_views, "apart": read_apart, "full": read_full, "pil": read_pil}
 
 
-def run(root: Path, variant: str, views: str) -> measuring.Columns:
-    """The columns of one epoch, after one that is not timed, in this process."""
+def run(root: Path, seed: int) -> list[measuring.Columns]:
+    """The columns of a round, in this process."""
     import cv2
     import torch
 
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
-    read, crops = READERS[variant], crops_of(views)
-    read(root, crops, 0)
-    meter = processes.Meter()
-    begin_s, cpu_s = time.perf_counter(), time.process_time()
-    images = read(root, crops, 1)
-    return _columns(images, time.perf_counter() - begin_s, time.process_time() - cpu_s, meter.other_cpu())
+    rows, runs = [], list(product(READERS, VIEWS))
+    for variant, views in random.Random(seed).sample(runs, len(runs)):
+        read, crops = READERS[variant], crops_of(views)
+        read(root, crops, 0, _BATCH)  # warm-up
+        meter = processes.Meter()
+        begin_s, cpu_s = time.perf_counter(), time.process_time()
+        images = read(root, crops, 1, sys.maxsize)
+        measured = _columns(images, time.perf_counter() - begin_s, time.process_time() - cpu_s, meter.other_cpu())
+        rows.append({"variant": variant, "views": views} | measured)
+    return rows
 
 
 def _columns(images: int, seconds: float, cpu_seconds: float, other_cpu: float) -> measuring.Columns:
@@ -164,20 +172,18 @@ def measure(options: argparse.Namespace) -> None:
     photos = find_photos(options.source)
     tree = builds.link_tree(photos, options.work, options.images)
     root = builds.build_once(tree, options.work / f"views-{tree.name}", "--size", "256")
-    names = [name for name in VARIANTS if name != "ffcv" or options.ffcv_python is not None]
-    if "ffcv" not in names:
+    if options.ffcv_python is None:
         print("ffcv is left out: no interpreter was given for peers/ffcv_views.py", file=sys.stderr)
 
-    def fresh(name: str, views: str) -> Iterator[measuring.Columns]:
-        if name == "ffcv":
-            columns = run_ffcv(options, root, views)
-        else:
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                columns = pool.submit(run, root, name, views).result()
-        yield {"variant": name, "views": views} | columns
+    seeds = itertools.count(options.seed)
 
-    runs = {f"{name}, {views}": partial(fresh, name, views) for name, views in product(names, VIEWS)}
-    measuring.in_rounds(runs, options, conditions(photos))
+    def fresh() -> Iterator[measuring.Columns]:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            yield from pool.submit(run, root, next(seeds)).result()
+        if options.ffcv_python is not None:
+            yield from ({"variant": "ffcv", "views": views} | run_ffcv(options, root, views) for views in VIEWS)
+
+    measuring.in_rounds({"all": fresh}, options, conditions(photos))
 
 
 def summary(rows: list[rates.Row]) -> str:
