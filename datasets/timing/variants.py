@@ -124,7 +124,7 @@ def transforms() -> Transforms:
     try:
         functional: Any = importlib.import_module("torchvision.transforms.functional")
     except (ImportError, RuntimeError):  # RuntimeError: it is built for another torch
-        return Transforms(_crop_by_pillow, f"{pillow}, which also crops and resizes: torchvision is not installed")
+        return Transforms(_crop_by_pillow, f"{pillow}, which also crops and resizes: torchvision cannot be imported")
 
     def apply(image: Image.Image, box: tuple[int, int, int, int], size: tuple[int, int], flip: bool) -> torch.Tensor:
         image = functional.resized_crop(image, *box, list(size))

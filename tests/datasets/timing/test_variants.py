@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import importlib
 import shutil
 import sys
 from contextlib import suppress
@@ -187,7 +188,10 @@ def test_pillow_gives_the_crops_of_the_raw_folder(
     transforms: str, roots: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if transforms == "torchvision":
-        pytest.importorskip("torchvision")
+        try:
+            importlib.import_module("torchvision")
+        except (ImportError, RuntimeError) as error:  # RuntimeError: it is built for another torch
+            pytest.skip(f"torchvision cannot be imported: {error}")
     else:
         monkeypatch.setitem(sys.modules, "torchvision", None)
     variants.transforms.cache_clear()
@@ -208,13 +212,13 @@ def test_pillow_gives_the_crops_of_the_raw_folder(
 def test_the_transforms_are_said_to_be_pillows_where_torchvision_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
     variants.transforms.cache_clear()
-    assert variants.transforms().described.endswith("which also crops and resizes: torchvision is not installed")
+    assert variants.transforms().described.endswith("which also crops and resizes: torchvision cannot be imported")
     variants.transforms.cache_clear()
 
 
 def test_an_image_that_pillow_cannot_decode_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
-    with pytest.raises(ImageError, match=r"broken\.jpg: Pillow cannot decode it: UnidentifiedImageError$"):
+    with pytest.raises(ImageError, match=r"broken\.jpg: Pillow cannot decode it: OSError$"):
         open_variant("pil", str(tmp_path), RandomResizedCrop(48), 0.5)[0]
 
 
