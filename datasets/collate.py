@@ -10,19 +10,27 @@ import numpy.typing as npt
 import torch
 import torch.utils.data
 
-from presize.datasets.reading.shared_batches import shared_batch
+from presize.datasets.reading.shared_batches import as_images, shared_batches
+from presize.datasets.reading.slots import Shape
+
+Images = torch.Tensor | tuple[torch.Tensor, ...]
+"""A batch (B, channels, height, width) in channels-last memory, or that of each view."""
 
 Stays = bool | tuple[bool, ...]
 """Whether the targets of a batch stay a list of Python objects; one for each where a sample has a tuple of them."""
 
 
-class BatchOfViews(list[Any]):
-    """Samples whose images are views of `images`, (B, channels, height, width) in channels-last memory.
+class Views(tuple[Any, ...]):
+    """The images of one sample, cut by several crops. To code that does not know it, a tuple."""
+
+
+class WholeBatch(list[Any]):
+    """Samples whose images share the memory of `images`.
 
     To code that does not know it, a list. `stays` is for collate_targets.
     """
 
-    def __init__(self, samples: Sequence[Any], images: torch.Tensor, stays: Stays = False) -> None:
+    def __init__(self, samples: Sequence[Any], images: Images, stays: Stays = False) -> None:
         super().__init__(samples)
         self.images = images
         self.stays = stays
@@ -37,17 +45,21 @@ class BatchWithLists(list[Any]):
 
 
 def collate(samples: Sequence[Any]) -> Any:
-    """A DataLoader's collate_fn: torch's default, but the images of a BatchOfViews become a batch without a copy, and
-    targets that torch cannot stack a list."""
-    if isinstance(samples, BatchWithLists) and samples:
-        images, values = map(list, zip(*samples, strict=True))
-        return [torch.utils.data.default_collate(images), collate_targets(values, samples.stays)]
-    if not isinstance(samples, BatchOfViews) or not samples:
+    """A DataLoader's collate_fn: torch's default, but the images of a WholeBatch become a batch without a copy, those
+    of several views a tuple of batches, and targets that torch cannot stack a list."""
+    if not samples:
         return torch.utils.data.default_collate(samples)  # type: ignore[arg-type]
-    if isinstance(samples[0], torch.Tensor):
-        return samples.images
+    first = samples[0]
+    whole = samples.images if isinstance(samples, WholeBatch) else None
+    stays = samples.stays if isinstance(samples, (WholeBatch, BatchWithLists)) else False
+    if isinstance(first, Views) or (whole is not None and isinstance(first, torch.Tensor)):
+        return _stack(samples) if whole is None else whole
+    is_pair = isinstance(first, tuple) and len(first) == 2
+    if whole is None and not stays and not (is_pair and isinstance(first[0], Views)):
+        return torch.utils.data.default_collate(samples)  # type: ignore[arg-type]
     targets: Any = tuple(target for _, target in samples)  # as torch passes them: a tuple of strings stays one
-    return [samples.images, collate_targets(targets, samples.stays)]
+    images = _stack([image for image, _ in samples]) if whole is None else whole
+    return [images, collate_targets(targets, stays)]
 
 
 def collate_targets(targets: Sequence[Any], stays: Stays) -> Any:
@@ -62,10 +74,19 @@ def collate_targets(targets: Sequence[Any], stays: Stays) -> Any:
     return torch.utils.data.default_collate(tuple(targets))  # type: ignore[arg-type]
 
 
-def new_batch(shape: tuple[int, int, int, int], *, travels: bool) -> tuple[npt.NDArray[np.uint8], torch.Tensor]:
-    """Uninitialised pixels of `shape` (B, height, width, channels), and the same memory as a tensor (B, channels,
-    height, width). If it `travels`, and this is a DataLoader's worker, the memory is shared with the consumer."""
-    if travels and torch.utils.data.get_worker_info() is not None:
-        return shared_batch(shape)
-    pixels = np.empty(shape, np.uint8)
-    return pixels, torch.from_numpy(pixels).permute(0, 3, 1, 2)
+def _stack(images: Sequence[Any]) -> Any:
+    """A batch of images, or of views a tuple of batches."""
+    if not isinstance(images[0], Views):
+        return torch.utils.data.default_collate(images)  # type: ignore[arg-type]
+    return tuple(torch.utils.data.default_collate(view) for view in map(list, zip(*images, strict=True)))
+
+
+def new_batches(
+    shapes: Sequence[Shape], *, travel: bool
+) -> tuple[list[npt.NDArray[np.uint8]], tuple[torch.Tensor, ...]]:
+    """Uninitialised pixels of `shapes` (B, height, width, channels), and the same memory as tensors (B, channels,
+    height, width). If they `travel`, and this is a DataLoader's worker, the memory is shared with the consumer."""
+    if travel and torch.utils.data.get_worker_info() is not None:
+        return shared_batches(shapes)
+    pixels = [np.empty(shape, np.uint8) for shape in shapes]
+    return pixels, as_images(pixels)

@@ -7,6 +7,7 @@ the numbers passed in.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -51,6 +52,10 @@ class Crop(Protocol):
             image is too small.
         """
         ...
+
+
+Crops = Crop | Sequence[Crop]
+"""A crop, or several for as many views of an image."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,17 @@ class Resize:
     def boxes(self, heights: Ints, widths: Ints, random: Floats) -> Ints:  # noqa: ARG002
         zeros = np.zeros_like(heights)
         return np.stack((zeros, zeros, heights, widths), axis=1)
+
+
+def check_crops(crop: Crops) -> Crop | tuple[Crop, ...]:
+    """`crop`, a list as a tuple. Raises OptionError unless it is a crop, or a list or tuple of at least one."""
+    views = tuple(crop) if isinstance(crop, (list, tuple)) else (crop,)
+    for view in views:
+        if not hasattr(view, "boxes"):
+            raise OptionError(f"crop: expected one of presize.datasets' crops, such as CenterCrop(224), got {view!r}")
+    if not views:
+        raise OptionError(f"crop: expected at least one for several views, got {crop!r}")
+    return views if isinstance(crop, (list, tuple)) else crop  # type: ignore[return-value]
 
 
 def as_size(size: int | Size) -> Size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import warnings
@@ -16,9 +17,9 @@ import torch
 import torch.utils.data
 
 from presize.codecs import jpeg_decoder
-from presize.datasets.collate import BatchOfViews, BatchWithLists, Stays, collate_targets, new_batch
+from presize.datasets.collate import BatchWithLists, Stays, Views, WholeBatch, collate_targets, new_batches
 from presize.datasets.columns import TargetColumn
-from presize.datasets.crops import Crop
+from presize.datasets.crops import Crop, Crops
 from presize.datasets.fuse import Fused
 from presize.datasets.fuse import fuse as fuse_transform
 from presize.datasets.joined import JoinedData
@@ -50,7 +51,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             "bytes": the stored value, undecoded.
         crop: one of presize.datasets' crops, applied before decoding and before `transform`; all images then have one
             size. It is drawn from (seed, epoch, sample) under presize's samplers, under any other from torch's
-            generator, in a worker that of the worker.
+            generator, in a worker that of the worker. A list or tuple of crops gives several views of each image,
+            drawn independently: a tuple in place of the image, with `transform` called for each view.
         flip: the probability of mirroring an image, from 0 to 1, drawn likewise.
         fuse: take over what `transform`, one of torchvision's, begins with: crop, flip, normalization. Images are then
             cropped before they are decoded; what is not taken over is called as before (presize.datasets.fuse). `fused`
@@ -79,7 +81,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         *,
         target: str | Sequence[str] | None = "label",
         decode: Decode = "pil",
-        crop: Crop | None = None,
+        crop: Crops | None = None,
         flip: float = 0.0,
         fuse: bool = False,
         readahead: bool | None = None,
@@ -115,7 +117,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self._held = [] if preload is None else self.data.preload(preload)
         self._open()
 
-    def _reader_of(self, data: Any, crop: Crop | None, flip: float) -> BatchReader:
+    def _reader_of(self, data: Any, crop: Crops | None, flip: float) -> BatchReader:
         reader = BatchReader(data, crop, flip)
         if self.normalize is None:
             return reader
@@ -222,18 +224,19 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def _read_crops(self, reader: BatchReader, samples: list[int], indices: Sequence[SupportsIndex]) -> list[Any]:
         stays_whole = self._reads_batches()
-        height, width, channels = reader.rows.shape
-        shape = (len(samples), height, width, channels)
-        pixels, batch = new_batch(shape, travels=stays_whole and len(samples) > 1)
+        together = stays_whole and len(samples) > 1
+        pixels, batches = new_batches([(len(samples), *shape) for shape in reader.rows.shapes], travel=together)
         reader.read(pixels, np.array(samples, np.int64), *visits(indices))
         if self.decode != "tensor":
-            squeezed = pixels[:, :, :, 0] if reader.shape[2] == 1 else pixels
-            return [self._sample(i, to_output(image, self.decode)) for i, image in zip(samples, squeezed, strict=True)]
-        if self._normalization is not None:
-            batch = values_batch(batch, self._normalization.dtype)
-        images = rows_of(batch) if stays_whole and len(samples) > 1 else batch.unbind()
-        views = [self._sample(i, image) for i, image in zip(samples, images, strict=True)]
-        return BatchOfViews(views, batch, self._stays()) if stays_whole else views
+            squeezed = [array[:, :, :, 0] if array.shape[3] == 1 else array for array in pixels]
+            views: list[Sequence[Any]] = [[to_output(image, self.decode) for image in array] for array in squeezed]
+        else:
+            if self._normalization is not None:
+                batches = tuple(values_batch(batch, self._normalization.dtype) for batch in batches)
+            views = [rows_of(batch) if together else batch.unbind() for batch in batches]
+        images = [Views(parts) for parts in zip(*views, strict=True)] if reader.has_views else views[0]
+        read = [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
+        return WholeBatch(read, batches if reader.has_views else batches[0], self._stays()) if stays_whole else read
 
     def _lazy_image(self, sample: int, value: memoryview) -> LazyImage:
         damage = partial(self.data.damage, sample)
@@ -253,7 +256,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def _sample(self, i: int, image: Any) -> Any:
         if self.transform is not None:
-            image = self.transform(image)
+            image = Views(map(self.transform, image)) if isinstance(image, Views) else self.transform(image)
         if self.target is None:
             return image
         target = self._target(i)
@@ -288,8 +291,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return collate_targets(targets, self._stays())
 
     @property
-    def crop(self) -> Crop | None:
-        """The crop that images are read with."""
+    def crop(self) -> Crop | tuple[Crop, ...] | None:
+        """The crop that images are read with, or those of the views."""
         return None if self._reader is None else self._reader.crop
 
     @property
@@ -347,9 +350,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if self._reads_batches():
             return batch_size * 8
         if self._reader is not None:
-            height, width, channels = self._reader.shape
-            value_bytes = 1 if self._normalization is None else self._normalization.dtype.itemsize
-            return batch_size * (height * width * channels * value_bytes + 8)
+            return batch_size * (sum(map(math.prod, self._reader.rows.shapes)) + 8)
         heights, widths = self.numbers("height"), self.numbers("width")
         return int(batch_size * (3 * np.multiply(heights, widths, dtype=np.int64).mean() + 8)) if len(self) else 0
 

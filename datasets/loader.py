@@ -13,13 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.datasets.crops import Crop
+from presize.datasets.collate import Images
+from presize.datasets.crops import Crops
 from presize.datasets.dataloader_names import PREFETCH, check_loader_options, common_options
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.device_decode import DecodeOn, Decoder, cut_reader, decode_rows, find_decoder
 from presize.datasets.reading.order import Last, Order, choose_order
+from presize.datasets.reading.shared_batches import as_images
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
 from presize.datasets.reading.transfer import Normalization, Normalize, as_device, pin, tensors_of, to_device
+from presize.datasets.reading.whole_batches import values_batch
 from presize.datasets.reading.workers import Answer, BatchRequest, Mode, WorkerPool, read
 from presize.datasets.sampler import EpochSampler
 from presize.datasets.subsets import as_lmdb_dataset
@@ -35,9 +38,9 @@ _ENDED_EARLY = "this epoch ended early, because its Loader was closed or began a
 class Loader:
     """Batches (images, targets) of a dataset, cropped before they are decoded.
 
-    images: uint8 (B, channels, height, width) in channels-last memory, on `device`; with `normalize` of `dtype`.
-    targets: int64 (B,), or what torch's default collate makes of other columns. A dataset without targets gives
-    images alone.
+    images: uint8 (B, channels, height, width) in channels-last memory, on `device`; with `normalize` of `dtype`. With
+    several crops a tuple of these, one for each view.
+    targets: int64 (B,), or what torch's default collate makes of other columns; without targets images come alone.
 
     A batch that the caller keeps never changes: its memory is reused only when nothing refers to it any more, and a
     caller that keeps many gets copies. Workers live from epoch to epoch; they end when an epoch is left early (break,
@@ -47,7 +50,7 @@ class Loader:
         dataset: an LMDBDataset without a transform, or with one that fuse=True took over as a whole; or a Subset or
             ConcatDataset of such.
         batch_size: samples in a batch, from 1.
-        crop: which part of each image to take; the dataset's own when None.
+        crop: which part of each image to take, or several for as many views of it; the dataset's own when None.
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
         shuffle: draw a new order each epoch, the same for any number of workers.
         seed: of the order and the crops.
@@ -84,7 +87,7 @@ class Loader:
         dataset: torch.utils.data.Dataset[Any],
         batch_size: int,
         *,
-        crop: Crop | None = None,
+        crop: Crops | None = None,
         flip: float | None = None,
         shuffle: bool = False,
         seed: int = 0,
@@ -275,7 +278,7 @@ class Loader:
     def _begin(self) -> tuple[FreeSlots, WorkerPool | None]:
         if self._slots is None:
             count = max(1, self.workers * self.prefetch) + HELD_BY_CALLER
-            shared = SharedSlots(count, (self.batch_size, *self._reader.rows.shape))
+            shared = SharedSlots(count, [(self.batch_size, *shape) for shape in self._reader.rows.shapes])
             if self.workers:
                 skip = self.on_error == "skip"
                 self._pool = WorkerPool(
@@ -320,14 +323,15 @@ class Loader:
         finally:
             self._stream.synchronize()  # or the memory could be freed while it is being copied from
 
-    def _images(self, batch: _Batch) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
+    def _images(self, batch: _Batch) -> tuple[Images, npt.NDArray[np.int64]]:
         """The images of a batch on the device, or on their way to it, and the samples they are of."""
-        if self._normalized_by_workers and self._normalize is not None:
-            return self._normalize.values_of(torch.from_numpy(batch.rows)), batch.samples
         if self._decoder is None:
-            images = torch.from_numpy(batch.rows).permute(0, 3, 1, 2)  # the same memory, now channels-last
-            return images.to(self.device, non_blocking=self.device.type == "cuda"), batch.samples
-        images, damaged = decode_rows(batch.rows, self._decoder, self._reader.shape, self.device)
+            views = as_images(batch.rows)
+            if self._normalized_by_workers and self._normalize is not None:
+                views = tuple(values_batch(view, self._normalize.dtype) for view in views)
+            views = tuple(view.to(self.device, non_blocking=self.device.type == "cuda") for view in views)
+            return views if self._reader.has_views else views[0], batch.samples
+        images, damaged = decode_rows(batch.rows[0], self._decoder, self._reader.shape, self.device)
         for position, what in damaged.items():
             if self.on_error == "raise":
                 raise self.dataset.data.damage(int(batch.samples[position]), what)
@@ -337,27 +341,27 @@ class Loader:
     def _arrived(self, copy: _Copy) -> Any:
         copy.event.synchronize()  # begun a batch ago
         stream = torch.cuda.current_stream(self.device)
-        for tensor in (copy.images, *tensors_of(copy.targets)):
+        for tensor in tensors_of((copy.images, copy.targets)):
             tensor.record_stream(stream)  # they were made on another
         return self._batch(copy.images, copy.targets)
 
-    def _batch(self, images: torch.Tensor, targets: Any) -> Any:
+    def _batch(self, images: Images, targets: Any) -> Any:
         if self._normalize is not None and not self._normalized_by_workers:
-            images = self._normalize(images)
+            images = tuple(map(self._normalize, images)) if isinstance(images, tuple) else self._normalize(images)
         return images if targets is None else (images, targets)
 
 
 class _Batch(NamedTuple):
-    """rows: uint8 (B, height, width, channels), or those of cut_reader(). samples: their numbers, (B,)."""
+    """rows: of each view uint8 (B, height, width, channels), or those of cut_reader(). samples: their numbers, (B,)."""
 
-    rows: npt.NDArray[np.uint8]
+    rows: list[npt.NDArray[np.uint8]]
     samples: npt.NDArray[np.int64]
 
 
 class _Copy(NamedTuple):
     """A batch on its way to the device, and its source memory, which must stay until `event`."""
 
-    images: torch.Tensor
+    images: Images
     targets: Any
-    rows: npt.NDArray[np.uint8]
+    rows: list[npt.NDArray[np.uint8]]
     event: torch.cuda.Event

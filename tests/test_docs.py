@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 import shutil
@@ -31,6 +32,14 @@ def commands(page: Path) -> list[str]:
     """The presize commands in the console blocks of a page, in order."""
     lines = "".join(blocks(page, "console")).splitlines()
     return [line[2:] for line in lines if line.startswith("$ presize ")]
+
+
+OPTIONAL = ("torchvision", "kornia")
+"""What programs import that no installation of presize brings."""
+
+
+def needed(program: str) -> list[str]:
+    return [name for name in OPTIONAL if re.search(rf"^(import|from) {name}\b", program, re.MULTILINE)]
 
 
 TRAINING = next(block for block in blocks(ROOT / "README.md", "python") if "DataLoader" in block)
@@ -104,11 +113,27 @@ def test_commands_that_measure_run_as_written(name: str, place: Path) -> None:
 
 @pytest.mark.parametrize("page", WITH_PROGRAMS)
 def test_programs_run_as_written(page: Path, place: Path) -> None:
-    programs = [block for block in blocks(page, "python") if block != TRAINING]
+    programs = [block for block in blocks(page, "python") if block != TRAINING and not needed(block)]
     names = [f"{page.stem}_{number}.py" for number in range(len(programs))]
     for name, program in zip(names, programs, strict=True):
         (place / name).write_text(program)
     run(RUN_PROGRAMS, names, place)
+
+
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [(page, i) for page in PAGES for i, block in enumerate(blocks(page, "python")) if needed(block)],
+    ids=lambda value: value.stem if isinstance(value, Path) else f"{value}",
+)
+def test_programs_with_other_libraries_run_as_written(page: Path, number: int, place: Path) -> None:
+    program = blocks(page, "python")[number]
+    for name in needed(program):
+        try:
+            importlib.import_module(name)
+        except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision for another torch
+            pytest.skip(f"{name} cannot be imported: {error}")
+    (place / f"{page.stem}_other_{number}.py").write_text(program)
+    run(RUN_PROGRAMS, [f"{page.stem}_other_{number}.py"], place)
 
 
 def test_the_readme_trains_for_two_epochs(place: Path) -> None:

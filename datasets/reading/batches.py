@@ -10,9 +10,18 @@ import numpy.typing as npt
 
 from presize.codecs import jpeg_decoder
 from presize.codecs.stored_value import DAMAGE
-from presize.datasets.crops import Crop, as_size
+from presize.datasets.crops import DECODE_SCALES, Crop, Crops, as_size, check_crops
 from presize.datasets.reading.draws import uniform
-from presize.datasets.reading.regions import Box, Region, cut_region, read_region, uncut_region
+from presize.datasets.reading.regions import (
+    Box,
+    Region,
+    View,
+    allows,
+    cut_region,
+    read_region,
+    read_views,
+    uncut_region,
+)
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
 
@@ -20,6 +29,9 @@ _CUT_AT_A_TIME = 64
 """JPEGs that are cut to their regions before the first of them is decoded by libjpeg-turbo, so that the code for each
 stays in the processor's caches: 5 % faster than one by one on an idle machine, 10 % on a busy one, where 8 at a time
 gain 7 % and 128 no more than 64 (2026-11-21, AMD EPYC)."""
+
+_TILE = (16, 64)
+"""(height, width) of a tile in pixels, as a build makes them of most images: about what is decoded beyond a box."""
 
 Ints = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
@@ -36,25 +48,51 @@ class RowFormat(NamedTuple):
     """What a batch holds for each sample.
 
     Attributes:
-        shape: of a sample's row, uint8.
+        shapes: of a sample's rows, uint8, one for each view.
         fill: writes a region of an image into a row; called as read_region is. Module-level, to be pickled.
         needs_cut: whether `fill` is given JPEGs that are cut to their regions, rather than whole ones.
+        fill_views: writes several views of a region into their rows; called as read_views is. Module-level, too.
     """
 
-    shape: tuple[int, ...]
+    shapes: Sequence[tuple[int, ...]]
     fill: Callable[..., Any]
     needs_cut: bool
+    fill_views: Callable[..., Any] = read_views
+
+
+class _Part(NamedTuple):
+    """A box that is decoded at 1/scale, and the views that are cut from it."""
+
+    box: Box
+    views: tuple[int, ...]
+    scale: int = 1
+
+
+class _Drawn(NamedTuple):
+    """What is read of each sample of a batch.
+
+    Attributes:
+        shapes: (height, width) of the images, in pixels.
+        boxes: of each view, (n, views, 4).
+        flips: of each view, n lists.
+    """
+
+    shapes: Sequence[tuple[int, int]]
+    boxes: Ints
+    flips: Sequence[Sequence[bool]]
 
 
 class BatchReader:
     """Reads crops of a dataset's samples into batches.
 
     By default a batch is uint8 (samples, height, width, channels), RGB, or one channel for a dataset that was built
-    with color "gray"; "keep" gives RGB. Picklable by the dataset's path, safe across threads and forks.
+    with color "gray"; "keep" gives RGB. Several crops give several views of each sample, a batch each. Picklable by the
+    dataset's path, safe across threads and forks.
 
     Args:
         data: the dataset.
-        crop: which part of each image; None takes all of it, and then all images must be of one size.
+        crop: which part of each image, or several for as many views; None takes all of it, and then all images must be
+            of one size.
         flip: the probability of mirroring left to right, from 0 to 1.
         rows: what a batch holds in place of pixels.
 
@@ -62,21 +100,30 @@ class BatchReader:
         OptionError: `crop` is no crop or is missing, or `flip` is out of range.
     """
 
-    def __init__(self, data: Dataset, crop: Crop | None, flip: float = 0.0, rows: RowFormat | None = None) -> None:
+    def __init__(self, data: Dataset, crop: Crops | None, flip: float = 0.0, rows: RowFormat | None = None) -> None:
         if not isinstance(flip, (int, float)) or not 0 <= flip <= 1:
             raise OptionError(f"flip: expected a probability from 0 to 1, got {flip!r}")
-        if crop is not None and not hasattr(crop, "boxes"):
-            raise OptionError(f"crop: expected one of presize.datasets' crops, such as CenterCrop(224), got {crop!r}")
         self.data = data
-        self.crop = crop
+        self.crop = None if crop is None else check_crops(crop)
+        """A crop, a tuple of crops, or None."""
         self.flip = flip
-        self.shape = (*self._size(), 1 if data.manifest.color == "gray" else 3)
-        """(height, width, channels) of each image of a batch."""
-        self.rows = rows or RowFormat(self.shape, read_region, needs_cut=not jpeg_decoder.is_available())
+        self._views: tuple[Crop | None, ...] = self.crop if isinstance(self.crop, tuple) else (self.crop,)
+        channels = 1 if data.manifest.color == "gray" else 3
+        self.shapes = [(*(self._size() if crop is None else as_size(crop.size)), channels) for crop in self._views]
+        """(height, width, channels) of the images of each view."""
+        self.rows = rows or RowFormat(self.shapes, read_region, needs_cut=not jpeg_decoder.is_available())
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(height, width, channels) of the images of the first view."""
+        return self.shapes[0]
+
+    @property
+    def has_views(self) -> bool:
+        """Whether `crop` is several, even if only one is among them: samples and batches then hold tuples of images."""
+        return isinstance(self.crop, tuple)
 
     def _size(self) -> tuple[int, int]:
-        if self.crop is not None:
-            return as_size(self.crop.size)
         heights, widths = self.data.numbers("height"), self.data.numbers("width")
         if len(heights) == 0 or heights.min() != heights.max() or widths.min() != widths.max():
             raise OptionError(
@@ -88,64 +135,57 @@ class BatchReader:
         return int(heights[0]), int(widths[0])
 
     def read(
-        self, out: Pixels, samples: Ints, seed: int, epoch: int, keys: Ints, *, skip: bool = False
+        self, out: Sequence[Pixels], samples: Ints, seed: int, epoch: int, keys: Ints, *, skip: bool = False
     ) -> list[Skipped]:
-        """Fill out[:len(samples)] with `samples`, in their order. They are read in the order in which they lie on disk.
+        """Fill the first rows of `out` with `samples`, in their order. They are read in the order in which they lie on
+        disk, each once for all views.
 
         Args:
-            out: C-contiguous, uint8 (at least n, *rows.shape).
+            out: for each view C-contiguous uint8 (at least n, *rows.shapes[view]).
             samples: their numbers, (n,).
-            seed, epoch, keys: (seed, epoch, keys[i]) decide crop and flip of samples[i].
-            skip: leave out images that are damaged or too small for the crop; the others move up.
+            seed, epoch, keys: (seed, epoch, keys[i]) decide crops and flips of samples[i], of each view another one.
+            skip: leave out images that are damaged or too small for a crop; the others move up.
 
         Returns:
             What was left out, by position.
 
         Raises:
-            DatasetError: an image is damaged or too small for the crop, without `skip`. In any case for a record that
+            DatasetError: an image is damaged or too small for a crop, without `skip`. In any case for a record that
                 is missing, or not as long as the index says: the dataset is damaged as a whole.
         """
-        random = uniform(seed, epoch, keys, 1 + (0 if self.crop is None else self.crop.draws))
         heights = np.maximum(self.data.numbers("height")[samples].astype(np.int64), 1)  # an index may be damaged
         widths = np.maximum(self.data.numbers("width")[samples].astype(np.int64), 1)
-        if self.crop is None:
-            zeros = np.zeros_like(heights)
-            boxes = np.stack((zeros, zeros, heights, widths), axis=1)
-        else:
-            boxes = self.crop.boxes(heights, widths, random[:, 1:])
-        outside = (boxes[:, :2] < 0).any(axis=1)
-        outside |= (boxes[:, 0] + boxes[:, 2] > heights) | (boxes[:, 1] + boxes[:, 3] > widths)
+        boxes = np.empty((len(samples), len(self._views), 4), np.int64)
+        flips = np.empty(boxes.shape[:2], np.bool_)
+        for view, crop in enumerate(self._views):
+            random = uniform(seed, epoch, keys, 1 + (0 if crop is None else crop.draws), view)
+            flips[:, view] = random[:, 0] < self.flip
+            if crop is None:
+                boxes[:, view] = np.stack((np.zeros_like(heights), np.zeros_like(heights), heights, widths), axis=1)
+            else:
+                boxes[:, view] = crop.boxes(heights, widths, random[:, 1:])
+        ends = boxes[:, :, :2] + boxes[:, :, 2:]
+        sides = np.stack((heights, widths), axis=1)[:, np.newaxis]
+        outside: npt.NDArray[np.bool_] = np.any((boxes[:, :, :2] < 0) | (ends > sides), axis=2)
         too_large = heights * widths > self.data.max_pixels
-        outside |= too_large
-        skipped = [
-            Skipped(at, (self._too_large if too_large[at] else self._too_small)(int(samples[at])))
-            for at in np.flatnonzero(outside).tolist()
-        ]
+        left_out = outside.any(axis=1) | too_large
+        skipped = []
+        for at in np.flatnonzero(left_out).tolist():
+            sample = int(samples[at])
+            view = int(outside[at].argmax())
+            skipped.append(Skipped(at, self._too_large(sample) if too_large[at] else self._too_small(sample, view)))
         if skipped and not skip:
             raise DatasetError(skipped[0].reason)
-        wanted = np.flatnonzero(~outside)
-        skipped += self._fill(out, samples, wanted, heights, widths, boxes, random[:, 0] < self.flip, skip)
+        shapes = list(zip(heights.tolist(), widths.tolist(), strict=True))
+        skipped += self._fill(out, samples, np.flatnonzero(~left_out), _Drawn(shapes, boxes, flips.tolist()), skip)
         if skipped:
             skipped.sort()
             kept = np.setdiff1d(np.arange(len(samples)), [position for position, _ in skipped])
-            out[: len(kept)] = out[kept]
+            for rows in out:
+                rows[: len(kept)] = rows[kept]
         return skipped
 
-    def _fill(
-        self,
-        out: Pixels,
-        samples: Ints,
-        wanted: Ints,
-        heights: Ints,
-        widths: Ints,
-        boxes: Ints,
-        flips: npt.NDArray[np.bool_],
-        skip: bool,
-    ) -> list[Skipped]:
-        exact = self.crop is None or self.crop.exact
-        shapes = list(zip(heights.tolist(), widths.tolist(), strict=True))
-        rectangles = [tuple(box) for box in boxes[wanted].tolist()]
-        mirrored = flips.tolist()
+    def _fill(self, out: Sequence[Pixels], samples: Ints, wanted: Ints, drawn: _Drawn, skip: bool) -> list[Skipped]:
         skipped: list[Skipped] = []
 
         def leave_out(at: int, damage: DatasetError) -> None:
@@ -155,40 +195,91 @@ class BatchReader:
 
         numbers: Sequence[int] = samples[wanted].tolist()
         positions = wanted.tolist()
-        fill = self.rows.fill
-        for at, region in self._regions(numbers, rectangles, leave_out):
+        parts = self._parts(drawn.boxes[wanted])
+        exact = [crop is None or crop.exact for crop in self._views]
+        fill, fill_views = self.rows.fill, self.rows.fill_views
+        for at, regions in self._regions(numbers, parts, leave_out):
             position = positions[at]
+            shape, flips = drawn.shapes[position], drawn.flips[position]
             try:
-                fill(out[position], region, shapes[position], flip=mirrored[position], exact=exact)
+                for (_, views, scale), region in zip(parts[at], regions, strict=True):
+                    if len(views) == 1:
+                        view = views[0]
+                        fill(out[view][position], region, shape, flip=flips[view], exact=exact[view])
+                    else:
+                        boxes = drawn.boxes[position].tolist()
+                        fill_views([View(out[i][position], boxes[i], flips[i]) for i in views], region, shape, scale)
             except DAMAGE as error:
                 leave_out(at, self.data.damage(numbers[at], error))
         return skipped
 
+    def _parts(self, boxes: Ints) -> list[list[_Part]]:
+        """What to decode of each sample for `boxes`, (n, views, 4)."""
+        if len(self._views) == 1:
+            return [[_Part((top, left, height, width), (0,))] for ((top, left, height, width),) in boxes.tolist()]
+        apart = np.ones(boxes.shape[:2], np.bool_)
+        joined: list[list[_Part]] = [[] for _ in boxes]
+        scales = self._scales(boxes)
+        for scale in (1, *DECODE_SCALES):
+            members = scales == scale
+            around, joins = _around(boxes, members)
+            if self.data.manifest.format != "jpeg":  # decoded in full, whatever the box
+                joins[:] = True
+            for at in np.flatnonzero(joins & members.any(axis=1)).tolist():
+                top, left, height, width = around[at].tolist()
+                views = tuple(np.flatnonzero(members[at]).tolist())
+                joined[at].append(_Part((top, left, height, width), views, scale))
+            apart &= ~(members & joins[:, np.newaxis])
+        for at, view in np.argwhere(apart).tolist():
+            top, left, height, width = boxes[at, view].tolist()
+            joined[at].append(_Part((top, left, height, width), (view,)))
+        return joined
+
+    def _scales(self, boxes: Ints) -> Ints:
+        """At which fraction each view is decoded, (n, views): 8 for 1/8."""
+        if self.data.manifest.format != "jpeg":
+            return np.ones(boxes.shape[:2], np.int64)
+        sizes = np.array([shape[:2] for shape in self.shapes])
+        inexact = np.array([crop is not None and not crop.exact for crop in self._views])
+        return np.select([inexact & allows(boxes, sizes, scale) for scale in DECODE_SCALES], DECODE_SCALES, 1)
+
     def _regions(
-        self, samples: Sequence[int], boxes: Sequence[Box], on_damage: Callable[[int, DatasetError], None]
-    ) -> Iterator[tuple[int, Region]]:
-        """The position of each of `samples`, and the region of its box, in the order in which they lie on disk.
-        A region is valid until the next one is requested. `on_damage` is as for Dataset.values."""
+        self, samples: Sequence[int], parts: Sequence[list[_Part]], on_damage: Callable[[int, DatasetError], None]
+    ) -> Iterator[tuple[int, list[Region]]]:
+        """The position of each of `samples`, and the regions of its parts, in the order in which they lie on disk.
+        They are valid until the next ones are requested. `on_damage` is as for Dataset.values."""
         format = self.data.manifest.format
         if format != "jpeg" or not self.rows.needs_cut:
             for at, value in self.data.values(samples, on_damage):
-                yield at, uncut_region(value, format, boxes[at])
+                yield at, [uncut_region(value, format, box) for box, *_ in parts[at]]
             return
         waiting = []
         for at, value in self.data.values(samples, on_damage):
-            waiting.append((at, cut_region(value, boxes[at])))
+            waiting.append((at, [cut_region(value, box) for box, *_ in parts[at]]))
             if len(waiting) == _CUT_AT_A_TIME:
                 yield from waiting
                 waiting.clear()
         yield from waiting
 
-    def _too_small(self, sample: int) -> str:
+    def _too_small(self, sample: int, view: int) -> str:
+        which = f"view {view}, {self._views[view]}" if self.has_views else f"{self.crop}"
         height, width = self.data.numbers("height")[sample], self.data.numbers("width")[sample]
         return (
             f"sample {sample} ({self.data.path(sample)}) of {self.data.root} is {height} pixels high and {width} wide, "
-            f"too small for {self.crop}; build with --upscale, or choose a smaller crop, Resize or RandomResizedCrop"
+            f"too small for {which}; build with --upscale, or choose a smaller crop, Resize or RandomResizedCrop"
         )
 
     def _too_large(self, sample: int) -> str:
         height, width = self.data.numbers("height")[sample], self.data.numbers("width")[sample]
         return str(self.data.damage(sample, f"{width} x {height} pixels, more than max_pixels={self.data.max_pixels}"))
+
+
+def _around(boxes: Ints, members: npt.NDArray[np.bool_]) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """The box around the `members` (n, views) of `boxes` (n, views, 4) of each sample, (n, 4), and whether to decode it
+    rather than each by itself, since it has fewer pixels, (n,)."""
+    chosen = members[:, :, np.newaxis]
+    begins = np.where(chosen, boxes[:, :, :2], np.iinfo(np.int64).max).min(axis=1)
+    ends = np.where(chosen, boxes[:, :, :2] + boxes[:, :, 2:], 0).max(axis=1)
+    sides = np.where(np.any(members, axis=1, keepdims=True), ends - begins, 0)
+    apart = (np.prod(boxes[:, :, 2:] + _TILE, axis=2) * members).sum(axis=1)
+    return np.concatenate((begins, sides), axis=1), np.prod(sides + _TILE, axis=1) < apart

@@ -19,7 +19,7 @@ import torch
 
 from presize.codecs.jpeg_segments import coded_size
 from presize.codecs.stored_value import check_shape
-from presize.datasets.crops import Crop
+from presize.datasets.crops import Crops
 from presize.datasets.reading.batches import BatchReader, RowFormat
 from presize.datasets.reading.regions import Region
 from presize.errors import LoaderError, OptionError
@@ -36,15 +36,17 @@ _HEADER_BYTES = 6 * 8
 """int64: length of the JPEG in bytes; top, left, height and width of the box in its pixels; 1 to mirror it."""
 
 
-def cut_reader(data: Dataset, crop: Crop | None, flip: float = 0.0) -> BatchReader:
+def cut_reader(data: Dataset, crop: Crops | None, flip: float = 0.0) -> BatchReader:
     """A BatchReader that only cuts JPEGs, for decode_rows to decode.
 
     Its batches are uint8 (samples, bytes), with room in each row for the largest stored value, so that all cuts fit.
     Reading finds damaged headers, not damaged pixels.
 
     Raises:
-        OptionError: the dataset does not hold JPEGs, or the crop does not suit it.
+        OptionError: the dataset does not hold JPEGs, `crop` is several, or it does not suit the dataset.
     """
+    if isinstance(crop, (list, tuple)):
+        raise OptionError(f"decode_on: a device decodes one view of an image, got {len(crop)} crops; choose 'workers'")
     if data.manifest.format != "jpeg":
         raise OptionError(
             f"decode_on: a device decodes only JPEGs, and {data.root} holds {data.manifest.format}; "
@@ -52,7 +54,7 @@ def cut_reader(data: Dataset, crop: Crop | None, flip: float = 0.0) -> BatchRead
         )
     largest = int(data.numbers("nbytes").max(initial=0))  # no cut is larger than what it was cut from
     row_bytes = _HEADER_BYTES + -(-largest // 8) * 8
-    return BatchReader(data, crop, flip, RowFormat((row_bytes,), fill_row, needs_cut=True))
+    return BatchReader(data, crop, flip, RowFormat([(row_bytes,)], fill_row, needs_cut=True))
 
 
 def fill_row(

@@ -25,9 +25,13 @@ def hashed(*key: int) -> npt.NDArray[np.uint64]:
     return found
 
 
-def uniform(seed: int, epoch: int, keys: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.float64]:
-    """`count` numbers from [0, 1) for each of `keys` (n,): an array (n, count), 53 random bits each."""
-    visits = mix(hashed(seed, epoch) ^ keys.astype(np.uint64))
+def uniform(seed: int, epoch: int, keys: npt.NDArray[np.int64], count: int, view: int = 0) -> npt.NDArray[np.float64]:
+    """`count` numbers from [0, 1) for each of `keys` (n,): an array (n, count), 53 random bits each.
+
+    Those of another `view` are independent of these.
+    """
+    # View 0 keeps the numbers that were drawn before there were others.
+    visits = mix(hashed(seed, epoch, *([view] if view else [])) ^ keys.astype(np.uint64))
     counters = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03)
     return _unit(mix(visits[:, np.newaxis] + counters))
 

@@ -1,4 +1,5 @@
-"""A box of a stored value -> pixels in a row of a batch: cut_region or uncut_region, then read_region. Pure.
+"""A box of a stored value -> pixels in a row of a batch: cut_region or uncut_region, then read_region, or read_views
+for several boxes that are decoded together. Pure.
 
 Only what the box needs is decoded: its tiles (presize.codecs.jpeg_tiles), at 1/2, 1/4 or 1/8 of the size where the box
 is at least twice as large as the result. presize.codecs.jpeg_decoder takes the tiles from the whole value; for
@@ -8,6 +9,7 @@ libjpeg-turbo they are cut out first.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import cv2
@@ -22,6 +24,7 @@ from presize.datasets.crops import DECODE_SCALES
 from presize.options import MAX_PIXELS, Color, Format
 
 Pixels = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
 
 
 Box = tuple[int, int, int, int]
@@ -75,9 +78,40 @@ def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
     Raises:
         ValueError, ImageError: the value is damaged (presize.codecs.stored_value.DAMAGE).
     """
-    height, width, channels = out.shape
+    scale = 1
+    if not exact and region.format == "jpeg":
+        scale = _scale(region.box, out.shape[0], out.shape[1])
+    resample(_decoded(region, shape, out.shape[2], scale), out, flip)
+
+
+class View(NamedTuple):
+    """A part of an image.
+
+    Attributes:
+        out: where it goes, as in read_region.
+        box: in the image.
+        flip: mirror left to right.
+    """
+
+    out: Pixels
+    box: Box
+    flip: bool
+
+
+def read_views(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int) -> None:
+    """As read_region for each of `views`, all of which lie in the box of `region` and are decoded at 1/scale: the box
+    is decoded once."""
+    top, left, _, _ = region.box
+    pixels = _decoded(region, shape, views[0].out.shape[2], scale)
+    for out, (y, x, height, width), flip in views:
+        part = ((y - top) // scale, (x - left) // scale, height // scale, width // scale)
+        resample(_part(pixels, part), out, flip)
+
+
+def _decoded(region: Region, shape: tuple[int, int], channels: int, scale: int) -> Pixels:
+    """The box of `region` at 1/scale: (height, width, channels), for the thread's next call to overwrite."""
     if region.format == "jpeg":
-        pixels = _jpeg(region, shape, (height, width), channels, exact)
+        pixels = _jpeg(region, shape, channels, scale)
     elif region.format == "raw":
         # A view, not a copy of the whole image.
         pixels = _part(np.frombuffer(region.data, np.uint8).reshape(*shape, -1), region.box)
@@ -89,7 +123,7 @@ def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
     if pixels.size != pixels.shape[0] * pixels.shape[1] * channels or not pixels.size:
         # OpenCV would silently write elsewhere.
         raise ValueError(f"expected {channels} channel{'s' if channels > 1 else ''}, got shape {pixels.shape}")
-    resample(pixels, out, flip)
+    return pixels
 
 
 def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
@@ -115,13 +149,10 @@ def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
         cv2.flip(out, 1, dst=out)
 
 
-def _jpeg(region: Region, shape: tuple[int, int], size: tuple[int, int], channels: int, exact: bool) -> Pixels:
-    """The box at full size, or at the 1/2, 1/4 or 1/8 that suffices for `size`, in memory that the next call reuses."""
+def _jpeg(region: Region, shape: tuple[int, int], channels: int, scale: int) -> Pixels:
+    """The box at 1/scale, in memory that the next call reuses."""
     box = region.box
     height, width = box[2:]
-    scale = 1
-    if not exact and height >= 2 * size[0] and width >= 2 * size[1]:
-        scale = next((k for k in DECODE_SCALES if _allows(box, size, k)), 1)
     mode: jpeg_decoder.Mode = "RGB" if channels == 3 else "GRAY"
     if region.whole and jpeg_decoder.is_available():
         # A damaged index may name huge sizes, and no photograph has so many pixels a byte.
@@ -167,6 +198,19 @@ def _part(pixels: Pixels, box: Box) -> Pixels:
     return pixels[top : top + height, left : left + width]
 
 
-def _allows(box: Box, size: tuple[int, int], scale: int) -> bool:
-    """Whether a decode at 1/scale has enough pixels for `size`, and the box lies on whole ones of it."""
-    return box[2] >= scale * size[0] and box[3] >= scale * size[1] and not any(edge % scale for edge in box)
+def _scale(box: Box, height: int, width: int) -> int:
+    """The smallest size at which to decode `box` for a result of (height, width): 8 for 1/8."""
+    if box[2] < 2 * height or box[3] < 2 * width:
+        return 1
+    return next((scale for scale in DECODE_SCALES if allows(np.array(box), np.array((height, width)), scale)), 1)
+
+
+def allows(boxes: Ints, sizes: Ints, scale: int) -> npt.NDArray[np.bool_]:
+    """Whether a decode at 1/scale has enough pixels, and the box lies on whole ones of it.
+
+    Args:
+        boxes: (..., 4).
+        sizes: (height, width) of the result, (..., 2).
+        scale: 2, 4 or 8.
+    """
+    return np.asarray((boxes[..., 2:] >= scale * sizes).all(axis=-1) & (boxes % scale == 0).all(axis=-1))

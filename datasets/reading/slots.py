@@ -7,6 +7,7 @@ import mmap
 import os
 import weakref
 from collections import deque
+from collections.abc import Callable, Sequence
 from multiprocessing.reduction import DupFd
 from typing import Any
 
@@ -21,9 +22,42 @@ from presize.system.resources import available_memory
 HELD_BY_CALLER = 2
 """Slots beside those being filled: for the current batch, and for the one before it."""
 
+Shape = tuple[int, ...]
+
+_ALIGNED = 64
+"""Arrays that share memory begin at multiples of a cache line."""
+
+
+def packed_bytes(shapes: Sequence[Shape]) -> int:
+    """The bytes of arrays_over(shapes)."""
+    return sum(-(-math.prod(shape) // _ALIGNED) * _ALIGNED for shape in shapes)
+
+
+def arrays_over(memory: Any, shapes: Sequence[Shape], offset: int = 0) -> list[npt.NDArray[np.uint8]]:
+    """New uint8 arrays of `shapes`, one after another in `memory`, a buffer, from `offset` on."""
+    arrays = []
+    for shape in shapes:
+        arrays.append(np.ndarray(shape, np.uint8, memory, offset))
+        offset += packed_bytes([shape])
+    return arrays
+
+
+def when_released(objects: Sequence[object], callback: Callable[..., object], *arguments: object) -> None:
+    """Call `callback` when nothing refers to any of `objects` any more, in whichever thread that happens."""
+    others = [None] * (len(objects) - 1)
+    for one in objects:
+        weakref.finalize(one, _released, others, callback, arguments).atexit = False
+
+
+def _released(others: list[None], callback: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    try:
+        others.pop()  # atomic, as a counter would not be
+    except IndexError:
+        callback(*arguments)
+
 
 class SharedSlots:
-    """`count` slots of `shape`, uint8, in anonymous memory that child processes share.
+    """`count` slots in anonymous memory that child processes share. A slot is a uint8 array of each of `shapes`.
 
     The memory has no name: it is freed when its last process ends, however that happens.
 
@@ -31,10 +65,10 @@ class SharedSlots:
         LoaderError: the machine has less memory available, so that the OOM killer would strike.
     """
 
-    def __init__(self, count: int, shape: tuple[int, ...]) -> None:
-        self.shape = shape
+    def __init__(self, count: int, shapes: Sequence[Shape]) -> None:
+        self.shapes = list(shapes)
         self.count = count
-        nbytes = math.prod(shape)
+        nbytes = packed_bytes(shapes)
         self._stride = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         available = available_memory()
         if self._stride * count > available:
@@ -50,13 +84,13 @@ class SharedSlots:
     def _map(self) -> None:
         self.memory = np.frombuffer(mmap.mmap(self._fd, self._stride * self.count), np.uint8)
 
-    def __getitem__(self, slot: int) -> npt.NDArray[np.uint8]:
-        """A new array over the memory of one slot."""
-        return np.ndarray(self.shape, np.uint8, self.memory, slot * self._stride)
+    def __getitem__(self, slot: int) -> list[npt.NDArray[np.uint8]]:
+        """New arrays over the memory of one slot."""
+        return arrays_over(self.memory, self.shapes, slot * self._stride)
 
     def __getstate__(self) -> dict[str, Any]:
         """For a child that is being spawned; memory without a name can be passed on in no other way."""
-        return {"shape": self.shape, "count": self.count, "_stride": self._stride, "fd": DupFd(self._fd)}
+        return {"shapes": self.shapes, "count": self.count, "_stride": self._stride, "fd": DupFd(self._fd)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._fd = state.pop("fd").detach()
@@ -71,15 +105,15 @@ class FreeSlots:
         self.shared = shared
         self.free = deque(range(shared.count))  # appended to by finalizers, in whichever thread they run
 
-    def hand_over(self, slot: int, samples: int, busy: int) -> npt.NDArray[np.uint8]:
-        """The first `samples` rows of `slot`, for the caller to keep.
+    def hand_over(self, slot: int, samples: int, busy: int) -> list[npt.NDArray[np.uint8]]:
+        """The first `samples` rows of each array of `slot`, for the caller to keep.
 
         A copy when the caller holds so many batches that the workers, which have `busy` slots, would run out.
         """
-        rows = self.shared[slot][:samples]
+        rows = [array[:samples] for array in self.shared[slot]]
         if self.shared.count - len(self.free) - busy > HELD_BY_CALLER:
-            copy = rows.copy()
+            copies = [array.copy() for array in rows]
             self.free.append(slot)
-            return copy
-        weakref.finalize(rows, self.free.append, slot).atexit = False
+            return copies
+        when_released(rows, self.free.append, slot)
         return rows

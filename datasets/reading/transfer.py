@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 
 from presize.datasets.reading.batches import BatchReader, RowFormat
-from presize.datasets.reading.regions import Region, read_region
-from presize.datasets.reading.slots import SharedSlots
+from presize.datasets.reading.regions import Region, View, read_region, read_views
+from presize.datasets.reading.slots import SharedSlots, arrays_over, packed_bytes
 from presize.errors import LoaderError, OptionError
 from presize.formatting import size_text
 
@@ -118,45 +118,52 @@ class Normalization:
         return torch.from_numpy(values.view(np.uint8)).view(self.dtype).permute(0, 3, 1, 2)
 
     def in_workers(self, reader: BatchReader) -> BatchReader:
-        """`reader`, but its rows are the bytes of normalized images, for values_of."""
-        height, width, channels = reader.shape
-        shape = (height, width, channels * self.dtype.itemsize)
-        fill = _NormalizedRow(self._table)
-        return BatchReader(reader.data, reader.crop, reader.flip, RowFormat(shape, fill, reader.rows.needs_cut))
-
-    def values_of(self, rows: torch.Tensor) -> torch.Tensor:
-        """The images in rows of in_workers(), uint8 (B, height, width, bytes): (B, channels, height, width) over the
-        same memory."""
-        return rows.view(self.dtype).permute(0, 3, 1, 2)
+        """`reader`, but its rows are the bytes of normalized images, for values_batch()."""
+        shapes = [(height, width, channels * self.dtype.itemsize) for height, width, channels in reader.shapes]
+        rows = _NormalizedRows(self._table)
+        format = RowFormat(shapes, rows.fill, reader.rows.needs_cut, rows.fill_views)
+        return BatchReader(reader.data, reader.crop, reader.flip, format)
 
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
 """What OpenCV copies in place of a floating-point number of so many bytes."""
 
 
-class _NormalizedRow:
-    """Fills a row with the bytes of a normalized image. Called as read_region is; thread-safe."""
+class _NormalizedRows:
+    """Fills rows with the bytes of normalized images. Thread-safe."""
 
     def __init__(self, table: npt.NDArray[Any]) -> None:
         self._table = table
 
-    def __call__(
+    def fill(
         self, out: npt.NDArray[np.uint8], region: Region, shape: tuple[int, int], *, flip: bool, exact: bool
     ) -> None:
-        pixels = _scratch((*out.shape[:2], self._table.shape[2]))
+        """Called as read_region is."""
+        (pixels,) = self._pixels([out])
         read_region(pixels, region, shape, flip=flip, exact=exact)
-        cv2.LUT(pixels, self._table, dst=out.view(self._table.dtype))
+        self._normalize(pixels, out)
+
+    def fill_views(self, views: Sequence[View], region: Region, shape: tuple[int, int], scale: int) -> None:
+        """Called as read_views is."""
+        pixels = self._pixels([view.out for view in views])
+        read_views([view._replace(out=image) for view, image in zip(views, pixels, strict=True)], region, shape, scale)
+        for view, image in zip(views, pixels, strict=True):
+            self._normalize(image, view.out)
+
+    def _pixels(self, rows: Sequence[npt.NDArray[np.uint8]]) -> list[npt.NDArray[np.uint8]]:
+        """Memory for the images of `rows`, kept for each thread, so that it stays in the processor's cache."""
+        shapes = [(*row.shape[:2], self._table.shape[2]) for row in rows]
+        nbytes = packed_bytes(shapes)
+        buffer: npt.NDArray[np.uint8] | None = getattr(_local, "buffer", None)
+        if buffer is None or len(buffer) < nbytes:
+            buffer = _local.buffer = np.empty(nbytes, np.uint8)
+        return arrays_over(buffer, shapes)
+
+    def _normalize(self, pixels: npt.NDArray[np.uint8], row: npt.NDArray[np.uint8]) -> None:
+        cv2.LUT(pixels, self._table, dst=row.view(self._table.dtype))
 
 
 _local = threading.local()
-
-
-def _scratch(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Memory for an image, kept for each thread, so that it stays in the processor's cache."""
-    pixels: npt.NDArray[np.uint8] | None = getattr(_local, "pixels", None)
-    if pixels is None or pixels.shape != shape:
-        pixels = _local.pixels = np.empty(shape, np.uint8)
-    return pixels
 
 
 def pin(shared: SharedSlots, device: torch.device) -> None:

@@ -23,7 +23,7 @@ from presize.datasets.crops import RandomResizedCrop, Resize
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.timing.epochs import Epoch, NoModel, Step, copied_s, resident_s, time_epoch
 from presize.datasets.timing.models import TrainingStep, make_model
-from presize.datasets.timing.variants import FLIP, Chosen, CroppedFolder, load_variant, open_variant
+from presize.datasets.timing.variants import FLIP, Chosen, CroppedFolder, load_variant, open_variant, transforms
 from presize.errors import BenchError, DiagnosisError, PresizeError
 from presize.formatting import plural
 from presize.measure.bench_options import Run
@@ -182,7 +182,7 @@ def prove(run: Run) -> dict[str, Any]:
 
     Returns:
         JSON values: "samples", how many; "labels", the SHA-256 of the names of their classes in the order of
-        `run.numbers`, None without classes.
+        `run.numbers`, None without classes; "transforms", what decodes and crops in the variant "pil", otherwise None.
 
     Raises:
         BenchError: a sample did not come exactly once.
@@ -213,7 +213,8 @@ def prove(run: Run) -> dict[str, Any]:
         digest = hashlib.sha256("\0".join(dataset.classes[label] for label in labels.tolist()).encode()).hexdigest()
     if run.crops is not None:
         np.save(run.crops, _evaluation_crops(run, order.numbers, settings), allow_pickle=False)
-    return {"samples": int(came.sum()), "labels": digest}
+    described = transforms().described if run.variant == "pil" else None
+    return {"samples": int(came.sum()), "labels": digest, "transforms": described}
 
 
 def _paths(dataset: CroppedFolder | LMDBDataset, numbers: npt.NDArray[np.int64]) -> list[str]:

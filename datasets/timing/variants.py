@@ -1,15 +1,21 @@
-"""The variants of a benchmark as loaders: the same samples and crops in the same order, read in four ways."""
+"""The variants of a benchmark as loaders: the same samples and crops in the same order, read in five ways."""
 
 from __future__ import annotations
 
+import importlib
+import io
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, SupportsIndex
+from functools import cache
+from importlib.metadata import version
+from typing import Any, ClassVar, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.utils.data
+from PIL import Image
 
 from presize.datasets.crops import Crop, as_size
 from presize.datasets.folder import FolderDataset
@@ -18,9 +24,10 @@ from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader, make_loader
 from presize.datasets.reading.draws import uniform
 from presize.datasets.reading.order import Last, Order
+from presize.datasets.reading.outputs import Decode
 from presize.datasets.reading.permutation import permute
 from presize.datasets.reading.regions import resample
-from presize.errors import DatasetError
+from presize.errors import DatasetError, ImageError
 from presize.measure.bench_options import Variant
 
 FLIP = 0.5
@@ -38,27 +45,36 @@ class CroppedFolder(FolderDataset):
         tell_path: give (path, label) as the target, or the path where there are no labels.
     """
 
+    reads: ClassVar[Decode] = "numpy"
+
     def __init__(self, root: str | os.PathLike[str], crop: Crop, flip: float, *, tell_path: bool = False) -> None:
-        super().__init__(root, decode="numpy")
+        super().__init__(root, decode=self.reads)
         self.crop = crop
         self.flip = flip
         self.tell_path = tell_path
 
     def __getitem__(self, index: SupportsIndex) -> Any:
         sample = super().__getitem__(index)
-        pixels, label = (sample, None) if self._targets is None else sample
+        content, label = (sample, None) if self._targets is None else sample
         seed, epoch, keys = visits((index,))
-        random = uniform(seed, epoch, keys, 1 + self.crop.draws)
-        heights, widths = (np.array([side]) for side in pixels.shape[:2])
-        top, left, height, width = self.crop.boxes(heights, widths, random[:, 1:])[0].tolist()
-        if top < 0 or left < 0:
-            raise DatasetError(f"{self.path(int(index))} of {self.root} is too small for {self.crop}")
-        out = np.empty((*as_size(self.crop.size), 3), np.uint8)
-        resample(pixels[top : top + height, left : left + width], out, bool(random[0, 0] < self.flip))
-        image = torch.from_numpy(out).permute(2, 0, 1)
+        image = self._cropped(content, uniform(seed, epoch, keys, 1 + self.crop.draws), int(index))
         if self.tell_path:
             return image, (self.path(int(index)) if label is None else (self.path(int(index)), label))
         return image if label is None else (image, label)
+
+    def _cropped(self, pixels: Any, random: npt.NDArray[np.float64], sample: int) -> torch.Tensor:
+        top, left, height, width = self._box(pixels.shape[0], pixels.shape[1], random, sample)
+        out = np.empty((*as_size(self.crop.size), 3), np.uint8)
+        resample(pixels[top : top + height, left : left + width], out, bool(random[0, 0] < self.flip))
+        return torch.from_numpy(out).permute(2, 0, 1)
+
+    def _box(self, height: int, width: int, random: npt.NDArray[np.float64], sample: int) -> tuple[int, int, int, int]:
+        box: tuple[int, int, int, int] = tuple(
+            self.crop.boxes(np.array([height]), np.array([width]), random[:, 1:])[0].tolist()
+        )
+        if box[0] < 0 or box[1] < 0:
+            raise DatasetError(f"{self.path(sample)} of {self.root} is too small for {self.crop}")
+        return box
 
     def dev_shm_bytes(self, batch_size: int) -> int:
         """Bytes of /dev/shm that a batch takes on its way from a DataLoader's worker."""
@@ -68,6 +84,64 @@ class CroppedFolder(FolderDataset):
     def path(self, sample: int) -> str:
         """The path of a sample, relative to the folder."""
         return str(self._paths[sample].as_py())
+
+
+class PILFolder(CroppedFolder):
+    """A folder as most training scripts read it: Pillow decodes, torchvision transforms the PIL image.
+
+    Gives what CroppedFolder gives, but images are not turned upright, and colours not converted, as in ImageFolder.
+    """
+
+    reads: ClassVar[Decode] = "bytes"
+
+    def _cropped(self, content: Any, random: npt.NDArray[np.float64], sample: int) -> torch.Tensor:
+        try:
+            with Image.open(io.BytesIO(content)) as file:
+                image = file.convert("RGB")
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            path = os.path.join(self.root, self.path(sample))
+            raise ImageError(f"{path}: Pillow cannot decode it: {type(error).__name__}") from None
+        box = self._box(image.height, image.width, random, sample)
+        return transforms().apply(image, box, as_size(self.crop.size), bool(random[0, 0] < self.flip))
+
+
+class Transforms(NamedTuple):
+    """How PILFolder crops.
+
+    Attributes:
+        apply: (PIL image, box, (height, width), whether to mirror it) -> uint8 (3, height, width).
+        described: whose it is, with its version, in words.
+    """
+
+    apply: Callable[[Image.Image, tuple[int, int, int, int], tuple[int, int], bool], torch.Tensor]
+    described: str
+
+
+@cache
+def transforms() -> Transforms:
+    """torchvision's, or Pillow's crop and resize, which those call, where torchvision cannot be imported."""
+    pillow = f"Pillow {version('pillow')}"
+    try:
+        functional: Any = importlib.import_module("torchvision.transforms.functional")
+    except (ImportError, RuntimeError):  # RuntimeError: it is built for another torch
+        return Transforms(_crop_by_pillow, f"{pillow}, which also crops and resizes: torchvision cannot be imported")
+
+    def apply(image: Image.Image, box: tuple[int, int, int, int], size: tuple[int, int], flip: bool) -> torch.Tensor:
+        image = functional.resized_crop(image, *box, list(size))
+        tensor: torch.Tensor = functional.pil_to_tensor(functional.hflip(image) if flip else image)
+        return tensor
+
+    return Transforms(apply, f"{pillow}, and cropped by torchvision {version('torchvision')}")
+
+
+def _crop_by_pillow(
+    image: Image.Image, box: tuple[int, int, int, int], size: tuple[int, int], flip: bool
+) -> torch.Tensor:
+    top, left, height, width = box
+    image = image.crop((left, top, left + width, top + height)).resize(size[::-1], Image.Resampling.BILINEAR)
+    if flip:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +182,8 @@ def open_variant(
     variant: Variant, root: str, crop: Crop, flip: float, *, tell_path: bool = False
 ) -> CroppedFolder | LMDBDataset:
     """The dataset of a variant, cropped. tell_path: give (path in the variant, label), or the path, as the target."""
+    if variant == "pil":
+        return PILFolder(root, crop, flip, tell_path=tell_path)
     if variant in ("raw", "presized"):
         return CroppedFolder(root, crop, flip, tell_path=tell_path)
     dataset = LMDBDataset(root, crop=crop, flip=flip, decode="tensor")

@@ -13,7 +13,7 @@ from presize.formatting import plural
 from presize.options import MAX_SIDE, Size, check_above_0, check_choice, check_range, check_type
 from presize.system.resources import usable_cores
 
-Variant = Literal["raw", "presized", "lmdb", "loader"]
+Variant = Literal["pil", "raw", "presized", "lmdb", "loader"]
 Model = Literal["small", "resnet50"]
 BenchModel = Literal["none", Model]
 Device = Literal["cpu", "cuda"]
@@ -21,12 +21,14 @@ Pinning = Literal["on", "off", "both"]
 Task = Literal["measure", "prove", "probe"]
 
 VARIANTS: Final[tuple[Variant, ...]] = get_args(Variant)
-"""In the order in which they are shown: FolderDataset over the raw folder and over the presized one, and over the LMDB
-dataset LMDBDataset in a DataLoader and Loader."""
+"""In the order in which they are shown: Pillow and torchvision's transforms over the raw folder, FolderDataset over the
+raw folder and over the presized one, and over the LMDB dataset LMDBDataset in a DataLoader and Loader."""
 
 PINNINGS: Final[dict[Pinning, tuple[bool, ...]]] = {"on": (True,), "off": (False,), "both": (True, False)}
 
-READS: Final[dict[Variant, str]] = {"raw": "raw", "presized": "presized", "lmdb": "lmdb", "loader": "lmdb"}
+READS: Final[dict[Variant, str]] = {
+    "pil": "raw", "raw": "raw", "presized": "presized", "lmdb": "lmdb", "loader": "lmdb",
+}  # fmt: skip
 """What each variant reads."""
 
 

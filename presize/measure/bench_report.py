@@ -12,7 +12,10 @@ from presize.measure.stages import Spread, verdict
 from presize.report import charts
 from presize.report.html import template
 
-NAMES = {"raw": "raw folder", "presized": "presized folder", "lmdb": "LMDBDataset", "loader": "Loader"}
+NAMES = {
+    "pil": "raw folder, PIL", "raw": "raw folder", "presized": "presized folder", "lmdb": "LMDBDataset",
+    "loader": "Loader",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def results_of(*rows: Mapping[str, Any], build_s: Mapping[str, float] | None = N
         ({"models": ("big",)}, "model: expected one of none, small, resnet50, got 'big'"),
         ({"models": ()}, "model: expected at least one"),
         ({"models": ("none", "none")}, "model: each may be asked for once, got none, none"),
-        ({"variants": ("ffcv",)}, "variant: expected one of raw, presized, lmdb, loader, got 'ffcv'"),
+        ({"variants": ("ffcv",)}, "variant: expected one of pil, raw, presized, lmdb, loader, got 'ffcv'"),
         ({"device": "tpu"}, "device: expected one of cpu, cuda, got 'tpu'"),
         ({"workers": (-1,)}, "workers: expected a whole number from 0 to 4096, got -1"),
         ({"workers": (1.5,)}, "workers: expected a whole number"),
@@ -109,7 +110,7 @@ def test_nonsense_is_refused_by_name(changes: dict[str, Any], message: str) -> N
 def test_a_repeat_has_every_combination_once() -> None:
     options = BenchOptions(device="cuda", workers=(0, 4), pin_memory=(True, False), cold=True)
     runs = options.runs(VARIANTS)
-    assert len(set(runs)) == len(runs) == 2 * 2 * 2 * (3 * 2 + 1)  # Loader always pins
+    assert len(set(runs)) == len(runs) == 2 * 2 * 2 * (4 * 2 + 1)  # Loader always pins
     assert all(run.epochs == 1 for run in runs if run.cold)
 
 
@@ -235,12 +236,13 @@ def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ra
     )  # fmt: skip
     ran = presize(*command)
     assert ran.code == 0, ran.err
-    names = ("raw folder", "presized folder", "LMDBDataset", "Loader")
-    assert [ran.out.count(f"\n  {name} ") for name in names] == [2] * 4
+    names = ("raw folder, PIL", "raw folder", "presized folder", "LMDBDataset", "Loader")
+    assert [ran.out.count(f"\n  {name} ") for name in names] == [2] * 5
+    assert f"raw folder, PIL: decoded by Pillow {version('pillow')}" in ran.out
     assert "All variants delivered the same " in ran.out
     assert "building lmdb at 64 px" in ran.err
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert len(results["rows"]) == 8 == len((tmp_path / "out" / "results.csv").read_text().splitlines()) - 1
+    assert len(results["rows"]) == 10 == len((tmp_path / "out" / "results.csv").read_text().splitlines()) - 1
     assert 26 <= results["images"] <= 30
     assert results["build_s"]["lmdb"] > 0
     assert parsed((tmp_path / "out" / "report.html").read_text()).tags["section"] == 4

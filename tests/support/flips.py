@@ -54,7 +54,7 @@ def _crops(reader: BatchReader) -> list[Any]:
     numbers = np.arange(len(reader.data))
     out = np.zeros((len(numbers), *reader.shape), np.uint8)
     try:
-        skipped = [sample.position for sample in reader.read(out, numbers, 0, 0, numbers, skip=True)]
+        skipped = [sample.position for sample in reader.read([out], numbers, 0, 0, numbers, skip=True)]
     except DatasetError:
         return [None] * len(numbers)
     kept = iter(out)

@@ -146,9 +146,9 @@ def test_a_resized_box_is_torchs_antialiased_interpolation_rounded(
 
 def test_a_row_has_room_for_the_largest_value_and_takes_less_for_a_small_crop(data: LMDBDataset) -> None:
     reader = cut_reader(data.data, CenterCrop(8))
-    rows = np.zeros((len(data), *reader.rows.shape), np.uint8)
+    rows = np.zeros((len(data), *reader.rows.shapes[0]), np.uint8)
     numbers = np.arange(len(data))
-    assert not reader.read(rows, numbers, 0, 0, numbers)
+    assert not reader.read([rows], numbers, 0, 0, numbers)
     lengths = rows[:, :48].view(np.int64)[:, 0]
     assert data.data.numbers("nbytes").max() <= rows.shape[1] - 48
     assert (lengths > 8 * 8 * 3).all() and lengths.sum() < data.data.numbers("nbytes").sum() / 2

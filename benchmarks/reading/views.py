@@ -1,0 +1,225 @@
+"""Several views of each image: presize's `crop=[...]` beside other ways to read the same views, in one run.
+
+    python benchmarks/reading/views.py PHOTOS --ffcv-python FFCV_ENV/bin/python
+
+Builds a 256 px dataset of hard links to the JPEGs below PHOTOS and reads it in batches of 64, without workers. A round
+is a process that reads an epoch with each variant and each set of views, in random order, with the page cache warm.
+Prints a table; asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import itertools
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice, product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from shared import builds, measuring, processes, rates
+from shared.conditions import conditions, find_photos
+
+_BATCH = 64
+
+# (side, scale, how many) of random resized crops.
+VIEWS = {
+    "2 × 224": [(224, (0.08, 1.0), 2)],
+    "2 × 224, 8 × 96": [(224, (0.4, 1.0), 2), (96, (0.05, 0.4), 8)],
+}
+"""As in SimCLR and in DINO."""
+
+VARIANTS = {
+    "views": "presize, `crop=[...]`",
+    "apart": "presize, a Loader for each view",
+    "full": "decoded in full once, cropped by the same code",
+    "pil": "Pillow, decoded in full once",
+    "ffcv": "FFCV-SSL",
+}
+
+
+def crops_of(views: str) -> list[Any]:
+    from presize.datasets import RandomResizedCrop
+
+    return [RandomResizedCrop(side, scale) for side, scale, count in VIEWS[views] for _ in range(count)]
+
+
+def read_views(root: Path, crops: Sequence[Any], epoch: int, most: int) -> int:
+    return _read(root, crops, epoch, most)
+
+
+def read_apart(root: Path, crops: Sequence[Any], epoch: int, most: int) -> int:
+    return max(_read(root, crop, epoch, most) for crop in crops)
+
+
+def _read(root: Path, crop: Any, epoch: int, most: int) -> int:
+    """The first `most` images of an epoch."""
+    from presize.datasets import LMDBDataset, Loader
+
+    loader = Loader(LMDBDataset(root), _BATCH, crop=crop, flip=0.5, shuffle=True, workers=0)
+    loader.set_epoch(epoch)
+    return sum(len(targets) for _, targets in islice(loader, -(-most // _BATCH)))
+
+
+def read_full(root: Path, crops: Sequence[Any], epoch: int, most: int) -> int:
+    """With presize's decoder and resampling."""
+    import numpy as np
+
+    from presize.datasets.reading.regions import resample
+
+    def cut(pixels: Any, boxes: Sequence[Any], flips: Sequence[bool], outs: Sequence[Any]) -> None:
+        for (top, left, height, width), flip, out in zip(boxes, flips, outs, strict=True):
+            resample(np.ascontiguousarray(pixels[top : top + height, left : left + width]), out, flip)
+
+    return _each(root, crops, epoch, most, lambda data, samples: data.pixels(samples), cut)
+
+
+def read_pil(root: Path, crops: Sequence[Any], epoch: int, most: int) -> int:
+    """As torchvision's transforms of PIL images do it: resized by Pillow, copied into a batch."""
+    import numpy as np
+    from PIL import Image
+
+    def decoded(data: Any, samples: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        for at, value in data.values(samples):
+            yield at, Image.open(io.BytesIO(value)).convert("RGB")
+
+    def cut(image: Any, boxes: Sequence[Any], flips: Sequence[bool], outs: Sequence[Any]) -> None:
+        for (top, left, height, width), flip, out in zip(boxes, flips, outs, strict=True):
+            part = image.crop((left, top, left + width, top + height))
+            part = part.resize((out.shape[1], out.shape[0]), Image.Resampling.BILINEAR)
+            out[:] = np.asarray(part.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else part)
+
+    return _each(root, crops, epoch, most, decoded, cut)
+
+
+def _each(
+    root: Path, crops: Sequence[Any], epoch: int, most: int, decode: Callable[..., Any], cut: Callable[..., None]
+) -> int:
+    """The same boxes and flips as those of a Loader, in its order."""
+    import numpy as np
+
+    from presize.datasets import Shuffled
+    from presize.datasets.crops import as_size
+    from presize.datasets.reading.draws import uniform
+    from presize.store.dataset import Dataset
+
+    data = Dataset(root)
+    samples = Shuffled(len(data)).samples(epoch, np.arange(len(data)))[:most]
+    for start in range(0, len(samples), _BATCH):
+        batch = samples[start : start + _BATCH]
+        random = [uniform(0, epoch, batch, 1 + crop.draws, view) for view, crop in enumerate(crops)]
+        sides = [data.numbers(name)[batch].astype(np.int64) for name in ("height", "width")]
+        boxes = [crop.boxes(*sides, numbers[:, 1:]).tolist() for crop, numbers in zip(crops, random, strict=True)]
+        flips = [(numbers[:, 0] < 0.5).tolist() for numbers in random]
+        outs = [np.empty((len(batch), *as_size(crop.size), 3), np.uint8) for crop in crops]
+        for at, image in decode(data, batch.tolist()):
+            cut(image, [box[at] for box in boxes], [flip[at] for flip in flips], [out[at] for out in outs])
+    return len(samples)
+
+
+READERS = {"views": read_views, "apart": read_apart, "full": read_full, "pil": read_pil}
+
+
+def run(root: Path, seed: int) -> list[measuring.Columns]:
+    """The columns of a round, in this process."""
+    import cv2
+    import torch
+
+    torch.set_num_threads(1)
+    cv2.setNumThreads(0)
+    rows, runs = [], list(product(READERS, VIEWS))
+    for variant, views in random.Random(seed).sample(runs, len(runs)):
+        read, crops = READERS[variant], crops_of(views)
+        read(root, crops, 0, _BATCH)  # warm-up
+        meter = processes.Meter()
+        begin_s, cpu_s = time.perf_counter(), time.process_time()
+        images = read(root, crops, 1, sys.maxsize)
+        measured = _columns(images, time.perf_counter() - begin_s, time.process_time() - cpu_s, meter.other_cpu())
+        rows.append({"variant": variant, "views": views} | measured)
+    return rows
+
+
+def _columns(images: int, seconds: float, cpu_seconds: float, other_cpu: float) -> measuring.Columns:
+    return {
+        "images": images,
+        "images_per_s": round(images / seconds, 1),
+        "cpu_us": round(cpu_seconds / images * 1e6, 1),
+        "other_cpu": round(other_cpu, 3),
+    }
+
+
+def run_ffcv(options: argparse.Namespace, root: Path, views: str) -> measuring.Columns:
+    files = root.with_name(f"{root.name}-files")
+    if not files.exists():
+        subprocess.run([builds.PRESIZE, "export", str(root), str(files)], check=True, stdout=sys.stderr)
+    script = builds.PEERS / "ffcv_views.py"
+    command = [str(options.ffcv_python), str(script), str(files), "--store", str(root.with_suffix(".beton"))]
+    finished = processes.run([*command, "--workers", "1", "--batch", str(_BATCH), "--views", json.dumps(VIEWS[views])])
+    printed = json.loads(finished.output.splitlines()[-1])
+    return _columns(printed["images"], printed["seconds"], printed["cpu_seconds"], finished.other_cpu)
+
+
+def measure(options: argparse.Namespace) -> None:
+    photos = find_photos(options.source)
+    tree = builds.link_tree(photos, options.work, options.images)
+    root = builds.build_once(tree, options.work / f"views-{tree.name}", "--size", "256")
+    if options.ffcv_python is None:
+        print("ffcv is left out: no interpreter was given for peers/ffcv_views.py", file=sys.stderr)
+
+    seeds = itertools.count(options.seed)
+
+    def fresh() -> Iterator[measuring.Columns]:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            yield from pool.submit(run, root, next(seeds)).result()
+        if options.ffcv_python is not None:
+            yield from ({"variant": "ffcv", "views": views} | run_ffcv(options, root, views) for views in VIEWS)
+
+    measuring.in_rounds({"all": fresh}, options, conditions(photos))
+
+
+def summary(rows: list[rates.Row]) -> str:
+    lines = []
+    for views, name in product(VIEWS, VARIANTS):
+        found = rates.select(rows, variant=name, views=views)
+        if not found:
+            continue
+        ours, times = (
+            rates.column(rates.select(rows, variant="views", views=views), "cpu_us"),
+            rates.column(found, "cpu_us"),
+        )
+        count = sum(count for *_, count in VIEWS[views])
+        lines.append(
+            [views, VARIANTS[name], rates.spread(times, ".0f"), rates.spread([one / count for one in times], ".0f"),
+             rates.times(times, ours)]
+        )  # fmt: skip
+    first = rows[0]
+    heads = ["views", "read by", "CPU µs an image", "CPU µs a view", "times `crop=[...]`"]
+    return "\n".join(
+        [
+            rates.table(heads, lines),
+            "",
+            rates.other_work(rows),
+            f"{rates.rounds(rows)}, {first['images']} images, photographs: {rates.photographs(first)}.",
+            f"{rates.machine(first)}, Python {first['python']}.",
+        ]
+    )
+
+
+def main() -> None:
+    arguments = measuring.parser(__doc__, __file__, repeats=7)
+    arguments.add_argument("--ffcv-python", type=Path, help="the interpreter of an environment with FFCV-SSL")
+    arguments.add_argument("--images", type=int, default=1000)
+    measuring.run(arguments, measure, summary)
+
+
+if __name__ == "__main__":
+    main()

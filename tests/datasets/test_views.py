@@ -1,0 +1,254 @@
+"""Several views of one image: what comes from each way of reading them, and how often the record is read."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from builds import SERIAL
+from presize.build.run import build_dataset
+from presize.codecs import jpeg_decoder
+from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize, make_loader
+from presize.datasets.reading import batches
+from presize.datasets.reading.batches import BatchReader
+from presize.datasets.reading.draws import uniform
+from presize.errors import DatasetError, OptionError
+from presize.options import BuildOptions, ImageOptions, Size
+from presize.store.dataset import Dataset
+from tampering import flip_record
+
+TWO = [RandomResizedCrop(24), RandomResizedCrop(24)]
+DINO = [RandomResizedCrop(32, scale=(0.4, 1.0))] * 2 + [RandomResizedCrop(12, scale=(0.05, 0.4))] * 8
+FORMATS = ("jpeg", "png", "raw")
+
+
+@pytest.fixture(scope="module")
+def data(dataset: Path) -> LMDBDataset:
+    return LMDBDataset(dataset)
+
+
+@pytest.fixture(scope="module")
+def stored(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
+    """The same images in each format; the JPEGs are large enough for boxes that are decoded at 1/2 and 1/4."""
+    folder, found = tmp_path_factory.mktemp("stored"), {}
+    for name in FORMATS:
+        image = ImageOptions(sizes=(Size(160, 160),), format=name)  # type: ignore[arg-type]
+        build_dataset(raw, folder / name, BuildOptions(image), SERIAL)
+        found[name] = Dataset(folder / name)
+    return found
+
+
+def by_itself(data: Dataset, crop: Any, view: int, numbers: Any, seed: int) -> Any:
+    """What a reader of `crop` alone makes of the draws of `view`."""
+    reader = BatchReader(data, crop, 0.5)
+    out = np.empty((len(numbers), *reader.shape), np.uint8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "uniform", lambda *arguments: uniform(*arguments[:4], view))
+        reader.read([out], numbers, seed, 3, numbers)
+    return out
+
+
+@pytest.mark.parametrize("decoder", ["ours", "libjpeg"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_each_view_is_what_its_crop_gives_by_itself(
+    format: str, decoder: str, stored: dict[str, Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if decoder == "libjpeg":
+        monkeypatch.setattr(jpeg_decoder, "_compiled", None)
+    data = stored[format]
+    crops = [*DINO, RandomResizedCrop(16), RandomResizedCrop(8), RandomCrop(20), CenterCrop(18), Resize((9, 50))]
+    reader = BatchReader(data, crops, 0.5)
+    numbers = np.arange(12)[::-1].copy()
+    out = [np.empty((len(numbers), *shape), np.uint8) for shape in reader.shapes]
+    assert reader.read(out, numbers, 7, 3, numbers) == []
+    for view, crop in enumerate(crops):
+        assert np.array_equal(out[view], by_itself(data, crop, view, numbers, 7)), crop
+
+
+@given(seed=st.integers(0, 2**32), views=st.lists(st.integers(4, 40), min_size=2, max_size=5))
+def test_views_of_any_sizes_are_those_of_their_own_boxes(stored: Any, seed: int, views: list[int]) -> None:
+    data, numbers = stored["jpeg"], np.arange(6)
+    reader = BatchReader(data, [RandomResizedCrop(side) for side in views], 0.5)
+    out = [np.empty((6, *shape), np.uint8) for shape in reader.shapes]
+    reader.read(out, numbers, seed, 3, numbers)
+    for view, side in enumerate(views):
+        assert np.array_equal(out[view], by_itself(data, RandomResizedCrop(side), view, numbers, seed))
+
+
+def test_view_0_is_exactly_what_a_single_crop_gives(data: LMDBDataset) -> None:
+    how: dict[str, Any] = {"flip": 0.5, "shuffle": True, "seed": 4, "workers": 0}
+    one = [images for images, _ in Loader(data, 8, crop=RandomResizedCrop(24), **how)]
+    two = [views[0] for views, _ in Loader(data, 8, crop=TWO, **how)]
+    assert all(map(torch.equal, one, two)) and len(one) == len(two)
+
+
+def test_views_are_drawn_independently() -> None:
+    keys = np.arange(20_000)
+    first, second = (uniform(3, 1, keys, 3, view) for view in (0, 1))
+    correlations = np.corrcoef(first.T, second.T)[:3, 3:]
+    assert np.abs(correlations).max() < 0.03, "five standard deviations"
+
+
+def test_a_record_is_read_and_checked_once_for_all_views(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Dataset(dataset)
+    checked = []
+    crc32 = zlib.crc32
+    monkeypatch.setattr(zlib, "crc32", lambda value: checked.append(1) or crc32(value))
+    requested = []
+    values = data.values
+    monkeypatch.setattr(data, "values", lambda samples, *more: requested.extend(samples) or values(samples, *more))
+    reader, numbers = BatchReader(data, DINO), np.arange(12)
+    reader.read([np.empty((12, *shape), np.uint8) for shape in reader.shapes], numbers, 0, 0, numbers)
+    assert len(checked) == 12 and sorted(requested) == list(range(12))
+
+
+def digest(loaded: Iterable[Any]) -> list[Any]:
+    return [([view.numpy().tobytes() for view in views], targets.tolist()) for views, targets in loaded]
+
+
+@pytest.mark.parametrize("how", [{"mode": "processes"}, {"mode": "threads"}])
+def test_a_loader_gives_tuples_of_batches_the_same_for_any_workers(how: dict[str, Any], data: LMDBDataset) -> None:
+    options: dict[str, Any] = {"crop": DINO, "flip": 0.5, "shuffle": True, "seed": 1}
+    here = digest(Loader(data, 8, workers=0, **options))
+    with Loader(data, 8, workers=2, **how, **options) as loader:
+        read = list(loader)  # kept, so that memory that was used again would show
+    assert digest(read) == here
+    views, targets = read[0]
+    assert type(views) is tuple and len(targets) == 8
+    assert [tuple(view.shape) for view in views] == [(8, 3, 32, 32)] * 2 + [(8, 3, 12, 12)] * 8
+    assert all(view.is_contiguous(memory_format=torch.channels_last) for view in views)
+
+
+def test_memory_is_used_again_only_when_no_view_of_its_batch_is_left(data: LMDBDataset) -> None:
+    options: dict[str, Any] = {"crop": TWO, "shuffle": True, "workers": 0}
+    expected = [views[1].clone() for views, _ in Loader(data, 4, **options)]
+    kept = [views[1] for views, _ in Loader(data, 4, **options)]
+    assert all(map(torch.equal, expected, kept))
+
+
+def test_a_list_of_one_crop_gives_tuples_of_one(data: LMDBDataset) -> None:
+    views, _ = next(iter(Loader(data, 4, crop=[CenterCrop(20)], workers=0)))
+    assert len(views) == 1 and views[0].shape == (4, 3, 20, 20)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_make_loader_gives_what_loader_gives(workers: int, dataset: Path, data: LMDBDataset) -> None:
+    images = LMDBDataset(dataset, crop=DINO, flip=0.5, decode="tensor")
+    if workers and multiprocessing.get_start_method() != "fork":
+        pytest.skip("spawned workers take seconds to start")
+    read = list(make_loader(images, 8, shuffle=True, seed=1, workers=workers))
+    assert all(type(views) is tuple for views, _ in read)
+    assert digest(read) == digest(Loader(data, 8, crop=DINO, flip=0.5, shuffle=True, seed=1, workers=0))
+
+
+@pytest.mark.parametrize("decode", ["pil", "numpy", "tensor"])
+def test_a_sample_is_a_tuple_of_images_in_every_form(decode: Any, dataset: Path) -> None:
+    images = LMDBDataset(dataset, crop=[CenterCrop(20), CenterCrop(30)], decode=decode)
+    (first, second), label = images[3]
+    assert label == images.targets[3]
+    kind = {"pil": Image.Image, "numpy": np.ndarray, "tensor": torch.Tensor}[decode]
+    assert isinstance(first, kind) and isinstance(second, kind)
+    alone = LMDBDataset(dataset, crop=CenterCrop(30), decode=decode)[3][0]
+    assert np.array_equal(np.asarray(second), np.asarray(alone))
+
+
+def test_a_transform_is_called_for_each_view_and_the_batch_is_a_tuple(dataset: Path) -> None:
+    images = LMDBDataset(dataset, crop=TWO, decode="tensor", transform=torch.Tensor.float)
+    views, labels = next(iter(make_loader(images, 4, workers=0)))
+    assert type(views) is tuple and [view.dtype for view in views] == [torch.float32] * 2 and len(labels) == 4
+    plain, _ = next(iter(DataLoader(images, 4)))
+    assert [view.shape for view in plain] == [view.shape for view in views], "torch's own collate makes a list"
+
+
+def test_without_a_target_a_batch_is_the_tuple_of_views(dataset: Path) -> None:
+    images = LMDBDataset(dataset, crop=TWO, decode="tensor", target=None)
+    for loader in (make_loader(images, 4, workers=0), Loader(images, 4, workers=0)):
+        first, second = next(iter(loader))
+        assert first.shape == second.shape == (4, 3, 24, 24)
+
+
+def test_views_resume_in_the_middle_of_an_epoch(data: LMDBDataset) -> None:
+    options: dict[str, Any] = {"crop": TWO, "flip": 0.5, "shuffle": True, "seed": 2, "workers": 0}
+    whole = digest(Loader(data, 8, **options))
+    loader = Loader(data, 8, **options)
+    epoch = iter(loader)
+    begun = digest([next(epoch), next(epoch)])
+    resumed = Loader(data, 8, **options)
+    resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert begun + digest(resumed) == whole
+
+
+def test_each_view_is_normalized(data: LMDBDataset) -> None:
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+    plain, _ = next(iter(Loader(data, 4, crop=DINO, workers=0)))
+    views, _ = next(iter(Loader(data, 4, crop=DINO, workers=0, normalize=(mean, std))))
+    for view, pixels in zip(views, plain, strict=True):
+        expected = (pixels / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+        assert torch.allclose(view, expected, atol=1e-5)
+
+
+def test_a_damaged_sample_is_left_out_of_every_view(raw: Path, tmp_path: Path) -> None:
+    build_dataset(raw, tmp_path / "out", BuildOptions(ImageOptions(sizes=(Size(64, 64),))), SERIAL)
+    damaged = 2
+    flip_record(tmp_path / "out", damaged)
+    whole = LMDBDataset(tmp_path / "out")
+    with Loader(whole, 6, crop=TWO, workers=0, on_error="skip") as loader:
+        views, targets = next(iter(loader))
+    assert loader.skipped == 1 and len(targets) == 5
+    assert [len(view) for view in views] == [5, 5]
+    numbers = np.array([0, 1, 3, 4, 5])
+    reader = BatchReader(whole.data, TWO)
+    expected = [np.empty((5, *shape), np.uint8) for shape in reader.shapes]
+    reader.read(expected, numbers, 0, 0, numbers)
+    for view, pixels in zip(views, expected, strict=True):
+        assert np.array_equal(view.permute(0, 2, 3, 1).numpy(), pixels)
+
+
+def test_a_view_that_is_too_large_is_named_with_its_sample(data: LMDBDataset) -> None:
+    loader = Loader(data, 4, crop=[CenterCrop(20), CenterCrop(500)], workers=0)
+    with pytest.raises(DatasetError) as raised:
+        next(iter(loader))
+    message = str(raised.value)
+    assert "sample 0 (" in message and "too small for view 1, CenterCrop(size=500)" in message and "\n" not in message
+
+
+@pytest.mark.parametrize("crop", [[], (), [CenterCrop(9), 9], [[CenterCrop(9)]]])
+def test_what_is_no_list_of_crops_is_refused(crop: Any, dataset: Path) -> None:
+    with pytest.raises(OptionError, match=r"^crop: expected "):
+        LMDBDataset(dataset, crop=crop)
+
+
+def test_a_device_decodes_only_one_view(data: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match=r"^decode_on: .* got 2 crops; choose 'workers'$"):
+        Loader(data, 4, crop=TWO, decode_on=lambda _: [], workers=0)
+
+
+def test_shared_memory_is_counted_for_all_views(dataset: Path) -> None:
+    images = LMDBDataset(dataset, crop=[CenterCrop(20), CenterCrop(10)], decode="numpy")
+    assert images.dev_shm_bytes(4) == 4 * (3 * 20 * 20 + 3 * 10 * 10 + 8)
+    assert LMDBDataset(dataset, crop=TWO, decode="tensor").dev_shm_bytes(4) == 4 * 8
+
+
+def test_a_worker_uses_the_memory_of_views_again(dataset: Path) -> None:
+    if multiprocessing.get_start_method() != "fork":
+        pytest.skip("spawned workers take seconds to start")
+    images = LMDBDataset(dataset, crop=TWO, decode="tensor")
+    places, sums = set(), []
+    for views, _ in make_loader(images, 2, workers=1, prefetch=1):
+        places.add(views[1].data_ptr())
+        sums.append([int(view.long().sum()) for view in views])
+        del views
+    assert sums == [[int(view.long().sum()) for view in views] for views, _ in make_loader(images, 2, workers=0)]
+    assert len(places) < len(sums)
