@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from presize.datasets.joined import JoinedData
@@ -31,6 +33,13 @@ class TargetColumn:
 
     def __getitem__(self, i: int) -> Any:
         return self.values.item(i) if isinstance(self.values, np.ndarray) else self.values[i].as_py()
+
+    def objects(self, samples: Iterable[int]) -> npt.NDArray[Any]:
+        """The values of `samples`, in a new array of Python objects."""
+        values = [self[i] for i in samples]
+        array = np.empty(len(values), object)  # np.array() would make a matrix of lists of one length
+        array[:] = values
+        return array
 
 
 def _is_plain(kind: pa.DataType) -> bool:

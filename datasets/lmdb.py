@@ -8,7 +8,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 import torch.utils.data
 
 from presize.codecs import jpeg_decoder
-from presize.datasets.collate import BatchWithLists, Stays, Views, WholeBatch, collate_targets, new_batches
+from presize.datasets.collate import BatchWithLists, Stays, Views, WholeBatch, collate_targets
 from presize.datasets.columns import TargetColumn
 from presize.datasets.crops import Crop, Crops
 from presize.datasets.fuse import Fused
@@ -25,10 +24,10 @@ from presize.datasets.fuse import fuse as fuse_transform
 from presize.datasets.joined import JoinedData
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.order import Numbers, sample_numbers
-from presize.datasets.reading.outputs import Decode, LazyImage, check_decode, to_output
+from presize.datasets.reading.outputs import Decode, check_decode
+from presize.datasets.reading.sample_images import read_crops, read_images
 from presize.datasets.reading.transfer import Normalization, Normalize
-from presize.datasets.reading.whole_batches import rows_of, values_batch
-from presize.datasets.sampler import Visit
+from presize.datasets.sampler import visits
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import MAX_PIXELS, check_choice, check_type
 from presize.store.dataset import Dataset
@@ -112,7 +111,6 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if target == "label" and "label" not in self.data.index.schema.names:
             target = None
         self.target = target
-        self._normalization: Normalization | None = None
         self._reader = None if crop is None and not flip else self._reader_of(self.data, crop, flip)
         self._held = [] if preload is None else self.data.preload(preload)
         self._open()
@@ -121,8 +119,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         reader = BatchReader(data, crop, flip)
         if self.normalize is None:
             return reader
-        self._normalization = Normalization(self.normalize, None, reader.shape[2], torch.device("cpu"))
-        return self._normalization.in_workers(reader)
+        normalization = Normalization(self.normalize, torch.float32, reader.shape[2], torch.device("cpu"))
+        return normalization.in_workers(reader)
 
     def _open(self) -> None:
         """Set what is not pickled."""
@@ -208,43 +206,14 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def _read(self, indices: Sequence[SupportsIndex]) -> list[Any]:
         samples = [self._position(index) for index in indices]
-        if self._reader is not None:
-            return self._read_crops(self._reader, samples, indices)
-        images: list[Any] = [None] * len(samples)
-        if self.decode == "bytes":
-            for position, value in self.data.values(samples):
-                images[position] = bytes(value)
-        elif self.decode == "pil" and self.transform is not None and self.data.manifest.format == "jpeg":
-            for position, value in self.data.values(samples):
-                images[position] = self._lazy_image(samples[position], value)
-        else:
-            for position, pixels in self.data.pixels(samples):
-                images[position] = to_output(pixels, self.decode)
-        return [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
-
-    def _read_crops(self, reader: BatchReader, samples: list[int], indices: Sequence[SupportsIndex]) -> list[Any]:
-        stays_whole = self._reads_batches()
-        together = stays_whole and len(samples) > 1
-        pixels, batches = new_batches([(len(samples), *shape) for shape in reader.rows.shapes], travel=together)
-        reader.read(pixels, np.array(samples, np.int64), *visits(indices))
-        if self.decode != "tensor":
-            squeezed = [array[:, :, :, 0] if array.shape[3] == 1 else array for array in pixels]
-            views: list[Sequence[Any]] = [[to_output(image, self.decode) for image in array] for array in squeezed]
-        else:
-            if self._normalization is not None:
-                batches = tuple(values_batch(batch, self._normalization.dtype) for batch in batches)
-            views = [rows_of(batch) if together else batch.unbind() for batch in batches]
-        images = [Views(parts) for parts in zip(*views, strict=True)] if reader.has_views else views[0]
+        if self._reader is None:
+            images = read_images(self.data, samples, self.decode, lazily=self.transform is not None)
+            return [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
+        dtype = None if self.normalize is None else torch.float32
+        whole = self._reads_batches()
+        images, batch = read_crops(self._reader, samples, visits(indices), self.decode, dtype=dtype, whole=whole)
         read = [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
-        return WholeBatch(read, batches if reader.has_views else batches[0], self._stays()) if stays_whole else read
-
-    def _lazy_image(self, sample: int, value: memoryview) -> LazyImage:
-        damage = partial(self.data.damage, sample)
-        shape = self.data.shape(sample)
-        try:
-            return LazyImage(bytes(value), self.data.manifest.color, shape, self.data.max_pixels, damage)
-        except ValueError as error:
-            raise damage(error) from None
+        return WholeBatch(read, batch, self._stays()) if whole else read
 
     def _position(self, index: SupportsIndex) -> int:
         i = operator.index(index)
@@ -328,7 +297,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             raise AttributeError(f"{self.root} was opened with target={self.target!r}: targets needs one column")
         values = self._targets[0].values
         if not isinstance(values, np.ndarray):
-            return _objects([self._targets[0][i] for i in self._all_records()])
+            return self._targets[0].objects(self._all_records())
         if self._own_targets is None:
             self._own_targets = values.copy() if self._rows is None else values[self._rows]
         return self._own_targets
@@ -362,15 +331,6 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r}{fused})"
 
 
-def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.int64]]:
-    """(seed, epoch, keys) from which the crops of these samples are drawn (presize.datasets.reading.draws)."""
-    first = indices[0] if indices else None
-    if isinstance(first, Visit):
-        visits: Any = indices
-        return first.seed, first.epoch, np.array([visit.key for visit in visits], np.int64)
-    return int(torch.randint(2**62, ())), 0, np.arange(len(indices))
-
-
 def joined(parts: Sequence[LMDBDataset]) -> LMDBDataset:
     """The samples of `parts`, one after the other, with the options of the first."""
     sources = list({id(part.data): part.data for part in parts}.values())
@@ -383,9 +343,3 @@ def joined(parts: Sequence[LMDBDataset]) -> LMDBDataset:
     view = parts[0]._over(data, rows)
     view._held = [file for part in parts for file in part._held]
     return view
-
-
-def _objects(values: list[Any]) -> npt.NDArray[Any]:
-    array = np.empty(len(values), object)  # np.array() would make a matrix of lists of one length
-    array[:] = values
-    return array

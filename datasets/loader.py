@@ -21,7 +21,7 @@ from presize.datasets.reading.device_decode import DecodeOn, Decoder, cut_reader
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.shared_batches import as_images
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
-from presize.datasets.reading.transfer import Normalization, Normalize, as_device, pin, tensors_of, to_device
+from presize.datasets.reading.transfer import Normalization, Normalize, as_device, copied_ahead, pin, to_device
 from presize.datasets.reading.whole_batches import values_batch
 from presize.datasets.reading.workers import Answer, BatchRequest, Mode, WorkerPool, read
 from presize.datasets.sampler import EpochSampler
@@ -293,38 +293,27 @@ class Loader:
 
     def _on_device(self, batches: Generator[_Batch, None, None]) -> Generator[Any, None, None]:
         with closing(batches):
-            if self.device.type == "cuda":
-                yield from self._copied(batches)
+            if self.device.type != "cuda":
+                for batch in batches:
+                    images, targets = self._sent(batch)
+                    del batch
+                    yield self._batch(images, targets)
+                    del images
                 return
-            for batch in batches:
-                images, samples = self._images(batch)
-                del batch
-                targets = to_device(self.dataset.batch_targets(samples), self.device)
-                yield self._batch(images, targets)
-                del images
+            if self._stream is None:  # kept: the allocator has a memory pool for each stream
+                self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            with closing(copied_ahead(batches, self._sent, self._stream)) as copies:
+                for images, targets in copies:
+                    yield self._batch(images, targets)
+                    del images, targets
 
-    def _copied(self, batches: Iterator[_Batch]) -> Iterator[Any]:
-        """Copies each batch to the device while the caller works on the one before."""
-        if self._stream is None:  # kept: the allocator has a memory pool for each stream
-            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        before: _Copy | None = None
-        try:
-            for batch in batches:
-                with torch.cuda.stream(self._stream):
-                    images, samples = self._images(batch)
-                    targets = to_device(self.dataset.batch_targets(samples), self.device)
-                    copy = _Copy(images, targets, batch.rows, self._stream.record_event())
-                if before is not None:
-                    yield self._arrived(before)
-                before = copy
-                del batch, images, copy
-            if before is not None:
-                yield self._arrived(before)
-        finally:
-            self._stream.synchronize()  # or the memory could be freed while it is being copied from
+    def _sent(self, batch: _Batch) -> tuple[Images, Any]:
+        """A batch on the device, or on its way to it."""
+        images, samples = self._images(batch)
+        return images, to_device(self.dataset.batch_targets(samples), self.device)
 
     def _images(self, batch: _Batch) -> tuple[Images, npt.NDArray[np.int64]]:
-        """The images of a batch on the device, or on their way to it, and the samples they are of."""
+        """The images of a batch, and the samples they are of."""
         if self._decoder is None:
             views = as_images(batch.rows)
             if self._normalized_by_workers and self._normalize is not None:
@@ -338,13 +327,6 @@ class Loader:
         self.skipped += len(damaged)
         return images, np.delete(batch.samples, list(damaged))
 
-    def _arrived(self, copy: _Copy) -> Any:
-        copy.event.synchronize()  # begun a batch ago
-        stream = torch.cuda.current_stream(self.device)
-        for tensor in tensors_of((copy.images, copy.targets)):
-            tensor.record_stream(stream)  # they were made on another
-        return self._batch(copy.images, copy.targets)
-
     def _batch(self, images: Images, targets: Any) -> Any:
         if self._normalize is not None and not self._normalized_by_workers:
             images = tuple(map(self._normalize, images)) if isinstance(images, tuple) else self._normalize(images)
@@ -356,12 +338,3 @@ class _Batch(NamedTuple):
 
     rows: list[npt.NDArray[np.uint8]]
     samples: npt.NDArray[np.int64]
-
-
-class _Copy(NamedTuple):
-    """A batch on its way to the device, and its source memory, which must stay until `event`."""
-
-    images: Images
-    targets: Any
-    rows: list[npt.NDArray[np.uint8]]
-    event: torch.cuda.Event

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import reprlib
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
-from typing import Any
+from typing import Any, SupportsIndex
 
+import numpy as np
+import numpy.typing as npt
 import torch.distributed
 import torch.utils.data
 
@@ -40,6 +42,15 @@ class Visit(int):
 
     def __reduce__(self) -> tuple[type[Visit], tuple[int, int, int, int]]:
         return Visit, (int(self), self.seed, self.epoch, self.key)
+
+
+def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.int64]]:
+    """(seed, epoch, keys) from which the crops of these samples are drawn (presize.datasets.reading.draws)."""
+    first = indices[0] if indices else None
+    if isinstance(first, Visit):
+        visits: Any = indices
+        return first.seed, first.epoch, np.array([visit.key for visit in visits], np.int64)
+    return int(torch.randint(2**62, ())), 0, np.arange(len(indices))
 
 
 class EpochSampler(torch.utils.data.DistributedSampler[int]):
@@ -215,5 +226,6 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             "length": len(self.order),
             "population": self.order.population,
             "seed": self.order.seed,
-            "order": zlib.crc32(repr(self.order).encode()),  # its class, and the window of ShardShuffled
+            # Of its class, the window of ShardShuffled, and the CRC of weights or targets.
+            "order": zlib.crc32(repr(self.order).encode()),
         }

@@ -6,6 +6,7 @@ before it. So it is the same for any number of workers, and an epoch is resumed 
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -112,7 +113,8 @@ class Shuffled:
 class Weighted:
     """Samples drawn with replacement, each with a probability in proportion to its weight.
 
-    Keeps float64 cumulative sums of the weights, 8 bytes a sample, and pickles them. A draw is a binary search.
+    Keeps float64 cumulative sums of the weights, 8 bytes a sample, and pickles them. A draw is a binary search. Its
+    repr has a CRC of the sums, so that the state of an order with other weights is refused.
 
     Args:
         weights: one number a sample, finite, none below 0 and at least one above it.
@@ -124,6 +126,7 @@ class Weighted:
     seed: int = 0
     length: InitVar[int | None] = None
     draws: int = field(init=False)
+    crc: int = field(init=False)
     cumulative: npt.NDArray[np.float64] = field(init=False, repr=False)
 
     def __post_init__(self, weights: npt.ArrayLike, length: int | None) -> None:
@@ -132,6 +135,7 @@ class Weighted:
         object.__setattr__(self, "draws", _draws(length, len(shares)))
         # Divided by the largest weight, no sum overflows and no draw rounds up to the last one.
         object.__setattr__(self, "cumulative", np.cumsum(shares / shares.max()))
+        object.__setattr__(self, "crc", zlib.crc32(self.cumulative.tobytes()))
 
     def __len__(self) -> int:
         return self.draws
@@ -157,12 +161,17 @@ class ClassBalanced:
         starts: where each class begins in `members`, with the length at the end, int64 (classes + 1,).
         seed: of the draws and the crops.
         draws: positions in an epoch.
+        crc: of `members` and `starts`, for the repr, so that the state of an order with other targets is refused.
     """
 
     members: Numbers = field(repr=False)
     starts: Numbers = field(repr=False)
     seed: int
     draws: int
+    crc: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "crc", zlib.crc32(self.members.tobytes() + self.starts.tobytes()))
 
     def __len__(self) -> int:
         return self.draws

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -69,6 +69,46 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
     elif isinstance(batch, (list, tuple, Mapping)):
         for part in batch.values() if isinstance(batch, Mapping) else batch:
             yield from tensors_of(part)
+
+
+def copied_ahead(
+    batches: Iterable[Any], copy: Callable[[Any], Any], stream: torch.cuda.Stream
+) -> Generator[Any, None, None]:
+    """Copies each batch to the device while the caller works on the one before.
+
+    Args:
+        batches: in pinned memory, which is held until it has been copied.
+        copy: called with each, to queue its copies on `stream` and return what they make.
+        stream: not the one that the caller works on.
+    """
+    before: _Copy | None = None
+    try:
+        for batch in batches:
+            with torch.cuda.stream(stream):
+                begun = _Copy(copy(batch), batch, stream.record_event())
+            if before is not None:
+                yield _arrived(before)
+            before = begun
+            del batch, begun
+        if before is not None:
+            yield _arrived(before)
+    finally:
+        stream.synchronize()  # or the memory could be freed while it is being copied from
+
+
+class _Copy(NamedTuple):
+    """A batch on its way to the device, and its source memory, which must stay until `event`."""
+
+    batch: Any
+    source: Any
+    event: torch.cuda.Event
+
+
+def _arrived(copy: _Copy) -> Any:
+    copy.event.synchronize()  # begun a batch ago
+    for tensor in tensors_of(copy.batch):
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))  # they were made on another
+    return copy.batch
 
 
 class Normalization:

@@ -282,6 +282,21 @@ def test_a_state_of_another_order_is_refused(order: Order, message: str) -> None
         EpochSampler(order).load_state_dict(EpochSampler(Shuffled(20, 1)).state_dict())
 
 
+@pytest.mark.parametrize(
+    ("order", "other"),
+    [
+        (Weighted([1, 2, 3]), Weighted([3, 2, 1])),
+        (class_balanced([0, 0, 1, 1]), class_balanced([0, 1, 0, 1])),
+        (class_balanced([0, 1, 2, 3]), class_balanced([0, 0, 0, 0])),
+    ],
+)
+def test_the_weights_or_targets_of_an_order_belong_to_its_state(order: Order, other: Order) -> None:
+    state = EpochSampler(order).state_dict()
+    EpochSampler(pickle.loads(pickle.dumps(order))).load_state_dict(state)
+    with pytest.raises(OptionError, match="state: expected one saved with order "):
+        EpochSampler(other).load_state_dict(state)
+
+
 def test_the_window_of_a_shuffle_by_shards_belongs_to_its_state() -> None:
     state = EpochSampler(ShardShuffled(FourShards(), 1, window=2)).state_dict(consumed=3)
     assert loaded(ShardShuffled(FourShards(), 1, window=2), state).start == 3
