@@ -83,6 +83,15 @@ def test_values_that_torch_cannot_stack_stay_a_list(column: str, labelled: Path)
         assert [targets for _, targets in loader] == [LABELS[column][:2], LABELS[column][2:]]
 
 
+@pytest.mark.parametrize("decode", ["tensor", "numpy"])
+def test_values_beside_several_views_stay_a_list_too(decode: Any, labelled: Path) -> None:
+    ds = LMDBDataset(labelled, target=("label", "points"), crop=[CenterCrop(8), CenterCrop(6)], decode=decode)
+    for loader in (Loader(ds, 2, workers=0), make_loader(ds, 2, workers=0)):
+        for at, (views, (labels, points)) in enumerate(loader):
+            assert [view.shape[0] for view in views] == [2, 2] and type(views) is tuple
+            assert labels.tolist() == [[1, 2], [0, 1]][at] and points == LABELS["points"][2 * at :][:2]
+
+
 def test_of_several_columns_only_those_stay_lists(labelled: Path) -> None:
     ds = LMDBDataset(labelled, target=("label", "points", "caption"), crop=CenterCrop(8), decode="tensor")
     (_, (labels, points, captions)), *_ = make_loader(ds, 4, workers=0)

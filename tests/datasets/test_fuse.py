@@ -347,6 +347,23 @@ def test_a_loader_refuses_what_it_would_have_to_call_or_to_normalize_twice(at_96
         Loader(whole, 4, normalize=(MEAN, STD))
 
 
+def test_a_loader_normalizes_several_views_as_the_transform_does_one(at_96: Path) -> None:
+    steps = [v1.CenterCrop(64), v1.ToTensor(), v1.Normalize(MEAN, STD)]
+    dataset = LMDBDataset(at_96, transform=v1.Compose(steps), fuse=True)
+    views, _ = next(iter(Loader(dataset, 4, crop=[CenterCrop(64), CenterCrop(32)], workers=0)))
+    images, _ = next(iter(DataLoader(dataset, 4)))
+    assert torch.equal(views[0], images) and torch.equal(views[1], images[:, :, 16:48, 16:48])
+
+
+def test_shared_memory_is_counted_for_numbers_unless_batches_stay_whole(at_96: Path) -> None:
+    steps = [v1.CenterCrop(64), v1.ToTensor()]
+    whole, erasing = (
+        LMDBDataset(at_96, transform=v1.Compose([*steps, *rest]), fuse=True) for rest in ([], [v1.RandomErasing()])
+    )
+    assert whole.dev_shm_bytes(4) == 4 * 8
+    assert erasing.dev_shm_bytes(4) == 4 * (64 * 64 * 3 * 4 + 8)
+
+
 def test_a_default_dtype_other_than_float32_keeps_to_tensor() -> None:
     torch.set_default_dtype(torch.float64)
     try:

@@ -15,15 +15,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from builds import SERIAL
 from presize.build.run import build_dataset
 from presize.codecs import jpeg_decoder
-from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize, make_loader
+from presize.datasets import (
+    CenterCrop,
+    EpochSampler,
+    LMDBDataset,
+    Loader,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    Shuffled,
+    make_loader,
+)
 from presize.datasets.reading import batches
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.draws import uniform
+from presize.datasets.reading.transfer import Normalization
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.store.dataset import Dataset
@@ -153,6 +164,21 @@ def test_make_loader_gives_what_loader_gives(workers: int, dataset: Path, data: 
     assert digest(read) == digest(Loader(data, 8, crop=DINO, flip=0.5, shuffle=True, seed=1, workers=0))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_plain_dataloader_gives_the_same_views_as_a_list(workers: int, dataset: Path, data: LMDBDataset) -> None:
+    images = LMDBDataset(dataset, crop=DINO, flip=0.5, decode="tensor")
+    plain = list(DataLoader(images, 8, sampler=EpochSampler(Shuffled(len(images), 1)), num_workers=workers))
+    assert digest(plain) == digest(Loader(data, 8, crop=DINO, flip=0.5, shuffle=True, seed=1, workers=0))
+
+
+@pytest.mark.parametrize("load", [Loader, make_loader])
+def test_a_sum_of_parts_has_the_views_of_the_whole(load: Any, dataset: Path) -> None:
+    first, second = (LMDBDataset(dataset, crop=DINO, flip=0.5, decode="tensor") for _ in range(2))
+    parts = ConcatDataset([Subset(first, range(9)), Subset(second, range(9, len(second)))])
+    how: dict[str, Any] = {"shuffle": True, "seed": 1, "workers": 0}
+    assert digest(load(parts, 8, **how)) == digest(Loader(first, 8, **how))
+
+
 @pytest.mark.parametrize("decode", ["pil", "numpy", "tensor"])
 def test_a_sample_is_a_tuple_of_images_in_every_form(decode: Any, dataset: Path) -> None:
     images = LMDBDataset(dataset, crop=[CenterCrop(20), CenterCrop(30)], decode=decode)
@@ -188,6 +214,17 @@ def test_views_resume_in_the_middle_of_an_epoch(data: LMDBDataset) -> None:
     resumed = Loader(data, 8, **options)
     resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
     assert begun + digest(resumed) == whole
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_workers_normalize_each_view(dtype: torch.dtype, data: LMDBDataset) -> None:
+    normalize = ((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+    expected = Normalization(normalize, dtype, 3, torch.device("cpu"))
+    options: dict[str, Any] = {"crop": DINO, "flip": 0.5, "shuffle": True, "workers": 1}
+    with Loader(data, 8, **options) as plain, Loader(data, 8, normalize=normalize, dtype=dtype, **options) as loader:
+        for (pixels, _), (views, _) in zip(plain, loader, strict=True):
+            assert all(map(torch.equal, views, map(expected, pixels)))
+            assert all(view.is_contiguous(memory_format=torch.channels_last) for view in views)
 
 
 def test_each_view_is_normalized(data: LMDBDataset) -> None:
