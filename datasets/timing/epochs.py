@@ -146,10 +146,12 @@ def count_images(batch: Any) -> int:
         IndexError: there are no parts.
     """
     parts = list(batch.values()) if isinstance(batch, Mapping) else batch
-    first = parts[0] if isinstance(parts, (list, tuple)) else None
+    if not isinstance(parts, (list, tuple)) or not hasattr(parts[0], "__len__"):
+        return len(parts)
+    first = parts[0]
     if isinstance(first, (list, tuple)) and first and getattr(first[0], "ndim", 0) == 4:
         return len(first[0])
-    return len(first if hasattr(first, "__len__") else parts)
+    return len(first)
 
 
 def resident_s(step: Step, batch: Any) -> float:
