@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -66,11 +67,17 @@ def read_apart(root: Path, crops: Sequence[Any], epoch: int) -> int:
 
 
 def _read(root: Path, crop: Any, epoch: int) -> int:
-    from presize.datasets import LMDBDataset, Loader
-
-    loader = Loader(LMDBDataset(root), _BATCH, crop=crop, flip=0.5, shuffle=True, workers=0)
+    loader = _loader(root, tuple(crop) if isinstance(crop, list) else crop)
     loader.set_epoch(epoch)
     return sum(len(targets) for _, targets in loader)
+
+
+@cache
+def _loader(root: Path, crop: Any) -> Any:
+    """Kept from epoch to epoch, as in training."""
+    from presize.datasets import LMDBDataset, Loader
+
+    return Loader(LMDBDataset(root), _BATCH, crop=crop, flip=0.5, shuffle=True, workers=0)
 
 
 def read_full(root: Path, crops: Sequence[Any], epoch: int) -> int:
