@@ -3,8 +3,8 @@
     python benchmarks/reading/views.py PHOTOS --ffcv-python FFCV_ENV/bin/python
 
 Builds a 256 px dataset of hard links to the JPEGs below PHOTOS and reads it in batches of 64, without workers. A round
-is a process that reads an epoch with each variant and each set of views, in random order, with the page cache warm.
-Prints a table; asserts nothing.
+is a process that reads short epochs with each variant and each set of views, in random order, with the page cache warm,
+and keeps their medians. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import islice, product
+from functools import cache
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -30,6 +32,9 @@ from shared import builds, measuring, processes, rates
 from shared.conditions import conditions, find_photos
 
 _BATCH = 64
+_PASSES = 5
+"""Epochs of each variant in a round, after one that is not timed. They are short, so that what slows the machine for a
+while slows all variants."""
 
 # (side, scale, how many) of random resized crops.
 VIEWS = {
@@ -53,24 +58,29 @@ def crops_of(views: str) -> list[Any]:
     return [RandomResizedCrop(side, scale) for side, scale, count in VIEWS[views] for _ in range(count)]
 
 
-def read_views(root: Path, crops: Sequence[Any], epoch: int, most: int) -> int:
-    return _read(root, crops, epoch, most)
+def read_views(root: Path, crops: Sequence[Any], epoch: int) -> int:
+    return _read(root, crops, epoch)
 
 
-def read_apart(root: Path, crops: Sequence[Any], epoch: int, most: int) -> int:
-    return max(_read(root, crop, epoch, most) for crop in crops)
+def read_apart(root: Path, crops: Sequence[Any], epoch: int) -> int:
+    return max(_read(root, crop, epoch) for crop in crops)
 
 
-def _read(root: Path, crop: Any, epoch: int, most: int) -> int:
-    """The first `most` images of an epoch."""
+def _read(root: Path, crop: Any, epoch: int) -> int:
+    loader = _loader(root, tuple(crop) if isinstance(crop, list) else crop)
+    loader.set_epoch(epoch)
+    return sum(len(targets) for _, targets in loader)
+
+
+@cache
+def _loader(root: Path, crop: Any) -> Any:
+    """Kept from epoch to epoch, as in training."""
     from presize.datasets import LMDBDataset, Loader
 
-    loader = Loader(LMDBDataset(root), _BATCH, crop=crop, flip=0.5, shuffle=True, workers=0)
-    loader.set_epoch(epoch)
-    return sum(len(targets) for _, targets in islice(loader, -(-most // _BATCH)))
+    return Loader(LMDBDataset(root), _BATCH, crop=crop, flip=0.5, shuffle=True, workers=0)
 
 
-def read_full(root: Path, crops: Sequence[Any], epoch: int, most: int) -> int:
+def read_full(root: Path, crops: Sequence[Any], epoch: int) -> int:
     """With presize's decoder and resampling."""
     import numpy as np
 
@@ -80,10 +90,10 @@ def read_full(root: Path, crops: Sequence[Any], epoch: int, most: int) -> int:
         for (top, left, height, width), flip, out in zip(boxes, flips, outs, strict=True):
             resample(np.ascontiguousarray(pixels[top : top + height, left : left + width]), out, flip)
 
-    return _each(root, crops, epoch, most, lambda data, samples: data.pixels(samples), cut)
+    return _each(root, crops, epoch, lambda data, samples: data.pixels(samples), cut)
 
 
-def read_pil(root: Path, crops: Sequence[Any], epoch: int, most: int) -> int:
+def read_pil(root: Path, crops: Sequence[Any], epoch: int) -> int:
     """As torchvision's transforms of PIL images do it: resized by Pillow, copied into a batch."""
     import numpy as np
     from PIL import Image
@@ -98,12 +108,10 @@ def read_pil(root: Path, crops: Sequence[Any], epoch: int, most: int) -> int:
             part = part.resize((out.shape[1], out.shape[0]), Image.Resampling.BILINEAR)
             out[:] = np.asarray(part.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else part)
 
-    return _each(root, crops, epoch, most, decoded, cut)
+    return _each(root, crops, epoch, decoded, cut)
 
 
-def _each(
-    root: Path, crops: Sequence[Any], epoch: int, most: int, decode: Callable[..., Any], cut: Callable[..., None]
-) -> int:
+def _each(root: Path, crops: Sequence[Any], epoch: int, decode: Callable[..., Any], cut: Callable[..., None]) -> int:
     """The same boxes and flips as those of a Loader, in its order."""
     import numpy as np
 
@@ -113,7 +121,7 @@ def _each(
     from presize.store.dataset import Dataset
 
     data = Dataset(root)
-    samples = Shuffled(len(data)).samples(epoch, np.arange(len(data)))[:most]
+    samples = Shuffled(len(data)).samples(epoch, np.arange(len(data)))
     for start in range(0, len(samples), _BATCH):
         batch = samples[start : start + _BATCH]
         random = [uniform(0, epoch, batch, 1 + crop.draws, view) for view, crop in enumerate(crops)]
@@ -136,16 +144,19 @@ def run(root: Path, seed: int) -> list[measuring.Columns]:
 
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
-    rows, runs = [], list(product(READERS, VIEWS))
-    for variant, views in random.Random(seed).sample(runs, len(runs)):
-        read, crops = READERS[variant], crops_of(views)
-        read(root, crops, 0, _BATCH)  # warm-up
-        meter = processes.Meter()
-        begin_s, cpu_s = time.perf_counter(), time.process_time()
-        images = read(root, crops, 1, sys.maxsize)
-        measured = _columns(images, time.perf_counter() - begin_s, time.process_time() - cpu_s, meter.other_cpu())
-        rows.append({"variant": variant, "views": views} | measured)
-    return rows
+    order, runs = random.Random(seed), list(product(READERS, VIEWS))
+    times: dict[tuple[str, str], list[tuple[float, float]]] = {run: [] for run in runs}
+    meter = processes.Meter()
+    for number in range(1 + _PASSES):
+        for variant, views in order.sample(runs, len(runs)):
+            begin_s, cpu_s = time.perf_counter(), time.process_time()
+            images = READERS[variant](root, crops_of(views), number)
+            times[variant, views].append((time.perf_counter() - begin_s, time.process_time() - cpu_s))
+    return [
+        {"variant": variant, "views": views}
+        | _columns(images, *(median(part) for part in zip(*passes[1:], strict=True)), meter.other_cpu())
+        for (variant, views), passes in times.items()
+    ]
 
 
 def _columns(images: int, seconds: float, cpu_seconds: float, other_cpu: float) -> measuring.Columns:
@@ -217,7 +228,7 @@ def summary(rows: list[rates.Row]) -> str:
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=7)
     arguments.add_argument("--ffcv-python", type=Path, help="the interpreter of an environment with FFCV-SSL")
-    arguments.add_argument("--images", type=int, default=1000)
+    arguments.add_argument("--images", type=int, default=256)
     measuring.run(arguments, measure, summary)
 
 

@@ -46,7 +46,7 @@ def cut_reader(data: Dataset, crop: Crops | None, flip: float = 0.0) -> BatchRea
         OptionError: the dataset does not hold JPEGs, `crop` is several, or it does not suit the dataset.
     """
     if isinstance(crop, (list, tuple)):
-        raise OptionError(f"decode_on: a device decodes one view of an image, got {len(crop)} crops; choose 'workers'")
+        raise OptionError(f"decode_on: a device decodes one crop an image, got a list of {len(crop)}; choose 'workers'")
     if data.manifest.format != "jpeg":
         raise OptionError(
             f"decode_on: a device decodes only JPEGs, and {data.root} holds {data.manifest.format}; "

@@ -138,16 +138,20 @@ def time_epoch(loader: Iterable[Any], step: Step, *, warmup_steps: int = 1) -> E
 
 
 def count_images(batch: Any) -> int:
-    """How many images a batch has: the length of its first part if that has one (as in images, labels), or its own.
+    """How many images a batch has: the length of its first part if that has one (as in images, labels), or its own. Of
+    several views of each image, only the first is counted.
 
     Raises:
         TypeError: neither has a length.
         IndexError: there are no parts.
     """
     parts = list(batch.values()) if isinstance(batch, Mapping) else batch
-    if isinstance(parts, (list, tuple)) and hasattr(parts[0], "__len__"):
-        return len(parts[0])
-    return len(parts)
+    if not isinstance(parts, (list, tuple)) or not hasattr(parts[0], "__len__"):
+        return len(parts)
+    first = parts[0]
+    if isinstance(first, (list, tuple)) and first and getattr(first[0], "ndim", 0) == 4:
+        return len(first[0])
+    return len(first)
 
 
 def resident_s(step: Step, batch: Any) -> float:

@@ -205,6 +205,14 @@ def test_without_a_target_a_batch_is_the_tuple_of_views(dataset: Path) -> None:
         assert first.shape == second.shape == (4, 3, 24, 24)
 
 
+def test_views_of_a_grey_dataset_have_one_channel(raw: Path, tmp_path: Path) -> None:
+    build_dataset(raw, tmp_path / "out", BuildOptions(ImageOptions(sizes=(Size(32, 32),), color="gray")), SERIAL)
+    (first, second), _ = LMDBDataset(tmp_path / "out", crop=TWO)[0]
+    assert first.mode == second.mode == "L"
+    views, _ = next(iter(Loader(LMDBDataset(tmp_path / "out"), 4, crop=TWO, workers=0)))
+    assert [view.shape for view in views] == [(4, 1, 24, 24)] * 2
+
+
 def test_views_resume_in_the_middle_of_an_epoch(data: LMDBDataset) -> None:
     options: dict[str, Any] = {"crop": TWO, "flip": 0.5, "shuffle": True, "seed": 2, "workers": 0}
     whole = digest(Loader(data, 8, **options))
@@ -267,8 +275,8 @@ def test_what_is_no_list_of_crops_is_refused(crop: Any, dataset: Path) -> None:
         LMDBDataset(dataset, crop=crop)
 
 
-def test_a_device_decodes_only_one_view(data: LMDBDataset) -> None:
-    with pytest.raises(OptionError, match=r"^decode_on: .* got 2 crops; choose 'workers'$"):
+def test_a_device_decodes_only_one_crop(data: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match=r"^decode_on: .* got a list of 2; choose 'workers'$"):
         Loader(data, 4, crop=TWO, decode_on=lambda _: [], workers=0)
 
 

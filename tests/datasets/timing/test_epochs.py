@@ -97,6 +97,21 @@ def test_of_what_is_loaded_during_the_step_only_the_excess_is_a_stall() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("batch", "images"),
+    [
+        (torch.zeros(7, 3, 4, 4), 7),
+        ([torch.zeros(7, 3, 4, 4), torch.zeros(7)], 7),
+        (((torch.zeros(7, 3, 4, 4), torch.zeros(7, 3, 2, 2)), torch.zeros(7)), 7),
+        ([[torch.zeros(3, 4, 4)] * 5, torch.zeros(5)], 5),
+        ({"image": torch.zeros(7, 3, 4, 4), "label": torch.zeros(7)}, 7),
+    ],
+    ids=["images", "with labels", "views", "images of any size", "a mapping"],
+)
+def test_the_images_of_a_batch_are_counted_once(batch: Any, images: int) -> None:
+    assert epochs.count_images(batch) == images
+
+
 def test_an_epoch_counts_batches_and_images_and_leaves_the_first_steps_out() -> None:
     step = SleepingStep(0.001, 0)
     epoch = time_epoch([range(8)] * 3 + [range(2)], step, warmup_steps=2)
