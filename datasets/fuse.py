@@ -98,6 +98,22 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
     )
 
 
+def loader_normalize(transform: Transform | None, fused: Fused | None, normalize: Normalize | None) -> Normalize | None:
+    """What a Loader normalizes with: its own option, or what was taken over from the dataset's transform.
+
+    Raises:
+        OptionError: some transform is left, which a Loader does not call, or both normalize.
+    """
+    if transform is not None:
+        left = "" if fused is None else f" ({fused.reason})"
+        raise OptionError(f"dataset: a Loader calls no transform{left}; give crop and flip, or use make_loader")
+    if fused is None or fused.normalize is None:
+        return normalize
+    if normalize is not None:
+        raise OptionError("normalize: the dataset's transform normalizes, and fuse=True took that over; leave it out")
+    return fused.normalize
+
+
 class _Taking:
     """What has been taken over so far.
 

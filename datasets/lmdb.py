@@ -24,7 +24,7 @@ from presize.datasets.fuse import fuse as fuse_transform
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.outputs import Decode, LazyImage, check_decode, to_output
 from presize.datasets.reading.transfer import Normalization
-from presize.datasets.reading.whole_batches import rows_of, values_batch
+from presize.datasets.reading.whole_batches import rows_of
 from presize.datasets.sampler import Visit
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import MAX_PIXELS, check_choice, check_type
@@ -183,7 +183,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             squeezed = pixels[:, :, :, 0] if reader.shape[2] == 1 else pixels
             return [self._sample(i, to_output(image, self.decode)) for i, image in zip(samples, squeezed, strict=True)]
         if self._normalization is not None:
-            batch = values_batch(batch, self._normalization.dtype)
+            batch = self._normalization(batch)
         images = rows_of(batch) if stays_whole and len(samples) > 1 else batch.unbind()
         views = [self._sample(i, image) for i, image in zip(samples, images, strict=True)]
         return BatchOfViews(views, batch) if stays_whole else views

@@ -16,6 +16,7 @@ import torch
 from presize.datasets.reading.batches import BatchReader, RowFormat
 from presize.datasets.reading.regions import Region, read_region
 from presize.datasets.reading.slots import SharedSlots
+from presize.datasets.reading.whole_batches import values_batch
 from presize.errors import LoaderError, OptionError
 from presize.formatting import size_text
 
@@ -99,6 +100,8 @@ class Normalization:
         self.dtype = torch.float32 if dtype is None else dtype
         if not self.dtype.is_floating_point:
             raise OptionError(f"dtype: expected a floating-point type, got {dtype}")
+        self._device = device
+        self._is_done = False  # by the workers
         self.scale = (1 / (255 * std)).to(device, self.dtype).reshape(1, -1, 1, 1)
         self.offset = (-mean / std).to(device, self.dtype).reshape(1, -1, 1, 1)
         computed = torch.float64 if self.dtype == torch.float64 else torch.float32
@@ -110,6 +113,8 @@ class Normalization:
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         if images.device.type != "cpu":
             return images.to(self.dtype).mul_(self.scale).add_(self.offset)
+        if self._is_done:
+            return values_batch(images, self.dtype)
         pixels = images.permute(0, 2, 3, 1).contiguous().numpy()
         values = np.empty(pixels.shape, self._table.dtype)
         if pixels.size:
@@ -118,16 +123,15 @@ class Normalization:
         return torch.from_numpy(values.view(np.uint8)).view(self.dtype).permute(0, 3, 1, 2)
 
     def in_workers(self, reader: BatchReader) -> BatchReader:
-        """`reader`, but its rows are the bytes of normalized images, for values_of."""
+        """`reader`, but on the CPU normalizing each image as it is read: its batches are uint8 (B, height, width,
+        bytes), which a call makes floating point over the same memory. Calls with images are over then."""
+        if self._device.type != "cpu":
+            return reader
+        self._is_done = True
         height, width, channels = reader.shape
         shape = (height, width, channels * self.dtype.itemsize)
         fill = _NormalizedRow(self._table)
         return BatchReader(reader.data, reader.crop, reader.flip, RowFormat(shape, fill, reader.rows.needs_cut))
-
-    def values_of(self, rows: torch.Tensor) -> torch.Tensor:
-        """The images in rows of in_workers(), uint8 (B, height, width, bytes): (B, channels, height, width) over the
-        same memory."""
-        return rows.view(self.dtype).permute(0, 3, 1, 2)
 
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
