@@ -58,8 +58,8 @@ class Loader:
             of the epoch's beginning; over ranks see presize.datasets.reading.schedule.Schedule.
         device: where batches go. On CUDA they are copied from pinned memory, on a stream of their own, during the
             step before.
-        normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on `device`. None is that of
-            the dataset's transform with fuse=True.
+        normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on `device`. None is what
+            fuse=True took over from the dataset's transform.
         dtype: of normalized batches; float32 when None.
         decode_on: "workers"; or "device": workers only cut JPEGs, which travel as bytes, and torchcodec or torchvision
             decodes them on `device`; or a function that does that (presize.datasets.reading.device_decode.Decoder).
