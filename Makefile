@@ -3,6 +3,7 @@
 #   make test      the tests without those marked slow, in less than five minutes on two cores
 #   make test-all  all tests, those on random input with EFFORT times as many examples
 #   make test-no-extension   the tests of building and reading with libjpeg-turbo in the place of presize's own decoder
+#   make test-trainers   Lightning and Accelerate, which it installs, train from Loader and make_loader
 #   make torture   builds killed, and refused, at every system call: hours
 #   make mutants   one change at a time to the code: does a test notice? SAMPLE=N tries N of them, all take days
 #   make fuzz      the JPEG decoder and the readers of datasets, fuzzed for TIME seconds, an hour by default
@@ -21,7 +22,7 @@ TIME ?= 3600
 SOURCES = $(shell find presize datasets -name '*.py' -o -name '*.c' -o -name '*.pyi' -o -path '*/templates/*') pyproject.toml README.md
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt
 
-.PHONY: demo test test-all test-no-extension torture mutants fuzz check bench clean
+.PHONY: demo test test-all test-no-extension test-trainers torture mutants fuzz check bench clean
 
 test: $(VENV)/.presize
 	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m "not slow"
@@ -32,6 +33,10 @@ test-all: test
 
 test-no-extension: $(VENV)/.presize
 	PRESIZE_DECODER=libjpeg $(BIN)/pytest -n 2 -m "not slow" tests/build tests/codecs tests/datasets tests/store
+
+test-trainers: $(VENV)/.presize
+	$(PIP) ".[trainers]"
+	$(BIN)/pytest tests/trainers
 
 torture: $(VENV)/.presize
 	PRESIZE_FAULTS=all $(BIN)/pytest -n $(JOBS) tests/faults

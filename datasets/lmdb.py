@@ -5,25 +5,27 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import torch
 import torch.utils.data
 
 from presize.codecs import jpeg_decoder
-from presize.datasets.collate import BatchOfViews, new_batch
+from presize.datasets.collate import BatchOfViews, BatchWithLists, Stays, collate_targets, new_batch
+from presize.datasets.columns import TargetColumn
 from presize.datasets.crops import Crop
 from presize.datasets.fuse import Fused
 from presize.datasets.fuse import fuse as fuse_transform
+from presize.datasets.joined import JoinedData
 from presize.datasets.reading.batches import BatchReader
+from presize.datasets.reading.order import Numbers, sample_numbers
 from presize.datasets.reading.outputs import Decode, LazyImage, check_decode, to_output
-from presize.datasets.reading.transfer import Normalization
+from presize.datasets.reading.transfer import Normalization, Normalize
 from presize.datasets.reading.whole_batches import rows_of
 from presize.datasets.sampler import Visit
 from presize.errors import DatasetError, OptionError, PresizeWarning
@@ -91,7 +93,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if decode == "bytes" and (crop is not None or flip):
             raise OptionError("decode: bytes are not decoded, so they cannot be cropped or flipped; choose another")
         self.root = os.fspath(root)
-        self.data = Dataset(root, readahead, max_pixels, check)
+        self.data: Any = Dataset(root, readahead, max_pixels, check)
         self.fused: Fused | None = None
         check_type("fuse", fuse, bool)
         if fuse:
@@ -104,17 +106,21 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self.transform = transform
         self.target_transform = target_transform
         self.decode: Decode = decode
+        self._rows: Numbers | None = None  # of a subset: the numbers of its samples in `data`
         if target == "label" and "label" not in self.data.index.schema.names:
             target = None
         self.target = target
-        self._reader = None if crop is None and not flip else BatchReader(self.data, crop, flip)
         self._normalization: Normalization | None = None
-        if self._reader is not None and self.fused is not None and self.fused.normalize is not None:
-            channels = self._reader.shape[2]
-            self._normalization = Normalization(self.fused.normalize, None, channels, torch.device("cpu"))
-            self._reader = self._normalization.in_workers(self._reader)
+        self._reader = None if crop is None and not flip else self._reader_of(self.data, crop, flip)
         self._held = [] if preload is None else self.data.preload(preload)
         self._open()
+
+    def _reader_of(self, data: Any, crop: Crop | None, flip: float) -> BatchReader:
+        reader = BatchReader(data, crop, flip)
+        if self.normalize is None:
+            return reader
+        self._normalization = Normalization(self.normalize, None, reader.shape[2], torch.device("cpu"))
+        return self._normalization.in_workers(reader)
 
     def _open(self) -> None:
         """Set what is not pickled."""
@@ -122,10 +128,12 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         classes = self.data.manifest.classes
         self._classes = None if classes is None else list(classes)
         names = [] if self.target is None else [self.target] if isinstance(self.target, str) else self.target
-        self._targets = [_Column(self.data, name) for name in names]
+        self._targets = [TargetColumn(self.data, name) for name in names]
+        self._own_targets: npt.NDArray[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_classes", "_targets", "_held")}
+        kept_out = ("_classes", "_targets", "_own_targets", "_held")
+        return {name: value for name, value in vars(self).items() if name not in kept_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -134,7 +142,45 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             self._open()
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(self.data) if self._rows is None else len(self._rows)
+
+    def subset(self, indices: Any) -> LMDBDataset:
+        """The samples at `indices`, as a dataset with the same classes, crop, transform and other options.
+
+        A view: it shares what this dataset has opened, and keeps 8 bytes a sample, which are pickled. Loader and
+        make_loader make one of torch's Subset and random_split.
+
+        Args:
+            indices: whole numbers from -len to len - 1, in any order: a list, a range, an array or a tensor. A sample
+                that comes twice is cropped twice.
+
+        Raises:
+            OptionError: `indices` are something else, or out of range.
+        """
+        return self._over(self.data, self.records(sample_numbers(indices, len(self))))
+
+    def _over(self, data: Dataset | JoinedData, rows: Numbers | None) -> LMDBDataset:
+        """A dataset with the options of this one over `rows` of `data`, or all of it."""
+        view = type(self).__new__(type(self))
+        vars(view).update(vars(self), data=data, _rows=rows, _own_targets=None)
+        if data is not self.data:
+            view.root = str(data.root)
+            view._reader = None if self._reader is None else view._reader_of(data, self.crop, self.flip)
+            view._open()
+        return view
+
+    def records(self, samples: Numbers) -> Numbers:
+        """The numbers in `data` of these samples of a dataset that may be a subset: int64 (n,)."""
+        return samples if self._rows is None else self._rows[samples]
+
+    def numbers(self, name: str) -> npt.NDArray[Any]:
+        """A numeric index column without nulls, a number for each sample. Read-only, but that of a subset is a copy.
+
+        Raises:
+            DatasetError: there is no such column, or it is not numeric, or has nulls.
+        """
+        values: npt.NDArray[Any] = self.data.numbers(name)
+        return values if self._rows is None else values[self._rows]
 
     def __getitem__(self, index: SupportsIndex) -> Any:
         """The sample at `index`, from -len to len - 1: (image, target), or the image alone.
@@ -155,7 +201,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         """
         if type(self).__getitem__ is not LMDBDataset.__getitem__:
             return [self[index] for index in indices]
-        return self._read(indices)
+        samples, stays = self._read(indices), self._stays()
+        return BatchWithLists(samples, stays) if stays and type(samples) is list else samples
 
     def _read(self, indices: Sequence[SupportsIndex]) -> list[Any]:
         samples = [self._position(index) for index in indices]
@@ -186,7 +233,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             batch = self._normalization(batch)
         images = rows_of(batch) if stays_whole and len(samples) > 1 else batch.unbind()
         views = [self._sample(i, image) for i, image in zip(samples, images, strict=True)]
-        return BatchOfViews(views, batch) if stays_whole else views
+        return BatchOfViews(views, batch, self._stays()) if stays_whole else views
 
     def _lazy_image(self, sample: int, value: memoryview) -> LazyImage:
         damage = partial(self.data.damage, sample)
@@ -201,7 +248,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         length = len(self)
         if not -length <= i < length:
             raise IndexError(f"sample {i} of {self.root}: expected from {-length} to {length - 1}")
-        return i % length
+        i %= length
+        return i if self._rows is None else self._rows.item(i)
 
     def _sample(self, i: int, image: Any) -> Any:
         if self.transform is not None:
@@ -215,20 +263,29 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         values = tuple(column[i] for column in self._targets)
         return values[0] if isinstance(self.target, str) else values
 
-    def batch_targets(self, samples: npt.NDArray[np.int64]) -> Any:
-        """The targets of many samples at once, as torch's default collate would combine them: int64 (n,) for class
-        numbers. None for a dataset without a target."""
+    def _stays(self) -> Stays:
+        """For collate_targets."""
+        if self.target_transform is not None or not any(column.stays for column in self._targets):
+            return False
+        stays = tuple(column.stays for column in self._targets)
+        return stays[0] if isinstance(self.target, str) else stays
+
+    def batch_targets(self, records: npt.NDArray[np.int64]) -> Any:
+        """The targets of many samples at once, as presize.datasets.collate combines them: int64 (n,) for class
+        numbers. None for a dataset without a target.
+
+        Args:
+            records: their numbers in `data`, as from records().
+        """
         if self.target is None:
             return None
-        if len(samples) == 0:
-            return torch.empty(0, dtype=torch.int64)
         column = self._targets[0].values if isinstance(self.target, str) else None
         if isinstance(column, np.ndarray) and column.dtype.kind == "i" and self.target_transform is None:
-            return torch.from_numpy(column[samples].astype(np.int64))
-        targets = [self._target(i) for i in samples.tolist()]
+            return torch.from_numpy(column[records].astype(np.int64))
+        targets = [self._target(i) for i in records.tolist()]
         if self.target_transform is not None:
             targets = [self.target_transform(target) for target in targets]
-        return torch.utils.data.default_collate(targets)
+        return collate_targets(targets, self._stays())
 
     @property
     def crop(self) -> Crop | None:
@@ -239,6 +296,11 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def flip(self) -> float:
         """The probability of mirroring an image."""
         return 0.0 if self._reader is None else self._reader.flip
+
+    @property
+    def normalize(self) -> Normalize | None:
+        """(mean, std) that ``fuse=True`` took over; None for images that are not normalized."""
+        return None if self.fused is None else self.fused.normalize
 
     @property
     def classes(self) -> list[str] | None:
@@ -252,20 +314,29 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     @property
     def targets(self) -> npt.NDArray[Any]:
-        """The targets of all samples: a read-only array over the mapped index, where ImageFolder has a list.
+        """The targets of all samples, as an array, where ImageFolder has a list.
 
-        For columns of text or lists it is an array of objects, made anew at each call. Without a target, or with
-        several, there is no such attribute: use ``data.numbers(name)`` for one column.
+        It is this dataset's own copy, made when it is first asked for, 4 bytes a sample for class numbers: torch warns
+        of arrays that cannot be written to. Changing it does not change what samples come with. For columns of text or
+        lists it is an array of objects, made anew at each call. Without a target, or with several, there is no such
+        attribute: use numbers(name) for one column.
         """
         if not isinstance(self.target, str):
             raise AttributeError(f"{self.root} was opened with target={self.target!r}: targets needs one column")
         values = self._targets[0].values
-        return values if isinstance(values, np.ndarray) else np.array(values.to_pylist(), object)
+        if not isinstance(values, np.ndarray):
+            return _objects([self._targets[0][i] for i in self._all_records()])
+        if self._own_targets is None:
+            self._own_targets = values.copy() if self._rows is None else values[self._rows]
+        return self._own_targets
 
     @property
     def samples(self) -> list[tuple[str, Any]]:
         """(path in the source, target) of every sample: a new list each time, for code written for ImageFolder."""
-        return [(self.data.path(i), None if self.target is None else self._target(i)) for i in range(len(self))]
+        return [(self.data.path(i), None if self.target is None else self._target(i)) for i in self._all_records()]
+
+    def _all_records(self) -> Iterable[int]:
+        return range(len(self)) if self._rows is None else self._rows.tolist()
 
     def dev_shm_bytes(self, batch_size: int) -> int:
         """Roughly the bytes of /dev/shm that a batch takes on its way from a DataLoader's worker.
@@ -279,7 +350,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             height, width, channels = self._reader.shape
             value_bytes = 1 if self._normalization is None else self._normalization.dtype.itemsize
             return batch_size * (height * width * channels * value_bytes + 8)
-        heights, widths = self.data.numbers("height"), self.data.numbers("width")
+        heights, widths = self.numbers("height"), self.numbers("width")
         return int(batch_size * (3 * np.multiply(heights, widths, dtype=np.int64).mean() + 8)) if len(self) else 0
 
     def _reads_batches(self) -> bool:
@@ -299,16 +370,21 @@ def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.i
     return int(torch.randint(2**62, ())), 0, np.arange(len(indices))
 
 
-class _Column:
-    """An index column whose values come as plain Python objects."""
+def joined(parts: Sequence[LMDBDataset]) -> LMDBDataset:
+    """The samples of `parts`, one after the other, with the options of the first."""
+    sources = list({id(part.data): part.data for part in parts}.values())
+    data = sources[0] if len(sources) == 1 else JoinedData(sources)
+    starts = [data.start(part.data) if isinstance(data, JoinedData) and len(sources) > 1 else 0 for part in parts]
+    rows = None
+    if len(sources) < len(parts) or any(part._rows is not None for part in parts):
+        every = (part.records(np.arange(len(part))) + start for part, start in zip(parts, starts, strict=True))
+        rows = np.concatenate(list(every))
+    view = parts[0]._over(data, rows)
+    view._held = [file for part in parts for file in part._held]
+    return view
 
-    def __init__(self, data: Dataset, name: str) -> None:
-        column = data.column(name)
-        self.values: Any = column
-        if column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-            self.values = data.numbers(name)
-        else:
-            data.check_column(name)
 
-    def __getitem__(self, i: int) -> Any:
-        return self.values.item(i) if isinstance(self.values, np.ndarray) else self.values[i].as_py()
+def _objects(values: list[Any]) -> npt.NDArray[Any]:
+    array = np.empty(len(values), object)  # np.array() would make a matrix of lists of one length
+    array[:] = values
+    return array

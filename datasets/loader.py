@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 
 from presize.datasets.crops import Crop
+from presize.datasets.dataloader_names import PREFETCH, check_loader_options, common_options
 from presize.datasets.fuse import loader_normalize
-from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.device_decode import DecodeOn, Decoder, cut_reader, decode_rows, find_decoder
 from presize.datasets.reading.order import Last, Order, choose_order
@@ -23,11 +23,14 @@ from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlot
 from presize.datasets.reading.transfer import Normalization, Normalize, as_device, pin, tensors_of, to_device
 from presize.datasets.reading.workers import Answer, BatchRequest, Mode, WorkerPool, read
 from presize.datasets.sampler import EpochSampler
+from presize.datasets.subsets import as_lmdb_dataset
 from presize.errors import LoaderError, OptionError
 from presize.options import check_choice, check_range
 from presize.system.resources import usable_cores
 
 OnErrorInBatch = Literal["raise", "skip"]
+
+_ENDED_EARLY = "this epoch ended early, because its Loader was closed or began another; two at a time need two Loaders"
 
 
 class Loader:
@@ -42,7 +45,8 @@ class Loader:
     an error, Ctrl-C), with close(), and with the Loader. One epoch at a time.
 
     Args:
-        dataset: an LMDBDataset; of a transform, fuse=True must leave nothing. Its `target` comes beside the images.
+        dataset: an LMDBDataset without a transform, or with one that fuse=True took over as a whole; or a Subset or
+            ConcatDataset of such.
         batch_size: samples in a batch, from 1.
         crop: which part of each image to take; the dataset's own when None.
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
@@ -67,6 +71,8 @@ class Loader:
             "skip" it: the batch is then shorter, and `skipped` counts the images.
         rank, ranks: torch.distributed's when it is initialized, otherwise 0 of 1.
         context: start method of the processes: "fork", "spawn" or "forkserver"; None is Python's default.
+        options: DataLoader's num_workers, prefetch_factor, drop_last and multiprocessing_context are accepted for
+            workers, prefetch, last="drop" and context.
 
     Raises:
         OptionError: an option is out of range, or does not go with another.
@@ -76,7 +82,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: LMDBDataset,
+        dataset: torch.utils.data.Dataset[Any],
         batch_size: int,
         *,
         crop: Crop | None = None,
@@ -86,7 +92,7 @@ class Loader:
         order: Order | None = None,
         workers: int | None = None,
         mode: Mode = "processes",
-        prefetch: int = 2,
+        prefetch: int = PREFETCH,
         last: Last = "keep",
         device: torch.device | str | None = None,
         normalize: Normalize | None = None,
@@ -96,12 +102,11 @@ class Loader:
         rank: int | None = None,
         ranks: int | None = None,
         context: str | None = None,
+        **options: Any,
     ) -> None:
-        if not isinstance(dataset, LMDBDataset):
-            raise OptionError(f"dataset: expected an LMDBDataset, got {type(dataset).__name__}")
+        dataset = as_lmdb_dataset(dataset)
         normalize = loader_normalize(dataset.transform, dataset.fused, normalize)
-        if type(dataset).__getitem__ is not LMDBDataset.__getitem__:
-            raise OptionError(f"dataset: a Loader does not call the __getitem__ of {type(dataset).__name__}")
+        workers, prefetch, last = common_options(options, workers, prefetch, last)
         check_choice("mode", mode, Mode)
         check_choice("on_error", on_error, OnErrorInBatch)
         if not callable(decode_on):
@@ -115,11 +120,14 @@ class Loader:
         self.mode: Mode = mode
         self.prefetch = prefetch
         self.on_error: OnErrorInBatch = on_error
-        self.context = context
         self.device = as_device(device)
+        self.context = check_loader_options(options, self.device) or context
         self.skipped = 0
         order = choose_order(len(dataset), shuffle, seed, order)
         self.sampler = EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, last=last)
+        # What trainers ask of a DataLoader, by its names.
+        self.num_workers, self.drop_last = self.workers, last == "drop"
+        self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, batch_size, self.drop_last)
         self._reader = (BatchReader if decode_on == "workers" else cut_reader)(
             dataset.data, dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
         )
@@ -144,39 +152,40 @@ class Loader:
         self._on_batch: Callable[[Answer], None] | None = None
 
     def __len__(self) -> int:
-        """Batches on this rank in the epoch that is being read, or in the next one."""
-        start = self.sampler.next_start if self._running is None else self.sampler.start
-        return self.sampler.schedule.batch_count(start)
+        """Batches on this rank in a whole epoch. One that is resumed has fewer left."""
+        return self.sampler.schedule.batch_count(0)
 
     def __iter__(self) -> Iterator[Any]:
-        self._check_idle()
         return self._epoch()  # a generator: an iterator that is never used begins nothing
 
     def _epoch(self) -> Generator[Any, None, None]:
-        self._check_idle()
-        finished, running = False, object()
-        self._running = running
+        self._forget_if_forked()
+        if self._running is not None:  # left early, by a trainer that keeps the iterator
+            self.close()
+        running = self._running = object()
         try:
             epoch, start = self.sampler.begin()
-            self._delivered = 0
+            self._delivered, count = 0, self.sampler.schedule.batch_count(start)
             with closing(self._on_device(self._read(epoch, start))) as batches:
                 for batch in batches:
                     self._delivered += 1  # before the yield: a batch handed out counts as consumed
+                    if self._delivered == count:
+                        self._running = None  # not after it: most trainers take len(loader) batches and no more
                     yield batch
                     del batch  # or its memory would stay in use while the next one is read
-            finished = True
         finally:
-            if self._running is running:  # unless close() has ended this epoch; another one may have begun
-                self._running = None
-                if not finished:
-                    self.close()
+            if self._running is running:  # left early, or an error; else another epoch may be running
+                self.close()
 
-    def _check_idle(self) -> None:
-        if self._owner != os.getpid():  # forked: workers and memory are the parent's
+    def _forget_if_forked(self) -> None:
+        if self._owner != os.getpid():  # workers and memory are the parent's
             self._pool = self._slots = self._stream = None
             self._running, self._owner = None, os.getpid()
+
+    def _check_idle(self) -> None:
+        self._forget_if_forked()
         if self._running is not None:
-            raise LoaderError("this Loader is in the middle of an epoch; make a second one to read two at a time")
+            raise LoaderError("this Loader is in the middle of an epoch; finish it, or end it with close()")
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next to be read; without this, epochs follow one another. Not during an epoch."""
@@ -186,7 +195,7 @@ class Loader:
 
     def state_dict(self) -> dict[str, int]:
         """The position after the last batch that was handed out, as a few integers."""
-        return self.sampler.state_after(self._delivered, self.batch_size)
+        return self.sampler.state_after(self._delivered if self.sampler.begun else 0, self.batch_size)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where state_dict() was taken, with any number of workers or ranks or another batch size.
@@ -233,10 +242,10 @@ class Loader:
         number = 0
         while number < count or pending:
             if self._slots is not slots:
-                raise LoaderError("this Loader was closed in the middle of the epoch; iterate over it again")
+                raise LoaderError(_ENDED_EARLY)
             while number < count and slots.free and (pool.has_room() if pool is not None else not pending):
                 positions = schedule.batch(start, number)
-                samples, keys = order.samples(epoch, positions), order.keys(epoch, positions)
+                samples, keys = self.dataset.records(order.samples(epoch, positions)), order.keys(epoch, positions)
                 request = BatchRequest(slots.free.pop(), samples, order.seed, epoch, keys)
                 pending.append(request)
                 number += 1
@@ -261,14 +270,9 @@ class Loader:
             count = max(1, self.workers * self.prefetch) + HELD_BY_CALLER
             shared = SharedSlots(count, (self.batch_size, *self._reader.rows.shape))
             if self.workers:
+                skip = self.on_error == "skip"
                 self._pool = WorkerPool(
-                    self._reader,
-                    self.workers,
-                    self.mode,
-                    shared,
-                    ahead=self.prefetch,
-                    skip=self.on_error == "skip",
-                    context=self.context,
+                    self._reader, self.workers, self.mode, shared, ahead=self.prefetch, skip=skip, context=self.context
                 )
             # After the workers were forked, so that they inherit none of it. Slots of JPEGs are not pinned: decoders
             # take any memory, and pinning would make all of it resident, where little is ever used.

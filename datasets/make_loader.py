@@ -7,7 +7,10 @@ import multiprocessing
 import multiprocessing.queues
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -17,9 +20,11 @@ import torch.utils.data
 from torch._utils import ExceptionWrapper
 
 from presize.datasets.collate import collate
+from presize.datasets.dataloader_names import PREFETCH, check_make_loader_options, common_options
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.sampler import EpochSampler
-from presize.errors import LoaderError
+from presize.datasets.subsets import as_lmdb_dataset
+from presize.errors import LoaderError, OptionError
 from presize.formatting import plural, size_text
 from presize.options import check_range
 from presize.system.resources import usable_cores
@@ -58,9 +63,22 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
                 return
             except RuntimeError as error:
                 _raise_clearly(error)
+            except (ConnectionError, EOFError) as error:  # while receiving a batch, not raised by the dataset
+                if str(error).startswith("Caught "):
+                    raise
+                raise LoaderError("a DataLoader worker died while it sent a batch") from None
             self.delivered += 1  # before the yield: a batch handed out counts as consumed
             yield batch
             del batch
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Asked by Accelerate's prepare(), which would share what this rank reads among the ranks once more."""
+        if self.sampler.schedule.ranks > 1:
+            raise OptionError(
+                "rank: Accelerate shares batches over ranks itself; give make_loader rank=0, ranks=1, or use Loader"
+            )
+        return False
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next to be read; without this, epochs follow one another."""
@@ -69,7 +87,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
 
     def state_dict(self) -> dict[str, int]:
         """The position after the last batch that was handed out, as a few integers."""
-        return self.sampler.state_after(self.delivered, self.batch_size or 1)
+        return self.sampler.state_after(self.delivered if self.sampler.begun else 0, self.batch_size or 1)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where state_dict() was taken, with any number of workers or ranks or another batch size."""
@@ -85,7 +103,7 @@ def make_loader(
     seed: int = 0,
     order: Order | None = None,
     workers: int | None = None,
-    prefetch: int = 2,
+    prefetch: int = PREFETCH,
     last: Last = "keep",
     rank: int | None = None,
     ranks: int | None = None,
@@ -96,23 +114,29 @@ def make_loader(
     Workers live from epoch to epoch and have one thread each. Memory is pinned where there is CUDA.
 
     Args:
-        dataset: any map-style dataset with a length.
+        dataset: any map-style dataset with a length. Of a Subset or ConcatDataset of LMDBDatasets it reads the same
+            samples as one LMDBDataset, with which crops depend on (seed, epoch, sample).
         batch_size: samples in a batch, from 1.
         workers: how many processes; None uses every core this process may use, 0 reads in the caller's process.
         prefetch: batches that each worker may be ahead, 1 to 64, in shared memory.
         shuffle, seed, order, last, rank, ranks: as in Loader.
-        options: further arguments of DataLoader, which take precedence.
+        options: further arguments of DataLoader, which take precedence. Its num_workers, prefetch_factor and drop_last
+            are accepted for workers, prefetch and last="drop".
 
     Raises:
         OptionError: an option is out of range.
         LoaderError: the batches of all workers do not fit into /dev/shm; while iterating, when it is full or
             read-only.
     """
+    check_make_loader_options(options)
+    workers, prefetch, last = common_options(options, workers, prefetch, last)
     check_range("batch_size", batch_size, 1, 2**31)
     check_range("prefetch", prefetch, 1, 64)
     if workers is None:
         workers = usable_cores()
     check_range("workers", workers, 0, 4096)
+    with suppress(OptionError):  # one of other classes is read as it is
+        dataset = as_lmdb_dataset(dataset)
     length = len(dataset)  # type: ignore[arg-type]
     order = choose_order(length, shuffle, seed, order)
     if workers:
@@ -131,10 +155,21 @@ def make_loader(
 
 
 def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on the terminal is for the consumer, which ends its workers
+    threading.Thread(target=_end_with_consumer, name="presize-watch-consumer", daemon=True).start()
     cv2.setNumThreads(0)  # torch limits its own, not OpenCV's
     multiprocessing.queues.Queue._on_queue_feeder_error = _undelivered  # type: ignore[attr-defined]
     if begin is not None:
         begin(worker)
+
+
+def _end_with_consumer() -> None:
+    """End this worker when the consumer ends, even by SIGKILL. Under forkserver torch watches the server instead, which
+    lives as long as its workers do."""
+    consumer = multiprocessing.parent_process()
+    if consumer is not None:
+        consumer.join()
+        os._exit(1)
 
 
 def _undelivered(queue: Any, error: Exception, batch: tuple[Any, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -41,8 +42,11 @@ class Visit(int):
         return Visit, (int(self), self.seed, self.epoch, self.key)
 
 
-class EpochSampler(torch.utils.data.Sampler[int]):
+class EpochSampler(torch.utils.data.DistributedSampler[int]):
     """`order` as a sampler for a plain DataLoader: gives Visits, in O(1) memory.
+
+    A DistributedSampler by its class, so that trainers see that it shares an epoch over ranks and do not wrap it in one
+    of theirs.
 
     Epochs: the first iteration is epoch 0, and each later one is the next epoch, whether the one before it was finished
     or left early, so that a plain loop is shuffled anew each time. set_epoch() overrides that; called with the epoch
@@ -57,8 +61,8 @@ class EpochSampler(torch.utils.data.Sampler[int]):
 
     Args:
         order: which sample comes at which position.
-        rank, ranks: which share of the positions to draw; torch.distributed's when it is initialized, otherwise 0 of
-            1. Ranks take turns (see Schedule).
+        rank, ranks: which share of the positions to draw; torch.distributed's, if it is initialized when an epoch
+            begins, otherwise 0 of 1. Ranks take turns (see Schedule).
         batch_size: the DataLoader's, on one rank; only "drop" and "pad" need it.
         last: what becomes of samples that do not fill a batch on all ranks: "keep", "drop" or "pad" (see Schedule).
             With "keep" ranks may differ by a sample, and so by a batch, which DistributedDataParallel does not
@@ -77,19 +81,32 @@ class EpochSampler(torch.utils.data.Sampler[int]):
         batch_size: int = 1,
         last: Last = "keep",
     ) -> None:
+        # Not DistributedSampler.__init__, which takes a dataset, and needs torch.distributed to be initialized.
+        self.order = order
+        self._share = rank, ranks
+        self._schedule = Schedule(len(order), batch_size, last=last)
+        self._schedule = self._shared()
+        self._epoch = 0
+        self._start = 0
+        self._begun = False
+
+    def _shared(self) -> Schedule:
+        """The schedule of this rank as things are: trainers initialize torch.distributed after loaders are made."""
+        rank, ranks = self._share
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         if ranks is None:
             ranks = torch.distributed.get_world_size() if distributed else 1
         if rank is None:
             rank = torch.distributed.get_rank() if distributed else 0
-        self.order = order
-        self.schedule = Schedule(len(order), batch_size, ranks, rank, last)
-        self._epoch = 0
-        self._start = 0
-        self._begun = False
+        return replace(self._schedule, ranks=ranks, rank=rank)
 
     @property
-    def epoch(self) -> int:
+    def schedule(self) -> Schedule:
+        """Which positions are in each batch on this rank: of the epoch that was begun last, or of the first one."""
+        return self._schedule if self._begun else self._shared()
+
+    @property
+    def epoch(self) -> int:  # type: ignore[override]
         """The epoch that was begun last, or the first one before that."""
         return self._epoch
 
@@ -103,16 +120,21 @@ class EpochSampler(torch.utils.data.Sampler[int]):
         """The global position at which the next iteration will begin."""
         return 0 if self._begun else self._start
 
+    @property
+    def begun(self) -> bool:
+        """Whether `epoch` was begun; False after set_epoch() and load_state_dict()."""
+        return self._begun
+
     def __len__(self) -> int:
-        """Samples on this rank in `epoch`, from `start` on."""
-        return self.schedule.sample_count(self._start)
+        """Samples on this rank in a whole epoch. One that is resumed has fewer left."""
+        return self.schedule.sample_count(0)
 
     def __iter__(self) -> Iterator[Visit]:
         # A generator, so that an epoch begins with its first sample: DataLoader makes iterators that it never uses.
         epoch, start = self.begin()
-        seed = self.order.seed
-        for first in range(0, self.schedule.sample_count(start), _DRAWN_AT_ONCE):
-            positions = self.schedule.positions(start, first, first + _DRAWN_AT_ONCE)
+        seed, schedule = self.order.seed, self.schedule
+        for first in range(0, schedule.sample_count(start), _DRAWN_AT_ONCE):
+            positions = schedule.positions(start, first, first + _DRAWN_AT_ONCE)
             samples = self.order.samples(epoch, positions).tolist()
             keys = self.order.keys(epoch, positions).tolist()
             yield from map(Visit, samples, repeat(seed), repeat(epoch), keys)
@@ -125,6 +147,7 @@ class EpochSampler(torch.utils.data.Sampler[int]):
         """
         if self._begun:
             self._epoch, self._start = self._epoch + 1, 0
+        self._schedule = self._shared()
         self._begun = True
         return self._epoch, self._start
 
@@ -175,9 +198,12 @@ class EpochSampler(torch.utils.data.Sampler[int]):
         Raises:
             OptionError: the state is of another order, seed or length, or no state.
         """
+        if not isinstance(state, Mapping):
+            raise OptionError(f"state: expected what state_dict() returned, got {reprlib.repr(state)}")
         for name, value in self._identity().items():
-            if state.get(name) != value:
-                raise OptionError(f"state: expected one saved with {name} {value}, got {state.get(name)!r}")
+            saved = state.get(name)
+            if not isinstance(saved, int) or saved != value:
+                raise OptionError(f"state: expected one saved with {name} {value}, got {reprlib.repr(saved)}")
         epoch, consumed = state.get("epoch"), state.get("consumed")
         check_range("state: epoch", epoch, 0, MOST_SEED)
         check_range("state: consumed", consumed, 0, len(self.order))

@@ -196,6 +196,35 @@ def choose_order(length: int, shuffle: bool, seed: int, order: Order | None) -> 
     return order
 
 
+def sample_numbers(indices: Any, length: int) -> Numbers:
+    """`indices` as sample numbers from 0, int64 (n,). Negative ones count from the end, as in a list.
+
+    Args:
+        indices: whole numbers, each from -length to length - 1: a list, a range, an array or a tensor.
+        length: samples in the dataset.
+
+    Raises:
+        OptionError: they are something else, or out of range.
+    """
+    try:
+        given = np.asarray(indices)
+    except ValueError:  # lists of uneven length
+        given = np.asarray(None)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        hint = "; for a mask use numpy.flatnonzero(mask)" if given.dtype.kind == "b" else ""
+        raise OptionError(
+            f"indices: expected a list or an array of whole numbers, got "
+            f"{_described(given) if given.ndim else type(indices).__name__}{hint}"
+        )
+    wrong = (given < -length) | (given >= length)
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise OptionError(f"indices: expected numbers from {-length} to {length - 1}, got {given[at]} at position {at}")
+    numbers = given.astype(np.int64)
+    numbers[numbers < 0] += length
+    return numbers
+
+
 def class_balanced(targets: npt.ArrayLike, seed: int = 0, length: int | None = None) -> ClassBalanced:
     """An order in which each class that has samples is equally likely, by drawing with replacement.
 

@@ -132,7 +132,7 @@ def load_variant(
     """The loader of a variant. Loader gives batches on `device`, the DataLoaders on the CPU."""
     if variant == "loader":
         return Loader(
-            dataset,  # type: ignore[arg-type]
+            dataset,
             batch,
             order=order,
             workers=workers,

@@ -113,11 +113,22 @@ def test_a_class_without_images_keeps_its_number(photos: Path, tmp_path: Path) -
     assert set(ds.targets.tolist()) == {0, 2, 3}
 
 
-def test_targets_share_the_mapped_index(squares: Path) -> None:
+def test_targets_are_copied_once_into_an_array_that_torch_takes_without_a_warning(squares: Path) -> None:
+    ds = LMDBDataset(squares)
+    assert ds.targets.dtype == np.int32
+    assert ds.targets is ds.targets
+    weights = 1.0 / torch.bincount(torch.from_numpy(ds.targets))
+    assert torch.equal(weights[torch.as_tensor(ds.targets)], weights[torch.tensor(ds.targets)])
+    before = ds[0][1]
+    ds.targets[0] += 1
+    assert ds[0][1] == before, "what samples come with stays"
+    assert pickle.loads(pickle.dumps(ds)).targets[0] == before
+
+
+def test_numbers_share_the_mapped_index(squares: Path) -> None:
     ds = LMDBDataset(squares)
     before = pa.total_allocated_bytes()
-    assert ds.targets.dtype == np.int32
-    assert not ds.targets.flags.owndata
+    assert not ds.numbers("label").flags.owndata
     assert pa.total_allocated_bytes() == before
 
 

@@ -148,7 +148,7 @@ def test_an_epoch_is_resumed_where_it_was_left_with_other_workers(
     assert all(isinstance(value, int) for value in state.values())
     with Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, workers=workers) as second:
         second.load_state_dict(state)
-        assert len(second) == len(plain[0]) - 3
+        assert len(second) == len(plain[0])
         assert digest(batches) + digest(second) == plain[0]
         assert digest(second) == plain[1]
 
@@ -208,7 +208,7 @@ def test_normalized_batches_are_what_torchvision_makes_of_them(dtype: torch.dtyp
 
 
 def test_targets_of_any_kind_are_what_default_collate_makes_of_them(dataset: Path) -> None:
-    for target, expected in [(None, None), ("path", list), (("label", "path"), list)]:
+    for target, expected in [(None, None), ("path", tuple), (("label", "path"), list)]:
         batch = next(iter(Loader(LMDBDataset(dataset, target=target), 4, crop=CROP, workers=0)))
         if expected is None:
             assert batch.shape == (4, 3, 24, 24)
@@ -351,12 +351,52 @@ def test_workers_end_when_their_driver_is_killed(dataset: Path) -> None:
 
 def test_two_epochs_at_once_are_refused(data: LMDBDataset) -> None:
     loader = Loader(data, 8, crop=CROP, workers=0)
-    batches = iter(loader)
-    next(batches)
-    with pytest.raises(LoaderError, match="in the middle of an epoch"):
-        iter(loader)
-    del batches
-    assert len(list(loader)) == 7
+    first, second = iter(loader), iter(loader)
+    next(first)
+    next(second)
+    with pytest.raises(LoaderError, match="two at a time need two Loaders"):
+        next(first)
+    assert len(list(second)) == 6
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_ends_with_its_last_batch(workers: int, data: LMDBDataset, plain: list[Any]) -> None:
+    with Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, workers=workers) as loader:
+        kept = []  # iterators, which a trainer keeps
+        for epoch in range(2):
+            batches = iter(loader)
+            kept.append(batches)
+            assert digest(next(batches) for _ in range(len(loader))) == plain[epoch]
+            assert (loader.state_dict()["epoch"], loader.state_dict()["consumed"]) == (epoch + 1, 0)
+        if workers:
+            assert len(children()) == 2, "workers stay"
+        loader.set_epoch(0)
+        assert digest(loader) == plain[0]
+        assert [list(batches) for batches in kept] == [[], []]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_new_epoch_ends_one_whose_iterator_was_kept(workers: int, data: LMDBDataset, plain: list[Any]) -> None:
+    with Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, workers=workers) as loader:
+        left = iter(loader)
+        next(left)
+        assert digest(loader) == plain[1]
+        with pytest.raises(LoaderError, match="this epoch ended early"):
+            next(left)
+
+
+def test_the_state_before_an_epoch_that_the_sampler_was_set_to_is_its_beginning(data: LMDBDataset) -> None:
+    loader = Loader(data, 8, crop=CROP, workers=0)
+    list(loader)
+    loader.sampler.set_epoch(4)  # as Lightning does it
+    assert (loader.state_dict()["epoch"], loader.state_dict()["consumed"]) == (4, 0)
+
+
+def test_what_trainers_ask_of_a_dataloader_is_there(data: LMDBDataset) -> None:
+    loader = Loader(data, 8, crop=CROP, workers=0, last="drop")
+    assert loader.batch_sampler.sampler is loader.sampler
+    assert (loader.batch_sampler.batch_size, len(loader.batch_sampler)) == (8, len(loader))
+    assert (loader.num_workers, loader.drop_last, loader.dataset) == (0, True, data)
 
 
 @pytest.mark.parametrize(
@@ -409,7 +449,7 @@ def test_an_epoch_that_close_has_ended_does_not_look_like_one_that_is_complete(
     batches = iter(loader)
     next(batches)
     loader.close()
-    with pytest.raises(LoaderError, match="this Loader was closed in the middle of the epoch; iterate over it again"):
+    with pytest.raises(LoaderError, match="this epoch ended early, because its Loader was closed"):
         next(batches)
     with loader:
         assert digest(loader) == plain[1]
@@ -430,12 +470,12 @@ def test_the_rest_of_an_epoch_that_close_has_ended_does_not_disturb_the_next_one
         assert found + digest(second) == plain[1]
 
 
-def test_the_length_is_that_of_the_epoch_that_is_due(data: LMDBDataset) -> None:
+def test_the_length_is_that_of_a_whole_epoch_even_while_one_is_resumed(data: LMDBDataset) -> None:
     loader = Loader(data, 8, crop=CROP, workers=0)
     loader.load_state_dict({**loader.state_dict(), "consumed": 40})
-    assert len(loader) == 2
-    assert len(list(loader)) == 2
     assert len(loader) == 7
+    assert len(list(loader)) == 2
+    assert len(list(loader)) == 7
 
 
 def test_state_cannot_be_changed_within_an_epoch(data: LMDBDataset) -> None:

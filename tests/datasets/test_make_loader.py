@@ -174,7 +174,7 @@ def test_an_epoch_is_resumed_where_it_was_left_with_other_workers(
     state = json.loads(json.dumps(first.state_dict()))
     second = make_loader(data, 8, shuffle=True, seed=5, workers=after)
     second.load_state_dict(state)
-    assert len(second) == len(plain[0]) - 3
+    assert len(second) == len(plain[0])
     assert digest(batches) + digest(second) == plain[0]
     assert digest(second) == plain[1]
 

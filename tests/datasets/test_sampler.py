@@ -172,7 +172,7 @@ def test_prefetched_batches_do_not_count_as_consumed(echo: Any) -> None:
     rest = [batch[0].tolist() for batch in batches]
     assert state["consumed"] == 16
     again = DataLoader(echo, batch_size=8, sampler=loaded(Shuffled(50, seed=4), state))
-    assert len(again) == 5
+    assert len(again) == 7, "a whole epoch, as trainers expect"
     assert [batch[0].tolist() for batch in again] == rest
     assert sorted(chain(*first, *rest)) == list(range(50))
 
@@ -212,7 +212,7 @@ def test_set_epoch_with_the_epoch_that_was_loaded_keeps_its_place() -> None:
     state = EpochSampler(Shuffled(20)).state_dict(consumed=12)
     sampler = loaded(Shuffled(20), state)
     sampler.set_epoch(0)
-    assert len(sampler) == len(list(sampler)) == 8
+    assert len(list(sampler)) == 8
     sampler.set_epoch(0)
     assert len(sampler) == len(list(sampler)) == 20
 
@@ -232,6 +232,18 @@ def test_the_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next() -> None
         assert sampler.state_after(batches - 1, 6)["epoch"] == 3
         state = sampler.state_after(batches, 6)
         assert (state["epoch"], state["consumed"]) == (4, 0)
+
+
+def test_a_rank_is_the_one_that_the_process_has_when_an_epoch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = EpochSampler(Shuffled(20))
+    alone = list(sampler)
+    for name, value in (("is_initialized", True), ("get_world_size", 2), ("get_rank", 1)):
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+    sampler.set_epoch(0)
+    assert len(sampler) == 10
+    assert list(sampler) == alone[1::2]
+    monkeypatch.undo()
+    assert sampler.state_after(3, 2)["consumed"] == 12, "of the ranks that took part, though they are gone"
 
 
 def test_all_ranks_save_the_same_state() -> None:
@@ -354,3 +366,41 @@ def test_two_processes_of_torch_distributed_share_an_epoch(tmp_path: Path) -> No
         order = Shuffled(41, seed=4).samples(epoch, np.arange(41)).tolist()
         assert one[epoch] == order[0::2]
         assert other[epoch] == order[1::2]
+
+
+VALUES = st.one_of(
+    st.integers(-3, 200),
+    st.integers(),
+    st.none(),
+    st.booleans(),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    st.lists(st.integers()),
+    st.just(np.array([1, 2])),
+)
+
+
+@given(changes=st.dictionaries(st.sampled_from(["length", "population", "seed", "order", "epoch", "consumed"]), VALUES))
+def test_a_state_that_was_changed_is_an_error_or_another_position_of_the_same_order(changes: dict[str, Any]) -> None:
+    order = Shuffled(100, seed=3)
+    saved = EpochSampler(order).state_dict()
+    sampler = EpochSampler(order)
+    try:
+        sampler.load_state_dict(saved | changes)
+    except OptionError as error:
+        assert "\n" not in str(error) and len(str(error)) < 10_000
+        assert sampler.state_dict() == saved, "it is as it was"
+        return
+    loaded = {**saved, **changes}
+    assert {name: loaded[name] for name in ("length", "population", "seed", "order")} == {
+        name: saved[name] for name in ("length", "population", "seed", "order")
+    }
+    rest = order.samples(loaded["epoch"], np.arange(loaded["consumed"], 100))
+    assert list(sampler) == rest.tolist()
+
+
+@pytest.mark.parametrize("state", [None, 5, "state", [("seed", 3)]])
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    with pytest.raises(OptionError, match=r"state: expected what state_dict\(\) returned, got "):
+        EpochSampler(Shuffled(100)).load_state_dict(state)

@@ -1,0 +1,106 @@
+"""DataLoader's names of options, for those who type them: translated into ours, or answered by the name of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from presize.datasets.collate import collate
+from presize.datasets.reading.order import Last
+from presize.errors import OptionError
+
+PREFETCH = 2
+"""Batches that a worker may be ahead by default, as in a DataLoader."""
+
+
+def common_options(
+    options: dict[str, Any], workers: int | None, prefetch: int, last: Last
+) -> tuple[int | None, int, Last]:
+    """`workers`, `prefetch` and `last`, from DataLoader's num_workers, prefetch_factor and drop_last where these were
+    given. Takes them out of `options`.
+
+    Raises:
+        OptionError: an option was given by both names.
+    """
+    num_workers, factor = options.pop("num_workers", None), options.pop("prefetch_factor", None)
+    drop_last = options.pop("drop_last", False)
+    if num_workers is not None:
+        if workers is not None:
+            raise OptionError("num_workers: it is called workers here; give one of the two")
+        workers = num_workers
+    if factor is not None:
+        if prefetch != PREFETCH:
+            raise OptionError("prefetch_factor: it is called prefetch here; give one of the two")
+        prefetch = factor
+    if drop_last not in (False, True):
+        raise OptionError(f"drop_last: expected True or False, got {drop_last!r}")
+    if drop_last:
+        if last == "pad":
+            raise OptionError('drop_last: expected it without last="pad", which fills up the last batch')
+        last = "drop"
+    return workers, prefetch, last
+
+
+_ORDER = (
+    "give order=, such as Weighted or class_balanced, or shuffle=True; ranks share an epoch without a sampler, and "
+    "ds.subset(indices) reads a part"
+)
+
+_ANSWERS = {
+    "sampler": f"a Loader takes no sampler; {_ORDER}",
+    "batch_sampler": f"a Loader takes no batch_sampler; {_ORDER}",
+    "collate_fn": "a Loader calls none, since it decodes into whole batches; use make_loader",
+    "worker_init_fn": "a Loader calls none: crops are drawn from seed, and nothing of yours runs in its workers",
+    "generator": "a Loader draws from seed=; give that",
+    "timeout": "a Loader needs none: it notices when a worker dies; leave it out",
+    "in_order": "a Loader gives batches in order; leave it out",
+    "persistent_workers": "a Loader's workers stay until close(); leave it out",
+    "pin_memory": 'a Loader pins its own memory when it copies batches; give device="cuda" and leave it out',
+    "pin_memory_device": "a Loader pins its own memory when it copies batches; give device=",
+}
+
+_SAME: dict[str, tuple[Any, ...]] = {
+    "collate_fn": (None, collate),
+    "timeout": (0, None),
+    "in_order": (True,),
+    "persistent_workers": (True,),
+    "pin_memory_device": ("", None),
+}
+"""Values with which a DataLoader does what a Loader does anyway; None for other names."""
+
+
+def check_loader_options(options: Mapping[str, Any], device: torch.device) -> str | None:
+    """The start method that DataLoader's multiprocessing_context names, or None.
+
+    Args:
+        options: DataLoader's other options, by name.
+        device: the Loader's.
+
+    Raises:
+        OptionError: an option asks for something that a Loader does not do.
+        TypeError: DataLoader has no such option either.
+    """
+    context = None
+    for name, value in options.items():
+        if name == "multiprocessing_context":
+            context = value if value is None or isinstance(value, str) else value.get_start_method()
+        elif name == "pin_memory":
+            if value and device.type != "cuda" and torch.cuda.is_available():
+                raise OptionError(f"pin_memory: {_ANSWERS[name]}")
+        elif name not in _ANSWERS:
+            raise TypeError(f"Loader() got an unexpected keyword argument {name!r}")
+        elif value not in _SAME.get(name, (None,)):
+            raise OptionError(f"{name}: {_ANSWERS[name]}")
+    return context
+
+
+def check_make_loader_options(options: dict[str, Any]) -> None:
+    """Raise OptionError for options of DataLoader that make_loader does not pass on, unless they are None."""
+    for name in ("sampler", "batch_sampler"):
+        if options.pop(name, None) is not None:
+            raise OptionError(
+                f"{name}: make_loader takes order=; for a {name} use DataLoader(dataset, {name}=..., "
+                "collate_fn=presize.datasets.collate)"
+            )

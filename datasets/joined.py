@@ -1,0 +1,132 @@
+"""JoinedData: several datasets one after the other, read as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from presize.codecs.stored_value import Pixels
+from presize.errors import DatasetError, OptionError
+from presize.store.dataset import Dataset
+from presize.store.manifest import Manifest
+
+
+class JoinedData:
+    """The samples of several datasets, those of the second numbered on from the first. To readers, a Dataset.
+
+    Columns of numbers that are read are copied into one array, 4 bytes a sample in most cases, once a process; forked
+    workers share it. Pickled as the datasets are, by their paths.
+
+    Args:
+        parts: datasets of one format and color, and with the same max_pixels.
+
+    Raises:
+        OptionError: they differ in one of these.
+    """
+
+    def __init__(self, parts: Sequence[Dataset | JoinedData]) -> None:
+        self.parts = list(parts)
+        self.manifest: Manifest = parts[0].manifest
+        """Of the first part."""
+        self.max_pixels: int = parts[0].max_pixels
+        self.root: str = ", ".join(str(part.root) for part in parts)
+        self._starts = np.cumsum([0, *map(len, parts)])
+        self._numbers: dict[str, npt.NDArray[Any]] = {}
+        for part in parts:
+            for name, ours, theirs in (
+                ("format", self.manifest.format, part.manifest.format),
+                ("color", self.manifest.color, part.manifest.color),
+                ("max_pixels", self.max_pixels, part.max_pixels),
+            ):
+                if ours != theirs:
+                    raise OptionError(
+                        f"dataset: the parts of a ConcatDataset must have the same {name}, got {ours} in "
+                        f"{parts[0].root} and {theirs} in {part.root}"
+                    )
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_numbers": {}}
+
+    def start(self, part: Dataset | JoinedData) -> int:
+        """The number of the first sample of `part`."""
+        return int(self._starts[next(i for i, known in enumerate(self.parts) if known is part)])
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """An index column. Raises DatasetError when a part has no such column, or one of another type."""
+        columns = [part.column(name) for part in self.parts]
+        for part, column in zip(self.parts, columns, strict=True):
+            if column.type != columns[0].type:
+                raise DatasetError(
+                    f"column {name!r} is {columns[0].type} in {self.parts[0].root} and {column.type} in {part.root}"
+                )
+        return pa.chunked_array([chunk for column in columns for chunk in getattr(column, "chunks", [column])])
+
+    def numbers(self, name: str) -> npt.NDArray[Any]:
+        """A numeric index column without nulls, as a read-only array. Shards are numbered on from part to part."""
+        if name not in self._numbers:
+            columns = [part.numbers(name) for part in self.parts]
+            if name == "shard":
+                shards = np.cumsum([0, *(int(column.max(initial=-1)) + 1 for column in columns)])
+                columns = [column + first for column, first in zip(columns, shards, strict=False)]
+            joined = np.concatenate(columns)
+            joined.flags.writeable = False
+            self._numbers[name] = joined
+        return self._numbers[name]
+
+    def check_column(self, name: str) -> None:
+        """Raise DatasetError unless the offsets of a column are valid. Reads all of it."""
+        for part in self.parts:
+            part.check_column(name)
+
+    def shape(self, sample: int) -> tuple[int, int]:
+        """(height, width) of a sample in pixels."""
+        part, number = self._find(sample)
+        return part.shape(number)
+
+    def path(self, sample: int) -> str:
+        """The path of a sample in the source that it was built from."""
+        part, number = self._find(sample)
+        return part.path(number)
+
+    def damage(self, sample: int, what: object) -> DatasetError:
+        """The error that names a sample as its own dataset does."""
+        part, number = self._find(sample)
+        return part.damage(number, what)
+
+    def _find(self, sample: int) -> tuple[Dataset | JoinedData, int]:
+        i = int(np.searchsorted(self._starts, sample, "right")) - 1
+        return self.parts[i], sample - int(self._starts[i])
+
+    def values(
+        self, samples: Sequence[int], on_damage: Callable[[int, DatasetError], None] | None = None
+    ) -> Iterator[tuple[int, memoryview]]:
+        """As Dataset.values, one part after the other."""
+        for part, positions, numbers in self._split(samples):
+            damaged = None if on_damage is None else _at(positions, on_damage)
+            for at, value in part.values(numbers, damaged):
+                yield positions[at], value
+
+    def pixels(self, samples: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
+        """As Dataset.pixels, one part after the other."""
+        for part, positions, numbers in self._split(samples):
+            for at, pixels in part.pixels(numbers):
+                yield positions[at], pixels
+
+    def _split(self, samples: Sequence[int]) -> Iterator[tuple[Dataset | JoinedData, list[int], list[int]]]:
+        """For each part, the positions in `samples` of those that are its own, and their numbers in it."""
+        wanted = np.asarray(samples, np.int64)
+        parts = np.searchsorted(self._starts, wanted, "right") - 1
+        for i in np.unique(parts).tolist():
+            positions = np.flatnonzero(parts == i)
+            yield self.parts[i], positions.tolist(), (wanted[positions] - self._starts[i]).tolist()
+
+
+def _at(positions: list[int], on_damage: Callable[[int, DatasetError], None]) -> Callable[[int, DatasetError], None]:
+    return lambda at, error: on_damage(positions[at], error)

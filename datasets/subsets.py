@@ -1,0 +1,73 @@
+"""as_lmdb_dataset: what torch makes of LMDBDatasets, parts and sums of them, as one LMDBDataset again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.utils.data
+
+from presize.datasets.lmdb import LMDBDataset, joined
+from presize.errors import OptionError
+
+_ALIKE = ("classes", "target", "decode", "crop", "flip", "normalize", "transform", "target_transform")
+"""What the parts of a ConcatDataset must have in common."""
+
+
+def as_lmdb_dataset(dataset: object) -> LMDBDataset:
+    """`dataset` itself; or what has the samples of a Subset or a ConcatDataset of LMDBDatasets, however nested.
+
+    Raises:
+        OptionError: it holds something else, a class with a ``__getitem__`` of its own, indices that are out of range,
+            or parts that differ in classes, crop or another option.
+    """
+    return _converted(dataset, dataset)
+
+
+def _converted(dataset: object, whole: object) -> LMDBDataset:
+    base: Any = next(
+        (
+            kind
+            for kind in (LMDBDataset, torch.utils.data.Subset, torch.utils.data.ConcatDataset)
+            if isinstance(dataset, kind)
+        ),
+        None,
+    )
+    if base is None:
+        raise OptionError(
+            f"dataset: expected an LMDBDataset, or a Subset or ConcatDataset of such, got {_name(whole)}; "
+            "make_loader takes any dataset"
+        )
+    for method in ("__getitem__", "__getitems__"):
+        if getattr(type(dataset), method, None) is not getattr(base, method, None):
+            raise OptionError(
+                f"dataset: a Loader does not call the {method} of {type(dataset).__name__}; use make_loader"
+            )
+    given: Any = dataset
+    if base is torch.utils.data.Subset:
+        return _converted(given.dataset, whole).subset(given.indices)
+    if base is torch.utils.data.ConcatDataset:
+        return _sum([_converted(part, whole) for part in given.datasets])
+    result: LMDBDataset = given
+    return result
+
+
+def _sum(parts: list[LMDBDataset]) -> LMDBDataset:
+    first = parts[0]
+    for part in parts[1:]:
+        for name in _ALIKE:
+            ours, theirs = getattr(first, name), getattr(part, name)
+            if ours != theirs:
+                both = "" if name == "classes" else f": {ours!r} and {theirs!r}"
+                raise OptionError(
+                    f"dataset: the parts of a ConcatDataset must have the same {name}, and those of {first.root} and "
+                    f"{part.root} differ{both}"
+                )
+    return joined(parts)
+
+
+def _name(dataset: Any) -> str:
+    if isinstance(dataset, torch.utils.data.Subset):
+        return f"a Subset of {_name(dataset.dataset)}"
+    if isinstance(dataset, torch.utils.data.ConcatDataset):
+        return f"a ConcatDataset of {' and '.join(dict.fromkeys(map(_name, dataset.datasets)))}"
+    return type(dataset).__name__

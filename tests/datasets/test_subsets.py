@@ -1,0 +1,304 @@
+"""Parts and sums of an LMDBDataset: the samples, options and draws that a Loader and make_loader read from them."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
+
+from builds import SERIAL
+from presize.build.run import build_dataset
+from presize.datasets import (
+    CenterCrop,
+    FolderDataset,
+    LMDBDataset,
+    Loader,
+    RandomResizedCrop,
+    ShardShuffled,
+    class_balanced,
+    make_loader,
+)
+from presize.errors import DatasetError, OptionError
+from presize.options import BuildOptions, ImageOptions, Size
+from presize.sources.sample import SampleOptions, make_samples
+from tampering import overwrite_value
+
+CROP = RandomResizedCrop(24)
+SOME = [3, 50, 7, 3, -1]
+
+
+def digest(batches: Any) -> list[tuple[bytes, list[int]]]:
+    return [(images.numpy().tobytes(), targets.tolist()) for images, targets in batches]
+
+
+def double(label: int) -> int:
+    return 2 * label
+
+
+@pytest.fixture(scope="module")
+def data(dataset: Path) -> LMDBDataset:
+    return LMDBDataset(dataset, crop=CROP, flip=0.5, decode="tensor")
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another dataset of as many classes."""
+    folder = tmp_path_factory.mktemp("other")
+    make_samples(folder / "raw", SampleOptions(images=20, classes=3, long_side=120, seed=5))
+    build_dataset(folder / "raw", folder / "OUT", BuildOptions(ImageOptions(sizes=(Size(64, 64),))), SERIAL)
+    return folder / "OUT"
+
+
+# --- subset ---
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor, lambda some: np.array(some, np.int8)])
+def test_a_subset_has_the_samples_at_its_indices(kind: Callable[[list[int]], Any], dataset: Path) -> None:
+    whole = LMDBDataset(dataset, decode="bytes", target_transform=double)
+    part = whole.subset(kind(SOME))
+    assert len(part) == 5
+    assert list(part) == [whole[i] for i in SOME]
+    assert part.__getitems__([4, 0]) == [whole[-1], whole[3]]
+    assert part[-1] == whole[55] and part.samples == [whole.samples[i] for i in SOME]
+    assert part.targets.tolist() == whole.targets[SOME].tolist()
+    assert (part.classes, part.class_to_idx, part.decode) == (whole.classes, whole.class_to_idx, "bytes")
+    with pytest.raises(IndexError, match=r"sample 5 of .*: expected from -5 to 4"):
+        part[5]
+
+
+def test_a_subset_of_a_subset_has_samples_of_the_whole(data: LMDBDataset) -> None:
+    part = data.subset(range(10, 50)).subset([0, -1]).subset(np.array([1, 0]))
+    assert part.targets.tolist() == data.targets[[49, 10]].tolist()
+    assert (part.crop, part.flip, len(data)) == (CROP, 0.5, 56)
+    assert data.subset([]).targets.tolist() == []
+
+
+def test_a_subset_is_pickled_as_a_path_and_its_numbers(data: LMDBDataset) -> None:
+    part = data.subset(SOME)
+    copied = pickle.loads(pickle.dumps(part))
+    assert copied.targets.tolist() == part.targets.tolist()
+    assert len(pickle.dumps(data.subset(np.arange(56).repeat(1000)))) < 8 * 56_000 + 10_000
+
+
+def test_a_subset_keeps_a_subclass_and_its_own_getitem(dataset: Path) -> None:
+    class WithNumber(LMDBDataset):
+        def __getitem__(self, index: Any) -> Any:
+            return index, super().__getitem__(index)
+
+    part = WithNumber(dataset, decode="bytes").subset([8, 9])
+    assert part.__getitems__([1]) == [(1, LMDBDataset(dataset, decode="bytes")[9])]
+
+
+@pytest.mark.parametrize(
+    ("indices", "said"),
+    [
+        ([0, 56], "indices: expected numbers from -56 to 55, got 56 at position 1"),
+        ([-57], "indices: expected numbers from -56 to 55, got -57 at position 0"),
+        ([2**70], "indices: expected a list or an array of whole numbers, got an array of shape .* and type object"),
+        (
+            [0.5],
+            r"indices: expected a list or an array of whole numbers, got an array of shape \(1,\) and type float64",
+        ),
+        (["0"], "indices: expected a list or an array of whole numbers, got an array of shape"),
+        ([[1, 2]], r"got an array of shape \(1, 2\)"),
+        ([[1], [2, 3]], "indices: expected a list or an array of whole numbers, got list"),
+        ({1, 2}, "indices: expected a list or an array of whole numbers, got set"),
+        (3, "indices: expected a list or an array of whole numbers, got int"),
+        (None, "indices: expected a list or an array of whole numbers, got NoneType"),
+        ([True] * 56, r"type bool; for a mask use numpy.flatnonzero\(mask\)"),
+    ],
+)
+def test_indices_that_cannot_be_are_refused(indices: Any, said: str, data: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match=said):
+        data.subset(indices)
+    with pytest.raises(OptionError, match=said):
+        Loader(Subset(data, indices), 4, workers=0)
+
+
+# --- in loaders ---
+
+
+def nested(data: Dataset[Any]) -> Dataset[Any]:
+    return Subset(Subset(data, range(40)), [*range(39, 9, -1)])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_torch_makes_of_a_dataset_is_read_as_its_subset(workers: int, data: LMDBDataset) -> None:
+    options: dict[str, Any] = {"shuffle": True, "seed": 3, "workers": workers}
+    train, val = random_split(data, [50, 6], torch.Generator().manual_seed(0))
+    for given, rows in [(train, train.indices), (val, val.indices), (nested(data), [*range(39, 9, -1)])]:
+        with Loader(data.subset(rows), 8, shuffle=True, seed=3, workers=0) as loader:
+            expected = [digest(loader), digest(loader)]
+        with Loader(given, 8, **options) as loader:
+            assert [digest(loader), digest(loader)] == expected
+            assert loader.dataset.classes == data.classes
+        loader = make_loader(given, 8, **options)
+        assert [digest(loader), digest(loader)] == expected
+        assert sorted(t for _, targets in expected[0] for t in targets) == sorted(data.targets[rows].tolist())
+
+
+def test_an_epoch_of_a_subset_is_resumed(data: LMDBDataset) -> None:
+    part = data.subset(range(5, 45))
+    expected = digest(Loader(part, 8, shuffle=True, seed=3, workers=0))
+    first = Loader(part, 8, shuffle=True, seed=3, workers=0)
+    batches = iter(first)
+    next(batches), next(batches)
+    second = make_loader(pickle.loads(pickle.dumps(part)), 8, shuffle=True, seed=3, workers=0)
+    second.load_state_dict(first.state_dict())
+    assert digest(second) == expected[2:]
+    with pytest.raises(OptionError, match="state: expected one saved with length 56, got 40"):
+        Loader(data, 8, shuffle=True, seed=3, workers=0).load_state_dict(first.state_dict())
+
+
+def test_orders_draw_from_a_subset(data: LMDBDataset) -> None:
+    part = data.subset(np.flatnonzero(data.targets < 2))
+    shards = Loader(part, 8, order=ShardShuffled(part, window=1), workers=0)
+    assert sorted(t for _, targets in shards for t in targets.tolist()) == sorted(part.targets.tolist())
+    balanced = Loader(part, 50, order=class_balanced(part.targets, length=50), workers=0)
+    assert {t for _, targets in balanced for t in targets.tolist()} == {0, 1}
+    with pytest.raises(OptionError, match="order: expected one over"):
+        Loader(part, 8, order=ShardShuffled(data.data), workers=0)
+
+
+def test_a_plain_dataloader_reads_a_subset(data: LMDBDataset) -> None:
+    images, targets = next(iter(DataLoader(data.subset(SOME), 5)))
+    assert images.shape == (5, 3, 24, 24) and targets.tolist() == data.targets[SOME].tolist()
+
+
+def test_damage_in_a_subset_is_named_by_its_number_in_the_dataset(dataset: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(dataset, tmp_path / "damaged"))
+    overwrite_value(copied, 20)
+    part = LMDBDataset(copied, crop=CROP).subset([19, 20, 21])
+    with pytest.raises(DatasetError, match=r"sample 20 \(.*\) of .* is damaged"):
+        list(Loader(part, 3, workers=0))
+    loader = Loader(part, 3, workers=0, on_error="skip")
+    assert [targets.tolist() for _, targets in loader] == [LMDBDataset(dataset).targets[[19, 21]].tolist()]
+
+
+# --- ConcatDataset ---
+
+
+def test_datasets_are_joined_with_the_samples_of_each(data: LMDBDataset, other: Path) -> None:
+    more = LMDBDataset(other, crop=CROP, flip=0.5, decode="tensor")
+    both = ConcatDataset([Subset(data, [5, 6]), ConcatDataset([more, data])])
+    part = Subset(both, [0, 1, 2, 21, 22, 77])
+    expected = [data.targets[5], data.targets[6], more.targets[0], more.targets[19], data.targets[0], data.targets[55]]
+    for loader in (Loader(part, 4, workers=0), Loader(part, 4, workers=2), make_loader(part, 4, workers=2)):
+        batches = list(loader)
+        assert [t for _, targets in batches for t in targets.tolist()] == expected
+        del loader
+    single = Loader(part, 6, crop=CenterCrop(24), flip=0, workers=0)
+    images, _ = next(iter(single))
+    alone = Loader(more, 20, crop=CenterCrop(24), flip=0, workers=0)
+    assert torch.equal(images[2:4], next(iter(alone))[0][[0, 19]])
+
+
+def test_a_joined_dataset_is_as_one(data: LMDBDataset, other: Path, dataset: Path) -> None:
+    more = LMDBDataset(other, crop=CROP, flip=0.5, decode="tensor")
+    joined = Loader(ConcatDataset([more, data]), 8, workers=0).dataset
+    assert joined.targets.tolist() == [*more.targets, *data.targets]
+    assert joined.samples == more.samples + data.samples
+    copied = pickle.loads(pickle.dumps(joined))
+    assert copied.samples == joined.samples
+    shards = joined.numbers("shard")
+    assert set(shards[:20]).isdisjoint(shards[20:])
+    assert sorted(ShardShuffled(joined, window=1).samples(0, np.arange(76)).tolist()) == [*range(76)]
+    paths = [LMDBDataset(root, target="path", crop=CROP) for root in (other, dataset)]
+    _, names = next(iter(Loader(ConcatDataset(paths), 76, workers=0)))
+    assert list(names) == [path for path, _ in joined.samples]
+    whole = Loader(
+        ConcatDataset([LMDBDataset(root, decode="numpy") for root in (other, dataset)]), 8, crop=CROP
+    ).dataset
+    assert np.array_equal(whole[20][0], LMDBDataset(dataset, decode="numpy")[0][0])
+
+
+def test_parts_of_one_dataset_are_a_subset_of_it(data: LMDBDataset) -> None:
+    joined = Loader(ConcatDataset([data.subset([4, 5]), data]), 8, workers=0).dataset
+    assert joined.data is data.data
+    assert joined.targets.tolist() == [*data.targets[[4, 5]], *data.targets]
+
+
+def test_damage_in_a_joined_dataset_is_named_by_its_own_dataset(data: LMDBDataset, other: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(other, tmp_path / "damaged"))
+    overwrite_value(copied, 3)
+    both = ConcatDataset([data, LMDBDataset(copied, crop=CROP, flip=0.5, decode="tensor")])
+    with pytest.raises(DatasetError, match=rf"sample 3 \(.*\) of {copied} is damaged"):
+        list(Loader(both, 8, workers=0))
+    loader = Loader(both, 76, workers=0, on_error="skip")
+    assert [len(images) for images, _ in loader] == [75]
+
+
+# --- what is refused ---
+
+
+class Own(LMDBDataset):
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(index)
+
+
+class OwnSubset(Subset[Any]):
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(index)
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[i] for i in indices]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda *_: [1, 2],
+            "dataset: expected an LMDBDataset, or a Subset or ConcatDataset of such, got list",
+        ),
+        (
+            lambda _, other: Subset(FolderDataset(other.parent / "raw"), [0]),
+            "got a Subset of FolderDataset; make_lo",
+        ),
+        (
+            lambda data, other: ConcatDataset([data, Subset(FolderDataset(other.parent / "raw"), [0])]),
+            "got a ConcatDataset of LMDBDataset and a Subset of FolderDataset",
+        ),
+        (lambda _, other: Own(other), "dataset: a Loader does not call the __getitem__ of Own; use make_loader"),
+        (lambda _, other: Subset(Own(other), [0]), "does not call the __getitem__ of Own"),
+        (lambda data, _: OwnSubset(data, [0]), "does not call the __getitem__ of OwnSubset"),
+        (lambda _, other: Subset(LMDBDataset(other, str), [0]), "dataset: a Loader calls no transform"),
+        (
+            lambda data, other: ConcatDataset([data, LMDBDataset(other, decode="tensor", crop=CenterCrop(24))]),
+            r"must have the same crop, and those of .* differ: RandomResizedCrop\(.*\) and CenterCrop",
+        ),
+        (
+            lambda data, other: ConcatDataset([LMDBDataset(data.root, target="path"), LMDBDataset(other)]),
+            "must have the same target, and those of .* and .* differ: 'path' and 'label'",
+        ),
+        (
+            lambda data, other: ConcatDataset([LMDBDataset(other, max_pixels=9999), LMDBDataset(data.root)]),
+            "must have the same max_pixels, got 9999 in",
+        ),
+    ],
+)
+def test_what_a_loader_does_not_read_is_refused_in_a_line(make: Any, said: str, data: LMDBDataset, other: Path) -> None:
+    with pytest.raises(OptionError, match=said) as raised:
+        Loader(make(data, other), 4, crop=CROP, workers=0)
+    assert "\n" not in str(raised.value)
+
+
+def test_other_classes_are_refused(data: LMDBDataset, tmp_path: Path) -> None:
+    make_samples(tmp_path / "raw", SampleOptions(images=8, classes=2, long_side=120))
+    build_dataset(tmp_path / "raw", tmp_path / "OUT", BuildOptions(ImageOptions(sizes=(Size(64, 64),))), SERIAL)
+    fewer = LMDBDataset(tmp_path / "OUT", crop=CROP, flip=0.5, decode="tensor")
+    with pytest.raises(OptionError, match=r"must have the same classes, and those of .* and .* differ$"):
+        Loader(ConcatDataset([data, fewer]), 4, workers=0)
+
+
+def test_make_loader_reads_as_they_are_what_cannot_be_one_dataset(data: LMDBDataset, other: Path) -> None:
+    mixed = ConcatDataset([data, Own(other, crop=CROP, decode="tensor")])
+    batches = list(make_loader(mixed, 38, workers=0))
+    assert [len(images) for images, _ in batches] == [38, 38]

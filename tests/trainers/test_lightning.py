@@ -1,0 +1,133 @@
+"""Lightning's Trainer with Loader and make_loader: whole epochs, checkpoints that resume in mid-epoch, two ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import random_split
+
+from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomResizedCrop, make_loader
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    lightning: Any = pytest.importorskip("lightning.pytorch", reason="lightning is not installed (extra: trainers)")
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::Warning")]
+
+
+class Seen(lightning.LightningModule):  # type: ignore[misc]
+    """A model that notes the batches of each kind of step."""
+
+    def __init__(self, save_after: tuple[int, int] | None = None, path: Path | None = None) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+        self.train_batches: list[str] = []
+        self.val_batches: list[str] = []
+        self.test_batches: list[str] = []
+        self.save_after, self.path = save_after, path
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        self.train_batches.append(digest(batch))
+        images, labels = batch
+        return torch.nn.functional.cross_entropy(self.linear(images.float().mean((2, 3))), labels)
+
+    def on_train_batch_end(self, _outputs: Any, _batch: Any, batch_idx: int) -> None:
+        if self.save_after == (self.current_epoch, batch_idx + 1):
+            self.trainer.save_checkpoint(self.path)
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        self.val_batches.append(digest(batch))
+
+    def test_step(self, batch: Any, _: int) -> None:
+        self.test_batches.append(digest(batch))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=1e-4)
+
+
+def digest(batch: Any) -> str:
+    images, labels = batch
+    return hashlib.sha256(images.numpy().tobytes() + labels.numpy().tobytes()).hexdigest()
+
+
+def trainer(folder: Path, **options: Any) -> Any:
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return lightning.Trainer(
+        **{"accelerator": "cpu", "max_epochs": 2, "default_root_dir": folder, "enable_checkpointing": False}
+        | quiet
+        | options
+    )
+
+
+@pytest.fixture(scope="module")
+def data(dataset: Path) -> LMDBDataset:
+    return LMDBDataset(dataset, crop=RandomResizedCrop(24), flip=0.5, decode="tensor")
+
+
+def loaders(make: Any, data: LMDBDataset) -> tuple[Any, Any]:
+    train, val = random_split(data, [50, 6], torch.Generator().manual_seed(0))
+    return make(train, 8, shuffle=True, seed=1, workers=2), make(val, 2, workers=1, prefetch=3)
+
+
+@pytest.mark.parametrize("make", [Loader, make_loader])
+def test_fit_validate_and_test_read_every_epoch_once(make: Any, data: LMDBDataset, tmp_path: Path) -> None:
+    train, val = loaders(make, data)
+    model = Seen()
+    trainer(tmp_path).fit(model, train, val)
+    again, val_again = loaders(Loader, data)
+    assert model.train_batches == [*map(digest, again), *map(digest, again)]
+    checks = model.val_batches[:2]  # before training, after which the epoch is left
+    assert len(set(checks)) == 2 and len(model.val_batches) == 2 + 2 * 3
+    trainer(tmp_path).validate(model, val)
+    trainer(tmp_path).test(model, val)
+    assert len(model.val_batches) == 2 + 3 * 3 and len(model.test_batches) == 3
+    val_again.set_epoch(0)
+    assert model.test_batches == [*map(digest, val_again)]
+
+
+def test_epochs_may_be_cut_short(data: LMDBDataset, tmp_path: Path) -> None:
+    train, val = loaders(Loader, data)
+    model = Seen()
+    options = {"limit_train_batches": 3, "limit_val_batches": 1, "num_sanity_val_steps": 0}
+    trainer(tmp_path, **options).fit(model, train, val)
+    again, _ = loaders(Loader, data)
+    whole = [[*map(digest, again)] for _ in range(2)]
+    assert model.train_batches == whole[0][:3] + whole[1][:3]
+    assert len(model.val_batches) == 2
+
+
+@pytest.mark.parametrize("make", [Loader, make_loader])
+@pytest.mark.parametrize("at", [(0, 3), (1, 2)])
+def test_a_checkpoint_resumes_in_the_middle_of_an_epoch(
+    make: Any, at: tuple[int, int], data: LMDBDataset, tmp_path: Path
+) -> None:
+    model = Seen(at, tmp_path / "saved.ckpt")
+    trainer(tmp_path, max_epochs=3).fit(model, loaders(make, data)[0])
+    resumed = Seen()
+    trainer(tmp_path, max_epochs=3).fit(resumed, loaders(make, data)[0], ckpt_path=tmp_path / "saved.ckpt")
+    assert len(model.train_batches) == 3 * 7
+    assert resumed.train_batches == model.train_batches[at[0] * 7 + at[1] :]
+
+
+def test_two_processes_share_every_epoch(dataset: Path, tmp_path: Path) -> None:
+    script = Path(__file__).with_name("lightning_ddp.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    ran = subprocess.run([*command, str(dataset), str(tmp_path)], capture_output=True, text=True, timeout=300, cwd="/")
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    for kind in ("Loader", "make_loader"):
+        ranks = [json.loads((tmp_path / f"{kind}-{rank}.json").read_text()) for rank in range(2)]
+        expected = Loader(
+            LMDBDataset(dataset, target="width", crop=CenterCrop(24)), 4, shuffle=True, seed=1, workers=0, last="drop"
+        )
+        for epoch in range(2):
+            samples = expected.sampler.order.samples(epoch, torch.arange(56).numpy()).tolist()
+            together = [ranks[turn % 2][epoch][turn // 2] for turn in range(56)]
+            assert together == samples, kind
