@@ -72,6 +72,14 @@ def test_boxes_that_are_decoded_at_reduced_size_lie_on_its_pixels() -> None:
         assert len(larger) > 10 and (larger % scale == 0).all()
 
 
+def test_exact_boxes_differ_from_those_of_a_reduced_decode_by_their_rounding_alone() -> None:
+    sides = [900] * 500, [1200] * 500
+    exact, rounded = (boxes_of(RandomResizedCrop(200, exact=exact), *sides) for exact in (True, False))
+    assert ((exact - rounded) < 8).all() and (exact >= rounded).all() and (exact % 2).any(axis=0).all()
+    small = (exact[:, 2:] < 400).any(axis=1)
+    assert small.any() and (exact[small] == rounded[small]).all()
+
+
 def test_a_random_crop_reaches_every_place_and_no_other() -> None:
     boxes = boxes_of(RandomCrop(Size(8, 6)), [10] * 2000, [9] * 2000)
     assert {tuple(box) for box in boxes.tolist()} == {(t, left, 8, 6) for t in range(3) for left in range(4)}
