@@ -86,7 +86,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self.transform = transform
         self.target_transform = target_transform
         self.decode: Decode = decode
-        self.data: Any = Dataset(root, readahead, max_pixels, check)
+        self.data = Dataset(root, readahead, max_pixels, check)
         self._rows: Numbers | None = None  # of a subset: the numbers of its samples in `data`
         if target == "label" and "label" not in self.data.index.schema.names:
             target = None
@@ -132,8 +132,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         """
         return self._over(self.data, self.records(sample_numbers(indices, len(self))))
 
-    def _over(self, data: Dataset | JoinedData, rows: Numbers | None) -> LMDBDataset:
-        """A dataset with the options of this one over `rows` of `data`, or all of it."""
+    def _over(self, data: Any, rows: Numbers | None) -> LMDBDataset:
+        """A dataset with the options of this one over `rows` of `data`, a Dataset or JoinedData, or over all of it."""
         view = type(self).__new__(type(self))
         vars(view).update(vars(self), data=data, _rows=rows, _own_targets=None)
         if data is not self.data:
@@ -323,13 +323,11 @@ def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.i
 def joined(parts: Sequence[LMDBDataset]) -> LMDBDataset:
     """The samples of `parts`, one after the other, with the options of the first."""
     sources = list({id(part.data): part.data for part in parts}.values())
-    data = sources[0] if len(sources) == 1 else JoinedData(sources)
-    starts = [data.start(part.data) if isinstance(data, JoinedData) and len(sources) > 1 else 0 for part in parts]
+    starts = dict(zip(map(id, sources), np.cumsum([0, *map(len, sources)]).tolist(), strict=False))
     rows = None
     if len(sources) < len(parts) or any(part._rows is not None for part in parts):
-        every = (part.records(np.arange(len(part))) + start for part, start in zip(parts, starts, strict=True))
-        rows = np.concatenate(list(every))
-    view = parts[0]._over(data, rows)
+        rows = np.concatenate([part.records(np.arange(len(part))) + starts[id(part.data)] for part in parts])
+    view = parts[0]._over(sources[0] if len(sources) == 1 else JoinedData(sources), rows)
     view._held = [file for part in parts for file in part._held]
     return view
 
