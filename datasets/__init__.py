@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from presize.datasets.collate import collate
 from presize.datasets.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
 from presize.datasets.folder import FolderDataset
+from presize.datasets.fuse import Fused, fuse
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import make_loader
@@ -28,6 +29,7 @@ __all__ = [
     "CenterCrop",
     "EpochSampler",
     "FolderDataset",
+    "Fused",
     "LMDBDataset",
     "Loader",
     "RandomCrop",
@@ -40,6 +42,7 @@ __all__ = [
     "class_balanced",
     "collate",
     "diagnose",
+    "fuse",
     "make_loader",
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from presize.datasets.joined import JoinedData
@@ -31,6 +32,13 @@ class TargetColumn:
 
     def __getitem__(self, i: int) -> Any:
         return self.values.item(i) if isinstance(self.values, np.ndarray) else self.values[i].as_py()
+
+
+def as_objects(values: list[Any]) -> npt.NDArray[Any]:
+    """An array of one Python object each. np.array() would make a matrix of lists of one length."""
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
 
 
 def _is_plain(kind: pa.DataType) -> bool:

@@ -58,20 +58,22 @@ class RandomResizedCrop:
     """A box of random area and aspect ratio, resized to `size`: torchvision's transform of that name.
 
     The first of ten boxes that fits is taken, or else the middle of the image at the nearest ratio, as in torchvision.
-    A box of at least 2, 4 or 8 times `size` is decoded at 1/2, 1/4 or 1/8; its edges are then rounded down to multiples
-    of 2, 4 or 8.
+    Unless `exact`, a box of at least 2, 4 or 8 times `size` is decoded at 1/2, 1/4 or 1/8; its edges are then rounded
+    down to multiples of 2, 4 or 8.
 
     Attributes:
         size: N for a square, or Size(height, width), each from 1 to 16383 pixels.
         scale: the range of the box's share of the image's area, above 0 and up to 1, drawn uniformly.
         ratio: the range of width / height, drawn uniformly on a logarithmic scale.
+        exact: always decode at full size, for torchvision's boxes and pixels: slower where boxes are much larger than
+            `size`.
     """
 
     size: int | Size
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    exact: bool = field(default=False, kw_only=True)
     draws: int = field(default=22, init=False, repr=False)
-    exact: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_size(self.size)
@@ -101,6 +103,8 @@ class RandomResizedCrop:
         for i in np.flatnonzero(~fits.any(axis=1)):
             tops[i], lefts[i], box_heights[i], box_widths[i] = self._middle(int(heights[i]), int(widths[i]))
         boxes = np.stack((tops, lefts, box_heights, box_widths), axis=1)
+        if self.exact:
+            return boxes
         height, width = as_size(self.size)
         reduction = np.minimum(box_heights // height, box_widths // width)
         scales = np.select([reduction >= scale for scale in DECODE_SCALES], DECODE_SCALES, 1)

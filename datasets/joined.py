@@ -82,6 +82,11 @@ class JoinedData:
         for part in self.parts:
             part.check_column(name)
 
+    def shape(self, sample: int) -> tuple[int, int]:
+        """(height, width) of a sample in pixels."""
+        part, number = self._find(sample)
+        return part.shape(number)
+
     def path(self, sample: int) -> str:
         """The path of a sample in the source that it was built from."""
         part, number = self._find(sample)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import operator
 import os
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -15,15 +17,18 @@ import torch.utils.data
 
 from presize.codecs import jpeg_decoder
 from presize.datasets.collate import BatchOfViews, BatchWithLists, Stays, collate_targets, new_batch
-from presize.datasets.columns import TargetColumn
+from presize.datasets.columns import TargetColumn, as_objects
 from presize.datasets.crops import Crop
-from presize.datasets.joined import JoinedData
+from presize.datasets.fuse import Fused
+from presize.datasets.fuse import fuse as fuse_transform
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.order import Numbers, sample_numbers
-from presize.datasets.reading.outputs import Decode, check_decode, to_output
-from presize.datasets.sampler import Visit
-from presize.errors import DatasetError, OptionError
-from presize.options import MAX_PIXELS, check_choice
+from presize.datasets.reading.outputs import Decode, LazyImage, check_decode, to_output
+from presize.datasets.reading.transfer import Normalization, Normalize
+from presize.datasets.reading.whole_batches import rows_of, values_batch
+from presize.datasets.sampler import visits
+from presize.errors import DatasetError, OptionError, PresizeWarning
+from presize.options import MAX_PIXELS, check_choice, check_type
 from presize.store.dataset import Dataset
 from presize.system.pagecache import Preload
 
@@ -46,6 +51,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             size. It is drawn from (seed, epoch, sample) under presize's samplers, under any other from torch's
             generator, in a worker that of the worker.
         flip: the probability of mirroring an image, from 0 to 1, drawn likewise.
+        fuse: take over what `transform`, one of torchvision's, begins with: crop, flip, normalization. Images are then
+            cropped before they are decoded; what is not taken over is called as before (presize.datasets.fuse). `fused`
+            tells which is which.
         readahead: whether the kernel reads more of a shard than the missing page. None suits random order, see
             presize.store.dataset.Dataset; True suits ShardShuffled.
         preload: "page-cache" reads all shards into the page cache before returning; the kernel may evict them later.
@@ -72,6 +80,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         decode: Decode = "pil",
         crop: Crop | None = None,
         flip: float = 0.0,
+        fuse: bool = False,
         readahead: bool | None = None,
         preload: Preload | None = None,
         max_pixels: int = MAX_PIXELS,
@@ -83,17 +92,34 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if decode == "bytes" and (crop is not None or flip):
             raise OptionError("decode: bytes are not decoded, so they cannot be cropped or flipped; choose another")
         self.root = os.fspath(root)
+        self.data = Dataset(root, readahead, max_pixels, check)
+        self.fused: Fused | None = None
+        check_type("fuse", fuse, bool)
+        if fuse:
+            if crop is not None or flip:
+                raise OptionError("fuse: crop and flip come from the transform; leave out crop= and flip=")
+            self.fused = fuse_transform(transform, decode=decode, data=self.data)
+            crop, flip, transform, decode = self.fused.crop, self.fused.flip, self.fused.rest, self.fused.decode
+            if crop is None:
+                warnings.warn(f"fuse: nothing was taken over: {self.fused.reason}", PresizeWarning, stacklevel=2)
         self.transform = transform
         self.target_transform = target_transform
         self.decode: Decode = decode
-        self.data = Dataset(root, readahead, max_pixels, check)
         self._rows: Numbers | None = None  # of a subset: the numbers of its samples in `data`
         if target == "label" and "label" not in self.data.index.schema.names:
             target = None
         self.target = target
-        self._reader = None if crop is None and not flip else BatchReader(self.data, crop, flip)
+        self._normalization: Normalization | None = None
+        self._reader = None if crop is None and not flip else self._reader_of(self.data, crop, flip)
         self._held = [] if preload is None else self.data.preload(preload)
         self._open()
+
+    def _reader_of(self, data: Any, crop: Crop | None, flip: float) -> BatchReader:
+        reader = BatchReader(data, crop, flip)
+        if self.normalize is None:
+            return reader
+        self._normalization = Normalization(self.normalize, None, reader.shape[2], torch.device("cpu"))
+        return self._normalization.in_workers(reader)
 
     def _open(self) -> None:
         """Set what is not pickled."""
@@ -138,7 +164,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         vars(view).update(vars(self), data=data, _rows=rows, _own_targets=None)
         if data is not self.data:
             view.root = str(data.root)
-            view._reader = None if self._reader is None else BatchReader(view.data, self.crop, self.flip)
+            view._reader = None if self._reader is None else view._reader_of(data, self.crop, self.flip)
             view._open()
         return view
 
@@ -185,6 +211,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if self.decode == "bytes":
             for position, value in self.data.values(samples):
                 images[position] = bytes(value)
+        elif self.decode == "pil" and self.transform is not None and self.data.manifest.format == "jpeg":
+            for position, value in self.data.values(samples):
+                images[position] = self._lazy_image(samples[position], value)
         else:
             for position, pixels in self.data.pixels(samples):
                 images[position] = to_output(pixels, self.decode)
@@ -192,13 +221,26 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def _read_crops(self, reader: BatchReader, samples: list[int], indices: Sequence[SupportsIndex]) -> list[Any]:
         stays_whole = self._reads_batches()
-        pixels, batch = new_batch((len(samples), *reader.shape), travels=stays_whole and len(samples) > 1)
+        height, width, channels = reader.rows.shape
+        shape = (len(samples), height, width, channels)
+        pixels, batch = new_batch(shape, travels=stays_whole and len(samples) > 1)
         reader.read(pixels, np.array(samples, np.int64), *visits(indices))
         if self.decode != "tensor":
             squeezed = pixels[:, :, :, 0] if reader.shape[2] == 1 else pixels
             return [self._sample(i, to_output(image, self.decode)) for i, image in zip(samples, squeezed, strict=True)]
-        views = [self._sample(i, image) for i, image in zip(samples, batch.unbind(), strict=True)]
+        if self._normalization is not None:
+            batch = values_batch(batch, self._normalization.dtype)
+        images = rows_of(batch) if stays_whole and len(samples) > 1 else batch.unbind()
+        views = [self._sample(i, image) for i, image in zip(samples, images, strict=True)]
         return BatchOfViews(views, batch, self._stays()) if stays_whole else views
+
+    def _lazy_image(self, sample: int, value: memoryview) -> LazyImage:
+        damage = partial(self.data.damage, sample)
+        shape = self.data.shape(sample)
+        try:
+            return LazyImage(bytes(value), self.data.manifest.color, shape, self.data.max_pixels, damage)
+        except ValueError as error:
+            raise damage(error) from None
 
     def _position(self, index: SupportsIndex) -> int:
         i = operator.index(index)
@@ -255,6 +297,11 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return 0.0 if self._reader is None else self._reader.flip
 
     @property
+    def normalize(self) -> Normalize | None:
+        """(mean, std) that ``fuse=True`` took over; None for images that are not normalized."""
+        return None if self.fused is None else self.fused.normalize
+
+    @property
     def classes(self) -> list[str] | None:
         """The class names, in the order of their numbers; None without classes."""
         return self._classes
@@ -277,7 +324,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             raise AttributeError(f"{self.root} was opened with target={self.target!r}: targets needs one column")
         values = self._targets[0].values
         if not isinstance(values, np.ndarray):
-            return _objects([self._targets[0][i] for i in self._all_records()])
+            return as_objects([self._targets[0][i] for i in self._all_records()])
         if self._own_targets is None:
             self._own_targets = values.copy() if self._rows is None else values[self._rows]
         return self._own_targets
@@ -300,7 +347,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             return batch_size * 8
         if self._reader is not None:
             height, width, channels = self._reader.shape
-            return batch_size * (height * width * channels + 8)
+            value_bytes = 1 if self._normalization is None else self._normalization.dtype.itemsize
+            return batch_size * (height * width * channels * value_bytes + 8)
         heights, widths = self.numbers("height"), self.numbers("width")
         return int(batch_size * (3 * np.multiply(heights, widths, dtype=np.int64).mean() + 8)) if len(self) else 0
 
@@ -308,31 +356,5 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return self._reader is not None and self.decode == "tensor" and self.transform is None
 
     def __repr__(self) -> str:
-        return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r})"
-
-
-def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.int64]]:
-    """(seed, epoch, keys) from which the crops of these samples are drawn (presize.datasets.reading.draws)."""
-    first = indices[0] if indices else None
-    if isinstance(first, Visit):
-        visits: Any = indices
-        return first.seed, first.epoch, np.array([visit.key for visit in visits], np.int64)
-    return int(torch.randint(2**62, ())), 0, np.arange(len(indices))
-
-
-def joined(parts: Sequence[LMDBDataset]) -> LMDBDataset:
-    """The samples of `parts`, one after the other, with the options of the first."""
-    sources = list({id(part.data): part.data for part in parts}.values())
-    starts = dict(zip(map(id, sources), np.cumsum([0, *map(len, sources)]).tolist(), strict=False))
-    rows = None
-    if len(sources) < len(parts) or any(part._rows is not None for part in parts):
-        rows = np.concatenate([part.records(np.arange(len(part))) + starts[id(part.data)] for part in parts])
-    view = parts[0]._over(sources[0] if len(sources) == 1 else JoinedData(sources), rows)
-    view._held = [file for part in parts for file in part._held]
-    return view
-
-
-def _objects(values: list[Any]) -> npt.NDArray[Any]:
-    array = np.empty(len(values), object)  # np.array() would make a matrix of lists of one length
-    array[:] = values
-    return array
+        fused = "" if self.fused is None else f", {self.fused!r}"
+        return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r}{fused})"

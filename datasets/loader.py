@@ -44,7 +44,8 @@ class Loader:
     an error, Ctrl-C), with close(), and with the Loader. One epoch at a time.
 
     Args:
-        dataset: an LMDBDataset without a transform, or a Subset or ConcatDataset of such.
+        dataset: an LMDBDataset without a transform, or with one that fuse=True took over as a whole; or a Subset or
+            ConcatDataset of such.
         batch_size: samples in a batch, from 1.
         crop: which part of each image to take; the dataset's own when None.
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
@@ -60,7 +61,8 @@ class Loader:
             of the epoch's beginning; over ranks see presize.datasets.reading.schedule.Schedule.
         device: where batches go. On CUDA they are copied from pinned memory, on a stream of their own, during the
             step before.
-        normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on `device`.
+        normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on `device`, on the CPU by
+            the workers. None for what fuse=True took over from the dataset's transform, if anything.
         dtype: of normalized batches; float32 when None.
         decode_on: "workers"; or "device": workers only cut JPEGs, which travel as bytes, and torchcodec or torchvision
             decodes them on `device`; or a function that does that (presize.datasets.reading.device_decode.Decoder).
@@ -103,7 +105,12 @@ class Loader:
     ) -> None:
         dataset = as_lmdb_dataset(dataset)
         if dataset.transform is not None:
-            raise OptionError("dataset: a Loader calls no transform; give crop and flip, or use make_loader")
+            left = "" if dataset.fused is None else f" ({dataset.fused.reason})"
+            raise OptionError(f"dataset: a Loader calls no transform{left}; give crop and flip, or use make_loader")
+        if dataset.normalize is not None:
+            if normalize is not None:
+                raise OptionError("normalize: the dataset's transform normalizes, and fuse=True took that over")
+            normalize = dataset.normalize
         workers, prefetch, last = common_options(options, workers, prefetch, last)
         check_choice("mode", mode, Mode)
         check_choice("on_error", on_error, OnErrorInBatch)
@@ -137,6 +144,10 @@ class Loader:
         self._normalize = (
             None if normalize is None else Normalization(normalize, dtype, self._reader.shape[2], self.device)
         )
+        self._normalized_by_workers = False
+        if self._normalize is not None and self.device.type == "cpu" and self._decoder is None:
+            self._reader = self._normalize.in_workers(self._reader)
+            self._normalized_by_workers = True
         if normalize is None and dtype is not None:
             raise OptionError(f"dtype: {dtype} needs normalize=(mean, std); without it batches are uint8")
         self._pool: WorkerPool | None = None
@@ -311,6 +322,8 @@ class Loader:
 
     def _images(self, batch: _Batch) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
         """The images of a batch on the device, or on their way to it, and the samples they are of."""
+        if self._normalized_by_workers and self._normalize is not None:
+            return self._normalize.values_of(torch.from_numpy(batch.rows)), batch.samples
         if self._decoder is None:
             images = torch.from_numpy(batch.rows).permute(0, 3, 1, 2)  # the same memory, now channels-last
             return images.to(self.device, non_blocking=self.device.type == "cuda"), batch.samples
@@ -329,7 +342,7 @@ class Loader:
         return self._batch(copy.images, copy.targets)
 
     def _batch(self, images: torch.Tensor, targets: Any) -> Any:
-        if self._normalize is not None:
+        if self._normalize is not None and not self._normalized_by_workers:
             images = self._normalize(images)
         return images if targets is None else (images, targets)
 

@@ -7,6 +7,8 @@ import multiprocessing
 import multiprocessing.queues
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -61,6 +63,10 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
                 return
             except RuntimeError as error:
                 _raise_clearly(error)
+            except (ConnectionError, EOFError) as error:  # while receiving a batch, not raised by the dataset
+                if str(error).startswith("Caught "):
+                    raise
+                raise LoaderError("a DataLoader worker died while it sent a batch") from None
             self.delivered += 1  # before the yield: a batch handed out counts as consumed
             yield batch
             del batch
@@ -149,10 +155,21 @@ def make_loader(
 
 
 def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on the terminal is for the consumer, which ends its workers
+    threading.Thread(target=_end_with_consumer, name="presize-watch-consumer", daemon=True).start()
     cv2.setNumThreads(0)  # torch limits its own, not OpenCV's
     multiprocessing.queues.Queue._on_queue_feeder_error = _undelivered  # type: ignore[attr-defined]
     if begin is not None:
         begin(worker)
+
+
+def _end_with_consumer() -> None:
+    """End this worker when the consumer ends, even by SIGKILL. Under forkserver torch watches the server instead, which
+    lives as long as its workers do."""
+    consumer = multiprocessing.parent_process()
+    if consumer is not None:
+        consumer.join()
+        os._exit(1)
 
 
 def _undelivered(queue: Any, error: Exception, batch: tuple[Any, Any]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import reprlib
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
-from typing import Any
+from typing import Any, SupportsIndex
 
+import numpy as np
+import numpy.typing as npt
 import torch.distributed
 import torch.utils.data
 
@@ -39,6 +42,15 @@ class Visit(int):
 
     def __reduce__(self) -> tuple[type[Visit], tuple[int, int, int, int]]:
         return Visit, (int(self), self.seed, self.epoch, self.key)
+
+
+def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.int64]]:
+    """(seed, epoch, keys) from which the crops of these samples are drawn (presize.datasets.reading.draws)."""
+    first = indices[0] if indices else None
+    if isinstance(first, Visit):
+        visits: Any = indices
+        return first.seed, first.epoch, np.array([visit.key for visit in visits], np.int64)
+    return int(torch.randint(2**62, ())), 0, np.arange(len(indices))
 
 
 class EpochSampler(torch.utils.data.DistributedSampler[int]):
@@ -197,9 +209,12 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         Raises:
             OptionError: the state is of another order, seed or length, or no state.
         """
+        if not isinstance(state, Mapping):
+            raise OptionError(f"state: expected what state_dict() returned, got {reprlib.repr(state)}")
         for name, value in self._identity().items():
-            if state.get(name) != value:
-                raise OptionError(f"state: expected one saved with {name} {value}, got {state.get(name)!r}")
+            saved = state.get(name)
+            if not isinstance(saved, int) or saved != value:
+                raise OptionError(f"state: expected one saved with {name} {value}, got {reprlib.repr(saved)}")
         epoch, consumed = state.get("epoch"), state.get("consumed")
         check_range("state: epoch", epoch, 0, MOST_SEED)
         check_range("state: consumed", consumed, 0, len(self.order))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from presize.datasets.reading.slots import anonymous_file
+from presize.system.files import anonymous_file
 
 _KEPT = 8
 """Pieces that a worker keeps: prefetch_factor (2 by default), those that the consumer holds, and some to spare."""
@@ -55,7 +55,7 @@ class _Piece:
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self.fd = anonymous_file()
+        self.fd = anonymous_file("presize-loader")
         weakref.finalize(self, os.close, self.fd)
         os.ftruncate(self.fd, nbytes + 1)
         self.memory = mmap.mmap(self.fd, nbytes + 1)

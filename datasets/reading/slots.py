@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import tempfile
 import weakref
 from collections import deque
 from multiprocessing.reduction import DupFd
@@ -16,18 +15,11 @@ import numpy.typing as npt
 
 from presize.errors import LoaderError
 from presize.formatting import size_text
+from presize.system.files import anonymous_file
 from presize.system.resources import available_memory
 
 HELD_BY_CALLER = 2
 """Slots beside those being filled: for the current batch, and for the one before it."""
-
-
-def anonymous_file() -> int:
-    """A descriptor of a new file in memory, which has no name and ends with its last user."""
-    if hasattr(os, "memfd_create"):  # Linux
-        return os.memfd_create("presize-loader")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 class SharedSlots:
@@ -50,7 +42,7 @@ class SharedSlots:
                 f"{count} batches of {size_text(nbytes)} need more than the {size_text(available)} of memory that are "
                 "available; choose a smaller batch_size, fewer workers or less prefetch"
             )
-        self._fd = anonymous_file()
+        self._fd = anonymous_file("presize-loader")
         os.ftruncate(self._fd, self._stride * count)
         self._map()
         weakref.finalize(self, os.close, self._fd)

@@ -1,14 +1,20 @@
-"""Batches on their way to a device: pinned memory, asynchronous copies, normalization."""
+"""Batches on their way to a device: normalization, pinned memory, asynchronous copies."""
 
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import cv2
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from presize.datasets.reading.batches import BatchReader, RowFormat
+from presize.datasets.reading.regions import Region, read_region
 from presize.datasets.reading.slots import SharedSlots
 from presize.errors import LoaderError, OptionError
 from presize.formatting import size_text
@@ -68,6 +74,9 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
 class Normalization:
     """uint8 images (B, channels, height, width) -> (images / 255 - mean) / std, in the same memory format.
 
+    On the CPU each of the 256 grey levels of a channel is looked up, in one pass: in float32 bit for bit what
+    torchvision's ToTensor and Normalize compute. Other devices multiply and add, which differs by rounding.
+
     Args:
         normalize: (mean, std), one number a channel each.
         dtype: floating point; float32 when None.
@@ -92,9 +101,62 @@ class Normalization:
             raise OptionError(f"dtype: expected a floating-point type, got {dtype}")
         self.scale = (1 / (255 * std)).to(device, self.dtype).reshape(1, -1, 1, 1)
         self.offset = (-mean / std).to(device, self.dtype).reshape(1, -1, 1, 1)
+        computed = torch.float64 if self.dtype == torch.float64 else torch.float32
+        levels = torch.arange(256).to(computed).div(255)[:, None]
+        table = levels.sub(mean.to(computed)).div(std.to(computed)).to(self.dtype)
+        bits = _BITS[self.dtype.itemsize]
+        self._table = table.contiguous().view(torch.uint8).numpy().view(bits).reshape(1, 256, channels)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        return images.to(self.dtype).mul_(self.scale).add_(self.offset)
+        if images.device.type != "cpu":
+            return images.to(self.dtype).mul_(self.scale).add_(self.offset)
+        pixels = images.permute(0, 2, 3, 1).contiguous().numpy()
+        values = np.empty(pixels.shape, self._table.dtype)
+        if pixels.size:
+            rows = (-1, *pixels.shape[2:])
+            cv2.LUT(pixels.reshape(rows), self._table, dst=values.reshape(rows))
+        return torch.from_numpy(values.view(np.uint8)).view(self.dtype).permute(0, 3, 1, 2)
+
+    def in_workers(self, reader: BatchReader) -> BatchReader:
+        """`reader`, but its rows are the bytes of normalized images, for values_of."""
+        height, width, channels = reader.shape
+        shape = (height, width, channels * self.dtype.itemsize)
+        fill = _NormalizedRow(self._table)
+        return BatchReader(reader.data, reader.crop, reader.flip, RowFormat(shape, fill, reader.rows.needs_cut))
+
+    def values_of(self, rows: torch.Tensor) -> torch.Tensor:
+        """The images in rows of in_workers(), uint8 (B, height, width, bytes): (B, channels, height, width) over the
+        same memory."""
+        return rows.view(self.dtype).permute(0, 3, 1, 2)
+
+
+_BITS = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
+"""What OpenCV copies in place of a floating-point number of so many bytes."""
+
+
+class _NormalizedRow:
+    """Fills a row with the bytes of a normalized image. Called as read_region is; thread-safe."""
+
+    def __init__(self, table: npt.NDArray[Any]) -> None:
+        self._table = table
+
+    def __call__(
+        self, out: npt.NDArray[np.uint8], region: Region, shape: tuple[int, int], *, flip: bool, exact: bool
+    ) -> None:
+        pixels = _scratch((*out.shape[:2], self._table.shape[2]))
+        read_region(pixels, region, shape, flip=flip, exact=exact)
+        cv2.LUT(pixels, self._table, dst=out.view(self._table.dtype))
+
+
+_local = threading.local()
+
+
+def _scratch(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """Memory for an image, kept for each thread, so that it stays in the processor's cache."""
+    pixels: npt.NDArray[np.uint8] | None = getattr(_local, "pixels", None)
+    if pixels is None or pixels.shape != shape:
+        pixels = _local.pixels = np.empty(shape, np.uint8)
+    return pixels
 
 
 def pin(shared: SharedSlots, device: torch.device) -> None:

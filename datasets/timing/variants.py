@@ -13,13 +13,14 @@ import torch.utils.data
 
 from presize.datasets.crops import Crop, as_size
 from presize.datasets.folder import FolderDataset
-from presize.datasets.lmdb import LMDBDataset, visits
+from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader, make_loader
 from presize.datasets.reading.draws import uniform
 from presize.datasets.reading.order import Last, Order
 from presize.datasets.reading.permutation import permute
 from presize.datasets.reading.regions import resample
+from presize.datasets.sampler import visits
 from presize.errors import DatasetError
 from presize.measure.bench_options import Variant
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +14,10 @@ import pyarrow as pa
 from presize.build.plan import Plan
 from presize.codecs import transcode
 from presize.errors import ImageError, NotAnImageError
+from presize.options import ImageOptions
 from presize.sources.source_files import read_source
 from presize.store.rejects import Reject, claims_to_be_an_image
+from presize.system.child import Child
 from presize.system.resources import usable_cores
 
 _TRY_S = 2.0
@@ -63,7 +67,7 @@ class Estimate:
 
 
 def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
-    """Presize some of the plan's images in this process, for about two seconds, and scale up.
+    """Presize some of the plan's images in a child process, for about two seconds, and scale up.
 
     Its accuracy is measured in benchmarks/building/results/estimate.csv.
 
@@ -71,22 +75,61 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
         plan: the build.
         jobs: processes of the build, at least 1.
         report: whether the build writes report.html; counted in `seconds` alone.
+
+    Raises:
+        ChildDiedError: an image ended the child.
     """
     if len(plan.source.table) == 0:
         return Estimate(0, 0.0, 0.0, 0, 0, ())
     chosen = _spread(plan.source.table.column("source_nbytes").to_numpy())
     files = plan.source.table.select(["path", "source_nbytes"]).take(pa.array(chosen)).to_pylist()
-    page_bytes = int(plan.identity["page_size"])
+    child = Child()
+    try:
+        found = child.call(_try, plan.source.root, plan.options.image, int(plan.identity["page_size"]), files)
+    finally:
+        child.close()
+    scale = len(plan.source.table) / found.tried
+    page_s = 0.0
+    if report:
+        from presize.report import comparison  # brings OpenCV
+
+        sizes = len(plan.options.image.sizes)
+        page_s = sizes * (_PAGE_S + comparison.seconds(len(plan.source.table), found.pixels / found.tried))
+    return Estimate(
+        bytes=round(found.bytes * scale),
+        cpu_seconds=found.cpu_seconds * scale,
+        seconds=_shared(found.seconds * scale, len(plan.shards), jobs, usable_cores()) + page_s,
+        tried=found.tried,
+        skipped=found.skipped,
+        rejects=tuple(sorted(found.rejects)),
+    )
+
+
+class _Tried(NamedTuple):
+    """What became of the files that were tried. `pixels` are those of the sources, and four times those of their first
+    records."""
+
+    tried: int
+    skipped: int
+    bytes: int
+    pixels: int
+    seconds: float
+    cpu_seconds: float
+    rejects: list[Reject]
+
+
+def _try(root: Path, image: ImageOptions, page_bytes: int, files: list[dict[str, Any]]) -> _Tried:
+    """Presize files for _TRY_S seconds."""
     rejects: list[Reject] = []
     stored_bytes = tried = skipped = pixels = 0
     written_s = 0.0
-    _presize(plan, **files[0])  # the first image pays for libraries that load lazily
+    _presize(root, image, **files[0])  # the first image pays for libraries that load lazily
     begun, begun_cpu = time.perf_counter(), time.thread_time()
     for file in files:
         if tried >= _MIN_TRIES and time.perf_counter() - begun > _TRY_S:
             break
         tried += 1
-        made = _presize(plan, **file)
+        made = _presize(root, image, **file)
         if isinstance(made, transcode.Transcoded):
             first = made.records[0]
             pixels += made.source.height * made.source.width + 4 * first.height * first.width
@@ -100,21 +143,7 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
             rejects.append(Reject(file["path"], ImageError.__name__, str(made)))
     cpu_seconds = time.thread_time() - begun_cpu + written_s
     seconds = time.perf_counter() - begun + written_s
-    scale = len(plan.source.table) / tried
-    page_s = 0.0
-    if report:
-        from presize.report import comparison  # brings OpenCV
-
-        sizes = len(plan.options.image.sizes)
-        page_s = sizes * (_PAGE_S + comparison.seconds(len(plan.source.table), pixels / tried))
-    return Estimate(
-        bytes=round(stored_bytes * scale),
-        cpu_seconds=cpu_seconds * scale,
-        seconds=_shared(seconds * scale, len(plan.shards), jobs, usable_cores()) + page_s,
-        tried=tried,
-        skipped=skipped,
-        rejects=tuple(sorted(rejects)),
-    )
+    return _Tried(tried, skipped, stored_bytes, pixels, seconds, cpu_seconds, rejects)
 
 
 def _spread(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -126,12 +155,14 @@ def _spread(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.asarray(by_size[places[np.sort(first)].astype(np.int64)])
 
 
-def _presize(plan: Plan, path: str, source_nbytes: int) -> transcode.Transcoded | ImageError:
+def _presize(root: Path, image: ImageOptions, path: str, source_nbytes: int) -> transcode.Transcoded | ImageError:
     """What a build would make of one file."""
     try:
-        return transcode.transcode(read_source(plan.source.root, path, source_nbytes), plan.options.image)
+        return transcode.transcode(read_source(root, path, source_nbytes), image)
     except ImageError as error:
         return error
+    except MemoryError:
+        return ImageError("memory ran out")
 
 
 def _on_disk(nbytes: int, page_bytes: int) -> int:

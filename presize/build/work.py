@@ -19,6 +19,7 @@ from presize.errors import BuildError
 from presize.formatting import size_text
 from presize.options import RunOptions
 from presize.store.manifest import generation_name
+from presize.system.child import ChildDiedError
 from presize.system.files import writing
 
 
@@ -113,7 +114,10 @@ def check_space(todo: Plan, place: Place, work: BuildWork) -> None:
     image = todo.options.image
     if samples == 0 or free > samples * sum(transcode.record_bytes(image, size) for size in image.sizes):
         return
-    needed = estimate.estimate(todo, report=False).bytes * samples // len(todo.source.table)
+    try:
+        needed = estimate.estimate(todo, report=False).bytes * samples // len(todo.source.table)
+    except ChildDiedError:  # of an image that the build will reject
+        return
     if needed > free:
         raise BuildError(
             f"OUT {place.out} has {size_text(free)} free and needs about {size_text(needed)}; "

@@ -14,6 +14,7 @@ from presize import options as choices
 from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated, choice, cli, parsed
 from presize.cli.printing import print_json, print_text
 from presize.cli.progress import Progress
+from presize.errors import BuildError
 from presize.formatting import duration, plural, printable, rate_text, size_text
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
 from presize.system.resources import usable_cores
@@ -256,11 +257,18 @@ def _summary(result: BuildResult, update: bool) -> str:
 
 def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, run: RunOptions, as_json: bool) -> None:
     from presize.build.estimate import estimate
+    from presize.system.child import ChildDiedError
 
     source, image = plan.source, plan.options.image
     cores = usable_cores()
     jobs = run.jobs or cores
-    found = estimate(to_build, jobs, run.report)
+    try:
+        found = estimate(to_build, jobs, run.report)
+    except ChildDiedError as error:
+        raise BuildError(
+            f"--dry-run: a decoder died ({error}) on one of the files that were tried; a build names it, rejects it, "
+            "and goes on"
+        ) from None
     existing = next(path for path in [Path(out).absolute(), *Path(out).absolute().parents] if os.path.exists(path))
     free_bytes = shutil.disk_usage(existing).free
     if as_json:

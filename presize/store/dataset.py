@@ -124,6 +124,10 @@ class Dataset:
             what = str(error).partition("\n")[0]
             raise DatasetError(f"column {name!r} of {self.root} is damaged: {what}") from None
 
+    def shape(self, sample: int) -> tuple[int, int]:
+        """(height, width) of a sample in pixels."""
+        return self._heights[sample], self._widths[sample]
+
     def path(self, sample: int) -> str:
         """The path of a sample in the source that it was built from."""
         start, end = self._path_ends[sample], self._path_ends[sample + 1]
@@ -196,8 +200,7 @@ class Dataset:
             yield position, pixels
 
     def _decode(self, value: memoryview, sample: int) -> Pixels:
-        shape = self._heights[sample], self._widths[sample]
-        return decode_value(value, self.manifest.format, self.manifest.color, shape, self.max_pixels)
+        return decode_value(value, self.manifest.format, self.manifest.color, self.shape(sample), self.max_pixels)
 
     def damage(self, sample: int, what: object) -> DatasetError:
         return DatasetError(

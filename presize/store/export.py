@@ -33,7 +33,7 @@ def export_dataset(
         BuildError: `out` is not empty, or cannot be written.
     """
     dataset, out = Dataset(root, readahead=True), Path(out)  # shards are read from beginning to end
-    if out.exists() and (not out.is_dir() or os.listdir(out)):
+    if os.path.exists(out) and (not out.is_dir() or os.listdir(out)):  # which a name of any length may be asked
         raise BuildError(f"export: {out} is not an empty folder; choose a new one")
     dataset.check_column("path")
     problem = path_problem(dataset.column("path"))

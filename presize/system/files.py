@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import stat
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,18 @@ def writing(path: Path) -> Iterator[None]:
 def open_at_once(path: str, flags: int) -> int:
     """An opener for open() that does not wait for whoever writes to a named pipe. What it opens may be no file."""
     return os.open(path, flags | os.O_NONBLOCK)
+
+
+def anonymous_file(name: str) -> int:
+    """A descriptor of a new file in memory, which has no name in any folder and ends with its last user.
+
+    Args:
+        name: for whoever looks at the open files of the process.
+    """
+    if hasattr(os, "memfd_create"):  # Linux
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from builds import files
+from commands import Ran
 from pictures import smooth_image
 from presize import BuildOptions, ImageOptions, RunOptions, Size, build_dataset
 from presize.errors import BuildError, ImageError
@@ -175,6 +176,15 @@ def test_sequentially_want_of_memory_is_one_line_that_names_the_image(
     monkeypatch.setattr("presize.codecs.transcode.transcode", out_of_memory)
     with pytest.raises(BuildError, match=r"^a/\d\.jpg: memory ran out; --backend processes would reject"):
         build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(engine="sequential"))
+
+
+def test_a_dry_run_says_that_a_decoder_died(
+    presize: Callable[..., Ran], raw: Path, crashing: Crashing, tmp_path: Path
+) -> None:
+    crashing(raw / "a" / "2.jpg", "segfault")
+    ran = presize("build", raw, tmp_path / "out", "--dry-run")
+    assert ran.code == 1
+    assert ran.err.startswith("presize: error: --dry-run: a decoder died (SIGSEGV) on one of the files that were tried")
 
 
 def test_a_worker_that_cannot_start_is_one_line(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

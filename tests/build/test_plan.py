@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from presize.build.plan import TriedCodecs, as_recorded, differences, make_plan
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.sources.scan import Source
-from presize.store.dealing import deal, shard_count
+from presize.store.dealing import deal, mix, shard_count
 
 
 @pytest.mark.parametrize(
@@ -186,3 +186,8 @@ def test_an_identity_of_an_earlier_release_is_compared_by_the_versions_that_it_l
     earlier["versions"] = {"numpy": "2"}
     assert as_recorded(earlier, plan) == earlier
     assert as_recorded(plan.identity, plan) == plan.identity
+
+
+def test_the_hash_is_that_of_splitmix64() -> None:
+    published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]  # its first outputs from seed 0
+    assert mix(np.arange(3, dtype=np.uint64)).tolist() == published

@@ -145,7 +145,8 @@ def test_a_forked_child_inherits_the_outcome() -> None:
         "if child == 0: os._exit(int(jpeg_decoder.is_available()))\n"
         "sys.exit(os.waitpid(child, 0)[1])"
     )
-    ran = subprocess.run([sys.executable, "-W", "always", "-c", script], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-W", "always", "-c", script]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     assert ran.returncode == 0
     assert ran.stderr.count("PresizeWarning") == 1
 

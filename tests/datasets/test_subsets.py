@@ -308,9 +308,7 @@ def test_a_column_of_another_type_in_another_part_is_named(tmp_path: Path) -> No
         options = BuildOptions(ImageOptions(sizes=(Size(32, 32),)))
         build_dataset(tmp_path / name / "raw", out, options, SERIAL, labels=tmp_path / name / "labels.csv")
         parts.append(LMDBDataset(out, target="score", crop=CROP))
-    with pytest.raises(
-        DatasetError, match=r"column 'score' is int\d+ in .*whole/OUT and double in .*broken/OUT"
-    ):
+    with pytest.raises(DatasetError, match=r"column 'score' is int\d+ in .*whole/OUT and double in .*broken/OUT"):
         Loader(ConcatDataset(parts), 4, workers=0)
     alone = Loader(ConcatDataset([parts[1], parts[1]]), 8, workers=0)
     assert next(iter(alone))[1].tolist() == [1.5] * 8

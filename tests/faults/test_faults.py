@@ -1,6 +1,7 @@
 """A build killed at a system call, or refused one: nothing is lost, and the same command makes the same bytes.
 
-By default some of all faults, drawn anew each time; PRESIZE_FAULTS=all tries every one (make torture).
+By default six faults of each scenario, drawn anew each time; PRESIZE_FAULTS=N tries N of each, and PRESIZE_FAULTS=all
+every one (make torture).
 """
 
 from __future__ import annotations
@@ -11,18 +12,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-from scenarios import SCENARIOS
 
 from builds import files
 from faults import ERRORS, KILL, Fault, calls_on, run, why_not
+from scenarios import SCENARIOS
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
-SOME = 6
-EVERY = os.environ.get("PRESIZE_FAULTS") == "all"
+FAULTS = os.environ.get("PRESIZE_FAULTS", "6")
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -37,7 +37,8 @@ def test_a_fault_at_any_system_call_loses_nothing(scenario: str, tmp_path: Path)
     whole = files(place / "out")
     faults = [Fault(call, number, what) for call, number in calls for what in (KILL, *ERRORS)]
     seed = random.randrange(10**6)
-    for fault in faults if EVERY else random.Random(seed).sample(faults, min(SOME, len(faults))):
+    some = len(faults) if FAULTS == "all" else min(int(FAULTS), len(faults))
+    for fault in random.Random(seed).sample(faults, some):
         shutil.rmtree(place)
         shutil.copytree(start, place)
         code, said = run(command, fault)

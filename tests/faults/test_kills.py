@@ -1,6 +1,6 @@
 """Builds whose driver, a worker, or all processes are killed at a random moment: nothing is lost, and nothing is left.
 
-By default a few of each; PRESIZE_FAULTS=all tries a hundred of each (make torture).
+By default three of each; PRESIZE_FAULTS=N tries N of each, and PRESIZE_FAULTS=all a hundred (make torture).
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import time
 from pathlib import Path
 
 import pytest
-from scenarios import SCENARIOS
 
 from builds import files
 from faults import run
 from processes import in_session, workers_of
+from scenarios import SCENARIOS
 
 pytestmark = pytest.mark.slow
 
-KILLS = 100 if os.environ.get("PRESIZE_FAULTS") == "all" else 3
+FAULTS = os.environ.get("PRESIZE_FAULTS", "3")
+KILLS = 100 if FAULTS == "all" else int(FAULTS)
 PATIENCE_S = 60
 
 

@@ -92,3 +92,8 @@ def test_paths_of_a_hostile_index_are_refused_before_anything_is_written(
     with pytest.raises(DatasetError, match=words):
         export_dataset(out, tmp_path / "files")
     assert not (tmp_path / "files").exists()
+
+
+def test_a_folder_whose_name_is_too_long_is_one_line(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"^export: cannot write .*: File name too long$"):
+        export_dataset(dataset, tmp_path / ("x" * 300))

@@ -16,8 +16,18 @@ import pytest
 def run_python(script: str, *args: object, timeout_s: float = 60, stdin: str = "", within: Sequence[str] = ()) -> str:
     """What `script`, with `args` as its sys.argv[1:], prints, started by the command `within`. Fails with what it says
     when it fails."""
+    return _run([*within, sys.executable, "-c", dedent(script), *map(str, args)], timeout_s, stdin)
+
+
+def run_file(file: Path, script: str, *args: object, timeout_s: float = 60) -> list[str]:
+    """The lines that `script` prints, which is written to `file` first: spawn and forkserver need one."""
+    file.write_text(dedent(script))
+    return _run([sys.executable, str(file), *map(str, args)], timeout_s).splitlines()
+
+
+def _run(command: list[str], timeout_s: float, stdin: str = "") -> str:
     ran = subprocess.run(
-        [*within, sys.executable, "-c", dedent(script), *map(str, args)],
+        command,
         input=stdin,
         capture_output=True,
         text=True,

@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import errands
 import pytest
 
+import errands
 from presize.errors import ImageError
 from presize.system.child import Child, ChildDiedError
 from processes import is_running

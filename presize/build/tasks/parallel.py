@@ -19,6 +19,7 @@ from presize.build.tasks.task import Task, write_shard
 from presize.errors import BuildError
 from presize.options import RunOptions
 from presize.system.child import Child, ChildDiedError
+from presize.system.files import anonymous_file
 from presize.system.resources import usable_cores
 
 _ATTEMPTS = 3
@@ -61,7 +62,7 @@ class _Workers:
     """Worker processes, each started when a thread needs one more."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._containment = Containment(timeout_s, os.memfd_create("presize-turnstile"))
+        self._containment = Containment(timeout_s, anonymous_file("presize-turnstile"))
         self._lock = threading.Lock()
         self._idle: list[Child] = []
         self._all: list[Child] = []

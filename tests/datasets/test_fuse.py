@@ -1,0 +1,355 @@
+"""fuse: what is taken over gives torchvision's boxes, flips, pixels and numbers, and the rest stays as it is."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Subset
+
+from builds import SERIAL
+from pictures import smooth_image
+from presize.build.run import build_dataset
+from presize.datasets import CenterCrop, EpochSampler, LMDBDataset, Loader, RandomResizedCrop, Shuffled, fuse
+from presize.datasets.reading.draws import uniform
+from presize.errors import OptionError, PresizeWarning
+from presize.options import BuildOptions, ImageOptions, Size
+from presize.store.dataset import Dataset
+from torchvisions import torchvision_or_skip
+
+v1, v2 = torchvision_or_skip()
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+GREY_LEVEL = 1 / 255 / min(STD) + 1e-6
+"""One grey level, normalized."""
+
+SIDES = [(96, 96), (96, 150), (130, 96), (400, 300), (96, 97), (211, 240), (260, 520), (101, 99)]
+
+
+def photograph(height: int, width: int, seed: int) -> np.ndarray:
+    """A picture with edges and noise in it, of which resampling shows."""
+    rng = np.random.default_rng(seed)
+    noise = rng.integers(-40, 41, (height, width, 3))
+    stripes = 40 * (np.arange(width) // 7 % 2)[None, :, None]
+    return np.clip(smooth_image(height, width, seed).astype(int) + noise + stripes, 0, 255).astype(np.uint8)
+
+
+def built(out: Path, sides: list[tuple[int, int]], image: ImageOptions) -> Path:
+    for number, (height, width) in enumerate(sides):
+        path = out / "raw" / f"class-{number % 2}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(photograph(height, width, number)).save(path)
+    build_dataset(out / "raw", out / "lmdb", BuildOptions(image), SERIAL)
+    return out / "lmdb"
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of many sizes, stored as they are; read only."""
+    return built(tmp_path_factory.mktemp("stored"), SIDES, ImageOptions(sizes=(Size(600, 600),)))
+
+
+@pytest.fixture(scope="module")
+def at_96(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images whose shorter side is 96; read only."""
+    return built(tmp_path_factory.mktemp("at_96"), SIDES, ImageOptions(sizes=(Size(96, 96),), upscale=True))
+
+
+def names(steps: tuple[str, ...]) -> list[str]:
+    return [step.partition("(")[0] for step in steps]
+
+
+def training(version: Any, size: int = 64) -> list[Any]:
+    """The transforms of a training script."""
+    to_float = [v1.ToTensor()] if version is v1 else [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    return [version.RandomResizedCrop(size), version.RandomHorizontalFlip(), *to_float, version.Normalize(MEAN, STD)]
+
+
+def test_a_training_script_is_taken_over_as_a_whole() -> None:
+    for version in (v1, v2):
+        fused = fuse(version.Compose(training(version)))
+        assert fused.crop == RandomResizedCrop(Size(64, 64), exact=True)
+        assert (fused.flip, fused.normalize, fused.rest, fused.decode) == (0.5, (MEAN, STD), None, "tensor")
+        assert fused.stays == () and fused.reason == ""
+
+
+class OwnFlip(v1.RandomHorizontalFlip):  # type: ignore[misc, name-defined]
+    pass
+
+
+class OwnCompose(v2.Compose):  # type: ignore[misc, name-defined]
+    pass
+
+
+def double(image: Any) -> Any:
+    return image
+
+
+def fixed(transform: Any, **attributes: Any) -> Any:
+    """A transform that was given an attribute, as a random generator of its own."""
+    vars(transform).update(attributes)
+    return transform
+
+
+FLOAT = v2.ToDtype(torch.float32, scale=True)
+STAYS: list[tuple[str, Any, list[str], str]] = [
+    ("another transform", [*training(v1), v1.RandomErasing()], ["RandomErasing"], "does not take over RandomErasing"),
+    ("a function", [v1.CenterCrop(9), double, v1.ToTensor()], ["<function double", "ToTensor"], "function is not one"),
+    ("a Lambda", [v1.CenterCrop(9), v1.Lambda(double)], ["Lambda"], "does not take over Lambda"),
+    ("RandomApply", [v1.CenterCrop(9), v1.RandomApply([v1.ColorJitter()])], ["RandomApply"], "over RandomApply"),
+    ("a subclass", [v1.CenterCrop(9), OwnFlip()], ["OwnFlip"], "OwnFlip is a subclass of RandomHoriz"),
+    ("a generator", [v1.CenterCrop(9), fixed(v1.RandomHorizontalFlip(), generator=torch.Generator())],
+     ["RandomHorizontalFlip"], "RandomHorizontalFlip has generator, which presize does not know"),
+    ("a replaced method", [v2.CenterCrop(9), fixed(v2.RandomHorizontalFlip(), forward=double)],
+     ["RandomHorizontalFlip"], "has forward, which presize does not know"),
+    ("a second crop", [v1.RandomResizedCrop(9), v1.RandomCrop(4)], ["RandomCrop"], "a second crop"),
+    ("a second flip", [v1.CenterCrop(9), v1.RandomHorizontalFlip(0.1), v1.RandomHorizontalFlip(0.9)],
+     ["RandomHorizontalFlip"], "a second RandomHorizontalFlip"),
+    ("a second Normalize", [v1.CenterCrop(9), v1.ToTensor(), v1.Normalize([0], [1]), v1.Normalize([0], [2])],
+     ["Normalize"], "a second Normalize"),
+    ("half precision", [v2.CenterCrop(9), v2.ToImage(), v2.ToDtype(torch.float16, scale=True)], ["ToDtype"],
+     "dtype=torch.float16"),
+    ("float without scaling", [v2.CenterCrop(9), v2.ToImage(), v2.ToDtype(torch.float32)], ["ToDtype"], "scale=False"),
+    ("Normalize of negative std", [v1.CenterCrop(9), v1.ToTensor(), v1.Normalize([0], [-1])], ["Normalize"],
+     "std above 0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("transforms", "stays", "reason"), [row[1:] for row in STAYS], ids=[row[0] for row in STAYS])
+def test_what_is_not_understood_stays_with_all_after_it(transforms: Any, stays: list[str], reason: str) -> None:
+    fused = fuse(v1.Compose(transforms))
+    assert fused.crop is not None and names(fused.stays)[0].startswith(stays[0]) and len(fused.stays) == len(stays)
+    assert reason in fused.reason
+    assert fused.rest.transforms[-len(stays) :] == transforms[-len(stays) :]  # type: ignore[union-attr]
+    for word in ("taken over: ", "stays: ", f"because: {fused.reason}"):
+        assert word in repr(fused)
+
+
+NOTHING: list[tuple[str, Any, str]] = [
+    ("no crop", v1.Compose([v1.ToTensor()]), "there is no crop in it"),
+    ("a flip before the crop", v1.Compose([v1.RandomHorizontalFlip(), v1.RandomResizedCrop(9)]), "before the crop"),
+    ("bicubic", v1.RandomResizedCrop(9, interpolation=v1.InterpolationMode.BICUBIC), "interpolation=bicubic"),
+    ("nearest", v2.RandomResizedCrop(9, interpolation=0), "interpolation=0"),
+    ("aliased tensors", v2.Compose([v2.ToImage(), v2.RandomResizedCrop(9, antialias=False)]), "antialias=False"),
+    ("floats resized", v2.Compose([v2.ToImage(), FLOAT, v2.RandomResizedCrop(9)]), "after the conversion to float"),
+    ("padding", v1.RandomCrop(9, padding=4), "padding=4"),
+    ("padding if needed", v2.RandomCrop(9, pad_if_needed=True), "pad_if_needed=True"),
+    ("max_size", v2.Resize(90, max_size=100), "max_size=100"),
+    ("a share above 1", v1.RandomResizedCrop(9, scale=(0.5, 1.5)), "RandomResizedCrop: scale: expected two shares"),
+    ("a class of one's own", OwnCompose([v2.CenterCrop(9)]), "OwnCompose is a subclass of Compose"),
+    ("a function", double, "function is not one of torchvision's transforms"),
+    ("Resize without the sizes", v1.Compose([v1.Resize(96), v1.CenterCrop(64)]), "pass data="),
+]
+
+
+@pytest.mark.parametrize(("transform", "reason"), [row[1:] for row in NOTHING], ids=[row[0] for row in NOTHING])
+def test_nothing_is_taken_over_unless_the_crop_is(transform: Any, reason: str) -> None:
+    fused = fuse(transform)
+    assert (fused.crop, fused.flip, fused.normalize, fused.decode) == (None, 0.0, None, "pil")
+    assert fused.rest is transform and fused.taken == () and reason in fused.reason
+
+
+def test_a_composition_in_a_composition_is_one() -> None:
+    inner = v2.Compose(
+        [v2.RandomResizedCrop(9), torch.nn.Sequential(v2.RandomHorizontalFlip(0.25), v2.GaussianBlur(3))]
+    )
+    fused = fuse(v2.Compose([v2.ToImage(), inner, FLOAT]), decode="tensor")
+    assert fused.flip == 0.25 and names(fused.taken) == ["ToImage", "RandomResizedCrop", "RandomHorizontalFlip"]
+    assert names(fused.stays) == ["GaussianBlur", "ToDtype"]
+
+
+@contextmanager
+def draws(numbers: np.ndarray) -> Iterator[None]:
+    """torchvision draws these 22 numbers from [0, 1) in place of its own."""
+    tries = iter(np.stack((numbers[:10], numbers[10:20]), axis=1).ravel())
+    places = iter(numbers[20:])
+
+    def uniform_(low: Any, high: Any) -> torch.Tensor:
+        return torch.tensor([float(low) + (float(high) - float(low)) * next(tries)], dtype=torch.float64)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty", lambda *_: SimpleNamespace(uniform_=uniform_))
+        patch.setattr(torch, "randint", lambda _, high, **__: torch.tensor(int(high * next(places))))
+        yield
+
+
+@pytest.mark.parametrize("version", [v1, v2], ids=["v1", "v2"])
+@pytest.mark.parametrize(("height", "width"), [(480, 640), (1200, 900), (30, 2000), (2000, 30), (256, 256), (9, 7)])
+def test_a_random_resized_crop_has_torchvisions_box_for_the_same_numbers(version: Any, height: int, width: int) -> None:
+    transform = version.RandomResizedCrop(32, scale=(0.05, 0.9), ratio=(0.5, 1.5))
+    random = uniform(1, 2, np.arange(200), 22)
+    sides = np.full(len(random), height), np.full(len(random), width)
+    boxes = fuse(transform).crop.boxes(*sides, random)  # type: ignore[union-attr]
+    image = Image.new("L", (width, height))
+    for numbers, box in zip(random, boxes.tolist(), strict=True):
+        with draws(numbers):
+            if version is v1:
+                assert list(transform.get_params(image, transform.scale, transform.ratio)) == box
+            else:
+                assert list(transform.make_params([image]).values()) == box
+
+
+@pytest.mark.parametrize("size", [24, 64, 333], ids=["shrunk", "resized", "enlarged"])
+@pytest.mark.parametrize("decode", ["pil", "tensor"])
+def test_pixels_are_within_one_grey_level_of_torchvisions(decode: Any, size: int, stored: Path) -> None:
+    functional = v2.functional
+    steps = training(v2, size)
+    if decode == "tensor":
+        steps = [steps[2], *steps[:2], *steps[3:]]
+    fused = LMDBDataset(stored, transform=v2.Compose(steps), decode=decode, fuse=True)
+    plain = LMDBDataset(stored, decode=decode)
+    visits = list(EpochSampler(Shuffled(len(plain), seed=5)))
+    random = uniform(5, 0, np.array([visit.key for visit in visits]), 23)
+    sides = [fused.data.numbers(name)[visits].astype(np.int64) for name in ("height", "width")]
+    boxes, flips = fused.crop.boxes(*sides, random[:, 1:]), random[:, 0] < 0.5  # type: ignore[union-attr]
+    assert 0 < flips.sum() < len(flips)
+    ours = fused.__getitems__(visits)
+    for index, (top, left, height, width), flip, (image, _) in zip(visits, boxes.tolist(), flips, ours, strict=True):
+        theirs = functional.resized_crop(plain[index][0], top, left, height, width, [size, size])
+        theirs = functional.horizontal_flip(theirs) if flip else theirs
+        for step in (v2.ToImage(), *steps[-2:]):
+            theirs = step(theirs)
+        assert (image - theirs).abs().max() <= GREY_LEVEL
+
+
+@pytest.mark.parametrize("version", [v1, v2], ids=["v1", "v2"])
+def test_an_evaluation_script_gives_torchvisions_numbers(version: Any, at_96: Path) -> None:
+    steps = [version.Resize(96), version.CenterCrop((64, 96)), *training(version)[2:]]
+    fused = LMDBDataset(at_96, transform=version.Compose(steps), fuse=True)
+    assert fused.crop == CenterCrop(Size(64, 96)) and fused.transform is None
+    plain = LMDBDataset(at_96, transform=version.Compose(steps))
+    for (ours, label), (theirs, expected) in zip(fused, plain, strict=True):  # type: ignore[call-overload]
+        assert label == expected
+        assert torch.equal(ours, theirs) if version is v1 else (ours - theirs).abs().max() < 1e-6
+
+
+def test_a_resize_that_would_change_a_stored_image_stays_and_says_how_many(stored: Path) -> None:
+    transform = v1.Compose([v1.Resize(96), v1.CenterCrop(64)])
+    with pytest.warns(PresizeWarning, match="nothing was taken over: Resize.96. would resize 4 stored images of 8"):
+        dataset = LMDBDataset(stored, transform=transform, fuse=True)
+    assert dataset.transform is transform and dataset.crop is None
+    assert dataset[3][0].size == (64, 64)
+
+
+def test_a_crop_that_is_larger_than_a_stored_image_stays(stored: Path) -> None:
+    fused = fuse(v1.CenterCrop(100), data=Dataset(stored))
+    assert fused.crop is None and "5 stored images of 8 are smaller than 100 x 100" in fused.reason
+
+
+def test_a_resize_to_height_and_width_is_within_one_grey_level(stored: Path) -> None:
+    transform = v1.Compose([v1.Resize((50, 80)), v1.ToTensor()])
+    fused, plain = LMDBDataset(stored, transform=transform, fuse=True), LMDBDataset(stored, transform=transform)
+    assert fused.transform is None
+    for index in range(len(plain)):
+        assert (fused[index][0] - plain[index][0]).abs().max() <= 1 / 255 + 1e-6
+
+
+def test_grey_images_among_others_are_left_to_torchvision(tmp_path: Path) -> None:
+    out = built(tmp_path, SIDES[:2], ImageOptions(sizes=(Size(96, 96),), color="keep"))
+    assert "--color keep" in fuse(v1.CenterCrop(64), data=Dataset(out)).reason
+
+
+def test_normalization_that_does_not_fit_the_channels_stays(tmp_path: Path) -> None:
+    out = built(tmp_path, SIDES[:2], ImageOptions(sizes=(Size(96, 96),), color="gray"))
+    steps = [v1.CenterCrop(64), v1.ToTensor()]
+    fused = fuse(v1.Compose([*steps, v1.Normalize(MEAN, STD)]), data=Dataset(out))
+    assert names(fused.stays) == ["Normalize"] and "expected 1 of each" in fused.reason
+    one = LMDBDataset(out, transform=v1.Compose([*steps, v1.Normalize(0.5, 0.5)]), fuse=True)
+    assert torch.equal(one[0][0], v1.Normalize(0.5, 0.5)(v1.ToTensor()(CENTER(LMDBDataset(out)[0][0]))))
+
+
+CENTER = v1.CenterCrop(64)
+
+
+class Recorder:
+    """The rest of a transform, which notes what it gets."""
+
+    def __init__(self) -> None:
+        self.got: list[type] = []
+
+    def __call__(self, image: Any) -> Any:
+        self.got.append(type(image))
+        return image
+
+
+REST: list[tuple[list[Any], str]] = [
+    ([v1.CenterCrop(9), v1.RandomHorizontalFlip()], "Image"),
+    ([v1.CenterCrop(9), v1.PILToTensor()], "Tensor"),
+    ([v1.CenterCrop(9), v1.ToTensor(), v1.Normalize(MEAN, STD)], "Tensor"),
+    ([v2.CenterCrop(9), v2.ToImage(), FLOAT], "tv_tensors._image.Image"),
+    ([v2.CenterCrop(9), v2.ToImage(), FLOAT, v2.ToPureTensor()], "Tensor"),
+]
+
+
+@pytest.mark.parametrize(("steps", "kind"), REST, ids=["pil", "uint8", "float", "tv_tensor", "pure tensor"])
+def test_the_rest_gets_what_torchvision_would_give_it(steps: list[Any], kind: str, at_96: Path) -> None:
+    ours, theirs = Recorder(), Recorder()
+    LMDBDataset(at_96, transform=v2.Compose([*steps, ours]), fuse=True)[0]
+    LMDBDataset(at_96, transform=v2.Compose([*steps, theirs]))[0]
+    assert ours.got == theirs.got and f"{ours.got[0].__module__}.{ours.got[0].__qualname__}".endswith(kind)
+
+
+def test_the_same_batches_come_from_a_plain_dataloader_and_from_loader(stored: Path) -> None:
+    dataset = LMDBDataset(stored, transform=v2.Compose(training(v2)), fuse=True)
+    sampler = EpochSampler(Shuffled(len(dataset), seed=5))
+    plain = next(iter(DataLoader(dataset, 8, sampler=sampler, num_workers=1)))
+    alone = next(iter(DataLoader(dataset, 8, sampler=EpochSampler(Shuffled(len(dataset), seed=5)))))
+    with Loader(dataset, 8, shuffle=True, seed=5, workers=1) as loader:
+        theirs = next(iter(loader))
+    for images, labels in (plain, alone, theirs):
+        assert type(images) is torch.Tensor and images.dtype == torch.float32
+        assert torch.equal(images, plain[0]) and torch.equal(labels, plain[1])
+
+
+def test_crops_of_a_plain_sampler_follow_torchs_seed(stored: Path) -> None:
+    dataset = LMDBDataset(stored, transform=v1.Compose(training(v1)), fuse=True)
+    images = [(torch.manual_seed(seed), dataset[0][0])[1] for seed in (1, 1, 2)]
+    assert torch.equal(images[0], images[1]) and not torch.equal(images[0], images[2])
+
+
+def test_a_subset_and_a_pickle_of_a_fused_dataset_work_as_it_does(at_96: Path) -> None:
+    steps = [v1.Resize(96), v1.CenterCrop(64), v1.ToTensor(), v1.RandomErasing(p=0)]
+    dataset = LMDBDataset(at_96, transform=v1.Compose(steps), fuse=True)
+    images, _ = next(iter(DataLoader(Subset(dataset, [3, 1]), 2)))
+    again = pickle.loads(pickle.dumps(dataset))
+    assert torch.equal(images[0], dataset[3][0]) and torch.equal(images[1], again[1][0])
+
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("no transform", {}, "fuse: needs a transform"),
+    ("a crop as well", {"transform": CENTER, "crop": CenterCrop(9)}, "fuse: crop and flip come from the transform"),
+    ("a flip as well", {"transform": CENTER, "flip": 0.5}, "fuse: crop and flip come from the transform"),
+    ("arrays", {"transform": CENTER, "decode": "numpy"}, "fuse: .* got 'numpy'"),
+    ("no bool", {"transform": CENTER, "fuse": "yes"}, "fuse: expected"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
+def test_options_that_contradict_fuse_are_refused(options: dict[str, Any], said: str, at_96: Path) -> None:
+    with pytest.raises(OptionError, match=said):
+        LMDBDataset(at_96, **{"fuse": True, **options})
+
+
+def test_a_loader_refuses_what_it_would_have_to_call_or_to_normalize_twice(at_96: Path) -> None:
+    erasing = LMDBDataset(at_96, transform=v1.Compose([*training(v1), v1.RandomErasing()]), fuse=True)
+    with pytest.raises(OptionError, match=r"calls no transform \(presize does not take over RandomErasing\)"):
+        Loader(erasing, 4)
+    whole = LMDBDataset(at_96, transform=v1.Compose(training(v1)), fuse=True)
+    with pytest.raises(OptionError, match="normalize: the dataset's transform normalizes"):
+        Loader(whole, 4, normalize=(MEAN, STD))
+
+
+def test_a_default_dtype_other_than_float32_keeps_to_tensor() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert names(fuse(v1.Compose([v1.CenterCrop(9), v1.ToTensor()])).stays) == ["ToTensor"]
+    finally:
+        torch.set_default_dtype(torch.float32)
