@@ -146,8 +146,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def subset(self, indices: Any) -> LMDBDataset:
         """The samples at `indices`, as a dataset with the same classes, crop, transform and other options.
 
-        A view: it shares what this dataset has opened, and keeps 8 bytes a sample, which are pickled. Loader and
-        make_loader make one of torch's Subset and random_split.
+        A view: it shares what this dataset has opened, and keeps 8 bytes a sample, which are pickled.
 
         Args:
             indices: whole numbers from -len to len - 1, in any order: a list, a range, an array or a tensor. A sample
@@ -173,11 +172,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return samples if self._rows is None else self._rows[samples]
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
-        """A numeric index column without nulls, a number for each sample. Read-only, but that of a subset is a copy.
-
-        Raises:
-            DatasetError: there is no such column, or it is not numeric, or has nulls.
-        """
+        """A numeric index column without nulls, a number for each sample; a DatasetError where there is none."""
         values: npt.NDArray[Any] = self.data.numbers(name)
         return values if self._rows is None else values[self._rows]
 
@@ -271,11 +266,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def batch_targets(self, records: npt.NDArray[np.int64]) -> Any:
         """The targets of many samples at once, as presize.datasets.collate combines them: int64 (n,) for class
-        numbers. None for a dataset without a target.
-
-        Args:
-            records: their numbers in `data`, as from records().
-        """
+        numbers. None for a dataset without a target. `records` are their numbers in `data`, as from records()."""
         if self.target is None:
             return None
         column = self._targets[0].values if isinstance(self.target, str) else None
@@ -315,10 +306,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def targets(self) -> npt.NDArray[Any]:
         """The targets of all samples, as an array, where ImageFolder has a list.
 
-        It is this dataset's own copy, made when it is first asked for, 4 bytes a sample for class numbers: torch warns
-        of arrays that cannot be written to. Changing it does not change what samples come with. For columns of text or
-        lists it is an array of objects, made anew at each call. Without a target, or with several, there is no such
-        attribute: use numbers(name) for one column.
+        It is this dataset's own copy, made at the first use, 4 bytes a sample for class numbers: torch warns of arrays
+        that cannot be written to. Changing it does not change what samples come with. For columns of text or lists it
+        is an array of objects, made anew at each call. Without a target, or with several, there is no such attribute.
         """
         if not isinstance(self.target, str):
             raise AttributeError(f"{self.root} was opened with target={self.target!r}: targets needs one column")
