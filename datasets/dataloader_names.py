@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,10 +44,7 @@ def common_options(
     return workers, prefetch, last
 
 
-_ORDER = (
-    "give order=, such as Weighted or class_balanced, or shuffle=True; ranks share an epoch without a sampler, and "
-    "ds.subset(indices) reads a part"
-)
+_ORDER = "give order=, such as Weighted or class_balanced; ranks share an epoch by themselves"
 
 _ANSWERS = {
     "sampler": f"a Loader takes no sampler; {_ORDER}",
@@ -71,21 +69,22 @@ _SAME: dict[str, tuple[Any, ...]] = {
 """Values with which a DataLoader does what a Loader does anyway; None for other names."""
 
 
-def check_loader_options(options: Mapping[str, Any], device: torch.device) -> str | None:
-    """The start method that DataLoader's multiprocessing_context names, or None.
+def check_loader_options(options: Mapping[str, Any], context: str | None, device: torch.device) -> str | None:
+    """The start method of workers, from DataLoader's multiprocessing_context where that was given.
 
     Args:
         options: DataLoader's other options, by name.
+        context: the Loader's.
         device: the Loader's.
 
     Raises:
         OptionError: an option asks for something that a Loader does not do.
         TypeError: DataLoader has no such option either.
     """
-    context = None
     for name, value in options.items():
         if name == "multiprocessing_context":
-            context = value if value is None or isinstance(value, str) else value.get_start_method()
+            if value is not None:
+                context = value.get_start_method() if hasattr(value, "get_start_method") else value
         elif name == "pin_memory":
             if value and device.type != "cuda" and torch.cuda.is_available():
                 raise OptionError(f"pin_memory: {_ANSWERS[name]}")
@@ -93,6 +92,9 @@ def check_loader_options(options: Mapping[str, Any], device: torch.device) -> st
             raise TypeError(f"Loader() got an unexpected keyword argument {name!r}")
         elif value not in _SAME.get(name, (None,)):
             raise OptionError(f"{name}: {_ANSWERS[name]}")
+    methods = multiprocessing.get_all_start_methods()
+    if context is not None and context not in methods:
+        raise OptionError(f"context: expected one of {', '.join(methods)}, got {context!r}")
     return context
 
 

@@ -55,7 +55,8 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
         self._paths: pa.LargeStringArray = source.table.column("path").combine_chunks()
         self._targets: npt.NDArray[np.int32] | None = None
         if source.classes is not None:
-            self._targets = source.table.column("label").to_numpy()
+            # A copy, because torch warns of arrays that cannot be written to.
+            self._targets = source.table.column("label").to_numpy().copy()
 
     def __len__(self) -> int:
         return len(self._paths)

@@ -18,8 +18,8 @@ from presize.store.manifest import Manifest
 class JoinedData:
     """The samples of several datasets, those of the second numbered on from the first. To readers, a Dataset.
 
-    Columns of numbers that are read are copied into one array, 4 bytes a sample in most cases, once a process; forked
-    workers share it. Pickled as the datasets are, by their paths.
+    Columns of numbers are copied into one array when they are first read, 4 bytes a sample in most cases. Those that
+    every batch needs are read here, so that forked workers share them. Pickled as the datasets are, by their paths.
 
     Args:
         parts: datasets of one format and color, and with the same max_pixels.
@@ -47,16 +47,13 @@ class JoinedData:
                         f"dataset: the parts of a ConcatDataset must have the same {name}, got {ours} in "
                         f"{parts[0].root} and {theirs} in {part.root}"
                     )
+        self.numbers("height"), self.numbers("width")
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_numbers": {}}
-
-    def start(self, part: Dataset | JoinedData) -> int:
-        """The number of the first sample of `part`."""
-        return int(self._starts[next(i for i, known in enumerate(self.parts) if known is part)])
 
     def column(self, name: str) -> pa.ChunkedArray:
         """An index column. Raises DatasetError when a part has no such column, or one of another type."""

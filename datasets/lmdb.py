@@ -21,7 +21,6 @@ from presize.datasets.columns import TargetColumn
 from presize.datasets.crops import Crop, Crops
 from presize.datasets.fuse import Fused
 from presize.datasets.fuse import fuse as fuse_transform
-from presize.datasets.joined import JoinedData
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.order import Numbers, sample_numbers
 from presize.datasets.reading.outputs import Decode, check_decode
@@ -94,7 +93,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if decode == "bytes" and (crop is not None or flip):
             raise OptionError("decode: bytes are not decoded, so they cannot be cropped or flipped; choose another")
         self.root = os.fspath(root)
-        self.data: Any = Dataset(root, readahead, max_pixels, check)
+        self.data = Dataset(root, readahead, max_pixels, check)
         self.fused: Fused | None = None
         check_type("fuse", fuse, bool)
         if fuse:
@@ -147,8 +146,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def subset(self, indices: Any) -> LMDBDataset:
         """The samples at `indices`, as a dataset with the same classes, crop, transform and other options.
 
-        A view: it shares what this dataset has opened, and keeps 8 bytes a sample, which are pickled. Loader and
-        make_loader make one of torch's Subset and random_split.
+        A view: it shares what this dataset has opened, and keeps 8 bytes a sample, which are pickled.
 
         Args:
             indices: whole numbers from -len to len - 1, in any order: a list, a range, an array or a tensor. A sample
@@ -159,8 +157,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         """
         return self._over(self.data, self.records(sample_numbers(indices, len(self))))
 
-    def _over(self, data: Dataset | JoinedData, rows: Numbers | None) -> LMDBDataset:
-        """A dataset with the options of this one over `rows` of `data`, or all of it."""
+    def _over(self, data: Any, rows: Numbers | None) -> LMDBDataset:
+        """A dataset with the options of this one over `rows` of `data`, a Dataset or JoinedData, or over all of it."""
         view = type(self).__new__(type(self))
         vars(view).update(vars(self), data=data, _rows=rows, _own_targets=None)
         if data is not self.data:
@@ -174,11 +172,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return samples if self._rows is None else self._rows[samples]
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
-        """A numeric index column without nulls, a number for each sample. Read-only, but that of a subset is a copy.
-
-        Raises:
-            DatasetError: there is no such column, or it is not numeric, or has nulls.
-        """
+        """A numeric index column without nulls, a number for each sample; a DatasetError where there is none."""
         values: npt.NDArray[Any] = self.data.numbers(name)
         return values if self._rows is None else values[self._rows]
 
@@ -244,11 +238,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def batch_targets(self, records: npt.NDArray[np.int64]) -> Any:
         """The targets of many samples at once, as presize.datasets.collate combines them: int64 (n,) for class
-        numbers. None for a dataset without a target.
-
-        Args:
-            records: their numbers in `data`, as from records().
-        """
+        numbers. None for a dataset without a target. `records` are their numbers in `data`, as from records()."""
         if self.target is None:
             return None
         column = self._targets[0].values if isinstance(self.target, str) else None
@@ -288,10 +278,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def targets(self) -> npt.NDArray[Any]:
         """The targets of all samples, as an array, where ImageFolder has a list.
 
-        It is this dataset's own copy, made when it is first asked for, 4 bytes a sample for class numbers: torch warns
-        of arrays that cannot be written to. Changing it does not change what samples come with. For columns of text or
-        lists it is an array of objects, made anew at each call. Without a target, or with several, there is no such
-        attribute: use numbers(name) for one column.
+        It is this dataset's own copy, made at the first use, 4 bytes a sample for class numbers: torch warns of arrays
+        that cannot be written to. Changing it does not change what samples come with. For columns of text or lists it
+        is an array of objects, made anew at each call. Without a target, or with several, there is no such attribute.
         """
         if not isinstance(self.target, str):
             raise AttributeError(f"{self.root} was opened with target={self.target!r}: targets needs one column")
@@ -329,17 +318,3 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def __repr__(self) -> str:
         fused = "" if self.fused is None else f", {self.fused!r}"
         return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r}{fused})"
-
-
-def joined(parts: Sequence[LMDBDataset]) -> LMDBDataset:
-    """The samples of `parts`, one after the other, with the options of the first."""
-    sources = list({id(part.data): part.data for part in parts}.values())
-    data = sources[0] if len(sources) == 1 else JoinedData(sources)
-    starts = [data.start(part.data) if isinstance(data, JoinedData) and len(sources) > 1 else 0 for part in parts]
-    rows = None
-    if len(sources) < len(parts) or any(part._rows is not None for part in parts):
-        every = (part.records(np.arange(len(part))) + start for part, start in zip(parts, starts, strict=True))
-        rows = np.concatenate(list(every))
-    view = parts[0]._over(data, rows)
-    view._held = [file for part in parts for file in part._held]
-    return view

@@ -129,7 +129,7 @@ class Loader:
         self.prefetch = prefetch
         self.on_error: OnErrorInBatch = on_error
         self.device = as_device(device)
-        self.context = check_loader_options(options, self.device) or context
+        self.context = check_loader_options(options, context, self.device)
         self.skipped = 0
         order = choose_order(len(dataset), shuffle, seed, order)
         self.sampler = EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, last=last)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch.utils.data
 
-from presize.datasets.lmdb import LMDBDataset, joined
+from presize.datasets.joined import JoinedData
+from presize.datasets.lmdb import LMDBDataset
 from presize.errors import OptionError
 
 _ALIKE = ("classes", "target", "decode", "crop", "flip", "normalize", "transform", "target_transform")
@@ -62,7 +64,14 @@ def _sum(parts: list[LMDBDataset]) -> LMDBDataset:
                     f"dataset: the parts of a ConcatDataset must have the same {name}, and those of {first.root} and "
                     f"{part.root} differ{both}"
                 )
-    return joined(parts)
+    sources = list({id(part.data): part.data for part in parts}.values())
+    starts = dict(zip(map(id, sources), np.cumsum([0, *map(len, sources)]).tolist(), strict=False))
+    rows = None
+    if len(sources) < len(parts) or any(part._rows is not None for part in parts):
+        rows = np.concatenate([part.records(np.arange(len(part))) + starts[id(part.data)] for part in parts])
+    joined = first._over(sources[0] if len(sources) == 1 else JoinedData(sources), rows)
+    joined._held = [file for part in parts for file in part._held]
+    return joined
 
 
 def _name(dataset: Any) -> str:

@@ -62,6 +62,8 @@ def test_options_that_a_loader_meets_anyway_are_accepted(data: LMDBDataset) -> N
         ({"collate_fn": list}, "collate_fn: a Loader calls none, .*; use make_loader"),
         ({"worker_init_fn": print}, "worker_init_fn: a Loader calls none"),
         ({"generator": torch.Generator()}, "generator: a Loader draws from seed="),
+        ({"multiprocessing_context": "thread"}, "context: expected one of fork, spawn, forkserver, got 'thread'"),
+        ({"context": 3}, "context: expected one of fork, spawn, forkserver, got 3"),
         ({"timeout": 30}, "timeout: a Loader needs none"),
         ({"in_order": False}, "in_order: a Loader gives batches in order"),
         ({"persistent_workers": False}, r"persistent_workers: a Loader's workers stay until close\(\)"),

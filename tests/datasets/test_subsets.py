@@ -298,6 +298,32 @@ def test_other_classes_are_refused(data: LMDBDataset, tmp_path: Path) -> None:
         Loader(ConcatDataset([data, fewer]), 4, workers=0)
 
 
+def test_a_column_of_another_type_in_another_part_is_named(tmp_path: Path) -> None:
+    parts = []
+    for name, score in (("whole", "1"), ("broken", "1.5")):
+        make_samples(tmp_path / name / "raw", SampleOptions(images=4, classes=1, long_side=80))
+        paths = sorted(path.relative_to(tmp_path / name / "raw") for path in (tmp_path / name / "raw").rglob("*.jpg"))
+        (tmp_path / name / "labels.csv").write_text("path,score\n" + "".join(f"{path},{score}\n" for path in paths))
+        out = tmp_path / name / "OUT"
+        options = BuildOptions(ImageOptions(sizes=(Size(32, 32),)))
+        build_dataset(tmp_path / name / "raw", out, options, SERIAL, labels=tmp_path / name / "labels.csv")
+        parts.append(LMDBDataset(out, target="score", crop=CROP))
+    with pytest.raises(DatasetError, match=r"column 'score' is int\d+ in .*whole/OUT and double in .*broken/OUT"):
+        Loader(ConcatDataset(parts), 4, workers=0)
+    alone = Loader(ConcatDataset([parts[1], parts[1]]), 8, workers=0)
+    assert next(iter(alone))[1].tolist() == [1.5] * 8
+
+
+def test_a_dataset_that_has_gone_is_missed_when_a_copy_is_read(data: LMDBDataset, other: Path, tmp_path: Path) -> None:
+    moved = Path(shutil.copytree(other, tmp_path / "moved"))
+    both = [data, LMDBDataset(moved, crop=CROP, flip=0.5, decode="tensor")]
+    pickled = pickle.dumps(Loader(ConcatDataset(both), 4, workers=0).dataset)
+    shutil.rmtree(moved)
+    copied = pickle.loads(pickled)
+    with pytest.raises(DatasetError, match="moved"):
+        copied[60]
+
+
 def test_make_loader_reads_as_they_are_what_cannot_be_one_dataset(data: LMDBDataset, other: Path) -> None:
     mixed = ConcatDataset([data, Own(other, crop=CROP, decode="tensor")])
     batches = list(make_loader(mixed, 38, workers=0))

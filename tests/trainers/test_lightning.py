@@ -105,7 +105,7 @@ def test_epochs_may_be_cut_short(data: LMDBDataset, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Loader, make_loader])
-@pytest.mark.parametrize("at", [(0, 3), (1, 2)])
+@pytest.mark.parametrize("at", [(0, 3), (1, 2), (1, 7)])
 def test_a_checkpoint_resumes_in_the_middle_of_an_epoch(
     make: Any, at: tuple[int, int], data: LMDBDataset, tmp_path: Path
 ) -> None:
