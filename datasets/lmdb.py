@@ -24,8 +24,8 @@ from presize.datasets.fuse import fuse as fuse_transform
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.order import Numbers, sample_numbers
 from presize.datasets.reading.outputs import Decode, check_decode
-from presize.datasets.reading.sample_images import read_crops, read_images
 from presize.datasets.reading.transfer import Normalization, Normalize
+from presize.datasets.sample_images import read_crops, read_images
 from presize.datasets.sampler import visits
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import MAX_PIXELS, check_choice, check_type
