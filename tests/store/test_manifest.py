@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,14 @@ from hypothesis import strategies as st
 from effort import EFFORT
 from presize.errors import DatasetError
 from presize.store.index import read_index
-from presize.store.manifest import generation_name, is_data_file, publish_manifest, read_manifest
+from presize.store.manifest import (
+    classes_digest,
+    digest_of,
+    generation_name,
+    is_data_file,
+    publish_manifest,
+    read_manifest,
+)
 from processes import run_python
 from tampering import (
     change_manifest,
@@ -50,6 +58,17 @@ def test_a_manifest_reads_back_as_it_was_published(dataset: Path, tmp_path: Path
     publish_manifest(tmp_path, manifest)
     assert read_manifest(tmp_path) == manifest
     assert (tmp_path / "manifest.json").read_bytes() == (dataset / "manifest.json").read_bytes()
+
+
+def test_names_of_classes_stand_in_a_manifest_as_they_are_written(dataset: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(dataset)
+    classes = ("Käse", "犬", *(manifest.classes or ())[2:])
+    identity = manifest.identity | {"classes": classes_digest(classes)}
+    publish_manifest(
+        tmp_path, replace(manifest, classes=classes, identity=identity, digest=digest_of(identity)), "manifest.json"
+    )
+    assert '"Käse"' in (tmp_path / "manifest.json").read_text("utf-8")
+    assert read_manifest(tmp_path).classes == classes
 
 
 def test_a_manifest_may_have_more_than_this_version_knows(damaged: Path) -> None:
