@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from presize.build.state import lock
 from presize.codecs import transcode
-from presize.errors import DatasetError, ImageError, OptionError
+from presize.errors import DatasetError, ImageError, OptionError, SourceError
 from presize.options import ImageOptions, Size
 from presize.sources.source_files import read_source
 from presize.store.filenames import is_safe
@@ -73,9 +73,12 @@ def repair_dataset(
         on_shard: called after each shard.
 
     Raises:
+        SourceError: `source` is not a folder.
         DatasetError: `out` holds no dataset of shards.
         BuildError: a build is writing to `out`, or it cannot be written to.
     """
+    if not os.path.isdir(source):
+        raise SourceError(f"the source {os.fspath(source)} is not a folder; give the one that {out} was built from")
     out = Path(out)
     roots = [out] if (out / MANIFEST).exists() else sorted(path.parent for path in out.glob(f"*/{MANIFEST}"))
     manifests = {root: read_manifest(root) for root in roots or [out]}  # which says what is there instead of a dataset

@@ -16,7 +16,7 @@ from builds import SERIAL, files
 from commands import Ran
 from pictures import smooth_image
 from presize import BuildOptions, ImageOptions, Size, build_dataset, repair_dataset
-from presize.errors import BuildError, DatasetError
+from presize.errors import BuildError, DatasetError, SourceError
 from presize.store.dataset import Dataset
 from presize.store.verify import verify_dataset
 
@@ -134,6 +134,12 @@ def test_a_folder_has_no_shards_to_repair(raw: Path, tmp_path: Path) -> None:
 def test_what_is_no_dataset_is_not_repaired(raw: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="does not exist"):
         repair_dataset(raw, tmp_path / "out")
+
+
+def test_a_source_that_is_not_there_is_said_before_anything_is_read(raw: Path, tmp_path: Path) -> None:
+    build_dataset(raw, tmp_path / "out", OPTIONS, SERIAL)
+    with pytest.raises(SourceError, match=r"^the source .*nowhere is not a folder; give the one that .*out was built"):
+        repair_dataset(tmp_path / "nowhere", tmp_path / "out")
 
 
 def test_a_shard_that_cannot_be_replaced_is_one_line(raw: Path, tmp_path: Path) -> None:
