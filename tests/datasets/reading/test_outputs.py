@@ -65,6 +65,7 @@ def test_a_lazy_image_equals_a_plain_one_of_its_pixels() -> None:
     assert lazy() != plain().crop((0, 0, 9, 9)) and lazy() != "an image"
 
 
+@pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
 def test_what_is_cropped_from_is_not_decoded_until_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     boxes = []
     decode = jpeg_decoder.decode
