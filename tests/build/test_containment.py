@@ -18,6 +18,7 @@ from pictures import smooth_image
 from presize import BuildOptions, ImageOptions, RunOptions, Size, build_dataset
 from presize.errors import BuildError, ImageError
 from presize.store.dataset import Dataset
+from processes import workers_of
 
 SITE = """
 import ctypes, os, pathlib
@@ -112,6 +113,19 @@ def test_many_such_images_in_one_shard_cost_no_more_than_themselves(
         crashing(raw / "ab"[number % 2] / f"{number}.jpg", "segfault")
     result = build_dataset(raw, tmp_path / "out", OPTIONS, RunOptions(jobs=2))
     assert (result.stored, result.rejected) == (3, 5)
+
+
+def test_a_worker_whose_memory_ran_out_does_not_stay(raw: Path, crashing: Crashing, tmp_path: Path) -> None:
+    crashing(raw / "a" / "2.jpg", "memory")
+    running: list[int] = []
+    build_dataset(
+        raw,
+        tmp_path / "out",
+        OPTIONS,
+        RunOptions(jobs=2),
+        on_shard=lambda _: running.append(len(workers_of(os.getpid()))),
+    )
+    assert max(running) <= 2
 
 
 def test_an_image_that_crashes_once_is_stored_as_if_nothing_had_been(

@@ -72,10 +72,12 @@ class _Workers:
         """What write_shard returns or raises, for any thread."""
         containment, died = self._containment, ""
         for _ in range(_ATTEMPTS):
+            worker = None
             try:
                 worker = self._take()
                 done = worker.call(write_shard, task, containment)
             except (ChildDiedError, MemoryError) as error:
+                self._drop(worker)
                 containment, died = replace(containment, by_image=True), str(error) or "memory ran out"
                 continue
             self._idle.append(worker)
@@ -102,6 +104,13 @@ class _Workers:
             if self._killed:
                 worker.kill()
         return worker
+
+    def _drop(self, worker: Child | None) -> None:
+        """End a worker that died or whose memory ran out, and forget it; None for one that never began."""
+        if worker is not None:
+            with self._lock:
+                self._all.remove(worker)
+            worker.close()
 
     def kill(self) -> None:
         """End all of them at once, from any thread, and those that are about to start."""
