@@ -39,7 +39,7 @@ test-trainers: $(VENV)/.presize
 	$(BIN)/pytest tests/trainers
 
 torture: $(VENV)/.presize
-	PRESIZE_FAULTS=all $(BIN)/pytest -n $(JOBS) tests/faults
+	PRESIZE_FAULTS=all $(BIN)/pytest -n $(JOBS) -o faulthandler_timeout=0 tests/faults
 
 mutants: $(VENV)/.presize
 	$(PIP) ".[mutants]"

@@ -19,6 +19,7 @@ from presize.cli import cli
 from presize.sources.sample import SampleOptions, make_samples
 from presize.store.index import INDEX_COLUMNS
 from presize.store.manifest import read_manifest
+from processes import run_command
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -78,7 +79,7 @@ WITH_PROGRAMS = [
 
 def run(code: str, arguments: list[str], place: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
-    ran = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    ran = run_command(command, timeout_s=300, cwd=place)
     assert ran.returncode == 0, ran.stderr
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import pytest
 
 from builds import files
 from faults import run
+from processes import run_command
 from scenarios import SCENARIOS
 
 pytestmark = [
@@ -40,13 +40,8 @@ def test_short_writes_change_no_byte(scenario: str, library: Path, tmp_path: Pat
     whole = files(place / "out")
     shutil.rmtree(place)
     shutil.copytree(start, place)
-    ran = subprocess.run(
-        [sys.executable, "-P", "-m", "presize", *map(str, command)],
-        env=os.environ | {"LD_PRELOAD": str(library), "SHORT_WRITES_IN": str(place / "out")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    short = {"LD_PRELOAD": str(library), "SHORT_WRITES_IN": str(place / "out")}
+    ran = run_command([sys.executable, "-P", "-m", "presize", *command], timeout_s=120, env=short)
     assert ran.returncode in (0, 1) and "Traceback" not in ran.stderr, ran.stderr
     assert len(ran.stderr.splitlines()) == ran.returncode, ran.stderr
     if ran.returncode:

@@ -6,7 +6,6 @@ import random
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from effort import EFFORT, examples
 from presize.codecs import jpeg_decoder
+from processes import run_command
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "jpeg"
@@ -51,7 +51,7 @@ def test_what_is_accepted_of_random_jpegs_has_the_pixels_of_libjpeg_turbo(corpus
 
 def ran(script: str, *args: object) -> str:
     command = [sys.executable, str(ROOT / "tools" / script), *map(str, args)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = run_command(command, timeout_s=300 + 60 * EFFORT)
     assert result.returncode == 0, (result.stdout + result.stderr)[-5000:]
     return result.stdout
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from processes import run_command
+
 CALLS = (
     "openat", "write", "pwrite64", "writev", "rename", "unlink", "mkdir", "rmdir", "fsync", "fdatasync", "sync",
     "ftruncate", "flock", "getdents64",
@@ -72,12 +74,5 @@ def calls_on(out: Path, arguments: Sequence[object], log: Path) -> list[tuple[st
 def run(arguments: Sequence[object], fault: Fault | None = None, timeout_s: float = 120) -> tuple[int, str]:
     """The exit code (minus the signal) of ``presize arguments`` and what it wrote to standard error."""
     inject = [] if fault is None else ["strace", "-f", "-qq", "-o", "/dev/null", "-e", fault.inject]
-    ran = subprocess.run(
-        [*inject, *_presize(arguments)],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=timeout_s,
-        check=False,
-    )
+    ran = run_command([*inject, *_presize(arguments)], timeout_s)
     return ran.returncode, ran.stderr

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 
@@ -26,17 +28,49 @@ def run_file(file: Path, script: str, *args: object, timeout_s: float = 60) -> l
 
 
 def _run(command: list[str], timeout_s: float, stdin: str = "") -> str:
-    ran = subprocess.run(
-        command,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-        cwd="/",  # or the source tree would stand before what is installed
-    )
+    ran = run_command(command, timeout_s, stdin)
     assert ran.returncode == 0, f"exit code {ran.returncode}: {ran.stderr}"
     return ran.stdout
+
+
+def run_command(
+    command: Sequence[object],
+    timeout_s: float = 60,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    cwd: Path = Path("/"),  # the source tree would stand before what is installed
+) -> subprocess.CompletedProcess[str]:
+    """Run `command`, with `env` added to the environment, and nothing of it outlives this call: subprocess.run kills
+    only the process that it started, and then waits for the pipes, which that one's workers hold, for ever."""
+    command = [str(part) for part in command]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(stdin, timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        pytest.fail(f"{command[:4]} ran for more than {timeout_s:g} s, and said {out[-1000:]!r}, {err[-3000:]!r}")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def run_two_ranks(script: Path, *args: object) -> None:
+    """`script` in two ranks of torchrun, which meet on the loopback interface: a machine's name need not resolve."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
+    ran = run_command([sys.executable, *torchrun, script, *args], timeout_s=300, env={"GLOO_SOCKET_IFNAME": "lo"})
+    assert ran.returncode == 0, ran.stderr[-3000:]
 
 
 @functools.cache

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 
 from presize.datasets import CenterCrop, LMDBDataset, Loader, Shuffled, make_loader
+from processes import run_two_ranks
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -31,10 +30,7 @@ def test_prepare_keeps_the_batches_of_one_process(make: Any, dataset: Path) -> N
 
 
 def test_two_processes_share_every_epoch(dataset: Path, tmp_path: Path) -> None:
-    script = Path(__file__).with_name("accelerate_ddp.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    ran = subprocess.run([*command, str(dataset), str(tmp_path)], capture_output=True, text=True, timeout=300, cwd="/")
-    assert ran.returncode == 0, ran.stderr[-3000:]
+    run_two_ranks(Path(__file__).with_name("accelerate_ddp.py"), dataset, tmp_path)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for epoch in range(2):
         samples = Shuffled(56, seed=1).samples(epoch, np.arange(56)).tolist()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import torch
 from torch.utils.data import random_split
 
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomResizedCrop, make_loader
+from processes import run_two_ranks
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -118,10 +117,7 @@ def test_a_checkpoint_resumes_in_the_middle_of_an_epoch(
 
 
 def test_two_processes_share_every_epoch(dataset: Path, tmp_path: Path) -> None:
-    script = Path(__file__).with_name("lightning_ddp.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    ran = subprocess.run([*command, str(dataset), str(tmp_path)], capture_output=True, text=True, timeout=300, cwd="/")
-    assert ran.returncode == 0, ran.stderr[-3000:]
+    run_two_ranks(Path(__file__).with_name("lightning_ddp.py"), dataset, tmp_path)
     for kind in ("Loader", "make_loader"):
         ranks = [json.loads((tmp_path / f"{kind}-{rank}.json").read_text()) for rank in range(2)]
         expected = Loader(

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from presize.datasets import Shuffled
+from processes import run_two_ranks
 
 pytestmark = pytest.mark.slow
 
 
 def test_two_processes_share_every_epoch_and_stay_in_step(dataset: Path, tmp_path: Path) -> None:
-    script = Path(__file__).with_name("plain_ddp.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    ran = subprocess.run([*command, str(dataset), str(tmp_path)], capture_output=True, text=True, timeout=300, cwd="/")
-    assert ran.returncode == 0, ran.stderr[-3000:]
+    run_two_ranks(Path(__file__).with_name("plain_ddp.py"), dataset, tmp_path)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert first["weights"] == second["weights"]
     for kind in ("Loader", "make_loader"):
