@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from presize.build.repair import Repair, repair_dataset
     from presize.build.run import BuildResult, build_dataset, plan_build
     from presize.errors import PresizeError
-    from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
+    from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
     from presize.sources.sample import make_samples
     from presize.store.dataset import Dataset
     from presize.store.export import export_dataset
@@ -29,7 +29,7 @@ _HOMES = {
     "store.dataset": ("Dataset",),
     "errors": ("PresizeError",),
     "store.export": ("export_dataset",),
-    "options": ("BuildOptions", "ErrorBudget", "ImageOptions", "RunOptions", "Size"),
+    "options": ("BuildOptions", "ErrorBudget", "ImageOptions", "RunOptions", "Size", "SourceOptions"),
     "sources.sample": ("make_samples",),
     "store.verify": ("verify_dataset",),
 }
@@ -43,6 +43,7 @@ __all__ = [
     "Repair",
     "RunOptions",
     "Size",
+    "SourceOptions",
     "build_dataset",
     "export_dataset",
     "make_samples",

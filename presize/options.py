@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from numbers import Real
@@ -122,6 +124,20 @@ class ImageOptions:
         if unknown:
             raise OptionError(f"{unknown[0]}: this presize has no such option; upgrade it")
         return cls(**values | {"sizes": tuple(map(Size.parse, values["sizes"]))})
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Which samples a source has. It decides the bytes of a dataset; the samples are recorded, and nothing here is.
+
+    Attributes:
+        labels: a table (CSV, JSON lines or Parquet) whose ``path`` column lists the samples, in their order; None for
+            class folders, or a flat folder.
+        classes: the class list; None for the sorted names of folders or labels.
+    """
+
+    labels: str | os.PathLike[str] | None = None
+    classes: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)

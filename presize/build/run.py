@@ -31,7 +31,7 @@ from presize.build.update import Changes
 from presize.build.work import BuildWork, check_space, find_work
 from presize.codecs.golden.outcome import codecs_digest
 from presize.errors import BuildError, ImageError
-from presize.options import BuildOptions, RunOptions
+from presize.options import BuildOptions, RunOptions, SourceOptions
 from presize.sources.scan import scan
 from presize.store.dealing import deal
 from presize.store.filenames import folder_files
@@ -91,19 +91,16 @@ class BuildResult:
 def plan_build(
     source: str | os.PathLike[str],
     options: BuildOptions = BuildOptions(),
-    *,
-    labels: str | os.PathLike[str] | None = None,
-    classes: Sequence[str] | None = None,
+    samples: SourceOptions = SourceOptions(),
 ) -> Plan:
     """What a build of `source` will write. Reads file names and sizes; opens no image of it.
 
     Args:
         source: the folder of images.
         options: what is stored, and how.
-        labels: a label table, as presize.sources.scan.scan takes it.
-        classes: the class list, as presize.sources.scan.scan takes it.
+        samples: how the source is read.
     """
-    found = scan(source, labels=labels, classes=classes, follow_links=options.follow_links)
+    found = scan(source, samples, options.follow_links)
     return make_plan(found, options, try_codecs(options), os.sysconf("SC_PAGE_SIZE"))
 
 
@@ -112,9 +109,8 @@ def build_dataset(
     out: str | os.PathLike[str],
     options: BuildOptions = BuildOptions(),
     run: RunOptions = RunOptions(),
+    samples: SourceOptions = SourceOptions(),
     *,
-    labels: str | os.PathLike[str] | None = None,
-    classes: Sequence[str] | None = None,
     on_plan: Callable[[Plan], None] = lambda _: None,
     on_shard: Callable[[ShardDone], None] = lambda _: None,
 ) -> BuildResult:
@@ -133,8 +129,7 @@ def build_dataset(
         out: where to write.
         options: what is stored, and how.
         run: how the build is carried out.
-        labels: a label table, as presize.sources.scan.scan takes it.
-        classes: the class list, as presize.sources.scan.scan takes it.
+        samples: how the source is read.
         on_plan: called with the plan.
         on_shard: called with each finished shard; those that an earlier run finished, or an update keeps, come first.
 
@@ -148,7 +143,7 @@ def build_dataset(
     start = time.perf_counter()
     with working_in(Path(out)):
         place = check_places(source, out, options, run)
-    todo = plan_build(source, options, labels=labels, classes=classes)
+    todo = plan_build(source, options, samples)
     on_plan(todo)
     if todo.source.rejects and run.on_error == "fail":
         first_reject = todo.source.rejects[0]

@@ -16,7 +16,7 @@ from presize.cli.printing import print_json, print_text
 from presize.cli.progress import Progress
 from presize.errors import BuildError
 from presize.formatting import duration, plural, printable, rate_text, size_text
-from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
+from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.system.resources import usable_cores
 
 if TYPE_CHECKING:
@@ -192,10 +192,10 @@ def build(
     image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
     build_options = BuildOptions(image_options, layout, shard_samples, follow_links, checksum)
     run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report, timeout_s)
-    names = None if classes is None else read_classes(Path(classes))
+    samples = SourceOptions(labels, None if classes is None else read_classes(Path(classes)))
     if dry_run:
         place = check_places(source, out, build_options, run)
-        plan = plan_build(source, build_options, labels=labels, classes=names)
+        plan = plan_build(source, build_options, samples)
         to_build, changes = plan_update(plan, place, run) if update else (plan, None)
         _print_plan(plan, to_build, changes, out, run, as_json)
         return
@@ -211,7 +211,7 @@ def build(
 
         try:
             result = build_dataset(
-                source, out, build_options, run, labels=labels, classes=names,
+                source, out, build_options, run, samples,
                 on_plan=lambda plan: progress.begin(len(plan.source.table)), on_shard=on_shard,
             )  # fmt: skip
         except KeyboardInterrupt as stop:

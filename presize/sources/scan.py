@@ -12,7 +12,6 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 
 from presize.errors import PresizeWarning, SourceError
 from presize.formatting import plural, printable
+from presize.options import SourceOptions
 from presize.sources.labels import check_classes, class_labels, naming, read_table
 from presize.sources.source_files import starts_like_an_image
 from presize.sources.walk import LINK_OUT, Folder, Identity, Refused, Walk, identity, is_inside, mtime_ns
@@ -57,9 +57,7 @@ class Source:
 
 def scan(
     root: str | os.PathLike[str],
-    *,
-    labels: str | os.PathLike[str] | None = None,
-    classes: Sequence[str] | None = None,
+    samples: SourceOptions = SourceOptions(),
     follow_links: bool = False,
 ) -> Source:
     """List the samples of a source. Files that cannot be samples, and folders that cannot hold any, become rejects.
@@ -69,8 +67,7 @@ def scan(
 
     Args:
         root: the source folder.
-        labels: a table (CSV, JSON lines or Parquet) whose ``path`` column lists the samples, in their order.
-        classes: the class list; without it the classes are the sorted folder names or labels.
+        samples: how the source is read.
         follow_links: follow links that lead out of the source; otherwise they are rejects.
 
     Raises:
@@ -81,10 +78,10 @@ def scan(
     """
     folder, its_identity = _resolve(root)
     with naming("classes"):
-        known = None if classes is None else check_classes(classes)
-    if labels is not None:
-        with naming(f"labels {os.fspath(labels)!r}"):
-            return _scan_table(folder, labels, known, follow_links)
+        known = None if samples.classes is None else check_classes(samples.classes)
+    if samples.labels is not None:
+        with naming(f"labels {os.fspath(samples.labels)!r}"):
+            return _scan_table(folder, samples.labels, known, follow_links)
     walk = Walk(folder, follow_links)
     class_folders = sorted(walk.enter(Folder("", (its_identity,))))
     if class_folders or walk.refused_folders:

@@ -31,7 +31,7 @@ from presize.build.run import build_dataset, codec_versions
 from presize.build.tasks.sidecar import ShardDone
 from presize.build.tasks.task import Task
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
-from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
+from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.manifest import STATE, read_manifest
 from presize.store.verify import verify_dataset
@@ -137,7 +137,7 @@ def test_the_columns_of_a_label_table_are_carried_to_the_index(photos: Path, tmp
         {"path": "cats/01.png", "label": "abyssinian", "score": 2, "boxes": [], "note": "ü"},
     ]
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, labels=table)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, samples=SourceOptions(labels=table))
     data = Dataset(tmp_path / "out")
     kept = [{name: row[name] for name in rows[0]} for row in data.index.to_pylist()]
     assert kept == [{**rows[0], "label": 1}, {**rows[1], "label": 0}], "in the table's order"
@@ -181,7 +181,9 @@ def test_to_folder_keeps_the_place_of_an_empty_class(photos: Path, tmp_path: Pat
 
 def test_to_folder_makes_no_folder_of_a_label(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("path,label\ndogs/00.png,../../evil\ncats/01.png,b\n")
-    build_dataset(photos, tmp_path / "deep" / "out", TO_FOLDER, REPORTED, labels=tmp_path / "labels.csv")
+    build_dataset(
+        photos, tmp_path / "deep" / "out", TO_FOLDER, REPORTED, samples=SourceOptions(labels=tmp_path / "labels.csv")
+    )
     assert sorted(path.name for path in (tmp_path / "deep" / "out").iterdir() if path.is_dir()) == ["cats", "dogs"]
     assert not (tmp_path / "evil").exists()
 

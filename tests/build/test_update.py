@@ -33,7 +33,7 @@ from presize.build.run import build_dataset
 from presize.build.tasks.sidecar import ShardDone
 from presize.build.update import Changes, Update, agree, make_update, match
 from presize.errors import BuildError, DatasetError, ImageError, OptionError
-from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size
+from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.dealing import deal, shard_count
 from presize.store.manifest import read_manifest
@@ -92,7 +92,7 @@ def assert_like_new(photos: Path, out: Path, options: BuildOptions = FOURS, labe
     """`out` holds what a build from scratch holds, and is sound."""
     fresh = out.with_name("fresh")
     shutil.rmtree(fresh, ignore_errors=True)
-    build_dataset(photos, fresh, options, SERIAL, labels=labels)
+    build_dataset(photos, fresh, options, SERIAL, samples=SourceOptions(labels=labels))
     sizes = options.image.sizes
     for size in [""] if len(sizes) == 1 else map(str, sizes):
         assert content(out / size) == content(fresh / size)
@@ -333,9 +333,9 @@ def test_new_classes_shift_the_labels_and_touch_no_shard(photos: Path, tmp_path:
 
 def test_a_class_list_is_respected(photos: Path, tmp_path: Path) -> None:
     names = ["dogs", "yaks", "cats"]
-    build_dataset(photos, tmp_path / "out", FOURS, SERIAL, classes=names)
+    build_dataset(photos, tmp_path / "out", FOURS, SERIAL, samples=SourceOptions(classes=names))
     put(photos / "cats" / "new.png", seed=90)
-    build_dataset(photos, tmp_path / "out", FOURS, UPDATE, classes=names)
+    build_dataset(photos, tmp_path / "out", FOURS, UPDATE, samples=SourceOptions(classes=names))
     assert Dataset(tmp_path / "out").numbers("label").tolist() == [2] * 9 + [0] * 8
     build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
     assert_like_new(photos, tmp_path / "out")
@@ -345,12 +345,12 @@ def test_a_label_table_may_change_its_columns_and_its_order(photos: Path, tmp_pa
     table = tmp_path / "labels.jsonl"
     paths = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("??.png"))
     table.write_text("".join(json.dumps({"path": path, "label": path[:4]}) + "\n" for path in paths))
-    build_dataset(photos, tmp_path / "out", FOURS, SERIAL, labels=table)
+    build_dataset(photos, tmp_path / "out", FOURS, SERIAL, samples=SourceOptions(labels=table))
     before = shards(tmp_path / "out")
     rows = [{"path": path, "label": path[-5:], "score": i / 2} for i, path in enumerate(reversed(paths))]
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with decoding() as decoded:
-        result = build_dataset(photos, tmp_path / "out", FOURS, UPDATE, labels=table)
+        result = build_dataset(photos, tmp_path / "out", FOURS, UPDATE, samples=SourceOptions(labels=table))
     assert decoded == []
     assert result.changes == Changes(16, 0, 0, 0)
     assert shards(tmp_path / "out") == before

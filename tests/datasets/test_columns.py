@@ -15,7 +15,7 @@ from builds import SERIAL
 from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader, make_loader
-from presize.options import BuildOptions, ImageOptions, Size
+from presize.options import BuildOptions, ImageOptions, Size, SourceOptions
 
 LABELS: dict[str, list[Any]] = {
     "path": [f"{i}.png" for i in range(4)],
@@ -59,7 +59,9 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [dict(zip(LABELS, row, strict=True)) for row in zip(*LABELS.values(), strict=True)]
     (folder / "labels.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     options = BuildOptions(ImageOptions(sizes=(Size(16, 16),)))
-    build_dataset(folder / "photos", folder / "OUT", options, SERIAL, labels=folder / "labels.jsonl")
+    build_dataset(
+        folder / "photos", folder / "OUT", options, SERIAL, samples=SourceOptions(labels=folder / "labels.jsonl")
+    )
     return folder / "OUT"
 
 

@@ -39,7 +39,7 @@ from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, RandomCrop, RandomResizedCrop, Resize
 from presize.errors import DatasetError, OptionError
-from presize.options import BuildOptions, ImageOptions, Size
+from presize.options import BuildOptions, ImageOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from processes import run_python
 from tampering import change_offset, read_table, with_value, write_table
@@ -293,7 +293,9 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [dict(zip(LABELS, row, strict=True)) for row in zip(*LABELS.values(), strict=True)]
     (folder / "labels.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     options = BuildOptions(ImageOptions(sizes=(Size(16, 16),)))
-    build_dataset(folder / "photos", folder / "OUT", options, SERIAL, labels=folder / "labels.jsonl")
+    build_dataset(
+        folder / "photos", folder / "OUT", options, SERIAL, samples=SourceOptions(labels=folder / "labels.jsonl")
+    )
     return folder / "OUT"
 
 

@@ -26,7 +26,7 @@ from presize.datasets import (
     make_loader,
 )
 from presize.errors import DatasetError, OptionError
-from presize.options import BuildOptions, ImageOptions, Size
+from presize.options import BuildOptions, ImageOptions, Size, SourceOptions
 from presize.sources.sample import SampleOptions, make_samples
 from tampering import overwrite_value
 
@@ -306,7 +306,9 @@ def test_a_column_of_another_type_in_another_part_is_named(tmp_path: Path) -> No
         (tmp_path / name / "labels.csv").write_text("path,score\n" + "".join(f"{path},{score}\n" for path in paths))
         out = tmp_path / name / "OUT"
         options = BuildOptions(ImageOptions(sizes=(Size(32, 32),)))
-        build_dataset(tmp_path / name / "raw", out, options, SERIAL, labels=tmp_path / name / "labels.csv")
+        build_dataset(
+            tmp_path / name / "raw", out, options, SERIAL, samples=SourceOptions(labels=tmp_path / name / "labels.csv")
+        )
         parts.append(LMDBDataset(out, target="score", crop=CROP))
     with pytest.raises(DatasetError, match=r"column 'score' is int\d+ in .*whole/OUT and double in .*broken/OUT"):
         Loader(ConcatDataset(parts), 4, workers=0)

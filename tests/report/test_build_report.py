@@ -26,7 +26,7 @@ from presize.build.run import build_dataset
 from presize.build.tasks.sidecar import ShardDone
 from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack
 from presize.errors import BuildError, OptionError
-from presize.options import BuildOptions, ImageOptions, RunOptions, Size
+from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
 from presize.report import charts, comparison
 from presize.sources import source_files
 from presize.store.dataset import Dataset
@@ -237,7 +237,7 @@ def test_a_source_too_large_to_compare_is_left_out(tmp_path: Path, monkeypatch: 
 def test_a_column_of_a_label_table_may_have_any_name(photos: Path, tmp_path: Path) -> None:
     rows = [{"path": "a/0.png", "sample": "x", "psnr": 1}, {"path": "b/1.png", "sample": "y", "psnr": 2}]
     (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, labels=tmp_path / "labels.jsonl")
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, samples=SourceOptions(labels=tmp_path / "labels.jsonl"))
     assert "2 images stored" in page_of(tmp_path / "out")
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from presize.errors import PresizeWarning, SourceError
+from presize.options import SourceOptions
 from presize.sources.scan import Source, scan
 
 
@@ -179,7 +180,7 @@ def test_a_time_that_the_index_cannot_hold_counts_as_the_nearest_that_it_can(
         file = make(Path(photos), "a/1.jpg") / "a/1.jpg"
         os.utime(file, (seconds, seconds))
         text = table(tmp_path, "path\na/1.jpg\n") if listed == "in a table" else None
-        mtimes = scan(photos, labels=text).table.column("source_mtime_ns").to_pylist()
+        mtimes = scan(photos, SourceOptions(labels=text)).table.column("source_mtime_ns").to_pylist()
         assert mtimes == [min(max(file.stat().st_mtime_ns, -(2**63)), 2**63 - 1)]
 
 
@@ -252,14 +253,14 @@ def test_a_path_longer_than_the_system_takes_is_rejected(tmp_path: Path) -> None
 
 def test_a_class_list_decides_the_numbers_and_not_the_order(tmp_path: Path) -> None:
     make(tmp_path, "ant/1", "bee/1", "cow/1")
-    source = scan(tmp_path, classes=["cow", "bee", "ant"])
+    source = scan(tmp_path, SourceOptions(classes=["cow", "bee", "ant"]))
     assert source.classes == ("cow", "bee", "ant")
     assert paths(source) == ["ant/1", "bee/1", "cow/1"]
     assert labels(source) == [2, 1, 0]
 
 
 def test_a_class_list_may_have_more_names_than_there_are_folders(tmp_path: Path) -> None:
-    source = scan(make(tmp_path, "bee/1"), classes=["ant", "bee", "cow"])
+    source = scan(make(tmp_path, "bee/1"), SourceOptions(classes=["ant", "bee", "cow"]))
     assert source.classes == ("ant", "bee", "cow")
     assert labels(source) == [1]
 
@@ -269,13 +270,13 @@ def test_a_folder_that_the_class_list_has_not_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         SourceError, match=r"class folder 'be\\ne' \(2 such\) is not in the class list of 1 names"
     ) as caught:
-        scan(tmp_path, classes=["ant"])
+        scan(tmp_path, SourceOptions(classes=["ant"]))
     assert_one_line(caught.value)
 
 
 def test_a_class_list_for_a_flat_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="--classes needs class folders"):
-        scan(make(tmp_path, "1.jpg"), classes=["ant"])
+        scan(make(tmp_path, "1.jpg"), SourceOptions(classes=["ant"]))
 
 
 @pytest.mark.parametrize(
@@ -291,7 +292,7 @@ def test_a_class_list_for_a_flat_folder_is_refused(tmp_path: Path) -> None:
 def test_a_class_list_that_is_none_is_refused(classes: list[str], message: str, reason: str, tmp_path: Path) -> None:
     make(tmp_path, "a/1")
     with pytest.raises(SourceError) as caught:
-        scan(tmp_path, classes=classes)
+        scan(tmp_path, SourceOptions(classes=classes))
     assert message in str(caught.value), reason
 
 
@@ -321,7 +322,7 @@ def test_other_sources_get_no_warning(
     make(tmp_path, *(f"{name}/1.jpg" for name in names))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert len(scan(tmp_path, classes=classes).table) == len(names), reason
+        assert len(scan(tmp_path, SourceOptions(classes=classes)).table) == len(names), reason
 
 
 # Links
@@ -639,7 +640,7 @@ def table(folder: Path, text: str) -> Path:
 
 def test_a_table_lists_the_samples_in_its_own_order(photos: Path, tmp_path: Path) -> None:
     (photos / "dogs/0.jpg").write_bytes(b"12345")
-    source = scan(photos, labels=table(tmp_path, "label,path,score\nb,dogs/0.jpg,1.5\na,cats/2.jpg,\n"))
+    source = scan(photos, SourceOptions(labels=table(tmp_path, "label,path,score\nb,dogs/0.jpg,1.5\na,cats/2.jpg,\n")))
     assert source.classes == ("a", "b")
     assert source.table.column_names == ["path", "source_nbytes", "source_mtime_ns", "label", "score"]
     assert source.table.drop_columns("source_mtime_ns").to_pylist() == [
@@ -650,25 +651,28 @@ def test_a_table_lists_the_samples_in_its_own_order(photos: Path, tmp_path: Path
 
 
 def test_whole_numbers_as_labels_stay_what_they_are(photos: Path, tmp_path: Path) -> None:
-    source = scan(photos, labels=table(tmp_path, "path,label\ncats/0.jpg,70\ncats/1.jpg,-1\n"))
+    source = scan(photos, SourceOptions(labels=table(tmp_path, "path,label\ncats/0.jpg,70\ncats/1.jpg,-1\n")))
     assert source.classes is None
     assert labels(source) == [70, -1]
 
 
 def test_a_table_needs_no_labels(photos: Path, tmp_path: Path) -> None:
-    source = scan(photos, labels=table(tmp_path, "path\ncats/0.jpg\n"))
+    source = scan(photos, SourceOptions(labels=table(tmp_path, "path\ncats/0.jpg\n")))
     assert source.classes is None
     assert source.table.column_names == ["path", "source_nbytes", "source_mtime_ns"]
 
 
 def test_a_table_may_list_hidden_files_and_no_images(photos: Path, tmp_path: Path) -> None:
     make(photos, ".hidden.jpg", "notes.txt")
-    assert paths(scan(photos, labels=table(tmp_path, "path\n.hidden.jpg\nnotes.txt\n"))) == [".hidden.jpg", "notes.txt"]
+    assert paths(scan(photos, SourceOptions(labels=table(tmp_path, "path\n.hidden.jpg\nnotes.txt\n")))) == [
+        ".hidden.jpg",
+        "notes.txt",
+    ]
 
 
 def test_a_class_list_numbers_the_labels_of_a_table(photos: Path, tmp_path: Path) -> None:
     text = "path,label\ncats/0.jpg,cat\ndogs/0.jpg,dog\n"
-    source = scan(photos, labels=table(tmp_path, text), classes=["dog", "ant", "cat"])
+    source = scan(photos, SourceOptions(labels=table(tmp_path, text), classes=["dog", "ant", "cat"]))
     assert source.classes == ("dog", "ant", "cat")
     assert labels(source) == [2, 0]
 
@@ -676,20 +680,24 @@ def test_a_class_list_numbers_the_labels_of_a_table(photos: Path, tmp_path: Path
 def test_a_label_that_the_class_list_has_not_is_named(photos: Path, tmp_path: Path) -> None:
     text = "path,label\ncats/0.jpg,cat\ndogs/0.jpg,dog\n"
     with pytest.raises(SourceError, match="the label 'dog' is not in the class list of 1 names"):
-        scan(photos, labels=table(tmp_path, text), classes=["cat"])
+        scan(photos, SourceOptions(labels=table(tmp_path, text), classes=["cat"]))
 
 
 @pytest.mark.parametrize("text", ["path\ncats/0.jpg\n", "path,label\ncats/0.jpg,5\n"])
 def test_a_class_list_without_labels_of_text_is_refused(text: str, photos: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="--classes needs a label column of strings"):
-        scan(photos, labels=table(tmp_path, text), classes=["cat"])
+        scan(photos, SourceOptions(labels=table(tmp_path, text), classes=["cat"]))
 
 
 def test_one_file_by_two_paths_is_two_samples(photos: Path, tmp_path: Path) -> None:
     link(photos / "kittens", "cats")
     link(photos / "cat.jpg", "cats/0.jpg")
     text = "path\ncats/0.jpg\nkittens/0.jpg\ncat.jpg\n"
-    assert paths(scan(photos, labels=table(tmp_path, text))) == ["cats/0.jpg", "kittens/0.jpg", "cat.jpg"]
+    assert paths(scan(photos, SourceOptions(labels=table(tmp_path, text)))) == [
+        "cats/0.jpg",
+        "kittens/0.jpg",
+        "cat.jpg",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -723,7 +731,7 @@ def test_paths_that_are_no_files_inside_are_counted_and_the_first_is_named(
         link(photos / name, target)
     os.mkfifo(photos / "pipe")
     with pytest.raises(SourceError) as caught:
-        scan(photos, labels=table(tmp_path, f"path\ncats/0.jpg\n{path}\nalso gone\n"))
+        scan(photos, SourceOptions(labels=table(tmp_path, f"path\ncats/0.jpg\n{path}\nalso gone\n")))
     assert "2 of its 3 paths cannot be used, the first: " in str(caught.value)
     assert message in str(caught.value), reason
     assert str(caught.value).startswith(f"labels '{tmp_path}/labels.csv': ")
@@ -735,19 +743,22 @@ def test_a_table_may_list_links_out_when_that_is_asked_for(photos: Path, tmp_pat
     link(photos / "out", "../elsewhere")
     link(photos / "out.jpg", "../elsewhere/1.jpg")
     text = "path\nout/1.jpg\nout.jpg\n"
-    assert paths(scan(photos, labels=table(tmp_path, text), follow_links=True)) == ["out/1.jpg", "out.jpg"]
+    assert paths(scan(photos, SourceOptions(labels=table(tmp_path, text)), follow_links=True)) == [
+        "out/1.jpg",
+        "out.jpg",
+    ]
 
 
 def test_a_table_is_looked_up_a_piece_at_a_time(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "path,n\n" + "".join(f"{name}/{i}.jpg,{i}\n" for i in (2, 0, 1) for name in ("dogs", "cats"))
-    whole = scan(photos, labels=table(tmp_path, text))
+    whole = scan(photos, SourceOptions(labels=table(tmp_path, text)))
     monkeypatch.setattr("presize.sources.scan._CHUNK", 4)
-    assert scan(photos, labels=table(tmp_path, text)).table.equals(whole.table)
+    assert scan(photos, SourceOptions(labels=table(tmp_path, text))).table.equals(whole.table)
 
 
 def test_the_source_of_a_table_has_to_be_a_folder(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="is a file; expected a folder of images"):
-        scan(photos / "cats/0.jpg", labels=table(tmp_path, "path\ncats/0.jpg\n"))
+        scan(photos / "cats/0.jpg", SourceOptions(labels=table(tmp_path, "path\ncats/0.jpg\n")))
 
 
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -755,7 +766,7 @@ def test_the_source_of_a_table_has_to_be_a_folder(photos: Path, tmp_path: Path) 
 def test_any_name_in_a_table_is_a_sample_or_a_one_line_error(name: str, photos: Path, tmp_path: Path) -> None:
     (tmp_path / "labels.jsonl").write_text(f'{{"path": {json.dumps(name)}}}\n')
     try:
-        source = scan(photos, labels=tmp_path / "labels.jsonl")
+        source = scan(photos, SourceOptions(labels=tmp_path / "labels.jsonl"))
     except SourceError as error:
         assert_one_line(error)
     else:
