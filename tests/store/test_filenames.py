@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from presize.errors import SourceError
 from presize.options import Format
-from presize.store.filenames import file_names, is_safe, path_problem
+from presize.store.filenames import file_names, folder_files, is_safe, path_problem
 
 PARTS = st.lists(
     st.sampled_from(["a", "b", ".", "..", ".jpg", ".JPEG", ".png", ".gif", ".webp", " ", "\n", "\\", "é", "🐈", "-"]),
@@ -114,6 +114,26 @@ def test_a_name_of_255_bytes_is_the_longest() -> None:
 def test_a_name_that_becomes_too_long_is_named() -> None:
     with pytest.raises(SourceError, match=r"'x{254}\.jpg' would be longer than 255 bytes"):
         named(["x" * 254])
+
+
+def files_of_a_folder(path: str, classes: list[str]) -> list[str]:
+    return folder_files(pa.chunked_array([[path]], pa.large_string()), "jpeg", classes).to_pylist()
+
+
+def test_a_class_of_255_bytes_may_have_a_folder() -> None:
+    assert files_of_a_folder("cats/a.png", ["cats", "é" * 127 + "d"]) == ["cats/a.jpg"]
+
+
+@pytest.mark.parametrize("name", ["é" * 128, "a/b", "..", ""])
+def test_a_class_that_cannot_be_a_folder_is_named(name: str) -> None:
+    with pytest.raises(SourceError, match=f"makes a folder for each class, and {name!r} cannot be one"):
+        files_of_a_folder("cats/a.png", ["cats", name])
+
+
+@pytest.mark.parametrize("path", ["manifest.json/a.png", ".presize/a.jpg", "index-3.arrow/b.png"])
+def test_a_file_that_would_lie_in_the_place_of_our_own_is_named(path: str) -> None:
+    with pytest.raises(SourceError, match="reserves that name for presize's own files"):
+        files_of_a_folder(path, [])
 
 
 SAFE = [
