@@ -14,7 +14,7 @@ from presize.store.rejects import Reject, claims_to_be_an_image, read_rejects, t
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"]), max_size=6)
 ERRORS = st.sampled_from(["ImageError", "SourceError"])
-COUNT = st.integers(0, 2**63 - 1)
+COUNT = st.integers(-(2**63), 2**63 - 1)  # a modification time may lie before 1970
 REJECT = st.builds(Reject, TEXT, ERRORS, TEXT, COUNT, COUNT) | st.builds(
     Reject, TEXT, ERRORS, TEXT, st.none(), st.none()
 )
@@ -49,7 +49,16 @@ def test_a_file_that_holds_something_else_is_damaged(line: str, reason: str, tmp
     assert reason
 
 
-@pytest.mark.parametrize("counts", ['"source_nbytes": 3', '"source_nbytes": true, "source_mtime_ns": 4', ""])
+@pytest.mark.parametrize(
+    "counts",
+    [
+        '"source_nbytes": 3',
+        '"source_nbytes": true, "source_mtime_ns": 4',
+        f'"source_nbytes": 3, "source_mtime_ns": {2**63}',
+        f'"source_nbytes": 3, "source_mtime_ns": {-(2**63) - 1}',
+        "",
+    ],
+)
 def test_a_line_without_sound_counts_has_none(counts: str, tmp_path: Path) -> None:
     facts = '"path": "a", "error": "ImageError", "reason": "empty"'
     (tmp_path / "rejects.jsonl").write_text("{" + ", ".join(filter(None, [facts, counts])) + "}\n")
