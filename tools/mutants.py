@@ -36,6 +36,7 @@ JPEG = (
     "tests/codecs/test_jpeg_tiles.py",
     "tests/datasets/reading/test_regions.py",
 )
+ORDER = ("tests/datasets/reading/test_order.py", "tests/datasets/test_sampler.py")
 STORE = ("tests/store", "tests/build/test_plan.py", "tests/datasets/test_lmdb_dataset.py")
 TESTS = {
     "store/dealing.py": ("tests/build/test_plan.py",),
@@ -49,8 +50,8 @@ TESTS = {
     "store/*.py": STORE,
     "codecs/jpeg_segments.py": (*JPEG, "tests/store/test_hostile_sizes.py", "tests/codecs/test_transcode.py"),
     "codecs/jpeg_*.py": (*JPEG, "tests/codecs/test_jpeg_decoder.py", "tests/store/test_hostile_sizes.py"),
-    "datasets/reading/order.py": ("tests/datasets/reading/test_order.py", "tests/datasets/test_sampler.py"),
-    "datasets/reading/permutation.py": ("tests/datasets/reading/test_order.py", "tests/datasets/test_sampler.py"),
+    "datasets/reading/order.py": (*ORDER, "tests/datasets/test_subsets.py", "tests/datasets/test_loader.py"),
+    "datasets/reading/permutation.py": ORDER,
 }
 """The modules, and what tests each, the likeliest to notice first: the first pattern that fits counts."""
 

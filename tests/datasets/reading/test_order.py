@@ -147,6 +147,7 @@ def test_the_order_of_a_seed_never_changes() -> None:
     positions = np.arange(6)
     assert Shuffled(1000, seed=1).samples(2, positions).tolist() == GOLDEN["sorted"]
     assert Shuffled(1_281_167, seed=1).samples(2, positions).tolist() == GOLDEN["feistel"]
+    assert Shuffled(14_197_122, seed=1).samples(2, positions).tolist() == GOLDEN["feistel, longer"]
     assert ShardShuffled(dealt(5000, 20), 1, 4).samples(2, positions).tolist() == GOLDEN["shards"]
     assert Weighted(np.arange(5000), 1).samples(2, positions).tolist() == GOLDEN["weighted"]
     assert class_balanced(np.arange(5000) // 1700, 1).samples(2, positions).tolist() == GOLDEN["balanced"]
@@ -155,6 +156,7 @@ def test_the_order_of_a_seed_never_changes() -> None:
 GOLDEN = {
     "sorted": [485, 149, 626, 480, 501, 912],
     "feistel": [617697, 705462, 90253, 1065363, 592250, 904716],
+    "feistel, longer": [1310962, 1875837, 12443626, 11987191, 5824994, 9006389],
     "shards": [2674, 4034, 4359, 1897, 1786, 4863],
     "weighted": [3666, 4625, 2038, 4107, 3151, 4184],
     "balanced": [3372, 3809, 390, 3706, 2682, 4653],
