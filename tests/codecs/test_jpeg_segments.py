@@ -246,6 +246,12 @@ def table(number: int, values: list[int]) -> bytes:
     return bytes([number | wide << 4]) + b"".join(value.to_bytes(1 + wide, "big") for value in values)
 
 
+def test_the_tables_of_each_quality_are_those_of_libjpeg() -> None:
+    image = Image.new("L", (8, 8))
+    tables = [Image.open(io.BytesIO(saved(image, quality=quality))).quantization[0] for quality in range(1, 101)]
+    assert jpeg_segments._sums() == [-sum(table) for table in tables]
+
+
 @pytest.mark.parametrize(
     ("payloads", "quality", "reason"),
     [
