@@ -49,6 +49,7 @@ TESTS = {
     "store/verify.py": ("tests/store/test_verify.py", *STORE),
     "store/*.py": STORE,
     "codecs/jpeg_segments.py": (*JPEG, "tests/store/test_hostile_sizes.py", "tests/codecs/test_transcode.py"),
+    "codecs/jpeg_metadata.py": (*JPEG, "tests/codecs/test_transcode.py"),
     "codecs/jpeg_*.py": (*JPEG, "tests/codecs/test_jpeg_decoder.py", "tests/store/test_hostile_sizes.py"),
     "datasets/reading/order.py": (*ORDER, "tests/datasets/test_subsets.py", "tests/datasets/test_loader.py"),
     "datasets/reading/permutation.py": ORDER,

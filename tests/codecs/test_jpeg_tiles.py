@@ -191,6 +191,10 @@ def test_the_larger_of_two_intervals_equally_near_to_4_is_taken() -> None:
     assert restart_interval(42) == 3
 
 
+SCAN = b"\3\1\0\2\x11\3\x11"
+"""How the header of a scan of three components begins: their number, then of each its id and its tables."""
+
+
 def refused() -> dict[str, bytes]:
     """JPEGs that can have no index."""
     photo = Image.fromarray(picture(64, 80))
@@ -201,6 +205,7 @@ def refused() -> dict[str, bytes]:
         return buffer.getvalue()
 
     sound = plain(64, 80)
+    assert SCAN in sound
     cmyk = io.BytesIO()
     photo.convert("CMYK").save(cmyk, "JPEG", restart_marker_rows=1)
     return {
@@ -229,6 +234,8 @@ def refused() -> dict[str, bytes]:
         "markers out of order": sound.replace(b"\xff\xd1", b"\xff\xd2"),
         "two frame headers": sound[:20] + sound[sound.find(b"\xff\xc0") :][:19] + sound[20:],
         "stray bytes in its header": sound[:20] + b"\0" + sound[20:],
+        "a scan of the components in another order": sound.replace(SCAN, SCAN[:1] + SCAN[3:5] + SCAN[1:3] + SCAN[5:]),
+        "a scan that says it has fewer components": sound.replace(SCAN, b"\x02" + SCAN[1:]),
         "an index already": tiled(64, 80),
         "no JPEG": b"RIFF",
         "nothing": b"",
