@@ -20,6 +20,7 @@ Color = Literal["rgb", "gray", "keep"]
 Format = Literal["jpeg", "png", "webp", "raw"]
 Subsampling = Literal["420", "422", "444"]
 Layout = Literal["lmdb", "folder"]
+ExportLayout = Literal["folder", "tar", "parquet"]
 OnError = Literal["skip", "fail"]
 Engine = Literal["processes", "sequential"]
 

@@ -12,12 +12,14 @@ from presize.errors import SourceError
 from presize.options import Format
 from presize.store.manifest import OUR_NAMES
 
-_SUFFIX: dict[Format, tuple[str, str]] = {
+SUFFIXES: dict[Format, tuple[str, str]] = {
     "jpeg": (".jpg", r"(?i)\.(jpe?g|jpe|jfif)$"),
     "png": (".png", r"(?i)\.png$"),
     "webp": (".webp", r"(?i)\.webp$"),
     "raw": (".png", r"(?i)\.png$"),  # pixels leave a dataset as PNG
 }
+"""For each format the suffix of its files, and a regular expression for Arrow of all suffixes that it may have."""
+
 NAME_MAX_BYTES = 255
 PATH_MAX_BYTES = 4095
 """Of a path on Linux (PATH_MAX, without the NUL that ends it)."""
@@ -36,7 +38,7 @@ def file_names(paths: pa.ChunkedArray | pa.Array, format: Format) -> pa.ChunkedA
     Raises:
         SourceError: a name would be longer than file systems allow.
     """
-    suffix, fits = _SUFFIX[format]
+    suffix, fits = SUFFIXES[format]
     paths = pa.chunked_array([paths]) if isinstance(paths, pa.Array) else paths
     folders = _folders(paths)
     kept = pc.match_substring_regex(paths, fits)

@@ -212,7 +212,7 @@ def test_verify_of_a_damaged_dataset_exits_with_1_and_says_what(
 
 
 def test_export_writes_files(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
-    assert presize("export", dataset, tmp_path / "files").out == f"{tmp_path / 'files'}: 56 files\n"
+    assert presize("export", dataset, tmp_path / "files").out == f"{tmp_path / 'files'}: 56 images\n"
     assert len(files(tmp_path / "files")) == 56
 
 

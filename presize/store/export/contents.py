@@ -1,0 +1,61 @@
+"""What an export writes of a dataset: its images, their file names, and the columns of its label table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from presize.codecs.encode import encode
+from presize.errors import DatasetError
+from presize.options import ImageOptions
+from presize.store.dataset import Dataset
+from presize.store.filenames import SUFFIXES, file_names, path_problem
+from presize.store.index import INDEX_COLUMNS
+
+_RAW_AS = ImageOptions(format="png")
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A dataset that is exported.
+
+    Attributes:
+        dataset: the dataset, its paths and columns checked.
+        names: for each sample the path of its file, with the suffix of what is in it; all are safe and distinct.
+        columns: the names of the columns of the label table, ``label`` among them.
+    """
+
+    dataset: Dataset
+    names: pa.ChunkedArray
+    columns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, root: str | os.PathLike[str]) -> Contents:
+        """Raises DatasetError when the dataset in `root` is damaged, or has a path that is no file of a folder."""
+        dataset = Dataset(root, readahead=True)  # shards are read from beginning to end
+        columns = tuple(name for name in dataset.index.schema.names if name not in INDEX_COLUMNS)
+        for name in ("path", *columns):
+            dataset.check_column(name)
+        problem = path_problem(dataset.column("path"))
+        if problem is not None:
+            raise DatasetError(f"the index of {dataset.root} has {problem}; nothing was written")
+        return cls(dataset, file_names(dataset.column("path"), dataset.manifest.format), columns)
+
+    @property
+    def suffix(self) -> str:
+        """That of every file's format, such as ``.jpg``."""
+        return SUFFIXES[self.dataset.manifest.format][0]
+
+    def images(self, samples: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """For each of `samples` its position in that list and the content of its file, in the order on disk."""
+        if self.dataset.manifest.format != "raw":
+            yield from ((position, bytes(value)) for position, value in self.dataset.values(samples))
+        else:
+            yield from ((position, encode(pixels, _RAW_AS)) for position, pixels in self.dataset.pixels(samples))
+
+    def image(self, sample: int) -> bytes:
+        """The content of one file."""
+        return next(content for _, content in self.images((sample,)))
