@@ -75,13 +75,12 @@ def _runs(numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def _batch(contents: Contents, schema: pa.Schema, samples: range, on_image: Callable[[], None]) -> pa.RecordBatch:
-    images = [b""] * len(samples)
+    values = [b""] * len(samples)
     for position, content in contents.images(samples):
-        images[position] = content
+        values[position] = content
         on_image()
     names = contents.names.slice(samples.start, len(samples)).to_pylist()
-    columns = [pa.StructArray.from_arrays([pa.array(images, pa.binary()), pa.array(names, pa.string())], list(_IMAGE))]
-    columns += (contents.dataset.column(name).slice(samples.start, len(samples)) for name in contents.columns)
-    return pa.RecordBatch.from_arrays(
-        [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-    )
+    images = pa.StructArray.from_arrays([pa.array(values, pa.binary()), pa.array(names, pa.string())], fields=[*_IMAGE])
+    columns = [contents.dataset.column(name).slice(samples.start, len(samples)) for name in contents.columns]
+    typed = [column.cast(field.type) for column, field in zip([images, *columns], schema, strict=True)]
+    return pa.RecordBatch.from_arrays(typed, schema=schema)
