@@ -25,7 +25,7 @@ from presize.options import ExportLayout
     help="Image files, tar shards for WebDataset, or Parquet for Hugging Face's datasets.",
 )
 def export(dataset: str, folder: str, layout: ExportLayout) -> None:
-    """Write the images of the dataset OUT into DIR, for other programs."""
+    """Write the images of OUT into DIR, for other programs."""
     from presize.store.export import export_dataset
     from presize.store.manifest import read_manifest
 
