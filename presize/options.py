@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 from presize.errors import OptionError
 
 Fit = Literal["shorter", "longer", "stretch", "crop", "pad"]
-Filter = Literal["box", "bilinear", "hamming", "bicubic", "lanczos"]
+Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 ResizeBackend = Literal["cykooz", "pillow"]
 Color = Literal["rgb", "gray", "keep"]
 Format = Literal["jpeg", "png", "webp", "raw"]
@@ -63,7 +63,8 @@ class ImageOptions:
     Attributes:
         sizes: one target or several, all made from one decode; stored in this order.
         fit: how an image meets its target (see presize.codecs.resize.target).
-        filter: the antialiasing filter; bicubic is torchvision's and Pillow's (a = -0.5).
+        filter: bicubic is torchvision's and Pillow's (a = -0.5). All but nearest antialias; nearest takes pixels as
+            they are, which is for class numbers, not for photographs.
         resize_backend: the library that resamples. The default is cykooz.resizer, 5 times as fast as Pillow and as
             close to exact arithmetic (benchmarks/transcoding/results/resizers.csv, 2026-11-21); "pillow" gives Pillow's
             own pixels.
