@@ -379,13 +379,17 @@ STATE = ".presize.json"
 
 
 def _what_is_there(root: Path) -> str:
-    if not root.exists():
+    try:
+        names = sorted(os.listdir(root))  # first, and once: somebody may be replacing it
+    except FileNotFoundError:
         return f"{root} does not exist; expected a folder that presize build has made"
-    if not root.is_dir():
+    except NotADirectoryError:
         return f"{root} is a file; expected a folder that presize build has made"
-    if (root / STATE).exists() or (root.parent / STATE).exists():
+    except OSError as error:
+        return f"{root}: {error.strerror}"
+    if STATE in names or (root.parent / STATE).exists():
         return f"{root} holds an unfinished build; run the same presize build again to finish it"
-    inside = sorted(path.parent.name for path in root.glob(f"*/{MANIFEST}"))
+    inside = [name for name in names if (root / name / MANIFEST).exists()]
     if inside:
         return f"{root} holds the datasets {', '.join(inside)}; open one of them, such as {root / inside[0]}"
     return (
