@@ -143,6 +143,11 @@ class Manifest:
         companions = (file for companion in self.companions for file in companion.shards)
         return (self.index, self.rejects, *self.shards, *companions, *((self.report,) if self.report else ()))
 
+    @property
+    def stored_bytes(self) -> int:
+        """Of the stored images and their companions."""
+        return self.bytes + sum(companion.bytes for companion in self.companions)
+
     def companion(self, name: str) -> Manifest:
         """The manifest that a companion would have if its records were a dataset of their own.
 
