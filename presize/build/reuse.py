@@ -299,7 +299,7 @@ def _same_paths(companion: Companion, samples: pa.Table, base: Base, matched: Ro
     old = base.indexes[0].column(companion.column)
     rows = np.where(matched < len(old), matched, -1)  # those past its end were rejected
     same = pc.equal(samples.column(companion.column), old.take(pa.array(np.maximum(rows, 0))))
-    return np.asarray((rows >= 0) & pc.fill_null(same, False).to_numpy())
+    return np.asarray((rows >= 0) & pc.fill_null(same, False).to_numpy(), np.bool_)
 
 
 def _sources(plan: Plan) -> Iterator[tuple[str, Source]]:
