@@ -57,7 +57,7 @@ _RUN = RunOptions()
     type=choice(choices.Filter),
     default=_DEFAULT.filter,
     show_default=True,
-    help="Antialiasing filter.",
+    help="Filter for resizing; all but nearest antialias.",
 )
 @click.option(
     "--resize-backend",
