@@ -173,7 +173,7 @@ def read_base(place: Place) -> Base:
     return replace(base, damaged=tuple(sorted(damaged)))
 
 
-_ANEW = "--overwrite builds it anew"
+_ANEW = "presize build --overwrite builds it anew"
 
 
 def _checked_index(root: Path, manifest: Manifest) -> pa.RecordBatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,6 @@ import pyarrow as pa
 
 from presize.build import estimate
 from presize.build.plan import Plan
-from presize.build.reuse import Reuse
 from presize.build.state import Place, State
 from presize.build.tasks.sidecar import Finished, FinishedShard, ShardDone, Sidecar
 from presize.build.tasks.task import CompanionPaths, Task, finished
@@ -24,6 +24,16 @@ from presize.sources.companions import companion_paths
 from presize.store.manifest import companion_shard, generation_name
 from presize.system.child import ChildDiedError
 from presize.system.files import writing
+
+
+class Origin(Protocol):
+    """Where tasks copy records from: the dataset that an update starts from, or those that another is derived from."""
+
+    def copying(self, task: Task) -> Task:
+        """`task`, which copies what it can."""
+
+    def finished(self) -> Finished:
+        """What is taken over without a task."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,7 @@ class BuildWork:
 
 
 def find_work(
-    todo: Plan, run: RunOptions, place: Place, state: State, files: pa.ChunkedArray | None, reuse: Reuse | None
+    todo: Plan, run: RunOptions, place: Place, state: State, files: pa.ChunkedArray | None, reuse: Origin | None
 ) -> BuildWork:
     """What is left to do of `todo`.
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from presize.build.tasks import staging
 from presize.build.tasks.records import Containment, Made, Recipe, SourceFile, maker
+from presize.build.tasks.resized import resized
 from presize.build.tasks.sidecar import SIZE_COLUMNS, ShardDone, Sidecar, prefixes, read_sidecar, write_sidecar
 from presize.codecs import transcode
 from presize.errors import CrashError, DatasetError, ImageError, NotAnImageError
@@ -36,10 +37,13 @@ class Copies(NamedTuple):
         shards: for each size the old shards that the task reads, then for each size of each companion.
         columns: arrays of one value a sample of the task: ``shard`` (a position in `shards`, -1 for a sample that
             is made) and ``row``, and those of a Sidecar.
+        are_sources: whether the records take the place of source files. All samples are copied then: what is larger
+            than the size of the task is resized, and a damaged record cannot be made again.
     """
 
     shards: tuple[tuple[shard.ShardReader, ...], ...]
     columns: dict[str, npt.NDArray[np.int64]]
+    are_sources: bool = False
 
 
 class CompanionPaths(NamedTuple):
@@ -196,15 +200,19 @@ def _prefixes(options: BuildOptions) -> tuple[str, ...]:
 
 def _copied(task: Task, position: int, path: str) -> Made:
     made = None if task.copies is None else _copy(task, task.copies, position)
+    if task.copies is not None and task.copies.are_sources:
+        if made is None:
+            raise DatasetError(f"the record of {path} is damaged; presize repair makes it again from its source")
+        return resized(made, task.options)
     if made is None:  # it was whole a moment ago
         raise DatasetError(f"the record of {path} changed while it was copied; run again to resume")
     return made
 
 
 def _is_made(task: Task) -> list[bool]:
-    """Whether each sample is made: those to be copied are, too, if their record is damaged."""
-    if task.copies is None:
-        return [True] * len(task.samples)
+    """Whether each sample is made: those to be copied are, too, if their record is damaged and has a source."""
+    if task.copies is None or task.copies.are_sources:
+        return [task.copies is None] * len(task.samples)
     is_made = task.copies.columns["shard"] < 0
     return [made or _copy(task, task.copies, position) is None for position, made in enumerate(is_made.tolist())]
 
