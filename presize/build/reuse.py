@@ -279,11 +279,14 @@ def _unchanged(plan: Plan, base: Base, matched: Rows, jobs: int) -> npt.NDArray[
     samples, old = plan.source.table, base.samples
     is_stored = old.column("shard").to_numpy()[matched] >= 0
     states = ("source_nbytes",) if plan.options.checksum else ("source_nbytes", "source_mtime_ns")
-    unchanged = np.logical_and.reduce([agree(name, samples, old, matched) for name in states])
+    unchanged = matched >= 0
+    for name in states:
+        unchanged &= agree(name, samples, old, matched)
     for companion in plan.options.companions:
-        names = [f"{companion.name}_{name}" for name in states]
-        same = np.logical_and.reduce([agree(name, samples, old, matched) for name in names])
-        unchanged &= (same & _same_paths(companion, samples, base, matched)) | ~is_stored
+        same = _same_paths(companion, samples, base, matched)
+        for name in states:
+            same &= agree(f"{companion.name}_{name}", samples, old, matched)
+        unchanged &= same | ~is_stored
     if plan.options.checksum:
         unchanged &= is_stored  # rejects have no checksum
         for prefix, source in _sources(plan):
@@ -296,7 +299,7 @@ def _same_paths(companion: Companion, samples: pa.Table, base: Base, matched: Ro
     """True for each sample whose companion lies where it did. Those of a pattern follow their image."""
     if companion.column is None:
         return np.ones(len(samples), np.bool_)
-    old = base.indexes[0].column(companion.column)
+    old = companion_paths(companion, pa.table(base.indexes[0]))
     rows = np.where(matched < len(old), matched, -1)  # those past its end were rejected
     same = pc.equal(samples.column(companion.column), old.take(pa.array(np.maximum(rows, 0))))
     return np.asarray((rows >= 0) & pc.fill_null(same, False).to_numpy(), np.bool_)

@@ -60,8 +60,15 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
 
 
 def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
-    """The path of each sample's companion from the source, large_string; null where its column has none."""
+    """The path of each sample's companion from the source, large_string; null where its column has none.
+
+    Raises:
+        SourceError: there is no such column.
+    """
     if companion.column is not None:
+        if companion.column not in table.column_names:
+            names = ", ".join(table.column_names)
+            raise SourceError(f"--pair {companion.name}: there is no column {companion.column!r}; there are {names}")
         return table.column(companion.column)
     paths = table.column("path")
     names = pc.replace_substring_regex(paths, "(?s)^.*/", "")
@@ -79,15 +86,13 @@ def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
 
 def _check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
     for companion in companions:
-        names = table.column_names
-        if companion.column is not None:
-            if companion.column not in names:
-                raise SourceError(
-                    f"--pair {companion.name}: there is no column {companion.column!r}; there are {', '.join(names)}"
-                )
-            if not pa.types.is_large_string(table.schema.field(companion.column).type):
-                raise SourceError(f"--pair {companion.name}: column {companion.column!r} does not hold paths")
-        taken = [name for name in names if name in {f"{companion.name}_{column}" for column in COMPANION_COLUMNS}]
+        if not pa.types.is_large_string(companion_paths(companion, table).type):
+            raise SourceError(f"--pair {companion.name}: column {companion.column!r} does not hold paths")
+        taken = [
+            name
+            for name in table.column_names
+            if name in {f"{companion.name}_{column}" for column in COMPANION_COLUMNS}
+        ]
         if taken:
             raise SourceError(f"--pair {companion.name}: the index has a column {taken[0]!r} of its own; rename yours")
 
