@@ -116,7 +116,8 @@ def differences(
                 if old["options"] == new["options"]:  # what codecs make is compared under the same options alone
                     found.append(_other_codecs(*versions))
             else:
-                found.append(f"{name.rpartition('.')[2]} was {_words(was)}, is {_words(value)}")
+                of_companion = name.partition("options.companions.")[2].replace(".", " ")
+                found.append(f"{of_companion or name.rpartition('.')[2]} was {_words(was)}, is {_words(value)}")
     return found
 
 

@@ -122,6 +122,27 @@ _RUN = RunOptions()
 )
 @click.option("--labels", metavar="TABLE", help="CSV, JSON lines or Parquet with a path column; it lists the samples.")
 @click.option("--classes", metavar="FILE|DATASET", help="Class list to use: one name a line, or a dataset's.")
+@click.option(
+    "--pair",
+    "pairs",
+    multiple=True,
+    metavar="NAME=PATTERN",
+    help="A second image of every sample: mask=masks/{stem}.png, or mask=column:COLUMN of the label table.",
+)
+@click.option(
+    "--pair-format",
+    "pair_formats",
+    multiple=True,
+    metavar="[NAME=]FORMAT",
+    help="Format to store second images in.  [default: png]",
+)
+@click.option(
+    "--pair-filter",
+    "pair_filters",
+    multiple=True,
+    metavar="[NAME=]FILTER",
+    help="Filter for second images; nearest keeps class numbers exactly.  [default: nearest]",
+)
 @click.option("--follow-links", is_flag=True, help="Follow links that lead out of SRC.")
 @click.option(
     "--checksum",
@@ -174,7 +195,8 @@ _RUN = RunOptions()
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def build(
     source: str, out: str, sizes: tuple[Size, ...], filter_: choices.Filter, format_: choices.Format,
-    layout: choices.Layout, shard_samples: int | None, follow_links: bool, checksum: bool, labels: str | None,
+    layout: choices.Layout, shard_samples: int | None, follow_links: bool, checksum: bool,
+    pairs: tuple[str, ...], pair_formats: tuple[str, ...], pair_filters: tuple[str, ...], labels: str | None,
     classes: str | None, jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
     timeout_s: float, max_errors: ErrorBudget | None, update: bool, overwrite: bool, dry_run: bool, report: bool,
     as_json: bool, **image: Any,
@@ -187,10 +209,12 @@ def build(
     from presize.build.reuse import plan_update
     from presize.build.run import build_dataset, plan_build
     from presize.build.state import check_places
+    from presize.sources.companions import companions_of
     from presize.sources.labels import read_classes
 
     image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
-    build_options = BuildOptions(image_options, layout, shard_samples, follow_links, checksum)
+    companions = companions_of(pairs, pair_formats, pair_filters)
+    build_options = BuildOptions(image_options, layout, shard_samples, follow_links, checksum, companions)
     run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report, timeout_s)
     samples = SourceOptions(labels, None if classes is None else read_classes(Path(classes)))
     if dry_run:
@@ -286,6 +310,7 @@ def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, r
     lines = [
         f"source    {source.root}: {plural(len(source.table), 'file')}, {classes}",
         f"target    {out}: {sizes} px {image.fit}, {image.format} to {plan.options.layout}",
+        *(f"pair      {c.name}: {c.format}, {c.filter}" for c in plan.options.companions),
         *([f"update    {_counts(changes)}"] if changes else []),
         f"shards    {len(shards):,}{' to write,' if changes else ''} of about {max(shards, default=0):,} samples",
         f"estimate  {size_text(found.bytes)} and {duration(found.seconds)} with --jobs {jobs} "

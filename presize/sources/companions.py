@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.errors import ImageError, SourceError
+from presize.errors import ImageError, OptionError, SourceError
 from presize.options import Companion
 from presize.sources.scan import Source
 from presize.sources.source_files import starts_like_an_image
@@ -57,6 +58,31 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
     stays = np.ones(len(table), np.bool_)
     stays[rows] = False
     return replace(source, table=table.filter(pa.array(stays)), rejects=(*source.rejects, *rejects))
+
+
+def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequence[str]) -> tuple[Companion, ...]:
+    """Companions as the command line gives them.
+
+    Args:
+        pairs: ``NAME=PATTERN`` of each.
+        formats: what they are stored in: ``NAME=FORMAT`` of one of them, ``FORMAT`` of all.
+        filters: what they are resized with, likewise.
+
+    Raises:
+        OptionError: one of them is invalid.
+    """
+    companions = {companion.name: companion for companion in map(Companion.parse, pairs)}
+    chosen: dict[str, dict[str, Any]] = {name: {} for name in companions}
+    for option, values in (("format", formats), ("filter", filters)):
+        for text in sorted(values, key=lambda text: "=" in text):  # those of one companion have the last word
+            name, _, value = text.rpartition("=")
+            if not companions or name not in ("", *companions):
+                raise OptionError(
+                    f"pair_{option}: {text!r} is of no --pair; there are {', '.join(companions) or 'none'}"
+                )
+            for each in [name] if name else companions:
+                chosen[each][option] = value
+    return tuple(replace(companion, **chosen[name]) for name, companion in companions.items())
 
 
 def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
