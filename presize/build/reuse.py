@@ -22,9 +22,10 @@ from presize.build.state import Place
 from presize.build.tasks.sidecar import SIZE_COLUMNS, Finished, FinishedShard, Sidecar
 from presize.build.tasks.task import Copies, Task
 from presize.build.update import Changes, Rows, Update, agree, make_update, match
-from presize.errors import DatasetError
+from presize.errors import DatasetError, ImageError
 from presize.options import RunOptions
 from presize.sources.scan import Source
+from presize.sources.source_files import SourceFile, read_source
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
 from presize.store.manifest import DataFile, Manifest, read_manifest
 from presize.store.rejects import Reject, read_rejects
@@ -252,7 +253,8 @@ def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
     else:
         unchanged &= agree("source_mtime_ns", samples, old, matched)
     unchanged &= ~np.isin(old.column("shard").to_numpy()[matched], base.damaged)
-    return Reuse(base, make_update(old, base.shard_rows, matched, unchanged, plan.options.shard_samples))
+    most = plan.options.shard_samples
+    return Reuse(base, make_update(old, base.shard_rows, matched, unchanged, most, plan.source.runs))
 
 
 def _same_content(
@@ -262,8 +264,8 @@ def _same_content(
     same = np.zeros(len(asked), np.bool_)
 
     def compare(rows: Rows) -> None:
-        paths = source.table.column("path").take(pa.array(rows)).to_pylist()
-        same[rows] = [_crc32(source.root / path) == crc32[row] for path, row in zip(paths, rows.tolist(), strict=True)]
+        files = source.files(rows)
+        same[rows] = [_crc32(source.root, file) == crc32[row] for file, row in zip(files, rows.tolist(), strict=True)]
 
     rows = np.flatnonzero(asked)
     pool = ThreadPoolExecutor(jobs)
@@ -277,13 +279,15 @@ def _same_content(
     return same
 
 
-def _crc32(path: Path) -> int | None:
-    """The CRC-32 of a file; None when it cannot be read."""
+def _crc32(root: Path, source: SourceFile) -> int | None:
+    """The CRC-32 of a source file; None when it cannot be read."""
     crc32 = 0
     try:
-        with open(os.fspath(path), "rb", buffering=0) as file:
+        if source.container is not None:
+            return zlib.crc32(read_source(root, *source))
+        with open(os.path.join(root, source.path), "rb", buffering=0) as file:
             while block := file.read(_BLOCK_BYTES):
                 crc32 = zlib.crc32(block, crc32)
-    except OSError:
+    except (OSError, ImageError):
         return None
     return crc32

@@ -76,7 +76,7 @@ class Walk:
                     try:
                         status = self._look_at(entry, folder)
                     except Refused as reason:
-                        self.rejects.append(Reject(_as_utf8(path), SourceError.__name__, str(reason)))
+                        self.rejects.append(Reject(as_utf8(path), SourceError.__name__, str(reason)))
                         if isinstance(reason, RefusedFolder):
                             self.refused_folders.append(self.rejects[-1])
                         continue
@@ -96,7 +96,7 @@ class Walk:
             raise Refused(f"cannot be looked at: {error.strerror}") from None
         is_folder = stat.S_ISDIR(status.st_mode)
         refused = RefusedFolder if is_folder else Refused
-        if not (entry.name.isascii() or _is_utf8(entry.name)):
+        if not (entry.name.isascii() or is_utf8(entry.name)):
             raise refused("its name is not UTF-8")
         if not is_folder and not stat.S_ISREG(status.st_mode):
             raise Refused("neither a file nor a folder")
@@ -137,7 +137,7 @@ def is_inside(path: str, root: str) -> bool:
     return os.path.join(os.path.realpath(path), "").startswith(os.path.join(root, ""))
 
 
-def _is_utf8(name: str) -> bool:
+def is_utf8(name: str) -> bool:
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -151,6 +151,6 @@ def mtime_ns(status: os.stat_result) -> int:
     return min(max(status.st_mtime_ns, -(2**63)), 2**63 - 1)
 
 
-def _as_utf8(path: str) -> str:
+def as_utf8(path: str) -> str:
     """A readable path, in which bytes that are not UTF-8 are written as ``\\xff``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -12,22 +12,16 @@ import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from presize.codecs import transcode
 from presize.errors import BuildError, CrashError
 from presize.options import ImageOptions
-from presize.sources.source_files import read_in_order, read_source
+from presize.sources.source_files import SourceFile, read_in_order, read_source
 from presize.system.child import Child, ChildDiedError
 from presize.system.turnstile import Turnstile
-
-
-class SourceFile(NamedTuple):
-    """A file below the source, and its size in bytes when it was listed."""
-
-    path: str
-    nbytes: int
 
 
 class Made(NamedTuple):
@@ -38,11 +32,19 @@ class Made(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """How the records of a task are made: the folder of the sources, the options, and whether to compute a CRC-32."""
+    """How the records of a task are made.
+
+    Attributes:
+        source: the folder of the sources.
+        image: the options.
+        checksum: whether to compute the CRC-32 of each source.
+        read_ahead: whether sources may be read ahead, in several threads.
+    """
 
     source: Path
     image: ImageOptions
     checksum: bool
+    read_ahead: bool = True
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,12 @@ def _made(recipe: Recipe, data: bytes) -> Made:
 
 
 def _sources(recipe: Recipe, files: Iterator[SourceFile]) -> Generator[Callable[[], bytes], None, None]:
-    return read_in_order(lambda file: read_source(recipe.source, *file), ((file, file.nbytes) for file in files))
+    def read(file: SourceFile) -> bytes:
+        return read_source(recipe.source, *file)
+
+    if recipe.read_ahead:
+        return read_in_order(read, ((file, file.nbytes) for file in files))
+    return (partial(read, file) for file in files)
 
 
 @contextmanager
