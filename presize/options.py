@@ -24,6 +24,7 @@ Subsampling = Literal["420", "422", "444"]
 Layout = Literal["lmdb", "folder"]
 OnError = Literal["skip", "fail"]
 Engine = Literal["processes", "sequential"]
+KeyPreset = Literal["text-recognition", "basicsr", "lsun"]
 
 MAX_SIDE = 16383
 """The longest side of a target, in pixels: WebP's format ends there, JPEG's at 65535."""
@@ -137,10 +138,27 @@ class SourceOptions:
         labels: a table (CSV, JSON lines or Parquet) whose ``path`` column lists the samples, in their order; None for
             class folders, or a flat folder.
         classes: the class list; None for the sorted names of folders or labels.
+        keys: which images to take from files that hold many. Of an LMDB a pattern for keys, such as
+            ``image-{:09d}``, or a KeyPreset; of tar shards an extension, such as ``jpg``; of Parquet a column. Tar
+            shards and Parquet need it where a sample has several images.
+        label_keys: the pattern for the keys of an LMDB's labels, such as ``label-{:09d}``. ``text=label-{:09d}`` calls
+            their column ``text``.
     """
 
     labels: str | os.PathLike[str] | None = None
     classes: Sequence[str] | None = None
+    keys: str | None = None
+    label_keys: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("keys", "label_keys"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise OptionError(f"{name}: expected a text such as image-{{:09d}}, got {value!r}")
+        if self.label_keys is not None and self.keys is None:
+            raise OptionError("label_keys: it needs --keys, the pattern for the keys of the images")
+        if self.label_keys is not None and self.keys in get_args(KeyPreset):
+            raise OptionError(f"label_keys: --keys {self.keys} has its own; give patterns for both, or leave it out")
 
 
 def companion_color(format: Format) -> Color:

@@ -11,10 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from presize.build.plan import Plan
-from presize.build.tasks.records import Made, Recipe, SourceFile, Sources, make_sample
+from presize.build.tasks.records import Made, Recipe, Sources, make_sample
 from presize.errors import ImageError, NotAnImageError
 from presize.sources.companions import companion_paths
-from presize.store.rejects import Reject, claims_to_be_an_image
+from presize.sources.source_files import SourceFile
+from presize.store.rejects import Reject
 from presize.system.child import Child
 from presize.system.resources import usable_cores
 
@@ -119,12 +120,11 @@ class _Tried(NamedTuple):
 def _samples(plan: Plan, rows: npt.NDArray[np.int64]) -> list[Sources]:
     """The files of these rows of the source table, those of companions as well."""
     table = plan.source.table.take(pa.array(rows))
-    companions = ((f"{c.name}_source_nbytes", companion_paths(c, table)) for c in plan.options.companions)
-    files = (
-        map(SourceFile, paths.to_pylist(), table.column(nbytes).to_pylist())
-        for nbytes, paths in (("source_nbytes", table.column("path")), *companions)
+    companions = (
+        map(SourceFile, companion_paths(c, table).to_pylist(), table.column(f"{c.name}_source_nbytes").to_pylist())
+        for c in plan.options.companions
     )
-    return list(zip(*files, strict=True))
+    return list(zip(plan.source.files(rows), *companions, strict=True))
 
 
 def _try(recipe: Recipe, page_bytes: int, samples: list[Sources]) -> _Tried:
@@ -147,7 +147,7 @@ def _try(recipe: Recipe, page_bytes: int, samples: list[Sources]) -> _Tried:
                 nbytes = len(record.value)
                 stored_bytes += _on_disk(nbytes, page_bytes) + _INDEX_ROW_BYTES + len(file.path)
                 written_s += _WRITE_S_PER_RECORD + _WRITE_S_PER_BYTE * nbytes
-        elif isinstance(made, NotAnImageError) and not claims_to_be_an_image(file.path):
+        elif isinstance(made, NotAnImageError) and not file.claims_to_be_an_image:
             skipped += 1
         else:
             rejects.append(Reject(file.path, ImageError.__name__, str(made)))

@@ -40,6 +40,8 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
     """
     if not companions:
         return source
+    if source.containers:
+        raise SourceError(f"--pair {companions[0].name}: {source.containers[0].path} holds samples; pairs need files")
     _check_columns(source.table, companions)
     source = _without_companions(source, companions)
     table = source.table
