@@ -31,29 +31,42 @@ MAX_PIXELS = 178_956_970
 
 
 class Size(NamedTuple):
-    """A target size, (height, width) in pixels; ImageOptions takes sides from 1 to MAX_SIDE."""
+    """A target size, (height, width) in pixels, with sides from 1 to MAX_SIDE; or KEEP."""
 
     height: int
     width: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``"256"`` is a square, ``"320x240"`` is width x height, as people write it.
+        """``"256"`` is a square, ``"320x240"`` is width x height, as people write it, ``"keep"`` is KEEP.
 
         >>> Size.parse("256")
         Size(height=256, width=256)
         >>> Size.parse("320x240")
         Size(height=240, width=320)
         """
+        if text.strip() == "keep":
+            return cls(0, 0)
         match = re.fullmatch(r"(\d{1,9})(?:[xX](\d{1,9}))?", text.strip(), re.ASCII)
         if not match:
-            raise OptionError(f"size: expected N or WxH in pixels, such as 256 or 320x240, got {text!r}")
+            raise OptionError(f"size: expected N or WxH in pixels, such as 256 or 320x240, or keep, got {text!r}")
         width = int(match[1])
         return cls(int(match[2] or width), width)
 
     def __str__(self) -> str:
-        """The name of its folder when there are several: ``256``, or ``320x240`` (width x height)."""
+        """The name of its folder when there are several: ``256``, ``320x240`` (width x height), or ``keep``."""
+        if self == (0, 0):
+            return "keep"
         return str(self.height) if self.height == self.width else f"{self.width}x{self.height}"
+
+
+KEEP = Size(0, 0)
+"""The target size that leaves each image at its own."""
+
+
+def size_words(size: Size | str) -> str:
+    """``256 px``, or ``their own size`` for KEEP and its name."""
+    return "their own size" if str(size) == "keep" else f"{size} px"
 
 
 @dataclass(frozen=True)
@@ -61,7 +74,8 @@ class ImageOptions:
     """All that decides the stored bytes of one image.
 
     Attributes:
-        sizes: one target or several, all made from one decode; stored in this order.
+        sizes: one target or several, all made from one decode; stored in this order. KEEP stores an image that is in
+            `format` already as it is, without decoding it (presize.codecs.unchanged).
         fit: how an image meets its target (see presize.codecs.resize.target).
         filter: bicubic is torchvision's and Pillow's (a = -0.5). All but nearest antialias; nearest takes pixels as
             they are, which is for class numbers, not for photographs.
@@ -96,7 +110,7 @@ class ImageOptions:
         check_type("size", self.sizes, tuple)
         for size in self.sizes:
             check_type("size", size, Size)
-            for pixels in size:
+            for pixels in size if size != KEEP else ():
                 check_range("size", pixels, 1, MAX_SIDE)
         if not self.sizes:
             raise OptionError("size: expected at least one, such as 256, got none")

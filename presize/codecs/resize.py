@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from presize.options import Filter, Fit, ResizeBackend, Size
+from presize.options import KEEP, Filter, Fit, ResizeBackend, Size
 
 Pixels = npt.NDArray[Any]
 
@@ -58,7 +58,7 @@ class Target(NamedTuple):
 
 
 def target(source: Size, wanted: Size, fit: Fit, upscale: bool) -> Target:
-    """How an upright image of size `source` is brought to `wanted`, both (height, width) in pixels.
+    """How an upright image of size `source` is brought to `wanted`, both (height, width) in pixels, or to KEEP.
 
     shorter: the image covers `wanted` and keeps its shape; for N that makes its shorter side N and its
         longer side ``int(N * long / short)``, as torchvision's Resize computes it.
@@ -73,6 +73,8 @@ def target(source: Size, wanted: Size, fit: Fit, upscale: bool) -> Target:
     """
     height, width = source
     whole = Box(0, 0, height, width)
+    if wanted == KEEP:
+        return Target(whole, source)
     if fit == "stretch":
         shrunk = Size(min(wanted.height, height), min(wanted.width, width))
         return Target(whole, wanted if upscale else shrunk)

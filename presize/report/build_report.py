@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.codecs.source_facts import COLORS, KINDS, PROCESSES, unpack
+from presize.codecs.source_facts import COLORS, KINDS, PROCESSES, losses, unpack
 from presize.formatting import plural
+from presize.options import KEEP, size_words
 from presize.report import charts
 from presize.report.comparison import DIFFERENCE_GAIN, Comparison, Failure
 from presize.report.html import template
@@ -102,6 +103,7 @@ def build_page(report: BuildReport) -> str:
     return template("build.html").render(
         manifest=manifest,
         image=image,
+        target=size_words(manifest.size) + ("" if manifest.size == str(KEEP) else f", {image['fit']}"),
         notes=_notes(report),
         classes=_classes(report),
         source_bytes=source_bytes,
@@ -142,7 +144,8 @@ def _notes(report: BuildReport) -> list[str]:
         notes.append(f"{plural(len(report.failures), 'image')} could not be compared")
     if not report.comparisons and not report.failures:
         notes.append("no image was small enough to be compared")
-    return notes
+    facts = report.index.column("source_facts").to_numpy()
+    return notes + losses(facts, report.manifest.identity["options"]["image"]).sentences()
 
 
 def _classes(report: BuildReport) -> str:
@@ -216,7 +219,11 @@ def _conversions(report: BuildReport, columns: dict[str, charts.Numbers]) -> lis
         if name != "jpeg"
     ]
     formats += [
-        row("small and plain JPEG", (field("kept") == 1) & same_size, "stored unchanged"),
+        row(
+            "in the stored format already" if report.manifest.size == str(KEEP) else "small and plain JPEG",
+            (field("kept") == 1) & same_size,
+            "stored unchanged",
+        ),
         row("extension of another format", _misnamed(paths, kinds), "decoded by content"),
         row("animation or several pages", field("several") == 1, "the first frame was stored"),
         row("JPEG with stray bytes", field("tolerated") == 1, "decoded by the tolerant fallback"),
