@@ -46,21 +46,21 @@ class Size(NamedTuple):
         Size(height=240, width=320)
         """
         if text.strip() == "keep":
-            return cls(0, 0)
+            return cls(-1, -1)
         match = re.fullmatch(r"(\d{1,9})(?:[xX](\d{1,9}))?", text.strip(), re.ASCII)
         if not match:
-            raise OptionError(f"size: expected N or WxH in pixels, such as 256 or 320x240, or keep, got {text!r}")
+            raise OptionError(f"size: expected N or WxH in pixels or keep, such as 256 or 320x240, got {text!r}")
         width = int(match[1])
         return cls(int(match[2] or width), width)
 
     def __str__(self) -> str:
         """The name of its folder when there are several: ``256``, ``320x240`` (width x height), or ``keep``."""
-        if self == (0, 0):
+        if self == (-1, -1):
             return "keep"
         return str(self.height) if self.height == self.width else f"{self.width}x{self.height}"
 
 
-KEEP = Size(0, 0)
+KEEP = Size.parse("keep")
 """The target size that leaves each image at its own."""
 
 

@@ -106,11 +106,7 @@ class Losses(NamedTuple):
     def sentences(self) -> list[str]:
         """Each loss with the option that avoids it."""
         said = (
-            (
-                self.deep,
-                "of more than 8 bits a channel, stored with 8",
-                "--depth 16 keeps them, as png or raw",
-            ),
+            (self.deep, "of more than 8 bits a channel, stored with 8", "--depth 16 keeps them, as png or raw"),
             (self.transparent, "with transparency, composed on white", "--color rgba keeps it, as png, webp or raw"),
             (self.palette, "with a palette, stored as its colours", "--pair keeps the numbers of a mask"),
         )
