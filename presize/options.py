@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from numbers import Real
 from typing import Any, Literal, NamedTuple, Self, get_args
@@ -17,6 +17,8 @@ Fit = Literal["shorter", "longer", "stretch", "crop", "pad"]
 Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 ResizeBackend = Literal["cykooz", "pillow"]
 Color = Literal["rgb", "gray", "keep"]
+StoredColor = Color | Literal["exact"]
+"""What stored values are: "exact" for a companion whose pixels have the values of its source, such as class numbers."""
 Format = Literal["jpeg", "png", "webp", "raw"]
 Subsampling = Literal["420", "422", "444"]
 Layout = Literal["lmdb", "folder"]
@@ -155,6 +157,110 @@ class SourceOptions:
     classes: Sequence[str] | None = None
 
 
+def companion_color(format: Format) -> Color:
+    """How many channels a companion has that is stored as an image is: those of its source, where `format` has them."""
+    return "rgb" if format == "webp" else "keep"
+
+
+_COMPANION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}", re.ASCII)
+_FIELD = re.compile(r"\{\{|\}\}|\{(\w*)\}|[{}]", re.ASCII)
+_FIELDS = ("stem", "dir", "name")
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A second image of every sample, such as a segmentation mask, with the geometry of the first.
+
+    Attributes:
+        name: of its shards and index columns.
+        pattern: the path of its file, relative to the source: ``masks/{stem}.png``. ``{name}`` is the name of the
+            image's file, ``{stem}`` the same without its suffix, ``{dir}`` its folder, ``{{`` and ``}}`` are braces.
+        column: the column of the label table that holds the path, in place of `pattern`.
+        format: what is stored.
+        filter: "nearest" keeps the values of pixels exactly: those of grey images, of 16 bits, too, and the indices of
+            palettes. With any other filter the companion is stored as an image is.
+    """
+
+    name: str
+    pattern: str | None = None
+    column: str | None = None
+    format: Format = "png"
+    filter: Filter = "nearest"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _COMPANION_NAME.fullmatch(self.name):
+            raise OptionError(f"pair: expected a name of at most 32 letters, digits and _, got {self.name!r}")
+        if self.name == "source" or self.name.endswith("_source"):
+            raise OptionError(f"pair: {self.name!r} would have columns that the index has already; choose another name")
+        if (self.pattern is None) == (self.column is None):
+            raise OptionError(
+                f"pair {self.name}: expected a pattern or a column, such as masks/{{stem}}.png, got "
+                f"{'neither' if self.pattern is None else 'both'}"
+            )
+        if self.pattern is not None:
+            self.pieces()
+            parts = self.pattern.split("/")
+            if not self.pattern or parts[0] == "" or not {".", ".."}.isdisjoint(parts):
+                raise OptionError(f"pair {self.name}: expected a path from the source, got {self.pattern!r}")
+        check_choice("pair_format", self.format, Format)
+        check_choice("pair_filter", self.filter, Filter)
+        if self.is_exact and self.format not in ("png", "raw"):
+            raise OptionError(
+                f"pair_format: {self.format} changes the values of pixels, which nearest keeps; choose png or raw, "
+                f"or another filter for {self.name}"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``NAME=PATTERN``, or ``NAME=column:COLUMN``.
+
+        >>> Companion.parse("mask=masks/{stem}.png").pattern
+        'masks/{stem}.png'
+        """
+        name, equals, place = text.partition("=")
+        if not equals:
+            raise OptionError(f"pair: expected NAME=PATTERN, such as mask=masks/{{stem}}.png, got {text!r}")
+        kind, colon, column = place.partition(":")
+        return cls(name, column=column) if kind + colon == "column:" else cls(name, place)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the values of its pixels are kept."""
+        return self.filter == "nearest"
+
+    def pieces(self) -> list[tuple[str, str]]:
+        """The pattern as pairs of literal text and the field that follows it, "" for none.
+
+        >>> Companion("mask", "masks/{stem}.png").pieces()
+        [('masks/', 'stem'), ('.png', '')]
+        """
+        pattern, pieces, literal, end = self.pattern or "", [], "", 0
+        for match in _FIELD.finditer(pattern):
+            literal += pattern[end : match.start()]
+            end = match.end()
+            if match[0] in ("{{", "}}"):
+                literal += match[0][0]
+            elif match[1] in _FIELDS:
+                pieces.append((literal, match[1]))
+                literal = ""
+            else:
+                raise OptionError(
+                    f"pair {self.name}: {match[0]} in {pattern!r} is none of {{stem}}, {{dir}} and {{name}}; "
+                    "write {{ and }} for braces"
+                )
+        return [*pieces, (literal + pattern[end:], "")]
+
+    def image_options(self, image: ImageOptions) -> ImageOptions:
+        """How it is stored beside images of these options. The values of an exact one are kept whatever its color."""
+        color = companion_color(self.format)
+        return replace(image, format=self.format, filter=self.filter, color=color, keep_metadata=False)
+
+    def to_json(self) -> dict[str, str]:
+        """Plain values for manifest.json, without the name."""
+        place = {"column": self.column} if self.pattern is None else {"pattern": self.pattern}
+        return {**place, "format": self.format, "filter": self.filter}  # type: ignore[dict-item]
+
+
 @dataclass(frozen=True)
 class BuildOptions:
     """All that decides the bytes of a dataset, besides its source.
@@ -167,6 +273,7 @@ class BuildOptions:
         checksum: keep the CRC-32 of each source file in the index; an update then compares that instead of
             modification times. Off by default, since it adds 1.1 % to the time of an image
             (benchmarks/building/results/checksum.csv, 2026-11-21).
+        companions: further images of every sample, such as masks; kept in the order of their names.
     """
 
     image: ImageOptions = field(default_factory=ImageOptions)
@@ -174,6 +281,7 @@ class BuildOptions:
     shard_samples: int | None = None
     follow_links: bool = False
     checksum: bool = False
+    companions: tuple[Companion, ...] = ()
 
     def __post_init__(self) -> None:
         check_type("image", self.image, ImageOptions)
@@ -184,11 +292,23 @@ class BuildOptions:
             check_range("shard_samples", self.shard_samples, 1, 2**31 - 1)
         if self.layout == "folder" and self.image.format == "raw":
             raise OptionError("to: format raw has no image files; choose --to lmdb, or jpeg, png or webp")
+        check_type("pair", self.companions, tuple)
+        for companion in self.companions:
+            check_type("pair", companion, Companion)
+        if len({companion.name for companion in self.companions}) < len(self.companions):
+            raise OptionError(f"pair: expected each name once, got {', '.join(c.name for c in self.companions)}")
+        if self.layout == "folder" and self.companions:
+            raise OptionError("to: pairs are stored in shards alone; choose --to lmdb, or build without --pair")
+        # One order, so that the same companions make the same dataset.
+        object.__setattr__(self, "companions", tuple(sorted(self.companions, key=lambda companion: companion.name)))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for manifest.json; sizes as the strings that Size.parse reads."""
         image = _recorded(self.image) | {"sizes": [str(size) for size in self.image.sizes]}
-        return _recorded(self) | {"image": image}
+        values = _recorded(self) | {"image": image}
+        if self.companions:
+            values["companions"] = {companion.name: companion.to_json() for companion in self.companions}
+        return values
 
 
 ALWAYS_RECORDED = frozenset(
