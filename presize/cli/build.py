@@ -71,7 +71,22 @@ _RUN = RunOptions()
     type=choice(choices.Color),
     default=_DEFAULT.color,
     show_default=True,
-    help="Channels to store.",
+    help="Channels to store; keep: one of grey images, three of others.",
+)
+@click.option(
+    "--depth",
+    type=choice(choices.Depth),
+    default=str(_DEFAULT.depth),
+    show_default=True,
+    callback=parsed(int),
+    help="Bits a channel; 16 with --format png or raw.",
+)
+@click.option(
+    "--icc",
+    type=choice(choices.Icc),
+    default=_DEFAULT.icc,
+    show_default=True,
+    help="Convert colours from ICC profiles to sRGB, or ignore profiles as Pillow does.",
 )
 @click.option(
     "--format",

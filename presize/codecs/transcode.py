@@ -2,7 +2,7 @@
 
 bytes -> header -> targets -> one decode, at reduced size where that loses nothing -> resize -> encode
 
-With the size "keep", bytes that can be stored as they are take no decode (presize.codecs.unchanged).
+With the size "keep", bytes that can be stored as they are take no decode (presize.codecs.special.unchanged).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from presize.codecs import decode, encode, jpeg_metadata, jpeg_segments, resize, sniff
 from presize.codecs.exif import with_orientation_reset
-from presize.codecs.unchanged import fits, unchanged
+from presize.codecs.pillow_decoder import Wanted
+from presize.codecs.special.unchanged import fits, unchanged
 from presize.options import KEEP, ImageOptions, Size
 
 
@@ -54,7 +55,9 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
         targets = _targets(_upright(header), options)
         if options.filter != "nearest":  # it takes pixels as they are, and a reduced decode gives means of them
             scale = _decode_scale(targets)
-    decoded = decode.decode(data, options.color, options.max_pixels, scale, header, unfinished=True)
+    wanted = Wanted(options.color, options.depth, options.icc)
+    unfinished = options.color != "rgba" and options.depth == 8
+    decoded = decode.decode(data, wanted, options.max_pixels, scale, header, unfinished)
     source = Size(decoded.source_height, decoded.source_width)
     metadata = encode.Metadata()
     if options.keep_metadata:
@@ -77,8 +80,9 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
             _scaled(target, source, decoded.pixels.shape),
             options.filter,
             options.resize_backend,
+            alpha=options.color == "rgba",
         )
-        if decoded.icc is not None or options.format != "jpeg":
+        if unfinished and (decoded.icc is not None or options.format != "jpeg"):
             pixels = decode.finish(pixels, decoded.icc, options.color)
         records.append(Record(encode.encode(pixels, options, metadata), *pixels.shape[:2]))
     return Transcoded(tuple(records), source, facts.pack())
@@ -96,7 +100,8 @@ def record_bytes(options: ImageOptions, size: Size) -> int:
     """
     if size == KEEP:
         return _KEPT_BYTES
-    return size.height * size.width * 3 * (2 if options.fit == "shorter" else 1)
+    channels = 4 if options.color == "rgba" else 3
+    return size.height * size.width * channels * (options.depth // 8) * (2 if options.fit == "shorter" else 1)
 
 
 def _targets(source: Size, options: ImageOptions) -> list[resize.Target]:

@@ -49,6 +49,7 @@ _COLORS_DONE = {
     "rgb": {"grey": "three equal channels", "RGB": "as they are"},
     "gray": {"grey": "as they are", "RGB": "luma (ITU-R 601)"},
     "keep": {"grey": "as they are, one channel", "RGB": "as they are"},
+    "rgba": {"grey": "three equal channels, and alpha", "RGB": "as they are, and alpha"},
 }
 
 
@@ -239,9 +240,9 @@ def _conversions(report: BuildReport, columns: dict[str, charts.Numbers]) -> lis
         for number, name in enumerate(COLORS)
     ]
     shades += [
-        row("colour profile (ICC)", field("profile") == 1, "converted to sRGB"),
-        row("transparency", field("transparent") == 1, "composited on white"),
-        row("more than 8 bits a channel", field("deep") == 1, "scaled to 8"),
+        row("colour profile (ICC)", field("profile") == 1, "ignored" if "icc" in image else "converted to sRGB"),
+        row("transparency", field("transparent") == 1, "kept" if image["color"] == "rgba" else "composited on white"),
+        row("more than 8 bits a channel", field("deep") == 1, "kept" if "depth" in image else "scaled to 8"),
     ]
     turns = [
         row("upright" if value == 1 else f"EXIF orientation {value}", orientation == value, done)

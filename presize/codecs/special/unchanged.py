@@ -38,7 +38,7 @@ def unchanged(data: bytes, options: ImageOptions) -> Unchanged | None:
     """`data` as it is stored at its own size, or None where it has to be decoded: to be converted, or to be refused."""
     name = sniff.sniff(data)
     find = _FINDERS.get(options.format)
-    if name != options.format or find is None:
+    if name != options.format or find is None or options.depth != 8:
         return None
     try:
         found = find(data, options)
@@ -56,7 +56,7 @@ def fits(header: jpeg_segments.JpegHeader, options: ImageOptions) -> bool:
         and header.huffman
         and (header.colorspace == "gray" or (header.colorspace == "YCbCr" and options.color != "gray"))
         and header.orientation == 1
-        and (header.icc is None or icc.is_srgb(header.icc))
+        and _needs_no_conversion(header.icc, options)
     )
 
 
@@ -78,8 +78,8 @@ def _jpeg(data: bytes, options: ImageOptions) -> Unchanged | None:
     return Unchanged(value, header.height, header.width, facts)
 
 
-_PNG_COLORS: Final = {0: ("gray", "keep", "rgb"), 2: ("keep", "rgb")}
-"""The options under which PNGs of a colour type are stored as they are: a grey one is read as RGB, too."""
+_PNG_COLORS: Final = {0: ("gray", "keep", "rgb", "rgba"), 2: ("keep", "rgb", "rgba"), 6: ("rgba",)}
+"""The options under which PNGs of a colour type are stored as they are: readers make RGB of grey, and add alpha."""
 _PNG_IMAGE: Final = frozenset((b"IHDR", b"IDAT", b"IEND"))
 _PNG_ANIMATION: Final = frozenset((b"acTL", b"fcTL", b"fdAT"))
 
@@ -92,11 +92,13 @@ def _png(data: bytes, options: ImageOptions) -> Unchanged | None:
     if not plain or not kinds >= _PNG_IMAGE or b"tRNS" in kinds or 0 in (width, height):
         return None
     payloads = {kind: data[begin + 8 : end - 4] for kind, begin, end in chunks if kind in (b"eXIf", b"iCCP")}
-    if orientation_of(payloads.get(b"eXIf", b"")) != 1 or not _is_srgb(_profile(payloads.get(b"iCCP", b""))):
+    if orientation_of(payloads.get(b"eXIf", b"")) != 1 or not _needs_no_conversion(
+        _profile(payloads.get(b"iCCP", b"")), options
+    ):
         return None
     left_out = _PNG_ANIMATION if options.keep_metadata else kinds - _PNG_IMAGE
     value = b"".join((data[:8], *(data[begin:end] for kind, begin, end in chunks if kind not in left_out)))
-    facts = Facts("png", "RGB" if color == 2 else "grey", several=b"acTL" in kinds, kept=True)
+    facts = Facts("png", "RGB" if color else "grey", transparent=color == 6, several=b"acTL" in kinds, kept=True)
     return Unchanged(value, height, width, facts)
 
 
@@ -124,8 +126,8 @@ def _profile(chunk: bytes) -> bytes:
     return zlib.decompressobj().decompress(compressed[1:], _MAX_PROFILE_BYTES) if compressed else b""
 
 
-def _is_srgb(profile: bytes) -> bool:
-    return not profile or icc.is_srgb(profile)
+def _needs_no_conversion(profile: bytes | None, options: ImageOptions) -> bool:
+    return not profile or options.icc == "ignore" or icc.is_srgb(profile)
 
 
 _ANIMATION, _ALPHA = 0x02, 0x10
@@ -135,23 +137,35 @@ def _webp(data: bytes, options: ImageOptions) -> Unchanged | None:
     chunks = dict(_webp_chunks(data))
     kinds = chunks.keys() & {b"VP8 ", b"VP8L"}
     flags = chunks.get(b"VP8X", b"\0")[0]
-    if len(kinds) != 1 or flags & (_ANIMATION | _ALPHA) or b"ALPH" in chunks or options.color != "rgb":
+    if len(kinds) != 1 or flags & _ANIMATION:
         return None
     (kind,) = kinds
     image = chunks[kind]
-    body = b"WEBP" + kind + struct.pack("<I", len(image)) + image + b"\0" * (len(image) & 1)
-    value = b"RIFF" + struct.pack("<I", len(body)) + body
+    value = _riff({kind: image})
     height, width = sniff.webp_size(value)
-    if (height, width) != sniff.webp_size(data) or 0 in (height, width):
-        return None
-    if kind == b"VP8L" and image[4] & 0x10:  # an alpha channel
-        return None
+    transparent = image[4] & 0x10 != 0 if kind == b"VP8L" else b"ALPH" in chunks
     exif = chunks.get(b"EXIF", b"").removeprefix(b"Exif\0\0")
-    if orientation_of(exif) != 1 or not _is_srgb(chunks.get(b"ICCP", b"")):
+    if (
+        (height, width) != sniff.webp_size(data)
+        or 0 in (height, width)
+        or options.color not in (("rgba",) if transparent else ("rgb", "rgba"))
+        or orientation_of(exif) != 1
+        or not _needs_no_conversion(chunks.get(b"ICCP"), options)
+    ):
         return None
     if options.keep_metadata:
         value = data[: 8 + int.from_bytes(data[4:8], "little")]
-    return Unchanged(value, height, width, Facts("webp", "RGB", kept=True))
+    elif b"ALPH" in chunks:
+        header = struct.pack("<I", _ALPHA) + (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+        value = _riff({b"VP8X": header, b"ALPH": chunks[b"ALPH"], kind: image})
+    return Unchanged(value, height, width, Facts("webp", "RGB", transparent=transparent, kept=True))
+
+
+def _riff(chunks: dict[bytes, bytes]) -> bytes:
+    body = b"WEBP"
+    for kind, payload in chunks.items():
+        body += kind + struct.pack("<I", len(payload)) + payload + b"\0" * (len(payload) & 1)
+    return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
 def _webp_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
