@@ -63,22 +63,22 @@ def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
     shallow = np.asarray(coarse)
     if values is None or values.dtype != np.uint16 or values.ndim != 3 or values.shape[:2] != shallow.shape[:2]:
         return None
-    deep: Deep = values[:, :, (1, 3) if coarse.mode == "LA" else (2, 1, 0, 3)[: values.shape[2]]]
+    deep = values[:, :, (1, 3) if coarse.mode == "LA" else (2, 1, 0, 3)[: values.shape[2]]]
     bands = min(deep.shape[2], shallow.shape[2])
     # Where the two differ by more than rounding, OpenCV took the file for something else.
     if np.abs(rounded(deep[:, :, :bands]).astype(np.int16) - shallow[:, :, :bands]).max() > 1:
         return None
-    return np.asarray(np.concatenate((deep[:, :, :bands], widened(shallow[:, :, bands:])), axis=2))
+    return np.asarray(np.concatenate((deep[:, :, :bands], widened(shallow[:, :, bands:])), axis=2), np.uint16)
 
 
 def rounded(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """16 bits as 8."""
-    return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    return np.asarray((values.astype(np.uint32) + 128) // 257, np.uint8)
 
 
 def widened(pixels: npt.NDArray[Any]) -> Deep:
     """8 bits as 16: 255 becomes 65535."""
-    return np.multiply(pixels, 257, dtype=np.uint16)
+    return np.asarray(np.multiply(pixels, 257, dtype=np.uint16))
 
 
 def in_color(values: Deep, color: Color) -> Deep:
