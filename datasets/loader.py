@@ -38,8 +38,8 @@ _ENDED_EARLY = "this epoch ended early, because its Loader was closed or began a
 class Loader:
     """Batches (images, targets) of a dataset, cropped before they are decoded.
 
-    images: uint8 (B, channels, height, width) in channels-last memory, on `device`; with `normalize` of `dtype`. With
-    several crops a tuple of these, one for each view.
+    images: uint8 (B, channels, height, width) in channels-last memory, on `device`, or uint16 of a dataset of 16 bits;
+    with `normalize` of `dtype`. With several crops a tuple of these, one for each view.
     targets: int64 (B,), or what torch's default collate makes of other columns; without targets images come alone.
 
     A batch that the caller keeps never changes: its memory is reused only when nothing refers to it any more, and a
@@ -316,6 +316,8 @@ class Loader:
         """The images of a batch, and the samples they are of."""
         if self._decoder is None:
             views = as_images(batch.rows)
+            if self._reader.deep:
+                views = tuple(values_batch(view, torch.uint16) for view in views)
             if self._normalized_by_workers and self._normalize is not None:
                 views = tuple(values_batch(view, self._normalize.dtype) for view in views)
             views = tuple(view.to(self.device, non_blocking=self.device.type == "cuda") for view in views)

@@ -48,8 +48,9 @@ def read_images(data: Dataset | JoinedData, samples: Sequence[int], decode: Deco
 
 def _lazy_image(data: Dataset | JoinedData, sample: int, value: memoryview) -> LazyImage:
     damage = partial(data.damage, sample)
+    color: Any = data.manifest.color  # of images, not of a companion, which has no JPEGs with exact values
     try:
-        return LazyImage(bytes(value), data.manifest.color, data.shape(sample), data.max_pixels, damage)
+        return LazyImage(bytes(value), color, data.shape(sample), data.max_pixels, damage)
     except ValueError as error:
         raise damage(error) from None
 
@@ -75,6 +76,9 @@ def read_crops(
     whole = whole and len(samples) > 1
     pixels, batches = new_batches([(len(samples), *shape) for shape in reader.rows.shapes], travel=whole)
     reader.read(pixels, np.array(samples, np.int64), *draws)
+    if reader.deep:
+        dtype = torch.uint16
+        pixels = [array.view(np.uint16) for array in pixels]
     if dtype is not None:
         batches = tuple(values_batch(batch, dtype) for batch in batches)
     views: list[Sequence[Any]]

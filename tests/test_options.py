@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from presize.errors import OptionError
 from presize.options import (
+    KEEP,
     MAX_SIDE,
     BuildOptions,
     ErrorBudget,
@@ -62,6 +63,11 @@ def test_any_text_is_a_size_or_an_option_error(text: str) -> None:
         assert size.width >= 0
 
 
+def test_the_size_keep_reads_back_as_it_is_written() -> None:
+    assert Size.parse("keep") == KEEP
+    assert str(KEEP) == "keep"
+
+
 @given(height=st.integers(1, MAX_SIDE), width=st.integers(1, MAX_SIDE))
 def test_a_size_reads_back_as_it_is_written(height: int, width: int) -> None:
     assert Size.parse(str(Size(height, width))) == Size(height, width)
@@ -87,7 +93,7 @@ WRONG = [
     (image(fit="longest"), "fit", "'longest'", "no such choice"),
     (image(fit=None), "fit", "None", "a choice has to be made"),
     (image(fit=["crop"]), "fit", "['crop']", "one choice, not a list of them"),
-    (image(filter="nearest"), "filter", "'nearest'", "it aliases, so it is not offered"),
+    (image(filter="area"), "filter", "'area'", "OpenCV's name for box"),
     (image(resize_backend="opencv"), "resize_backend", "'opencv'", "no such back-end"),
     (image(color="RGB"), "color", "'RGB'", "choices are lower case"),
     (image(format="jpg"), "format", "'jpg'", "the format's name, not a suffix"),

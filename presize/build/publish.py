@@ -24,7 +24,7 @@ from presize.errors import BuildError
 from presize.options import Size
 from presize.sources.source_files import read_again
 from presize.store import shard
-from presize.store.index import INDEX_COLUMNS, index_columns, write_index
+from presize.store.index import index_columns, write_index
 from presize.store.manifest import (
     MANIFEST,
     CompanionFiles,
@@ -156,7 +156,7 @@ def _index(plan: Plan, merged: dict[str, npt.NDArray[Any]], size: int, files: pa
         name: stored.column(name) if name in stored.column_names else pa.array(values[name], kind)
         for name, kind in index_columns(plan.options.layout, plan.options.checksum, companions).items()
     }
-    labels = [name for name in stored.column_names if name not in INDEX_COLUMNS and name not in columns]
+    labels = [name for name in plan.source.fields if name not in columns]
     return pa.table(columns | {name: stored.column(name) for name in labels})
 
 
@@ -235,7 +235,8 @@ def _write_report(plan: Plan, dataset: _Dataset, manifest: Manifest, rejects: li
     root = dataset.root
 
     def source_of(row: dict[str, Any]) -> bytes:
-        return read_again(plan.source.root, row["path"], row["source_nbytes"])
+        (file,) = plan.source.files(np.array([row["sample"]]))
+        return read_again(plan.source.root, file)
 
     def value_of(row: dict[str, Any]) -> bytes:
         if manifest.layout == "folder":

@@ -115,6 +115,7 @@ def _tasks(todo: Plan, run: RunOptions, place: Place, generation: int, files: pa
             nbytes=rows.column("source_nbytes").to_numpy(),
             paths="\0".join(rows.column("path").to_pylist()),
             files="" if files is None else "\0".join(files.take(pa.array(samples)).to_pylist()),
+            places=todo.source.places(samples),
             companions=tuple(_companion_paths(companion, table, samples) for companion in companions),
         )
 

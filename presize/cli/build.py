@@ -16,7 +16,7 @@ from presize.cli.printing import print_json, print_text
 from presize.cli.progress import Progress
 from presize.errors import BuildError
 from presize.formatting import duration, plural, printable, rate_text, size_text
-from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+from presize.options import KEEP, BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions, size_words
 from presize.system.resources import usable_cores
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ _RUN = RunOptions()
     multiple=True,
     default=["256"],
     show_default=True,
-    metavar="N|WxH",
+    metavar="N|WxH|keep",
     callback=parsed(Size.parse),
-    help="Target size in pixels; several make OUT/SIZE each.",
+    help="Target size in pixels; several make OUT/SIZE each. keep: store images as they are.",
 )
 @click.option(
     "--fit",
@@ -71,7 +71,22 @@ _RUN = RunOptions()
     type=choice(choices.Color),
     default=_DEFAULT.color,
     show_default=True,
-    help="Channels to store.",
+    help="Channels to store; keep: one of grey images, three of others.",
+)
+@click.option(
+    "--depth",
+    type=choice(choices.Depth),
+    default=str(_DEFAULT.depth),
+    show_default=True,
+    callback=parsed(int),
+    help="Bits a channel; 16 with --format png or raw.",
+)
+@click.option(
+    "--icc",
+    type=choice(choices.Icc),
+    default=_DEFAULT.icc,
+    show_default=True,
+    help="Convert colours from ICC profiles to sRGB, or ignore profiles as Pillow does.",
 )
 @click.option(
     "--format",
@@ -122,6 +137,27 @@ _RUN = RunOptions()
 )
 @click.option("--labels", metavar="TABLE", help="CSV, JSON lines or Parquet with a path column; it lists the samples.")
 @click.option("--classes", metavar="FILE|DATASET", help="Class list to use: one name a line, or a dataset's.")
+@click.option(
+    "--pair",
+    "pairs",
+    multiple=True,
+    metavar="NAME=PATTERN",
+    help="A second image of every sample: mask=masks/{stem}.png, or mask=column:COLUMN of the label table.",
+)
+@click.option(
+    "--pair-format",
+    "pair_formats",
+    multiple=True,
+    metavar="[NAME=]FORMAT",
+    help="Format to store second images in.  [default: png]",
+)
+@click.option(
+    "--pair-filter",
+    "pair_filters",
+    multiple=True,
+    metavar="[NAME=]FILTER",
+    help="Filter for second images; nearest keeps class numbers exactly.  [default: nearest]",
+)
 @click.option("--follow-links", is_flag=True, help="Follow links that lead out of SRC.")
 @click.option(
     "--checksum",
@@ -174,7 +210,8 @@ _RUN = RunOptions()
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def build(
     source: str, out: str, sizes: tuple[Size, ...], filter_: choices.Filter, format_: choices.Format,
-    layout: choices.Layout, shard_samples: int | None, follow_links: bool, checksum: bool, labels: str | None,
+    layout: choices.Layout, shard_samples: int | None, follow_links: bool, checksum: bool,
+    pairs: tuple[str, ...], pair_formats: tuple[str, ...], pair_filters: tuple[str, ...], labels: str | None,
     classes: str | None, jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
     timeout_s: float, max_errors: ErrorBudget | None, update: bool, overwrite: bool, dry_run: bool, report: bool,
     as_json: bool, **image: Any,
@@ -187,10 +224,12 @@ def build(
     from presize.build.reuse import plan_update
     from presize.build.run import build_dataset, plan_build
     from presize.build.state import check_places
+    from presize.sources.companions import companions_of
     from presize.sources.labels import read_classes
 
     image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
-    build_options = BuildOptions(image_options, layout, shard_samples, follow_links, checksum)
+    companions = companions_of(pairs, pair_formats, pair_filters)
+    build_options = BuildOptions(image_options, layout, shard_samples, follow_links, checksum, companions)
     run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report, timeout_s)
     samples = SourceOptions(labels, None if classes is None else read_classes(Path(classes)))
     if dry_run:
@@ -220,11 +259,11 @@ def build(
         print_json(
             samples=result.samples, stored=result.stored, rejected=result.rejected, skipped=result.skipped,
             seconds=round(result.seconds, 3), images_per_s=round(result.images_per_s, 1), out=str(result.out),
-            **(result.changes._asdict() if update else {}),
+            unchanged=result.unchanged, losses=result.losses._asdict(), **(result.changes._asdict() if update else {}),
             reports=list(map(str, result.reports)),
         )  # fmt: skip
         return
-    print_text(_summary(result, update))
+    print_text(_summary(result, update, KEEP in sizes))
 
 
 def _counts(changes: Changes) -> str:
@@ -232,7 +271,7 @@ def _counts(changes: Changes) -> str:
     return ", ".join(f"{what} {count:,}" for what, count in changes._asdict().items())
 
 
-def _summary(result: BuildResult, update: bool) -> str:
+def _summary(result: BuildResult, update: bool, keep: bool) -> str:
     idle = "nothing had to be decoded" if update else "nothing was left to do"
     rate = idle if result.resumed == result.files else f"{rate_text(result.images_per_s)} images/s"
     lines = [
@@ -248,6 +287,9 @@ def _summary(result: BuildResult, update: bool) -> str:
     if any(left_out.values()):
         counts = ", ".join(f"{count:,} {what}" for what, count in left_out.items() if count)
         lines.append(f"  not stored: {counts}")
+    if keep:
+        lines.append(f"  {result.unchanged:,} stored as they were, {result.stored - result.unchanged:,} encoded")
+    lines += (f"  {loss}" for loss in result.losses.sentences())
     if update:
         lines.append(f"  {_counts(result.changes)}")
     if result.reports:
@@ -280,12 +322,14 @@ def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, r
         )  # fmt: skip
         return
     classes = plural(len(source.classes), "class", "classes") if source.classes is not None else "no classes"
-    sizes = " and ".join(map(str, image.sizes))
+    sizes = " and ".join(map(size_words, image.sizes))
+    fit = "" if image.sizes == (KEEP,) else f" {image.fit}"
     shards = [len(shard) for shard in to_build.shards]
     too_little = ", not enough" if free_bytes < found.bytes else ""
     lines = [
         f"source    {source.root}: {plural(len(source.table), 'file')}, {classes}",
-        f"target    {out}: {sizes} px {image.fit}, {image.format} to {plan.options.layout}",
+        f"target    {out}: {sizes}{fit}, {image.format} to {plan.options.layout}",
+        *(f"pair      {c.name}: {c.format}, {c.filter}" for c in plan.options.companions),
         *([f"update    {_counts(changes)}"] if changes else []),
         f"shards    {len(shards):,}{' to write,' if changes else ''} of about {max(shards, default=0):,} samples",
         f"estimate  {size_text(found.bytes)} and {duration(found.seconds)} with --jobs {jobs} "

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.errors import ImageError, SourceError
+from presize.errors import ImageError, OptionError, SourceError
 from presize.options import Companion
 from presize.sources.scan import Source
 from presize.sources.source_files import starts_like_an_image
@@ -39,6 +40,8 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
     """
     if not companions:
         return source
+    if source.containers:
+        raise SourceError(f"--pair {companions[0].name}: {source.containers[0].path} holds samples; pairs need files")
     _check_columns(source.table, companions)
     source = _without_companions(source, companions)
     table = source.table
@@ -59,9 +62,41 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
     return replace(source, table=table.filter(pa.array(stays)), rejects=(*source.rejects, *rejects))
 
 
+def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequence[str]) -> tuple[Companion, ...]:
+    """Companions as the command line gives them.
+
+    Args:
+        pairs: ``NAME=PATTERN`` of each.
+        formats: what they are stored in: ``NAME=FORMAT`` of one of them, ``FORMAT`` of all.
+        filters: what they are resized with, likewise.
+
+    Raises:
+        OptionError: one of them is invalid.
+    """
+    companions = {companion.name: companion for companion in map(Companion.parse, pairs)}
+    chosen: dict[str, dict[str, Any]] = {name: {} for name in companions}
+    for option, values in (("format", formats), ("filter", filters)):
+        for text in sorted(values, key=lambda text: "=" in text):  # those of one companion have the last word
+            name, _, value = text.rpartition("=")
+            if not companions or name not in ("", *companions):
+                raise OptionError(
+                    f"pair_{option}: {text!r} is of no --pair; there are {', '.join(companions) or 'none'}"
+                )
+            for each in [name] if name else companions:
+                chosen[each][option] = value
+    return tuple(replace(companion, **chosen[name]) for name, companion in companions.items())
+
+
 def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
-    """The path of each sample's companion from the source, large_string; null where its column has none."""
+    """The path of each sample's companion from the source, large_string; null where its column has none.
+
+    Raises:
+        SourceError: there is no such column.
+    """
     if companion.column is not None:
+        if companion.column not in table.column_names:
+            names = ", ".join(table.column_names)
+            raise SourceError(f"--pair {companion.name}: there is no column {companion.column!r}; there are {names}")
         return table.column(companion.column)
     paths = table.column("path")
     names = pc.replace_substring_regex(paths, "(?s)^.*/", "")
@@ -79,15 +114,13 @@ def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
 
 def _check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
     for companion in companions:
-        names = table.column_names
-        if companion.column is not None:
-            if companion.column not in names:
-                raise SourceError(
-                    f"--pair {companion.name}: there is no column {companion.column!r}; there are {', '.join(names)}"
-                )
-            if not pa.types.is_large_string(table.schema.field(companion.column).type):
-                raise SourceError(f"--pair {companion.name}: column {companion.column!r} does not hold paths")
-        taken = [name for name in names if name in {f"{companion.name}_{column}" for column in COMPANION_COLUMNS}]
+        if not pa.types.is_large_string(companion_paths(companion, table).type):
+            raise SourceError(f"--pair {companion.name}: column {companion.column!r} does not hold paths")
+        taken = [
+            name
+            for name in table.column_names
+            if name in {f"{companion.name}_{column}" for column in COMPANION_COLUMNS}
+        ]
         if taken:
             raise SourceError(f"--pair {companion.name}: the index has a column {taken[0]!r} of its own; rename yours")
 

@@ -44,7 +44,7 @@ def read_table(path: str | os.PathLike[str]) -> pa.Table:
     _check_columns(table.column_names)
     if len(table) == 0:
         raise SourceError("it lists no samples")
-    table = pa.table({name: _plain_column(name, table.column(name)) for name in table.column_names})
+    table = pa.table({name: plain_column(name, table.column(name)) for name in table.column_names})
     _check_paths(table.column("path"))
     if "label" in table.column_names:
         _check_labels(table.column("label"))
@@ -165,7 +165,7 @@ def _check_columns(names: Sequence[str]) -> None:
             raise SourceError(f"the index has a column {name!r} of its own; rename yours")
 
 
-def _plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         return pa.chunked_array([_plain(chunk) for chunk in column.chunks])
     except pa.ArrowNotImplementedError:

@@ -112,6 +112,12 @@ def path_problem(paths: pa.Array) -> str | None:
     return None
 
 
+def unsafe_paths(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Which of `paths` (large_string) lead out of the folder they are joined to, or are too long; null for null."""
+    unsafe = pc.match_substring_regex(paths, _UNSAFE)
+    return pc.or_(unsafe, pc.greater(pc.binary_length(paths), PATH_MAX_BYTES))
+
+
 def _shown(path: pa.Scalar) -> str:
     return reprlib.repr(path.as_py())
 

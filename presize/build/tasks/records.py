@@ -21,18 +21,10 @@ from presize.codecs import transcode
 from presize.codecs.paired.companion import transcode_companion
 from presize.errors import BuildError, CrashError, ImageError
 from presize.options import BuildOptions, ImageOptions
-from presize.sources.source_files import read_in_order, read_source
+from presize.sources.source_files import SourceFile, read_in_order, read_source
 from presize.store.rejects import of_companion
 from presize.system.child import Child, ChildDiedError
 from presize.system.turnstile import Turnstile
-
-
-class SourceFile(NamedTuple):
-    """A file below the source, and its size in bytes when it was listed."""
-
-    path: str
-    nbytes: int
-
 
 Sources = tuple[SourceFile, ...]
 """The files of a sample: its image, then its companions."""
@@ -50,21 +42,23 @@ class Recipe(NamedTuple):
     """How the records of a task are made.
 
     Attributes:
-        source: the folder of the files.
+        source: the folder of the sources.
         image: how images are stored.
-        checksum: whether to compute the CRC-32 of each file.
+        checksum: whether to compute the CRC-32 of each source.
+        read_ahead: whether sources may be read ahead, in several threads.
         companions: the name of each companion, and how it is stored.
     """
 
     source: Path
     image: ImageOptions
     checksum: bool
+    read_ahead: bool = True
     companions: tuple[tuple[str, ImageOptions], ...] = ()
 
     @classmethod
-    def of(cls, source: Path, options: BuildOptions) -> Recipe:
+    def of(cls, source: Path, options: BuildOptions, read_ahead: bool = True) -> Recipe:
         companions = ((companion.name, companion.image_options(options.image)) for companion in options.companions)
-        return cls(source, options.image, options.checksum, tuple(companions))
+        return cls(source, options.image, options.checksum, read_ahead, tuple(companions))
 
 
 @dataclass(frozen=True)
@@ -208,8 +202,13 @@ def _checksum(recipe: Recipe, data: bytes) -> int:
 
 
 def _read(recipe: Recipe, samples: Iterator[Sources]) -> Generator[Callable[[], bytes], None, None]:
+    def read(file: SourceFile) -> bytes:
+        return read_source(recipe.source, *file)
+
     files = chain.from_iterable(samples)
-    return read_in_order(lambda file: read_source(recipe.source, *file), ((file, file.nbytes) for file in files))
+    if recipe.read_ahead:
+        return read_in_order(read, ((file, file.nbytes) for file in files))
+    return (partial(read, file) for file in files)
 
 
 @contextmanager
