@@ -48,7 +48,9 @@ def _resized(stored: transcode.Transcoded, image: ImageOptions, exact: bool) -> 
 def _resized_raw(record: transcode.Record, target: resize.Target, image: ImageOptions, exact: bool) -> transcode.Record:
     color = "exact" if exact else image.color
     try:
-        pixels = decode_value(memoryview(record.value), "raw", color, (record.height, record.width), image.max_pixels, image.depth)
+        pixels = decode_value(
+            memoryview(record.value), "raw", color, (record.height, record.width), image.max_pixels, image.depth
+        )
     except DAMAGE as error:
         raise ImageError(f"what is stored is damaged: {error}") from None
     pixels = resize.resize(pixels, target, image.filter, image.resize_backend)

@@ -14,19 +14,25 @@ _BATCH = 256
 def write_folder(contents: Contents, out: Path, on_image: Callable[[], None]) -> None:
     """Write a file for each image into `out`, and a folder for each class, whether or not it has images.
 
+    With companions, images and each of those have a folder of their own, such as ``out/image`` and ``out/mask``.
+
     Raises:
         OSError: a file cannot be written.
         DatasetError: a record is damaged.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    for name in contents.dataset.manifest.classes or ():
-        if is_safe(name):
-            (out / name).mkdir(parents=True, exist_ok=True)
-    for start in range(0, len(contents.names), _BATCH):
-        names = contents.names.slice(start, _BATCH).to_pylist()
-        for i, content in contents.images(range(start, start + len(names))):
-            file = out / names[i]
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("xb") as new:  # two records may not share a file
-                new.write(content)
-            on_image()
+    folders = contents.all_files() if contents.companions else {"": contents.images}
+    for folder, files in folders.items():
+        root = out / folder
+        root.mkdir(parents=True, exist_ok=True)
+        for start in range(0, len(files.names), _BATCH):
+            names = files.names.slice(start, _BATCH).to_pylist()
+            for i, content in files.contents(range(start, start + len(names))):
+                file = root / names[i]
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with file.open("xb") as new:  # two records may not share a file
+                    new.write(content)
+                if files is contents.images:
+                    on_image()
+        for name in contents.dataset.manifest.classes or ():
+            if is_safe(name):
+                (root / name).mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet
 
-from presize.store.export.contents import Contents
+from presize.store.export.contents import Contents, Files
 from presize.system.files import new_files
 
 GROUP_BYTES = 16 << 20
@@ -25,7 +25,9 @@ _IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
 def write_parquet(contents: Contents, out: Path, on_image: Callable[[], None]) -> None:
     """Write ``out/NAME-00000-of-00002.parquet`` and so on, where NAME is that of `out`: one row a sample, in dataset
-    order, with the column ``image`` (or ``image_``, if the dataset has an ``image``) before those of the label table.
+    order.
+
+    ``image`` and the companions, with ``_`` behind a name that the label table has, come before the columns of that.
     Labels with a class list are a ClassLabel.
 
     Raises:
@@ -40,26 +42,24 @@ def write_parquet(contents: Contents, out: Path, on_image: Callable[[], None]) -
     with new_files(out) as new_file:
         for number, (first, end) in enumerate(files):
             name = f"{out.name}-{number:05d}-of-{len(files):05d}.parquet"
-            with pyarrow.parquet.ParquetWriter(new_file(name), schema, **_writing(schema)) as writer:
+            with pyarrow.parquet.ParquetWriter(new_file(name), schema, **_writing(contents)) as writer:
                 for low, high in _runs(numbers_of_group[first:end]):
                     writer.write_batch(_batch(contents, schema, range(first + low, first + high), on_image))
 
 
 def _schema(contents: Contents) -> pa.Schema:
-    image = "image"
-    while image in contents.columns:
-        image += "_"
-    fields = {image: _IMAGE} | {name: contents.dataset.column(name).type for name in contents.columns}
-    features: dict[str, Any] = {image: {"_type": "Image"}}
+    images = contents.all_files(contents.columns)
+    fields = dict.fromkeys(images, _IMAGE) | {n: contents.dataset.column(n).type for n in contents.columns}
+    features: dict[str, Any] = {name: {"_type": "Image"} for name in images}
     if contents.dataset.manifest.classes is not None:
         fields["label"] = pa.int64()
         features["label"] = {"names": list(contents.dataset.manifest.classes), "_type": "ClassLabel"}
     return pa.schema(fields, {"huggingface": json.dumps({"info": {"features": features}})})
 
 
-def _writing(schema: pa.Schema) -> dict[str, Any]:
+def _writing(contents: Contents) -> dict[str, Any]:
     """How columns are encoded: images neither compressed nor looked through for statistics."""
-    others = schema.names[1:]
+    others = list(contents.columns)
     return {"compression": "none", "use_dictionary": others or False, "write_statistics": others or False}
 
 
@@ -75,12 +75,17 @@ def _runs(numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def _batch(contents: Contents, schema: pa.Schema, samples: range, on_image: Callable[[], None]) -> pa.RecordBatch:
-    values = [b""] * len(samples)
-    for position, content in contents.images(samples):
-        values[position] = content
+    columns = [_image_column(files, samples) for files in (contents.images, *contents.companions.values())]
+    columns += (contents.dataset.column(name).slice(samples.start, len(samples)) for name in contents.columns)
+    for _ in samples:
         on_image()
-    names = contents.names.slice(samples.start, len(samples)).to_pylist()
-    images = pa.StructArray.from_arrays([pa.array(values, pa.binary()), pa.array(names, pa.string())], fields=[*_IMAGE])
-    columns = [contents.dataset.column(name).slice(samples.start, len(samples)) for name in contents.columns]
-    typed = [column.cast(field.type) for column, field in zip([images, *columns], schema, strict=True)]
+    typed = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(typed, schema=schema)
+
+
+def _image_column(files: Files, samples: range) -> pa.StructArray:
+    contents = [b""] * len(samples)
+    for position, content in files.contents(samples):
+        contents[position] = content
+    names = files.names.slice(samples.start, len(samples)).to_pylist()
+    return pa.StructArray.from_arrays([pa.array(contents, pa.binary()), pa.array(names, pa.string())], fields=[*_IMAGE])

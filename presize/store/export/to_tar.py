@@ -26,8 +26,8 @@ def write_tars(contents: Contents, out: Path, on_image: Callable[[], None]) -> N
     """Write ``out/NAME-000000.tar`` and so on, one for each shard, where NAME is that of `out`; and ``classes.txt``.
 
     WebDataset reads a tar from beginning to end and shuffles a few thousand samples at a time. So a tar has the samples
-    of one shard, which are a random part of the dataset, in random order. A sample is its image, its label if that is a
-    whole number (``.cls``), and its other columns (``.json``).
+    of one shard, which are a random part of the dataset, in random order. A sample is its image, its companions (as
+    ``.mask.png``), its label if that is a whole number (``.cls``), and its other columns (``.json``).
 
     Raises:
         OSError: a file cannot be written.
@@ -40,7 +40,7 @@ def write_tars(contents: Contents, out: Path, on_image: Callable[[], None]) -> N
     for name in in_json:
         if not _fits_json(kind := dataset.column(name).type):
             raise DatasetError(f"export: JSON cannot hold the column {name!r} ({kind}); choose --to parquet")
-    keys = sample_keys(contents.names)
+    keys = sample_keys(contents.images.names)
     shard_of = dataset.numbers("shard")
     order = np.lexsort((mix(np.arange(len(shard_of), dtype=np.uint64)), shard_of))
     bounds = [0, *(np.flatnonzero(np.diff(shard_of[order])) + 1).tolist(), len(order)]
@@ -50,7 +50,8 @@ def write_tars(contents: Contents, out: Path, on_image: Callable[[], None]) -> N
         columns = [dataset.column(name).take(samples).to_pylist() for name in contents.columns]
         for row, (sample, key) in enumerate(zip(samples.to_pylist(), keys.take(samples).to_pylist(), strict=True)):
             values = {name: column[row] for name, column in zip(contents.columns, columns, strict=True)}
-            found = [(key + contents.suffix, contents.image(sample))]
+            found = [(key + contents.images.suffix, contents.images.content(sample))]
+            found += ((f"{key}.{name}{c.suffix}", c.content(sample)) for name, c in contents.companions.items())
             if number_labels:
                 found.append((f"{key}.cls", str(values.pop("label")).encode()))
             if in_json:
