@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,7 +47,7 @@ class DeriveOptions:
     """
 
     size: Size | None = None
-    only: Collection[str] | None = None
+    only: Sequence[str] | None = None
     classes: Sequence[str] | None = None
     prefix: bool = False
 
@@ -120,9 +120,7 @@ def plan_derive(datasets: Sequence[str | os.PathLike[str]], options: DeriveOptio
     build = _build_options(inputs, options.size)
     resized = _count_resized(inputs, build.image)
     plan = make_plan(inputs.source, build, _codecs(inputs, build, resized), os.sysconf("SC_PAGE_SIZE"))
-    recorded = _recorded(inputs, build)
-    made_from = [manifest.index.sha256 for manifest in inputs.manifests]
-    plan = replace(plan, identity=plan.identity | {"options": recorded, "made_from": made_from})
+    plan = replace(plan, identity=plan.identity | {"options": _recorded(inputs, build)})
     names = ["nbytes", *(f"{companion.name}_nbytes" for companion in build.companions)]
     return Derivation(plan, inputs, resized, sum(int(inputs.numbers(name).sum()) for name in names))
 
@@ -251,7 +249,7 @@ def _recorded(inputs: Inputs, options: BuildOptions) -> dict[str, Any]:
 
 
 def _words(value: object) -> str:
-    return " and ".join(value) if isinstance(value, list) else str(value)
+    return " and ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _codecs(inputs: Inputs, options: BuildOptions, resized: int) -> TriedCodecs:

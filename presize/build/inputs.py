@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ class Inputs:
         return found
 
     def copying(self, task: Task) -> Task:
-        """`task`, which copies all of its samples."""
+        """`task`, which copies all of its samples. Its digest then says, too, what from."""
         base_of, row_of = self.base_of[task.samples], self.row_of[task.samples]
         columns: dict[str, npt.NDArray[np.int64]] = {}
         shards: list[list[ShardReader]] = [[] for _ in self.bases[0].stores]
@@ -73,7 +74,12 @@ class Inputs:
                 columns.setdefault(name, np.zeros(len(base_of), np.int64))[mine] = values
             for readers, (root, files) in zip(shards, base.stores, strict=True):
                 readers += (ShardReader(root / files[n].file, files[n].bytes) for n in numbers.tolist())
-        return replace(task, copies=Copies(tuple(map(tuple, shards)), columns, are_sources=True))
+        made_of = hashlib.sha256(task.digest.encode() + base_of.tobytes() + row_of.tobytes())
+        for manifest in self.manifests:
+            made_of.update(manifest.index.sha256.encode())
+        return replace(
+            task, digest=made_of.hexdigest(), copies=Copies(tuple(map(tuple, shards)), columns, are_sources=True)
+        )
 
     def finished(self) -> Finished:
         """Nothing is taken over without a task."""
@@ -82,7 +88,7 @@ class Inputs:
 
 def join(
     roots: Sequence[str | os.PathLike[str]],
-    only: Collection[str] | None = None,
+    only: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
     prefix: bool = False,
 ) -> Inputs:
@@ -201,7 +207,7 @@ def _concatenated(bases: Sequence[Base], prefix: bool) -> pa.Table:
         raise SourceError(f"the datasets have a column of different types: {str(error).splitlines()[0]}") from None
 
 
-def _taken(paths: pa.ChunkedArray, only: Collection[str]) -> npt.NDArray[np.bool_]:
+def _taken(paths: pa.ChunkedArray, only: Sequence[str]) -> npt.NDArray[np.bool_]:
     """True for each of `paths` that is in `only`."""
     listed = pa.array(only, pa.large_string())
     unknown = listed.filter(pc.invert(pc.is_in(listed, value_set=paths.combine_chunks())))
