@@ -195,7 +195,8 @@ def companion_color(format: Format) -> Color:
     return "rgb" if format == "webp" else "keep"
 
 
-_COMPANION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}", re.ASCII)
+COMPANION_NAME = r"[A-Za-z][A-Za-z0-9_]{0,31}"
+"""The names that companions may have, as a regular expression for ASCII."""
 _FIELD = re.compile(r"\{\{|\}\}|\{(\w*)\}|[{}]", re.ASCII)
 _FIELDS = ("stem", "dir", "name")
 
@@ -221,7 +222,7 @@ class Companion:
     filter: Filter = "nearest"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _COMPANION_NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not re.fullmatch(COMPANION_NAME, self.name, re.ASCII):
             raise OptionError(f"pair: expected a name of at most 32 letters, digits and _, got {self.name!r}")
         if self.name == "source" or self.name.endswith("_source"):
             raise OptionError(f"pair: {self.name!r} would have columns that the index has already; choose another name")

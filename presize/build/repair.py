@@ -22,9 +22,10 @@ from presize.errors import DatasetError, ImageError, OptionError, SourceError
 from presize.options import Companion, ImageOptions, Size
 from presize.sources.companions import companion_paths
 from presize.sources.source_files import read_source
+from presize.store.data_files import DataFile
 from presize.store.filenames import is_safe
 from presize.store.index import companion_index, read_index
-from presize.store.manifest import MANIFEST, DataFile, Manifest, read_manifest
+from presize.store.manifest import MANIFEST, Manifest, read_manifest
 from presize.store.shard import MapFull, ShardReader, ShardWriter, commit_records, map_bytes
 from presize.store.shard_pages import recorded_map_bytes
 from presize.store.verify import Problem, check_data_file
