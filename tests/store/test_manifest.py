@@ -232,7 +232,7 @@ def put(*place: str | int, value: object) -> Callable[[dict[str, Any]], object]:
         (put("identity", value={}), "it has no 'options'"),
         (put("identity", "options", value=[]), ""),
         (put("identity", "options", "image", "format", value="gif"), "format: expected one of jpeg, png, webp, raw"),
-        (put("identity", "options", "image", "color", value={}), "color: expected one of rgb, gray, rgba, keep, got {}"),
+        (put("identity", "options", "image", "color", value={}), "color: expected one of rgb, gray, rgba, keep"),
         (put("left_out", value=[1]), "expected an object, got [1]"),
         (put("left_out", "rejected", value=-2), "expected a count, got -2"),
         (put("engine", value=0.9), "expected text, got 0.9"),
