@@ -155,7 +155,7 @@ def test_json_values_come_back_however_many_are_read_at_once(data: st.DataObject
     path = jsonl(tmp_path, *rows)
     whole = read_table(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(labels, "_JSON_ROWS", piece)
+        patch.setattr("presize.sources.table_files._JSON_ROWS", piece)
         pieces = read_table(path)
     assert whole.to_pylist() == rows
     assert pieces.to_pylist() == rows
@@ -177,7 +177,7 @@ def test_json_values_come_back_however_many_are_read_at_once(data: st.DataObject
 def test_any_json_is_a_table_or_a_one_line_error(rows: list[Any], piece: int, tmp_path: Path) -> None:
     path = jsonl(tmp_path, *({"path": str(i), "value": value} for i, value in enumerate(rows)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(labels, "_JSON_ROWS", piece)
+        patch.setattr("presize.sources.table_files._JSON_ROWS", piece)
         try:
             table = read_table(path)
         except SourceError as error:
@@ -286,8 +286,8 @@ REFUSED = [
     (lambda folder: folder / ("x" * 300 + ".csv"), "File name too long", "no file system has it"),
     (folder_named("labels.csv"), "Is a directory", "a folder, named like CSV"),
     (folder_named("labels.parquet"), "Is a directory", "a folder of Parquet files is not one table"),
-    (folder_named("labels"), "expected a name that ends with .csv, .jsonl", "a folder"),
-    (lambda folder: write(folder, "labels.tsv", "path\na\n"), "ends with .csv, .jsonl, .ndjson, .json", "unknown"),
+    (folder_named("labels"), "expected a name that ends with .csv, .tsv", "a folder"),
+    (lambda folder: write(folder, "labels.xml", "path\na\n"), "ends with .csv, .tsv, .txt, .jsonl, .ndjson", "unknown"),
     (lambda folder: write(folder, ".csv", "path\na\n"), "expected a name that ends", "a name without a suffix"),
     (lambda folder: write(folder, "labels.parquet", GARBAGE), "Parquet magic bytes not found", "not Parquet"),
     (lambda folder: write(folder, "labels.parquet", b""), "Parquet file size is 0 bytes", "nothing at all"),
@@ -301,16 +301,16 @@ REFUSED = [
     (csv(b"path,caf\xe9\na,1\n"), "it is not UTF-8 text", "Latin-1 in the names of columns"),
     (csv("path,label\n"), "it lists no samples", "a header alone"),
     (csv("path"), "Empty CSV file or block", "a header alone, without its newline"),
-    (csv("file,label\na,1\n"), "it has no path column; it has 'file', 'label'", "another name"),
+    (csv("file,label\na,1\n"), "no path column (called path, filename or file_name); it has 'file', 'lab", "another"),
     (csv(" path,label\na,1\n"), "it has ' path', 'label'", "a space is part of a name"),
-    (csv("a\n1\n"), "it has no path column; it has 'a'", "one column"),
+    (csv("a\n1\n"), "no path column (called path, filename or file_name); it has 'a'", "one column"),
     (csv(",".join(f"{i:030}" for i in range(999)) + "\n"), "'000000000000000000000000000000', ", "a thousand columns"),
     (csv("path,n,n\na,1,2\n"), "it has the column 'n' more than once", "which of the two?"),
     (csv("path,path\na,b\n"), "it has the column 'path' more than once", "which of the two?"),
     (csv("path,n\n,1\na,2\n"), "'' is not a relative path inside the source", "an empty path"),
-    (json_lines(""), "it has no path column; it has none", "nothing at all"),
-    (json_lines("\n \n"), "it has no path column; it has none", "blank lines"),
-    (json_lines("{}\n{}\n"), "it has no path column; it has none", "nothing in the lines"),
+    (json_lines(""), "no path column (called path, filename or file_name); it has none", "nothing at all"),
+    (json_lines("\n \n"), "no path column (called path, filename or file_name); it has none", "blank lines"),
+    (json_lines("{}\n{}\n"), "no path column (called path, filename or file_name); it has none", "no keys"),
     (json_lines('{"path": "a"}\n{"path": \n'), "line 2 is not JSON: Expecting value", "a line cut short"),
     (json_lines('[{"path": "a"}]\n'), "line 1 is not a JSON object; expected one per line", "one array of all"),
     (json_lines('{"path": "a"}\n5\n'), "line 2 is not a JSON object", "a number"),

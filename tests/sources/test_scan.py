@@ -300,7 +300,7 @@ def test_a_class_list_that_is_none_is_refused(classes: list[str], message: str, 
 def test_a_source_of_nothing_but_splits_gets_a_warning(names: tuple[str, ...], tmp_path: Path) -> None:
     make(tmp_path, *(f"{name}/cat/1.jpg" for name in names))
     with pytest.warns(
-        PresizeWarning, match="they become its classes; if they are splits, build each separately"
+        PresizeWarning, match="they become its classes; if they are splits, use --split folders"
     ) as caught:
         source = scan(tmp_path)
     assert source.classes == tuple(sorted(names))
