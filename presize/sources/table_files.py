@@ -98,16 +98,8 @@ def _read_tsv(file: BinaryIO) -> pa.Table:
 def _read_list(file: BinaryIO) -> pa.Table:
     """One path per line, with or without a label behind each: after a tab, or after a name with the suffix of an image
     format, as in ``cats/1.jpg 3``. Labels that are all whole numbers are numbers."""
-    if not file.read(1):
-        raise SourceError("it is empty")
-    file.seek(0)
-    lines = pa.csv.read_csv(
-        file,
-        pa.csv.ReadOptions(column_names=["line"]),
-        pa.csv.ParseOptions(delimiter="\0", quote_char=False),
-        pa.csv.ConvertOptions(column_types={"line": pa.large_string()}),
-    ).column("line")
-    lines = pc.utf8_trim_whitespace(lines)
+    text = pa.array([file.read().decode("utf-8-sig")], pa.large_string())
+    lines = pc.utf8_trim_whitespace(pc.split_pattern(text, "\n").flatten())
     lines = lines.filter(pc.not_equal(lines, ""))
     with_tabs = pc.any(pc.match_substring(lines, "\t")).as_py()
     found = pc.extract_regex(lines, _TAB_LABEL if with_tabs else _LABEL)
@@ -129,7 +121,7 @@ def _read_list(file: BinaryIO) -> pa.Table:
     return pa.table({"path": _without_dot(pc.struct_field(found, "path")), "label": labels})
 
 
-def _without_dot(paths: pa.ChunkedArray) -> pa.ChunkedArray:
+def _without_dot(paths: pa.Array) -> pa.Array:
     """``./cats/1.jpg``, as `find` prints it, is ``cats/1.jpg``."""
     return pc.replace_substring_regex(paths, r"^(\./+)+", "")
 

@@ -373,6 +373,81 @@ def test_text_that_is_not_utf8_in_parquet_is_refused(tmp_path: Path) -> None:
     assert "Invalid UTF8" in refusal(parquet(tmp_path, pa.table({"path": ["a"], "text": bad}), store_schema=True))
 
 
+# Paths that come twice, and absolute ones
+
+
+CAPTIONS: list[dict[str, Any]] = [
+    {"path": "b", "caption": "a cat", "n": 1, "tags": ["x"], "label": "cat"},
+    {"path": "a", "caption": "a dog", "n": None, "tags": [], "label": "dog"},
+    {"path": "b", "caption": "été", "n": 3, "tags": None, "label": "cat"},
+    {"path": "c", "caption": None, "n": 4, "tags": ["y", "z"], "label": "ant"},
+    {"path": "b", "caption": "", "n": 5, "tags": ["x"], "label": "pet"},
+]
+
+
+def test_rows_of_one_path_become_lists_where_it_first_comes(tmp_path: Path) -> None:
+    table = read_table(jsonl(tmp_path, *CAPTIONS), repeated="list")
+    assert table.to_pylist() == [
+        {
+            "path": "b",
+            "caption": ["a cat", "été", ""],
+            "n": [1, 3, 5],
+            "tags": [["x"], None, ["x"]],
+            "label": ["cat", "cat", "pet"],
+        },
+        {"path": "a", "caption": ["a dog"], "n": [None], "tags": [[]], "label": ["dog"]},
+        {"path": "c", "caption": [None], "n": [4], "tags": [["y", "z"]], "label": ["ant"]},
+    ]
+    assert column_types(table)["caption"] == "large_list<item: large_string>"
+
+
+def test_lists_of_rows_do_not_depend_on_the_kind_of_table_or_its_chunks(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist(CAPTIONS)
+    digests = {
+        _table_digest(read_table(path, repeated="list"))
+        for path in (jsonl(tmp_path, *CAPTIONS), parquet(tmp_path, table, row_group_size=2))
+    }
+    assert len(digests) == 1
+
+
+@given(numbers=st.lists(st.integers(0, 5), min_size=1))
+def test_every_row_is_in_the_list_of_its_path_in_the_order_of_the_table(numbers: list[int]) -> None:
+    table = pa.table({"path": pa.array(list(map(str, numbers)), pa.large_string()), "row": range(len(numbers))})
+    expected: dict[str, list[int]] = {}
+    for row, number in enumerate(numbers):
+        expected.setdefault(str(number), []).append(row)
+    found = labels._without_repeats(table, "list")
+    assert dict(zip(found["path"].to_pylist(), found["row"].to_pylist(), strict=True)) == expected
+
+
+def test_a_repeated_path_is_refused_with_the_option_that_takes_it(tmp_path: Path) -> None:
+    message = refusal(jsonl(tmp_path, *CAPTIONS))
+    assert message == (
+        "1 paths are listed more than once, the first is 'b', 3 times; --repeated list makes the rows of a path one "
+        "sample, whose other columns are lists"
+    )
+
+
+def test_absolute_paths_inside_the_source_are_relative_to_it(tmp_path: Path) -> None:
+    (tmp_path / "real é").mkdir()
+    (tmp_path / "link").symlink_to("real é")
+    paths = [f"{tmp_path}/link/a.jpg", f"{tmp_path}/real é/b/c.jpg", "d.jpg", f"x{tmp_path}/link/a.jpg"]
+    table = read_table(jsonl(tmp_path, *({"path": path} for path in paths)), tmp_path / "link")
+    assert table["path"].to_pylist() == ["a.jpg", "b/c.jpg", "d.jpg", f"x{tmp_path}/link/a.jpg"]
+
+
+@pytest.mark.parametrize("below", ["/etc/passwd", "{root}2/a.jpg", "{root}", "{root}/../a.jpg", "{root}//a.jpg"])
+def test_absolute_paths_outside_the_source_are_refused(below: str, tmp_path: Path) -> None:
+    root = tmp_path / "raw"
+    with pytest.raises(SourceError, match="is not a relative path inside the source"):
+        read_table(jsonl(tmp_path, {"path": below.format(root=root)}), root)
+
+
+def test_a_path_is_listed_twice_if_it_is_absolute_once(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"the first is 'a\.jpg', 2 times"):
+        read_table(jsonl(tmp_path, {"path": "a.jpg"}, {"path": f"{tmp_path}/a.jpg"}), tmp_path)
+
+
 # Equal values are equal bytes
 
 
