@@ -63,12 +63,15 @@ class Targets:
                 self._columns.append(MultiHotColumn(name, numbers, len(self.vocabulary[name])))
             else:
                 self._columns.append(TargetColumn(data, name, numbers))
+        # As torch's default collate has it: a list of columns for a tuple, and texts as a list within a dict alone.
         self._join: Any = tuple
-        self._join_batch: Any = list  # as torch's default collate does it
+        self._join_batch: Any = list
+        self._texts: type = tuple
         if isinstance(target, str):
             self._join = self._join_batch = itemgetter(0)
         elif isinstance(target, Mapping):
             self._join = self._join_batch = lambda values: dict(zip(target, values, strict=True))
+            self._texts = list
         stays = [column.stays for column in self._columns]
         self.stays: Stays = self._join(stays) if any(stays) else False
 
@@ -78,7 +81,7 @@ class Targets:
 
     def batch(self, records: Records) -> Any:
         """The targets of many records, as presize.datasets.collate combines them."""
-        return self._join_batch([column.batch(records) for column in self._columns])
+        return self._join_batch([column.batch(records, self._texts) for column in self._columns])
 
     def array(self, records: Records) -> npt.NDArray[Any]:
         """The values of a single column, in a new array; of objects where they are not numbers."""
@@ -111,12 +114,12 @@ class TargetColumn:
     def __getitem__(self, i: int) -> Any:
         return self._values[i].as_py() if self._numbers is None else self._numbers.item(i)
 
-    def batch(self, records: Records) -> Any:
-        """As collate_targets combines them: numbers become int64 or float64 (n,)."""
+    def batch(self, records: Records, texts: type) -> Any:
+        """As collate_targets combines them: numbers become int64 or float64 (n,), strings `texts`, a list or tuple."""
         kind = "" if self._numbers is None else self._numbers.dtype.kind
         if self._numbers is not None and kind in "if":
             return torch.from_numpy(self._numbers[records].astype(np.int64 if kind == "i" else np.float64))
-        return collate_targets([self[i] for i in records.tolist()], self.stays)
+        return collate_targets(texts(self[i] for i in records.tolist()), self.stays)
 
     def array(self, records: Records) -> npt.NDArray[Any]:
         """In a new array, of numbers or of Python objects."""
@@ -148,7 +151,7 @@ class MultiHotColumn:
     def __getitem__(self, i: int) -> torch.Tensor:
         return self._rows([i])[0]
 
-    def batch(self, records: Records) -> torch.Tensor:
+    def batch(self, records: Records, _: type) -> torch.Tensor:
         """float32 (n, width)."""
         return self._rows(records.tolist())
 

@@ -262,7 +262,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             return None
         if self.target_transform is None:
             return self._targets.batch(records)
-        return collate_targets([self.target_transform(self._targets[i]) for i in records.tolist()], False)
+        return collate_targets(tuple(self.target_transform(self._targets[i]) for i in records.tolist()), False)
 
     @property
     def crop(self) -> Crop | tuple[Crop, ...] | None:
