@@ -150,6 +150,13 @@ _SAMPLES = SourceOptions()
     metavar="N",
     help="Random seed of the shares of --split.",
 )
+@click.option(
+    "--keys",
+    metavar="PATTERN|PRESET|NAME",
+    help="Images in SRC: of an LMDB a pattern such as image-{:09d}, or text-recognition, basicsr, lsun; of tars an "
+    "extension; of Parquet a column.",
+)
+@click.option("--label-keys", metavar="PATTERN", help="Keys of an LMDB's labels, such as label-{:09d}.")
 @click.option("--follow-links", is_flag=True, help="Follow links that lead out of SRC.")
 @click.option(
     "--checksum",
@@ -204,14 +211,16 @@ def build(
     source: str, out: str, sizes: tuple[Size, ...], filter_: choices.Filter, format_: choices.Format,
     layout: choices.Layout, shard_samples: int | None, follow_links: bool, checksum: bool, labels: str | None,
     classes: str | None, repeated: choices.Repeated, split: str | None, split_seed: int,
+    keys: str | None, label_keys: str | None,
     jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
     timeout_s: float, max_errors: ErrorBudget | None, update: bool, overwrite: bool, dry_run: bool, report: bool,
     as_json: bool, **image: Any,
 ) -> None:  # fmt: skip
     """Resize the images of SRC and pack them into OUT.
 
-    SRC is a folder of class folders, a folder of images, or any folder with --labels. Run it again to
-    finish a build that was interrupted, and with --update when SRC has changed.
+    SRC is a folder of class folders, a folder of images, or any folder with --labels; or LMDBs, WebDataset's tar
+    shards or Parquet files, with the images in them. Run it again to finish a build that was interrupted, and with
+    --update when SRC has changed.
     """
     from presize.build.reuse import plan_update
     from presize.build.run import build_dataset, plan_build
@@ -222,7 +231,7 @@ def build(
     build_options = BuildOptions(image_options, layout, shard_samples, follow_links, checksum)
     run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report, timeout_s)
     known = None if classes is None else read_classes(Path(classes))
-    samples = SourceOptions(labels, known, repeated, split, split_seed)
+    samples = SourceOptions(labels, known, repeated, split, split_seed, keys, label_keys)
     if dry_run:
         place = check_places(source, out, build_options, run)
         plan = plan_build(source, build_options, samples)

@@ -23,7 +23,7 @@ from presize.errors import PresizeWarning, SourceError
 from presize.formatting import plural, printable
 from presize.options import SourceOptions
 from presize.sources.containers.container_samples import list_samples
-from presize.sources.containers.listing import PLACE_COLUMNS
+from presize.sources.containers.contents import PLACE_COLUMNS
 from presize.sources.containers.recognize import Containers, recognize
 from presize.sources.labels import check_classes, class_labels, naming, read_table
 from presize.sources.source_files import Container, Places, SourceFile, source_files, starts_like_an_image

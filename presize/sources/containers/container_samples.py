@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from presize.errors import PresizeWarning, SourceError
 from presize.formatting import plural, printable
 from presize.options import SourceOptions
+from presize.sources.containers.contents import PLACE_COLUMNS, Contents, joined, reject
 from presize.sources.containers.foreign_lmdb import list_lmdb
-from presize.sources.containers.listing import PLACE_COLUMNS, Listing, joined, reject
 from presize.sources.containers.parquet_files import list_parquet
 from presize.sources.containers.recognize import Containers
 from presize.sources.containers.tar_shards import list_tar
@@ -64,7 +64,7 @@ def list_samples(
         PresizeWarning: containers, or fields of samples, were left out.
     """
     rejects: list[Reject] = []
-    listings: list[Listing] = []
+    listings: list[Contents] = []
     containers: list[Container] = []
     for path in found.paths:
         try:
@@ -113,7 +113,7 @@ def list_samples(
     return Samples(table.select([*_OWN_COLUMNS, *fields]), known, tuple(rejects), hidden, tuple(containers))
 
 
-def _list(found: Containers, path: str, samples: SourceOptions, follow_links: bool) -> Listing:
+def _list(found: Containers, path: str, samples: SourceOptions, follow_links: bool) -> Contents:
     place = os.path.join(found.root, path)
     if not is_utf8(path):
         raise SourceError("its name is not UTF-8")
@@ -199,7 +199,7 @@ def _keep(
     return table.filter(pa.array(kept))
 
 
-def _classes(listings: Sequence[Listing], containers: Sequence[Container]) -> tuple[str, ...] | None:
+def _classes(listings: Sequence[Contents], containers: Sequence[Container]) -> tuple[str, ...] | None:
     """The class list that the containers have in common. Raises SourceError when they disagree."""
     known = [(listing.classes, container.path) for listing, container in zip(listings, containers, strict=True)]
     for names, path in known[1:]:
