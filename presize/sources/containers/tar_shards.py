@@ -245,10 +245,10 @@ class _Samples:
             )
 
     def finish_early(self, error: CutShort, window: _Window) -> None:
-        """Keep the last sample if it is whole: it is when another has begun, or it has the files that others have."""
+        """Keep the last sample if it is whole: it is when another has begun, or when it has the files that the one before has."""
         match = None if error.name is None else _STEM.fullmatch(_trimmed(error.name))
         another_began = match is not None and match[1] != self._stem
-        if another_began or self._before in (None, frozenset(self._files)):
+        if another_began or self._before == frozenset(self._files):
             self.finish(window)
         elif self._files:
             self._reject(next(iter(self._files.values())).name, "the tar ends before this sample does")
