@@ -136,7 +136,7 @@ def test_samples_without_a_companion_are_rejected_and_files_that_are_no_images_s
     source = found(tmp_path / "raw", MASK)
     assert paths(source) == ["a/1.jpg"]
     assert reasons(source) == {
-        "a/2.jpg": "companion mask: masks/2.png does not exist",
+        "a/2.jpg": "companion mask does not exist",
         "a/notes.txt": "not an image format that presize reads",
     }
     assert [reject.error for reject in source.rejects] == ["ImageError", "NotAnImageError"]
@@ -147,7 +147,7 @@ def test_a_companion_outside_of_the_source_is_none_without_follow_links(tmp_path
     (tmp_path / "far.png").write_text("12345")
     assert reasons(found(tmp_path / "raw", MASK)) == {
         "masks/1.png": "a link out of the source; use --follow-links if you trust it",
-        "a/1.jpg": "companion mask: masks/1.png is a link out of the source; use --follow-links if you trust it",
+        "a/1.jpg": "companion mask is a link out of the source; use --follow-links if you trust it",
     }
     followed = add_companions(scan(tmp_path / "raw", follow_links=True), [MASK], follow_links=True)
     assert followed.table.column("mask_source_nbytes").to_pylist() == [5, 0]
@@ -159,7 +159,7 @@ def test_a_column_may_not_lead_out_of_the_source(tmp_path: Path) -> None:
     source = add_companions(
         scan(tmp_path / "raw", SourceOptions(tmp_path / "table.csv")), [Companion("mask", column="seg")]
     )
-    assert reasons(source) == {"1.jpg": "companion mask: '../raw/m.png' leads out of the source"}
+    assert reasons(source) == {"1.jpg": "companion mask leads out of the source"}
 
 
 @pytest.mark.parametrize(
