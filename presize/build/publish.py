@@ -24,16 +24,9 @@ from presize.errors import BuildError
 from presize.options import Size
 from presize.sources.source_files import read_again
 from presize.store import shard
+from presize.store.data_files import CompanionFiles, DataFile, companion_shard, generation_name
 from presize.store.index import index_columns, write_index
-from presize.store.manifest import (
-    MANIFEST,
-    CompanionFiles,
-    DataFile,
-    Manifest,
-    companion_shard,
-    generation_name,
-    publish_manifest,
-)
+from presize.store.manifest import MANIFEST, Manifest, publish_manifest
 from presize.store.rejects import NOT_AN_IMAGE, Reject, may_pass, to_jsonl
 from presize.system.files import sync_folder, write_atomically, writing
 

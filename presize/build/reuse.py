@@ -28,8 +28,9 @@ from presize.options import Companion, RunOptions
 from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
 from presize.sources.source_files import SourceFile, read_source
+from presize.store.data_files import DataFile
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
-from presize.store.manifest import DataFile, Manifest, read_manifest
+from presize.store.manifest import Manifest, read_manifest
 from presize.store.rejects import Reject, read_rejects
 from presize.store.shard import ENGINE, ShardReader
 from presize.store.verify import check_data_file

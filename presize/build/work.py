@@ -21,7 +21,7 @@ from presize.errors import BuildError
 from presize.formatting import size_text
 from presize.options import Companion, RunOptions
 from presize.sources.companions import companion_paths
-from presize.store.manifest import companion_shard, generation_name
+from presize.store.data_files import companion_shard, generation_name
 from presize.system.child import ChildDiedError
 from presize.system.files import writing
 

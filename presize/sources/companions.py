@@ -45,7 +45,7 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
     _check_columns(source.table, companions)
     source = _without_companions(source, companions)
     table = source.table
-    reasons: dict[int, str] = {}
+    reasons: dict[int, tuple[str, str]] = {}
     for companion in companions:
         facts = _look_up(source, companion, follow_links, reasons)
         for name, values in zip(("source_nbytes", "source_mtime_ns"), facts.T, strict=True):
@@ -54,9 +54,10 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
         return replace(source, table=table)
     rows = np.array(sorted(reasons), np.int64)
     paths = table.column("path").take(pa.array(rows)).to_pylist()
-    rejects = [_reject(source, path, reasons[row]) for row, path in zip(rows.tolist(), paths, strict=True)]
+    rejects = [_reject(source, path, reasons[row][0]) for row, path in zip(rows.tolist(), paths, strict=True)]
     if len(rejects) == len(table):
-        raise SourceError(f"no sample of {source.root} has its companion; the first: {paths[0]}: {rejects[0].reason}")
+        reason, missing = reasons[0]
+        raise SourceError(f"no sample of {source.root} can be used; of {paths[0]} the {reason}: {missing!r}")
     stays = np.ones(len(table), np.bool_)
     stays[rows] = False
     return replace(source, table=table.filter(pa.array(stays)), rejects=(*source.rejects, *rejects))
@@ -149,9 +150,10 @@ def _without_companions(source: Source, companions: Sequence[Companion]) -> Sour
 
 
 def _look_up(
-    source: Source, companion: Companion, follow_links: bool, reasons: dict[int, str]
+    source: Source, companion: Companion, follow_links: bool, reasons: dict[int, tuple[str, str]]
 ) -> npt.NDArray[np.int64]:
-    """The size and the mtime of each sample's companion; -1 where it is missing, with the reason in `reasons`."""
+    """The size and the mtime of each sample's companion; -1 where it is missing, with the reason and its path in
+    `reasons`."""
     look_at = files_of(str(source.root), follow_links)
     paths = companion_paths(companion, source.table)
     facts = np.full((len(paths), 2), -1, np.int64)
@@ -159,15 +161,12 @@ def _look_up(
         for row, path in enumerate(paths.slice(start, _CHUNK).to_pylist(), start):
             try:
                 if not path:
-                    raise Refused(f"column {companion.column} is empty")
+                    raise Refused(f"is not named in column {companion.column}")
                 if not is_safe(path):
-                    raise Refused(f"{path!r} leads out of the source")
-                try:
-                    facts[row] = look_at(path)
-                except Refused as reason:
-                    raise Refused(f"{path} {reason}") from None
+                    raise Refused("leads out of the source")
+                facts[row] = look_at(path)
             except Refused as reason:
-                reasons.setdefault(row, of_companion(companion.name, str(reason)))
+                reasons.setdefault(row, (f"{of_companion(companion.name)} {reason}", path or ""))
     return facts
 
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from presize.errors import SourceError
 from presize.options import Format
-from presize.store.manifest import OUR_NAMES
+from presize.store.data_files import OUR_NAMES
 
 SUFFIXES: dict[Format, tuple[str, str]] = {
     "jpeg": (".jpg", r"(?i)\.(jpe?g|jpe|jfif)$"),

@@ -99,7 +99,7 @@ def _uncontained(recipe: Recipe, samples: Iterator[Sources]) -> Iterator[Make]:
 
         def make(files: Sources) -> Made:
             try:
-                return _made(recipe, files, list(islice(contents, len(files))))
+                return _made(recipe, list(islice(contents, len(files))))
             except MemoryError:
                 raise BuildError(
                     f"{files[0].path}: memory ran out; --backend processes would reject this image and go on"
@@ -115,7 +115,7 @@ def _in_this_process(recipe: Recipe, samples: Iterator[Sources], containment: Co
 
         def make(files: Sources) -> Made:
             with guarded():
-                return _made(recipe, files, list(islice(contents, len(files))))
+                return _made(recipe, list(islice(contents, len(files))))
 
         yield make
 
@@ -170,29 +170,23 @@ def _make_in_time(recipe: Recipe, files: Sources, timeout_s: float) -> Made:
 
 def make_sample(recipe: Recipe, files: Sources) -> Made:
     """The records of one sample. Raises what Make raises."""
-    return _made(recipe, files, [partial(read_source, recipe.source, *file) for file in files])
+    return _made(recipe, [partial(read_source, recipe.source, *file) for file in files])
 
 
-def _made(recipe: Recipe, files: Sources, contents: Sequence[Callable[[], bytes]]) -> Made:
-    """The records of a sample.
-
-    Args:
-        recipe: how they are made.
-        files: those of the sample.
-        contents: what reads each of them.
-    """
+def _made(recipe: Recipe, contents: Sequence[Callable[[], bytes]]) -> Made:
+    """The records of a sample, of the files that `contents` read: its image, then its companions."""
     data = contents[0]()
     transcoded = transcode.transcode(data, recipe.image)
     made = Made(transcoded, _checksum(recipe, data))
     if not recipe.companions:
         return made
     companions = []
-    for (name, options), file, content in zip(recipe.companions, files[1:], contents[1:], strict=True):
+    for (name, options), content in zip(recipe.companions, contents[1:], strict=True):
         try:
             data = content()
             companion = transcode_companion(data, transcoded.source, options)
         except ImageError as error:
-            raise ImageError(of_companion(name, f"{file.path}: {error}")) from None
+            raise ImageError(f"{of_companion(name)}: {error}") from None
         companions.append(Made(companion, _checksum(recipe, data)))
     return made._replace(companions=tuple(companions))
 

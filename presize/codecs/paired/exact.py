@@ -44,7 +44,7 @@ def decode_exact(data: bytes, max_pixels: int) -> Exact:
     """
     name = sniff(data)
     if name is None or name == "jpeg":
-        decoded = decode.decode(data, "keep", max_pixels)
+        decoded = decode.decode(data, pillow_decoder.Wanted("keep", icc="ignore"), max_pixels)
         return Exact(decoded.pixels, decoded.facts)
     image, data, orientation, several, _ = pillow_decoder.open_other(data, name, max_pixels)
     deep = pillow_decoder.is_deep(image, data, name)

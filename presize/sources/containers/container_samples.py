@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -17,13 +18,14 @@ import pyarrow.compute as pc
 from presize.errors import PresizeWarning, SourceError
 from presize.formatting import plural, printable
 from presize.options import SourceOptions
+from presize.sources.containers.contents import PLACE_COLUMNS, Contents, joined, reject
 from presize.sources.containers.foreign_lmdb import list_lmdb
-from presize.sources.containers.listing import PLACE_COLUMNS, Listing, joined, reject
 from presize.sources.containers.parquet_files import list_parquet
 from presize.sources.containers.recognize import Containers
 from presize.sources.containers.tar_shards import list_tar
 from presize.sources.labels import check_classes, class_labels
 from presize.sources.source_files import Container
+from presize.sources.tree import SPLITS
 from presize.sources.walk import LINK_OUT, as_utf8, is_inside, is_utf8, mtime_ns
 from presize.store.dealing import neighbours
 from presize.store.filenames import unsafe_paths
@@ -62,7 +64,7 @@ def list_samples(
         PresizeWarning: containers, or fields of samples, were left out.
     """
     rejects: list[Reject] = []
-    listings: list[Listing] = []
+    listings: list[Contents] = []
     containers: list[Container] = []
     for path in found.paths:
         try:
@@ -92,6 +94,8 @@ def list_samples(
         table = _keep(table, is_safe, "its name is no relative path of UTF-8 text", containers, rejects)
         table = _keep(table, ~_repeated(table), "an earlier sample of the file has its name", containers, rejects)
         table = _with_distinct_paths(table, containers)
+        if samples.labels == "none" and "label" in table.column_names:
+            table = table.drop_columns("label")
         table, known = _with_classes(table, _classes(listings, containers), classes, containers, rejects)
     if not listings or not len(table):
         first = f"; the first, {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
@@ -102,12 +106,14 @@ def list_samples(
         groups = np.stack([table.column(name).to_numpy() for name in ("container", "run")])
         begins = np.append(True, (np.diff(groups) != 0).any(axis=0))
         table = table.drop_columns("run").append_column("run", pa.array(np.cumsum(begins) - 1))
+    if samples.split == "folders":
+        table = _with_splits(table, containers)
     fields = [name for name in table.column_names if name not in _OWN_COLUMNS]
     hidden = sum(listing.hidden for listing in listings)
     return Samples(table.select([*_OWN_COLUMNS, *fields]), known, tuple(rejects), hidden, tuple(containers))
 
 
-def _list(found: Containers, path: str, samples: SourceOptions, follow_links: bool) -> Listing:
+def _list(found: Containers, path: str, samples: SourceOptions, follow_links: bool) -> Contents:
     place = os.path.join(found.root, path)
     if not is_utf8(path):
         raise SourceError("its name is not UTF-8")
@@ -141,6 +147,22 @@ def _names(containers: Sequence[Container]) -> list[str]:
 def _codes(table: pa.Table) -> npt.NDArray[np.int64]:
     """A number for each path: the same for the same paths."""
     return np.asarray(table.column("path").combine_chunks().dictionary_encode().indices.to_numpy(), np.int64)
+
+
+def _with_splits(table: pa.Table, containers: Sequence[Container]) -> pa.Table:
+    """The samples with the column ``split``: the first word of the names of containers, if that is a split's in each,
+    as in ``train-00000-of-00002.parquet``; otherwise the first folder of their paths."""
+    if "split" in table.column_names:
+        raise SourceError("the samples have a field 'split' already; leave out --split to use that")
+    paths = [container.path for container in containers]
+    splits = [re.split(r"[^A-Za-z]", os.path.basename(path))[0] for path in paths]
+    if not SPLITS.issuperset(splits):
+        splits = [path.partition("/")[0] for path in paths]
+        beside = [path for path in paths if "/" not in path]
+        if beside:
+            raise SourceError(f"--split folders: {beside[0]!r} lies in no folder of the source")
+    names = pa.array(splits, pa.large_string()).take(table.column("container").combine_chunks())
+    return table.append_column("split", names)
 
 
 def _repeated(table: pa.Table) -> npt.NDArray[np.bool_]:
@@ -177,7 +199,7 @@ def _keep(
     return table.filter(pa.array(kept))
 
 
-def _classes(listings: Sequence[Listing], containers: Sequence[Container]) -> tuple[str, ...] | None:
+def _classes(listings: Sequence[Contents], containers: Sequence[Container]) -> tuple[str, ...] | None:
     """The class list that the containers have in common. Raises SourceError when they disagree."""
     known = [(listing.classes, container.path) for listing, container in zip(listings, containers, strict=True)]
     for names, path in known[1:]:

@@ -16,7 +16,7 @@ from presize.codecs.sniff import sniff
 from presize.errors import OptionError, SourceError
 from presize.formatting import printable
 from presize.options import KeyPreset
-from presize.sources.containers.listing import Listing, field_name, reject
+from presize.sources.containers.contents import Contents, field_name, reject
 from presize.sources.containers.lmdb_values import LmdbValues, Numbers, read_lmdb
 from presize.sources.walk import as_utf8
 from presize.store.rejects import Reject
@@ -83,7 +83,7 @@ _Choose = Callable[[LmdbValues, str, str], _Chosen]
 """Chooses the images among the values of the LMDB at a path, with a name for what is rejected."""
 
 
-def list_lmdb(path: str, name: str, keys: str | None, label_keys: str | None) -> Listing:
+def list_lmdb(path: str, name: str, keys: str | None, label_keys: str | None) -> Contents:
     """The samples of an LMDB.
 
     Args:
@@ -109,7 +109,7 @@ def list_lmdb(path: str, name: str, keys: str | None, label_keys: str | None) ->
         "source_nbytes": pa.array(found.nbytes[rows]),
         "offset": pa.array(found.offset[rows]),
     }
-    return Listing(pa.table(places | chosen.fields), rejects=chosen.rejects)
+    return Contents(pa.table(places | chosen.fields), rejects=chosen.rejects)
 
 
 def _chooser(keys: str | None, label_keys: str | None) -> _Choose | None:

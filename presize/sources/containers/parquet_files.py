@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from presize.errors import SourceError
-from presize.sources.containers.listing import Listing, field_name, plain_table
+from presize.sources.containers.contents import Contents, field_name, plain_table
 from presize.sources.containers.parquet_rows import is_bytes, is_image, open_parquet
 from presize.sources.source_files import row_place
 from presize.store.filenames import unsafe_paths
 
 
-def list_parquet(path: str, name: str, column: str | None) -> Listing:
+def list_parquet(path: str, name: str, column: str | None) -> Contents:
     """The samples of a Parquet file, in its order. Images are not read: not even their sizes, for which a mean of the
     row group stands.
 
@@ -62,7 +62,7 @@ def list_parquet(path: str, name: str, column: str | None) -> Listing:
         "run": pa.array(number),
     }
     columns = {field_name(one): fields.column(one) for one in fields.column_names}
-    return Listing(pa.table(samples | columns), _class_names(schema), left_out=left_out, column=image)
+    return Contents(pa.table(samples | columns), _class_names(schema), left_out=left_out, column=image)
 
 
 def _image_column(schema: pa.Schema, asked: str | None) -> str:
@@ -99,9 +99,9 @@ def _mean_bytes(group: pq.RowGroupMetaData, image: str) -> int:
 
 def _paths(names: pa.Array | None, rows: int, stem: str) -> pa.Array:
     """The names of rows; a row has ``STEM/NUMBER`` where its name is missing, leads elsewhere, or was taken before."""
-    made = pc.binary_join_element_wise(
-        pa.scalar(stem, pa.large_string()), pc.utf8_lpad(pa.array(np.arange(rows)).cast(pa.large_string()), 8, "0"), "/"
-    )
+    numbers = pc.utf8_lpad(pa.array(np.arange(rows)).cast(pa.large_string()), 8, "0")
+    folder, slash = (pa.scalar(text, pa.large_string()) for text in (stem, "/"))
+    made = pc.binary_join_element_wise(folder, numbers, slash)
     if names is None:
         return made
     given = names.cast(pa.large_string())

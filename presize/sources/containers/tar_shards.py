@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from presize.errors import SourceError
 from presize.formatting import size_text
-from presize.sources.containers.listing import Listing, field_name, joined, reject, rows_table
+from presize.sources.containers.contents import Contents, field_name, joined, reject, rows_table
 from presize.sources.walk import as_utf8, is_utf8
 from presize.store.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
 from presize.system.files import open_at_once
@@ -67,7 +67,7 @@ class _Window:
         return self._content[first : first + nbytes]
 
 
-def list_tar(path: str, name: str, extension: str | None) -> Listing:
+def list_tar(path: str, name: str, extension: str | None) -> Contents:
     """The samples of a tar, in its order.
 
     ``.json`` gives a field for each of its keys, ``.cls`` a number called ``label``, ``.txt`` a text called ``txt``;
@@ -245,10 +245,10 @@ class _Samples:
             )
 
     def finish_early(self, error: CutShort, window: _Window) -> None:
-        """Keep the last sample if it is whole: it is when another has begun, or it has the files that others have."""
+        """Keep the last sample if it is whole: it is when another has begun, or when it has the files that the one before has."""
         match = None if error.name is None else _STEM.fullmatch(_trimmed(error.name))
         another_began = match is not None and match[1] != self._stem
-        if another_began or self._before in (None, frozenset(self._files)):
+        if another_began or self._before == frozenset(self._files):
             self.finish(window)
         elif self._files:
             self._reject(next(iter(self._files.values())).name, "the tar ends before this sample does")
@@ -294,10 +294,10 @@ class _Samples:
         self._tables.append(pa.table(places | columns))
         self._rows, self._fields = [], []
 
-    def listing(self) -> Listing:
+    def listing(self) -> Contents:
         self._flush()
         samples = joined(self._tables, self._left_out)
-        return Listing(samples, None, self._rejects, self._hidden, self._left_out)
+        return Contents(samples, None, self._rejects, self._hidden, self._left_out)
 
 
 class _UnreadableField(Exception):

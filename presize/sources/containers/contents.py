@@ -20,7 +20,7 @@ go. The index does not have them."""
 
 
 @dataclass(frozen=True)
-class Listing:
+class Contents:
     """The samples of one container.
 
     Attributes:
