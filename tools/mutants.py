@@ -40,7 +40,7 @@ STORE = ("tests/store", "tests/build/test_plan.py", "tests/datasets/test_lmdb_da
 TESTS = {
     "store/dealing.py": ("tests/build/test_plan.py",),
     "store/export/__init__.py": ("tests/store/test_export.py",),
-    "store/export/contents.py": ("tests/store/test_export.py", "tests/store/test_export_tar.py"),
+    "store/export/exported.py": ("tests/store/test_export.py", "tests/store/test_export_tar.py"),
     "store/export/to_folder.py": ("tests/store/test_export.py",),
     "store/export/to_parquet.py": ("tests/store/test_export_parquet.py",),
     "store/export/to_tar.py": ("tests/store/test_export_tar.py",),

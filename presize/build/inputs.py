@@ -134,20 +134,6 @@ def join(
     return Inputs(bases, base_of, row_of, source)
 
 
-def read_paths(file: Path) -> tuple[str, ...]:
-    """The paths that a text file lists, one a line. Raises SourceError when it cannot be read."""
-    with naming(f"--only {str(file)!r}"):
-        try:
-            lines = file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").split("\n")
-        except UnicodeDecodeError:
-            raise SourceError("it is not UTF-8 text; expected one path per line") from None
-        except OSError as error:
-            raise SourceError(error.strerror) from None
-        if not any(lines):
-            raise SourceError("it lists no paths")
-        return tuple(line for line in lines if line)
-
-
 def _opened(root: Path) -> Base:
     base = read_base(Place(root, (root,)))
     try:

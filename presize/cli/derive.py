@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     callback=parsed(Size.parse),
     help="Target size in pixels, no larger than that of OUT.  [default: that of OUT]",
 )
-@click.option("--only", metavar="FILE", help="Take the samples whose paths are listed there, one a line.")
+@click.option(
+    "--only",
+    metavar="FILE",
+    help="Take the samples whose paths are listed there: one a line, or in the path column of a table.",
+)
 @click.option("--classes", metavar="FILE|DATASET", help="Class list to use: one name a line, or a dataset's.")
 @click.option("--prefix", is_flag=True, help="Put the number of its OUT before each path: 0/cats/1.jpg.")
 @click.option("--jobs", type=int, metavar="N", help="Processes.  [default: all cores]")
@@ -44,15 +48,13 @@ def derive(
     finishes what was interrupted.
     """
     from presize.build.derive import DeriveOptions, derive_dataset, plan_derive
-    from presize.build.inputs import read_paths
-    from presize.sources.labels import read_classes
+    from presize.sources.labels import naming, read_classes, read_paths
 
-    options = DeriveOptions(
-        size,
-        None if only is None else read_paths(Path(only)),
-        None if classes is None else read_classes(Path(classes)),
-        prefix,
-    )
+    paths = None
+    if only is not None:
+        with naming(f"--only {only!r}"):
+            paths = read_paths(only)
+    options = DeriveOptions(size, paths, None if classes is None else read_classes(Path(classes)), prefix)
     if dry_run:
         found = plan_derive(datasets, options)
         samples = len(found.plan.source.table)

@@ -56,6 +56,18 @@ def read_table(
     return _without_repeats(pa.table(columns), repeated)
 
 
+def read_paths(path: str | os.PathLike[str]) -> list[str]:
+    """The paths that a file lists, of any kind that read_table takes; other columns do not matter.
+
+    Raises:
+        SourceError: the file cannot be read, or has no paths.
+    """
+    paths = plain_column("path", _with_path(read_file(os.fspath(path))).column("path")).drop_null()
+    if len(paths) == 0 or not pa.types.is_large_string(paths.type):
+        raise SourceError("it lists no paths")
+    return list(paths.to_pylist())
+
+
 @contextmanager
 def naming(what: str) -> Iterator[None]:
     """Prefix each SourceError with `what` it is about."""

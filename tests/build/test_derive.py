@@ -432,8 +432,13 @@ def test_the_command_takes_lists_from_files(presize: Callable[..., Ran], dataset
     (tmp_path / "only.txt").write_text("\r\n".join(paths) + "\r\n\r\n")
     assert presize("derive", dataset, tmp_path / "new", "--only", tmp_path / "only.txt", "--jobs", 1).code == 0
     assert [path for path, _ in stored(tmp_path / "new")] == paths
+    (tmp_path / "table.csv").write_text("width,path\n" + "".join(f"3,{path}\n" for path in paths[1:]))
+    assert presize("derive", dataset, tmp_path / "two", "--only", tmp_path / "table.csv", "--jobs", 1).code == 0
+    assert [path for path, _ in stored(tmp_path / "two")] == paths[1:]
     (tmp_path / "empty.txt").write_text("\n")
-    for name, words in {"empty.txt": "it lists no paths", "absent.txt": "No such file"}.items():
+    (tmp_path / "numbers.jsonl").write_text('{"path": 3}')
+    nothing = "it lists no paths"
+    for name, words in {"empty.txt": nothing, "numbers.jsonl": nothing, "absent.txt": "No such file"}.items():
         ran = presize("derive", dataset, tmp_path / "other", "--only", tmp_path / name)
         assert (ran.code, words in ran.err) == (1, True)
 

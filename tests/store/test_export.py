@@ -22,7 +22,7 @@ from presize.errors import BuildError, DatasetError
 from presize.options import BuildOptions, Format, ImageOptions, Size
 from presize.store.dataset import Dataset
 from presize.store.export import export_dataset
-from presize.store.export.contents import Contents
+from presize.store.export.exported import Exported
 from tampering import read_table, with_column, write_table
 
 
@@ -147,11 +147,11 @@ def test_companions_are_columns_of_images_in_parquet(tmp_path: Path) -> None:
 
 
 def test_no_column_of_a_companion_is_exported_as_one_of_the_label_table(tmp_path: Path) -> None:
-    contents = Contents.of(with_masks(tmp_path).root)
-    assert set(contents.columns) <= {"label"}
+    exported = Exported.of(with_masks(tmp_path).root)
+    assert set(exported.columns) <= {"label"}
 
 
 def test_a_companion_that_is_called_image_keeps_its_name(tmp_path: Path) -> None:
-    contents = Contents.of(with_masks(tmp_path).root)
-    assert list(replace(contents, companions={"image": contents.companions["mask"]}).all_files()) == ["image_", "image"]
-    assert list(contents.all_files(["mask", "image"])) == ["image_", "mask_"]
+    exported = Exported.of(with_masks(tmp_path).root)
+    assert list(replace(exported, companions={"image": exported.companions["mask"]}).all_files()) == ["image_", "image"]
+    assert list(exported.all_files(["mask", "image"])) == ["image_", "mask_"]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from presize.errors import BuildError
 from presize.options import ExportLayout, check_choice
-from presize.store.export.contents import Contents
+from presize.store.export.exported import Exported
 from presize.store.export.to_folder import write_folder
 from presize.store.export.to_parquet import write_parquet
 from presize.store.export.to_tar import write_tars
 
-_WRITERS: dict[ExportLayout, Callable[[Contents, Path, Callable[[], None]], None]] = {
+_WRITERS: dict[ExportLayout, Callable[[Exported, Path, Callable[[], None]], None]] = {
     "folder": write_folder,
     "tar": write_tars,
     "parquet": write_parquet,
@@ -47,9 +47,9 @@ def export_dataset(
     out = Path(os.path.abspath(out))
     if os.path.exists(out) and (not out.is_dir() or os.listdir(out)):  # which a name of any length may be asked
         raise BuildError(f"export: {out} is not an empty folder; choose a new one")
-    contents = Contents.of(root)
+    exported = Exported.of(root)
     try:
-        _WRITERS[layout](contents, out, on_image)
+        _WRITERS[layout](exported, out, on_image)
     except OSError as error:
         raise BuildError(f"export: cannot write {error.filename or out}: {error.strerror or error}") from None
-    return len(contents.dataset)
+    return len(exported.dataset)

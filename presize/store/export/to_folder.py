@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from presize.store.export.contents import Contents
+from presize.store.export.exported import Exported
 from presize.store.filenames import is_safe
 
 _BATCH = 256
 
 
-def write_folder(contents: Contents, out: Path, on_image: Callable[[], None]) -> None:
+def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
     """Write a file for each image into `out`, and a folder for each class, whether or not it has images.
 
     With companions, images and each of those have a folder of their own, such as ``out/image`` and ``out/mask``.
@@ -20,7 +20,7 @@ def write_folder(contents: Contents, out: Path, on_image: Callable[[], None]) ->
         OSError: a file cannot be written.
         DatasetError: a record is damaged.
     """
-    folders = contents.all_files() if contents.companions else {"": contents.images}
+    folders = exported.all_files() if exported.companions else {"": exported.images}
     for folder, files in folders.items():
         root = out / folder
         root.mkdir(parents=True, exist_ok=True)
@@ -31,8 +31,8 @@ def write_folder(contents: Contents, out: Path, on_image: Callable[[], None]) ->
                 file.parent.mkdir(parents=True, exist_ok=True)
                 with file.open("xb") as new:  # two records may not share a file
                     new.write(content)
-                if files is contents.images:
+                if files is exported.images:
                     on_image()
-        for name in contents.dataset.manifest.classes or ():
+        for name in exported.dataset.manifest.classes or ():
             if is_safe(name):
                 (root / name).mkdir(parents=True, exist_ok=True)

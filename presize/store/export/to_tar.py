@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from presize.errors import DatasetError
 from presize.store.dealing import mix
-from presize.store.export.contents import Contents
+from presize.store.export.exported import Exported
 from presize.system.files import new_files
 
 _BATCH = 256
 
 
-def write_tars(contents: Contents, out: Path, on_image: Callable[[], None]) -> None:
+def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
     """Write ``out/NAME-000000.tar`` and so on, one for each shard, where NAME is that of `out`; and ``classes.txt``.
 
     WebDataset reads a tar from beginning to end and shuffles a few thousand samples at a time. So a tar has the samples
@@ -33,25 +33,25 @@ def write_tars(contents: Contents, out: Path, on_image: Callable[[], None]) -> N
         OSError: a file cannot be written.
         DatasetError: a record is damaged, or a column or a class name cannot be written as text.
     """
-    dataset = contents.dataset
-    classes = _class_list(contents)
-    number_labels = "label" in contents.columns and pa.types.is_integer(dataset.column("label").type)
-    in_json = [name for name in contents.columns if not (number_labels and name == "label")]
+    dataset = exported.dataset
+    classes = _class_list(exported)
+    number_labels = "label" in exported.columns and pa.types.is_integer(dataset.column("label").type)
+    in_json = [name for name in exported.columns if not (number_labels and name == "label")]
     for name in in_json:
         if not _fits_json(kind := dataset.column(name).type):
             raise DatasetError(f"export: JSON cannot hold the column {name!r} ({kind}); choose --to parquet")
-    keys = sample_keys(contents.images.names)
+    keys = sample_keys(exported.images.names)
     shard_of = dataset.numbers("shard")
     order = np.lexsort((mix(np.arange(len(shard_of), dtype=np.uint64)), shard_of))
     bounds = [0, *(np.flatnonzero(np.diff(shard_of[order])) + 1).tolist(), len(order)]
 
     def fields(samples: pa.Array) -> Iterator[list[tuple[str, bytes]]]:
         """For each sample the names and contents of its files."""
-        columns = [dataset.column(name).take(samples).to_pylist() for name in contents.columns]
+        columns = [dataset.column(name).take(samples).to_pylist() for name in exported.columns]
         for row, (sample, key) in enumerate(zip(samples.to_pylist(), keys.take(samples).to_pylist(), strict=True)):
-            values = {name: column[row] for name, column in zip(contents.columns, columns, strict=True)}
-            found = [(key + contents.images.suffix, contents.images.content(sample))]
-            found += ((f"{key}.{name}{c.suffix}", c.content(sample)) for name, c in contents.companions.items())
+            values = {name: column[row] for name, column in zip(exported.columns, columns, strict=True)}
+            found = [(key + exported.images.suffix, exported.images.content(sample))]
+            found += ((f"{key}.{name}{c.suffix}", c.content(sample)) for name, c in exported.companions.items())
             if number_labels:
                 found.append((f"{key}.cls", str(values.pop("label")).encode()))
             if in_json:
@@ -88,9 +88,9 @@ def sample_keys(names: pa.ChunkedArray) -> pa.ChunkedArray:
     return keys
 
 
-def _class_list(contents: Contents) -> bytes:
+def _class_list(exported: Exported) -> bytes:
     """The class names, one a line, as ``presize build --classes`` reads them; empty without classes."""
-    names = contents.dataset.manifest.classes or ()
+    names = exported.dataset.manifest.classes or ()
     for name in names:
         if "\n" in name or "\r" in name:
             raise DatasetError(f"export: classes.txt cannot hold the class name {name!r}; choose --to parquet")

@@ -19,7 +19,7 @@ _RAW_AS = ImageOptions(format="png")
 
 
 @dataclass(frozen=True)
-class Files:
+class ImageFiles:
     """An image file for each sample: the images of a dataset, or one of its companions.
 
     Attributes:
@@ -31,7 +31,7 @@ class Files:
     names: pa.ChunkedArray
 
     @classmethod
-    def of(cls, dataset: Dataset) -> Files:
+    def of(cls, dataset: Dataset) -> ImageFiles:
         return cls(dataset, file_names(dataset.column("path"), dataset.manifest.format))
 
     @property
@@ -52,7 +52,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Contents:
+class Exported:
     """A dataset that is exported.
 
     Attributes:
@@ -63,12 +63,12 @@ class Contents:
     """
 
     dataset: Dataset
-    images: Files
-    companions: dict[str, Files]
+    images: ImageFiles
+    companions: dict[str, ImageFiles]
     columns: tuple[str, ...]
 
     @classmethod
-    def of(cls, root: str | os.PathLike[str]) -> Contents:
+    def of(cls, root: str | os.PathLike[str]) -> Exported:
         """Raises DatasetError when the dataset in `root` is damaged, or has a path that is no file of a folder."""
         dataset = Dataset(root, readahead=True)  # shards are read from beginning to end
         own = index_columns(dataset.manifest.layout, True, dataset.companions)
@@ -78,12 +78,12 @@ class Contents:
         problem = path_problem(dataset.column("path"))
         if problem is not None:
             raise DatasetError(f"the index of {dataset.root} has {problem}; nothing was written")
-        companions = {name: Files.of(dataset.companion(name)) for name in dataset.companions}
-        return cls(dataset, Files.of(dataset), companions, columns)
+        companions = {name: ImageFiles.of(dataset.companion(name)) for name in dataset.companions}
+        return cls(dataset, ImageFiles.of(dataset), companions, columns)
 
-    def all_files(self, taken: Collection[str] = ()) -> dict[str, Files]:
+    def all_files(self, taken: Collection[str] = ()) -> dict[str, ImageFiles]:
         """The images, called ``image``, then the companions by name; with ``_`` behind a name that is taken."""
-        companions: dict[str, Files] = {}
+        companions: dict[str, ImageFiles] = {}
         for name, files in self.companions.items():
             companions[_free(name, {*taken, *companions})] = files
         return {_free("image", {*taken, *companions}): self.images, **companions}
