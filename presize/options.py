@@ -22,6 +22,9 @@ Subsampling = Literal["420", "422", "444"]
 Layout = Literal["lmdb", "folder"]
 OnError = Literal["skip", "fail"]
 Engine = Literal["processes", "sequential"]
+BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
+KeypointFormat = Literal["xy", "xyv"]
+BadBoxes = Literal["clip", "reject"]
 
 MAX_SIDE = 16383
 """The longest side of a target, in pixels: WebP's format ends there, JPEG's at 65535."""
@@ -140,6 +143,43 @@ class SourceOptions:
     classes: Sequence[str] | None = None
 
 
+class Coordinates(NamedTuple):
+    """A column of the label table that holds places in the image, in pixels of the upright source.
+
+    Attributes:
+        column: its name.
+        format: a BoxFormat or a KeypointFormat.
+    """
+
+    column: str
+    format: str
+
+    @classmethod
+    def parse_boxes(cls, text: str) -> Self:
+        """``"bbox:xywh"``: the format has to be named.
+
+        >>> Coordinates.parse_boxes("bbox:xywh")
+        Coordinates(column='bbox', format='xywh')
+        """
+        column, colon, format = text.rpartition(":")
+        if not colon:
+            raise OptionError(f"boxes: expected COLUMN:FORMAT, such as bbox:xyxy, got {text!r}")
+        return cls(column, format)
+
+    @classmethod
+    def parse_keypoints(cls, text: str) -> Self:
+        """``"points:xyv"``, or ``"points"`` for ``points:xy``.
+
+        >>> Coordinates.parse_keypoints("points")
+        Coordinates(column='points', format='xy')
+        """
+        column, _, format = text.rpartition(":")
+        return cls(column, format) if format in get_args(KeypointFormat) and column else cls(text, "xy")
+
+    def __str__(self) -> str:
+        return f"{self.column}:{self.format}"
+
+
 @dataclass(frozen=True)
 class BuildOptions:
     """All that decides the bytes of a dataset, besides its source.
@@ -152,6 +192,11 @@ class BuildOptions:
         checksum: keep the CRC-32 of each source file in the index; an update then compares that instead of
             modification times. Off by default, since it adds 1.1 % to the time of an image
             (benchmarks/building/results/checksum.csv, 2026-11-21).
+        boxes: columns of boxes. The dataset holds them as x1, y1, x2, y2 in pixels of the stored image.
+        keypoints: columns of keypoints, likewise: of each object one list, x, y of each point (or x, y, visibility).
+        bad_boxes: what becomes of boxes that reach more than a pixel outside of their image, have no area, or are not
+            four numbers: "clip" cuts them to the image, and readers leave out those without area; "reject" rejects the
+            image.
     """
 
     image: ImageOptions = field(default_factory=ImageOptions)
@@ -159,9 +204,21 @@ class BuildOptions:
     shard_samples: int | None = None
     follow_links: bool = False
     checksum: bool = False
+    boxes: tuple[Coordinates, ...] = ()
+    keypoints: tuple[Coordinates, ...] = ()
+    bad_boxes: BadBoxes = "clip"
 
     def __post_init__(self) -> None:
         check_type("image", self.image, ImageOptions)
+        for name, formats in (("boxes", BoxFormat), ("keypoints", KeypointFormat)):
+            check_type(name, getattr(self, name), tuple)
+            for place in getattr(self, name):
+                check_type(name, place, Coordinates)
+                check_choice(f"{name}: {place.column}", place.format, formats)
+        named = [place.column for place in (*self.boxes, *self.keypoints)]
+        if len(set(named)) < len(named):
+            raise OptionError(f"boxes: expected each column once in boxes and keypoints, got {', '.join(named)}")
+        check_choice("bad_boxes", self.bad_boxes, BadBoxes)
         check_choice("to", self.layout, Layout)
         check_type("follow_links", self.follow_links, bool)
         check_type("checksum", self.checksum, bool)
@@ -173,7 +230,11 @@ class BuildOptions:
     def to_json(self) -> dict[str, Any]:
         """Plain values for manifest.json; sizes as the strings that Size.parse reads."""
         image = _recorded(self.image) | {"sizes": [str(size) for size in self.image.sizes]}
-        return _recorded(self) | {"image": image}
+        recorded = _recorded(self) | {"image": image}
+        for name in ("boxes", "keypoints"):
+            if name in recorded:
+                recorded[name] = list(map(str, recorded[name]))
+        return recorded
 
 
 ALWAYS_RECORDED = frozenset(

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from presize.build.annotations import are_within, extents
 from presize.build.plan import Plan
 from presize.build.resume import check_may_update
 from presize.build.state import Place
@@ -23,7 +24,7 @@ from presize.build.tasks.sidecar import SIZE_COLUMNS, Finished, FinishedShard, S
 from presize.build.tasks.task import Copies, Task
 from presize.build.update import Changes, Rows, Update, agree, make_update, match
 from presize.errors import DatasetError
-from presize.options import RunOptions
+from presize.options import MAX_PIXELS, RunOptions
 from presize.sources.scan import Source
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
 from presize.store.manifest import DataFile, Manifest, read_manifest
@@ -64,6 +65,12 @@ class Base:
     @property
     def shard_rows(self) -> Rows:
         return np.array([len(rows) for rows in self.rows], np.int64)
+
+    def source_sides(self, rows: Rows) -> tuple[Rows, Rows]:
+        """(heights, widths) of the sources of these rows of `samples`, in pixels; MAX_PIXELS of rejected files."""
+        rejected = np.full(len(self.samples) - len(self.indexes[0]), MAX_PIXELS)
+        heights, widths = (_numbers(self.indexes[0], f"source_{side}") for side in ("height", "width"))
+        return np.concatenate((heights, rejected))[rows], np.concatenate((widths, rejected))[rows]
 
     def columns(self, rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
         """The columns of a Sidecar, ``sample`` apart, for these records."""
@@ -251,6 +258,8 @@ def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
         unchanged &= _same_content(plan.source, unchanged, known, run.jobs or usable_cores())
     else:
         unchanged &= agree("source_mtime_ns", samples, old, matched)
+    if (around := extents(samples, plan.options)) is not None:  # boxes may have changed, and then reject their image
+        unchanged &= are_within(around, *base.source_sides(matched))
     unchanged &= ~np.isin(old.column("shard").to_numpy()[matched], base.damaged)
     return Reuse(base, make_update(old, base.shard_rows, matched, unchanged, plan.options.shard_samples))
 

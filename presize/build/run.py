@@ -20,6 +20,7 @@ from typing import NamedTuple
 import PIL
 import pyarrow as pa
 
+from presize.build.annotations import check_annotations
 from presize.build.plan import Plan, TriedCodecs, make_plan
 from presize.build.publish import publish
 from presize.build.resume import begin, is_all_of
@@ -101,6 +102,7 @@ def plan_build(
         samples: how the source is read.
     """
     found = scan(source, samples, options.follow_links)
+    check_annotations(found.table, options)
     return make_plan(found, options, try_codecs(options), os.sysconf("SC_PAGE_SIZE"))
 
 

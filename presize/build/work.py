@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from presize.build import estimate
+from presize.build.annotations import extents
 from presize.build.plan import Plan
 from presize.build.reuse import Reuse
 from presize.build.state import Place, State
@@ -84,6 +85,7 @@ def _tasks(todo: Plan, run: RunOptions, place: Place, generation: int, files: pa
     for root in place.roots:
         with writing(root):
             (root / "shards" if files is None else root).mkdir(parents=True, exist_ok=True)
+    around = extents(todo.source.table, todo.options)
     for number, samples in enumerate(todo.shards):
         rows = todo.source.table.select(["path", "source_nbytes"]).take(pa.array(samples))
         name = generation_name(f"shards/{number:05d}.lmdb", generation)
@@ -99,6 +101,7 @@ def _tasks(todo: Plan, run: RunOptions, place: Place, generation: int, files: pa
             nbytes=rows.column("source_nbytes").to_numpy(),
             paths="\0".join(rows.column("path").to_pylist()),
             files="" if files is None else "\0".join(files.take(pa.array(samples)).to_pylist()),
+            extents=None if around is None else around[samples],
         )
 
 

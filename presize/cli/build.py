@@ -16,7 +16,7 @@ from presize.cli.printing import print_json, print_text
 from presize.cli.progress import Progress
 from presize.errors import BuildError
 from presize.formatting import duration, plural, printable, rate_text, size_text
-from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+from presize.options import BuildOptions, Coordinates, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.system.resources import usable_cores
 
 if TYPE_CHECKING:
@@ -122,6 +122,27 @@ _RUN = RunOptions()
 )
 @click.option("--labels", metavar="TABLE", help="CSV, JSON lines or Parquet with a path column; it lists the samples.")
 @click.option("--classes", metavar="FILE|DATASET", help="Class list to use: one name a line, or a dataset's.")
+@click.option(
+    "--boxes",
+    multiple=True,
+    metavar="COLUMN:FORMAT",
+    callback=parsed(Coordinates.parse_boxes),
+    help="Boxes to scale with the images, in pixels: xyxy, xywh or cxcywh.",
+)
+@click.option(
+    "--keypoints",
+    multiple=True,
+    metavar="COLUMN[:FORMAT]",
+    callback=parsed(Coordinates.parse_keypoints),
+    help="Keypoints to scale with the images: xy or xyv (visibility).  [default format: xy]",
+)
+@click.option(
+    "--bad-boxes",
+    type=choice(choices.BadBoxes),
+    default="clip",
+    show_default=True,
+    help="Clip boxes that reach outside of their image, or reject the image.",
+)
 @click.option("--follow-links", is_flag=True, help="Follow links that lead out of SRC.")
 @click.option(
     "--checksum",
@@ -175,7 +196,8 @@ _RUN = RunOptions()
 def build(
     source: str, out: str, sizes: tuple[Size, ...], filter_: choices.Filter, format_: choices.Format,
     layout: choices.Layout, shard_samples: int | None, follow_links: bool, checksum: bool, labels: str | None,
-    classes: str | None, jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
+    classes: str | None, boxes: tuple[Coordinates, ...], keypoints: tuple[Coordinates, ...],
+    bad_boxes: choices.BadBoxes, jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
     timeout_s: float, max_errors: ErrorBudget | None, update: bool, overwrite: bool, dry_run: bool, report: bool,
     as_json: bool, **image: Any,
 ) -> None:  # fmt: skip
@@ -190,7 +212,9 @@ def build(
     from presize.sources.labels import read_classes
 
     image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
-    build_options = BuildOptions(image_options, layout, shard_samples, follow_links, checksum)
+    build_options = BuildOptions(
+        image_options, layout, shard_samples, follow_links, checksum, boxes, keypoints, bad_boxes
+    )
     run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report, timeout_s)
     samples = SourceOptions(labels, None if classes is None else read_classes(Path(classes)))
     if dry_run:

@@ -23,6 +23,9 @@ skipped, never what is stored."""
 _CRASH = "CrashError"
 _UNREAD = ("cannot be read", "it changed during the build")
 
+BOXES = "boxes"
+"""How the reason of an image begins that was rejected for its boxes in the label table, and not for its content."""
+
 
 def may_pass(error: str, reason: str) -> bool:
     """True when a file was not rejected for its content alone: the next time, or on another machine, it may be stored.
@@ -31,7 +34,7 @@ def may_pass(error: str, reason: str) -> bool:
         error: the class of the error.
         reason: the message of the error.
     """
-    return error == _CRASH or reason.startswith(_UNREAD)
+    return error == _CRASH or reason.startswith((*_UNREAD, f"{BOXES}:"))
 
 
 class Reject(NamedTuple):

@@ -7,6 +7,7 @@ worker process pays for them before its first image.
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from presize.codecs import transcode
 from presize.errors import CrashError, DatasetError, ImageError, NotAnImageError
 from presize.options import BuildOptions, OnError, Size
 from presize.store import shard
-from presize.store.rejects import NOT_AN_IMAGE, claims_to_be_an_image
+from presize.store.rejects import BOXES, NOT_AN_IMAGE, claims_to_be_an_image
 
 
 class Copies(NamedTuple):
@@ -59,6 +60,8 @@ class Task:
         paths: each sample's path, joined by NULs: a million samples must not be a million objects.
         files: in a folder dataset each sample's file name, joined likewise; otherwise empty.
         copies: what an update copies; None when every sample is made.
+        extents: x1, y1, x2, y2 around each sample's boxes, in pixels of its source, NaN for what is no box; None to
+            reject none for its boxes.
     """
 
     number: int
@@ -73,6 +76,7 @@ class Task:
     paths: str
     files: str
     copies: Copies | None = None
+    extents: npt.NDArray[np.float64] | None = None
 
     @property
     def to_make(self) -> int:
@@ -118,6 +122,8 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
         for position, (sample, source) in enumerate(zip(task.samples.tolist(), sources, strict=True)):
             try:
                 made = make(source) if is_made[position] else _copied(task, position, source.path)
+                if task.extents is not None:
+                    _check_boxes(task.extents[position].tolist(), made.transcoded.source)
             except ImageError as error:
                 rejects.append((sample, *_reject(source.path, error, task.on_error)))
                 continue
@@ -139,6 +145,18 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
     if not task.options.checksum:
         del columns["source_crc32"]
     return Sidecar(task.number, columns, shards, rejects)
+
+
+def _check_boxes(extent: list[float], source: Size) -> None:
+    """Raise ImageError for boxes that reach more than a pixel outside of their image."""
+    left, top, right, bottom = extent
+    if any(map(math.isnan, extent)):
+        raise ImageError(f"{BOXES}: one has no area, or is not four numbers")
+    if left < -1 or top < -1 or right > source.width + 1 or bottom > source.height + 1:
+        raise ImageError(
+            f"{BOXES}: they reach from ({left:g}, {top:g}) to ({right:g}, {bottom:g}), outside of the image of "
+            f"{source.width} x {source.height} pixels"
+        )
 
 
 def _copy(copies: Copies, position: int) -> Made | None:
