@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from numbers import Real
 from typing import Any, Literal, NamedTuple, Self, get_args
@@ -14,9 +14,11 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 from presize.errors import OptionError
 
 Fit = Literal["shorter", "longer", "stretch", "crop", "pad"]
-Filter = Literal["box", "bilinear", "hamming", "bicubic", "lanczos"]
+Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 ResizeBackend = Literal["cykooz", "pillow"]
 Color = Literal["rgb", "gray", "keep"]
+StoredColor = Color | Literal["exact"]
+"""What a stored value holds: "exact" is the pixel values of a companion, such as class numbers, as its source has them."""
 Format = Literal["jpeg", "png", "webp", "raw"]
 Subsampling = Literal["420", "422", "444"]
 Layout = Literal["lmdb", "folder"]
@@ -66,7 +68,8 @@ class ImageOptions:
     Attributes:
         sizes: one target or several, all made from one decode; stored in this order.
         fit: how an image meets its target (see presize.codecs.resize.target).
-        filter: the antialiasing filter; bicubic is torchvision's and Pillow's (a = -0.5).
+        filter: bicubic is torchvision's and Pillow's (a = -0.5). All but nearest antialias; nearest takes pixels as
+            they are, which is for class numbers, not for photographs.
         resize_backend: the library that resamples. The default is cykooz.resizer, 5 times as fast as Pillow and as
             close to exact arithmetic (benchmarks/transcoding/results/resizers.csv, 2026-11-21); "pillow" gives Pillow's
             own pixels.
@@ -180,6 +183,105 @@ class Coordinates(NamedTuple):
         return f"{self.column}:{self.format}"
 
 
+def companion_color(format: Format) -> Color:
+    """How many channels a companion has that is stored as an image is: those of its source, where `format` has them."""
+    return "rgb" if format == "webp" else "keep"
+
+
+_COMPANION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}", re.ASCII)
+_FIELD = re.compile(r"\{\{|\}\}|\{(\w*)\}|[{}]", re.ASCII)
+_FIELDS = ("stem", "dir", "name")
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A second image of every sample, such as a segmentation mask, with the geometry of the first.
+
+    Attributes:
+        name: of its shards and index columns.
+        pattern: the path of its file, relative to the source: ``masks/{stem}.png``. ``{name}`` is the name of the
+            image's file, ``{stem}`` the same without its suffix, ``{dir}`` its folder, ``{{`` and ``}}`` are braces.
+        column: the column of the label table that holds the path, in place of `pattern`.
+        format: what is stored.
+        filter: "nearest" keeps the values of pixels exactly: those of grey images, of 16 bits, too, and the indices of
+            palettes. With any other filter the companion is stored as an image is.
+    """
+
+    name: str
+    pattern: str | None = None
+    column: str | None = None
+    format: Format = "png"
+    filter: Filter = "nearest"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _COMPANION_NAME.fullmatch(self.name):
+            raise OptionError(f"pair: expected a name of at most 32 letters, digits and _, got {self.name!r}")
+        if self.name == "source" or self.name.endswith("_source"):
+            raise OptionError(f"pair: the index has columns that begin like those of {self.name!r}; choose another name")
+        if (self.pattern is None) == (self.column is None):
+            raise OptionError(f"pair {self.name}: expected a pattern or a column, such as masks/{{stem}}.png, got "
+                              f"{'neither' if self.pattern is None else 'both'}")
+        if self.pattern is not None:
+            self.pieces()
+        check_choice("pair_format", self.format, Format)
+        check_choice("pair_filter", self.filter, Filter)
+        if self.is_exact and self.format not in ("png", "raw"):
+            raise OptionError(
+                f"pair_format: {self.format} changes the values of pixels, which nearest keeps; choose png or raw, "
+                f"or another filter for {self.name}"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``NAME=PATTERN``, or ``NAME=column:COLUMN``.
+
+        >>> Companion.parse("mask=masks/{stem}.png").pattern
+        'masks/{stem}.png'
+        """
+        name, equals, place = text.partition("=")
+        if not equals:
+            raise OptionError(f"pair: expected NAME=PATTERN, such as mask=masks/{{stem}}.png, got {text!r}")
+        kind, colon, column = place.partition(":")
+        return cls(name, column=column) if kind + colon == "column:" else cls(name, place)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the values of its pixels are kept."""
+        return self.filter == "nearest"
+
+    def pieces(self) -> list[tuple[str, str]]:
+        """The pattern as pairs of literal text and the field that follows it, "" for none.
+
+        >>> Companion("mask", "masks/{stem}.png").pieces()
+        [('masks/', 'stem'), ('.png', '')]
+        """
+        pattern, pieces, literal, end = self.pattern or "", [], "", 0
+        for match in _FIELD.finditer(pattern):
+            literal += pattern[end : match.start()]
+            end = match.end()
+            if match[0] in ("{{", "}}"):
+                literal += match[0][0]
+            elif match[1] in _FIELDS:
+                pieces.append((literal, match[1]))
+                literal = ""
+            else:
+                raise OptionError(
+                    f"pair {self.name}: {match[0]} in {pattern!r} is none of {{stem}}, {{dir}} and {{name}}; "
+                    "write {{ and }} for braces"
+                )
+        return [*pieces, (literal + pattern[end:], "")]
+
+    def image_options(self, image: ImageOptions) -> ImageOptions:
+        """How it is stored beside images of these options. The values of an exact one are kept whatever its color."""
+        color = companion_color(self.format)
+        return replace(image, format=self.format, filter=self.filter, color=color, keep_metadata=False)
+
+    def to_json(self) -> dict[str, str]:
+        """Plain values for manifest.json, without the name."""
+        place = {"column": self.column} if self.pattern is None else {"pattern": self.pattern}
+        return {**place, "format": self.format, "filter": self.filter}  # type: ignore[dict-item]
+
+
 @dataclass(frozen=True)
 class BuildOptions:
     """All that decides the bytes of a dataset, besides its source.
@@ -192,6 +294,7 @@ class BuildOptions:
         checksum: keep the CRC-32 of each source file in the index; an update then compares that instead of
             modification times. Off by default, since it adds 1.1 % to the time of an image
             (benchmarks/building/results/checksum.csv, 2026-11-21).
+        companions: further images of every sample, such as masks; kept in the order of their names.
         boxes: columns of boxes. The dataset holds them as x1, y1, x2, y2 in pixels of the stored image.
         keypoints: columns of keypoints, likewise: of each object one list, x, y of each point (or x, y, visibility).
         bad_boxes: what becomes of boxes that reach more than a pixel outside of their image, have no area, or are not
@@ -204,6 +307,7 @@ class BuildOptions:
     shard_samples: int | None = None
     follow_links: bool = False
     checksum: bool = False
+    companions: tuple[Companion, ...] = ()
     boxes: tuple[Coordinates, ...] = ()
     keypoints: tuple[Coordinates, ...] = ()
     bad_boxes: BadBoxes = "clip"
@@ -226,15 +330,26 @@ class BuildOptions:
             check_range("shard_samples", self.shard_samples, 1, 2**31 - 1)
         if self.layout == "folder" and self.image.format == "raw":
             raise OptionError("to: format raw has no image files; choose --to lmdb, or jpeg, png or webp")
+        check_type("pair", self.companions, tuple)
+        for companion in self.companions:
+            check_type("pair", companion, Companion)
+        if len({companion.name for companion in self.companions}) < len(self.companions):
+            raise OptionError(f"pair: expected each name once, got {', '.join(c.name for c in self.companions)}")
+        if self.layout == "folder" and self.companions:
+            raise OptionError("to: pairs are stored in shards alone; choose --to lmdb, or build without --pair")
+        # One order, so that the same companions make the same dataset.
+        object.__setattr__(self, "companions", tuple(sorted(self.companions, key=lambda companion: companion.name)))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for manifest.json; sizes as the strings that Size.parse reads."""
         image = _recorded(self.image) | {"sizes": [str(size) for size in self.image.sizes]}
-        recorded = _recorded(self) | {"image": image}
+        values = _recorded(self) | {"image": image}
         for name in ("boxes", "keypoints"):
-            if name in recorded:
-                recorded[name] = list(map(str, recorded[name]))
-        return recorded
+            if name in values:
+                values[name] = list(map(str, values[name]))
+        if self.companions:
+            values["companions"] = {companion.name: companion.to_json() for companion in self.companions}
+        return values
 
 
 ALWAYS_RECORDED = frozenset(

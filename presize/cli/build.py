@@ -57,7 +57,7 @@ _RUN = RunOptions()
     type=choice(choices.Filter),
     default=_DEFAULT.filter,
     show_default=True,
-    help="Antialiasing filter.",
+    help="Filter for resizing; all but nearest antialias.",
 )
 @click.option(
     "--resize-backend",
@@ -213,7 +213,14 @@ def build(
 
     image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
     build_options = BuildOptions(
-        image_options, layout, shard_samples, follow_links, checksum, boxes, keypoints, bad_boxes
+        image_options,
+        layout,
+        shard_samples,
+        follow_links,
+        checksum,
+        boxes=boxes,
+        keypoints=keypoints,
+        bad_boxes=bad_boxes,
     )
     run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report, timeout_s)
     samples = SourceOptions(labels, None if classes is None else read_classes(Path(classes)))

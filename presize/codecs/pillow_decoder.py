@@ -9,7 +9,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +63,7 @@ _DECODER_ERRORS: Final = (
 _PNG_CHUNKS: Final = frozenset((b"IHDR", b"PLTE", b"tRNS", b"iCCP", b"eXIf", b"iTXt", b"IDAT", b"IEND"))
 
 
-_TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
+TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
 
 
 _GREY_MODES: Final = ("1", "L", "LA", "La", "I", "F")
@@ -102,7 +102,26 @@ def check_size(height: int, width: int, max_pixels: int) -> None:
         raise ImageError(f"{width} x {height} pixels, more than max_pixels allows ({max_pixels})")
 
 
-def decode_other(data: bytes, name: str, color: Color, max_pixels: int) -> Decoded:
+class Opened(NamedTuple):
+    """An image with its pixels as they are stored.
+
+    Attributes:
+        image: loaded, not upright.
+        data: the bytes that it was loaded from.
+        orientation: EXIF's, 1 to 8.
+        several: whether it is an animation or has pages.
+        exif: as found, the bytes of a TIFF file; None for those of a TIFF.
+    """
+
+    image: ImageFile
+    data: bytes
+    orientation: int
+    several: bool
+    exif: bytes | None
+
+
+def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
+    """Load an image of any format, `name` as from sniff()."""
     orientation = 1
     several = has_several(data, name)
     if name == "png":
@@ -118,13 +137,18 @@ def decode_other(data: bytes, name: str, color: Color, max_pixels: int) -> Decod
         # Pillow holds TIFFs to its own limit, and warns, unless the memory is there already.
         image.im = Image.new(image.mode, image.size).im
     load(image, name)
-    icc = image.info.get("icc_profile")
-    if not isinstance(icc, bytes) or image.mode == "LAB":
-        icc = None
     exif = _bytes(image.info.get("exif"))
     if exif is not None:
         exif = exif.removeprefix(b"Exif\0\0")
         orientation = orientation_of(exif)
+    return Opened(image, data, orientation, several, exif)
+
+
+def decode_other(data: bytes, name: str, color: Color, max_pixels: int) -> Decoded:
+    image, data, orientation, several, exif = open_other(data, name, max_pixels)
+    icc = image.info.get("icc_profile")
+    if not isinstance(icc, bytes) or image.mode == "LAB":
+        icc = None
     converted = _eight_bit(image, data, name)
     transparent = converted.mode in ("LA", "RGBA")
     has_profile = icc is not None and to_srgb(icc, _opaque(converted.mode)) is not None
@@ -133,7 +157,7 @@ def decode_other(data: bytes, name: str, color: Color, max_pixels: int) -> Decod
         colors_of(image.mode),
         orientation,
         transparent=transparent,
-        deep=_is_deep(image, data, name),
+        deep=is_deep(image, data, name),
         several=several,
         profile=has_profile,
     )
@@ -176,7 +200,7 @@ def _bytes(value: object) -> bytes | None:
 def _eight_bit(image: ImageFile, data: bytes, name: str) -> Image.Image:
     """The loaded `image` in one of the modes L, LA, RGB, RGBA, CMYK."""
     tags: Any = image.tag_v2 if name == "tiff" else {}  # type: ignore[attr-defined]
-    mode, bits = image.mode, tags.get(_TIFF_BITS, ())
+    mode, bits = image.mode, tags.get(TIFF_BITS, ())
     if mode.startswith("I;16") or (mode == "I" and name == "ppm"):
         return _eight_bit_gray(image, white=4095 if 12 in bits else 65535, inverted=tags.get(_TIFF_PHOTOMETRIC) == 0)
     if mode in ("I", "F"):
@@ -243,10 +267,10 @@ def _opaque(mode: str) -> str:
     return {"LA": "L", "RGBA": "RGB"}.get(mode, mode)
 
 
-def _is_deep(image: ImageFile, data: bytes, name: str) -> bool:
+def is_deep(image: ImageFile, data: bytes, name: str) -> bool:
     """Whether the source had more than 8 bits a channel."""
     if name == "tiff":
-        bits = image.tag_v2.get(_TIFF_BITS, ())  # type: ignore[attr-defined]
+        bits = image.tag_v2.get(TIFF_BITS, ())  # type: ignore[attr-defined]
         return 12 in bits or 16 in bits
     return image.mode.startswith("I") or (name == "png" and data[24] == 16)
 

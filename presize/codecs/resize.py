@@ -2,6 +2,7 @@
 
 All back-ends antialias: the filter's support grows with the reduction, as in Pillow and in
 torchvision's ``antialias=True``. "bicubic" is the cubic convolution with a = -0.5 (Catmull-Rom).
+"nearest" takes pixels as they are, those that Pillow takes, and is the same whatever the back-end.
 
 Which back-end is the default was measured: see BACKENDS.
 """
@@ -20,7 +21,7 @@ from PIL import Image
 
 from presize.options import Filter, Fit, ResizeBackend, Size
 
-Pixels = npt.NDArray[np.uint8]
+Pixels = npt.NDArray[Any]
 
 
 class Box(NamedTuple):
@@ -106,6 +107,8 @@ def _crop(source: Size, wanted: Size, upscale: bool) -> Target:
 def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBackend) -> Pixels:
     """`pixels` (height, width, 3), (height, width, 4) or (height, width), uint8, C-contiguous, as `target` says.
 
+    "nearest" takes uint16 and any number of channels, too.
+
     All channels are treated alike; four channels are resized without a copy. Thread-safe: each thread has its own
     scratch memory.
 
@@ -114,18 +117,37 @@ def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBacken
     """
     box, size, canvas = target
     if box[2:] == size:  # nothing to resample, at most to cut
-        top, left = int(box.top), int(box.left)
+        half = 0.5 if filter == "nearest" else 0  # the pixel under the centre of the first
+        top, left = int(box.top + half), int(box.left + half)
         pixels = pixels[top : top + size.height, left : left + size.width]
     else:
         height, width = pixels.shape[:2]  # by rounding, a box may end past them
         inside = Box(box.top, box.left, min(box.height, height - box.top), min(box.width, width - box.left))
-        pixels = BACKENDS[backend](pixels, inside, size, filter)
+        resample = _nearest if filter == "nearest" else BACKENDS[backend]
+        pixels = resample(pixels, inside, size, filter)
     if canvas is None:
         return np.ascontiguousarray(pixels)
-    padded = np.zeros((*canvas, *pixels.shape[2:]), np.uint8)
+    padded = np.zeros((*canvas, *pixels.shape[2:]), pixels.dtype)
     top, left = (canvas.height - size.height) // 2, (canvas.width - size.width) // 2
     padded[top : top + size.height, left : left + size.width] = pixels
     return padded
+
+
+def _nearest(pixels: Pixels, box: Box, size: Size, _: Filter) -> Pixels:
+    height, width = pixels.shape[:2]
+    rows = _centres(box.top, box.height, size.height, height)
+    columns = _centres(box.left, box.width, size.width, width)
+    return pixels.take(rows, axis=0).take(columns, axis=1)
+
+
+def _centres(begin: float, length: float, count: int, side: int) -> npt.NDArray[np.intp]:
+    """The source pixel under the centre of each of `count` pixels that share `length` from `begin`, computed as Pillow
+    does, whose boxes are float32 and whose steps are added up: where a centre lies between two pixels, that decides."""
+    first, last = np.float32(begin), np.float32(begin + length)
+    step = np.float64(last - first) / count
+    steps = np.full(count, step)
+    steps[0] = np.float64(first) + step / 2
+    return np.minimum(np.cumsum(steps).astype(np.intp), side - 1)
 
 
 def _cykooz(pixels: Pixels, box: Box, size: Size, filter: Filter) -> Pixels:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from presize.codecs import jpeg_decoder
 from presize.codecs.jpeg_segments import coded_size
 from presize.errors import ImageError
-from presize.options import MAX_PIXELS, Color, Format
+from presize.options import MAX_PIXELS, Color, Format, StoredColor
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -32,24 +32,28 @@ def check_pixels(shape: tuple[int, int], max_pixels: int) -> None:
 
 
 def decode_value(
-    value: memoryview, format: Format, color: Color, shape: tuple[int, int], max_pixels: int = MAX_PIXELS
+    value: memoryview, format: Format, color: StoredColor, shape: tuple[int, int], max_pixels: int = MAX_PIXELS
 ) -> Pixels:
     """Decode a stored value. Its header is compared with `shape` before any memory is allocated.
 
     Args:
         value: the bytes of a record.
         format: of the dataset.
-        color: that the dataset was built for.
+        color: that the dataset was built for; "exact" for the values of a companion.
         shape: (height, width) of the image, in pixels, as the index says.
         max_pixels: that height x width may not exceed.
 
     Returns:
-        A new uint8 array, (height, width, 3) RGB or (height, width) grey.
+        A new uint8 array, (height, width, 3) RGB or (height, width) grey; the values of a companion may be uint16.
 
     Raises:
         ValueError, ImageError, MemoryError: the value is damaged, or too large (see DAMAGE).
     """
     check_pixels(shape, max_pixels)
+    if color == "exact":
+        from presize.codecs.paired.exact import decode_stored  # brings Pillow
+
+        return decode_stored(value, format, shape)
     if format == "jpeg":
         return _decode_jpeg(value, color, shape, max_pixels)
     if format == "raw":

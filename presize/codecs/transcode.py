@@ -46,7 +46,8 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
     targets = None
     if header is not None:
         targets = _targets(_upright(header), options)
-        scale = _decode_scale(targets)
+        if options.filter != "nearest":  # it takes pixels as they are, and a reduced decode gives means of them
+            scale = _decode_scale(targets)
     decoded = decode.decode(data, options.color, options.max_pixels, scale, header, unfinished=True)
     source = Size(decoded.source_height, decoded.source_width)
     metadata = encode.Metadata()

@@ -240,8 +240,9 @@ def _conversions(report: BuildReport, columns: dict[str, charts.Numbers]) -> lis
         row("upright" if value == 1 else f"EXIF orientation {value}", orientation == value, done)
         for value, done in enumerate(_TURNS, 1)
     ]
+    antialiased = "" if image["filter"] == "nearest" else ", antialiased"
     sizes = [
-        row("larger than stored", area < source_area, f"resized, {image['filter']}, antialiased"),
+        row("larger than stored", area < source_area, f"resized, {image['filter']}{antialiased}"),
         row("same size as stored", same_size, "size kept"),
         row("smaller than stored", (area >= source_area) & ~same_size, "enlarged or padded"),
     ]

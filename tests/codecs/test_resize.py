@@ -6,10 +6,11 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from effort import examples
 from pictures import smooth_image
 from presize.codecs.resize import Box, Target, resize, target
 from presize.options import Filter, Fit, ResizeBackend, Size
@@ -110,6 +111,44 @@ def test_every_backend_resamples_as_pillow_does(filter: Filter, backend: ResizeB
     got = resize(pixels, target(Size(300, 401), Size(64, 64), "shorter", False), filter, backend)
     expected = np.asarray(Image.fromarray(pixels).resize((85, 64), Image.Resampling[filter.upper()]))
     assert np.abs(got.astype(int) - expected).max() <= 1
+
+
+@given(
+    source=st.builds(Size, st.integers(1, 300), st.integers(1, 300)),
+    wanted=st.builds(Size, st.integers(1, 300), st.integers(1, 300)),
+    fit=st.sampled_from(["shorter", "longer", "stretch", "crop"]),
+    up=st.booleans(),
+)
+@example(source=Size(30, 41), wanted=Size(30, 30), fit="crop", up=True)  # the box begins at 5.5
+@settings(max_examples=examples(200), deadline=None)
+def test_nearest_takes_the_pixels_that_pillow_takes(source: Size, wanted: Size, fit: Fit, up: bool) -> None:
+    found = target(source, wanted, fit, up)
+    numbers = np.arange(source.height * source.width, dtype=np.int32).reshape(source)
+    box = found.box
+    corners = (box.left, box.top, box.left + box.width, box.top + box.height)
+    image = Image.fromarray(numbers)
+    expected = np.asarray(image.resize((found.size.width, found.size.height), Image.Resampling.NEAREST, corners))
+    assert np.array_equal(resize(numbers, found, "nearest", "cykooz"), expected)
+
+
+@given(side=st.integers(1, 5000), wanted=st.integers(1, 5000))
+@settings(max_examples=examples(200), deadline=None)
+def test_nearest_follows_pillow_on_long_sides(side: int, wanted: int) -> None:
+    numbers = np.arange(side, dtype=np.int32)[np.newaxis]
+    found = target(Size(1, side), Size(1, wanted), "stretch", True)
+    expected = np.asarray(Image.fromarray(numbers).resize((wanted, 1), Image.Resampling.NEAREST))
+    assert np.array_equal(resize(numbers, found, "nearest", "pillow"), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_nearest_keeps_values_and_type_of_every_channel(dtype: type[np.generic], channels: int) -> None:
+    pixels = np.random.default_rng(3).integers(0, np.iinfo(dtype).max, (50, 70, channels), dtype, endpoint=True)
+    small = resize(pixels, target(Size(50, 70), Size(20, 20), "pad", False), "nearest", "cykooz")
+    assert small.dtype == dtype and small.shape == (20, 20, channels) and small.flags.c_contiguous
+    for channel in range(channels):
+        plain = np.asarray(Image.fromarray(pixels[:, :, channel]).resize((20, 14), Image.Resampling.NEAREST))
+        assert np.array_equal(small[3:17, :, channel], plain)
 
 
 @pytest.mark.parametrize("backend", ["cykooz", "pillow"])
