@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from presize.datasets.crops import Place
 from presize.datasets.joined import JoinedData
 from presize.store.dataset import Dataset
 
@@ -17,13 +18,18 @@ class TargetColumn:
     """An index column whose values come as plain Python objects.
 
     Attributes:
+        name: of the column.
         values: an array over the mapped index, for numbers without nulls; else the Arrow column.
         stays: whether the values of a batch stay a list of Python objects: they have nulls, are lists of uneven length,
             or of a type that torch cannot stack. It holds for the column, so that all batches have one type.
+        moves: whether the value depends on the crop of the image (presize.datasets.objects).
     """
+
+    moves = False
 
     def __init__(self, data: Dataset | JoinedData, name: str) -> None:
         column = data.column(name)
+        self.name = name
         self.values: Any = column
         if column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
             self.values = data.numbers(name)
@@ -33,6 +39,10 @@ class TargetColumn:
 
     def __getitem__(self, i: int) -> Any:
         return self.values.item(i) if isinstance(self.values, np.ndarray) else self.values[i].as_py()
+
+    def at(self, i: int, place: Place) -> Any:  # noqa: ARG002
+        """The value of a sample of which `place` is shown."""
+        return self[i]
 
     def objects(self, samples: Iterable[int]) -> npt.NDArray[Any]:
         """The values of `samples`, in a new array of Python objects."""

@@ -18,9 +18,10 @@ import torch.utils.data
 from presize.codecs import jpeg_decoder
 from presize.datasets.collate import BatchWithLists, Stays, Views, WholeBatch, collate_targets
 from presize.datasets.columns import TargetColumn
-from presize.datasets.crops import Crop, Crops
+from presize.datasets.crops import Crop, Crops, Place
 from presize.datasets.fuse import Fused
 from presize.datasets.fuse import fuse as fuse_transform
+from presize.datasets.objects import FlipPairs, with_objects
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.order import Numbers, sample_numbers
 from presize.datasets.reading.outputs import Decode, check_decode
@@ -64,6 +65,12 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             is that of ``presize build``.
         check: compare the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
             process first reads it. False leaves both out: then a flipped bit may change pixels or targets.
+        flip_pairs: keypoints that change places where an image is mirrored, by their numbers: ``[(1, 2), (3, 4)]``.
+        tv_tensors: boxes and keypoints are torchvision's BoundingBoxes and KeyPoints, for its transforms.
+
+    Columns that were built as boxes or keypoints (docs/detection.md) come as tensors, in pixels of the image that comes
+    with them: moved, clipped and mirrored with its crop. Boxes of which nothing is left are left out, and so is what
+    other lists in `target` have for them.
 
     Raises:
         DatasetError: `root` is not a dataset, or one that is unfinished, truncated, newer, or of another layout.
@@ -86,6 +93,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         preload: Preload | None = None,
         max_pixels: int = MAX_PIXELS,
         check: bool = True,
+        flip_pairs: FlipPairs = (),
+        tv_tensors: bool = False,
     ) -> None:
         check_decode(decode)
         if preload is not None:
@@ -110,6 +119,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if target == "label" and "label" not in self.data.index.schema.names:
             target = None
         self.target = target
+        self.flip_pairs = flip_pairs
+        self.tv_tensors = tv_tensors
         self._reader = None if crop is None and not flip else self._reader_of(self.data, crop, flip)
         self._held = [] if preload is None else self.data.preload(preload)
         self._open()
@@ -127,11 +138,20 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         classes = self.data.manifest.classes
         self._classes = None if classes is None else list(classes)
         names = [] if self.target is None else [self.target] if isinstance(self.target, str) else self.target
-        self._targets = [TargetColumn(self.data, name) for name in names]
+        columns = [TargetColumn(self.data, name) for name in names]
+        self._targets = with_objects(self.data, columns, self.flip_pairs, self.tv_tensors)
+        self._moves = any(column.moves for column in self._targets)
+        if self._reader is not None:
+            self.check_reader(self._reader)
         self._own_targets: npt.NDArray[Any] | None = None
 
+    def check_reader(self, reader: BatchReader) -> None:
+        """Raise OptionError for several views of images whose targets move with a crop."""
+        if self._moves and reader.has_views:
+            raise OptionError("crop: boxes and keypoints move with one crop, got several; choose one, or other targets")
+
     def __getstate__(self) -> dict[str, Any]:
-        kept_out = ("_classes", "_targets", "_own_targets", "_held")
+        kept_out = ("_classes", "_targets", "_moves", "_own_targets", "_held")
         return {name: value for name, value in vars(self).items() if name not in kept_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -205,8 +225,10 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             return [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
         dtype = None if self.normalize is None else torch.float32
         whole = self._reads_batches()
-        images, batch = read_crops(self._reader, samples, visits(indices), self.decode, dtype=dtype, whole=whole)
-        read = [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
+        draws = visits(indices)
+        images, batch = read_crops(self._reader, samples, draws, self.decode, dtype=dtype, whole=whole)
+        places = self.places(self._reader, np.array(samples, np.int64), *draws)
+        read = [self._sample(*sample) for sample in zip(samples, images, places, strict=True)]
         return WholeBatch(read, batch, self._stays()) if whole else read
 
     def _position(self, index: SupportsIndex) -> int:
@@ -217,16 +239,22 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         i %= length
         return i if self._rows is None else self._rows.item(i)
 
-    def _sample(self, i: int, image: Any) -> Any:
+    def places(
+        self, reader: BatchReader, records: npt.NDArray[np.int64], seed: int, epoch: int, keys: npt.NDArray[np.int64]
+    ) -> Sequence[Place | None]:
+        """What `reader` shows of each of `records`, for batch_targets(); None where no target depends on it."""
+        return reader.places(records, seed, epoch, keys) if self._moves else [None] * len(records)
+
+    def _sample(self, i: int, image: Any, place: Place | None = None) -> Any:
         if self.transform is not None:
             image = Views(map(self.transform, image)) if isinstance(image, Views) else self.transform(image)
         if self.target is None:
             return image
-        target = self._target(i)
+        target = self._target(i, place)
         return image, target if self.target_transform is None else self.target_transform(target)
 
-    def _target(self, i: int) -> Any:
-        values = tuple(column[i] for column in self._targets)
+    def _target(self, i: int, place: Place | None = None) -> Any:
+        values = tuple(column[i] if place is None else column.at(i, place) for column in self._targets)
         return values[0] if isinstance(self.target, str) else values
 
     def _stays(self) -> Stays:
@@ -236,15 +264,21 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         stays = tuple(column.stays for column in self._targets)
         return stays[0] if isinstance(self.target, str) else stays
 
-    def batch_targets(self, records: npt.NDArray[np.int64]) -> Any:
+    def batch_targets(self, records: npt.NDArray[np.int64], places: Sequence[Place | None] | None = None) -> Any:
         """The targets of many samples at once, as presize.datasets.collate combines them: int64 (n,) for class
-        numbers. None for a dataset without a target. `records` are their numbers in `data`, as from records()."""
+        numbers. None for a dataset without a target.
+
+        Args:
+            records: their numbers in `data`, as from records().
+            places: what is shown of each, as from places(); all of it without.
+        """
         if self.target is None:
             return None
         column = self._targets[0].values if isinstance(self.target, str) else None
         if isinstance(column, np.ndarray) and column.dtype.kind == "i" and self.target_transform is None:
             return torch.from_numpy(column[records].astype(np.int64))
-        targets = [self._target(i) for i in records.tolist()]
+        places = [None] * len(records) if places is None else places
+        targets = [self._target(i, place) for i, place in zip(records.tolist(), places, strict=True)]
         if self.target_transform is not None:
             targets = [self.target_transform(target) for target in targets]
         return collate_targets(targets, self._stays())

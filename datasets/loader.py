@@ -139,6 +139,7 @@ class Loader:
         self._reader = (BatchReader if decode_on == "workers" else cut_reader)(
             dataset.data, dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
         )
+        dataset.check_reader(self._reader)
         self._decoder: Decoder | None = None
         if callable(decode_on):
             self._decoder = decode_on
@@ -272,8 +273,8 @@ class Loader:
             if answer.error is not None:
                 raise answer.error
             self.skipped += len(answer.skipped)
-            kept = np.delete(request.samples, answer.skipped)
-            yield _Batch(slots.hand_over(request.slot, len(kept), busy=len(pending)), kept)
+            request = request.without(answer.skipped)
+            yield _Batch(slots.hand_over(request.slot, len(request.samples), busy=len(pending)), request)
 
     def _begin(self) -> tuple[FreeSlots, WorkerPool | None]:
         if self._slots is None:
@@ -309,23 +310,25 @@ class Loader:
 
     def _sent(self, batch: _Batch) -> tuple[Images, Any]:
         """A batch on the device, or on its way to it."""
-        images, samples = self._images(batch)
-        return images, to_device(self.dataset.batch_targets(samples), self.device)
+        images, damaged = self._images(batch)
+        _, samples, seed, epoch, keys = batch.request.without(damaged)
+        places = self.dataset.places(self._reader, samples, seed, epoch, keys)
+        return images, to_device(self.dataset.batch_targets(samples, places), self.device)
 
-    def _images(self, batch: _Batch) -> tuple[Images, npt.NDArray[np.int64]]:
-        """The images of a batch, and the samples they are of."""
+    def _images(self, batch: _Batch) -> tuple[Images, list[int]]:
+        """The images of a batch, and the positions of those that are damaged, which are left out."""
         if self._decoder is None:
             views = as_images(batch.rows)
             if self._normalized_by_workers and self._normalize is not None:
                 views = tuple(values_batch(view, self._normalize.dtype) for view in views)
             views = tuple(view.to(self.device, non_blocking=self.device.type == "cuda") for view in views)
-            return views if self._reader.has_views else views[0], batch.samples
+            return views if self._reader.has_views else views[0], []
         images, damaged = decode_rows(batch.rows[0], self._decoder, self._reader.shape, self.device)
         for position, what in damaged.items():
             if self.on_error == "raise":
-                raise self.dataset.data.damage(int(batch.samples[position]), what)
+                raise self.dataset.data.damage(int(batch.request.samples[position]), what)
         self.skipped += len(damaged)
-        return images, np.delete(batch.samples, list(damaged))
+        return images, list(damaged)
 
     def _batch(self, images: Images, targets: Any) -> Any:
         if self._normalize is not None and not self._normalized_by_workers:
@@ -334,7 +337,7 @@ class Loader:
 
 
 class _Batch(NamedTuple):
-    """rows: of each view uint8 (B, height, width, channels), or those of cut_reader(). samples: their numbers, (B,)."""
+    """rows: of each view uint8 (B, height, width, channels), or those of cut_reader(). request: of these rows."""
 
     rows: list[npt.NDArray[np.uint8]]
-    samples: npt.NDArray[np.int64]
+    request: BatchRequest

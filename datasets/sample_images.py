@@ -48,8 +48,9 @@ def read_images(data: Dataset | JoinedData, samples: Sequence[int], decode: Deco
 
 def _lazy_image(data: Dataset | JoinedData, sample: int, value: memoryview) -> LazyImage:
     damage = partial(data.damage, sample)
+    color: Any = data.manifest.color  # of images, not of a companion, which has no JPEGs with exact values
     try:
-        return LazyImage(bytes(value), data.manifest.color, data.shape(sample), data.max_pixels, damage)
+        return LazyImage(bytes(value), color, data.shape(sample), data.max_pixels, damage)
     except ValueError as error:
         raise damage(error) from None
 

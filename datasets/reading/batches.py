@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from presize.codecs import jpeg_decoder
 from presize.codecs.stored_value import DAMAGE
-from presize.datasets.crops import DECODE_SCALES, Crop, Crops, as_size, check_crops
+from presize.datasets.crops import DECODE_SCALES, Crop, Crops, Place, as_size, check_crops
 from presize.datasets.reading.draws import uniform
 from presize.datasets.reading.regions import (
     Box,
@@ -153,17 +153,7 @@ class BatchReader:
             DatasetError: an image is damaged or too small for a crop, without `skip`. In any case for a record that
                 is missing, or not as long as the index says: the dataset is damaged as a whole.
         """
-        heights = np.maximum(self.data.numbers("height")[samples].astype(np.int64), 1)  # an index may be damaged
-        widths = np.maximum(self.data.numbers("width")[samples].astype(np.int64), 1)
-        boxes = np.empty((len(samples), len(self._views), 4), np.int64)
-        flips = np.empty(boxes.shape[:2], np.bool_)
-        for view, crop in enumerate(self._views):
-            random = uniform(seed, epoch, keys, 1 + (0 if crop is None else crop.draws), view)
-            flips[:, view] = random[:, 0] < self.flip
-            if crop is None:
-                boxes[:, view] = np.stack((np.zeros_like(heights), np.zeros_like(heights), heights, widths), axis=1)
-            else:
-                boxes[:, view] = crop.boxes(heights, widths, random[:, 1:])
+        heights, widths, boxes, flips = self._draw(samples, seed, epoch, keys)
         ends = boxes[:, :, :2] + boxes[:, :, 2:]
         sides = np.stack((heights, widths), axis=1)[:, np.newaxis]
         outside: npt.NDArray[np.bool_] = np.any((boxes[:, :, :2] < 0) | (ends > sides), axis=2)
@@ -184,6 +174,30 @@ class BatchReader:
             for rows in out:
                 rows[: len(kept)] = rows[kept]
         return skipped
+
+    def places(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> list[Place]:
+        """What read() shows of each of `samples`, in the first view; arguments as for read()."""
+        _, _, boxes, flips = self._draw(samples, seed, epoch, keys)
+        height, width, _ = self.shape
+        return [
+            Place((top, left, box_height, box_width), (height, width), flip)
+            for (top, left, box_height, box_width), flip in zip(boxes[:, 0].tolist(), flips[:, 0].tolist(), strict=True)
+        ]
+
+    def _draw(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> tuple[Ints, Ints, Ints, npt.NDArray[np.bool_]]:
+        """Heights and widths of the images, (n,), and of each view the boxes, (n, views, 4), and flips, (n, views)."""
+        heights = np.maximum(self.data.numbers("height")[samples].astype(np.int64), 1)  # an index may be damaged
+        widths = np.maximum(self.data.numbers("width")[samples].astype(np.int64), 1)
+        boxes = np.empty((len(samples), len(self._views), 4), np.int64)
+        flips = np.empty(boxes.shape[:2], np.bool_)
+        for view, crop in enumerate(self._views):
+            random = uniform(seed, epoch, keys, 1 + (0 if crop is None else crop.draws), view)
+            flips[:, view] = random[:, 0] < self.flip
+            if crop is None:
+                boxes[:, view] = np.stack((np.zeros_like(heights), np.zeros_like(heights), heights, widths), axis=1)
+            else:
+                boxes[:, view] = crop.boxes(heights, widths, random[:, 1:])
+        return heights, widths, boxes, flips
 
     def _fill(self, out: Sequence[Pixels], samples: Ints, wanted: Ints, drawn: _Drawn, skip: bool) -> list[Skipped]:
         skipped: list[Skipped] = []

@@ -213,15 +213,9 @@ def build(
 
     image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
     build_options = BuildOptions(
-        image_options,
-        layout,
-        shard_samples,
-        follow_links,
-        checksum,
-        boxes=boxes,
-        keypoints=keypoints,
+        image_options, layout, shard_samples, follow_links, checksum, boxes=boxes, keypoints=keypoints,
         bad_boxes=bad_boxes,
-    )
+    )  # fmt: skip
     run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report, timeout_s)
     samples = SourceOptions(labels, None if classes is None else read_classes(Path(classes)))
     if dry_run:
