@@ -18,7 +18,7 @@ Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 ResizeBackend = Literal["cykooz", "pillow"]
 Color = Literal["rgb", "gray", "keep"]
 StoredColor = Color | Literal["exact"]
-"""What a stored value holds: "exact" is the pixel values of a companion, such as class numbers, as its source has them."""
+"""What stored values are: "exact" for a companion whose pixels have the values of its source, such as class numbers."""
 Format = Literal["jpeg", "png", "webp", "raw"]
 Subsampling = Literal["420", "422", "444"]
 Layout = Literal["lmdb", "folder"]
@@ -217,12 +217,17 @@ class Companion:
         if not isinstance(self.name, str) or not _COMPANION_NAME.fullmatch(self.name):
             raise OptionError(f"pair: expected a name of at most 32 letters, digits and _, got {self.name!r}")
         if self.name == "source" or self.name.endswith("_source"):
-            raise OptionError(f"pair: the index has columns that begin like those of {self.name!r}; choose another name")
+            raise OptionError(f"pair: {self.name!r} would have columns that the index has already; choose another name")
         if (self.pattern is None) == (self.column is None):
-            raise OptionError(f"pair {self.name}: expected a pattern or a column, such as masks/{{stem}}.png, got "
-                              f"{'neither' if self.pattern is None else 'both'}")
+            raise OptionError(
+                f"pair {self.name}: expected a pattern or a column, such as masks/{{stem}}.png, got "
+                f"{'neither' if self.pattern is None else 'both'}"
+            )
         if self.pattern is not None:
             self.pieces()
+            parts = self.pattern.split("/")
+            if not self.pattern or parts[0] == "" or not {".", ".."}.isdisjoint(parts):
+                raise OptionError(f"pair {self.name}: expected a path from the source, got {self.pattern!r}")
         check_choice("pair_format", self.format, Format)
         check_choice("pair_filter", self.filter, Filter)
         if self.is_exact and self.format not in ("png", "raw"):

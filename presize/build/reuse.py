@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,16 +15,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from presize.build.annotations import are_within, extents
 from presize.build.plan import Plan
 from presize.build.resume import check_may_update
 from presize.build.state import Place
-from presize.build.tasks.sidecar import SIZE_COLUMNS, Finished, FinishedShard, Sidecar
+from presize.build.tasks.sidecar import Finished, FinishedShard, Sidecar, prefixes, size_columns
 from presize.build.tasks.task import Copies, Task
 from presize.build.update import Changes, Rows, Update, agree, make_update, match
 from presize.errors import DatasetError
-from presize.options import MAX_PIXELS, RunOptions
+from presize.options import MAX_PIXELS, Companion, RunOptions
+from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
 from presize.store.manifest import DataFile, Manifest, read_manifest
@@ -46,9 +48,9 @@ class Base:
         roots: the folder of each size.
         manifests: that of each size.
         indexes: that of each size.
-        samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums ``source_crc32``), ``shard`` and
-            ``row`` of each record, in dataset order; then of each rejected file that an update need not try
-            again, with shard -1, and its position in `rejects` as row.
+        samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums ``source_crc32``; those of companions,
+            too), ``shard`` and ``row`` of each record, in dataset order; then of each rejected file that an update need
+            not try again, with shard -1, and its position in `rejects` as row.
         rows: the records of each shard, as rows of `samples`, in the order in which the shard stores them.
         rejects: the files that were not stored.
         damaged: the shards that are missing or do not have their size, of any size; nothing of them is used.
@@ -60,7 +62,22 @@ class Base:
     samples: pa.Table
     rows: tuple[Rows, ...]
     rejects: tuple[Reject, ...]
-    damaged: tuple[int, ...]
+    damaged: tuple[int, ...] = ()
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        return tuple(companion.name for companion in self.manifests[0].companions)
+
+    @property
+    def stores(self) -> list[tuple[Path, tuple[DataFile, ...]]]:
+        """The folder and the shards of each size, then of each size of each companion."""
+        datasets = list(zip(self.roots, self.manifests, strict=True))
+        of_companions = [
+            (root, manifest.companions[number].shards)
+            for number in range(len(self.companions))
+            for root, manifest in datasets
+        ]
+        return [*((root, manifest.shards) for root, manifest in datasets), *of_companions]
 
     @property
     def shard_rows(self) -> Rows:
@@ -74,9 +91,11 @@ class Base:
 
     def columns(self, rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
         """The columns of a Sidecar, ``sample`` apart, for these records."""
-        listed = {"path", "shard", "row", "source_nbytes", "source_mtime_ns", *SIZE_COLUMNS}
-        names = {name: (0, name) for name in index_columns("lmdb", self.manifests[0].checksum) if name not in listed}
-        names |= {f"{name}_{k}": (k, name) for k in range(len(self.roots)) for name in SIZE_COLUMNS}
+        of_sizes = size_columns(self.companions)
+        listed = {"path", "shard", "row", *of_sizes, *_states(self.companions)}
+        columns = index_columns("lmdb", self.manifests[0].checksum, self.companions)
+        names = {name: (0, name) for name in columns if name not in listed}
+        names |= {f"{name}_{k}": (k, name) for k in range(len(self.roots)) for name in of_sizes}
         return {name: _numbers(self.indexes[k], column)[rows].astype(np.int64) for name, (k, column) in names.items()}
 
 
@@ -109,7 +128,7 @@ class Reuse:
     def _sidecar(self, number: int) -> Sidecar:
         """What a shard of the base that stays gives to the new index."""
         rows = self.base.rows[number]
-        files = [(m.shards[number].bytes, m.shards[number].sha256) for m in self.base.manifests]
+        files = [(shards[number].bytes, shards[number].sha256) for _, shards in self.base.stores]
         return Sidecar(number, {"sample": self._sample_of[rows]} | self.base.columns(rows), files, [])
 
     def copying(self, task: Task) -> Task:
@@ -130,8 +149,8 @@ class Reuse:
         for name, values in known.items():
             columns[name][copied] = values
         shards = tuple(
-            tuple(ShardReader(root / m.shards[number].file, m.shards[number].bytes) for number in numbers.tolist())
-            for root, m in zip(base.roots, base.manifests, strict=True)
+            tuple(ShardReader(root / files[number].file, files[number].bytes) for number in numbers.tolist())
+            for root, files in base.stores
         )
         return Copies(shards, columns)
 
@@ -145,7 +164,7 @@ def read_base(place: Place) -> Base:
     manifests = tuple(read_manifest(root) for root in place.roots)
     indexes = tuple(_checked_index(root, manifest) for root, manifest in zip(place.roots, manifests, strict=True))
     index, shards = indexes[0], manifests[0].shards
-    same = ("path", "shard", "row", "source_nbytes", "source_mtime_ns")
+    same = ("path", "shard", "row", *_states(companion.name for companion in manifests[0].companions))
     for root, other, manifest in zip(place.roots, indexes, manifests, strict=True):
         if [file.file for file in manifest.shards] != [file.file for file in shards] or not all(
             other.column(name).equals(index.column(name)) for name in same
@@ -153,14 +172,12 @@ def read_base(place: Place) -> Base:
             raise DatasetError(f"{root} and {place.roots[0]} are from different builds; {_ANEW}")
     rejects = tuple(read_rejects(place.roots[0] / manifests[0].rejects.file))
     rows = _rows(place.roots[0], index, shards)
+    samples = _samples(index, manifests[0], rejects)
+    base = Base(place.roots, manifests, indexes, samples, rows, rejects)
     damaged = {
-        number
-        for root, manifest in zip(place.roots, manifests, strict=True)
-        for number, file in enumerate(manifest.shards)
-        if not _has_its_size(root, file)
+        number for root, files in base.stores for number, file in enumerate(files) if not _has_its_size(root, file)
     }
-    samples = _samples(index, manifests[0].checksum, rejects)
-    return Base(place.roots, manifests, indexes, samples, rows, rejects, tuple(sorted(damaged)))
+    return replace(base, damaged=tuple(sorted(damaged)))
 
 
 _ANEW = "--overwrite builds it anew"
@@ -199,17 +216,24 @@ def _rows(root: Path, index: pa.RecordBatch, shards: Sequence[DataFile]) -> tupl
     return tuple(order[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True))
 
 
-def _samples(index: pa.RecordBatch, checksum: bool, rejects: Sequence[Reject]) -> pa.Table:
+def _states(companions: Iterable[str], names: Sequence[str] = ("source_nbytes", "source_mtime_ns")) -> list[str]:
+    """The columns of the index that say whether a file has changed, and those of companions."""
+    return [f"{prefix}{name}" for prefix in prefixes(companions) for name in names]
+
+
+def _samples(index: pa.RecordBatch, manifest: Manifest, rejects: Sequence[Reject]) -> pa.Table:
     known = [(i, reject) for i, reject in enumerate(rejects) if reject.source_nbytes is not None]
-    columns: dict[str, list[Any]] = {
+    companions = [companion.name for companion in manifest.companions]
+    columns: dict[str, list[Any]] = {name: [0] * len(known) for name in _states(companions)}
+    if manifest.checksum:
+        columns |= {name: [0] * len(known) for name in _states(companions, ["source_crc32"])}
+    columns |= {
         "path": [reject.path for _, reject in known],
         "source_nbytes": [reject.source_nbytes for _, reject in known],
         "source_mtime_ns": [reject.source_mtime_ns for _, reject in known],
         "shard": [-1] * len(known),
         "row": [i for i, _ in known],
     }
-    if checksum:
-        columns["source_crc32"] = [0] * len(known)
     stored = pa.Table.from_batches([index]).select(list(columns))
     return pa.concat_tables([stored, pa.table(columns, stored.schema)])
 
@@ -249,19 +273,54 @@ def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
         DatasetError: the dataset is damaged, or not one of shards that this presize reads.
     """
     base = read_base(place)
+    matched = match(plan.source.table, base.samples)
+    unchanged = _unchanged(plan, base, matched, run.jobs or usable_cores())
+    old_shard = base.samples.column("shard").to_numpy()[matched]
+    unchanged &= ~np.isin(old_shard, base.damaged)
+    return Reuse(base, make_update(base.samples, base.shard_rows, matched, unchanged, plan.options.shard_samples))
+
+
+def _unchanged(plan: Plan, base: Base, matched: Rows, jobs: int) -> npt.NDArray[np.bool_]:
+    """For each sample whether its file is as it was, and those of its companions. What was rejected for its image's
+    content alone does not depend on companions."""
     samples, old = plan.source.table, base.samples
-    matched = match(samples, old)
-    unchanged = agree("source_nbytes", samples, old, matched)
+    is_stored = old.column("shard").to_numpy()[matched] >= 0
+    states = ("source_nbytes",) if plan.options.checksum else ("source_nbytes", "source_mtime_ns")
+    unchanged = matched >= 0
+    for name in states:
+        unchanged &= agree(name, samples, old, matched)
+    for companion in plan.options.companions:
+        same = _same_paths(companion, samples, base, matched)
+        for name in states:
+            same &= agree(f"{companion.name}_{name}", samples, old, matched)
+        unchanged &= same | ~is_stored
     if plan.options.checksum:
-        known = old.column("source_crc32").to_numpy()[matched]
-        unchanged &= old.column("shard").to_numpy()[matched] >= 0  # rejects have no checksum
-        unchanged &= _same_content(plan.source, unchanged, known, run.jobs or usable_cores())
-    else:
-        unchanged &= agree("source_mtime_ns", samples, old, matched)
+        unchanged &= is_stored  # rejects have no checksum
+        for prefix, source in _sources(plan):
+            known = old.column(f"{prefix}source_crc32").to_numpy()[matched]
+            unchanged &= _same_content(source, unchanged, known, jobs)
     if (around := extents(samples, plan.options)) is not None:  # boxes may have changed, and then reject their image
         unchanged &= are_within(around, *base.source_sides(matched))
-    unchanged &= ~np.isin(old.column("shard").to_numpy()[matched], base.damaged)
-    return Reuse(base, make_update(old, base.shard_rows, matched, unchanged, plan.options.shard_samples))
+    return unchanged
+
+
+def _same_paths(companion: Companion, samples: pa.Table, base: Base, matched: Rows) -> npt.NDArray[np.bool_]:
+    """True for each sample whose companion lies where it did. Those of a pattern follow their image."""
+    if companion.column is None:
+        return np.ones(len(samples), np.bool_)
+    old = companion_paths(companion, pa.table(base.indexes[0]))
+    rows = np.where(matched < len(old), matched, -1)  # those past its end were rejected
+    same = pc.equal(samples.column(companion.column), old.take(pa.array(np.maximum(rows, 0))))
+    return np.asarray((rows >= 0) & pc.fill_null(same, False).to_numpy(), np.bool_)
+
+
+def _sources(plan: Plan) -> Iterator[tuple[str, Source]]:
+    """The source, and for each companion one whose paths are those of its files, with what its columns begin with."""
+    yield "", plan.source
+    table = plan.source.table
+    for companion in plan.options.companions:
+        files = table.set_column(table.column_names.index("path"), "path", companion_paths(companion, table))
+        yield f"{companion.name}_", replace(plan.source, table=files)
 
 
 def _same_content(

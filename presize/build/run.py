@@ -33,6 +33,7 @@ from presize.build.work import BuildWork, check_space, find_work
 from presize.codecs.golden.outcome import codecs_digest
 from presize.errors import BuildError, ImageError
 from presize.options import BuildOptions, RunOptions, SourceOptions
+from presize.sources.companions import add_companions
 from presize.sources.scan import scan
 from presize.store.dealing import deal
 from presize.store.filenames import folder_files
@@ -57,7 +58,7 @@ class BuildResult:
         skipped: files that are not images, by content and by name.
         hidden: files and folders whose names begin with a dot.
         outside: files beside the class folders.
-        bytes: of the stored images, all sizes together.
+        bytes: of the stored images and their companions, all sizes together.
         shards: of each size.
         seconds: from scan to manifest.
         resumed: files that an earlier run, or the dataset that this run updates, had dealt with.
@@ -101,7 +102,7 @@ def plan_build(
         options: what is stored, and how.
         samples: how the source is read.
     """
-    found = scan(source, samples, options.follow_links)
+    found = add_companions(scan(source, samples, options.follow_links), options.companions, options.follow_links)
     check_annotations(found.table, options)
     return make_plan(found, options, try_codecs(options), os.sysconf("SC_PAGE_SIZE"))
 
@@ -162,7 +163,7 @@ def build_dataset(
         out=Path(out),
         files=len(todo.source.table),
         stored=first.samples,
-        bytes=sum(manifest.bytes for manifest in built.manifests),
+        bytes=sum(manifest.stored_bytes for manifest in built.manifests),
         shards=len(first.shards),
         seconds=time.perf_counter() - start,
         resumed=built.resumed,
@@ -184,6 +185,8 @@ def try_codecs(options: BuildOptions) -> TriedCodecs:
     """What the codecs make of the golden images, LMDB and Arrow of a specimen, and the deal of 97 samples to 5 shards.
     Takes about 50 ms, once a process; and as long again where OpenCV is not imported yet."""
     made = hashlib.sha256(f"{codecs_digest(options.image)} {container_digest(options.layout)}".encode())
+    for companion in options.companions:
+        made.update(codecs_digest(companion.image_options(options.image)).encode())
     for shard in deal(97, 5):
         made.update(shard.astype("<i8").tobytes())
     return TriedCodecs(made.hexdigest(), codec_versions())

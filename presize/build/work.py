@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from presize.build import estimate
@@ -14,12 +16,13 @@ from presize.build.plan import Plan
 from presize.build.reuse import Reuse
 from presize.build.state import Place, State
 from presize.build.tasks.sidecar import Finished, FinishedShard, ShardDone, Sidecar
-from presize.build.tasks.task import Task, finished
+from presize.build.tasks.task import CompanionPaths, Task, finished
 from presize.codecs import transcode
 from presize.errors import BuildError
 from presize.formatting import size_text
-from presize.options import RunOptions
-from presize.store.manifest import generation_name
+from presize.options import Companion, RunOptions
+from presize.sources.companions import companion_paths
+from presize.store.manifest import companion_shard, generation_name
 from presize.system.child import ChildDiedError
 from presize.system.files import writing
 
@@ -85,24 +88,34 @@ def _tasks(todo: Plan, run: RunOptions, place: Place, generation: int, files: pa
     for root in place.roots:
         with writing(root):
             (root / "shards" if files is None else root).mkdir(parents=True, exist_ok=True)
-    around = extents(todo.source.table, todo.options)
+    table = todo.source.table
+    around = extents(table, todo.options)
     for number, samples in enumerate(todo.shards):
-        rows = todo.source.table.select(["path", "source_nbytes"]).take(pa.array(samples))
+        rows = table.select(["path", "source_nbytes"]).take(pa.array(samples))
         name = generation_name(f"shards/{number:05d}.lmdb", generation)
+        companions = todo.options.companions
+        shards = [name, *(companion_shard(companion.name, name) for companion in companions)]
         yield Task(
             number=number,
             digest=todo.digest,
             source=todo.source.root,
             sidecar=place.sidecar(number),
-            targets=tuple(root / name if files is None else root for root in place.roots),
+            targets=tuple(root / shard if files is None else root for shard in shards for root in place.roots),
             options=todo.options,
             on_error=run.on_error,
             samples=samples,
             nbytes=rows.column("source_nbytes").to_numpy(),
             paths="\0".join(rows.column("path").to_pylist()),
             files="" if files is None else "\0".join(files.take(pa.array(samples)).to_pylist()),
+            companions=tuple(_companion_paths(companion, table, samples) for companion in companions),
             extents=None if around is None else around[samples],
         )
+
+
+def _companion_paths(companion: Companion, table: pa.Table, samples: npt.NDArray[np.int64]) -> CompanionPaths:
+    rows = table.take(pa.array(samples))
+    nbytes = rows.column(f"{companion.name}_source_nbytes").to_numpy()
+    return CompanionPaths(nbytes, "\0".join(companion_paths(companion, rows).to_pylist()))
 
 
 def _name(task: Task) -> str:
@@ -115,7 +128,8 @@ def check_space(todo: Plan, place: Place, work: BuildWork) -> None:
     samples = sum(len(task.samples) for task in work.waiting)
     free = shutil.disk_usage(place.out).free
     image = todo.options.image
-    if samples == 0 or free > samples * sum(transcode.record_bytes(image, size) for size in image.sizes):
+    stored = 1 + len(todo.options.companions)
+    if samples == 0 or free > samples * stored * sum(transcode.record_bytes(image, size) for size in image.sizes):
         return
     try:
         needed = estimate.estimate(todo, report=False).bytes * samples // len(todo.source.table)

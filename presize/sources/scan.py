@@ -7,7 +7,6 @@ opens no image: the build decides by content which files are images, and `scan_i
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import stat
@@ -24,7 +23,7 @@ from presize.formatting import plural, printable
 from presize.options import SourceOptions
 from presize.sources.labels import check_classes, class_labels, naming, read_table
 from presize.sources.source_files import starts_like_an_image
-from presize.sources.walk import LINK_OUT, Folder, Identity, Refused, Walk, identity, is_inside, mtime_ns
+from presize.sources.walk import Folder, Identity, Refused, Walk, files_of, identity
 from presize.store.rejects import IMAGE_SUFFIXES, Reject, claims_to_be_an_image
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
@@ -201,28 +200,7 @@ def _scan_table(
 
 def _look_up(paths: pa.ChunkedArray, root: str, follow_links: bool) -> list[pa.ChunkedArray]:
     """The sizes in bytes and the mtimes in nanoseconds of the files that a table lists."""
-
-    @functools.cache
-    def leads_out(folder: str) -> bool:
-        return not follow_links and not is_inside(os.path.join(root, folder), root)
-
-    def look_at(path: str) -> tuple[int, int]:
-        full = f"{root}/{path}"
-        try:
-            status = os.lstat(full)
-            is_link = stat.S_ISLNK(status.st_mode)
-            if is_link:
-                status = os.stat(full)
-        except FileNotFoundError:
-            raise Refused("does not exist") from None
-        except OSError as error:
-            raise Refused(f"cannot be looked at: {error.strerror}") from None
-        if leads_out(path if is_link else os.path.dirname(path)):
-            raise Refused(f"is {LINK_OUT}")
-        if not stat.S_ISREG(status.st_mode):
-            raise Refused("is not a file")
-        return status.st_size, mtime_ns(status)
-
+    look_at = files_of(root, follow_links)
     refused, first = 0, ""
     chunks = []
     for start in range(0, len(paths), _CHUNK):

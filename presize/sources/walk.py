@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import os
 import stat
 from array import array
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -149,6 +151,34 @@ def mtime_ns(status: os.stat_result) -> int:
     """A modification time as the index holds it. Those before 1677 or after 2262 count as its first or last: two of
     them are equal, so that only the size, or a checksum, tells whether such a file has changed."""
     return min(max(status.st_mtime_ns, -(2**63)), 2**63 - 1)
+
+
+def files_of(root: str, follow_links: bool) -> Callable[[str], tuple[int, int]]:
+    """What looks up a file by its path from `root`: its size in bytes, and its mtime in nanoseconds. It raises Refused
+    for what is no file, or lies outside and links are not to be followed."""
+
+    @functools.cache
+    def leads_out(folder: str) -> bool:
+        return not follow_links and not is_inside(os.path.join(root, folder), root)
+
+    def look_at(path: str) -> tuple[int, int]:
+        full = f"{root}/{path}"
+        try:
+            status = os.lstat(full)
+            is_link = stat.S_ISLNK(status.st_mode)
+            if is_link:
+                status = os.stat(full)
+        except FileNotFoundError:
+            raise Refused("does not exist") from None
+        except OSError as error:
+            raise Refused(f"cannot be looked at: {error.strerror}") from None
+        if leads_out(path if is_link else os.path.dirname(path)):
+            raise Refused(f"is {LINK_OUT}")
+        if not stat.S_ISREG(status.st_mode):
+            raise Refused("is not a file")
+        return status.st_size, mtime_ns(status)
+
+    return look_at
 
 
 def _as_utf8(path: str) -> str:

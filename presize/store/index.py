@@ -38,8 +38,8 @@ source_crc32; label columns follow."""
 COMPANION_COLUMNS = (
     "width", "height", "nbytes", "crc32", "source_nbytes", "source_mtime_ns", "source_facts", "source_crc32",
 )  # fmt: skip
-"""The columns that each companion has of its own, ``mask_width`` for a companion called mask. Its records lie in the same
-shards and rows as the images."""
+"""The columns that each companion has of its own: ``mask_width`` for one called mask. Its records lie in shards of its
+own, in the rows that the images have in theirs."""
 
 LATER_COLUMNS = ("source_facts",)
 """Columns that a dataset may lack, since older versions did not write them."""

@@ -143,6 +143,11 @@ class Manifest:
         companions = (file for companion in self.companions for file in companion.shards)
         return (self.index, self.rejects, *self.shards, *companions, *((self.report,) if self.report else ()))
 
+    @property
+    def stored_bytes(self) -> int:
+        """Of the stored images and their companions."""
+        return self.bytes + sum(companion.bytes for companion in self.companions)
+
     def companion(self, name: str) -> Manifest:
         """The manifest that a companion would have if its records were a dataset of their own.
 
@@ -379,13 +384,17 @@ STATE = ".presize.json"
 
 
 def _what_is_there(root: Path) -> str:
-    if not root.exists():
+    try:
+        names = sorted(os.listdir(root))  # first, and once: somebody may be replacing it
+    except FileNotFoundError:
         return f"{root} does not exist; expected a folder that presize build has made"
-    if not root.is_dir():
+    except NotADirectoryError:
         return f"{root} is a file; expected a folder that presize build has made"
-    if (root / STATE).exists() or (root.parent / STATE).exists():
+    except OSError as error:
+        return f"{root}: {error.strerror}"
+    if STATE in names or (root.parent / STATE).exists():
         return f"{root} holds an unfinished build; run the same presize build again to finish it"
-    inside = sorted(path.parent.name for path in root.glob(f"*/{MANIFEST}"))
+    inside = [name for name in names if (root / name / MANIFEST).exists()]
     if inside:
         return f"{root} holds the datasets {', '.join(inside)}; open one of them, such as {root / inside[0]}"
     return (

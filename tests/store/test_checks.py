@@ -15,6 +15,7 @@ import pytest
 import presize.store.index
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
+from processes import fork
 from tampering import flip_record, read_table
 
 
@@ -164,14 +165,14 @@ def test_a_forked_child_checks_what_its_parent_has_not_read(copied: Path) -> Non
     flip_record(copied, 5)
     data = Dataset(copied)
     data.value(4)
-    child = os.fork()
-    if child == 0:
-        try:
-            data.value(4)
+
+    def read() -> int:
+        data.value(4)
+        with pytest.raises(DatasetError):
             data.value(5)
-        except DatasetError:
-            os._exit(7)
-        os._exit(0)
+        return 7
+
+    child = fork(read)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from presize.datasets import CenterCrop, LMDBDataset, Loader
 from presize.errors import DatasetError
 from presize.options import BuildOptions, ImageOptions
 from presize.store.dataset import Dataset
+from processes import fork
 
 pytestmark = pytest.mark.slow
 
@@ -117,8 +119,8 @@ def test_workers_that_start_afterwards_read_nothing_else(
         list(loader)
 
 
-def read_until(deadline: float, root: Path, seed: int) -> None:
-    """Exit with 0 when every dataset that could be opened gave one version, with 1 otherwise."""
+def gives_one_version_each(deadline: float, root: Path, seed: int) -> bool:
+    """Whether every dataset that could be opened until `deadline` gave images of one version."""
     draw = random.Random(seed)
     while time.monotonic() < deadline:
         try:
@@ -133,23 +135,20 @@ def read_until(deadline: float, root: Path, seed: int) -> None:
             if isinstance(value, int):
                 versions.add((value - place) / SAMPLES)
         if len(versions) > 1:
-            os._exit(1)
-    os._exit(0)
+            return False
+    return True
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_readers_of_a_dataset_that_is_replaced_again_and_again_see_one_version_each(folder: Path) -> None:
     ways = [overwritten, updated, *([built_anew] if CHECKS_RECORDS else [])]
     deadline = time.monotonic() + 10 + 10 * EFFORT
-    children = []
-    for seed in range(4):
-        child = os.fork()
-        if child == 0:
-            read_until(deadline, folder / "out", seed)
-        children.append(child)
+    readers = [partial(gives_one_version_each, deadline, folder / "out", seed) for seed in range(4)]
+    children = [fork(lambda read=read: 0 if read() else 2) for read in readers]
     version = 0
     while time.monotonic() < deadline:
         version += 1
         ways[version % len(ways)](folder, version % 10)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert codes == [0] * 4
     assert version > 2

@@ -17,6 +17,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from presize.datasets.reading.batches import BatchReader
 from presize.errors import DatasetError, ImageError
 from presize.store.manifest import MANIFEST, read_manifest
 from presize.store.verify import verify_dataset
+from processes import fork
 
 _HANGS_AFTER_S = 60
 
@@ -118,6 +120,15 @@ def _flip(path: Path, bit: int) -> None:
         file.write(bytes([byte]))
 
 
+def _answer(root: Path, file: str, bits: Sequence[int], expected: list[Any], write_end: int) -> int:
+    with os.fdopen(write_end, "w", buffering=1) as answers:
+        for bit in bits:
+            signal.alarm(_HANGS_AFTER_S)
+            with _flipped(root / file, bit):
+                answers.write(json.dumps(outcome(root, file, expected)) + "\n")
+    return 0
+
+
 def try_flips(root: Path, file: str, bits: Sequence[int]) -> tuple[Counter[str], list[str]]:
     """Flip each of `bits` of `file`, in a child process. Returns how often what happened ("dead": by a signal, or after
     a minute), and where something raised or died."""
@@ -125,14 +136,7 @@ def try_flips(root: Path, file: str, bits: Sequence[int]) -> tuple[Counter[str],
     expected = samples(root, True)
     while rest:
         read_end, write_end = os.pipe()
-        child = os.fork()
-        if child == 0:
-            with os.fdopen(write_end, "w", buffering=1) as answers:
-                for bit in rest:
-                    signal.alarm(_HANGS_AFTER_S)
-                    with _flipped(root / file, bit):
-                        answers.write(json.dumps(outcome(root, file, expected)) + "\n")
-            os._exit(0)
+        child = fork(partial(_answer, root, file, rest, expected, write_end))
         os.close(write_end)
         with os.fdopen(read_end) as answers:
             done = [json.loads(line) for line in answers]

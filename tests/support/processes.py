@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
@@ -71,6 +72,22 @@ def run_two_ranks(script: Path, *args: object) -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
     ran = run_command([sys.executable, *torchrun, script, *args], timeout_s=300, env={"GLOO_SOCKET_IFNAME": "lo"})
     assert ran.returncode == 0, ran.stderr[-3000:]
+
+
+def fork(work: Callable[[], int]) -> int:
+    """The PID of a child of this process whose exit code is what `work` returns, or 1 if it raises: a child that went
+    on as a second test runner would make the first one hang."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        code = work()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
 
 
 @functools.cache

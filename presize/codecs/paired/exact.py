@@ -51,7 +51,7 @@ def decode_exact(data: bytes, max_pixels: int) -> Exact:
     image, data, orientation, several, _ = pillow_decoder.open_other(data, name, max_pixels)
     deep = pillow_decoder.is_deep(image, data, name)
     mode = image.mode
-    if mode == "RGBA" and image.getextrema()[3] == (255, 255):
+    if mode == "RGBA" and image.getchannel("A").getextrema() == (255, 255):
         mode = "RGB"
     if deep and mode == "RGB":
         raise ImageError("16 bits in three channels; nearest keeps RGB of 8 bits, grey of 16, and indices of palettes")
