@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from presize.datasets.columns import TargetColumn
 from presize.datasets.crops import Place
 from presize.datasets.joined import JoinedData
 from presize.errors import DatasetError, OptionError
@@ -23,16 +22,23 @@ FlipPairs = Sequence[tuple[int, int]]
 """Keypoints that change places when an image is mirrored, such as the left eye and the right one, by number."""
 
 
-class _ListColumn(TargetColumn):
-    """An index column of lists, with what a sample's list becomes at a Place."""
+class _ListColumn:
+    """An index column of lists, with what a sample's list becomes where a Place of its image is shown.
+
+    Attributes:
+        name: of the column.
+        stays, moves: as of the other columns of a target (presize.datasets.columns).
+    """
 
     stays = True
     moves = True
+    leader: BoxColumn | None = None
 
     def __init__(self, data: Dataset | JoinedData, name: str) -> None:
         column: Any = data.column(name)
         data.check_column(name)
-        self.values = column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        self._values = column
         self.name = name
         self._data = data
         if not pa.types.is_large_list(column.type):
@@ -44,12 +50,26 @@ class _ListColumn(TargetColumn):
         height, width = self._data.shape(i)
         return self.at(i, Place((0, 0, height, width), (height, width)))
 
+    def at(self, i: int, place: Place) -> Any:
+        """The value of sample `i`, of whose image `place` is shown."""
+        raise NotImplementedError
+
+    def batch(self, records: npt.NDArray[np.int64]) -> list[Any]:
+        """The values of many samples, of whose images all is shown."""
+        return [self[i] for i in records.tolist()]
+
+    def array(self, records: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """In a new array of objects."""
+        array = np.empty(len(records), object)
+        array[:] = self.batch(records)
+        return array
+
     def _numbers(self, what: str) -> npt.NDArray[np.float32]:
         """The numbers of all samples, float32 (lists, length of each)."""
-        lists: Any = self.values.values
+        lists: Any = self._values.values
         if not pa.types.is_fixed_size_list(lists.type) or lists.type.value_type != pa.float32() or lists.null_count:
             raise DatasetError(
-                f"the index of {self._data.root} is damaged: column {self.name!r} holds {self.values.type}, not {what}"
+                f"the index of {self._data.root} is damaged: column {self.name!r} holds {self._values.type}, not {what}"
             )
         numbers = lists.flatten().to_numpy(zero_copy_only=True)
         return np.asarray(numbers).reshape(-1, lists.type.list_size)
@@ -64,11 +84,10 @@ class BoxColumn(_ListColumn):
         if self._boxes.shape[1] != 4:
             raise DatasetError(f"the index of {data.root} is damaged: boxes of {self._boxes.shape[1]} numbers")
         self._tv = tv
-        self.leader = self
 
     def at(self, i: int, place: Place) -> Any:
         moved = self._moved(i, place)
-        kept = _have_area(moved) if self.leader is self else self.leader.kept(i, place)
+        kept = _have_area(moved) if self.leader is None else self.leader.kept(i, place)
         boxes = torch.from_numpy(moved[kept])
         return boxes if self._tv is None else self._tv.BoundingBoxes(boxes, format="XYXY", canvas_size=place.size)
 
@@ -111,7 +130,6 @@ class KeypointColumn(_ListColumn):
                 )
             self._mirrored[[first, second]] = second, first
         self._tv = tv if format == "xy" and hasattr(tv, "KeyPoints") else None
-        self.leader: BoxColumn | None = None
 
     def at(self, i: int, place: Place) -> Any:
         points = self._points[self.offsets[i] : self.offsets[i + 1]].astype(np.float64)
@@ -132,11 +150,11 @@ class KeypointColumn(_ListColumn):
 class ObjectColumn(_ListColumn):
     """A column with a value for each box, such as its class: of the boxes that are left. Numbers come as a tensor."""
 
-    def __init__(self, data: Dataset | JoinedData, column: TargetColumn, leader: BoxColumn) -> None:
+    def __init__(self, data: Dataset | JoinedData, column: Any, leader: BoxColumn) -> None:
         super().__init__(data, column.name)
         self._column = column
         self.leader = leader
-        kind = self.values.type.value_type
+        kind = column.type.value_type
         self._dtype: torch.dtype | None = None
         if pa.types.is_integer(kind):
             self._dtype = torch.int64
@@ -165,8 +183,8 @@ def _move(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], place: Place) 
 
 
 def with_objects(
-    data: Dataset | JoinedData, columns: Sequence[TargetColumn], flip_pairs: FlipPairs, tv_tensors: bool
-) -> list[TargetColumn]:
+    data: Dataset | JoinedData, columns: Sequence[Any], flip_pairs: FlipPairs, tv_tensors: bool
+) -> list[Any]:
     """`columns`, with those in their places that know boxes, keypoints, and lists that have a value for each box.
 
     Raises:
@@ -175,7 +193,7 @@ def with_objects(
     boxes, points = _declared(data, "boxes"), _declared(data, "keypoints")
     tv = _tv_tensors() if tv_tensors else None
     leaders: list[BoxColumn] = []
-    found: list[TargetColumn] = []
+    found: list[Any] = []
     for column in columns:
         if column.name in boxes:
             column = BoxColumn(data, column.name, tv)
@@ -187,8 +205,9 @@ def with_objects(
         raise OptionError("flip_pairs: there is no column of keypoints in target")
     for at, column in enumerate(found if leaders else ()):
         if isinstance(column, _ListColumn):
-            column.leader = _leader(data, column, leaders)  # type: ignore[attr-defined]
-        elif _is_list(data, column.name):
+            leader = _leader(data, column, leaders)
+            column.leader = None if leader is column else leader
+        elif pa.types.is_large_list(column.type):
             lists = _ListColumn(data, column.name)
             found[at] = ObjectColumn(data, column, _leader(data, lists, leaders))
     return found
@@ -205,10 +224,6 @@ def _leader(data: Dataset | JoinedData, column: _ListColumn, leaders: Sequence[B
         f"target: lists beside boxes have one value a box, and of {data.path(first)} {column.name!r} has "
         f"{lengths[first]} where {leaders[0].name!r} has {boxes[first]}; leave one of them out"
     )
-
-
-def _is_list(data: Dataset | JoinedData, name: str) -> bool:
-    return bool(pa.types.is_large_list(data.column(name).type))
 
 
 def _declared(data: Dataset | JoinedData, option: str) -> dict[str, str]:

@@ -27,6 +27,7 @@ Engine = Literal["processes", "sequential"]
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
 KeypointFormat = Literal["xy", "xyv"]
 BadBoxes = Literal["clip", "reject"]
+Repeated = Literal["refuse", "list"]
 
 MAX_SIDE = 16383
 """The longest side of a target, in pixels: WebP's format ends there, JPEG's at 65535."""
@@ -137,13 +138,52 @@ class SourceOptions:
     """Which samples a source has. It decides the bytes of a dataset; the samples are recorded, and nothing here is.
 
     Attributes:
-        labels: a table (CSV, JSON lines or Parquet) whose ``path`` column lists the samples, in their order; None for
-            class folders, or a flat folder.
+        labels: a table (CSV, JSON lines, Parquet or a list of paths) that lists the samples, in their order; "none" for
+            all files of the source, without labels; None for class folders, or a flat folder.
         classes: the class list; None for the sorted names of folders or labels.
+        repeated: "refuse" a path that several rows of the table have, or make of them one sample whose columns are
+            lists.
+        split: how the column ``split`` comes about: "folders", by the folder of the source that a sample lies in; or
+            shares that add up to 1, as in "train=0.9,val=0.1", drawn by the sample's path; None for no such column.
+        split_seed: random seed of the shares, from 0.
     """
 
     labels: str | os.PathLike[str] | None = None
     classes: Sequence[str] | None = None
+    repeated: Repeated = "refuse"
+    split: str | None = None
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("repeated", self.repeated, Repeated)
+        check_range("split_seed", self.split_seed, 0, 2**63 - 1)
+        if self.split is not None and self.split != "folders":
+            parse_shares(self.split)
+        if self.repeated == "list" and self.table is None:
+            raise OptionError("repeated: list is about rows of a table; name one with --labels")
+        if self.classes is not None and self.labels == "none":
+            raise OptionError("classes: samples have no class with --labels none; leave one of them out")
+
+    @property
+    def table(self) -> str | os.PathLike[str] | None:
+        """The label table, if there is one."""
+        return None if self.labels == "none" else self.labels
+
+
+def parse_shares(text: str) -> dict[str, Fraction]:
+    """The share of each split: names and decimals that add up to 1.
+
+    >>> parse_shares("train=0.9,val=0.1")
+    {'train': Fraction(9, 10), 'val': Fraction(1, 10)}
+    """
+    check_type("split", text, str)
+    found = [re.fullmatch(r"\s*([^=\s][^=]*?)\s*=\s*(\d*\.?\d+)\s*", part, re.ASCII) for part in text.split(",")]
+    shares = {match[1]: Fraction(match[2]) for match in found if match}
+    if len(shares) < len(found) or not all(shares.values()):
+        raise OptionError(f"split: expected folders, or names and shares, such as train=0.9,val=0.1, got {text!r}")
+    if sum(shares.values()) != 1:
+        raise OptionError(f"split: the shares in {text!r} add up to {float(sum(shares.values())):g}, expected 1")
+    return shares
 
 
 class Coordinates(NamedTuple):

@@ -20,6 +20,8 @@ from presize.options import BuildOptions, Coordinates, ErrorBudget, ImageOptions
 from presize.system.resources import usable_cores
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from presize.build.plan import Plan
     from presize.build.run import BuildResult
     from presize.build.tasks.sidecar import ShardDone
@@ -29,6 +31,7 @@ _REJECTS_SHOWN = 5
 
 _DEFAULT = ImageOptions()
 _RUN = RunOptions()
+_SAMPLES = SourceOptions()
 
 
 @cli.command(epilog=EPILOG)
@@ -120,7 +123,12 @@ _RUN = RunOptions()
     show_default=True,
     help="LMDB shards, or ordinary image files.",
 )
-@click.option("--labels", metavar="TABLE", help="CSV, JSON lines or Parquet with a path column; it lists the samples.")
+@click.option(
+    "--labels",
+    metavar="TABLE|none",
+    help="CSV, JSON lines or Parquet with a path column, or a list of paths (.txt): it lists the samples. none: take "
+    "all images of SRC, without labels.",
+)
 @click.option("--classes", metavar="FILE|DATASET", help="Class list to use: one name a line, or a dataset's.")
 @click.option(
     "--boxes",
@@ -142,6 +150,26 @@ _RUN = RunOptions()
     default="clip",
     show_default=True,
     help="Clip boxes that reach outside of their image, or reject the image.",
+)
+@click.option(
+    "--repeated",
+    type=choice(choices.Repeated),
+    default=_SAMPLES.repeated,
+    show_default=True,
+    help="A path in several rows of TABLE: refuse it, or make the rows one sample whose columns are lists.",
+)
+@click.option(
+    "--split",
+    metavar="folders|NAME=SHARE,...",
+    help="Column of splits: by the folders of SRC (SRC/train, SRC/val), or drawn, as in train=0.9,val=0.1.",
+)
+@click.option(
+    "--split-seed",
+    type=int,
+    default=_SAMPLES.split_seed,
+    show_default=True,
+    metavar="N",
+    help="Random seed of the shares of --split.",
 )
 @click.option("--follow-links", is_flag=True, help="Follow links that lead out of SRC.")
 @click.option(
@@ -196,8 +224,9 @@ _RUN = RunOptions()
 def build(
     source: str, out: str, sizes: tuple[Size, ...], filter_: choices.Filter, format_: choices.Format,
     layout: choices.Layout, shard_samples: int | None, follow_links: bool, checksum: bool, labels: str | None,
-    classes: str | None, boxes: tuple[Coordinates, ...], keypoints: tuple[Coordinates, ...],
-    bad_boxes: choices.BadBoxes, jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
+    classes: str | None, repeated: choices.Repeated, split: str | None, split_seed: int,
+    boxes: tuple[Coordinates, ...], keypoints: tuple[Coordinates, ...], bad_boxes: choices.BadBoxes,
+    jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
     timeout_s: float, max_errors: ErrorBudget | None, update: bool, overwrite: bool, dry_run: bool, report: bool,
     as_json: bool, **image: Any,
 ) -> None:  # fmt: skip
@@ -217,7 +246,8 @@ def build(
         bad_boxes=bad_boxes,
     )  # fmt: skip
     run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report, timeout_s)
-    samples = SourceOptions(labels, None if classes is None else read_classes(Path(classes)))
+    known = None if classes is None else read_classes(Path(classes))
+    samples = SourceOptions(labels, known, repeated, split, split_seed)
     if dry_run:
         place = check_places(source, out, build_options, run)
         plan = plan_build(source, build_options, samples)
@@ -250,6 +280,14 @@ def build(
         )  # fmt: skip
         return
     print_text(_summary(result, update))
+
+
+def _splits(table: pa.Table) -> dict[str, int]:
+    """How many samples each split has; empty without --split, and for a column of numbers."""
+    if "split" not in table.column_names or str(table.schema.field("split").type) != "large_string":
+        return {}
+    counts = table.column("split").value_counts().to_pylist()
+    return {str(each["values"]): each["counts"] for each in counts}
 
 
 def _counts(changes: Changes) -> str:
@@ -301,15 +339,21 @@ def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, r
             samples=len(source.table), classes=source.classes, shards=len(to_build.shards), bytes=found.bytes,
             cpu_seconds=round(found.cpu_seconds, 3), seconds=round(found.seconds, 3), jobs=jobs, tried=found.tried,
             skipped=found.skipped, rejected=len(found.rejects), rejects=[reject.known() for reject in found.rejects],
-            free_bytes=free_bytes, out=out, **(changes._asdict() if changes else {}),
+            free_bytes=free_bytes, out=out, splits=_splits(source.table), **(changes._asdict() if changes else {}),
         )  # fmt: skip
         return
     classes = plural(len(source.classes), "class", "classes") if source.classes is not None else "no classes"
     sizes = " and ".join(map(str, image.sizes))
     shards = [len(shard) for shard in to_build.shards]
+    splits = _splits(source.table)
     too_little = ", not enough" if free_bytes < found.bytes else ""
     lines = [
         f"source    {source.root}: {plural(len(source.table), 'file')}, {classes}",
+        *(
+            [f"splits    {', '.join(f'{printable(name)} {count:,}' for name, count in splits.items())}"]
+            if splits
+            else []
+        ),
         f"target    {out}: {sizes} px {image.fit}, {image.format} to {plan.options.layout}",
         *([f"update    {_counts(changes)}"] if changes else []),
         f"shards    {len(shards):,}{' to write,' if changes else ''} of about {max(shards, default=0):,} samples",

@@ -8,7 +8,6 @@ opens no image: the build decides by content which files are images, and `scan_i
 from __future__ import annotations
 
 import os
-import re
 import stat
 import warnings
 from dataclasses import dataclass, replace
@@ -23,12 +22,13 @@ from presize.formatting import plural, printable
 from presize.options import SourceOptions
 from presize.sources.labels import check_classes, class_labels, naming, read_table
 from presize.sources.source_files import starts_like_an_image
+from presize.sources.splits import with_folder_labels, with_splits
+from presize.sources.table_files import IMAGE_NAMES, is_list
+from presize.sources.tree import class_column, list_tree, warn_of_images
 from presize.sources.walk import Folder, Identity, Refused, Walk, files_of, identity
-from presize.store.rejects import IMAGE_SUFFIXES, Reject, claims_to_be_an_image
+from presize.store.rejects import Reject
 
-_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 _CHUNK = 65536
-_IMAGE_NAMES = rf"(?i)({'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))})$"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def scan(
     """List the samples of a source. Files that cannot be samples, and folders that cannot hold any, become rejects.
 
     In a folder of folders each folder is a class, and samples have the order of torchvision's ImageFolder: by
-    class, then folder, then name. A folder of files has no labels.
+    class, then folder, then name; where the folders are splits, by split first. A folder of files has no labels.
 
     Args:
         root: the source folder.
@@ -78,16 +78,15 @@ def scan(
     folder, its_identity = _resolve(root)
     with naming("classes"):
         known = None if samples.classes is None else check_classes(samples.classes)
-    if samples.labels is not None:
-        with naming(f"labels {os.fspath(samples.labels)!r}"):
-            return _scan_table(folder, samples.labels, known, follow_links)
-    walk = Walk(folder, follow_links)
-    class_folders = sorted(walk.enter(Folder("", (its_identity,))))
-    if class_folders or walk.refused_folders:
-        return _scan_classes(walk, class_folders, known)
-    if known is not None:
-        raise SourceError(f"--classes needs class folders, or --labels; source {folder!r} has no folders")
-    return _source(walk, walk.table(), None)
+    if samples.table is not None:
+        with naming(f"labels {os.fspath(samples.table)!r}"):
+            listed = read_table(samples.table, root, samples.repeated)
+            if "label" not in listed.column_names and is_list(samples.table):
+                listed = with_folder_labels(listed, samples)
+            source = _scan_table(folder, listed, known, follow_links)
+    else:
+        source = _scan_tree(Walk(folder, follow_links), Folder("", (its_identity,)), samples, known)
+    return replace(source, table=with_splits(source.table, samples))
 
 
 def scan_images(root: str | os.PathLike[str]) -> Source:
@@ -101,7 +100,7 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
     """
     source = scan(root, follow_links=True)
     paths = source.table.column("path")
-    is_image = pc.match_substring_regex(paths, _IMAGE_NAMES).to_numpy().copy()
+    is_image = pc.match_substring_regex(paths, IMAGE_NAMES).to_numpy().copy()
     others = np.flatnonzero(~is_image)
     for start in range(0, len(others), _CHUNK):
         rows = others[start : start + _CHUNK]
@@ -125,44 +124,21 @@ def _resolve(root: str | os.PathLike[str]) -> tuple[str, Identity]:
     return os.path.realpath(name), identity(status)
 
 
-def _scan_classes(walk: Walk, folders: list[Folder], classes: tuple[str, ...] | None) -> Source:
-    names = tuple(folder.path for folder in folders)
-    if classes is None and names and set(map(str.lower, names)) <= _SPLITS:
-        warnings.warn(
-            f"source {walk.root!r} holds just {', '.join(names)}: they become its classes; "
-            "if they are splits, build each separately, with the same --classes",
-            PresizeWarning,
-            stacklevel=3,
-        )
-    number = {name: i for i, name in enumerate(classes or names)}
-    unknown = [name for name in names if name not in number]
-    if unknown:
-        raise SourceError(
-            f"class folder {unknown[0]!r} ({len(unknown)} such) is not in the class list of {len(number)} names; "
-            "add it to the list or move the folder away"
-        )
-    outside = walk.files
-    label = [np.empty(0, np.int32)]
-    for folder in folders:
-        before = walk.files
-        walk.descend(folder)
-        label.append(np.full(walk.files - before, number[folder.path], np.int32))
-    table = walk.table()
-    beside = table.column("path").slice(0, outside)
-    table = table.slice(outside).append_column("label", pa.array(np.concatenate(label)))
-    source = _source(walk, table, tuple(number), outside)
-    images = sum(map(claims_to_be_an_image, beside.to_pylist()))
-    if images:
-        warnings.warn(
-            f"source {walk.root!r} has folders, which become its classes; {images} images beside them belong to none "
-            "and are left out: move the folders away, or the images into them, or list them all with --labels",
-            PresizeWarning,
-            stacklevel=3,
-        )
+def _scan_tree(walk: Walk, top: Folder, samples: SourceOptions, known: tuple[str, ...] | None) -> Source:
+    tree, classes = list_tree(walk, top, samples)
+    if known is not None and classes is None:
+        raise SourceError(f"--classes needs class folders, or --labels; source {walk.root!r} has no folders of classes")
+    table, beside = tree.tables()
+    if classes is not None:
+        classes = known or classes
+        table = table.append_column("label", class_column(tree, classes))
+    in_splits = samples.split == "folders"
+    source = _source(walk, table, classes, len(beside), by_folder=classes is not None and not in_splits)
+    warn_of_images(beside, walk.root, in_splits)
     return source
 
 
-def _source(walk: Walk, table: pa.Table, classes: tuple[str, ...] | None, outside: int = 0) -> Source:
+def _source(walk: Walk, table: pa.Table, classes: tuple[str, ...] | None, outside: int, by_folder: bool) -> Source:
     if len(table) == 0:
         counts = {"hidden": walk.hidden, "beside the class folders": outside, "refused": len(walk.rejects)}
         found = [f"{count} {what}" for what, count in counts.items() if count]
@@ -180,13 +156,10 @@ def _source(walk: Walk, table: pa.Table, classes: tuple[str, ...] | None, outsid
             PresizeWarning,
             stacklevel=4,
         )
-    return Source(Path(walk.root), table, classes, tuple(walk.rejects), walk.hidden, outside, classes is not None)
+    return Source(Path(walk.root), table, classes, tuple(walk.rejects), walk.hidden, outside, by_folder)
 
 
-def _scan_table(
-    root: str, labels: str | os.PathLike[str], classes: tuple[str, ...] | None, follow_links: bool
-) -> Source:
-    table = read_table(labels)
+def _scan_table(root: str, table: pa.Table, classes: tuple[str, ...] | None, follow_links: bool) -> Source:
     columns = {name: table.column(name) for name in table.column_names}
     known = None
     if "label" in columns and pa.types.is_large_string(columns["label"].type):

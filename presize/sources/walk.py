@@ -98,7 +98,7 @@ class Walk:
             raise Refused(f"cannot be looked at: {error.strerror}") from None
         is_folder = stat.S_ISDIR(status.st_mode)
         refused = RefusedFolder if is_folder else Refused
-        if not (entry.name.isascii() or _is_utf8(entry.name)):
+        if not (entry.name.isascii() or is_utf8(entry.name)):
             raise refused("its name is not UTF-8")
         if not is_folder and not stat.S_ISREG(status.st_mode):
             raise Refused("neither a file nor a folder")
@@ -139,7 +139,7 @@ def is_inside(path: str, root: str) -> bool:
     return os.path.join(os.path.realpath(path), "").startswith(os.path.join(root, ""))
 
 
-def _is_utf8(name: str) -> bool:
+def is_utf8(name: str) -> bool:
     try:
         name.encode()
     except UnicodeEncodeError:
