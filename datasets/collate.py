@@ -73,7 +73,7 @@ def collate_targets(targets: Sequence[Any], stays: Stays) -> Any:
         return list(targets)
     if not targets:
         return torch.empty(0, dtype=torch.int64)
-    return torch.utils.data.default_collate(tuple(targets))  # type: ignore[arg-type]
+    return torch.utils.data.default_collate(targets)  # type: ignore[arg-type]
 
 
 def _stack(images: Sequence[Any]) -> Any:

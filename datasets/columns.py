@@ -75,12 +75,15 @@ class Targets:
                 columns.append(TargetColumn(data, name, numbers))
         self._columns: list[Any] = with_objects(data, columns, flip_pairs, tv_tensors)
         self.moves = any(column.moves for column in self._columns)
+        # As torch's default collate has it: a list of columns for a tuple, and texts as a list within a dict alone.
         self._join: Any = tuple
-        self._join_batch: Any = list  # as torch's default collate does it
+        self._join_batch: Any = list
+        self._texts: type = tuple
         if isinstance(target, str):
             self._join = self._join_batch = itemgetter(0)
         elif isinstance(target, Mapping):
             self._join = self._join_batch = lambda values: dict(zip(target, values, strict=True))
+            self._texts = list
         stays = [column.stays for column in self._columns]
         self.stays: Stays = self._join(stays) if any(stays) else False
 
@@ -95,11 +98,11 @@ class Targets:
     def batch(self, records: Records, places: Sequence[Place | None] | None = None) -> Any:
         """The targets of many records, as presize.datasets.collate combines them."""
         if places is None or not self.moves:
-            return self._join_batch([column.batch(records) for column in self._columns])
+            return self._join_batch([column.batch(records, self._texts) for column in self._columns])
         visits = list(zip(records.tolist(), places, strict=True))
         return self._join_batch(
             [
-                [column.at(i, place) for i, place in visits] if column.moves else column.batch(records)
+                [column.at(i, place) for i, place in visits] if column.moves else column.batch(records, self._texts)
                 for column in self._columns
             ]
         )
@@ -141,12 +144,12 @@ class TargetColumn:
     def __getitem__(self, i: int) -> Any:
         return self._values[i].as_py() if self._numbers is None else self._numbers.item(i)
 
-    def batch(self, records: Records) -> Any:
-        """As collate_targets combines them: numbers become int64 or float64 (n,)."""
+    def batch(self, records: Records, texts: type) -> Any:
+        """As collate_targets combines them: numbers become int64 or float64 (n,), strings `texts`, a list or tuple."""
         kind = "" if self._numbers is None else self._numbers.dtype.kind
         if self._numbers is not None and kind in "if":
             return torch.from_numpy(self._numbers[records].astype(np.int64 if kind == "i" else np.float64))
-        return collate_targets([self[i] for i in records.tolist()], self.stays)
+        return collate_targets(texts(self[i] for i in records.tolist()), self.stays)
 
     def array(self, records: Records) -> npt.NDArray[Any]:
         """In a new array, of numbers or of Python objects."""
@@ -181,7 +184,7 @@ class MultiHotColumn:
     def __getitem__(self, i: int) -> torch.Tensor:
         return self._rows([i])[0]
 
-    def batch(self, records: Records) -> torch.Tensor:
+    def batch(self, records: Records, _: type) -> torch.Tensor:
         """float32 (n, width)."""
         return self._rows(records.tolist())
 

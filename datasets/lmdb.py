@@ -296,7 +296,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if self.target_transform is None:
             return self._targets.batch(records, places)
         each = zip(records.tolist(), places or [None] * len(records), strict=True)
-        return collate_targets([self.target_transform(self._targets.at(*one)) for one in each], False)
+        return collate_targets(tuple(self.target_transform(self._targets.at(*one)) for one in each), False)
 
     @property
     def crop(self) -> Crop | tuple[Crop, ...] | None:

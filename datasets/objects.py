@@ -54,7 +54,7 @@ class _ListColumn:
         """The value of sample `i`, of whose image `place` is shown."""
         raise NotImplementedError
 
-    def batch(self, records: npt.NDArray[np.int64]) -> list[Any]:
+    def batch(self, records: npt.NDArray[np.int64], _: type = list) -> list[Any]:
         """The values of many samples, of whose images all is shown."""
         return [self[i] for i in records.tolist()]
 
@@ -153,7 +153,7 @@ class ObjectColumn(_ListColumn):
     def __init__(self, data: Dataset | JoinedData, column: Any, leader: BoxColumn) -> None:
         super().__init__(data, column.name)
         self._column = column
-        self.leader = leader
+        self._boxes = leader
         kind = column.type.value_type
         self._dtype: torch.dtype | None = None
         if pa.types.is_integer(kind):
@@ -163,7 +163,7 @@ class ObjectColumn(_ListColumn):
 
     def at(self, i: int, place: Place) -> Any:
         values = self._column[i] or ()
-        left = [value for value, kept in zip(values, self.leader.kept(i, place).tolist(), strict=True) if kept]
+        left = [value for value, kept in zip(values, self._boxes.kept(i, place).tolist(), strict=True) if kept]
         return left if self._dtype is None or None in left else torch.tensor(left, dtype=self._dtype)
 
 
