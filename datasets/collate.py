@@ -24,6 +24,10 @@ class Views(tuple[Any, ...]):
     """The images of one sample, cut by several crops. To code that does not know it, a tuple."""
 
 
+class Paired(Views):
+    """The image of one sample, and its companions. To code that does not know it, a tuple."""
+
+
 class WholeBatch(list[Any]):
     """Samples whose images share the memory of `images`.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import os
 import warnings
@@ -16,7 +15,7 @@ import torch
 import torch.utils.data
 
 from presize.codecs import jpeg_decoder
-from presize.datasets.collate import BatchWithLists, Stays, Views, WholeBatch, collate_targets
+from presize.datasets.collate import BatchWithLists, Paired, Stays, Views, WholeBatch, collate_targets
 from presize.datasets.columns import Records, Target, Targets, Vocabulary, find_split, find_splits
 from presize.datasets.crops import Crop, Crops, Place
 from presize.datasets.fuse import Fused
@@ -25,8 +24,8 @@ from presize.datasets.objects import FlipPairs
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.order import Numbers, sample_numbers
 from presize.datasets.reading.outputs import Decode, check_decode
-from presize.datasets.reading.transfer import Normalization, Normalize
-from presize.datasets.sample_images import read_crops, read_images
+from presize.datasets.reading.transfer import Normalize
+from presize.datasets.sample_images import SampleImages
 from presize.datasets.sampler import visits
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import MAX_PIXELS, check_choice, check_type
@@ -98,6 +97,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         preload: Preload | None = None,
         max_pixels: int = MAX_PIXELS,
         check: bool = True,
+        companions: Sequence[str] | None = None,
         flip_pairs: FlipPairs = (),
         tv_tensors: bool = False,
     ) -> None:
@@ -129,16 +129,12 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self.multi_hot = (multi_hot,) if isinstance(multi_hot, str) else tuple(multi_hot)
         self.flip_pairs = flip_pairs
         self.tv_tensors = tv_tensors
-        self._reader = None if crop is None and not flip else self._reader_of(self.data, crop, flip)
+        self.companions = self.data.companions if companions is None else tuple(companions)
+        self._images = SampleImages(self.data, decode, self.companions, tv_tensors)
+        if crop is not None or flip:
+            self._images.cropped(crop, flip, self.normalize)
         self._held = [] if preload is None else self.data.preload(preload)
         self._open()
-
-    def _reader_of(self, data: Any, crop: Crops | None, flip: float) -> BatchReader:
-        reader = BatchReader(data, crop, flip)
-        if self.normalize is None:
-            return reader
-        normalization = Normalization(self.normalize, torch.float32, reader.shape[2], torch.device("cpu"))
-        return normalization.in_workers(reader)
 
     def _open(self) -> None:
         """Set what is not pickled."""
@@ -149,8 +145,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             self.data, self.target, self.vocabulary, self.multi_hot, self.flip_pairs, self.tv_tensors
         )
         self.vocabulary = self._targets.vocabulary
-        if self._reader is not None:
-            self.check_reader(self._reader)
+        if self._images.reader is not None:
+            self.check_reader(self._images.reader)
         self._own_targets: npt.NDArray[Any] | None = None
 
     def check_reader(self, reader: BatchReader) -> None:
@@ -209,7 +205,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         vars(view).update(vars(self), data=data, _rows=rows, _own_targets=None)
         if data is not self.data:
             view.root = str(data.root)
-            view._reader = None if self._reader is None else view._reader_of(data, self.crop, self.flip)
+            view._images = self._images.of(data, self.normalize)
             view._open()
         return view
 
@@ -246,14 +242,13 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def _read(self, indices: Sequence[SupportsIndex]) -> list[Any]:
         samples = [self._position(index) for index in indices]
-        if self._reader is None:
-            images = read_images(self.data, samples, self.decode, lazily=self.transform is not None)
+        reader = self._images.reader
+        if reader is None:
+            images = self._images.stored(samples, lazily=self.transform is not None)
             return [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
-        dtype = None if self.normalize is None else torch.float32
-        whole = self._reads_batches()
-        draws = visits(indices)
-        images, batch = read_crops(self._reader, samples, draws, self.decode, dtype=dtype, whole=whole)
-        places = self.places(self._reader, np.array(samples, np.int64), *draws)
+        whole, draws = self._reads_batches(), visits(indices)
+        images, batch = self._images.crops(reader, samples, draws, whole)
+        places = self.places(reader, np.array(samples, np.int64), *draws)
         read = [self._sample(*sample) for sample in zip(samples, images, places, strict=True)]
         return WholeBatch(read, batch, self._stays()) if whole else read
 
@@ -273,7 +268,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def _sample(self, i: int, image: Any, place: Place | None = None) -> Any:
         if self.transform is not None:
-            image = Views(map(self.transform, image)) if isinstance(image, Views) else self.transform(image)
+            image = _transformed(image, self.transform)
         if self.target is None:
             return image
         target = self._targets.at(i, place)
@@ -301,12 +296,17 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     @property
     def crop(self) -> Crop | tuple[Crop, ...] | None:
         """The crop that images are read with, or those of the views."""
-        return None if self._reader is None else self._reader.crop
+        return None if self._images.reader is None else self._images.reader.crop
 
     @property
     def flip(self) -> float:
         """The probability of mirroring an image."""
-        return 0.0 if self._reader is None else self._reader.flip
+        return 0.0 if self._images.reader is None else self._images.reader.flip
+
+    @property
+    def companion_data(self) -> list[Any]:
+        """The companions that come with the images, each as Dataset.companion gives it."""
+        return self._images.companions
 
     @property
     def normalize(self) -> Normalize | None:
@@ -356,16 +356,19 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         8 bytes a sample for the target, and the pixels; without a crop, those of a stored image of mean size. Pixels
         of batches that are read as one (crop, decode "tensor", no transform) are elsewhere.
         """
-        if self._reads_batches():
-            return batch_size * 8
-        if self._reader is not None:
-            return batch_size * (sum(map(math.prod, self._reader.rows.shapes)) + 8)
-        heights, widths = self.numbers("height"), self.numbers("width")
-        return int(batch_size * (3 * np.multiply(heights, widths, dtype=np.int64).mean() + 8)) if len(self) else 0
+        pixels = 0 if self._reads_batches() else self._images.nbytes()
+        return int(batch_size * (pixels + 8))
 
     def _reads_batches(self) -> bool:
-        return self._reader is not None and self.decode == "tensor" and self.transform is None
+        return self._images.makes_batches and self.transform is None
 
     def __repr__(self) -> str:
         fused = "" if self.fused is None else f", {self.fused!r}"
         return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r}{fused})"
+
+
+def _transformed(image: Any, transform: Callable[[Any], Any]) -> Any:
+    """An image, or each of its views, transformed; its companions as they are."""
+    if isinstance(image, Paired):
+        return Paired((transform(image[0]), *image[1:]))
+    return Views(map(transform, image)) if isinstance(image, Views) else transform(image)

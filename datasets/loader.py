@@ -22,8 +22,9 @@ from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.shared_batches import as_images
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
 from presize.datasets.reading.transfer import Normalization, Normalize, as_device, copied_ahead, pin, to_device
-from presize.datasets.reading.whole_batches import values_batch
+from presize.datasets.reading.whole_batches import numbers_batch, values_batch
 from presize.datasets.reading.workers import Answer, BatchRequest, Mode, WorkerPool, read
+from presize.datasets.sample_images import number_type
 from presize.datasets.sampler import EpochSampler
 from presize.datasets.subsets import as_lmdb_dataset
 from presize.errors import LoaderError, OptionError
@@ -39,7 +40,7 @@ class Loader:
     """Batches (images, targets) of a dataset, cropped before they are decoded.
 
     images: uint8 (B, channels, height, width) in channels-last memory, on `device`; with `normalize` of `dtype`. With
-    several crops a tuple of these, one for each view.
+    several crops a tuple of these, one for each view; with companions a tuple of the images and those of each.
     targets: int64 (B,), or what torch's default collate makes of other columns; without targets images come alone.
 
     A batch that the caller keeps never changes: its memory is reused only when nothing refers to it any more, and a
@@ -136,10 +137,15 @@ class Loader:
         # What trainers ask of a DataLoader, by its names.
         self.num_workers, self.drop_last = self.workers, last == "drop"
         self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, batch_size, self.drop_last)
-        self._reader = (BatchReader if decode_on == "workers" else cut_reader)(
-            dataset.data, dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
-        )
+        crop, flip = dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
+        if decode_on == "workers":
+            self._reader = BatchReader(dataset.data, crop, flip, companions=dataset.companion_data)
+        elif dataset.companions:
+            raise OptionError("decode_on: companions are decoded by workers; choose 'workers', or companions=()")
+        else:
+            self._reader = cut_reader(dataset.data, crop, flip)
         dataset.check_reader(self._reader)
+        self._views = len(self._reader.shapes)
         self._decoder: Decoder | None = None
         if callable(decode_on):
             self._decoder = decode_on
@@ -279,7 +285,7 @@ class Loader:
     def _begin(self) -> tuple[FreeSlots, WorkerPool | None]:
         if self._slots is None:
             count = max(1, self.workers * self.prefetch) + HELD_BY_CALLER
-            shared = SharedSlots(count, [(self.batch_size, *shape) for shape in self._reader.rows.shapes])
+            shared = SharedSlots(count, [(self.batch_size, *shape) for shape in self._reader.row_shapes])
             if self.workers:
                 skip = self.on_error == "skip"
                 self._pool = WorkerPool(
@@ -318,11 +324,14 @@ class Loader:
     def _images(self, batch: _Batch) -> tuple[Images, list[int]]:
         """The images of a batch, and the positions of those that are damaged, which are left out."""
         if self._decoder is None:
-            views = as_images(batch.rows)
+            images = as_images(batch.rows)
+            views, others = images[: self._views], images[self._views :]
             if self._normalized_by_workers and self._normalize is not None:
                 views = tuple(values_batch(view, self._normalize.dtype) for view in views)
+            for companion, rows in zip(self._reader.companions, others, strict=True):
+                views += (numbers_batch(rows, number_type(companion)) if companion.is_exact else rows,)
             views = tuple(view.to(self.device, non_blocking=self.device.type == "cuda") for view in views)
-            return views if self._reader.has_views else views[0], []
+            return views if self._reader.has_views or others else views[0], []
         images, damaged = decode_rows(batch.rows[0], self._decoder, self._reader.shape, self.device)
         for position, what in damaged.items():
             if self.on_error == "raise":
@@ -332,7 +341,10 @@ class Loader:
 
     def _batch(self, images: Images, targets: Any) -> Any:
         if self._normalize is not None and not self._normalized_by_workers:
-            images = tuple(map(self._normalize, images)) if isinstance(images, tuple) else self._normalize(images)
+            if isinstance(images, tuple):
+                images = (*map(self._normalize, images[: self._views]), *images[self._views :])
+            else:
+                images = self._normalize(images)
         return images if targets is None else (images, targets)
 
 

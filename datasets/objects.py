@@ -191,7 +191,7 @@ def with_objects(
         OptionError: a list beside boxes has not a value for each of them, or `flip_pairs` are not of the keypoints.
     """
     boxes, points = _declared(data, "boxes"), _declared(data, "keypoints")
-    tv = _tv_tensors() if tv_tensors else None
+    tv = tv_tensors_module() if tv_tensors else None
     leaders: list[BoxColumn] = []
     found: list[Any] = []
     for column in columns:
@@ -234,7 +234,8 @@ def _declared(data: Dataset | JoinedData, option: str) -> dict[str, str]:
     return dict(map(Coordinates.parse_keypoints if option == "keypoints" else Coordinates.parse_boxes, found))
 
 
-def _tv_tensors() -> Any:
+def tv_tensors_module() -> Any:
+    """torchvision.tv_tensors. Raises OptionError where torchvision is not installed."""
     try:
         return importlib.import_module("torchvision.tv_tensors")
     except ImportError:

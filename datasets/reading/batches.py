@@ -19,6 +19,7 @@ from presize.datasets.reading.regions import (
     allows,
     cut_region,
     read_region,
+    read_values,
     read_views,
     uncut_region,
 )
@@ -95,12 +96,22 @@ class BatchReader:
             of one size.
         flip: the probability of mirroring left to right, from 0 to 1.
         rows: what a batch holds in place of pixels.
+        companions: further images of the same samples, as Dataset.companion gives them, which are cropped alike. Those
+            whose pixels are numbers have one channel of uint8 or uint16, as bytes: (height, width, 1 or 2).
 
     Raises:
-        OptionError: `crop` is no crop or is missing, or `flip` is out of range.
+        OptionError: `crop` is no crop or is missing, or is several where there are companions; or `flip` is out of
+            range.
     """
 
-    def __init__(self, data: Dataset, crop: Crops | None, flip: float = 0.0, rows: RowFormat | None = None) -> None:
+    def __init__(
+        self,
+        data: Dataset,
+        crop: Crops | None,
+        flip: float = 0.0,
+        rows: RowFormat | None = None,
+        companions: Sequence[Dataset] = (),
+    ) -> None:
         if not isinstance(flip, (int, float)) or not 0 <= flip <= 1:
             raise OptionError(f"flip: expected a probability from 0 to 1, got {flip!r}")
         self.data = data
@@ -108,10 +119,23 @@ class BatchReader:
         """A crop, a tuple of crops, or None."""
         self.flip = flip
         self._views: tuple[Crop | None, ...] = self.crop if isinstance(self.crop, tuple) else (self.crop,)
+        self.is_exact: bool = data.manifest.color == "exact"
+        """Whether pixels are numbers, such as the classes of a mask."""
         channels = 1 if data.manifest.color == "gray" else 3
+        if self.is_exact:
+            channels = data.manifest.depth // 8
         self.shapes = [(*(self._size() if crop is None else as_size(crop.size)), channels) for crop in self._views]
         """(height, width, channels) of the images of each view."""
+        if self.is_exact:
+            rows = RowFormat(self.shapes, read_values, needs_cut=False)
         self.rows = rows or RowFormat(self.shapes, read_region, needs_cut=not jpeg_decoder.is_available())
+        if companions and self.has_views:
+            raise OptionError(
+                f"crop: companions come with one view of their image, got {len(self._views)}; choose one crop, or "
+                "companions=()"
+            )
+        self.companions = [BatchReader(companion, self.crop, flip) for companion in companions]
+        """A reader for each companion; what is drawn for the images holds for them."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -122,6 +146,11 @@ class BatchReader:
     def has_views(self) -> bool:
         """Whether `crop` is several, even if only one is among them: samples and batches then hold tuples of images."""
         return isinstance(self.crop, tuple)
+
+    @property
+    def row_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of a sample's rows in a batch, uint8: those of each view, then those of each companion."""
+        return [*self.rows.shapes, *(companion.rows.shapes[0] for companion in self.companions)]
 
     def _size(self) -> tuple[int, int]:
         heights, widths = self.data.numbers("height"), self.data.numbers("width")
@@ -141,7 +170,7 @@ class BatchReader:
         disk, each once for all views.
 
         Args:
-            out: for each view C-contiguous uint8 (at least n, *rows.shapes[view]).
+            out: for each of row_shapes C-contiguous uint8 (at least n, *shape).
             samples: their numbers, (n,).
             seed, epoch, keys: (seed, epoch, keys[i]) decide crops and flips of samples[i], of each view another one.
             skip: leave out images that are damaged or too small for a crop; the others move up.
@@ -167,7 +196,11 @@ class BatchReader:
         if skipped and not skip:
             raise DatasetError(skipped[0].reason)
         shapes = list(zip(heights.tolist(), widths.tolist(), strict=True))
-        skipped += self._fill(out, samples, np.flatnonzero(~left_out), _Drawn(shapes, boxes, flips.tolist()), skip)
+        drawn = _Drawn(shapes, boxes, flips.tolist())
+        skipped += self._fill(out, samples, np.flatnonzero(~left_out), drawn, skip)
+        for number, companion in enumerate(self.companions, len(self._views)):
+            kept = np.setdiff1d(np.arange(len(samples)), [position for position, _ in skipped])
+            skipped += companion._fill(out[number : number + 1], samples, kept, drawn, skip)
         if skipped:
             skipped.sort()
             kept = np.setdiff1d(np.arange(len(samples)), [position for position, _ in skipped])

@@ -162,7 +162,8 @@ class Normalization:
         shapes = [(height, width, channels * self.dtype.itemsize) for height, width, channels in reader.shapes]
         rows = _NormalizedRows(self._table)
         format = RowFormat(shapes, rows.fill, reader.rows.needs_cut, rows.fill_views)
-        return BatchReader(reader.data, reader.crop, reader.flip, format)
+        companions = [companion.data for companion in reader.companions]
+        return BatchReader(reader.data, reader.crop, reader.flip, format, companions)
 
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
