@@ -22,7 +22,7 @@ class JoinedData:
     every batch needs are read here, so that forked workers share them. Pickled as the datasets are, by their paths.
 
     Args:
-        parts: datasets of one format and color, and with the same max_pixels.
+        parts: datasets of one format, color and depth, and with the same max_pixels.
 
     Raises:
         OptionError: they differ in one of these.

@@ -23,7 +23,7 @@ from presize.datasets.fuse import fuse as fuse_transform
 from presize.datasets.objects import FlipPairs
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.order import Numbers, sample_numbers
-from presize.datasets.reading.outputs import Decode, check_decode
+from presize.datasets.reading.outputs import Decode, check_decode, check_pil
 from presize.datasets.reading.transfer import Normalize
 from presize.datasets.sample_images import SampleImages
 from presize.datasets.sampler import visits
@@ -47,8 +47,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         vocabulary: columns whose values, or whose lists of values, become numbers: their places in the list given for
             the column, or in the sorted values of the column for None. The attribute has the list of each.
         multi_hot: columns of lists that become float32 vectors: 1 for each number of the vocabulary in the list.
-        decode: what `transform` gets. "pil": a PIL image (RGB or L). "numpy": uint8 (height, width, 3), or (height,
-            width) for grey. "tensor": uint8 (3, height, width) in channels-last memory, or (1, height, width).
+        decode: what `transform` gets. "pil": a PIL image (RGB, RGBA, L or I;16). "numpy": uint8 (height, width, 3), or
+            (height, width) for grey. "tensor": uint8 (3, height, width) in channels-last memory, or (1, height, width).
+            Of a dataset built with --depth 16 uint16, and four channels with --color rgba.
             "bytes": the stored value, undecoded.
         crop: one of presize.datasets' crops, applied before decoding and before `transform`; all images then have one
             size. It is drawn from (seed, epoch, sample) under presize's samplers, under any other from torch's
@@ -119,6 +120,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
                 warnings.warn(f"fuse: nothing was taken over: {self.fused.reason}", PresizeWarning, stacklevel=2)
         self.transform = transform
         self.target_transform = target_transform
+        check_pil(decode, self.data.manifest)
         self.decode: Decode = decode
         self._rows: Numbers | None = None  # of a subset: the numbers of its samples in `data`
         if target == "label" and "label" not in self.data.index.schema.names:

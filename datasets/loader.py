@@ -22,9 +22,9 @@ from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.shared_batches import as_images
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
 from presize.datasets.reading.transfer import Normalization, Normalize, as_device, copied_ahead, pin, to_device
-from presize.datasets.reading.whole_batches import numbers_batch, values_batch
+from presize.datasets.reading.whole_batches import values_batch
 from presize.datasets.reading.workers import Answer, BatchRequest, Mode, WorkerPool, read
-from presize.datasets.sample_images import number_type
+from presize.datasets.sample_images import companion_batch
 from presize.datasets.sampler import EpochSampler
 from presize.datasets.subsets import as_lmdb_dataset
 from presize.errors import LoaderError, OptionError
@@ -39,8 +39,9 @@ _ENDED_EARLY = "this epoch ended early, because its Loader was closed or began a
 class Loader:
     """Batches (images, targets) of a dataset, cropped before they are decoded.
 
-    images: uint8 (B, channels, height, width) in channels-last memory, on `device`; with `normalize` of `dtype`. With
-    several crops a tuple of these, one for each view; with companions a tuple of the images and those of each.
+    images: uint8 (B, channels, height, width) in channels-last memory, on `device`, or uint16 of a dataset of 16 bits;
+    with `normalize` of `dtype`. With several crops a tuple of these, one for each view; with
+    companions a tuple of the images and those of each.
     targets: int64 (B,), or what torch's default collate makes of other columns; without targets images come alone.
 
     A batch that the caller keeps never changes: its memory is reused only when nothing refers to it any more, and a
@@ -324,12 +325,13 @@ class Loader:
     def _images(self, batch: _Batch) -> tuple[Images, list[int]]:
         """The images of a batch, and the positions of those that are damaged, which are left out."""
         if self._decoder is None:
-            images = as_images(batch.rows)
-            views, others = images[: self._views], images[self._views :]
+            rows = as_images(batch.rows)
+            views, others = rows[: self._views], rows[self._views :]
+            if self._reader.deep:
+                views = tuple(values_batch(view, torch.uint16) for view in views)
             if self._normalized_by_workers and self._normalize is not None:
                 views = tuple(values_batch(view, self._normalize.dtype) for view in views)
-            for companion, rows in zip(self._reader.companions, others, strict=True):
-                views += (numbers_batch(rows, number_type(companion)) if companion.is_exact else rows,)
+            views += tuple(map(companion_batch, self._reader.companions, others))
             views = tuple(view.to(self.device, non_blocking=self.device.type == "cuda") for view in views)
             return views if self._reader.has_views or others else views[0], []
         images, damaged = decode_rows(batch.rows[0], self._decoder, self._reader.shape, self.device)

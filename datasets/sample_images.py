@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 
 from presize.datasets.collate import Images, Paired, Views, new_batches
 from presize.datasets.crops import Crops, Place
@@ -79,7 +78,7 @@ class SampleImages:
         images = _stored(self.data, samples, self.decode, lazily)
         if not self.companions:
             return images
-        others = [self._wrapped(at, _stored(data, samples, self.decode, False)) for at, data in self._numbered()]
+        others = [self._wrapped(data, _stored(data, samples, self.decode, False)) for data in self.companions]
         return [Paired(parts) for parts in zip(images, *others, strict=True)]
 
     def crops(self, reader: BatchReader, samples: Sequence[int], draws: Draws, whole: bool) -> tuple[list[Any], Images]:
@@ -102,20 +101,21 @@ class SampleImages:
         pixels, batches = new_batches(shapes[:views], travel=whole)
         others = [new_batches([shape], travel=whole) for shape in shapes[views:]]
         reader.read([*pixels, *(rows for (rows,), _ in others)], np.array(samples, np.int64), *draws)
-        if self.dtype is not None:
-            batches = tuple(values_batch(batch, self.dtype) for batch in batches)
+        dtype = torch.uint16 if reader.deep else self.dtype
+        if reader.deep:
+            pixels = [array.view(np.uint16) for array in pixels]
+        if dtype is not None:
+            batches = tuple(values_batch(batch, dtype) for batch in batches)
         images = [self._images(array, batch, whole) for array, batch in zip(pixels, batches, strict=True)]
         if reader.has_views:
             return [Views(parts) for parts in zip(*images, strict=True)], batches
         if not others:
             return list(images[0]), batches[0]
-        for at, companion in enumerate(reader.companions):
-            ((array,), (batch,)) = others[at]
-            if companion.is_exact:
-                batch = numbers_batch(batch, number_type(companion))
-                array = array.view(np.uint16 if array.shape[3] == 2 else np.uint8)
+        for companion, ((array,), (rows,)) in zip(reader.companions, others, strict=True):
+            batch = companion_batch(companion, rows)
+            array = array if batch.dtype == torch.uint8 else array.view(np.uint16)
             batches += (batch,)
-            images.append(self._wrapped(at, self._images(array, batch, whole)))
+            images.append(self._wrapped(companion.data, self._images(array, batch, whole)))
         return [Paired(parts) for parts in zip(*images, strict=True)], batches
 
     def places(self, reader: BatchReader, samples: Sequence[int], draws: Draws) -> list[Place]:
@@ -137,12 +137,9 @@ class SampleImages:
         channels = 3 + sum(data.manifest.depth // 8 if _is_exact(data) else 3 for data in self.companions)
         return float(channels * np.multiply(heights, widths, dtype=np.int64).mean())
 
-    def _numbered(self) -> list[tuple[int, Any]]:
-        return list(enumerate(self.companions))
-
-    def _wrapped(self, companion: int, images: Sequence[Any]) -> Sequence[Any]:
+    def _wrapped(self, companion: Dataset, images: Sequence[Any]) -> Sequence[Any]:
         """Tensors of a companion as torchvision's masks, if that was asked for."""
-        if not self._tv_tensors or self.decode != "tensor" or not _is_exact(self.companions[companion]):
+        if not self._tv_tensors or self.decode != "tensor" or not _is_exact(companion):
             return images
         return [tv_tensors_module().Mask(image) for image in images]
 
@@ -151,12 +148,15 @@ class SampleImages:
         if self.decode == "tensor":
             return rows_of(batch) if whole else batch.unbind()
         squeezed = pixels[:, :, :, 0] if pixels.shape[3] == 1 else pixels
-        return [_output(image, self.decode) for image in squeezed]
+        return [to_output(image, self.decode) for image in squeezed]
 
 
-def number_type(companion: BatchReader) -> torch.dtype:
-    """Of the pixels of a companion that are numbers."""
-    return torch.uint16 if companion.shape[2] == 2 else torch.uint8
+def companion_batch(companion: BatchReader, rows: torch.Tensor) -> torch.Tensor:
+    """The rows of a companion, (B, bytes, height, width), as its batch: uint8 or uint16, (B, height, width) where its
+    pixels are numbers, and otherwise (B, channels, height, width)."""
+    if companion.is_exact:
+        return numbers_batch(rows, torch.uint16 if companion.shape[2] == 2 else torch.uint8)
+    return values_batch(rows, torch.uint16) if companion.deep else rows
 
 
 def _is_exact(data: Dataset | JoinedData) -> bool:
@@ -178,16 +178,9 @@ def _stored(data: Dataset | JoinedData, samples: Sequence[int], decode: Decode, 
     return images
 
 
-def _output(pixels: npt.NDArray[Any], decode: Decode) -> Any:
-    return _numbers_output(pixels, decode) if pixels.dtype != np.uint8 else to_output(pixels, decode)
-
-
 def _numbers_output(pixels: npt.NDArray[Any], decode: Decode) -> Any:
-    """Numbers (height, width) in the form of images, but tensors without an axis for channels. 16 bits make a PIL image
-    of mode I;16."""
-    if decode == "tensor" and pixels.ndim == 2:
-        return torch.from_numpy(pixels)
-    return Image.fromarray(pixels) if decode == "pil" else to_output(pixels, decode)
+    """Numbers (height, width) in the form of images, but tensors without an axis for channels."""
+    return torch.from_numpy(pixels) if decode == "tensor" and pixels.ndim == 2 else to_output(pixels, decode)
 
 
 def _lazy_image(data: Dataset | JoinedData, sample: int, value: memoryview) -> LazyImage:

@@ -16,7 +16,9 @@ from presize.errors import OptionError
 Fit = Literal["shorter", "longer", "stretch", "crop", "pad"]
 Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 ResizeBackend = Literal["cykooz", "pillow"]
-Color = Literal["rgb", "gray", "keep"]
+Color = Literal["rgb", "gray", "rgba", "keep"]
+Depth = Literal[8, 16]
+Icc = Literal["convert", "ignore"]
 StoredColor = Color | Literal["exact"]
 """What stored values are: "exact" for a companion whose pixels have the values of its source, such as class numbers."""
 Format = Literal["jpeg", "png", "webp", "raw"]
@@ -37,29 +39,42 @@ MAX_PIXELS = 178_956_970
 
 
 class Size(NamedTuple):
-    """A target size, (height, width) in pixels; ImageOptions takes sides from 1 to MAX_SIDE."""
+    """A target size, (height, width) in pixels, with sides from 1 to MAX_SIDE; or KEEP."""
 
     height: int
     width: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``"256"`` is a square, ``"320x240"`` is width x height, as people write it.
+        """``"256"`` is a square, ``"320x240"`` is width x height, as people write it, ``"keep"`` is KEEP.
 
         >>> Size.parse("256")
         Size(height=256, width=256)
         >>> Size.parse("320x240")
         Size(height=240, width=320)
         """
+        if text.strip() == "keep":
+            return cls(-1, -1)
         match = re.fullmatch(r"(\d{1,9})(?:[xX](\d{1,9}))?", text.strip(), re.ASCII)
         if not match:
-            raise OptionError(f"size: expected N or WxH in pixels, such as 256 or 320x240, got {text!r}")
+            raise OptionError(f"size: expected N or WxH in pixels or keep, such as 256 or 320x240, got {text!r}")
         width = int(match[1])
         return cls(int(match[2] or width), width)
 
     def __str__(self) -> str:
-        """The name of its folder when there are several: ``256``, or ``320x240`` (width x height)."""
+        """The name of its folder when there are several: ``256``, ``320x240`` (width x height), or ``keep``."""
+        if self == (-1, -1):
+            return "keep"
         return str(self.height) if self.height == self.width else f"{self.width}x{self.height}"
+
+
+KEEP = Size.parse("keep")
+"""The target size that leaves each image at its own."""
+
+
+def size_words(size: Size | str) -> str:
+    """``256 px``, or ``their own size`` for KEEP and its name."""
+    return "their own size" if str(size) == "keep" else f"{size} px"
 
 
 @dataclass(frozen=True)
@@ -67,14 +82,19 @@ class ImageOptions:
     """All that decides the stored bytes of one image.
 
     Attributes:
-        sizes: one target or several, all made from one decode; stored in this order.
+        sizes: one target or several, all made from one decode; stored in this order. KEEP stores an image that is in
+            `format` already as it is, without decoding it (presize.codecs.special.unchanged).
         fit: how an image meets its target (see presize.codecs.resize.target).
         filter: bicubic is torchvision's and Pillow's (a = -0.5). All but nearest antialias; nearest takes pixels as
             they are, which is for class numbers, not for photographs.
         resize_backend: the library that resamples. The default is cykooz.resizer, 5 times as fast as Pillow and as
             close to exact arithmetic (benchmarks/transcoding/results/resizers.csv, 2026-11-21); "pillow" gives Pillow's
             own pixels.
-        color: "rgb" stores three channels, "gray" one, "keep" as many as the source has.
+        color: "rgb" stores three channels, "gray" one, "rgba" four; "keep" one of grey sources, and three of others.
+            Transparency is composed on white, but for "rgba".
+        depth: bits a channel. 16 scales sources of 8 bits.
+        icc: "convert" brings pixels from the colours of an ICC profile to sRGB; "ignore" takes them as they are, as
+            torchvision and Pillow do.
         format: what is stored.
         quality: 1 to 100, for jpeg and webp. 90 with 4:2:0 is what FFCV and the timm recipes train from.
         subsampling: of the chroma, for jpeg.
@@ -90,6 +110,8 @@ class ImageOptions:
     filter: Filter = "bicubic"
     resize_backend: ResizeBackend = "cykooz"
     color: Color = "rgb"
+    depth: Depth = 8
+    icc: Icc = "convert"
     format: Format = "jpeg"
     quality: int = 90
     subsampling: Subsampling = "420"
@@ -102,7 +124,7 @@ class ImageOptions:
         check_type("size", self.sizes, tuple)
         for size in self.sizes:
             check_type("size", size, Size)
-            for pixels in size:
+            for pixels in size if size != KEEP else ():
                 check_range("size", pixels, 1, MAX_SIDE)
         if not self.sizes:
             raise OptionError("size: expected at least one, such as 256, got none")
@@ -112,6 +134,9 @@ class ImageOptions:
         check_choice("filter", self.filter, Filter)
         check_choice("resize_backend", self.resize_backend, ResizeBackend)
         check_choice("color", self.color, Color)
+        check_type("depth", self.depth, int)
+        check_choice("depth", self.depth, Depth)
+        check_choice("icc", self.icc, Icc)
         check_choice("format", self.format, Format)
         check_choice("subsampling", self.subsampling, Subsampling)
         check_range("quality", self.quality, 1, 100)
@@ -121,6 +146,10 @@ class ImageOptions:
         check_type("keep_metadata", self.keep_metadata, bool)
         if self.color == "keep" and self.format == "webp":
             raise OptionError("color: keep needs a format that has grey images; WebP has none, choose jpeg, png or raw")
+        if self.color == "rgba" and self.format == "jpeg":
+            raise OptionError("color: rgba needs a format that has transparency; choose png, webp or raw, got jpeg")
+        if self.depth == 16 and self.format not in ("png", "raw"):
+            raise OptionError(f"depth: 16 bits need a format that has them; choose png or raw, got {self.format}")
         if self.keep_metadata and self.format == "raw":
             raise OptionError("keep_metadata: format raw stores pixels alone; choose jpeg, png or webp")
 
@@ -319,7 +348,7 @@ class Companion:
     def image_options(self, image: ImageOptions) -> ImageOptions:
         """How it is stored beside images of these options. The values of an exact one are kept whatever its color."""
         color = companion_color(self.format)
-        return replace(image, format=self.format, filter=self.filter, color=color, keep_metadata=False)
+        return replace(image, format=self.format, filter=self.filter, color=color, depth=8, keep_metadata=False)
 
     def to_json(self) -> dict[str, str]:
         """Plain values for manifest.json, without the name."""
@@ -508,7 +537,7 @@ def check_choice(name: str, value: object, choices: Any) -> None:
     """Raise OptionError unless `value` is one of the Literal `choices`."""
     allowed = get_args(choices)
     if value not in allowed:
-        raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+        raise OptionError(f"{name}: expected one of {', '.join(map(str, allowed))}, got {value!r}")
 
 
 def check_range(name: str, value: object, low: int, high: int) -> None:

@@ -18,6 +18,8 @@ from presize.datasets.reading.regions import (
     View,
     allows,
     cut_region,
+    read_deep_region,
+    read_deep_views,
     read_region,
     read_values,
     read_views,
@@ -86,9 +88,9 @@ class _Drawn(NamedTuple):
 class BatchReader:
     """Reads crops of a dataset's samples into batches.
 
-    By default a batch is uint8 (samples, height, width, channels), RGB, or one channel for a dataset that was built
-    with color "gray"; "keep" gives RGB. Several crops give several views of each sample, a batch each. Picklable by the
-    dataset's path, safe across threads and forks.
+    By default a batch is uint8 (samples, height, width, channels), RGB, one channel for a dataset that was built with
+    color "gray", or four for "rgba"; "keep" gives RGB. For one of 16 bits it has the bytes of uint16. Several crops
+    give several views of each sample, a batch each. Picklable by the dataset's path, safe across threads and forks.
 
     Args:
         data: the dataset.
@@ -121,11 +123,16 @@ class BatchReader:
         self._views: tuple[Crop | None, ...] = self.crop if isinstance(self.crop, tuple) else (self.crop,)
         self.is_exact: bool = data.manifest.color == "exact"
         """Whether pixels are numbers, such as the classes of a mask."""
-        channels = 1 if data.manifest.color == "gray" else 3
-        if self.is_exact:
-            channels = data.manifest.depth // 8
+        channels = data.manifest.depth // 8 if self.is_exact else data.manifest.channels
         self.shapes = [(*(self._size() if crop is None else as_size(crop.size)), channels) for crop in self._views]
         """(height, width, channels) of the images of each view."""
+        self.deep = data.manifest.depth == 16 and not self.is_exact
+        """Whether pixels are uint16; rows then hold their bytes."""
+        if self.deep and rows is not None:
+            raise OptionError(f"normalize: expected images of 8 bits, {data.root} has 16; normalize in the transform")
+        if self.deep:
+            rows_bytes = [(height, width, 2 * channels) for height, width, channels in self.shapes]
+            rows = RowFormat(rows_bytes, read_deep_region, needs_cut=False, fill_views=read_deep_views)
         if self.is_exact:
             rows = RowFormat(self.shapes, read_values, needs_cut=False)
         self.rows = rows or RowFormat(self.shapes, read_region, needs_cut=not jpeg_decoder.is_available())

@@ -13,10 +13,12 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import PIL
 import pyarrow as pa
 
@@ -31,12 +33,14 @@ from presize.build.tasks.sidecar import ShardDone
 from presize.build.update import Changes
 from presize.build.work import BuildWork, check_space, find_work
 from presize.codecs.golden.outcome import codecs_digest
+from presize.codecs.source_facts import Losses, losses, unpack
 from presize.errors import BuildError, ImageError
 from presize.options import BuildOptions, RunOptions, SourceOptions
 from presize.sources.companions import add_companions
 from presize.sources.scan import scan
 from presize.store.dealing import deal
 from presize.store.filenames import folder_files
+from presize.store.index import read_index
 from presize.store.manifest import Manifest
 from presize.store.specimen import container_digest
 from presize.system.files import working_in
@@ -64,6 +68,8 @@ class BuildResult:
         resumed: files that an earlier run, or the dataset that this run updates, had dealt with.
         changes: what became of the images that were there; a build from scratch builds all of its files.
         reports: report.html of each size, where there is one.
+        unchanged: images whose compressed pixels are stored as they were, where they did not have to be resized.
+        losses: images that lost something that another option keeps.
     """
 
     out: Path
@@ -79,6 +85,8 @@ class BuildResult:
     resumed: int
     changes: Changes
     reports: tuple[Path, ...] = ()
+    unchanged: int = 0
+    losses: Losses = field(default_factory=Losses)
 
     @property
     def samples(self) -> int:
@@ -159,6 +167,7 @@ def build_dataset(
         else:
             built = _nothing_to_do(todo, run, place)
     first = built.manifests[0]
+    facts = _facts(place.roots[0], first)
     return BuildResult(
         out=Path(out),
         files=len(todo.source.table),
@@ -169,6 +178,8 @@ def build_dataset(
         resumed=built.resumed,
         changes=built.changes,
         reports=_reports(out, options, built.manifests),
+        unchanged=int(unpack(facts, "kept").sum()),
+        losses=losses(facts, first.identity["options"]["image"]),
         **first.left_out,
     )
 
@@ -179,6 +190,14 @@ def _reports(out: str | os.PathLike[str], options: BuildOptions, published: Sequ
     return tuple(
         Path(out, manifest.size if several else "", manifest.report.file) for manifest in published if manifest.report
     )
+
+
+def _facts(root: Path, manifest: Manifest) -> npt.NDArray[np.uint32]:
+    """The facts of each source; none of them where an earlier release has built the dataset."""
+    index = read_index(root, manifest, check=False)
+    if "source_facts" not in index.schema.names:
+        return np.zeros(0, np.uint32)
+    return np.asarray(index.column("source_facts").to_numpy())
 
 
 def try_codecs(options: BuildOptions) -> TriedCodecs:

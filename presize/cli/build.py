@@ -16,7 +16,17 @@ from presize.cli.printing import print_json, print_text
 from presize.cli.progress import Progress
 from presize.errors import BuildError
 from presize.formatting import duration, plural, printable, rate_text, size_text
-from presize.options import BuildOptions, Coordinates, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+from presize.options import (
+    KEEP,
+    BuildOptions,
+    Coordinates,
+    ErrorBudget,
+    ImageOptions,
+    RunOptions,
+    Size,
+    SourceOptions,
+    size_words,
+)
 from presize.system.resources import usable_cores
 
 if TYPE_CHECKING:
@@ -43,9 +53,9 @@ _SAMPLES = SourceOptions()
     multiple=True,
     default=["256"],
     show_default=True,
-    metavar="N|WxH",
+    metavar="N|WxH|keep",
     callback=parsed(Size.parse),
-    help="Target size in pixels; several make OUT/SIZE each.",
+    help="Target size in pixels; several make OUT/SIZE each. keep: store images as they are.",
 )
 @click.option(
     "--fit",
@@ -74,7 +84,22 @@ _SAMPLES = SourceOptions()
     type=choice(choices.Color),
     default=_DEFAULT.color,
     show_default=True,
-    help="Channels to store.",
+    help="Channels to store; keep: one of grey images, three of others.",
+)
+@click.option(
+    "--depth",
+    type=choice(choices.Depth),
+    default=str(_DEFAULT.depth),
+    show_default=True,
+    callback=parsed(int),
+    help="Bits a channel; 16 with --format png or raw.",
+)
+@click.option(
+    "--icc",
+    type=choice(choices.Icc),
+    default=_DEFAULT.icc,
+    show_default=True,
+    help="Convert colours from ICC profiles to sRGB, or ignore profiles as Pillow does.",
 )
 @click.option(
     "--format",
@@ -275,11 +300,11 @@ def build(
         print_json(
             samples=result.samples, stored=result.stored, rejected=result.rejected, skipped=result.skipped,
             seconds=round(result.seconds, 3), images_per_s=round(result.images_per_s, 1), out=str(result.out),
-            **(result.changes._asdict() if update else {}),
+            unchanged=result.unchanged, losses=result.losses._asdict(), **(result.changes._asdict() if update else {}),
             reports=list(map(str, result.reports)),
         )  # fmt: skip
         return
-    print_text(_summary(result, update))
+    print_text(_summary(result, update, KEEP in sizes))
 
 
 def _splits(table: pa.Table) -> dict[str, int]:
@@ -295,7 +320,7 @@ def _counts(changes: Changes) -> str:
     return ", ".join(f"{what} {count:,}" for what, count in changes._asdict().items())
 
 
-def _summary(result: BuildResult, update: bool) -> str:
+def _summary(result: BuildResult, update: bool, keep: bool) -> str:
     idle = "nothing had to be decoded" if update else "nothing was left to do"
     rate = idle if result.resumed == result.files else f"{rate_text(result.images_per_s)} images/s"
     lines = [
@@ -311,6 +336,9 @@ def _summary(result: BuildResult, update: bool) -> str:
     if any(left_out.values()):
         counts = ", ".join(f"{count:,} {what}" for what, count in left_out.items() if count)
         lines.append(f"  not stored: {counts}")
+    if keep:
+        lines.append(f"  {result.unchanged:,} stored as they were, {result.stored - result.unchanged:,} encoded")
+    lines += (f"  {loss}" for loss in result.losses.sentences())
     if update:
         lines.append(f"  {_counts(result.changes)}")
     if result.reports:
@@ -343,7 +371,8 @@ def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, r
         )  # fmt: skip
         return
     classes = plural(len(source.classes), "class", "classes") if source.classes is not None else "no classes"
-    sizes = " and ".join(map(str, image.sizes))
+    sizes = " and ".join(map(size_words, image.sizes))
+    fit = "" if image.sizes == (KEEP,) else f" {image.fit}"
     shards = [len(shard) for shard in to_build.shards]
     splits = _splits(source.table)
     too_little = ", not enough" if free_bytes < found.bytes else ""
@@ -354,7 +383,7 @@ def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, r
             if splits
             else []
         ),
-        f"target    {out}: {sizes} px {image.fit}, {image.format} to {plan.options.layout}",
+        f"target    {out}: {sizes}{fit}, {image.format} to {plan.options.layout}",
         *([f"update    {_counts(changes)}"] if changes else []),
         f"shards    {len(shards):,}{' to write,' if changes else ''} of about {max(shards, default=0):,} samples",
         f"estimate  {size_text(found.bytes)} and {duration(found.seconds)} with --jobs {jobs} "

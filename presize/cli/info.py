@@ -7,6 +7,7 @@ import click
 from presize.cli.group import EPILOG, cli
 from presize.cli.printing import print_json, print_text, several_lines
 from presize.formatting import plural, size_text
+from presize.options import size_words
 
 
 @cli.command(epilog=EPILOG)
@@ -39,7 +40,7 @@ def info(dataset: str, as_json: bool) -> None:
         f"samples   {manifest.samples:,} in {classes}\n"
         f"stored    {size_text(manifest.bytes)}, {size_text(manifest.bytes / manifest.samples)} per image, "
         f"in {plural(len(manifest.shards), 'shard') if manifest.shards else 'files'}\n"
-        f"size      {manifest.size} px\n"
+        f"size      {size_words(manifest.size)}\n"
         f"made with {asked}\n"
         f"left out  {', '.join(f'{count:,} {what}' for what, count in manifest.left_out.items())}\n"
         f"versions  {', '.join(f'{name} {version}' for name, version in manifest.versions.items())}"

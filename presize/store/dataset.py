@@ -230,7 +230,8 @@ class Dataset:
             yield position, pixels
 
     def _decode(self, value: memoryview, sample: int) -> Pixels:
-        return decode_value(value, self.manifest.format, self.manifest.color, self.shape(sample), self.max_pixels)
+        manifest = self.manifest
+        return decode_value(value, manifest.format, manifest.color, self.shape(sample), self.max_pixels, manifest.depth)
 
     def damage(self, sample: int, what: object) -> DatasetError:
         whose = "" if self._companion is None else f"the {self._companion} of "

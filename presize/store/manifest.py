@@ -134,6 +134,11 @@ class Manifest:
         return int(self.identity["options"]["image"].get("depth", 8))
 
     @property
+    def channels(self) -> int:
+        """Of the images of a batch; "keep" is RGB there."""
+        return {"gray": 1, "rgba": 4}.get(self.color, 3)
+
+    @property
     def checksum(self) -> bool:
         """Whether the index has source_crc32."""
         return self.identity["options"].get("checksum") is True

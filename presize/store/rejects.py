@@ -29,6 +29,7 @@ def of_companion(name: str, reason: str) -> str:
     """The reason of a sample that is rejected for one of its companions, with the path of that in `reason`."""
     return f"{_COMPANION}{name}: {reason}"
 
+
 BOXES = "boxes"
 """How the reason of an image begins that was rejected for its boxes in the label table, and not for its content."""
 

@@ -176,7 +176,7 @@ def _check_value(value: memoryview, manifest: Manifest, row: dict[str, Any]) -> 
         return "is not what was stored: its length or CRC-32 differs from the index"
     shape = (row["height"], row["width"])
     try:
-        decode_value(value, manifest.format, manifest.color, shape, MAX_SIDE**2)
+        decode_value(value, manifest.format, manifest.color, shape, MAX_SIDE**2, manifest.depth)
     except DAMAGE as error:
         return f"cannot be decoded: {str(error) or 'not enough memory'}"
     return ""
