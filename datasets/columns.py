@@ -16,6 +16,7 @@ from presize.datasets.collate import Stays, collate_targets
 from presize.datasets.crops import Place
 from presize.datasets.joined import JoinedData
 from presize.datasets.objects import FlipPairs, with_objects
+from presize.datasets.reading.batches import BatchReader
 from presize.errors import DatasetError, OptionError
 from presize.options import check_type
 from presize.store.dataset import Dataset
@@ -94,6 +95,17 @@ class Targets:
     def at(self, i: int, place: Place | None) -> Any:
         """The target of record `i`, of whose image `place` is shown; None for all of it."""
         return self._join([column.at(i, place) if column.moves and place else column[i] for column in self._columns])
+
+    def check_reader(self, reader: BatchReader) -> None:
+        """Raise OptionError for several views of images whose targets move with a crop."""
+        if self.moves and reader.has_views:
+            raise OptionError("crop: boxes and keypoints move with one crop, got several; choose one, or other targets")
+
+    def places(
+        self, reader: BatchReader, records: Records, seed: int, epoch: int, keys: npt.NDArray[np.int64]
+    ) -> Sequence[Place | None]:
+        """What `reader` shows of each of `records`, for batch(); None where no target depends on it."""
+        return reader.places(records, seed, epoch, keys) if self.moves else [None] * len(records)
 
     def batch(self, records: Records, places: Sequence[Place | None] | None = None) -> Any:
         """The targets of many records, as presize.datasets.collate combines them."""

@@ -15,13 +15,12 @@ import torch
 import torch.utils.data
 
 from presize.codecs import jpeg_decoder
-from presize.datasets.collate import BatchWithLists, Paired, Stays, Views, WholeBatch, collate_targets
+from presize.datasets.collate import BatchWithLists, Stays, Views, WholeBatch, collate_targets
 from presize.datasets.columns import Records, Target, Targets, Vocabulary, find_split, find_splits
 from presize.datasets.crops import Crop, Crops, Place
 from presize.datasets.fuse import Fused
 from presize.datasets.fuse import fuse as fuse_transform
 from presize.datasets.objects import FlipPairs
-from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.order import Numbers, sample_numbers
 from presize.datasets.reading.outputs import Decode, check_decode, check_pil
 from presize.datasets.reading.transfer import Normalize
@@ -43,7 +42,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         root: the folder with manifest.json.
         transform, target_transform: called with the image and the target, as in torchvision.
         target: the index column that comes beside the image; several names give a tuple, a dict of names a dict of
-            their values; None, or a dataset without labels, gives the image alone.
+            their values; None, or a dataset without labels, gives the image alone. Boxes and keypoints come as tensors,
+            moved with the crop (docs/detection.md).
         vocabulary: columns whose values, or whose lists of values, become numbers: their places in the list given for
             the column, or in the sorted values of the column for None. The attribute has the list of each.
         multi_hot: columns of lists that become float32 vectors: 1 for each number of the vocabulary in the list.
@@ -68,12 +68,10 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             is that of ``presize build``.
         check: compare the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
             process first reads it. False leaves both out: then a flipped bit may change pixels or targets.
+        companions: names of further images of each sample, None for all of them. (image, companion, ...) then comes
+            in place of the image, all cropped and mirrored alike, and the image alone is transformed.
         flip_pairs: keypoints that change places where an image is mirrored, by their numbers: ``[(1, 2), (3, 4)]``.
-        tv_tensors: boxes and keypoints are torchvision's BoundingBoxes and KeyPoints, for its transforms.
-
-    Columns that were built as boxes or keypoints (docs/detection.md) come as tensors, in pixels of the image that comes
-    with them: moved, clipped and mirrored with its crop. Boxes of which nothing is left are left out, and so is what
-    other lists in `target` have for them.
+        tv_tensors: boxes, keypoints and masks that are tensors are those of torchvision.tv_tensors.
 
     Raises:
         DatasetError: `root` is not a dataset, or one that is unfinished, truncated, newer, or of another layout.
@@ -135,26 +133,21 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self._images = SampleImages(self.data, decode, self.companions, tv_tensors)
         if crop is not None or flip:
             self._images.cropped(crop, flip, self.normalize)
-        self._held = [] if preload is None else self.data.preload(preload)
+        preloaded = [] if preload is None else [self.data, *self._images.companions]
+        self._held = [held for data in preloaded for held in data.preload(preload)]
         self._open()
 
     def _open(self) -> None:
         """Set what is not pickled."""
         jpeg_decoder.is_available()  # checked here, once, and not again in every worker that is forked
-        classes = self.data.manifest.classes
-        self._classes = None if classes is None else list(classes)
+        self._classes = None if self.data.manifest.classes is None else list(self.data.manifest.classes)
         self._targets = Targets(
             self.data, self.target, self.vocabulary, self.multi_hot, self.flip_pairs, self.tv_tensors
         )
         self.vocabulary = self._targets.vocabulary
         if self._images.reader is not None:
-            self.check_reader(self._images.reader)
+            self._targets.check_reader(self._images.reader)
         self._own_targets: npt.NDArray[Any] | None = None
-
-    def check_reader(self, reader: BatchReader) -> None:
-        """Raise OptionError for several views of images whose targets move with a crop."""
-        if self._targets.moves and reader.has_views:
-            raise OptionError("crop: boxes and keypoints move with one crop, got several; choose one, or other targets")
 
     def __getstate__(self) -> dict[str, Any]:
         kept_out = ("_classes", "_targets", "_own_targets", "_held")
@@ -243,14 +236,13 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return BatchWithLists(samples, stays) if stays and type(samples) is list else samples
 
     def _read(self, indices: Sequence[SupportsIndex]) -> list[Any]:
-        samples = [self._position(index) for index in indices]
-        reader = self._images.reader
+        samples, reader = [self._position(index) for index in indices], self._images.reader
         if reader is None:
             images = self._images.stored(samples, lazily=self.transform is not None)
             return [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
         whole, draws = self._reads_batches(), visits(indices)
         images, batch = self._images.crops(reader, samples, draws, whole)
-        places = self.places(reader, np.array(samples, np.int64), *draws)
+        places = self._targets.places(reader, np.array(samples, np.int64), *draws)
         read = [self._sample(*sample) for sample in zip(samples, images, places, strict=True)]
         return WholeBatch(read, batch, self._stays()) if whole else read
 
@@ -262,15 +254,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         i %= length
         return i if self._rows is None else self._rows.item(i)
 
-    def places(
-        self, reader: BatchReader, records: npt.NDArray[np.int64], seed: int, epoch: int, keys: npt.NDArray[np.int64]
-    ) -> Sequence[Place | None]:
-        """What `reader` shows of each of `records`, for batch_targets(); None where no target depends on it."""
-        return reader.places(records, seed, epoch, keys) if self._targets.moves else [None] * len(records)
-
     def _sample(self, i: int, image: Any, place: Place | None = None) -> Any:
         if self.transform is not None:
-            image = _transformed(image, self.transform)
+            image = image.transformed(self.transform) if isinstance(image, Views) else self.transform(image)
         if self.target is None:
             return image
         target = self._targets.at(i, place)
@@ -286,7 +272,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
         Args:
             records: their numbers in `data`, as from records().
-            places: what is shown of each, as from places(); all of it without.
+            places: what is shown of each, as BatchReader.places gives it; None for all of it.
         """
         if self.target is None:
             return None
@@ -304,11 +290,6 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def flip(self) -> float:
         """The probability of mirroring an image."""
         return 0.0 if self._images.reader is None else self._images.reader.flip
-
-    @property
-    def companion_data(self) -> list[Any]:
-        """The companions that come with the images, each as Dataset.companion gives it."""
-        return self._images.companions
 
     @property
     def normalize(self) -> Normalize | None:
@@ -367,10 +348,3 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def __repr__(self) -> str:
         fused = "" if self.fused is None else f", {self.fused!r}"
         return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r}{fused})"
-
-
-def _transformed(image: Any, transform: Callable[[Any], Any]) -> Any:
-    """An image, or each of its views, transformed; its companions as they are."""
-    if isinstance(image, Paired):
-        return Paired((transform(image[0]), *image[1:]))
-    return Views(map(transform, image)) if isinstance(image, Views) else transform(image)

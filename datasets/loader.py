@@ -139,14 +139,10 @@ class Loader:
         self.num_workers, self.drop_last = self.workers, last == "drop"
         self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, batch_size, self.drop_last)
         crop, flip = dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
-        if decode_on == "workers":
-            self._reader = BatchReader(dataset.data, crop, flip, companions=dataset.companion_data)
-        elif dataset.companions:
-            raise OptionError("decode_on: companions are decoded by workers; choose 'workers', or companions=()")
-        else:
-            self._reader = cut_reader(dataset.data, crop, flip)
-        dataset.check_reader(self._reader)
-        self._views = len(self._reader.shapes)
+        read_by = BatchReader if decode_on == "workers" else cut_reader
+        self._reader = read_by(dataset.data, crop, flip, companions=dataset._images.companions)
+        dataset._targets.check_reader(self._reader)
+        self._dtype = torch.uint16 if self._reader.deep else None  # of what rows are the bytes of, if not uint8
         self._decoder: Decoder | None = None
         if callable(decode_on):
             self._decoder = decode_on
@@ -158,7 +154,7 @@ class Loader:
         self._normalized_by_workers = False
         if self._normalize is not None and self.device.type == "cpu" and self._decoder is None:
             self._reader = self._normalize.in_workers(self._reader)
-            self._normalized_by_workers = True
+            self._normalized_by_workers, self._dtype = True, self._normalize.dtype
         if normalize is None and dtype is not None:
             raise OptionError(f"dtype: {dtype} needs normalize=(mean, std); without it batches are uint8")
         self._pool: WorkerPool | None = None
@@ -293,7 +289,7 @@ class Loader:
                     self._reader, self.workers, self.mode, shared, ahead=self.prefetch, skip=skip, context=self.context
                 )
             # After the workers were forked, so that they inherit none of it. Slots of JPEGs are not pinned: decoders
-            # take any memory, and pinning would make all of it resident, where little is ever used.
+            # take any memory, and pinning would make all of it resident.
             if self.device.type == "cuda" and self._decoder is None:
                 pin(shared, self.device)
             self._slots = FreeSlots(shared)
@@ -319,18 +315,16 @@ class Loader:
         """A batch on the device, or on its way to it."""
         images, damaged = self._images(batch)
         _, samples, seed, epoch, keys = batch.request.without(damaged)
-        places = self.dataset.places(self._reader, samples, seed, epoch, keys)
+        places = self.dataset._targets.places(self._reader, samples, seed, epoch, keys)
         return images, to_device(self.dataset.batch_targets(samples, places), self.device)
 
     def _images(self, batch: _Batch) -> tuple[Images, list[int]]:
         """The images of a batch, and the positions of those that are damaged, which are left out."""
         if self._decoder is None:
             rows = as_images(batch.rows)
-            views, others = rows[: self._views], rows[self._views :]
-            if self._reader.deep:
-                views = tuple(values_batch(view, torch.uint16) for view in views)
-            if self._normalized_by_workers and self._normalize is not None:
-                views = tuple(values_batch(view, self._normalize.dtype) for view in views)
+            views, others = rows[: self._reader.views], rows[self._reader.views :]
+            if self._dtype is not None:
+                views = tuple(values_batch(view, self._dtype) for view in views)
             views += tuple(map(companion_batch, self._reader.companions, others))
             views = tuple(view.to(self.device, non_blocking=self.device.type == "cuda") for view in views)
             return views if self._reader.has_views or others else views[0], []
@@ -343,10 +337,7 @@ class Loader:
 
     def _batch(self, images: Images, targets: Any) -> Any:
         if self._normalize is not None and not self._normalized_by_workers:
-            if isinstance(images, tuple):
-                images = (*map(self._normalize, images[: self._views]), *images[self._views :])
-            else:
-                images = self._normalize(images)
+            images = self._normalize.views(images, self._reader.views)
         return images if targets is None else (images, targets)
 
 

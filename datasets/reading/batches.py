@@ -121,6 +121,8 @@ class BatchReader:
         """A crop, a tuple of crops, or None."""
         self.flip = flip
         self._views: tuple[Crop | None, ...] = self.crop if isinstance(self.crop, tuple) else (self.crop,)
+        self.views = len(self._views)
+        """How many views of each sample there are."""
         self.is_exact: bool = data.manifest.color == "exact"
         """Whether pixels are numbers, such as the classes of a mask."""
         channels = data.manifest.depth // 8 if self.is_exact else data.manifest.channels

@@ -157,6 +157,12 @@ class Normalization:
             cv2.LUT(pixels.reshape(rows), self._table, dst=values.reshape(rows))
         return torch.from_numpy(values.view(np.uint8)).view(self.dtype).permute(0, 3, 1, 2)
 
+    def views(self, images: Any, count: int) -> Any:
+        """A batch of images, or of several the first `count`, normalized; companions as they are."""
+        if not isinstance(images, tuple):
+            return self(images)
+        return (*map(self, images[:count]), *images[count:])
+
     def in_workers(self, reader: BatchReader) -> BatchReader:
         """`reader`, but its rows are the bytes of normalized images, for values_batch()."""
         shapes = [(height, width, channels * self.dtype.itemsize) for height, width, channels in reader.shapes]
