@@ -266,14 +266,14 @@ class Companion:
             raise OptionError(f"pair: {self.name!r} would have columns that the index has already; choose another name")
         if (self.pattern is None) == (self.column is None):
             raise OptionError(
-                f"pair {self.name}: expected a pattern or a column, such as masks/{{stem}}.png, got "
+                f"pair: expected a pattern or a column for {self.name}, such as masks/{{stem}}.png, got "
                 f"{'neither' if self.pattern is None else 'both'}"
             )
         if self.pattern is not None:
             self.pieces()
             parts = self.pattern.split("/")
             if not self.pattern or parts[0] == "" or not {".", ".."}.isdisjoint(parts):
-                raise OptionError(f"pair {self.name}: expected a path from the source, got {self.pattern!r}")
+                raise OptionError(f"pair: expected a path from the source for {self.name}, got {self.pattern!r}")
         check_choice("pair_format", self.format, Format)
         check_choice("pair_filter", self.filter, Filter)
         if self.is_exact and self.format not in ("png", "raw"):
@@ -317,7 +317,7 @@ class Companion:
                 literal = ""
             else:
                 raise OptionError(
-                    f"pair {self.name}: {match[0]} in {pattern!r} is none of {{stem}}, {{dir}} and {{name}}; "
+                    f"pair: {match[0]} in {pattern!r} is none of {{stem}}, {{dir}} and {{name}}; "
                     "write {{ and }} for braces"
                 )
         return [*pieces, (literal + pattern[end:], "")]
