@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,15 @@ from presize.build.state import lock
 from presize.codecs import transcode
 from presize.codecs.paired.companion import transcode_companion
 from presize.errors import DatasetError, ImageError, OptionError, SourceError
-from presize.options import Companion, ImageOptions, Size
+from presize.options import Companion, ImageOptions, Size, SourceOptions
 from presize.sources.companions import companion_paths
+from presize.sources.containers.recognize import recognize
+from presize.sources.scan import Source, scan
 from presize.sources.source_files import read_source
+from presize.store.data_files import DataFile
 from presize.store.filenames import is_safe
 from presize.store.index import companion_index, read_index
-from presize.store.manifest import MANIFEST, DataFile, Manifest, read_manifest
+from presize.store.manifest import MANIFEST, Manifest, read_manifest
 from presize.store.shard import MapFull, ShardReader, ShardWriter, commit_records, map_bytes
 from presize.store.shard_pages import recorded_map_bytes
 from presize.store.verify import Problem, check_data_file
@@ -59,6 +62,7 @@ def repair_dataset(
     out: str | os.PathLike[str],
     *,
     jobs: int | None = None,
+    samples: SourceOptions = SourceOptions(),
     on_begin: Callable[[int], None] = lambda _: None,
     on_shard: Callable[[], None] = lambda: None,
 ) -> Repair:
@@ -68,19 +72,22 @@ def repair_dataset(
     is the one in the manifest; until then the old file stays. Readers that have a shard open go on with what they have.
 
     Args:
-        source: the folder that the dataset was built from.
+        source: the folder that the dataset was built from, or the file.
         out: the dataset.
         jobs: threads; all cores by default.
+        samples: how the source was read; only ``keys`` matters.
         on_begin: called with the number of shards.
         on_shard: called after each shard.
 
     Raises:
-        SourceError: `source` is not a folder.
+        SourceError: `source` is not there, or its containers cannot be listed.
         DatasetError: `out` holds no dataset of shards.
         BuildError: a build is writing to `out`, or it cannot be written to.
     """
-    if not os.path.isdir(source):
+    containers = recognize(source)
+    if containers is None and not os.path.isdir(source):
         raise SourceError(f"the source {os.fspath(source)} is not a folder; give the one that {out} was built from")
+    raw = _Raw(Path(source)) if containers is None else _Raw(Path(containers.root), scan(source, samples, True))
     out = Path(out)
     roots = [out] if (out / MANIFEST).exists() else sorted(path.parent for path in out.glob(f"*/{MANIFEST}"))
     manifests = {root: read_manifest(root) for root in roots or [out]}  # which says what is there instead of a dataset
@@ -92,7 +99,7 @@ def repair_dataset(
         for root, manifest in manifests.items():
             if manifest.layout != "lmdb":
                 raise DatasetError(f"{root} holds files, no shards; presize build --overwrite makes them anew")
-            maker_of = _makers(Path(source), root, manifest, threads)
+            maker_of = _makers(raw, root, manifest, threads)
             for file in manifest.files():
                 name = (root / file.file).relative_to(out).as_posix()
                 damage = next(check_data_file(root, file), None)
@@ -111,7 +118,30 @@ class _DifferentError(Exception):
     """A shard cannot be made as it was. ``str(error)`` says why."""
 
 
-def _makers(source: Path, root: Path, manifest: Manifest, threads: ThreadPoolExecutor) -> dict[DataFile, _Shards]:
+@dataclass(frozen=True)
+class _Raw:
+    """The images that a dataset was built from: a folder, and where it consists of containers, what they hold."""
+
+    root: Path
+    source: Source | None = None
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        """The row of each path in the source table."""
+        paths = [] if self.source is None else self.source.table.column("path").to_pylist()
+        return {path: row for row, path in enumerate(paths)}
+
+    def read(self, path: str, nbytes: int) -> bytes:
+        """The bytes of an image of the index. Raises ImageError when they have changed or gone."""
+        if self.source is None:
+            return read_source(self.root, path, nbytes)
+        if path not in self._rows:
+            raise ImageError("its container has no such sample any more")
+        (file,) = self.source.files(np.array([self._rows[path]]))
+        return read_source(self.root, *file)
+
+
+def _makers(source: _Raw, root: Path, manifest: Manifest, threads: ThreadPoolExecutor) -> dict[DataFile, _Shards]:
     """What makes each shard of a dataset again."""
     companions = _companions(manifest)
     stores = [
@@ -139,7 +169,7 @@ def _remade(file: DataFile, shards: _Shards | None) -> str | None:
 class _Shards:
     """The shards of a dataset of one size, and the source that they were built from."""
 
-    source: Path
+    source: _Raw
     root: Path
     manifest: Manifest
     threads: ThreadPoolExecutor
@@ -191,10 +221,10 @@ class _Shards:
     def _make(self, image: ImageOptions, size: int, row: _Row) -> bytes:
         """The record of a sample. Raises _DifferentError unless it is the one in the index."""
         try:
-            data = read_source(self.source, row["path"], row["source_nbytes"])
             if self.companion is None:
-                made = transcode.transcode(data, image)
+                made = transcode.transcode(self.source.read(row["path"], row["source_nbytes"]), image)
             else:
+                data = read_source(self.source.root, row["path"], row["source_nbytes"])
                 made = transcode_companion(data, Size(row["source_height"], row["source_width"]), image)
         except ImageError as error:
             raise _DifferentError(f"{row['path']}: {error}") from None

@@ -24,12 +24,14 @@ from presize.build.state import Place
 from presize.build.tasks.sidecar import Finished, FinishedShard, Sidecar, prefixes, size_columns
 from presize.build.tasks.task import Copies, Task
 from presize.build.update import Changes, Rows, Update, agree, make_update, match
-from presize.errors import DatasetError
+from presize.errors import DatasetError, ImageError
 from presize.options import MAX_PIXELS, Companion, RunOptions
 from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
+from presize.sources.source_files import SourceFile, read_source
+from presize.store.data_files import DataFile
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
-from presize.store.manifest import DataFile, Manifest, read_manifest
+from presize.store.manifest import Manifest, read_manifest
 from presize.store.rejects import Reject, read_rejects
 from presize.store.shard import ENGINE, ShardReader
 from presize.store.verify import check_data_file
@@ -275,9 +277,9 @@ def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
     base = read_base(place)
     matched = match(plan.source.table, base.samples)
     unchanged = _unchanged(plan, base, matched, run.jobs or usable_cores())
-    old_shard = base.samples.column("shard").to_numpy()[matched]
-    unchanged &= ~np.isin(old_shard, base.damaged)
-    return Reuse(base, make_update(base.samples, base.shard_rows, matched, unchanged, plan.options.shard_samples))
+    unchanged &= ~np.isin(base.samples.column("shard").to_numpy()[matched], base.damaged)
+    most, runs = plan.options.shard_samples, plan.source.runs
+    return Reuse(base, make_update(base.samples, base.shard_rows, matched, unchanged, most, runs))
 
 
 def _unchanged(plan: Plan, base: Base, matched: Rows, jobs: int) -> npt.NDArray[np.bool_]:
@@ -330,8 +332,8 @@ def _same_content(
     same = np.zeros(len(asked), np.bool_)
 
     def compare(rows: Rows) -> None:
-        paths = source.table.column("path").take(pa.array(rows)).to_pylist()
-        same[rows] = [_crc32(source.root / path) == crc32[row] for path, row in zip(paths, rows.tolist(), strict=True)]
+        files = source.files(rows)
+        same[rows] = [_crc32(source.root, file) == crc32[row] for file, row in zip(files, rows.tolist(), strict=True)]
 
     rows = np.flatnonzero(asked)
     pool = ThreadPoolExecutor(jobs)
@@ -345,13 +347,15 @@ def _same_content(
     return same
 
 
-def _crc32(path: Path) -> int | None:
-    """The CRC-32 of a file; None when it cannot be read."""
+def _crc32(root: Path, source: SourceFile) -> int | None:
+    """The CRC-32 of a source file; None when it cannot be read."""
     crc32 = 0
     try:
-        with open(os.fspath(path), "rb", buffering=0) as file:
+        if source.container is not None:
+            return zlib.crc32(read_source(root, *source))
+        with open(os.path.join(root, source.path), "rb", buffering=0) as file:
             while block := file.read(_BLOCK_BYTES):
                 crc32 = zlib.crc32(block, crc32)
-    except OSError:
+    except (OSError, ImageError):
         return None
     return crc32

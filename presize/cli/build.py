@@ -196,6 +196,34 @@ _SAMPLES = SourceOptions()
     metavar="N",
     help="Random seed of the shares of --split.",
 )
+@click.option(
+    "--keys",
+    metavar="PATTERN|PRESET|NAME",
+    help="Images in SRC: of an LMDB a pattern such as image-{:09d}, or text-recognition, basicsr, lsun; of tars an "
+    "extension; of Parquet a column.",
+)
+@click.option("--label-keys", metavar="PATTERN", help="Keys of an LMDB's labels, such as label-{:09d}.")
+@click.option(
+    "--pair",
+    "pairs",
+    multiple=True,
+    metavar="NAME=PATTERN",
+    help="A second image of every sample: mask=masks/{stem}.png, or mask=column:COLUMN of the label table.",
+)
+@click.option(
+    "--pair-format",
+    "pair_formats",
+    multiple=True,
+    metavar="[NAME=]FORMAT",
+    help="Format to store second images in.  [default: png]",
+)
+@click.option(
+    "--pair-filter",
+    "pair_filters",
+    multiple=True,
+    metavar="[NAME=]FILTER",
+    help="Filter for second images; nearest keeps class numbers exactly.  [default: nearest]",
+)
 @click.option("--follow-links", is_flag=True, help="Follow links that lead out of SRC.")
 @click.option(
     "--checksum",
@@ -250,6 +278,8 @@ def build(
     source: str, out: str, sizes: tuple[Size, ...], filter_: choices.Filter, format_: choices.Format,
     layout: choices.Layout, shard_samples: int | None, follow_links: bool, checksum: bool, labels: str | None,
     classes: str | None, repeated: choices.Repeated, split: str | None, split_seed: int,
+    keys: str | None, label_keys: str | None,
+    pairs: tuple[str, ...], pair_formats: tuple[str, ...], pair_filters: tuple[str, ...],
     boxes: tuple[Coordinates, ...], keypoints: tuple[Coordinates, ...], bad_boxes: choices.BadBoxes,
     jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
     timeout_s: float, max_errors: ErrorBudget | None, update: bool, overwrite: bool, dry_run: bool, report: bool,
@@ -257,22 +287,24 @@ def build(
 ) -> None:  # fmt: skip
     """Resize the images of SRC and pack them into OUT.
 
-    SRC is a folder of class folders, a folder of images, or any folder with --labels. Run it again to
-    finish a build that was interrupted, and with --update when SRC has changed.
+    SRC is a folder of class folders, a folder of images, or any folder with --labels; or LMDBs, WebDataset's tar
+    shards or Parquet files, with the images in them. Run it again to finish a build that was interrupted, and with
+    --update when SRC has changed.
     """
     from presize.build.reuse import plan_update
     from presize.build.run import build_dataset, plan_build
     from presize.build.state import check_places
+    from presize.sources.companions import companions_of
     from presize.sources.labels import read_classes
 
     image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
+    companions = companions_of(pairs, pair_formats, pair_filters)
     build_options = BuildOptions(
-        image_options, layout, shard_samples, follow_links, checksum, boxes=boxes, keypoints=keypoints,
-        bad_boxes=bad_boxes,
-    )  # fmt: skip
+        image_options, layout, shard_samples, follow_links, checksum, companions, boxes, keypoints, bad_boxes
+    )
     run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report, timeout_s)
     known = None if classes is None else read_classes(Path(classes))
-    samples = SourceOptions(labels, known, repeated, split, split_seed)
+    samples = SourceOptions(labels, known, repeated, split, split_seed, keys, label_keys)
     if dry_run:
         place = check_places(source, out, build_options, run)
         plan = plan_build(source, build_options, samples)
@@ -384,6 +416,7 @@ def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, r
             else []
         ),
         f"target    {out}: {sizes}{fit}, {image.format} to {plan.options.layout}",
+        *(f"pair      {c.name}: {c.format}, {c.filter}" for c in plan.options.companions),
         *([f"update    {_counts(changes)}"] if changes else []),
         f"shards    {len(shards):,}{' to write,' if changes else ''} of about {max(shards, default=0):,} samples",
         f"estimate  {size_text(found.bytes)} and {duration(found.seconds)} with --jobs {jobs} "

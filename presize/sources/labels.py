@@ -47,7 +47,7 @@ def read_table(
     _check_columns(table.column_names)
     if len(table) == 0:
         raise SourceError("it lists no samples")
-    columns = {name: _plain_column(name, table.column(name)) for name in table.column_names}
+    columns = {name: plain_column(name, table.column(name)) for name in table.column_names}
     if root is not None:
         columns["path"] = _relative(columns["path"], root)
     _check_paths(columns["path"])
@@ -88,7 +88,7 @@ def _check_columns(names: Sequence[str]) -> None:
             raise SourceError(f"the index has a column {name!r} of its own; rename yours")
 
 
-def _plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         return pa.chunked_array([_plain(chunk) for chunk in column.chunks])
     except pa.ArrowNotImplementedError:

@@ -14,18 +14,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import PresizeWarning, SourceError
 from presize.formatting import plural, printable
 from presize.options import SourceOptions
+from presize.sources.containers.container_samples import list_samples
+from presize.sources.containers.contents import PLACE_COLUMNS
+from presize.sources.containers.recognize import Containers, recognize
 from presize.sources.labels import check_classes, class_labels, naming, read_table
-from presize.sources.source_files import starts_like_an_image
+from presize.sources.source_files import Container, Places, SourceFile, source_files, starts_like_an_image
 from presize.sources.splits import with_folder_labels, with_splits
 from presize.sources.table_files import IMAGE_NAMES, is_list
 from presize.sources.tree import class_column, list_tree, warn_of_images
 from presize.sources.walk import Folder, Identity, Refused, Walk, files_of, identity
+from presize.store.dealing import Runs
+from presize.store.index import INDEX_COLUMNS
 from presize.store.rejects import Reject
 
 _CHUNK = 65536
@@ -43,6 +49,8 @@ class Source:
         hidden: files and folders whose names begin with a dot.
         outside: files beside the class folders.
         by_folder: whether the classes are folders of the source.
+        containers: the files that hold the samples; empty where each sample is a file. The table then has
+            PLACE_COLUMNS, too.
     """
 
     root: Path
@@ -52,6 +60,30 @@ class Source:
     hidden: int = 0
     outside: int = 0
     by_folder: bool = False
+    containers: tuple[Container, ...] = ()
+
+    @property
+    def fields(self) -> list[str]:
+        """The columns of the table that the index takes over as they are: labels, and whatever else is known."""
+        own = {*INDEX_COLUMNS, *(PLACE_COLUMNS if self.containers else ())}
+        return [name for name in self.table.column_names if name not in own]
+
+    @property
+    def runs(self) -> Runs | None:
+        """The run of each sample (see presize.store.dealing.deal); None where each is a file."""
+        return self.table.column("run").to_numpy() if self.containers else None
+
+    def places(self, rows: npt.NDArray[np.int64]) -> Places | None:
+        """Where the samples in these rows of the table lie in containers; None where each is a file."""
+        if not self.containers:
+            return None
+        found = self.table.select(["container", "offset"]).take(pa.array(rows))
+        return Places(self.containers, found.column("container").to_numpy(), found.column("offset").to_numpy())
+
+    def files(self, rows: npt.NDArray[np.int64]) -> list[SourceFile]:
+        """The source files of these rows of the table."""
+        found = self.table.select(["path", "source_nbytes"]).take(pa.array(rows)).to_pydict()
+        return source_files(found["path"], found["source_nbytes"], self.places(rows))
 
 
 def scan(
@@ -63,9 +95,10 @@ def scan(
 
     In a folder of folders each folder is a class, and samples have the order of torchvision's ImageFolder: by
     class, then folder, then name; where the folders are splits, by split first. A folder of files has no labels.
+    LMDBs, tar shards and Parquet files are recognized (presize.sources.containers).
 
     Args:
-        root: the source folder.
+        root: the source folder, or a container.
         samples: how the source is read.
         follow_links: follow links that lead out of the source; otherwise they are rejects.
 
@@ -75,9 +108,15 @@ def scan(
     Warns:
         PresizeWarning: something was probably not meant.
     """
-    folder, its_identity = _resolve(root)
     with naming("classes"):
         known = None if samples.classes is None else check_classes(samples.classes)
+    found = recognize(root)
+    if samples.keys is not None and found is None:
+        raise SourceError(f"--keys needs an LMDB, tar shards or Parquet files; source {os.fspath(root)!r} has none")
+    if found is not None:
+        source = _scan_containers(found, samples, known, follow_links)
+        return source if samples.split == "folders" else replace(source, table=with_splits(source.table, samples))
+    folder, its_identity = _resolve(root)
     if samples.table is not None:
         with naming(f"labels {os.fspath(samples.table)!r}"):
             listed = read_table(samples.table, root, samples.repeated)
@@ -99,6 +138,8 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
         SourceError: there are none.
     """
     source = scan(root, follow_links=True)
+    if source.containers:
+        raise SourceError(f"{os.fspath(root)} holds no image files but {source.containers[0].path!r}")
     paths = source.table.column("path")
     is_image = pc.match_substring_regex(paths, IMAGE_NAMES).to_numpy().copy()
     others = np.flatnonzero(~is_image)
@@ -108,6 +149,17 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
     if not is_image.any():
         raise SourceError(f"{os.fspath(root)} holds no images")
     return replace(source, table=source.table.filter(pa.array(is_image)))
+
+
+def _scan_containers(
+    found: Containers, samples: SourceOptions, classes: tuple[str, ...] | None, follow_links: bool
+) -> Source:
+    if samples.table is not None:
+        raise SourceError(f"--labels needs a folder of images; {found.paths[0]!r} brings its own labels")
+    listed = list_samples(found, samples, classes, follow_links)
+    return Source(
+        Path(found.root), listed.table, listed.classes, listed.rejects, listed.hidden, containers=listed.containers
+    )
 
 
 def _resolve(root: str | os.PathLike[str]) -> tuple[str, Identity]:

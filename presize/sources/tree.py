@@ -15,7 +15,7 @@ from presize.options import SourceOptions
 from presize.sources.walk import Folder, Walk
 from presize.store.rejects import claims_to_be_an_image
 
-_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
+SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 
 
 @dataclass
@@ -87,7 +87,7 @@ def list_tree(walk: Walk, top: Folder, samples: SourceOptions) -> tuple[Tree, tu
         return tree, None
     if in_splits:
         _warn_of_differences(walk.root, by_split, names)
-    elif samples.classes is None and names and set(map(str.lower, names)) <= _SPLITS:
+    elif samples.classes is None and names and set(map(str.lower, names)) <= SPLITS:
         warnings.warn(
             f"source {walk.root!r} holds just {', '.join(names)}: they become its classes; if they are splits, use "
             "--split folders",

@@ -78,7 +78,7 @@ class Walk:
                     try:
                         status = self._look_at(entry, folder)
                     except Refused as reason:
-                        self.rejects.append(Reject(_as_utf8(path), SourceError.__name__, str(reason)))
+                        self.rejects.append(Reject(as_utf8(path), SourceError.__name__, str(reason)))
                         if isinstance(reason, RefusedFolder):
                             self.refused_folders.append(self.rejects[-1])
                         continue
@@ -181,6 +181,6 @@ def files_of(root: str, follow_links: bool) -> Callable[[str], tuple[int, int]]:
     return look_at
 
 
-def _as_utf8(path: str) -> str:
+def as_utf8(path: str) -> str:
     """A readable path, in which bytes that are not UTF-8 are written as ``\\xff``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

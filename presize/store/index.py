@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from presize.errors import DatasetError
 from presize.options import Layout
-from presize.store.manifest import DataFile, Manifest
+from presize.store.data_files import DataFile
+from presize.store.manifest import Manifest
 from presize.system.files import rename, temporary_name, writing
 
 INDEX_COLUMNS = {

@@ -17,9 +17,10 @@ import pyarrow as pa
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import DatasetError
 from presize.options import MAX_SIDE
+from presize.store.data_files import DataFile
 from presize.store.filenames import is_safe
 from presize.store.index import companion_index, read_index
-from presize.store.manifest import DataFile, Manifest, read_manifest
+from presize.store.manifest import Manifest, read_manifest
 from presize.store.shard import ShardReader, check_structure
 from presize.system.files import file_digest
 from presize.system.resources import usable_cores

@@ -494,7 +494,7 @@ def test_the_digest_does_not_depend_on_slices_and_chunks(length: int) -> None:
 
 
 def digest_of_plain(table: pa.Table) -> str:
-    plain = {name: labels._plain_column(name, table.column(name)) for name in table.column_names}
+    plain = {name: labels.plain_column(name, table.column(name)) for name in table.column_names}
     return _table_digest(pa.table(plain))
 
 

@@ -21,13 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from presize.build.tasks import staging
-from presize.build.tasks.records import Containment, Made, Recipe, SourceFile, maker
+from presize.build.tasks.records import Containment, Made, Recipe, maker
 from presize.build.tasks.sidecar import SIZE_COLUMNS, ShardDone, Sidecar, prefixes, read_sidecar, write_sidecar
 from presize.codecs import transcode
 from presize.errors import CrashError, DatasetError, ImageError, NotAnImageError
 from presize.options import BuildOptions, OnError, Size
+from presize.sources.source_files import Places, SourceFile, source_files
 from presize.store import shard
-from presize.store.rejects import BOXES, NOT_AN_IMAGE, claims_to_be_an_image
+from presize.store.rejects import BOXES, NOT_AN_IMAGE
 
 
 class Copies(NamedTuple):
@@ -73,6 +74,7 @@ class Task:
         paths: each sample's path, joined by NULs: a million samples must not be a million objects.
         files: in a folder dataset each sample's file name, joined likewise; otherwise empty.
         copies: what an update copies; None when every sample is made.
+        places: where the samples lie in containers; None for files.
         companions: the files of each of the companions in `options`.
         extents: x1, y1, x2, y2 around each sample's boxes, in pixels of its source, NaN for what is no box; None to
             reject none for its boxes.
@@ -90,6 +92,7 @@ class Task:
     paths: str
     files: str
     copies: Copies | None = None
+    places: Places | None = None
     companions: tuple[CompanionPaths, ...] = ()
     extents: npt.NDArray[np.float64] | None = None
 
@@ -126,12 +129,12 @@ def write_shard(task: Task, containment: Containment | None = None) -> ShardDone
 def _write(task: Task, containment: Containment | None, map_factor: int) -> Sidecar:
     rejects: list[tuple[int, str, str]] = []
     rows: list[tuple[int, ...]] = []
-    sources = list(map(SourceFile, task.paths.split("\0"), task.nbytes.tolist()))
+    sources = source_files(task.paths.split("\0"), task.nbytes.tolist(), task.places)
     companions = (map(SourceFile, c.paths.split("\0"), c.nbytes.tolist()) for c in task.companions)
     samples = list(zip(sources, *companions, strict=True))
     files = task.files.split("\0")
     is_made = _is_made(task)
-    recipe = Recipe.of(task.source, task.options)
+    recipe = Recipe.of(task.source, task.options, read_ahead=task.places is None or not task.places.in_rows)
     with ExitStack() as stack:
         writers = [stack.enter_context(writer) for writer in _shard_writers(task, map_factor)]
         make = stack.enter_context(maker(recipe, compress(samples, is_made), containment))
@@ -142,7 +145,7 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
                 if task.extents is not None:
                     _check_boxes(task.extents[position].tolist(), made.transcoded.source)
             except ImageError as error:
-                rejects.append((sample, *_reject(source.path, error, task.on_error)))
+                rejects.append((sample, *_reject(source, error, task.on_error)))
                 continue
             stored = (made, *made.companions)
             row: tuple[int, ...] = (sample, *made.transcoded.source)
@@ -237,11 +240,11 @@ def _shard_writers(task: Task, map_factor: int) -> Iterator[shard.ShardWriter]:
         yield shard.ShardWriter(path, map_bytes, shard.commit_records(record_bytes))
 
 
-def _reject(path: str, error: ImageError, on_error: OnError) -> tuple[str, str]:
-    if isinstance(error, NotAnImageError) and not claims_to_be_an_image(path):
+def _reject(source: SourceFile, error: ImageError, on_error: OnError) -> tuple[str, str]:
+    if isinstance(error, NotAnImageError) and not source.claims_to_be_an_image:
         return NOT_AN_IMAGE, str(error)
     if on_error == "fail":
-        raise ImageError(f"{path}: {error}")
+        raise ImageError(f"{source.path}: {error}")
     return type(error).__name__ if isinstance(error, CrashError) else ImageError.__name__, str(error)
 
 

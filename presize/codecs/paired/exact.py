@@ -10,7 +10,7 @@ import numpy.typing as npt
 from presize.codecs import decode, pillow_decoder
 from presize.codecs.sniff import sniff
 from presize.codecs.source_facts import Facts
-from presize.errors import ImageError, NotAnImageError
+from presize.errors import ImageError
 from presize.options import Format
 
 Values = npt.NDArray[Any]
@@ -43,10 +43,8 @@ def decode_exact(data: bytes, max_pixels: int) -> Exact:
         ImageError: the image is broken, too large, or has pixels of another kind.
     """
     name = sniff(data)
-    if name is None:
-        raise NotAnImageError("not an image format that presize reads")
-    if name == "jpeg":
-        decoded = decode.decode(data, "keep", max_pixels)
+    if name is None or name == "jpeg":
+        decoded = decode.decode(data, pillow_decoder.Wanted("keep", icc="ignore"), max_pixels)
         return Exact(decoded.pixels, decoded.facts)
     image, data, orientation, several, _ = pillow_decoder.open_other(data, name, max_pixels)
     deep = pillow_decoder.is_deep(image, data, name)
