@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,18 @@ Stays = bool | tuple[bool, ...] | dict[str, bool]
 
 class Views(tuple[Any, ...]):
     """The images of one sample, cut by several crops. To code that does not know it, a tuple."""
+
+    def transformed(self, transform: Callable[[Any], Any]) -> Views:
+        """Each of them, transformed."""
+        return Views(map(transform, self))
+
+
+class Paired(Views):
+    """The image of one sample, and its companions. To code that does not know it, a tuple."""
+
+    def transformed(self, transform: Callable[[Any], Any]) -> Paired:
+        """The image transformed, its companions as they are."""
+        return Paired((transform(self[0]), *self[1:]))
 
 
 class WholeBatch(list[Any]):

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import PIL
 import pyarrow as pa
 
+from presize.build.annotations import check_annotations
 from presize.build.plan import Plan, TriedCodecs, make_plan
 from presize.build.publish import publish
 from presize.build.resume import begin, is_all_of
@@ -110,6 +111,7 @@ def plan_build(
         samples: how the source is read.
     """
     found = add_companions(scan(source, samples, options.follow_links), options.companions, options.follow_links)
+    check_annotations(found.table, options)
     return make_plan(found, options, try_codecs(options), os.sysconf("SC_PAGE_SIZE"))
 
 

@@ -74,18 +74,16 @@ def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequenc
     Raises:
         OptionError: one of them is invalid.
     """
-    companions = {companion.name: companion for companion in map(Companion.parse, pairs)}
-    chosen: dict[str, dict[str, Any]] = {name: {} for name in companions}
+    companions = [Companion.parse(pair) for pair in pairs]
+    chosen: dict[str, dict[str, Any]] = {companion.name: {} for companion in companions}
     for option, values in (("format", formats), ("filter", filters)):
         for text in sorted(values, key=lambda text: "=" in text):  # those of one companion have the last word
             name, _, value = text.rpartition("=")
-            if not companions or name not in ("", *companions):
-                raise OptionError(
-                    f"pair_{option}: {text!r} is of no --pair; there are {', '.join(companions) or 'none'}"
-                )
-            for each in [name] if name else companions:
+            if not companions or name not in ("", *chosen):
+                raise OptionError(f"pair_{option}: {text!r} is of no --pair; there are {', '.join(chosen) or 'none'}")
+            for each in [name] if name else chosen:
                 chosen[each][option] = value
-    return tuple(replace(companion, **chosen[name]) for name, companion in companions.items())
+    return tuple(replace(companion, **chosen[companion.name]) for companion in companions)
 
 
 def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
