@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from presize.build.annotations import scaled
 from presize.build.inputs import Inputs, join
 from presize.build.plan import Plan, TriedCodecs, make_plan
 from presize.build.publish import publish
@@ -30,7 +32,8 @@ from presize.build.work import BuildWork, find_work
 from presize.codecs.resize import target
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
 from presize.formatting import size_text
-from presize.options import BuildOptions, Companion, ImageOptions, RunOptions, Size, check_type
+from presize.options import BuildOptions, Companion, Coordinates, ImageOptions, RunOptions, Size, check_type
+from presize.sources.labels import plain_column
 from presize.store.manifest import Manifest, digest_of, read_manifest
 from presize.system.files import working_in
 
@@ -118,6 +121,8 @@ def plan_derive(datasets: Sequence[str | os.PathLike[str]], options: DeriveOptio
         raise SourceError("expected at least one dataset to derive from, got none")
     inputs = join(datasets, options.only, options.classes, options.prefix)
     build = _build_options(inputs, options.size)
+    if options.size is not None:
+        inputs = replace(inputs, source=replace(inputs.source, table=_scaled(inputs, build)))
     resized = _count_resized(inputs, build.image)
     plan = make_plan(inputs.source, build, _codecs(inputs, build, resized), os.sysconf("SC_PAGE_SIZE"))
     plan = replace(plan, identity=plan.identity | {"options": _recorded(inputs, build)})
@@ -234,6 +239,23 @@ def _build_options(inputs: Inputs, size: Size | None) -> BuildOptions:
         )
     except (TypeError, KeyError, AttributeError) as error:
         raise DatasetError(f"{inputs.bases[0].roots[0]}: the options in the manifest are damaged: {error}") from None
+
+
+def _scaled(inputs: Inputs, options: BuildOptions) -> pa.Table:
+    """The samples with their boxes and keypoints, which lie in pixels of the stored image, for the new size."""
+    recorded = inputs.manifests[0].identity["options"]
+    boxes = (Coordinates.parse_boxes(text) for text in recorded.get("boxes", ()))
+    declared = replace(
+        options,
+        boxes=tuple(place._replace(format="xyxy") for place in boxes),
+        keypoints=tuple(map(Coordinates.parse_keypoints, recorded.get("keypoints", ()))),
+    )
+    table = inputs.source.table
+    for name in (
+        place.column for place in (*declared.boxes, *declared.keypoints) if place.column in table.column_names
+    ):
+        table = table.set_column(table.column_names.index(name), name, plain_column(name, table.column(name)))
+    return scaled(table, declared, options.image.sizes[0], inputs.numbers("height"), inputs.numbers("width"))
 
 
 def _recorded(inputs: Inputs, options: BuildOptions) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from presize.codecs.encode import encode
 from presize.codecs.source_facts import unpack
 from presize.codecs.transcode import transcode
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
-from presize.options import BuildOptions, Color, Format, ImageOptions, RunOptions, Size, SourceOptions
+from presize.options import BuildOptions, Color, Coordinates, Format, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.verify import verify_dataset
 from tampering import change_offset, change_records, flip_record, read_table, with_value, write_table
@@ -395,6 +395,28 @@ def test_companions_are_copied_and_resized_with_their_images(tmp_path: Path) -> 
         assert np.array_equal(
             mask, np.asarray(Image.fromarray(masks[i]).resize((width, height), Image.Resampling.NEAREST))
         )
+
+
+def test_boxes_and_keypoints_are_scaled_with_their_images(tmp_path: Path) -> None:
+    rows = [
+        {"path": "1.png", "bbox": [[10, 5, 20, 10], [0, 0, 50, 40]], "ends": [[10, 10, 30, 20]]},
+        {"path": "2.png", "bbox": [], "ends": []},
+    ]
+    (tmp_path / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    places = {"boxes": (Coordinates("bbox", "xywh"),), "keypoints": (Coordinates("ends", "xy"),)}
+    options = BuildOptions(ImageOptions((Size(20, 20),)), **places)
+    out = built(tmp_path, "1.png", "2.png", options=options, samples=SourceOptions(tmp_path / "table.jsonl"))
+    assert Dataset(out).column("bbox").to_pylist() == [[[5, 2.5, 15, 7.5], [0, 0, 25, 20]], []]
+    same = derived(out, tmp_path / "same")
+    assert all(same.column(name).equals(Dataset(out).column(name)) for name in ("bbox", "ends"))
+    new = derived(out, tmp_path / "new", size=Size(10, 10))
+    assert new.shape(0) == (10, 12)
+    assert new.column("bbox").type == same.column("bbox").type
+    found = np.array(new.column("bbox").to_pylist()[0])
+    assert np.allclose(found, [[2.4, 1.25, 7.2, 3.75], [0, 0, 12, 10]])
+    assert np.allclose(new.column("ends").to_pylist()[0], [[2.4, 2.5, 7.2, 5]])
+    assert new.column("bbox").to_pylist()[1] == []
+    assert new.manifest.identity["options"]["boxes"] == ["bbox:xywh"]
 
 
 def test_columns_whose_text_is_damaged_are_refused(tmp_path: Path) -> None:
