@@ -108,7 +108,7 @@ class _Taking:
 
     def __init__(self, decode: Decode, data: Dataset | None) -> None:
         self.data = data
-        self.channels = 1 if data is not None and data.manifest.color == "gray" else 3
+        self.channels = 3 if data is None else data.manifest.channels
         self.form: Literal["pil", "uint8", "float"] = "pil" if decode == "pil" else "uint8"
         self.to_image: list[Any] = []
         self.crop: Crop | None = None
@@ -130,6 +130,8 @@ class _Taking:
             return f"{name} has {', '.join(unknown)}, which presize does not know"
         if self.data is not None and self.data.manifest.color == "keep":
             return "the dataset was built with --color keep, and presize's crops would make grey images RGB"
+        if self.data is not None and (self.channels == 4 or self.data.manifest.depth == 16):
+            return "the dataset was built with --color rgba or --depth 16, which torchvision resizes in another way"
         try:
             return take(self, step)
         except (TypeError, ValueError, OptionError) as error:  # of values that torchvision accepts, but not presize

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, SupportsIndex
 
@@ -17,15 +16,15 @@ import torch.utils.data
 
 from presize.codecs import jpeg_decoder
 from presize.datasets.collate import BatchWithLists, Stays, Views, WholeBatch, collate_targets
-from presize.datasets.columns import TargetColumn
-from presize.datasets.crops import Crop, Crops
+from presize.datasets.columns import Records, Target, Targets, Vocabulary, find_split, find_splits
+from presize.datasets.crops import Crop, Crops, Place
 from presize.datasets.fuse import Fused
 from presize.datasets.fuse import fuse as fuse_transform
-from presize.datasets.reading.batches import BatchReader
+from presize.datasets.objects import FlipPairs
 from presize.datasets.reading.order import Numbers, sample_numbers
-from presize.datasets.reading.outputs import Decode, check_decode
-from presize.datasets.reading.transfer import Normalization, Normalize
-from presize.datasets.sample_images import read_crops, read_images
+from presize.datasets.reading.outputs import Decode, check_decode, check_pil
+from presize.datasets.reading.transfer import Normalize
+from presize.datasets.sample_images import SampleImages
 from presize.datasets.sampler import visits
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import MAX_PIXELS, check_choice, check_type
@@ -42,10 +41,15 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     Args:
         root: the folder with manifest.json.
         transform, target_transform: called with the image and the target, as in torchvision.
-        target: the index column that comes beside the image; several names give a tuple; None, or a dataset without
-            labels, gives the image alone.
-        decode: what `transform` gets. "pil": a PIL image (RGB or L). "numpy": uint8 (height, width, 3), or (height,
-            width) for grey. "tensor": uint8 (3, height, width) in channels-last memory, or (1, height, width).
+        target: the index column that comes beside the image; several names give a tuple, a dict of names a dict of
+            their values; None, or a dataset without labels, gives the image alone. Boxes and keypoints come as tensors,
+            moved with the crop (docs/detection.md).
+        vocabulary: columns whose values, or whose lists of values, become numbers: their places in the list given for
+            the column, or in the sorted values of the column for None. The attribute has the list of each.
+        multi_hot: columns of lists that become float32 vectors: 1 for each number of the vocabulary in the list.
+        decode: what `transform` gets. "pil": a PIL image (RGB, RGBA, L or I;16). "numpy": uint8 (height, width, 3), or
+            (height, width) for grey. "tensor": uint8 (3, height, width) in channels-last memory, or (1, height, width).
+            Of a dataset built with --depth 16 uint16, and four channels with --color rgba.
             "bytes": the stored value, undecoded.
         crop: one of presize.datasets' crops, applied before decoding and before `transform`; all images then have one
             size. It is drawn from (seed, epoch, sample) under presize's samplers, under any other from torch's
@@ -64,6 +68,10 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             is that of ``presize build``.
         check: compare the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
             process first reads it. False leaves both out: then a flipped bit may change pixels or targets.
+        companions: names of further images of each sample, None for all of them. (image, companion, ...) then comes
+            in place of the image, all cropped and mirrored alike, and the image alone is transformed.
+        flip_pairs: keypoints that change places where an image is mirrored, by their numbers: ``[(1, 2), (3, 4)]``.
+        tv_tensors: boxes, keypoints and masks that are tensors are those of torchvision.tv_tensors.
 
     Raises:
         DatasetError: `root` is not a dataset, or one that is unfinished, truncated, newer, or of another layout.
@@ -77,7 +85,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         *,
-        target: str | Sequence[str] | None = "label",
+        target: Target = "label",
+        vocabulary: Vocabulary | None = None,
+        multi_hot: str | Sequence[str] = (),
         decode: Decode = "pil",
         crop: Crops | None = None,
         flip: float = 0.0,
@@ -86,6 +96,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         preload: Preload | None = None,
         max_pixels: int = MAX_PIXELS,
         check: bool = True,
+        companions: Sequence[str] | None = None,
+        flip_pairs: FlipPairs = (),
+        tv_tensors: bool = False,
     ) -> None:
         check_decode(decode)
         if preload is not None:
@@ -105,29 +118,35 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
                 warnings.warn(f"fuse: nothing was taken over: {self.fused.reason}", PresizeWarning, stacklevel=2)
         self.transform = transform
         self.target_transform = target_transform
+        check_pil(decode, self.data.manifest)
         self.decode: Decode = decode
         self._rows: Numbers | None = None  # of a subset: the numbers of its samples in `data`
         if target == "label" and "label" not in self.data.index.schema.names:
             target = None
-        self.target = target
-        self._reader = None if crop is None and not flip else self._reader_of(self.data, crop, flip)
-        self._held = [] if preload is None else self.data.preload(preload)
+        self.target: Target = dict(target) if isinstance(target, Mapping) else target
+        check_type("vocabulary", {} if vocabulary is None else vocabulary, Mapping)
+        self.vocabulary: Vocabulary = vocabulary or {}
+        self.multi_hot = (multi_hot,) if isinstance(multi_hot, str) else tuple(multi_hot)
+        self.flip_pairs = flip_pairs
+        self.tv_tensors = tv_tensors
+        self.companions = self.data.companions if companions is None else tuple(companions)
+        self._images = SampleImages(self.data, decode, self.companions, tv_tensors)
+        if crop is not None or flip:
+            self._images.cropped(crop, flip, self.normalize)
+        preloaded = [] if preload is None else [self.data, *self._images.companions]
+        self._held = [held for data in preloaded for held in data.preload(preload)]
         self._open()
-
-    def _reader_of(self, data: Any, crop: Crops | None, flip: float) -> BatchReader:
-        reader = BatchReader(data, crop, flip)
-        if self.normalize is None:
-            return reader
-        normalization = Normalization(self.normalize, torch.float32, reader.shape[2], torch.device("cpu"))
-        return normalization.in_workers(reader)
 
     def _open(self) -> None:
         """Set what is not pickled."""
         jpeg_decoder.is_available()  # checked here, once, and not again in every worker that is forked
-        classes = self.data.manifest.classes
-        self._classes = None if classes is None else list(classes)
-        names = [] if self.target is None else [self.target] if isinstance(self.target, str) else self.target
-        self._targets = [TargetColumn(self.data, name) for name in names]
+        self._classes = None if self.data.manifest.classes is None else list(self.data.manifest.classes)
+        self._targets = Targets(
+            self.data, self.target, self.vocabulary, self.multi_hot, self.flip_pairs, self.tv_tensors
+        )
+        self.vocabulary = self._targets.vocabulary
+        if self._images.reader is not None:
+            self._targets.check_reader(self._images.reader)
         self._own_targets: npt.NDArray[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -157,13 +176,31 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         """
         return self._over(self.data, self.records(sample_numbers(indices, len(self))))
 
+    def split(self, name: Any, column: str = "split") -> LMDBDataset:
+        """The samples whose value in a column is `name`, in their order, as subset() gives them.
+
+        Args:
+            name: a split, or another value of the column, such as the number of a fold.
+            column: ``split`` is what ``presize build --split`` makes.
+
+        Raises:
+            DatasetError: there is no such column.
+            OptionError: no sample has that value.
+        """
+        return self.subset(find_split(self.data, self._rows, name, column))
+
+    @property
+    def splits(self) -> list[Any]:
+        """The names of the splits in the column ``split``, sorted; none without that column."""
+        return find_splits(self.data, self._rows)
+
     def _over(self, data: Any, rows: Numbers | None) -> LMDBDataset:
         """A dataset with the options of this one over `rows` of `data`, a Dataset or JoinedData, or over all of it."""
         view = type(self).__new__(type(self))
         vars(view).update(vars(self), data=data, _rows=rows, _own_targets=None)
         if data is not self.data:
             view.root = str(data.root)
-            view._reader = None if self._reader is None else view._reader_of(data, self.crop, self.flip)
+            view._images = self._images.of(data, self.normalize)
             view._open()
         return view
 
@@ -199,14 +236,14 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return BatchWithLists(samples, stays) if stays and type(samples) is list else samples
 
     def _read(self, indices: Sequence[SupportsIndex]) -> list[Any]:
-        samples = [self._position(index) for index in indices]
-        if self._reader is None:
-            images = read_images(self.data, samples, self.decode, lazily=self.transform is not None)
+        samples, reader = [self._position(index) for index in indices], self._images.reader
+        if reader is None:
+            images = self._images.stored(samples, lazily=self.transform is not None)
             return [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
-        dtype = None if self.normalize is None else torch.float32
-        whole = self._reads_batches()
-        images, batch = read_crops(self._reader, samples, visits(indices), self.decode, dtype=dtype, whole=whole)
-        read = [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
+        whole, draws = self._reads_batches(), visits(indices)
+        images, batch = self._images.crops(reader, samples, draws, whole)
+        places = self._targets.places(reader, np.array(samples, np.int64), *draws)
+        read = [self._sample(*sample) for sample in zip(samples, images, places, strict=True)]
         return WholeBatch(read, batch, self._stays()) if whole else read
 
     def _position(self, index: SupportsIndex) -> int:
@@ -217,47 +254,42 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         i %= length
         return i if self._rows is None else self._rows.item(i)
 
-    def _sample(self, i: int, image: Any) -> Any:
+    def _sample(self, i: int, image: Any, place: Place | None = None) -> Any:
         if self.transform is not None:
-            image = Views(map(self.transform, image)) if isinstance(image, Views) else self.transform(image)
+            image = image.transformed(self.transform) if isinstance(image, Views) else self.transform(image)
         if self.target is None:
             return image
-        target = self._target(i)
+        target = self._targets.at(i, place)
         return image, target if self.target_transform is None else self.target_transform(target)
-
-    def _target(self, i: int) -> Any:
-        values = tuple(column[i] for column in self._targets)
-        return values[0] if isinstance(self.target, str) else values
 
     def _stays(self) -> Stays:
         """For collate_targets."""
-        if self.target_transform is not None or not any(column.stays for column in self._targets):
-            return False
-        stays = tuple(column.stays for column in self._targets)
-        return stays[0] if isinstance(self.target, str) else stays
+        return False if self.target_transform is not None else self._targets.stays
 
-    def batch_targets(self, records: npt.NDArray[np.int64]) -> Any:
+    def batch_targets(self, records: Records, places: Sequence[Place | None] | None = None) -> Any:
         """The targets of many samples at once, as presize.datasets.collate combines them: int64 (n,) for class
-        numbers. None for a dataset without a target. `records` are their numbers in `data`, as from records()."""
+        numbers. None for a dataset without a target.
+
+        Args:
+            records: their numbers in `data`, as from records().
+            places: what is shown of each, as BatchReader.places gives it; None for all of it.
+        """
         if self.target is None:
             return None
-        column = self._targets[0].values if isinstance(self.target, str) else None
-        if isinstance(column, np.ndarray) and column.dtype.kind == "i" and self.target_transform is None:
-            return torch.from_numpy(column[records].astype(np.int64))
-        targets = [self._target(i) for i in records.tolist()]
-        if self.target_transform is not None:
-            targets = [self.target_transform(target) for target in targets]
-        return collate_targets(targets, self._stays())
+        if self.target_transform is None:
+            return self._targets.batch(records, places)
+        each = zip(records.tolist(), places or [None] * len(records), strict=True)
+        return collate_targets(tuple(self.target_transform(self._targets.at(*one)) for one in each), False)
 
     @property
     def crop(self) -> Crop | tuple[Crop, ...] | None:
         """The crop that images are read with, or those of the views."""
-        return None if self._reader is None else self._reader.crop
+        return None if self._images.reader is None else self._images.reader.crop
 
     @property
     def flip(self) -> float:
         """The probability of mirroring an image."""
-        return 0.0 if self._reader is None else self._reader.flip
+        return 0.0 if self._images.reader is None else self._images.reader.flip
 
     @property
     def normalize(self) -> Normalize | None:
@@ -280,24 +312,26 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
         It is this dataset's own copy, made at the first use, 4 bytes a sample for class numbers: torch warns of arrays
         that cannot be written to. Changing it does not change what samples come with. For columns of text or lists it
-        is an array of objects, made anew at each call. Without a target, or with several, there is no such attribute.
+        is an array of objects, made anew at each call, for multi_hot a matrix (samples, values). Without a target, or
+        with several, there is no such attribute.
         """
         if not isinstance(self.target, str):
             raise AttributeError(f"{self.root} was opened with target={self.target!r}: targets needs one column")
-        values = self._targets[0].values
-        if not isinstance(values, np.ndarray):
-            return self._targets[0].objects(self._all_records())
-        if self._own_targets is None:
-            self._own_targets = values.copy() if self._rows is None else values[self._rows]
-        return self._own_targets
+        if self._own_targets is not None:
+            return self._own_targets
+        targets = self._targets.array(self._all_records())
+        if targets.dtype != object:
+            self._own_targets = targets
+        return targets
 
     @property
     def samples(self) -> list[tuple[str, Any]]:
         """(path in the source, target) of every sample: a new list each time, for code written for ImageFolder."""
-        return [(self.data.path(i), None if self.target is None else self._target(i)) for i in self._all_records()]
+        targets = self._targets
+        return [(self.data.path(i), None if self.target is None else targets[i]) for i in self._all_records().tolist()]
 
-    def _all_records(self) -> Iterable[int]:
-        return range(len(self)) if self._rows is None else self._rows.tolist()
+    def _all_records(self) -> Records:
+        return np.arange(len(self)) if self._rows is None else self._rows
 
     def dev_shm_bytes(self, batch_size: int) -> int:
         """Roughly the bytes of /dev/shm that a batch takes on its way from a DataLoader's worker.
@@ -305,15 +339,11 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         8 bytes a sample for the target, and the pixels; without a crop, those of a stored image of mean size. Pixels
         of batches that are read as one (crop, decode "tensor", no transform) are elsewhere.
         """
-        if self._reads_batches():
-            return batch_size * 8
-        if self._reader is not None:
-            return batch_size * (sum(map(math.prod, self._reader.rows.shapes)) + 8)
-        heights, widths = self.numbers("height"), self.numbers("width")
-        return int(batch_size * (3 * np.multiply(heights, widths, dtype=np.int64).mean() + 8)) if len(self) else 0
+        pixels = 0 if self._reads_batches() else self._images.nbytes()
+        return int(batch_size * (pixels + 8))
 
     def _reads_batches(self) -> bool:
-        return self._reader is not None and self.decode == "tensor" and self.transform is None
+        return self._images.makes_batches and self.transform is None
 
     def __repr__(self) -> str:
         fused = "" if self.fused is None else f", {self.fused!r}"

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from presize.build.derive import DeriveOptions, DeriveResult, derive_dataset, plan_derive
     from presize.build.repair import Repair, repair_dataset
     from presize.build.run import BuildResult, build_dataset, plan_build
     from presize.errors import PresizeError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "build.derive": ("DeriveOptions", "DeriveResult", "derive_dataset", "plan_derive"),
     "build.repair": ("Repair", "repair_dataset"),
     "build.run": ("BuildResult", "build_dataset", "plan_build"),
     "store.dataset": ("Dataset",),
@@ -37,6 +39,8 @@ __all__ = [
     "BuildOptions",
     "BuildResult",
     "Dataset",
+    "DeriveOptions",
+    "DeriveResult",
     "ErrorBudget",
     "ImageOptions",
     "PresizeError",
@@ -45,9 +49,11 @@ __all__ = [
     "Size",
     "SourceOptions",
     "build_dataset",
+    "derive_dataset",
     "export_dataset",
     "make_samples",
     "plan_build",
+    "plan_derive",
     "repair_dataset",
     "verify_dataset",
 ]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from annotated import annotate
 from builds import SERIAL, SMALL
 from presize.build.run import build_dataset
 from presize.cli import cli
@@ -35,7 +36,7 @@ def commands(page: Path) -> list[str]:
     return [line[2:] for line in lines if line.startswith("$ presize ")]
 
 
-OPTIONAL = ("torchvision", "kornia")
+OPTIONAL = ("torchvision", "kornia", "webdataset", "datasets")
 """What programs import that no installation of presize brings."""
 
 
@@ -91,6 +92,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[:9]
     table = "".join(f"{path},{'even' if i % 2 else 'odd'}\n" for i, path in enumerate(photos))
     (folder / "labels.csv").write_text(f"path,label\n{table}")
+    annotate(sorted((folder / "RAW").rglob("*.jpg"))[:24], folder)
     run(RUN_COMMANDS, BUILDS, folder)
     assert (folder / "SIZES" / "160" / "manifest.json").exists()
     return folder

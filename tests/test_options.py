@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 
 from presize.errors import OptionError
 from presize.options import (
+    KEEP,
     MAX_SIDE,
     BuildOptions,
     ErrorBudget,
     ImageOptions,
     RunOptions,
     Size,
+    SourceOptions,
     check_choice,
     check_range,
     check_type,
@@ -62,6 +64,11 @@ def test_any_text_is_a_size_or_an_option_error(text: str) -> None:
         assert size.width >= 0
 
 
+def test_the_size_keep_reads_back_as_it_is_written() -> None:
+    assert Size.parse("keep") == KEEP
+    assert str(KEEP) == "keep"
+
+
 @given(height=st.integers(1, MAX_SIDE), width=st.integers(1, MAX_SIDE))
 def test_a_size_reads_back_as_it_is_written(height: int, width: int) -> None:
     assert Size.parse(str(Size(height, width))) == Size(height, width)
@@ -79,6 +86,10 @@ def run(**wrong: Any) -> Callable[[], object]:
     return lambda: RunOptions(**wrong)
 
 
+def source(**wrong: Any) -> Callable[[], object]:
+    return lambda: SourceOptions(**wrong)
+
+
 def budget(**wrong: Any) -> Callable[[], object]:
     return lambda: ErrorBudget(**wrong)
 
@@ -87,7 +98,7 @@ WRONG = [
     (image(fit="longest"), "fit", "'longest'", "no such choice"),
     (image(fit=None), "fit", "None", "a choice has to be made"),
     (image(fit=["crop"]), "fit", "['crop']", "one choice, not a list of them"),
-    (image(filter="nearest"), "filter", "'nearest'", "it aliases, so it is not offered"),
+    (image(filter="area"), "filter", "'area'", "OpenCV's name for box"),
     (image(resize_backend="opencv"), "resize_backend", "'opencv'", "no such back-end"),
     (image(color="RGB"), "color", "'RGB'", "choices are lower case"),
     (image(format="jpg"), "format", "'jpg'", "the format's name, not a suffix"),
@@ -104,6 +115,12 @@ WRONG = [
     (image(keep_metadata=1), "keep_metadata", "1", "True or False"),
     (image(keep_metadata=True, format="raw"), "keep_metadata", "raw", "raw pixels have no room for it"),
     (image(color="keep", format="webp"), "color", "keep", "WebP would make grey images RGB"),
+    (image(color="rgba"), "color", "jpeg", "JPEG has no transparency"),
+    (image(depth=12, format="png"), "depth", "12", "no such choice"),
+    (image(depth=16.0, format="png"), "depth", "16.0", "a whole number"),
+    (image(depth=16), "depth", "jpeg", "JPEG has 8 bits"),
+    (image(depth=16, format="webp"), "depth", "webp", "WebP has 8 bits"),
+    (image(icc="drop"), "icc", "'drop'", "no such choice"),
     (image(sizes=()), "size", "none", "there would be nothing to store"),
     (image(sizes=(256,)), "size", "256", "a number is no size"),
     (image(sizes=("256",)), "size", "'256'", "text is for Size.parse"),
@@ -129,6 +146,13 @@ WRONG = [
     (run(on_error="raise"), "on_error", "'raise'", "no such choice"),
     (run(max_errors=5), "max_errors", "5", "a count or a share? ErrorBudget says"),
     (run(overwrite="no"), "overwrite", "'no'", "the text would count as true"),
+    (source(repeated="first"), "repeated", "'first'", "no such choice"),
+    (source(repeated="list"), "repeated", "list", "class folders have no rows"),
+    (source(repeated="list", labels="none"), "repeated", "list", "nor has a source without labels"),
+    (source(labels="none", classes=["a"]), "classes", "none", "nothing would be numbered"),
+    (source(split="train=1.5"), "split", "train=1.5", "more than all"),
+    (source(split=0.9), "split", "0.9", "whose share?"),
+    (source(split_seed=-1), "split_seed", "-1", "from 0 up"),
     (budget(count=-1), "max_errors", "-1", "fewer than none"),
     (budget(count=1.5), "max_errors", "1.5", "a whole number"),
     (budget(share=1.01), "max_errors", "1.01", "more than all"),

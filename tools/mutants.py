@@ -40,7 +40,11 @@ ORDER = ("tests/datasets/reading/test_order.py", "tests/datasets/test_sampler.py
 STORE = ("tests/store", "tests/build/test_plan.py", "tests/datasets/test_lmdb_dataset.py")
 TESTS = {
     "store/dealing.py": ("tests/build/test_plan.py",),
-    "store/export.py": ("tests/store/test_export.py",),
+    "store/export/__init__.py": ("tests/store/test_export.py",),
+    "store/export/exported.py": ("tests/store/test_export.py", "tests/store/test_export_tar.py"),
+    "store/export/to_folder.py": ("tests/store/test_export.py",),
+    "store/export/to_parquet.py": ("tests/store/test_export_parquet.py",),
+    "store/export/to_tar.py": ("tests/store/test_export_tar.py",),
     "store/filenames.py": ("tests/store/test_filenames.py", "tests/store/test_export.py"),
     "store/manifest.py": ("tests/store/test_manifest.py", "tests/store/test_verify.py"),
     "store/rejects.py": ("tests/store/test_rejects.py", "tests/build/test_update.py"),

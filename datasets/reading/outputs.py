@@ -14,8 +14,9 @@ from PIL import Image
 from presize.codecs import jpeg_decoder
 from presize.codecs.jpeg_segments import coded_size
 from presize.codecs.stored_value import DAMAGE, check_pixels, check_shape, decode_value
-from presize.errors import DatasetError
-from presize.options import Color, check_choice
+from presize.errors import DatasetError, OptionError
+from presize.options import StoredColor, check_choice
+from presize.store.manifest import Manifest
 
 Decode = Literal["pil", "numpy", "tensor", "bytes"]
 
@@ -25,9 +26,15 @@ def check_decode(decode: str) -> None:
     check_choice("decode", decode, Decode)
 
 
-def to_output(pixels: npt.NDArray[np.uint8], decode: Decode) -> Any:
-    """`pixels`, uint8 (height, width, 3) or (height, width), as a PIL image, an array, or a tensor
-    (channels, height, width) over the same memory."""
+def check_pil(decode: Decode, manifest: Manifest) -> None:
+    """Raise OptionError where `decode` is "pil" and the images are such as PIL does not have."""
+    if decode == "pil" and manifest.depth == 16 and manifest.color not in ("gray", "exact"):
+        raise OptionError("decode: PIL has no colour images of 16 bits; choose numpy or tensor")
+
+
+def to_output(pixels: npt.NDArray[Any], decode: Decode) -> Any:
+    """`pixels`, uint8 or uint16 (height, width, 3), (height, width, 4) or (height, width), as a PIL image, an array, or
+    a tensor (channels, height, width) over the same memory."""
     if decode == "pil":
         return _pil(pixels)
     if decode == "numpy":
@@ -36,10 +43,12 @@ def to_output(pixels: npt.NDArray[np.uint8], decode: Decode) -> Any:
     return tensor.permute(2, 0, 1) if pixels.ndim == 3 else tensor.unsqueeze(0)
 
 
-def _pil(pixels: npt.NDArray[np.uint8]) -> Image.Image:
+def _pil(pixels: npt.NDArray[Any]) -> Image.Image:
     """A PIL image with a copy of `pixels`, which Image.fromarray would copy twice."""
+    if pixels.dtype == np.uint16:
+        return Image.fromarray(pixels)
     height, width = pixels.shape[:2]
-    mode = "RGB" if pixels.ndim == 3 and pixels.shape[2] == 3 else "L"
+    mode = {(3,): "RGB", (4,): "RGBA"}.get(pixels.shape[2:], "L")
     return Image.frombytes(mode, (width, height), np.ascontiguousarray(pixels))
 
 
@@ -65,7 +74,7 @@ class LazyImage(Image.Image):
     def __init__(
         self,
         value: bytes,
-        color: Color,
+        color: StoredColor,
         shape: tuple[int, int],
         max_pixels: int,
         damage: Callable[[Exception], DatasetError],
@@ -83,7 +92,7 @@ class LazyImage(Image.Image):
     def load(self) -> Any:
         """Decode the image, unless it is."""
         if self._im is None and self._value is not None:
-            color: Color = "gray" if self._mode == "L" else "rgb"
+            color: StoredColor = "gray" if self._mode == "L" else "rgb"
             shape = self._size[1], self._size[0]
             try:
                 pixels = self._decoded((0, 0, *shape))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -19,11 +19,13 @@ import torch
 
 from presize.codecs import jpeg_decoder, jpeg_tiles
 from presize.codecs.jpeg_segments import coded_size
+from presize.codecs.resize import Box as ResizeBox
+from presize.codecs.resize import Target, resize
 from presize.codecs.stored_value import check_shape, decode_value
 from presize.datasets.crops import DECODE_SCALES
-from presize.options import MAX_PIXELS, Color, Format
+from presize.options import MAX_PIXELS, Color, Format, Size
 
-Pixels = npt.NDArray[np.uint8]
+Pixels = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 
 
@@ -68,8 +70,8 @@ def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
     """Decode the box of `region` and bring it to the size of `out`. Thread-safe.
 
     Args:
-        out: filled; uint8 (height, width, 3) RGB or (height, width, 1) grey, C-contiguous. Stored grey becomes RGB
-            where it has three channels.
+        out: filled; uint8 or uint16 as the dataset has it, (height, width, 3) RGB, (height, width, 4) RGBA or (height,
+            width, 1) grey, C-contiguous. Stored grey becomes RGB where it has three channels.
         region: of an image.
         shape: (height, width) of that image, in pixels.
         flip: mirror left to right.
@@ -81,7 +83,31 @@ def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
     scale = 1
     if not exact and region.format == "jpeg":
         scale = _scale(region.box, out.shape[0], out.shape[1])
-    resample(_decoded(region, shape, out.shape[2], scale), out, flip)
+    resample(_decoded(region, shape, out, scale), out, flip)
+
+
+def read_values(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bool, exact: bool) -> None:  # noqa: ARG001
+    """As read_region, of a companion whose pixels are numbers: each of those in the result is one of the image.
+
+    Args:
+        out: filled; uint8 (height, width, bytes of a number), C-contiguous.
+        region, shape, flip: as in read_region.
+        exact: without meaning.
+
+    Raises:
+        ValueError, ImageError: the value is damaged, or has several channels.
+    """
+    values = decode_value(memoryview(region.data), region.format, "exact", shape, _limit(shape))
+    if values.ndim > 2:
+        raise ValueError(
+            f"it has {values.shape[2]} channels and cannot be cropped as a mask; build it with another --pair-filter"
+        )
+    if values.itemsize > out.shape[2]:
+        raise ValueError(f"it has {values.itemsize * 8} bits, and the manifest says {out.shape[2] * 8}")
+    height, width, _ = out.shape
+    part = resize(values, Target(ResizeBox(*region.box), Size(height, width)), "nearest", "pillow")
+    numbers = out.view(np.uint16 if out.shape[2] == 2 else np.uint8)[:, :, 0]
+    numbers[:] = part[:, ::-1] if flip else part
 
 
 class View(NamedTuple):
@@ -102,22 +128,35 @@ def read_views(views: Sequence[View], region: Region, shape: tuple[int, int], sc
     """As read_region for each of `views`, all of which lie in the box of `region` and are decoded at 1/scale: the box
     is decoded once."""
     top, left, _, _ = region.box
-    pixels = _decoded(region, shape, views[0].out.shape[2], scale)
+    pixels = _decoded(region, shape, views[0].out, scale)
     for out, (y, x, height, width), flip in views:
         part = ((y - top) // scale, (x - left) // scale, height // scale, width // scale)
         resample(_part(pixels, part), out, flip)
 
 
-def _decoded(region: Region, shape: tuple[int, int], channels: int, scale: int) -> Pixels:
-    """The box of `region` at 1/scale: (height, width, channels), for the thread's next call to overwrite."""
+def read_deep_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bool, exact: bool) -> None:
+    """As read_region, into the bytes of uint16."""
+    read_region(out.view(np.uint16), region, shape, flip=flip, exact=exact)
+
+
+def read_deep_views(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int) -> None:
+    """As read_views, into the bytes of uint16."""
+    read_views([view._replace(out=view.out.view(np.uint16)) for view in views], region, shape, scale)
+
+
+def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) -> Pixels:
+    """The box of `region` at 1/scale, with the type and the channels of `out`: (height, width, channels), for the
+    thread's next call to overwrite."""
+    channels, depth = out.shape[2], 8 * out.itemsize
     if region.format == "jpeg":
         pixels = _jpeg(region, shape, channels, scale)
     elif region.format == "raw":
         # A view, not a copy of the whole image.
-        pixels = _part(np.frombuffer(region.data, np.uint8).reshape(*shape, -1), region.box)
+        pixels = _part(np.frombuffer(region.data, f"<u{out.itemsize}").reshape(*shape, -1), region.box)
     else:
-        color: Color = "rgb" if channels == 3 else "gray"
-        pixels = _part(decode_value(memoryview(region.data), region.format, color, shape, _limit(shape)), region.box)
+        color = _COLORS[channels]
+        value = memoryview(region.data)
+        pixels = _part(decode_value(value, region.format, color, shape, _limit(shape), depth), region.box)
     if channels == 3 and (pixels.ndim == 2 or pixels.shape[2] == 1):
         pixels = np.repeat(pixels.reshape(*region.box[2:], 1), 3, axis=2)
     if pixels.size != pixels.shape[0] * pixels.shape[1] * channels or not pixels.size:
@@ -126,11 +165,14 @@ def _decoded(region: Region, shape: tuple[int, int], channels: int, scale: int) 
     return pixels
 
 
+_COLORS: dict[int, Color] = {1: "gray", 3: "rgb", 4: "rgba"}
+
+
 def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
     """Bring `pixels` (height, width[, channels]) to the shape of `out`, bilinear and antialiased.
 
-    Where a side shrinks, by torch's antialiased interpolation of uint8 images, as torchvision does it; where none does,
-    by OpenCV's linear interpolation, which differs by at most one grey level.
+    Where a side shrinks, by torch's antialiased interpolation of uint8 images, as torchvision does it, and of
+    float32 for uint16; where none does, by OpenCV's linear interpolation, which differs by at most one grey level.
     """
     height, width, channels = out.shape
     if pixels.shape[:2] == (height, width):
@@ -141,10 +183,13 @@ def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
         # Torch would copy a part of an image itself, more slowly, and it warns of memory that is read-only, as a view
         # of a shard is.
         pixels = np.require(pixels.reshape(*pixels.shape[:2], channels), requirements=["C", "W"])
-        source = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
-        result = torch.from_numpy(out).permute(2, 0, 1).unsqueeze(0)
+        exact = out if out.dtype == np.uint8 else np.empty(out.shape, np.float32)
+        source = torch.from_numpy(pixels.astype(exact.dtype, copy=False)).permute(2, 0, 1).unsqueeze(0)
+        result = torch.from_numpy(exact).permute(2, 0, 1).unsqueeze(0)
         # torch.nn.functional.interpolate calls this, but takes no `out`.
         torch.ops.aten._upsample_bilinear2d_aa.out(source, [height, width], False, None, None, out=result)
+        if exact is not out:
+            np.copyto(out, exact.round(), casting="unsafe")  # means, so none is out of range
     if flip:
         cv2.flip(out, 1, dst=out)
 

@@ -14,23 +14,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from presize.build.annotations import scaled, warn_of_bad_boxes
 from presize.build.cleanup import finish_publishing, remove_replaced, remove_unpublished
 from presize.build.plan import Plan
 from presize.build.state import NEW_MANIFEST, Place, State
 from presize.build.tasks import staging
-from presize.build.tasks.sidecar import SIZE_COLUMNS, Finished
+from presize.build.tasks.sidecar import Finished, size_columns
+from presize.codecs.source_facts import unpack
 from presize.errors import BuildError
 from presize.options import Size
 from presize.sources.source_files import read_again
 from presize.store import shard
-from presize.store.index import INDEX_COLUMNS, index_columns, write_index
-from presize.store.manifest import (
-    MANIFEST,
-    DataFile,
-    Manifest,
-    generation_name,
-    publish_manifest,
-)
+from presize.store.data_files import CompanionFiles, DataFile, companion_shard, generation_name
+from presize.store.index import index_columns, write_index
+from presize.store.manifest import MANIFEST, Manifest, publish_manifest
 from presize.store.rejects import NOT_AN_IMAGE, Reject, may_pass, to_jsonl
 from presize.system.files import sync_folder, write_atomically, writing
 
@@ -145,14 +142,19 @@ def _merged(finished: Finished) -> dict[str, npt.NDArray[Any]]:
 
 def _index(plan: Plan, merged: dict[str, npt.NDArray[Any]], size: int, files: pa.ChunkedArray | None) -> pa.Table:
     stored = plan.source.table.take(pa.array(merged["sample"]))
-    values = merged | {name: merged[f"{name}_{size}"] for name in SIZE_COLUMNS}
+    sides = merged["source_height"], merged["source_width"]
+    if size == 0:
+        warn_of_bad_boxes(stored, plan.options, *sides)
+    stored = scaled(stored, plan.options, plan.options.image.sizes[size], *sides)
+    companions = [companion.name for companion in plan.options.companions]
+    values = merged | {name: merged[f"{name}_{size}"] for name in size_columns(companions)}
     if files is not None:
         stored = stored.append_column("file", files.take(pa.array(merged["sample"])))
     columns = {
         name: stored.column(name) if name in stored.column_names else pa.array(values[name], kind)
-        for name, kind in index_columns(plan.options.layout, plan.options.checksum).items()
+        for name, kind in index_columns(plan.options.layout, plan.options.checksum, companions).items()
     }
-    labels = [name for name in stored.column_names if name not in INDEX_COLUMNS]
+    labels = [name for name in plan.source.fields if name not in columns]
     return pa.table(columns | {name: stored.column(name) for name in labels})
 
 
@@ -179,6 +181,7 @@ def _write_data(plan: Plan, state: State, finished: Finished, dataset: _Dataset,
         if lmdb
     ]
     skipped = sum(reject.error == NOT_AN_IMAGE for reject in rejects)
+    companions = (_companion_files(plan, finished, dataset, number) for number in range(len(plan.options.companions)))
     return Manifest(
         layout=plan.options.layout,
         identity=plan.identity,
@@ -199,6 +202,26 @@ def _write_data(plan: Plan, state: State, finished: Finished, dataset: _Dataset,
         rejects=DataFile.of(root, rejects_name, len(rejects)),
         shards=tuple(shards),
         versions=plan.versions,
+        companions=tuple(companions),
+    )
+
+
+def _companion_files(plan: Plan, finished: Finished, dataset: _Dataset, number: int) -> CompanionFiles:
+    """The shards of the companion of this number, in one size."""
+    companion = plan.options.companions[number]
+    place = (1 + number) * len(plan.options.image.sizes) + dataset.number
+    facts = dataset.index.column(f"{companion.name}_source_facts").to_numpy()
+    is_deep = companion.is_exact and bool(unpack(facts, "deep").any())
+    return CompanionFiles(
+        name=companion.name,
+        format=companion.format,
+        filter=companion.filter,
+        depth=16 if is_deep else 8,
+        bytes=pc.sum(dataset.index.column(f"{companion.name}_nbytes")).as_py(),
+        shards=tuple(
+            DataFile(companion_shard(companion.name, name), *sidecar.shards[place], len(sidecar.samples))
+            for name, sidecar in finished.shards
+        ),
     )
 
 
@@ -210,7 +233,8 @@ def _write_report(plan: Plan, dataset: _Dataset, manifest: Manifest, rejects: li
     root = dataset.root
 
     def source_of(row: dict[str, Any]) -> bytes:
-        return read_again(plan.source.root, row["path"], row["source_nbytes"])
+        (file,) = plan.source.files(np.array([row["sample"]]))
+        return read_again(plan.source.root, file)
 
     def value_of(row: dict[str, Any]) -> bytes:
         if manifest.layout == "folder":

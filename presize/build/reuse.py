@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,18 +15,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from presize.build.annotations import are_within, extents
 from presize.build.plan import Plan
 from presize.build.resume import check_may_update
 from presize.build.state import Place
-from presize.build.tasks.sidecar import SIZE_COLUMNS, Finished, FinishedShard, Sidecar
+from presize.build.tasks.sidecar import Finished, FinishedShard, Sidecar, prefixes, size_columns
 from presize.build.tasks.task import Copies, Task
 from presize.build.update import Changes, Rows, Update, agree, make_update, match
-from presize.errors import DatasetError
-from presize.options import RunOptions
+from presize.errors import DatasetError, ImageError
+from presize.options import MAX_PIXELS, Companion, RunOptions
+from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
+from presize.sources.source_files import SourceFile, read_source
+from presize.store.data_files import DataFile
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
-from presize.store.manifest import DataFile, Manifest, read_manifest
+from presize.store.manifest import Manifest, read_manifest
 from presize.store.rejects import Reject, read_rejects
 from presize.store.shard import ENGINE, ShardReader
 from presize.store.verify import check_data_file
@@ -45,9 +50,9 @@ class Base:
         roots: the folder of each size.
         manifests: that of each size.
         indexes: that of each size.
-        samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums ``source_crc32``), ``shard`` and
-            ``row`` of each record, in dataset order; then of each rejected file that an update need not try
-            again, with shard -1, and its position in `rejects` as row.
+        samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums ``source_crc32``; those of companions,
+            too), ``shard`` and ``row`` of each record, in dataset order; then of each rejected file that an update need
+            not try again, with shard -1, and its position in `rejects` as row.
         rows: the records of each shard, as rows of `samples`, in the order in which the shard stores them.
         rejects: the files that were not stored.
         damaged: the shards that are missing or do not have their size, of any size; nothing of them is used.
@@ -59,17 +64,40 @@ class Base:
     samples: pa.Table
     rows: tuple[Rows, ...]
     rejects: tuple[Reject, ...]
-    damaged: tuple[int, ...]
+    damaged: tuple[int, ...] = ()
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        return tuple(companion.name for companion in self.manifests[0].companions)
+
+    @property
+    def stores(self) -> list[tuple[Path, tuple[DataFile, ...]]]:
+        """The folder and the shards of each size, then of each size of each companion."""
+        datasets = list(zip(self.roots, self.manifests, strict=True))
+        of_companions = [
+            (root, manifest.companions[number].shards)
+            for number in range(len(self.companions))
+            for root, manifest in datasets
+        ]
+        return [*((root, manifest.shards) for root, manifest in datasets), *of_companions]
 
     @property
     def shard_rows(self) -> Rows:
         return np.array([len(rows) for rows in self.rows], np.int64)
 
+    def source_sides(self, rows: Rows) -> tuple[Rows, Rows]:
+        """(heights, widths) of the sources of these rows of `samples`, in pixels; MAX_PIXELS of rejected files."""
+        rejected = np.full(len(self.samples) - len(self.indexes[0]), MAX_PIXELS)
+        heights, widths = (_numbers(self.indexes[0], f"source_{side}") for side in ("height", "width"))
+        return np.concatenate((heights, rejected))[rows], np.concatenate((widths, rejected))[rows]
+
     def columns(self, rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
         """The columns of a Sidecar, ``sample`` apart, for these records."""
-        listed = {"path", "shard", "row", "source_nbytes", "source_mtime_ns", *SIZE_COLUMNS}
-        names = {name: (0, name) for name in index_columns("lmdb", self.manifests[0].checksum) if name not in listed}
-        names |= {f"{name}_{k}": (k, name) for k in range(len(self.roots)) for name in SIZE_COLUMNS}
+        of_sizes = size_columns(self.companions)
+        listed = {"path", "shard", "row", *of_sizes, *_states(self.companions)}
+        columns = index_columns("lmdb", self.manifests[0].checksum, self.companions)
+        names = {name: (0, name) for name in columns if name not in listed}
+        names |= {f"{name}_{k}": (k, name) for k in range(len(self.roots)) for name in of_sizes}
         return {name: _numbers(self.indexes[k], column)[rows].astype(np.int64) for name, (k, column) in names.items()}
 
 
@@ -102,7 +130,7 @@ class Reuse:
     def _sidecar(self, number: int) -> Sidecar:
         """What a shard of the base that stays gives to the new index."""
         rows = self.base.rows[number]
-        files = [(m.shards[number].bytes, m.shards[number].sha256) for m in self.base.manifests]
+        files = [(shards[number].bytes, shards[number].sha256) for _, shards in self.base.stores]
         return Sidecar(number, {"sample": self._sample_of[rows]} | self.base.columns(rows), files, [])
 
     def copying(self, task: Task) -> Task:
@@ -123,8 +151,8 @@ class Reuse:
         for name, values in known.items():
             columns[name][copied] = values
         shards = tuple(
-            tuple(ShardReader(root / m.shards[number].file, m.shards[number].bytes) for number in numbers.tolist())
-            for root, m in zip(base.roots, base.manifests, strict=True)
+            tuple(ShardReader(root / files[number].file, files[number].bytes) for number in numbers.tolist())
+            for root, files in base.stores
         )
         return Copies(shards, columns)
 
@@ -138,7 +166,7 @@ def read_base(place: Place) -> Base:
     manifests = tuple(read_manifest(root) for root in place.roots)
     indexes = tuple(_checked_index(root, manifest) for root, manifest in zip(place.roots, manifests, strict=True))
     index, shards = indexes[0], manifests[0].shards
-    same = ("path", "shard", "row", "source_nbytes", "source_mtime_ns")
+    same = ("path", "shard", "row", *_states(companion.name for companion in manifests[0].companions))
     for root, other, manifest in zip(place.roots, indexes, manifests, strict=True):
         if [file.file for file in manifest.shards] != [file.file for file in shards] or not all(
             other.column(name).equals(index.column(name)) for name in same
@@ -146,17 +174,15 @@ def read_base(place: Place) -> Base:
             raise DatasetError(f"{root} and {place.roots[0]} are from different builds; {_ANEW}")
     rejects = tuple(read_rejects(place.roots[0] / manifests[0].rejects.file))
     rows = _rows(place.roots[0], index, shards)
+    samples = _samples(index, manifests[0], rejects)
+    base = Base(place.roots, manifests, indexes, samples, rows, rejects)
     damaged = {
-        number
-        for root, manifest in zip(place.roots, manifests, strict=True)
-        for number, file in enumerate(manifest.shards)
-        if not _has_its_size(root, file)
+        number for root, files in base.stores for number, file in enumerate(files) if not _has_its_size(root, file)
     }
-    samples = _samples(index, manifests[0].checksum, rejects)
-    return Base(place.roots, manifests, indexes, samples, rows, rejects, tuple(sorted(damaged)))
+    return replace(base, damaged=tuple(sorted(damaged)))
 
 
-_ANEW = "--overwrite builds it anew"
+_ANEW = "presize build --overwrite builds it anew"
 
 
 def _checked_index(root: Path, manifest: Manifest) -> pa.RecordBatch:
@@ -192,17 +218,24 @@ def _rows(root: Path, index: pa.RecordBatch, shards: Sequence[DataFile]) -> tupl
     return tuple(order[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True))
 
 
-def _samples(index: pa.RecordBatch, checksum: bool, rejects: Sequence[Reject]) -> pa.Table:
+def _states(companions: Iterable[str], names: Sequence[str] = ("source_nbytes", "source_mtime_ns")) -> list[str]:
+    """The columns of the index that say whether a file has changed, and those of companions."""
+    return [f"{prefix}{name}" for prefix in prefixes(companions) for name in names]
+
+
+def _samples(index: pa.RecordBatch, manifest: Manifest, rejects: Sequence[Reject]) -> pa.Table:
     known = [(i, reject) for i, reject in enumerate(rejects) if reject.source_nbytes is not None]
-    columns: dict[str, list[Any]] = {
+    companions = [companion.name for companion in manifest.companions]
+    columns: dict[str, list[Any]] = {name: [0] * len(known) for name in _states(companions)}
+    if manifest.checksum:
+        columns |= {name: [0] * len(known) for name in _states(companions, ["source_crc32"])}
+    columns |= {
         "path": [reject.path for _, reject in known],
         "source_nbytes": [reject.source_nbytes for _, reject in known],
         "source_mtime_ns": [reject.source_mtime_ns for _, reject in known],
         "shard": [-1] * len(known),
         "row": [i for i, _ in known],
     }
-    if checksum:
-        columns["source_crc32"] = [0] * len(known)
     stored = pa.Table.from_batches([index]).select(list(columns))
     return pa.concat_tables([stored, pa.table(columns, stored.schema)])
 
@@ -242,17 +275,54 @@ def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
         DatasetError: the dataset is damaged, or not one of shards that this presize reads.
     """
     base = read_base(place)
+    matched = match(plan.source.table, base.samples)
+    unchanged = _unchanged(plan, base, matched, run.jobs or usable_cores())
+    unchanged &= ~np.isin(base.samples.column("shard").to_numpy()[matched], base.damaged)
+    most, runs = plan.options.shard_samples, plan.source.runs
+    return Reuse(base, make_update(base.samples, base.shard_rows, matched, unchanged, most, runs))
+
+
+def _unchanged(plan: Plan, base: Base, matched: Rows, jobs: int) -> npt.NDArray[np.bool_]:
+    """For each sample whether its file is as it was, and those of its companions. What was rejected for its image's
+    content alone does not depend on companions."""
     samples, old = plan.source.table, base.samples
-    matched = match(samples, old)
-    unchanged = agree("source_nbytes", samples, old, matched)
+    is_stored = old.column("shard").to_numpy()[matched] >= 0
+    states = ("source_nbytes",) if plan.options.checksum else ("source_nbytes", "source_mtime_ns")
+    unchanged = matched >= 0
+    for name in states:
+        unchanged &= agree(name, samples, old, matched)
+    for companion in plan.options.companions:
+        same = _same_paths(companion, samples, base, matched)
+        for name in states:
+            same &= agree(f"{companion.name}_{name}", samples, old, matched)
+        unchanged &= same | ~is_stored
     if plan.options.checksum:
-        known = old.column("source_crc32").to_numpy()[matched]
-        unchanged &= old.column("shard").to_numpy()[matched] >= 0  # rejects have no checksum
-        unchanged &= _same_content(plan.source, unchanged, known, run.jobs or usable_cores())
-    else:
-        unchanged &= agree("source_mtime_ns", samples, old, matched)
-    unchanged &= ~np.isin(old.column("shard").to_numpy()[matched], base.damaged)
-    return Reuse(base, make_update(old, base.shard_rows, matched, unchanged, plan.options.shard_samples))
+        unchanged &= is_stored  # rejects have no checksum
+        for prefix, source in _sources(plan):
+            known = old.column(f"{prefix}source_crc32").to_numpy()[matched]
+            unchanged &= _same_content(source, unchanged, known, jobs)
+    if (around := extents(samples, plan.options)) is not None:  # boxes may have changed, and then reject their image
+        unchanged &= are_within(around, *base.source_sides(matched))
+    return unchanged
+
+
+def _same_paths(companion: Companion, samples: pa.Table, base: Base, matched: Rows) -> npt.NDArray[np.bool_]:
+    """True for each sample whose companion lies where it did. Those of a pattern follow their image."""
+    if companion.column is None:
+        return np.ones(len(samples), np.bool_)
+    old = companion_paths(companion, pa.table(base.indexes[0]))
+    rows = np.where(matched < len(old), matched, -1)  # those past its end were rejected
+    same = pc.equal(samples.column(companion.column), old.take(pa.array(np.maximum(rows, 0))))
+    return np.asarray((rows >= 0) & pc.fill_null(same, False).to_numpy(), np.bool_)
+
+
+def _sources(plan: Plan) -> Iterator[tuple[str, Source]]:
+    """The source, and for each companion one whose paths are those of its files, with what its columns begin with."""
+    yield "", plan.source
+    table = plan.source.table
+    for companion in plan.options.companions:
+        files = table.set_column(table.column_names.index("path"), "path", companion_paths(companion, table))
+        yield f"{companion.name}_", replace(plan.source, table=files)
 
 
 def _same_content(
@@ -262,8 +332,8 @@ def _same_content(
     same = np.zeros(len(asked), np.bool_)
 
     def compare(rows: Rows) -> None:
-        paths = source.table.column("path").take(pa.array(rows)).to_pylist()
-        same[rows] = [_crc32(source.root / path) == crc32[row] for path, row in zip(paths, rows.tolist(), strict=True)]
+        files = source.files(rows)
+        same[rows] = [_crc32(source.root, file) == crc32[row] for file, row in zip(files, rows.tolist(), strict=True)]
 
     rows = np.flatnonzero(asked)
     pool = ThreadPoolExecutor(jobs)
@@ -277,13 +347,15 @@ def _same_content(
     return same
 
 
-def _crc32(path: Path) -> int | None:
-    """The CRC-32 of a file; None when it cannot be read."""
+def _crc32(root: Path, source: SourceFile) -> int | None:
+    """The CRC-32 of a source file; None when it cannot be read."""
     crc32 = 0
     try:
-        with open(os.fspath(path), "rb", buffering=0) as file:
+        if source.container is not None:
+            return zlib.crc32(read_source(root, *source))
+        with open(os.path.join(root, source.path), "rb", buffering=0) as file:
             while block := file.read(_BLOCK_BYTES):
                 crc32 = zlib.crc32(block, crc32)
-    except OSError:
+    except (OSError, ImageError):
         return None
     return crc32

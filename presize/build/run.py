@@ -13,13 +13,16 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import PIL
 import pyarrow as pa
 
+from presize.build.annotations import check_annotations
 from presize.build.plan import Plan, TriedCodecs, make_plan
 from presize.build.publish import publish
 from presize.build.resume import begin, is_all_of
@@ -30,11 +33,14 @@ from presize.build.tasks.sidecar import ShardDone
 from presize.build.update import Changes
 from presize.build.work import BuildWork, check_space, find_work
 from presize.codecs.golden.outcome import codecs_digest
+from presize.codecs.source_facts import Losses, losses, unpack
 from presize.errors import BuildError, ImageError
 from presize.options import BuildOptions, RunOptions, SourceOptions
+from presize.sources.companions import add_companions
 from presize.sources.scan import scan
 from presize.store.dealing import deal
 from presize.store.filenames import folder_files
+from presize.store.index import read_index
 from presize.store.manifest import Manifest
 from presize.store.specimen import container_digest
 from presize.system.files import working_in
@@ -56,12 +62,14 @@ class BuildResult:
         skipped: files that are not images, by content and by name.
         hidden: files and folders whose names begin with a dot.
         outside: files beside the class folders.
-        bytes: of the stored images, all sizes together.
+        bytes: of the stored images and their companions, all sizes together.
         shards: of each size.
         seconds: from scan to manifest.
         resumed: files that an earlier run, or the dataset that this run updates, had dealt with.
         changes: what became of the images that were there; a build from scratch builds all of its files.
         reports: report.html of each size, where there is one.
+        unchanged: images whose compressed pixels are stored as they were, where they did not have to be resized.
+        losses: images that lost something that another option keeps.
     """
 
     out: Path
@@ -77,6 +85,8 @@ class BuildResult:
     resumed: int
     changes: Changes
     reports: tuple[Path, ...] = ()
+    unchanged: int = 0
+    losses: Losses = field(default_factory=Losses)
 
     @property
     def samples(self) -> int:
@@ -100,7 +110,8 @@ def plan_build(
         options: what is stored, and how.
         samples: how the source is read.
     """
-    found = scan(source, samples, options.follow_links)
+    found = add_companions(scan(source, samples, options.follow_links), options.companions, options.follow_links)
+    check_annotations(found.table, options)
     return make_plan(found, options, try_codecs(options), os.sysconf("SC_PAGE_SIZE"))
 
 
@@ -156,16 +167,19 @@ def build_dataset(
         else:
             built = _nothing_to_do(todo, run, place)
     first = built.manifests[0]
+    facts = _facts(place.roots[0], first)
     return BuildResult(
         out=Path(out),
         files=len(todo.source.table),
         stored=first.samples,
-        bytes=sum(manifest.bytes for manifest in built.manifests),
+        bytes=sum(manifest.stored_bytes for manifest in built.manifests),
         shards=len(first.shards),
         seconds=time.perf_counter() - start,
         resumed=built.resumed,
         changes=built.changes,
         reports=_reports(out, options, built.manifests),
+        unchanged=int(unpack(facts, "kept").sum()),
+        losses=losses(facts, first.identity["options"]["image"]),
         **first.left_out,
     )
 
@@ -178,10 +192,20 @@ def _reports(out: str | os.PathLike[str], options: BuildOptions, published: Sequ
     )
 
 
+def _facts(root: Path, manifest: Manifest) -> npt.NDArray[np.uint32]:
+    """The facts of each source; none of them where an earlier release has built the dataset."""
+    index = read_index(root, manifest, check=False)
+    if "source_facts" not in index.schema.names:
+        return np.zeros(0, np.uint32)
+    return np.asarray(index.column("source_facts").to_numpy())
+
+
 def try_codecs(options: BuildOptions) -> TriedCodecs:
     """What the codecs make of the golden images, LMDB and Arrow of a specimen, and the deal of 97 samples to 5 shards.
     Takes about 50 ms, once a process; and as long again where OpenCV is not imported yet."""
     made = hashlib.sha256(f"{codecs_digest(options.image)} {container_digest(options.layout)}".encode())
+    for companion in options.companions:
+        made.update(codecs_digest(companion.image_options(options.image)).encode())
     for shard in deal(97, 5):
         made.update(shard.astype("<i8").tobytes())
     return TriedCodecs(made.hexdigest(), codec_versions())

@@ -5,22 +5,36 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from presize.build import estimate
+from presize.build.annotations import extents
 from presize.build.plan import Plan
-from presize.build.reuse import Reuse
 from presize.build.state import Place, State
 from presize.build.tasks.sidecar import Finished, FinishedShard, ShardDone, Sidecar
-from presize.build.tasks.task import Task, finished
+from presize.build.tasks.task import CompanionPaths, Task, finished
 from presize.codecs import transcode
 from presize.errors import BuildError
 from presize.formatting import size_text
-from presize.options import RunOptions
-from presize.store.manifest import generation_name
+from presize.options import Companion, RunOptions
+from presize.sources.companions import companion_paths
+from presize.store.data_files import companion_shard, generation_name
 from presize.system.child import ChildDiedError
 from presize.system.files import writing
+
+
+class Origin(Protocol):
+    """Where tasks copy records from: the dataset that an update starts from, or those that another is derived from."""
+
+    def copying(self, task: Task) -> Task:
+        """`task`, which copies what it can."""
+
+    def finished(self) -> Finished:
+        """What is taken over without a task."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,7 @@ class BuildWork:
 
 
 def find_work(
-    todo: Plan, run: RunOptions, place: Place, state: State, files: pa.ChunkedArray | None, reuse: Reuse | None
+    todo: Plan, run: RunOptions, place: Place, state: State, files: pa.ChunkedArray | None, reuse: Origin | None
 ) -> BuildWork:
     """What is left to do of `todo`.
 
@@ -84,22 +98,35 @@ def _tasks(todo: Plan, run: RunOptions, place: Place, generation: int, files: pa
     for root in place.roots:
         with writing(root):
             (root / "shards" if files is None else root).mkdir(parents=True, exist_ok=True)
+    table = todo.source.table
+    around = extents(table, todo.options)
     for number, samples in enumerate(todo.shards):
-        rows = todo.source.table.select(["path", "source_nbytes"]).take(pa.array(samples))
+        rows = table.select(["path", "source_nbytes"]).take(pa.array(samples))
         name = generation_name(f"shards/{number:05d}.lmdb", generation)
+        companions = todo.options.companions
+        shards = [name, *(companion_shard(companion.name, name) for companion in companions)]
         yield Task(
             number=number,
             digest=todo.digest,
             source=todo.source.root,
             sidecar=place.sidecar(number),
-            targets=tuple(root / name if files is None else root for root in place.roots),
+            targets=tuple(root / shard if files is None else root for shard in shards for root in place.roots),
             options=todo.options,
             on_error=run.on_error,
             samples=samples,
             nbytes=rows.column("source_nbytes").to_numpy(),
             paths="\0".join(rows.column("path").to_pylist()),
             files="" if files is None else "\0".join(files.take(pa.array(samples)).to_pylist()),
+            places=todo.source.places(samples),
+            companions=tuple(_companion_paths(companion, table, samples) for companion in companions),
+            extents=None if around is None else around[samples],
         )
+
+
+def _companion_paths(companion: Companion, table: pa.Table, samples: npt.NDArray[np.int64]) -> CompanionPaths:
+    rows = table.take(pa.array(samples))
+    nbytes = rows.column(f"{companion.name}_source_nbytes").to_numpy()
+    return CompanionPaths(nbytes, "\0".join(companion_paths(companion, rows).to_pylist()))
 
 
 def _name(task: Task) -> str:
@@ -112,7 +139,8 @@ def check_space(todo: Plan, place: Place, work: BuildWork) -> None:
     samples = sum(len(task.samples) for task in work.waiting)
     free = shutil.disk_usage(place.out).free
     image = todo.options.image
-    if samples == 0 or free > samples * sum(transcode.record_bytes(image, size) for size in image.sizes):
+    stored = 1 + len(todo.options.companions)
+    if samples == 0 or free > samples * stored * sum(transcode.record_bytes(image, size) for size in image.sizes):
         return
     try:
         needed = estimate.estimate(todo, report=False).bytes * samples // len(todo.source.table)

@@ -17,6 +17,7 @@ import click
 from presize.cli import (  # noqa: F401  # each adds its command
     bench,
     build,
+    derive,
     diagnose,
     doctor,
     export,

@@ -6,10 +6,11 @@ import sys
 
 import click
 
-from presize.cli.group import EPILOG, cli
+from presize.cli.group import EPILOG, choice, cli
 from presize.cli.printing import print_text
 from presize.cli.progress import Progress
 from presize.formatting import plural
+from presize.options import ExportLayout
 
 
 @cli.command(epilog=EPILOG)
@@ -18,17 +19,17 @@ from presize.formatting import plural
 @click.option(
     "--to",
     "layout",
-    type=click.Choice(["folder"]),
+    type=choice(ExportLayout),
     default="folder",
     show_default=True,
-    help="Layout to write.",
+    help="Image files, tar shards for WebDataset, or Parquet for Hugging Face's datasets.",
 )
-def export(dataset: str, folder: str, layout: str) -> None:  # noqa: ARG001  # one choice so far
-    """Write the images of the dataset OUT as files below DIR."""
+def export(dataset: str, folder: str, layout: ExportLayout) -> None:
+    """Write the images of OUT into DIR, for other programs."""
     from presize.store.export import export_dataset
     from presize.store.manifest import read_manifest
 
     with Progress(sys.stderr, "export") as progress:
         progress.begin(read_manifest(dataset).samples)
-        written = export_dataset(dataset, folder, on_image=lambda: progress.add(1))
-    print_text(f"{folder}: {plural(written, 'file')}")
+        written = export_dataset(dataset, folder, lambda: progress.add(1), layout)
+    print_text(f"{folder}: {plural(written, 'image')}")

@@ -41,7 +41,7 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 
 
 def choice(literal: Any) -> click.Choice[str]:
-    return click.Choice(get_args(literal))
+    return click.Choice([str(value) for value in get_args(literal)])
 
 
 def check_page(out: str | None) -> None:

@@ -7,6 +7,7 @@ import click
 from presize.cli.group import EPILOG, cli
 from presize.cli.printing import print_json, print_text, several_lines
 from presize.formatting import plural, size_text
+from presize.options import size_words
 
 
 @cli.command(epilog=EPILOG)
@@ -25,6 +26,7 @@ def info(dataset: str, as_json: bool) -> None:
         "layout": manifest.layout,
         "size": manifest.size,
         "options": manifest.identity["options"],
+        "companions": {companion.name: companion.bytes for companion in manifest.companions},
         "left_out": manifest.left_out,
         "versions": manifest.versions,
         "digest": manifest.digest,
@@ -35,11 +37,13 @@ def info(dataset: str, as_json: bool) -> None:
     image = manifest.identity["options"]["image"]
     classes = plural(len(manifest.classes), "class", "classes") if manifest.classes is not None else "no classes"
     asked = ", ".join(f"{name} {value}" for name, value in image.items() if name not in ("sizes", "max_pixels"))
+    pairs = (f"pair      {c.name}: {size_text(c.bytes)}, {c.format}, {c.filter}\n" for c in manifest.companions)
     text = (
         f"samples   {manifest.samples:,} in {classes}\n"
         f"stored    {size_text(manifest.bytes)}, {size_text(manifest.bytes / manifest.samples)} per image, "
         f"in {plural(len(manifest.shards), 'shard') if manifest.shards else 'files'}\n"
-        f"size      {manifest.size} px\n"
+        f"{''.join(pairs)}"
+        f"size      {size_words(manifest.size)}\n"
         f"made with {asked}\n"
         f"left out  {', '.join(f'{count:,} {what}' for what, count in manifest.left_out.items())}\n"
         f"versions  {', '.join(f'{name} {version}' for name, version in manifest.versions.items())}"

@@ -1,12 +1,14 @@
-"""Bytes -> upright 8-bit pixels in sRGB. Pure, deterministic for given library versions, thread-safe.
+"""Bytes -> upright pixels in sRGB. Pure, deterministic for given library versions, thread-safe.
 
 The policies: content decides the format; ordinary JPEGs are decoded by presize.codecs.jpeg_decoder, all else by Pillow;
-of an animation the first frame is taken; EXIF orientation is applied; ICC profiles are converted to sRGB; alpha is
-composed on white; 16 bits are scaled to 8; floating point is refused, since its range is undefined.
+of an animation the first frame is taken; EXIF orientation is applied; floating point is refused, since its range is
+undefined. Unless something else is wanted, ICC profiles are converted to sRGB, alpha is composed on white, and 16 bits
+are scaled to 8.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -17,6 +19,7 @@ from presize.codecs.icc import matrix_shaper, to_srgb
 from presize.codecs.pillow_decoder import (
     Decoded,
     Pixels,
+    Wanted,
     check_size,
     colors_of,
     decode_other,
@@ -36,7 +39,7 @@ _JPEG_MODE: Final = {"gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
 
 def decode(
     data: bytes,
-    color: Color = "rgb",
+    wanted: Wanted | Color = "rgb",
     max_pixels: int = MAX_PIXELS,
     scale: int = 1,
     header: jpeg_segments.JpegHeader | None = None,
@@ -46,26 +49,36 @@ def decode(
 
     Args:
         data: the file.
-        color: "rgb" gives three channels, "gray" ITU-R 601 luma, "keep" grey where the source is grey.
+        wanted: the pixels to give; a color alone stands for 8 bits in sRGB. "rgb" gives three channels, "rgba" four,
+            "gray" ITU-R 601 luma, "keep" grey where the source is grey. 16 bits are uint16, white 65535.
         max_pixels: the most pixels to decode, which is checked first.
         scale: 1, 2, 4 or 8: ordinary JPEGs are decoded at 1/scale, each side rounded up.
         header: of this JPEG, if it is parsed already.
         unfinished: allow an ordinary JPEG to come in its own colours (`icc`), and as BGRX with X = 255. It is then
             decoded faster, and resized and encoded by OpenCV without a copy. `finish` does the rest, which is cheaper
-            after a resize.
+            after a resize. Not with "rgba" or 16 bits.
 
     Raises:
         NotAnImageError: `data` is not an image.
-        ImageError: the image is broken, has more than `max_pixels` pixels, or pixels without an 8-bit meaning.
+        ImageError: the image is broken, has more than `max_pixels` pixels, or pixels that have no such meaning.
     """
     name = "jpeg" if header else sniff(data)
     if name is None:
         raise NotAnImageError(_why_no_image(data))
-    if name == "jpeg":
-        header = header or jpeg_segments.parse(data)
-        check_size(header.height, header.width, max_pixels)
-        return _decode_jpeg(data, color, max_pixels, scale, header, unfinished)
-    return decode_other(data, name, color, max_pixels)
+    if isinstance(wanted, str):
+        wanted = Wanted(wanted)
+    if name != "jpeg":
+        return decode_other(data, name, max_pixels, wanted)
+    header = header or jpeg_segments.parse(data)
+    check_size(header.height, header.width, max_pixels)
+    opaque = wanted._replace(color="rgb") if wanted.color == "rgba" else wanted
+    decoded = _decode_jpeg(data, opaque, max_pixels, scale, header, unfinished)
+    if wanted == opaque and wanted.depth == 8:
+        return decoded
+    pixels = decoded.pixels
+    if wanted.color == "rgba":
+        pixels = np.dstack((pixels, np.full(pixels.shape[:2], 255, np.uint8)))
+    return replace(decoded, pixels=wanted.deepened(pixels))
 
 
 def _why_no_image(data: bytes) -> str:
@@ -99,12 +112,15 @@ def finish(pixels: Pixels, icc: bytes | None, color: Color) -> Pixels:
 
 
 def _decode_jpeg(
-    data: bytes, color: Color, max_pixels: int, scale: int, header: jpeg_segments.JpegHeader, unfinished: bool
+    data: bytes, wanted: Wanted, max_pixels: int, scale: int, header: jpeg_segments.JpegHeader, unfinished: bool
 ) -> Decoded:
+    color = wanted.color
+    icc = header.icc if wanted.icc == "convert" else None
     gray = header.colorspace == "gray"
     wants_gray = color == "gray" or (color == "keep" and gray)
     mode = _JPEG_MODE.get(header.colorspace, "RGB")
-    convert = has_profile = header.icc is not None and to_srgb(header.icc, mode) is not None
+    has_profile = header.icc is not None and to_srgb(header.icc, mode) is not None
+    convert = has_profile and icc is not None
     # Y of YCbCr is the luma of its RGB, unless a profile has to change that first.
     as_gray = gray if convert else wants_gray and header.colorspace != "RGB"
     leave = unfinished and (convert or not wants_gray)
@@ -122,12 +138,11 @@ def _decode_jpeg(
         pixels = pixels[:, :, 0]
     if pixels is None:
         jpeg_segments.check_scans(data, header.height * header.width, max_pixels)
-        pixels = pixels_of(_second_opinion(data, refusal), header.icc, color)
+        pixels = pixels_of(_second_opinion(data, refusal), icc, color)
         convert = False
     elif (convert and not unfinished) or (not convert and as_gray != wants_gray):
-        pixels = pixels_of(Image.fromarray(pixels), header.icc, color)
+        pixels = pixels_of(Image.fromarray(pixels), icc, color)
         convert = False
-    icc = header.icc if convert else None
     turned = upright(pixels, header.orientation)
     height, width = header.height, header.width
     if header.orientation >= 5:
@@ -143,7 +158,8 @@ def _decode_jpeg(
         profile=has_profile,
         tolerated=refusal is not None,
     )
-    return Decoded(turned, height, width, "jpeg", icc, header, plain, header.exif, header.xmp, header.comment, facts)
+    left = icc if convert else None
+    return Decoded(turned, height, width, "jpeg", left, header, plain, header.exif, header.xmp, header.comment, facts)
 
 
 def _second_opinion(data: bytes, refusal: ValueError | None) -> Image.Image:

@@ -40,6 +40,12 @@ def strip(data: bytes, keep_metadata: bool = False) -> bytes:
     is removed: further frames (MPO), the video of a motion photo. With `keep_metadata` all metadata stays but MPF, an
     index of the frames that are removed.
     """
+    return strip_and_count(data, keep_metadata)[0]
+
+
+def strip_and_count(data: bytes, keep_metadata: bool) -> tuple[bytes, int]:
+    """What strip gives, and the number of its scans."""
+    scans = 0
     pieces = [data[:2]]
     position = 2
     while True:
@@ -54,9 +60,10 @@ def strip(data: bytes, keep_metadata: bool = False) -> bytes:
             raise ImageError("truncated JPEG: no end marker")
         pieces.append(data[position : found.start()])
         position = found.start()
+        scans += 1
         if data[position + 1] == EOI:
             pieces.append(b"\xff\xd9")
-            return b"".join(pieces)
+            return b"".join(pieces), scans
 
 
 def bare(data: bytes) -> bytes:

@@ -9,7 +9,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,9 @@ from presize.codecs.exif import orientation_of
 from presize.codecs.icc import to_srgb
 from presize.codecs.sniff import first_tiff_frame, has_several, png_chunks, webp_size
 from presize.codecs.source_facts import Colors, Facts
+from presize.codecs.special import sixteen
 from presize.errors import ImageError
-from presize.options import Color
+from presize.options import Color, Depth, Icc
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
@@ -63,7 +64,7 @@ _DECODER_ERRORS: Final = (
 _PNG_CHUNKS: Final = frozenset((b"IHDR", b"PLTE", b"tRNS", b"iCCP", b"eXIf", b"iTXt", b"IDAT", b"IEND"))
 
 
-_TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
+TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
 
 
 _GREY_MODES: Final = ("1", "L", "LA", "La", "I", "F")
@@ -74,7 +75,8 @@ class Decoded:
     """An image, upright, in sRGB unless `icc` says otherwise.
 
     Attributes:
-        pixels: uint8, C-contiguous: (height, width, 3) RGB, (height, width) grey, or as `unfinished` allows.
+        pixels: uint8 or uint16, C-contiguous: (height, width, 3) RGB, (height, width, 4) RGBA, (height, width) grey, or
+            as `unfinished` allows.
         source_height, source_width: of the whole image, upright; larger than `pixels` after a scaled decode.
         format: as from sniff().
         icc: the profile that the pixels are still in; None for sRGB.
@@ -84,7 +86,7 @@ class Decoded:
         facts: what the source was.
     """
 
-    pixels: Pixels
+    pixels: npt.NDArray[Any]
     source_height: int
     source_width: int
     format: str
@@ -97,12 +99,43 @@ class Decoded:
     facts: Facts = Facts()
 
 
+class Wanted(NamedTuple):
+    """The pixels that an image is decoded to: as the attributes of ImageOptions that have these names."""
+
+    color: Color = "rgb"
+    depth: Depth = 8
+    icc: Icc = "convert"
+
+    def deepened(self, pixels: Pixels) -> npt.NDArray[Any]:
+        """8 bits as `depth` has it."""
+        return sixteen.widened(pixels) if self.depth == 16 else pixels
+
+
 def check_size(height: int, width: int, max_pixels: int) -> None:
     if height * width > max_pixels:
         raise ImageError(f"{width} x {height} pixels, more than max_pixels allows ({max_pixels})")
 
 
-def decode_other(data: bytes, name: str, color: Color, max_pixels: int) -> Decoded:
+class Opened(NamedTuple):
+    """An image with its pixels as they are stored.
+
+    Attributes:
+        image: loaded, not upright.
+        data: the bytes that it was loaded from.
+        orientation: EXIF's, 1 to 8.
+        several: whether it is an animation or has pages.
+        exif: as found, the bytes of a TIFF file; None for those of a TIFF.
+    """
+
+    image: ImageFile
+    data: bytes
+    orientation: int
+    several: bool
+    exif: bytes | None
+
+
+def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
+    """Load an image of any format, `name` as from sniff()."""
     orientation = 1
     several = has_several(data, name)
     if name == "png":
@@ -118,26 +151,46 @@ def decode_other(data: bytes, name: str, color: Color, max_pixels: int) -> Decod
         # Pillow holds TIFFs to its own limit, and warns, unless the memory is there already.
         image.im = Image.new(image.mode, image.size).im
     load(image, name)
-    icc = image.info.get("icc_profile")
-    if not isinstance(icc, bytes) or image.mode == "LAB":
-        icc = None
     exif = _bytes(image.info.get("exif"))
     if exif is not None:
         exif = exif.removeprefix(b"Exif\0\0")
         orientation = orientation_of(exif)
-    converted = _eight_bit(image, data, name)
-    transparent = converted.mode in ("LA", "RGBA")
-    has_profile = icc is not None and to_srgb(icc, _opaque(converted.mode)) is not None
+    return Opened(image, data, orientation, several, exif)
+
+
+def decode_other(data: bytes, name: str, max_pixels: int, wanted: Wanted) -> Decoded:
+    image, data, orientation, several, exif = open_other(data, name, max_pixels)
+    icc = image.info.get("icc_profile")
+    if not isinstance(icc, bytes) or image.mode == "LAB":
+        icc = None
+    deep = is_deep(image, data, name)
+    if deep and wanted.depth == 16:
+        values = _sixteen_bit(image, data, name)
+        mode = ("L", "LA", "RGB", "RGBA")[values.shape[2] - 1]
+    else:
+        converted = _eight_bit(image, data, name)
+        mode = converted.mode
+    has_profile = icc is not None and to_srgb(icc, _opaque(mode)) is not None
     facts = Facts(
         name,
         colors_of(image.mode),
         orientation,
-        transparent=transparent,
-        deep=_is_deep(image, data, name),
+        transparent=mode in ("LA", "RGBA"),
+        deep=deep,
         several=several,
         profile=has_profile,
     )
-    pixels = upright(pixels_of(converted, icc, color), orientation)
+    if wanted.icc == "ignore":
+        icc, has_profile = None, False
+    if not (deep and wanted.depth == 16):
+        pixels = wanted.deepened(pixels_of(converted, icc, wanted.color))
+    elif has_profile:
+        raise ImageError(
+            "its colour profile cannot be converted with 16 bits; --icc ignore stores its pixels as they are"
+        )
+    else:
+        pixels = sixteen.in_color(values, wanted.color)
+    pixels = upright(pixels, orientation)
     height, width = pixels.shape[:2]
     xmp, comment = _bytes(image.info.get("xmp")), _bytes(image.info.get("comment"))
     return Decoded(pixels, height, width, name, exif=exif, xmp=xmp, comment=comment, facts=facts)
@@ -175,10 +228,44 @@ def _bytes(value: object) -> bytes | None:
 
 def _eight_bit(image: ImageFile, data: bytes, name: str) -> Image.Image:
     """The loaded `image` in one of the modes L, LA, RGB, RGBA, CMYK."""
-    tags: Any = image.tag_v2 if name == "tiff" else {}  # type: ignore[attr-defined]
-    mode, bits = image.mode, tags.get(_TIFF_BITS, ())
-    if mode.startswith("I;16") or (mode == "I" and name == "ppm"):
-        return _eight_bit_gray(image, white=4095 if 12 in bits else 65535, inverted=tags.get(_TIFF_PHOTOMETRIC) == 0)
+    white, inverted = _white(image, name)
+    if white:
+        bands = sixteen.gray_values(image, white, inverted, top=255).astype(np.uint8)
+        return Image.fromarray(bands if bands.shape[2] == 2 else bands[:, :, 0])
+    converted = _converted(image, name)
+    if (name == "png" and data[24] == 16) or (16 in _tiff_bits(image, name) and image.mode in ("RGB", "RGBA")):
+        values = sixteen.values_behind(converted, data, name)  # Pillow drops the low byte
+        return converted if values is None else Image.fromarray(sixteen.rounded(values), converted.mode)
+    return converted
+
+
+def _sixteen_bit(image: ImageFile, data: bytes, name: str) -> sixteen.Deep:
+    """The loaded `image`, of more than 8 bits: (height, width, 1 to 4), as the modes L, LA, RGB, RGBA."""
+    white, inverted = _white(image, name)
+    if white:
+        return sixteen.gray_values(image, white, inverted)
+    converted = _converted(image, name)
+    values = sixteen.values_behind(converted, data, name) if converted.mode in ("LA", "RGB", "RGBA") else None
+    if values is None:
+        raise ImageError(f"16 bits of mode {image.mode} in a {name.upper()} are not supported; --depth 8 stores it")
+    return values
+
+
+def _white(image: ImageFile, name: str) -> tuple[int, bool]:
+    """The number that is white, and whether it is black instead, of grey of more than 8 bits; 0 of all else."""
+    if not (image.mode.startswith("I;16") or (image.mode == "I" and name == "ppm")):
+        return 0, False
+    inverted = name == "tiff" and image.tag_v2.get(_TIFF_PHOTOMETRIC) == 0  # type: ignore[attr-defined]
+    return 4095 if 12 in _tiff_bits(image, name) else 65535, inverted
+
+
+def _tiff_bits(image: ImageFile, name: str) -> tuple[int, ...]:
+    return image.tag_v2.get(TIFF_BITS, ()) if name == "tiff" else ()  # type: ignore[attr-defined]
+
+
+def _converted(image: ImageFile, name: str) -> Image.Image:
+    """As Pillow converts it: of 16 bits a channel, the high ones."""
+    mode = image.mode
     if mode in ("I", "F"):
         kind = "floating-point" if mode == "F" else "signed or 32-bit"
         raise ImageError(f"{kind} pixel values are not supported: they have no defined range")
@@ -187,47 +274,7 @@ def _eight_bit(image: ImageFile, data: bytes, name: str) -> Image.Image:
     target = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "CMYK": "CMYK"}.get(mode, "RGB")
     if image.has_transparency_data:
         target = {"L": "LA", "RGB": "RGBA"}.get(target, target)
-    converted = image if mode == target else image.convert(target)
-    if (name == "png" and data[24] == 16) or (16 in bits and mode in ("RGB", "RGBA")):
-        return _rounded(converted, data, name)
-    return converted
-
-
-def _eight_bit_gray(image: ImageFile, white: int, inverted: bool) -> Image.Image:
-    values = np.asarray(image).astype(np.uint32)
-    shades = (white - values if inverted else values) * 255
-    gray = Image.fromarray(((shades + white // 2) // white).astype(np.uint8))
-    transparency = image.info.get("transparency")
-    if transparency is None:
-        return gray
-    alpha = np.where(values == transparency, 0, 255).astype(np.uint8)
-    return Image.merge("LA", (gray, Image.fromarray(alpha)))
-
-
-def _rounded(image: Image.Image, data: bytes, name: str) -> Image.Image:
-    """`image`, of 16 bits a channel, rounded to 8, where Pillow would drop the low byte."""
-    import cv2  # 150 ms in each worker, and seldom needed
-
-    if name == "png":
-        data = png_chunks(data, frozenset((b"IHDR", b"IDAT", b"IEND")))
-    level = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # it would print what it dislikes
-    try:
-        values = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    except cv2.error:
-        return image
-    finally:
-        cv2.utils.logging.setLogLevel(level)
-    coarse = np.asarray(image)
-    if values is None or values.dtype != np.uint16 or values.ndim != 3 or values.shape[:2] != coarse.shape[:2]:
-        return image
-    fine = np.asarray((values.astype(np.uint32) + 128) // 257, np.uint8)
-    fine = fine[:, :, (1, 3) if image.mode == "LA" else (2, 1, 0, 3)[: fine.shape[2]]]
-    bands = min(fine.shape[2], coarse.shape[2])
-    # Where the two differ by more than rounding, OpenCV took the file for something else.
-    if np.abs(fine[:, :, :bands].astype(np.int16) - coarse[:, :, :bands]).max() > 1:
-        return image
-    return Image.fromarray(np.concatenate((fine[:, :, :bands], coarse[:, :, bands:]), axis=2), image.mode)
+    return image if mode == target else image.convert(target)
 
 
 def colors_of(mode: str) -> Colors:
@@ -243,16 +290,16 @@ def _opaque(mode: str) -> str:
     return {"LA": "L", "RGBA": "RGB"}.get(mode, mode)
 
 
-def _is_deep(image: ImageFile, data: bytes, name: str) -> bool:
+def is_deep(image: ImageFile, data: bytes, name: str) -> bool:
     """Whether the source had more than 8 bits a channel."""
     if name == "tiff":
-        bits = image.tag_v2.get(_TIFF_BITS, ())  # type: ignore[attr-defined]
+        bits = _tiff_bits(image, name)
         return 12 in bits or 16 in bits
     return image.mode.startswith("I") or (name == "png" and data[24] == 16)
 
 
 def pixels_of(image: Image.Image, icc: bytes | None, color: Color) -> Pixels:
-    """`image`, of mode L, LA, RGB, RGBA or CMYK, in sRGB, composed on white, as `color`."""
+    """`image`, of mode L, LA, RGB, RGBA or CMYK, in sRGB, as `color`; composed on white unless that has alpha."""
     source_is_gray = image.mode in ("L", "LA")
     alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None
     image.info.pop("transparency", None)  # it is in alpha by now, and would confuse conversions
@@ -263,6 +310,10 @@ def pixels_of(image: Image.Image, icc: bytes | None, color: Color) -> Pixels:
         image = transform.apply(image)
     elif image.mode == "CMYK":
         image = image.convert("RGB")
+    if color == "rgba":
+        image = image.convert("RGB")
+        image.putalpha(255 if alpha is None else alpha)
+        return np.array(image)
     if alpha is not None:
         white = Image.new(image.mode, image.size, "white")
         white.paste(image, mask=alpha)
@@ -271,7 +322,7 @@ def pixels_of(image: Image.Image, icc: bytes | None, color: Color) -> Pixels:
     return np.array(image if image.mode == wanted else image.convert(wanted))
 
 
-def upright(pixels: Pixels, orientation: int) -> Pixels:
+def upright(pixels: npt.NDArray[Any], orientation: int) -> npt.NDArray[Any]:
     """`pixels` rotated and mirrored according to EXIF orientation 1 to 8, C-contiguous."""
     if orientation == 1:
         return pixels

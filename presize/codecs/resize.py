@@ -2,6 +2,7 @@
 
 All back-ends antialias: the filter's support grows with the reduction, as in Pillow and in
 torchvision's ``antialias=True``. "bicubic" is the cubic convolution with a = -0.5 (Catmull-Rom).
+"nearest" takes pixels as they are, those that Pillow takes, and is the same whatever the back-end.
 
 Which back-end is the default was measured: see BACKENDS.
 """
@@ -18,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from presize.options import Filter, Fit, ResizeBackend, Size
+from presize.options import KEEP, Filter, Fit, ResizeBackend, Size
 
-Pixels = npt.NDArray[np.uint8]
+Pixels = npt.NDArray[Any]
 
 
 class Box(NamedTuple):
@@ -57,7 +58,7 @@ class Target(NamedTuple):
 
 
 def target(source: Size, wanted: Size, fit: Fit, upscale: bool) -> Target:
-    """How an upright image of size `source` is brought to `wanted`, both (height, width) in pixels.
+    """How an upright image of size `source` is brought to `wanted`, both (height, width) in pixels, or to KEEP.
 
     shorter: the image covers `wanted` and keeps its shape; for N that makes its shorter side N and its
         longer side ``int(N * long / short)``, as torchvision's Resize computes it.
@@ -72,6 +73,8 @@ def target(source: Size, wanted: Size, fit: Fit, upscale: bool) -> Target:
     """
     height, width = source
     whole = Box(0, 0, height, width)
+    if wanted == KEEP:
+        return Target(whole, source)
     if fit == "stretch":
         shrunk = Size(min(wanted.height, height), min(wanted.width, width))
         return Target(whole, wanted if upscale else shrunk)
@@ -103,53 +106,88 @@ def _crop(source: Size, wanted: Size, upscale: bool) -> Target:
     return Target(Box((height - used) / 2, 0, used, width), wanted)
 
 
-def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBackend) -> Pixels:
-    """`pixels` (height, width, 3), (height, width, 4) or (height, width), uint8, C-contiguous, as `target` says.
+def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBackend, alpha: bool = False) -> Pixels:
+    """`pixels` (height, width, 3), (height, width, 4) or (height, width), C-contiguous, as `target` says. Thread-safe.
 
-    All channels are treated alike; four channels are resized without a copy. Thread-safe: each thread has its own
-    scratch memory.
+    Args:
+        pixels: uint8 or uint16. "nearest" takes any number of channels.
+        target: what to make of them.
+        filter: how to resample.
+        backend: the library that does.
+        alpha: whether the fourth channel is alpha: colours then count as much as they cover. Otherwise all channels are
+            treated alike, and four of 8 bits are resized without a copy.
 
     Returns:
-        A C-contiguous array of the same rank; `pixels` itself when there is nothing to do.
+        A C-contiguous array of the same rank and type; `pixels` itself when there is nothing to do.
     """
     box, size, canvas = target
     if box[2:] == size:  # nothing to resample, at most to cut
-        top, left = int(box.top), int(box.left)
+        half = 0.5 if filter == "nearest" else 0  # the pixel under the centre of the first
+        top, left = int(box.top + half), int(box.left + half)
         pixels = pixels[top : top + size.height, left : left + size.width]
     else:
         height, width = pixels.shape[:2]  # by rounding, a box may end past them
         inside = Box(box.top, box.left, min(box.height, height - box.top), min(box.width, width - box.left))
-        pixels = BACKENDS[backend](pixels, inside, size, filter)
+        resample = _nearest if filter == "nearest" else BACKENDS[backend]
+        pixels = resample(pixels, inside, size, filter, alpha)
     if canvas is None:
         return np.ascontiguousarray(pixels)
-    padded = np.zeros((*canvas, *pixels.shape[2:]), np.uint8)
+    padded = np.zeros((*canvas, *pixels.shape[2:]), pixels.dtype)
     top, left = (canvas.height - size.height) // 2, (canvas.width - size.width) // 2
     padded[top : top + size.height, left : left + size.width] = pixels
     return padded
 
 
-def _cykooz(pixels: Pixels, box: Box, size: Size, filter: Filter) -> Pixels:
-    if filter == "hamming":  # the one filter it does not have
-        return _pillow(pixels, box, size, filter)
+def _nearest(pixels: Pixels, box: Box, size: Size, _filter: Filter, _alpha: bool) -> Pixels:
     height, width = pixels.shape[:2]
-    options = _cykooz_options(filter)
+    rows = _centres(box.top, box.height, size.height, height)
+    columns = _centres(box.left, box.width, size.width, width)
+    return pixels.take(rows, axis=0).take(columns, axis=1)
+
+
+def _centres(begin: float, length: float, count: int, side: int) -> npt.NDArray[np.intp]:
+    """The source pixel under the centre of each of `count` pixels that share `length` from `begin`, computed as Pillow
+    does, whose boxes are float32 and whose steps are added up: where a centre lies between two pixels, that decides."""
+    first, last = np.float32(begin), np.float32(begin + length)
+    step = np.float64(last - first) / count
+    steps = np.full(count, step)
+    steps[0] = np.float64(first) + step / 2
+    return np.minimum(np.cumsum(steps).astype(np.intp), side - 1)
+
+
+def _cykooz(pixels: Pixels, box: Box, size: Size, filter: Filter, alpha: bool) -> Pixels:
+    if filter == "hamming":  # the one filter it does not have
+        return _pillow(pixels, box, size, filter, alpha)
+    height, width = pixels.shape[:2]
+    options = _cykooz_options(filter, alpha)
     if box != (0, 0, height, width):
         options = options.copy()
         options.crop_box = cykooz_resizer.CropBox(box.left, box.top, box.width, box.height)
     if not hasattr(_scratch, "resizer"):
         _scratch.resizer = cykooz_resizer.Resizer()
     resizer = _scratch.resizer
-    if pixels.shape[2:] == (4,):
+    kind = _CYKOOZ_KINDS.get((pixels.dtype.itemsize, pixels.shape[2:], alpha))
+    if kind is None:
         resized = np.empty((*size, 4), np.uint8)
         into = _four_bytes(resized)
         into.readonly = 0  # or Pillow would write to a copy
         resizer.resize_pil(_four_bytes(pixels), into, options)
         return resized
-    kind = cykooz_resizer.PixelType.U8x3 if pixels.ndim == 3 else cykooz_resizer.PixelType.U8
     source = cykooz_resizer.ImageData(width, height, kind, pixels.tobytes())
     result = cykooz_resizer.ImageData(size.width, size.height, kind)
     resizer.resize(source, result, options)
-    return np.frombuffer(result.get_buffer(), np.uint8).reshape(*size, *pixels.shape[2:])
+    return np.frombuffer(result.get_buffer(), pixels.dtype).reshape(*size, *pixels.shape[2:])
+
+
+_CYKOOZ_KINDS = {
+    (1, (), False): cykooz_resizer.PixelType.U8,
+    (1, (3,), False): cykooz_resizer.PixelType.U8x3,
+    (1, (4,), True): cykooz_resizer.PixelType.U8x4,
+    (2, (), False): cykooz_resizer.PixelType.U16,
+    (2, (3,), False): cykooz_resizer.PixelType.U16x3,
+    (2, (4,), True): cykooz_resizer.PixelType.U16x4,
+}
+"""By the bytes of a channel, the shape of a pixel, and whether it has alpha."""
 
 
 def _four_bytes(pixels: Pixels) -> Image.Image:
@@ -162,23 +200,44 @@ _scratch = threading.local()
 
 
 @functools.cache
-def _cykooz_options(filter: Filter) -> Any:
+def _cykooz_options(filter: Filter, alpha: bool) -> Any:
     kernel = {"box": "box", "bilinear": "bilinear", "bicubic": "catmull_rom", "lanczos": "lanczos3"}[filter]
     algorithm = cykooz_resizer.ResizeAlg.convolution(cykooz_resizer.FilterType[kernel])
-    return cykooz_resizer.ResizeOptions(algorithm, use_alpha=False)
+    return cykooz_resizer.ResizeOptions(algorithm, use_alpha=alpha)
 
 
-def _pillow(pixels: Pixels, box: Box, size: Size, filter: Filter) -> Pixels:
+def _pillow(pixels: Pixels, box: Box, size: Size, filter: Filter, alpha: bool) -> Pixels:
+    if pixels.dtype == np.uint16:
+        return _pillow_16(pixels, box, size, filter, alpha)
+    is_bgrx = pixels.shape[2:] == (4,) and not alpha
+    return _by_pillow(_four_bytes(pixels) if is_bgrx else Image.fromarray(pixels), box, size, filter)
+
+
+def _by_pillow(image: Image.Image, box: Box, size: Size, filter: Filter) -> Pixels:
     corners = (box.left, box.top, box.left + box.width, box.top + box.height)
-    image = _four_bytes(pixels) if pixels.shape[2:] == (4,) else Image.fromarray(pixels)
     return np.asarray(image.resize((size.width, size.height), Image.Resampling[filter.upper()], corners))
 
 
-BACKENDS: dict[ResizeBackend, Callable[[Pixels, Box, Size, Filter], Pixels]] = {
+def _pillow_16(pixels: Pixels, box: Box, size: Size, filter: Filter, alpha: bool) -> Pixels:
+    """16 bits in floating point, channel by channel."""
+    channels = np.atleast_3d(pixels).astype(np.float32)
+    if alpha:
+        channels[:, :, :3] *= channels[:, :, 3:] / 65535
+    planes = [Image.fromarray(channels[:, :, k]) for k in range(channels.shape[2])]
+    resized = np.stack([_by_pillow(plane, box, size, filter) for plane in planes], axis=-1)
+    if alpha:
+        cover = resized[:, :, 3:].clip(0, 65535)
+        resized[:, :, :3] *= np.divide(65535, cover, out=np.zeros_like(cover), where=cover >= 0.5)
+    rounded: Pixels = resized.round().clip(0, 65535).astype(np.uint16)
+    return rounded.reshape(*size, *pixels.shape[2:])
+
+
+BACKENDS: dict[ResizeBackend, Callable[[Pixels, Box, Size, Filter, bool], Pixels]] = {
     "cykooz": _cykooz,
     "pillow": _pillow,
 }
-"""Each takes pixels, the box of them to use, the (height, width) to make of it, and the filter.
+"""Each takes pixels, the box of them to use, the (height, width) to make of it, the filter, and whether the fourth
+channel is alpha.
 
 benchmarks/transcoding/results/resizers.csv (2026-11-21) compares them with what is not offered. From array to array,
 for photographs to 256 px, cykooz.resizer was 5 times as fast as Pillow 13, about as fast as pillow-simd's AVX2 build,

@@ -6,10 +6,13 @@ moved. 0 is an image of which nothing is known.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
+
+from presize.formatting import plural
 
 Kind = Literal["unknown", "jpeg", "png", "gif", "bmp", "webp", "tiff", "ppm", "avif", "jpeg2000"]
 Colors = Literal["unknown", "grey", "RGB", "palette", "CMYK", "LAB"]
@@ -85,3 +88,41 @@ def unpack(packed: npt.NDArray[Any], field: str) -> npt.NDArray[np.int64]:
     """The values of one field: indices into KINDS, COLORS and PROCESSES, 0 and 1, or plain numbers."""
     shift, mask = FIELDS[field]
     return packed.astype(np.int64) >> shift & mask
+
+
+class Losses(NamedTuple):
+    """How many images lost something that another option keeps.
+
+    Attributes:
+        deep: of more than 8 bits a channel, stored with 8.
+        transparent: composed on white.
+        palette: stored as the colours that their indices stand for.
+    """
+
+    deep: int = 0
+    transparent: int = 0
+    palette: int = 0
+
+    def sentences(self) -> list[str]:
+        """Each loss with the option that avoids it."""
+        said = (
+            (self.deep, "of more than 8 bits a channel, stored with 8", "--depth 16 keeps them, as png or raw"),
+            (self.transparent, "with transparency, composed on white", "--color rgba keeps it, as png, webp or raw"),
+            (self.palette, "with a palette, stored as its colours", "--pair keeps the numbers of a mask"),
+        )
+        return [f"{plural(count, 'image')} {what}; {fix}" for count, what, fix in said if count]
+
+
+def losses(packed: npt.NDArray[Any], image: Mapping[str, Any]) -> Losses:
+    """What images with these facts lost.
+
+    Args:
+        packed: the facts of each.
+        image: the image options of the build, as the manifest records them.
+    """
+    palette = unpack(packed, "colors") == COLORS.index("palette")
+    return Losses(
+        deep=0 if image.get("depth") == 16 else int(unpack(packed, "deep").sum()),
+        transparent=0 if image["color"] == "rgba" else int(unpack(packed, "transparent").sum()),
+        palette=int(palette.sum()),
+    )

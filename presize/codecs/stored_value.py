@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from presize.codecs import jpeg_decoder
 from presize.codecs.jpeg_segments import coded_size
 from presize.errors import ImageError
-from presize.options import MAX_PIXELS, Color, Format
+from presize.options import MAX_PIXELS, Color, Format, StoredColor
 
-Pixels = npt.NDArray[np.uint8]
+Pixels = npt.NDArray[Any]
 
 
 DAMAGE = (ValueError, ImageError, MemoryError)
@@ -32,31 +34,42 @@ def check_pixels(shape: tuple[int, int], max_pixels: int) -> None:
 
 
 def decode_value(
-    value: memoryview, format: Format, color: Color, shape: tuple[int, int], max_pixels: int = MAX_PIXELS
+    value: memoryview,
+    format: Format,
+    color: StoredColor,
+    shape: tuple[int, int],
+    max_pixels: int = MAX_PIXELS,
+    depth: int = 8,
 ) -> Pixels:
     """Decode a stored value. Its header is compared with `shape` before any memory is allocated.
 
     Args:
         value: the bytes of a record.
         format: of the dataset.
-        color: that the dataset was built for.
+        color: that the dataset was built for; "exact" for the values of a companion.
         shape: (height, width) of the image, in pixels, as the index says.
         max_pixels: that height x width may not exceed.
+        depth: the bits of a channel, 8 or 16; those of a companion's values may differ.
 
     Returns:
-        A new uint8 array, (height, width, 3) RGB or (height, width) grey.
+        A new uint8 or uint16 array, (height, width, 3) RGB, (height, width, 4) RGBA or (height, width) grey.
 
     Raises:
         ValueError, ImageError, MemoryError: the value is damaged, or too large (see DAMAGE).
     """
     check_pixels(shape, max_pixels)
+    if color == "exact":
+        from presize.codecs.paired.exact import decode_stored  # brings Pillow
+
+        return decode_stored(value, format, shape)
     if format == "jpeg":
         return _decode_jpeg(value, color, shape, max_pixels)
     if format == "raw":
-        return _decode_raw(value, color, shape)
-    from presize.codecs import decode  # brings Pillow, which JPEG does not need
+        return _decode_raw(value, color, shape, depth)
+    from presize.codecs import decode, pillow_decoder  # brings Pillow, which JPEG does not need
 
-    pixels = decode.decode(bytes(value), color, shape[0] * shape[1]).pixels
+    wanted = pillow_decoder.Wanted(color, 16 if depth == 16 else 8, "ignore")
+    pixels = decode.decode(bytes(value), wanted, shape[0] * shape[1]).pixels
     check_shape((pixels.shape[0], pixels.shape[1]), shape)
     return pixels
 
@@ -71,8 +84,8 @@ def _decode_jpeg(value: memoryview, color: Color, shape: tuple[int, int], max_pi
     return pixels[:, :, 0] if color == "gray" else pixels
 
 
-def _decode_raw(value: memoryview, color: Color, shape: tuple[int, int]) -> Pixels:
-    height, width = shape
-    if color == "gray" or (color == "keep" and len(value) == height * width):
-        return np.array(value).reshape(height, width)
-    return np.array(value).reshape(height, width, 3)
+def _decode_raw(value: memoryview, color: Color, shape: tuple[int, int], depth: int) -> Pixels:
+    numbers = np.array(value) if depth == 8 else np.frombuffer(value, "<u2").astype(np.uint16)
+    if color == "gray" or (color == "keep" and numbers.size == shape[0] * shape[1]):
+        return numbers.reshape(shape)
+    return numbers.reshape(*shape, 4 if color == "rgba" else 3)

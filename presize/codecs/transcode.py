@@ -1,16 +1,19 @@
 """One source image -> one stored value for each size: all that a build does to an image. Pure.
 
 bytes -> header -> targets -> one decode, at reduced size where that loses nothing -> resize -> encode
+
+With the size "keep", bytes that can be stored as they are take no decode (presize.codecs.special.unchanged).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from presize.codecs import decode, encode, icc, jpeg_metadata, jpeg_segments, resize, sniff
+from presize.codecs import decode, encode, jpeg_metadata, jpeg_segments, resize, sniff
 from presize.codecs.exif import with_orientation_reset
-from presize.codecs.pillow_decoder import Decoded
-from presize.options import ImageOptions, Size
+from presize.codecs.pillow_decoder import Wanted
+from presize.codecs.special.unchanged import fits, unchanged
+from presize.options import KEEP, ImageOptions, Size
 
 
 class Record(NamedTuple):
@@ -41,13 +44,20 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
     Raises:
         ImageError: the image cannot be stored; the message says why.
     """
+    as_it_is = unchanged(data, options) if KEEP in options.sizes else None
+    if as_it_is is not None and options.sizes == (KEEP,):
+        value, height, width, found = as_it_is
+        return Transcoded((Record(value, height, width),), Size(height, width), found.pack())
     header = jpeg_segments.parse(data) if sniff.sniff(data) == "jpeg" else None
     scale = 1
     targets = None
     if header is not None:
         targets = _targets(_upright(header), options)
-        scale = _decode_scale(targets)
-    decoded = decode.decode(data, options.color, options.max_pixels, scale, header, unfinished=True)
+        if options.filter != "nearest":  # it takes pixels as they are, and a reduced decode gives means of them
+            scale = _decode_scale(targets)
+    wanted = Wanted(options.color, options.depth, options.icc)
+    unfinished = options.color != "rgba" and options.depth == 8
+    decoded = decode.decode(data, wanted, options.max_pixels, scale, header, unfinished)
     source = Size(decoded.source_height, decoded.source_width)
     metadata = encode.Metadata()
     if options.keep_metadata:
@@ -56,9 +66,13 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
 
     records = []
     facts = decoded.facts
-    for target in targets or _targets(source, options):
-        if target.is_whole_image and _passes_through(decoded, options):
-            records.append(Record(jpeg_metadata.strip(data, options.keep_metadata), *source))
+    passes = decoded.plain and header is not None and fits(header, options)
+    for size, target in zip(options.sizes, targets or _targets(source, options), strict=True):
+        kept = as_it_is.value if as_it_is is not None and size == KEEP else None
+        if kept is None and passes and target.is_whole_image:
+            kept = jpeg_metadata.strip(data, options.keep_metadata)
+        if kept is not None:
+            records.append(Record(kept, *source))
             facts = facts._replace(kept=True)
             continue
         pixels = resize.resize(
@@ -66,20 +80,28 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
             _scaled(target, source, decoded.pixels.shape),
             options.filter,
             options.resize_backend,
+            alpha=options.color == "rgba",
         )
-        if decoded.icc is not None or options.format != "jpeg":
+        if unfinished and (decoded.icc is not None or options.format != "jpeg"):
             pixels = decode.finish(pixels, decoded.icc, options.color)
         records.append(Record(encode.encode(pixels, options, metadata), *pixels.shape[:2]))
     return Transcoded(tuple(records), source, facts.pack())
 
 
+_KEPT_BYTES = 1 << 20
+"""For images of any size: more than most photographs on the web have, and a shard of them can still be mapped."""
+
+
 def record_bytes(options: ImageOptions, size: Size) -> int:
-    """An upper estimate of a stored record, in bytes, for sizing maps and transactions: its raw pixels.
+    """An upper estimate of a stored record, in bytes, for sizing maps and transactions: its raw pixels, or _KEPT_BYTES.
 
     With fit "shorter" the longer side is open; twice the square covers most photographs, and a shard that overflows is
     begun again with a larger map.
     """
-    return size.height * size.width * 3 * (2 if options.fit == "shorter" else 1)
+    if size == KEEP:
+        return _KEPT_BYTES
+    channels = 4 if options.color == "rgba" else 3
+    return size.height * size.width * channels * (options.depth // 8) * (2 if options.fit == "shorter" else 1)
 
 
 def _targets(source: Size, options: ImageOptions) -> list[resize.Target]:
@@ -107,18 +129,3 @@ def _scaled(target: resize.Target, source: Size, shape: tuple[int, ...]) -> resi
         return target
     box = target.box
     return target._replace(box=resize.Box(box.top * y, box.left * x, box.height * y, box.width * x))
-
-
-def _passes_through(decoded: Decoded, options: ImageOptions) -> bool:
-    """Whether a JPEG can be stored as it is, since a second compression would only lose quality: 8 bits, Huffman coded,
-    YCbCr or grey, upright, sRGB, and in the colours of `options`."""
-    header = decoded.header
-    if options.format != "jpeg" or header is None or not decoded.plain:
-        return False
-    return (
-        header.precision == 8
-        and header.huffman
-        and (header.colorspace == "gray" or (header.colorspace == "YCbCr" and options.color != "gray"))
-        and header.orientation == 1
-        and (header.icc is None or icc.is_srgb(header.icc))
-    )

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.codecs.source_facts import COLORS, KINDS, PROCESSES, unpack
+from presize.codecs.source_facts import COLORS, KINDS, PROCESSES, losses, unpack
 from presize.formatting import plural
+from presize.options import KEEP, size_words
 from presize.report import charts
 from presize.report.comparison import DIFFERENCE_GAIN, Comparison, Failure
 from presize.report.html import template
@@ -48,6 +49,7 @@ _COLORS_DONE = {
     "rgb": {"grey": "three equal channels", "RGB": "as they are"},
     "gray": {"grey": "as they are", "RGB": "luma (ITU-R 601)"},
     "keep": {"grey": "as they are, one channel", "RGB": "as they are"},
+    "rgba": {"grey": "three equal channels, and alpha", "RGB": "as they are, and alpha"},
 }
 
 
@@ -97,11 +99,13 @@ def build_page(report: BuildReport) -> str:
     }
     quality = unpack(columns["source_facts"], "quality")
     source_bytes = int(columns["source_nbytes"].sum())
-    disk_bytes = manifest.index.bytes + (sum(shard.bytes for shard in manifest.shards) or manifest.bytes)
+    shards = [*manifest.shards, *(shard for companion in manifest.companions for shard in companion.shards)]
+    disk_bytes = manifest.index.bytes + (sum(shard.bytes for shard in shards) or manifest.bytes)
     worst = sorted(report.comparisons, key=lambda one: (one.ssim, one.psnr, one.path))[:WORST]
     return template("build.html").render(
         manifest=manifest,
         image=image,
+        target=size_words(manifest.size) + ("" if manifest.size == str(KEEP) else f", {image['fit']}"),
         notes=_notes(report),
         classes=_classes(report),
         source_bytes=source_bytes,
@@ -142,7 +146,8 @@ def _notes(report: BuildReport) -> list[str]:
         notes.append(f"{plural(len(report.failures), 'image')} could not be compared")
     if not report.comparisons and not report.failures:
         notes.append("no image was small enough to be compared")
-    return notes
+    facts = report.index.column("source_facts").to_numpy()
+    return notes + losses(facts, report.manifest.identity["options"]["image"]).sentences()
 
 
 def _classes(report: BuildReport) -> str:
@@ -216,7 +221,11 @@ def _conversions(report: BuildReport, columns: dict[str, charts.Numbers]) -> lis
         if name != "jpeg"
     ]
     formats += [
-        row("small and plain JPEG", (field("kept") == 1) & same_size, "stored unchanged"),
+        row(
+            "in the stored format already" if report.manifest.size == str(KEEP) else "small and plain JPEG",
+            (field("kept") == 1) & same_size,
+            "stored unchanged",
+        ),
         row("extension of another format", _misnamed(paths, kinds), "decoded by content"),
         row("animation or several pages", field("several") == 1, "the first frame was stored"),
         row("JPEG with stray bytes", field("tolerated") == 1, "decoded by the tolerant fallback"),
@@ -232,16 +241,17 @@ def _conversions(report: BuildReport, columns: dict[str, charts.Numbers]) -> lis
         for number, name in enumerate(COLORS)
     ]
     shades += [
-        row("colour profile (ICC)", field("profile") == 1, "converted to sRGB"),
-        row("transparency", field("transparent") == 1, "composited on white"),
-        row("more than 8 bits a channel", field("deep") == 1, "scaled to 8"),
+        row("colour profile (ICC)", field("profile") == 1, "ignored" if "icc" in image else "converted to sRGB"),
+        row("transparency", field("transparent") == 1, "kept" if image["color"] == "rgba" else "composited on white"),
+        row("more than 8 bits a channel", field("deep") == 1, "kept" if "depth" in image else "scaled to 8"),
     ]
     turns = [
         row("upright" if value == 1 else f"EXIF orientation {value}", orientation == value, done)
         for value, done in enumerate(_TURNS, 1)
     ]
+    antialiased = "" if image["filter"] == "nearest" else ", antialiased"
     sizes = [
-        row("larger than stored", area < source_area, f"resized, {image['filter']}, antialiased"),
+        row("larger than stored", area < source_area, f"resized, {image['filter']}{antialiased}"),
         row("same size as stored", same_size, "size kept"),
         row("smaller than stored", (area >= source_area) & ~same_size, "enlarged or padded"),
     ]

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import simplejpeg
 
-from presize.codecs import decode, resize
+from presize.codecs import decode, pillow_decoder, resize
+from presize.codecs.special import sixteen
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import ImageError
 from presize.options import ImageOptions, Size
@@ -148,10 +149,11 @@ def _without_opencv_threads() -> Iterator[None]:
 def _compare(data: bytes, value: bytes, row: dict[str, Any], image: ImageOptions, size: Size) -> Comparison:
     stored_size = Size(row["height"], row["width"])
     try:
-        stored = decode_value(memoryview(value), image.format, image.color, stored_size)
+        stored = _seen(decode_value(memoryview(value), image.format, image.color, stored_size, depth=image.depth))
     except DAMAGE as error:
         raise ImageError(f"what is stored is damaged: {error}") from None
-    source = decode.decode(data, image.color, image.max_pixels).pixels
+    wanted = pillow_decoder.Wanted(image.color, image.depth, image.icc)
+    source = _seen(decode.decode(data, wanted, image.max_pixels).pixels)
     source_size = Size(*source.shape[:2])
     exact = quality.reference(source, resize.target(source_size, size, image.fit, image.upscale), image.filter)
     if exact.shape != stored.shape:
@@ -168,6 +170,15 @@ def _compare(data: bytes, value: bytes, row: dict[str, Any], image: ImageOptions
         after=_thumbnail(stored),
         detail=_detail(exact, stored),
     )
+
+
+def _seen(pixels: npt.NDArray[Any]) -> Pixels:
+    """8 bits, and colours as far as they cover black, which resizing keeps so."""
+    if pixels.dtype == np.uint16:
+        pixels = sixteen.rounded(pixels)
+    if pixels.shape[2:] == (4,):
+        pixels = (pixels[:, :, :3] * (pixels[:, :, 3:] / 255)).round().astype(np.uint8)
+    return pixels
 
 
 def _thumbnail(pixels: Pixels) -> bytes:

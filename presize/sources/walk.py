@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import os
 import stat
 from array import array
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -76,7 +78,7 @@ class Walk:
                     try:
                         status = self._look_at(entry, folder)
                     except Refused as reason:
-                        self.rejects.append(Reject(_as_utf8(path), SourceError.__name__, str(reason)))
+                        self.rejects.append(Reject(as_utf8(path), SourceError.__name__, str(reason)))
                         if isinstance(reason, RefusedFolder):
                             self.refused_folders.append(self.rejects[-1])
                         continue
@@ -96,7 +98,7 @@ class Walk:
             raise Refused(f"cannot be looked at: {error.strerror}") from None
         is_folder = stat.S_ISDIR(status.st_mode)
         refused = RefusedFolder if is_folder else Refused
-        if not (entry.name.isascii() or _is_utf8(entry.name)):
+        if not (entry.name.isascii() or is_utf8(entry.name)):
             raise refused("its name is not UTF-8")
         if not is_folder and not stat.S_ISREG(status.st_mode):
             raise Refused("neither a file nor a folder")
@@ -137,7 +139,7 @@ def is_inside(path: str, root: str) -> bool:
     return os.path.join(os.path.realpath(path), "").startswith(os.path.join(root, ""))
 
 
-def _is_utf8(name: str) -> bool:
+def is_utf8(name: str) -> bool:
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -151,6 +153,34 @@ def mtime_ns(status: os.stat_result) -> int:
     return min(max(status.st_mtime_ns, -(2**63)), 2**63 - 1)
 
 
-def _as_utf8(path: str) -> str:
+def files_of(root: str, follow_links: bool) -> Callable[[str], tuple[int, int]]:
+    """What looks up a file by its path from `root`: its size in bytes, and its mtime in nanoseconds. It raises Refused
+    for what is no file, or lies outside and links are not to be followed."""
+
+    @functools.cache
+    def leads_out(folder: str) -> bool:
+        return not follow_links and not is_inside(os.path.join(root, folder), root)
+
+    def look_at(path: str) -> tuple[int, int]:
+        full = f"{root}/{path}"
+        try:
+            status = os.lstat(full)
+            is_link = stat.S_ISLNK(status.st_mode)
+            if is_link:
+                status = os.stat(full)
+        except FileNotFoundError:
+            raise Refused("does not exist") from None
+        except OSError as error:
+            raise Refused(f"cannot be looked at: {error.strerror}") from None
+        if leads_out(path if is_link else os.path.dirname(path)):
+            raise Refused(f"is {LINK_OUT}")
+        if not stat.S_ISREG(status.st_mode):
+            raise Refused("is not a file")
+        return status.st_size, mtime_ns(status)
+
+    return look_at
+
+
+def as_utf8(path: str) -> str:
     """A readable path, in which bytes that are not UTF-8 are written as ``\\xff``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -15,7 +15,7 @@ import pyarrow as pa
 from presize.codecs.stored_value import DAMAGE, Pixels, decode_value
 from presize.errors import DatasetError
 from presize.options import MAX_PIXELS, check_range, check_type
-from presize.store.index import read_index
+from presize.store.index import companion_index, read_index
 from presize.store.manifest import Manifest, read_manifest
 from presize.store.shard import ENGINE, ShardReader, readahead_pays
 from presize.system.pagecache import MappedFile, Preload, preload, window_bytes
@@ -66,7 +66,13 @@ class Dataset:
         if readahead is not None:
             check_type("readahead", readahead, bool)
         self._readahead = readahead  # as requested, for pickling
-        self.readahead = self._choose_readahead() if readahead is None else readahead
+        self._companion: str | None = None
+        self._index_sha256 = self.manifest.index.sha256
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """What follows from the manifest and the index."""
+        self.readahead = self._choose_readahead() if self._readahead is None else self._readahead
         self._shards = [ShardReader(path, nbytes, self.readahead) for path, nbytes in self._files()]
         # As memoryviews, which give Python ints, in a third of the time of an array.
         self._shard_of = self.numbers("shard").data
@@ -77,11 +83,35 @@ class Dataset:
         self._heights, self._widths = self.numbers("height").data, self.numbers("width").data
         self._path_ends, self._path_bytes = _offsets_and_text(self.column("path"))
 
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """The names of the further images that every sample has, such as its mask, in their order."""
+        return tuple(companion.name for companion in self.manifest.companions)
+
+    def companion(self, name: str) -> Dataset:
+        """The records of a companion as a dataset of their own: the same samples in the same order, and in place of
+        each image its mask, for example. It shares the mapped index of this one.
+
+        Its ``manifest.color`` is "exact" where the values of pixels are those of the source, and ``manifest.depth``
+        their bits: arrays are then uint8 or uint16, (height, width) or (height, width, 3).
+
+        Raises:
+            DatasetError: there is no such companion.
+        """
+        data = Dataset.__new__(Dataset)
+        vars(data).update(vars(self))
+        data.manifest, data.index = self.manifest.companion(name), companion_index(self.index, name)
+        data._companion = name
+        data._set_up()
+        return data
+
     def __len__(self) -> int:
         return self.manifest.samples
 
-    def __reduce__(self) -> tuple[Any, tuple[tuple[Path, bool | None, int, bool], str]]:
-        return _reopen, ((self.root, self._readahead, self.max_pixels, self.check), self.manifest.index.sha256)
+    def __reduce__(self) -> tuple[Any, tuple[tuple[Path, bool | None, int, bool], str, str | None]]:
+        return _reopen, (
+            (self.root, self._readahead, self.max_pixels, self.check), self._index_sha256, self._companion,
+        )  # fmt: skip
 
     def __getattr__(self, name: str) -> Any:
         """Only called for what is missing: all of it, where a pickle could not be opened."""
@@ -200,22 +230,27 @@ class Dataset:
             yield position, pixels
 
     def _decode(self, value: memoryview, sample: int) -> Pixels:
-        return decode_value(value, self.manifest.format, self.manifest.color, self.shape(sample), self.max_pixels)
+        manifest = self.manifest
+        return decode_value(value, manifest.format, manifest.color, self.shape(sample), self.max_pixels, manifest.depth)
 
     def damage(self, sample: int, what: object) -> DatasetError:
+        whose = "" if self._companion is None else f"the {self._companion} of "
         return DatasetError(
-            f"sample {sample} ({self.path(sample)}) of {self.root} is damaged: {str(what) or 'not enough memory'}; "
+            f"{whose}sample {sample} ({self.path(sample)}) of {self.root} is damaged: "
+            f"{str(what) or 'not enough memory'}; "
             "presize verify lists all damaged samples"
         )
 
 
-def _reopen(arguments: tuple[Path, bool | None, int], index_sha256: str) -> Dataset:
+def _reopen(arguments: tuple[Path, bool | None, int, bool], index_sha256: str, companion: str | None = None) -> Dataset:
     """A dataset from its pickle, in a spawned worker for example. One that has gone or was replaced meanwhile raises
     its DatasetError on first use: an error while unpickling would end a worker before it can tell anyone."""
     try:
         data = Dataset(*arguments)
         if data.manifest.index.sha256 != index_sha256:
             raise DatasetError(f"{data.root} was replaced since it was opened; open it again")
+        if companion is not None:
+            data = data.companion(companion)
     except DatasetError as error:
         data = Dataset.__new__(Dataset)
         vars(data)["_failure"] = error

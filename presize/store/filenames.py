@@ -10,14 +10,16 @@ import pyarrow.compute as pc
 
 from presize.errors import SourceError
 from presize.options import Format
-from presize.store.manifest import OUR_NAMES
+from presize.store.data_files import OUR_NAMES
 
-_SUFFIX: dict[Format, tuple[str, str]] = {
+SUFFIXES: dict[Format, tuple[str, str]] = {
     "jpeg": (".jpg", r"(?i)\.(jpe?g|jpe|jfif)$"),
     "png": (".png", r"(?i)\.png$"),
     "webp": (".webp", r"(?i)\.webp$"),
     "raw": (".png", r"(?i)\.png$"),  # pixels leave a dataset as PNG
 }
+"""For each format the suffix of its files, and a regular expression for Arrow of all suffixes that it may have."""
+
 NAME_MAX_BYTES = 255
 PATH_MAX_BYTES = 4095
 """Of a path on Linux (PATH_MAX, without the NUL that ends it)."""
@@ -36,7 +38,7 @@ def file_names(paths: pa.ChunkedArray | pa.Array, format: Format) -> pa.ChunkedA
     Raises:
         SourceError: a name would be longer than file systems allow.
     """
-    suffix, fits = _SUFFIX[format]
+    suffix, fits = SUFFIXES[format]
     paths = pa.chunked_array([paths]) if isinstance(paths, pa.Array) else paths
     folders = _folders(paths)
     kept = pc.match_substring_regex(paths, fits)
@@ -108,6 +110,12 @@ def path_problem(paths: pa.Array) -> str | None:
         counts = paths.value_counts()
         return f"the path {_shown(counts.filter(pc.greater(counts.field('counts'), 1)).field('values')[0])} twice"
     return None
+
+
+def unsafe_paths(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Which of `paths` (large_string) lead out of the folder they are joined to, or are too long; null for null."""
+    unsafe = pc.match_substring_regex(paths, _UNSAFE)
+    return pc.or_(unsafe, pc.greater(pc.binary_length(paths), PATH_MAX_BYTES))
 
 
 def _shown(path: pa.Scalar) -> str:

@@ -6,13 +6,15 @@ import hashlib
 import os
 import stat
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
 from presize.errors import DatasetError
 from presize.options import Layout
-from presize.store.manifest import DataFile, Manifest
+from presize.store.data_files import DataFile
+from presize.store.manifest import Manifest
 from presize.system.files import rename, temporary_name, writing
 
 INDEX_COLUMNS = {
@@ -34,6 +36,12 @@ INDEX_COLUMNS = {
 """The columns of the index. LMDB datasets have shard and row, folders have file; datasets built with checksums have
 source_crc32; label columns follow."""
 
+COMPANION_COLUMNS = (
+    "width", "height", "nbytes", "crc32", "source_nbytes", "source_mtime_ns", "source_facts", "source_crc32",
+)  # fmt: skip
+"""The columns that each companion has of its own: ``mask_width`` for one called mask. Its records lie in shards of its
+own, in the rows that the images have in theirs."""
+
 LATER_COLUMNS = ("source_facts",)
 """Columns that a dataset may lack, since older versions did not write them."""
 
@@ -43,12 +51,32 @@ ARROW_OPTIONS = pa.ipc.IpcWriteOptions(
 """Explicit, since environment variables can change the defaults."""
 
 
-def index_columns(layout: Layout, checksum: bool = False) -> dict[str, pa.DataType]:
-    """The columns that the index of such a dataset has, in order, without labels."""
+def index_columns(layout: Layout, checksum: bool = False, companions: Sequence[str] = ()) -> dict[str, pa.DataType]:
+    """The columns that the index of such a dataset has, in order, without labels.
+
+    Args:
+        layout: of the dataset.
+        checksum: whether it has the CRC-32 of source files.
+        companions: the names of its companions.
+    """
     absent = {"file"} if layout == "lmdb" else {"shard", "row"}
     if not checksum:
         absent.add("source_crc32")
-    return {name: kind for name, kind in INDEX_COLUMNS.items() if name not in absent}
+    columns = {name: kind for name, kind in INDEX_COLUMNS.items() if name not in absent}
+    of_companions = {
+        f"{companion}_{name}": columns[name]
+        for companion in companions
+        for name in COMPANION_COLUMNS
+        if name not in absent
+    }
+    return columns | of_companions
+
+
+def companion_index(index: pa.RecordBatch, name: str) -> pa.RecordBatch:
+    """The index that a companion would have if its records were a dataset of their own."""
+    names = index.schema.names
+    columns = [f"{name}_{column}" if column in COMPANION_COLUMNS else column for column in names]
+    return pa.RecordBatch.from_arrays([index.column(column) for column in columns], names)
 
 
 def write_index(root: Path, name: str, table: pa.Table) -> DataFile:
@@ -125,7 +153,8 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = T
     except pa.ArrowException as error:
         raise DatasetError(f"{path} is damaged: {_first_line(error)}; {again}") from None
     labels = {} if manifest.classes is None else {"label": pa.int32()}
-    expected = index_columns(manifest.layout, manifest.checksum) | labels
+    companions = [companion.name for companion in manifest.companions]
+    expected = index_columns(manifest.layout, manifest.checksum, companions) | labels
     for name, kind in expected.items():
         if name in LATER_COLUMNS and name not in names:
             continue

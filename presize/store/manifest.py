@@ -8,47 +8,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import reprlib
 import stat
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
 from presize.errors import DatasetError
-from presize.options import Color, Format, Layout, check_choice
-from presize.system.files import file_digest, open_at_once, write_atomically
+from presize.options import Color, Filter, Format, Layout, StoredColor, check_choice, companion_color
+from presize.store.data_files import CompanionFiles, DataFile, is_companion_name, is_data_file
+from presize.system.files import open_at_once, write_atomically
 
 MANIFEST = "manifest.json"
-VERSION = 1
-
-_FILE_NAMES = re.compile(
-    r"index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html|shards/\d{5,}(-\d+)?\.lmdb", re.ASCII
-)
-OUR_NAMES = r"^(manifest\.json|index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html|\.presize[^/]*)(/|$)"
-"""Names that neither an image of a folder dataset nor its folder may have, as a regular expression for Arrow."""
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """A file of a dataset.
-
-    Attributes:
-        file: its path from the dataset's folder.
-        bytes: its size.
-        sha256: in hexadecimal.
-        rows: samples in a shard or in the index, lines in rejects.jsonl, images compared in report.html.
-    """
-
-    file: str
-    bytes: int
-    sha256: str
-    rows: int
-
-    @classmethod
-    def of(cls, root: Path, name: str, rows: int) -> DataFile:
-        return cls(name, *file_digest(root / name), rows)
+VERSION = 2
+"""The latest version that this presize reads; see version_of."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +47,7 @@ class Manifest:
         report: report.html; None when it was not requested.
         versions: those of the libraries that made it, for information. Earlier releases compared them, and so kept them
             in the identity.
+        companions: further images of every sample, in the order of their names.
     """
 
     layout: Layout
@@ -90,6 +65,7 @@ class Manifest:
     shards: tuple[DataFile, ...]
     report: DataFile | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    companions: tuple[CompanionFiles, ...] = ()
 
     @property
     def format(self) -> Format:
@@ -97,9 +73,19 @@ class Manifest:
         return cast(Format, self.identity["options"]["image"]["format"])
 
     @property
-    def color(self) -> Color:
-        """The ``color`` option of the build."""
-        return cast(Color, self.identity["options"]["image"]["color"])
+    def color(self) -> StoredColor:
+        """The ``color`` option of the build; "exact" for a companion whose pixels have the values of their source."""
+        return cast(StoredColor, self.identity["options"]["image"]["color"])
+
+    @property
+    def depth(self) -> int:
+        """The bits of a pixel's value: 8, or 16 where at least one of the images needs them."""
+        return int(self.identity["options"]["image"].get("depth", 8))
+
+    @property
+    def channels(self) -> int:
+        """Of the images of a batch; "keep" is RGB there."""
+        return {"gray": 1, "rgba": 4}.get(self.color, 3)
 
     @property
     def checksum(self) -> bool:
@@ -108,18 +94,45 @@ class Manifest:
 
     def files(self) -> tuple[DataFile, ...]:
         """All files of the dataset except the manifest and a folder's images."""
-        return (self.index, self.rejects, *self.shards, *((self.report,) if self.report else ()))
+        companions = (file for companion in self.companions for file in companion.shards)
+        return (self.index, self.rejects, *self.shards, *companions, *((self.report,) if self.report else ()))
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of the stored images and their companions."""
+        return self.bytes + sum(companion.bytes for companion in self.companions)
+
+    def companion(self, name: str) -> Manifest:
+        """The manifest that a companion would have if its records were a dataset of their own.
+
+        Raises:
+            DatasetError: there is no such companion.
+        """
+        found = next((companion for companion in self.companions if companion.name == name), None)
+        if found is None:
+            names = ", ".join(companion.name for companion in self.companions) or "none"
+            raise DatasetError(f"there is no companion {name!r}; this dataset has {names}")
+        options = self.identity["options"]
+        color = "exact" if found.filter == "nearest" else companion_color(found.format)
+        image = options["image"] | {
+            "format": found.format, "filter": found.filter, "color": color, "depth": found.depth,
+        }  # fmt: skip
+        identity = self.identity | {"options": options | {"image": image}}
+        return replace(
+            self, identity=identity, digest=digest_of(identity), shards=found.shards, bytes=found.bytes, companions=()
+        )
 
 
-def generation_name(name: str, generation: int) -> str:
-    """``index.arrow``, then ``index-1.arrow``, ...: a new dataset never overwrites an old one."""
-    stem, dot, suffix = name.rpartition(".")
-    return f"{stem}-{generation}{dot}{suffix}" if generation else name
+def version_of(options: dict[str, Any], companions: Sequence[object] = ()) -> int:
+    """The smallest version of the format that says what a dataset of these options is: 1 unless readers of version 1
+    would miss companions, or misread alpha or 16 bits.
 
-
-def is_data_file(name: str) -> bool:
-    """True for the names that presize gives to the files of a dataset, in any generation."""
-    return _FILE_NAMES.fullmatch(name) is not None
+    Args:
+        options: as BuildOptions.to_json gives them.
+        companions: those of the dataset.
+    """
+    image = options["image"]
+    return 2 if companions or image["color"] == "rgba" or image.get("depth", 8) != 8 else 1
 
 
 def digest_of(identity: dict[str, Any]) -> str:
@@ -133,7 +146,11 @@ def classes_digest(classes: Sequence[str] | None) -> str:
 
 
 def publish_manifest(root: Path, manifest: Manifest, name: str = MANIFEST) -> None:
-    write_atomically(root / name, sealed({"format": "presize", "version": VERSION, **asdict(manifest)}))
+    values = asdict(manifest)
+    if not manifest.companions:
+        del values["companions"]  # which version 1 does not have
+    version = version_of(manifest.identity["options"], manifest.companions)
+    write_atomically(root / name, sealed({"format": "presize", "version": version, **values}))
 
 
 def sealed(values: dict[str, Any]) -> bytes:
@@ -218,6 +235,7 @@ def _manifest(values: dict[str, Any]) -> Manifest:
         shards=tuple(map(_data_file, _list(values["shards"]))),
         report=None if values.get("report") is None else _data_file(values["report"]),
         versions=_versions(values),
+        companions=tuple(map(_companion, _list(values.get("companions", [])))),
     )
     check_choice("format", manifest.format, Format)
     check_choice("color", manifest.color, Color)
@@ -225,6 +243,11 @@ def _manifest(values: dict[str, Any]) -> Manifest:
         raise ValueError("it has no samples")
     if manifest.layout == "lmdb" and sum(shard.rows for shard in manifest.shards) != manifest.samples:
         raise ValueError("its shards do not add up to its samples")
+    rows = [shard.rows for shard in manifest.shards]
+    if any([shard.rows for shard in companion.shards] != rows for companion in manifest.companions):
+        raise ValueError("the shards of a companion have other rows than those of the images")
+    if len({companion.name for companion in manifest.companions}) < len(manifest.companions):
+        raise ValueError("it has a companion twice")
     if len(set(manifest.classes or ())) < len(manifest.classes or ()):
         raise ValueError("it has a class twice")
     if manifest.digest != digest_of(manifest.identity):
@@ -245,6 +268,25 @@ def _data_file(values: object) -> DataFile:
     if not is_data_file(name):  # which also keeps it inside the dataset
         raise ValueError(f"{reprlib.repr(name)} is not the name of a file of a dataset")
     return DataFile(name, _count(fields["bytes"]), _str(fields["sha256"]), _count(fields["rows"]))
+
+
+def _companion(values: object) -> CompanionFiles:
+    fields = _dict(values)
+    companion = CompanionFiles(
+        name=_str(fields["name"]),
+        format=fields["format"],
+        filter=fields["filter"],
+        depth=_count(fields["depth"]),
+        bytes=_count(fields["bytes"]),
+        shards=tuple(map(_data_file, _list(fields["shards"]))),
+    )
+    if not is_companion_name(companion.name):
+        raise ValueError(f"{reprlib.repr(companion.name)} is not the name of a companion")
+    check_choice("format", companion.format, Format)
+    check_choice("filter", companion.filter, Filter)
+    if companion.depth not in (8, 16):
+        raise ValueError(f"expected a depth of 8 or 16, got {companion.depth}")
+    return companion
 
 
 def _str(value: object) -> str:

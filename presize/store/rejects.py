@@ -21,17 +21,29 @@ skipped, never what is stored."""
 
 
 _CRASH = "CrashError"
-_UNREAD = ("cannot be read", "it changed during the build")
+_COMPANION = "companion "
+_UNREAD = ("cannot be read", "it changed during the build", _COMPANION)
+
+
+def of_companion(name: str) -> str:
+    """How the reason begins of a sample that is rejected for a companion. It names no path, so that reports count such
+    samples together."""
+    return f"{_COMPANION}{name}"
+
+
+BOXES = "boxes"
+"""How the reason of an image begins that was rejected for its boxes in the label table, and not for its content."""
 
 
 def may_pass(error: str, reason: str) -> bool:
-    """True when a file was not rejected for its content alone: the next time, or on another machine, it may be stored.
+    """True when a file was not rejected for its content alone: the next time, or on another machine, it may be stored;
+    as it may with another companion.
 
     Args:
         error: the class of the error.
         reason: the message of the error.
     """
-    return error == _CRASH or reason.startswith(_UNREAD)
+    return error == _CRASH or reason.startswith((*_UNREAD, f"{BOXES}:"))
 
 
 class Reject(NamedTuple):

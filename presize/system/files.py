@@ -8,7 +8,7 @@ import re
 import stat
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -86,6 +86,32 @@ def write_atomically(path: Path, content: bytes) -> None:
             rename(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_files(folder: Path) -> Iterator[Callable[[str], Path]]:
+    """Files of a folder that get their names together: when the block ends, so that none is there before all are whole.
+
+    Yields:
+        A function that gives the temporary path at which the file of a name is to be written. When the block fails,
+        what is there is removed.
+    """
+    temporary: dict[str, Path] = {}
+
+    def new_file(name: str) -> Path:
+        return temporary.setdefault(name, temporary_name(folder / name))
+
+    try:
+        yield new_file
+        for path in temporary.values():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        for name, path in temporary.items():
+            os.replace(path, folder / name)
+        sync_folder(folder)
+    finally:
+        for path in temporary.values():
+            path.unlink(missing_ok=True)
 
 
 def rename(temporary: Path, path: Path) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -50,8 +51,50 @@ def test_build_names_the_report_of_each_size(presize: Callable[..., Ran], raw: P
 
 def test_build_json_is_one_object(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
     result = json.loads(presize("build", raw, tmp_path / "out", *BUILD, "--json").out)
-    assert list(result) == ["samples", "stored", "rejected", "skipped", "seconds", "images_per_s", "out", "reports"]
+    assert list(result) == [
+        "samples", "stored", "rejected", "skipped", "seconds", "images_per_s", "out", "unchanged", "losses", "reports",
+    ]  # fmt: skip
     assert (result["samples"], result["stored"], result["rejected"]) == (60, 56, 4)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A folder of a photograph, and an image each with 16 bits, with transparency and with a palette."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    pixels = smooth_image(40, 50)
+    photo = Image.fromarray(pixels)
+    photo.save(folder / "photo.jpg")
+    Image.fromarray(pixels[:, :, 0].astype(np.uint16) * 257).save(folder / "deep.png")
+    photo.convert("RGBA").save(folder / "alpha.png")
+    photo.quantize(9).save(folder / "palette.png")
+    return folder
+
+
+def test_build_counts_what_was_lost_and_names_the_option_that_keeps_it(
+    presize: Callable[..., Ran], mixed: Path, tmp_path: Path
+) -> None:
+    lines = presize("build", mixed, tmp_path / "out", *BUILD).out.splitlines()
+    assert "  1 image of more than 8 bits a channel, stored with 8; --depth 16 keeps them, as png or raw" in lines
+    assert "  1 image with transparency, composed on white; --color rgba keeps it, as png, webp or raw" in lines
+    assert "  1 image with a palette, stored as its colours; --pair keeps the numbers of a mask" in lines
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "4 images stored, 3 warnings" in page and "--color rgba keeps it" in page
+
+
+def test_build_says_how_many_images_kept_their_bytes(presize: Callable[..., Ran], mixed: Path, tmp_path: Path) -> None:
+    ran = presize("build", mixed, tmp_path / "out", "--size", "keep", "--jobs", "1")
+    assert "  1 stored as they were, 3 encoded" in ran.out.splitlines()
+    assert "size      their own size" in presize("info", tmp_path / "out").out.splitlines()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "in the stored format already" in page and "their own size, jpeg" in page
+    again = json.loads(presize("build", mixed, tmp_path / "out", "--size", "keep", "--jobs", "1", "--json").out)
+    assert again["unchanged"] == 1 and again["losses"] == {"deep": 1, "transparent": 1, "palette": 1}
+
+
+def test_dry_run_tells_that_images_keep_their_size(presize: Callable[..., Ran], mixed: Path, tmp_path: Path) -> None:
+    ran = presize("build", mixed, tmp_path / "out", "--size", "keep", "--dry-run")
+    assert f"target    {tmp_path / 'out'}: their own size, jpeg to lmdb" in ran.out.splitlines()
 
 
 @pytest.fixture
@@ -212,7 +255,7 @@ def test_verify_of_a_damaged_dataset_exits_with_1_and_says_what(
 
 
 def test_export_writes_files(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
-    assert presize("export", dataset, tmp_path / "files").out == f"{tmp_path / 'files'}: 56 files\n"
+    assert presize("export", dataset, tmp_path / "files").out == f"{tmp_path / 'files'}: 56 images\n"
     assert len(files(tmp_path / "files")) == 56
 
 

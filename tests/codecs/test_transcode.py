@@ -241,6 +241,13 @@ def test_a_large_jpeg_is_decoded_small_and_looks_the_same() -> None:
     assert np.abs(got - full).max() <= 3
 
 
+def test_nearest_takes_pixels_of_the_source_and_no_means_of_them() -> None:
+    data = jpeg(np.random.default_rng(1).integers(0, 256, (640, 640, 3), np.uint8))
+    source = simplejpeg.decode_jpeg(data)
+    result = transcode(data, options(40, filter="nearest", format="png"))
+    assert np.array_equal(decoded(result), source[8::16, 8::16])
+
+
 def test_the_same_image_and_options_give_the_same_bytes() -> None:
     data = jpeg(smooth_image(96, 128))
     assert transcode(data, options(48)) == transcode(data, options(48))

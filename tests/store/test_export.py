@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import io
+import json
+import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from builds import SERIAL, files
+from paired import WITH_MASKS, make_pairs
 from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.errors import BuildError, DatasetError
 from presize.options import BuildOptions, Format, ImageOptions, Size
 from presize.store.dataset import Dataset
 from presize.store.export import export_dataset
+from presize.store.export.exported import Exported
 from tampering import read_table, with_column, write_table
 
 
@@ -97,3 +103,55 @@ def test_paths_of_a_hostile_index_are_refused_before_anything_is_written(
 def test_a_folder_whose_name_is_too_long_is_one_line(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"^export: cannot write .*: File name too long$"):
         export_dataset(dataset, tmp_path / ("x" * 300))
+
+
+def with_masks(tmp_path: Path) -> Dataset:
+    build_dataset(make_pairs(tmp_path / "raw"), tmp_path / "out", WITH_MASKS, SERIAL)
+    return Dataset(tmp_path / "out")
+
+
+def values(data: Dataset) -> list[bytes]:
+    return [data.value(i) for i in range(len(data))]
+
+
+def test_companions_have_a_folder_beside_that_of_the_images(tmp_path: Path) -> None:
+    data = with_masks(tmp_path)
+    export_dataset(data.root, tmp_path / "files")
+    found = [sorted((tmp_path / "files" / kind).rglob("*.*")) for kind in ("image", "mask")]
+    assert [path.name for path in found[1]] == [f"{i:02}.png" for i in range(len(data))]
+    assert [[path.read_bytes() for path in paths] for paths in found] == [values(data), values(data.companion("mask"))]
+
+
+def test_companions_are_files_of_their_sample_in_a_tar(tmp_path: Path) -> None:
+    data = with_masks(tmp_path)
+    export_dataset(data.root, tmp_path / "tars", layout="tar")
+    found = {}
+    for path in (tmp_path / "tars").glob("*.tar"):
+        with tarfile.open(path) as tar:
+            found |= {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    masks = values(data.companion("mask"))
+    assert {name: found[name] for name in found if "mask" in name} == {
+        f"images/{i:02}.mask.png": mask for i, mask in enumerate(masks)
+    }
+
+
+def test_companions_are_columns_of_images_in_parquet(tmp_path: Path) -> None:
+    data = with_masks(tmp_path)
+    export_dataset(data.root, tmp_path / "rows", layout="parquet")
+    table = pq.read_table(next((tmp_path / "rows").iterdir()))
+    assert table.column_names[:2] == ["image", "mask"]
+    features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+    assert features["mask"] == {"_type": "Image"}
+    for name, part in {"image": data, "mask": data.companion("mask")}.items():
+        assert [row["bytes"] for row in table[name].to_pylist()] == values(part)
+
+
+def test_no_column_of_a_companion_is_exported_as_one_of_the_label_table(tmp_path: Path) -> None:
+    exported = Exported.of(with_masks(tmp_path).root)
+    assert set(exported.columns) <= {"label"}
+
+
+def test_a_companion_that_is_called_image_keeps_its_name(tmp_path: Path) -> None:
+    exported = Exported.of(with_masks(tmp_path).root)
+    assert list(replace(exported, companions={"image": exported.companions["mask"]}).all_files()) == ["image_", "image"]
+    assert list(exported.all_files(["mask", "image"])) == ["image_", "mask_"]

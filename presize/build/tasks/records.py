@@ -9,40 +9,56 @@ from __future__ import annotations
 
 import signal
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
 from presize.codecs import transcode
-from presize.errors import BuildError, CrashError
-from presize.options import ImageOptions
-from presize.sources.source_files import read_in_order, read_source
+from presize.codecs.paired.companion import transcode_companion
+from presize.errors import BuildError, CrashError, ImageError
+from presize.options import BuildOptions, ImageOptions
+from presize.sources.source_files import SourceFile, read_in_order, read_source
+from presize.store.rejects import of_companion
 from presize.system.child import Child, ChildDiedError
 from presize.system.turnstile import Turnstile
 
-
-class SourceFile(NamedTuple):
-    """A file below the source, and its size in bytes when it was listed."""
-
-    path: str
-    nbytes: int
+Sources = tuple[SourceFile, ...]
+"""The files of a sample: its image, then its companions."""
 
 
 class Made(NamedTuple):
-    """What is stored of a sample, and the CRC-32 of its source file; 0 without ``--checksum``."""
+    """What is stored of a file, and the CRC-32 of that; 0 without ``--checksum``. Of a sample, with its companions."""
 
     transcoded: transcode.Transcoded
     source_crc32: int
+    companions: tuple[Made, ...] = ()
 
 
 class Recipe(NamedTuple):
-    """How the records of a task are made: the folder of the sources, the options, and whether to compute a CRC-32."""
+    """How the records of a task are made.
+
+    Attributes:
+        source: the folder of the sources.
+        image: how images are stored.
+        checksum: whether to compute the CRC-32 of each source.
+        read_ahead: whether sources may be read ahead, in several threads.
+        companions: the name of each companion, and how it is stored.
+    """
 
     source: Path
     image: ImageOptions
     checksum: bool
+    read_ahead: bool = True
+    companions: tuple[tuple[str, ImageOptions], ...] = ()
+
+    @classmethod
+    def of(cls, source: Path, options: BuildOptions, read_ahead: bool = True) -> Recipe:
+        companions = ((companion.name, companion.image_options(options.image)) for companion in options.companions)
+        return cls(source, options.image, options.checksum, read_ahead, tuple(companions))
 
 
 @dataclass(frozen=True)
@@ -60,46 +76,46 @@ class Containment:
     by_image: bool = False
 
 
-Make = Callable[[SourceFile], Made]
+Make = Callable[[Sources], Made]
 """Makes the records of a sample. Raises ImageError when it cannot be stored, BuildError when the source has gone."""
 
 
-def maker(recipe: Recipe, files: Iterator[SourceFile], containment: Containment | None) -> AbstractContextManager[Make]:
-    """What makes the records of `files`, to be called with each of them in their order.
+def maker(recipe: Recipe, samples: Iterator[Sources], containment: Containment | None) -> AbstractContextManager[Make]:
+    """What makes the records of `samples`, to be called with each of them in their order.
 
     Args:
         recipe: how.
-        files: those that will be asked for; they are read ahead where storage is slow.
+        samples: those that will be asked for; they are read ahead where storage is slow.
         containment: None in a process that must not be ended.
     """
     if containment is None:
-        return _uncontained(recipe, files)
-    return _by_image(recipe, containment) if containment.by_image else _in_this_process(recipe, files, containment)
+        return _uncontained(recipe, samples)
+    return _by_image(recipe, containment) if containment.by_image else _in_this_process(recipe, samples, containment)
 
 
 @contextmanager
-def _uncontained(recipe: Recipe, files: Iterator[SourceFile]) -> Iterator[Make]:
-    with closing(_sources(recipe, files)) as sources:
+def _uncontained(recipe: Recipe, samples: Iterator[Sources]) -> Iterator[Make]:
+    with closing(_read(recipe, samples)) as contents:
 
-        def make(file: SourceFile) -> Made:
+        def make(files: Sources) -> Made:
             try:
-                return _made(recipe, next(sources)())
+                return _made(recipe, list(islice(contents, len(files))))
             except MemoryError:
                 raise BuildError(
-                    f"{file.path}: memory ran out; --backend processes would reject this image and go on"
+                    f"{files[0].path}: memory ran out; --backend processes would reject this image and go on"
                 ) from None
 
         yield make
 
 
 @contextmanager
-def _in_this_process(recipe: Recipe, files: Iterator[SourceFile], containment: Containment) -> Iterator[Make]:
+def _in_this_process(recipe: Recipe, samples: Iterator[Sources], containment: Containment) -> Iterator[Make]:
     guarded = guard(containment)
-    with closing(_sources(recipe, files)) as sources:
+    with closing(_read(recipe, samples)) as contents:
 
-        def make(_: SourceFile) -> Made:
+        def make(files: Sources) -> Made:
             with guarded():
-                return _made(recipe, next(sources)())
+                return _made(recipe, list(islice(contents, len(files))))
 
         yield make
 
@@ -121,22 +137,22 @@ def _by_image(recipe: Recipe, containment: Containment) -> Iterator[Make]:
     turnstile = Turnstile(containment.turnstile)
     child: Child | None = None
 
-    def attempt(file: SourceFile) -> Made:
+    def attempt(files: Sources) -> Made:
         nonlocal child
         child = child or Child()
         try:
-            return child.call(_make_in_time, recipe, file, containment.timeout_s)
+            return child.call(_make_in_time, recipe, files, containment.timeout_s)
         except (ChildDiedError, MemoryError):
             child.close()
             child = None
             raise
 
-    def make(file: SourceFile) -> Made:
+    def make(files: Sources) -> Made:
         with suppress(ChildDiedError, MemoryError), turnstile.shared():
-            return attempt(file)
+            return attempt(files)
         try:
             with turnstile.alone():
-                return attempt(file)
+                return attempt(files)
         except (ChildDiedError, MemoryError) as error:
             raise CrashError(_why(error, containment.timeout_s)) from None
 
@@ -147,17 +163,46 @@ def _by_image(recipe: Recipe, containment: Containment) -> Iterator[Make]:
             child.close()
 
 
-def _make_in_time(recipe: Recipe, file: SourceFile, timeout_s: float) -> Made:
+def _make_in_time(recipe: Recipe, files: Sources, timeout_s: float) -> Made:
     with _deadline(timeout_s):
-        return _made(recipe, read_source(recipe.source, *file))
+        return make_sample(recipe, files)
 
 
-def _made(recipe: Recipe, data: bytes) -> Made:
-    return Made(transcode.transcode(data, recipe.image), zlib.crc32(data) if recipe.checksum else 0)
+def make_sample(recipe: Recipe, files: Sources) -> Made:
+    """The records of one sample. Raises what Make raises."""
+    return _made(recipe, [partial(read_source, recipe.source, *file) for file in files])
 
 
-def _sources(recipe: Recipe, files: Iterator[SourceFile]) -> Generator[Callable[[], bytes], None, None]:
-    return read_in_order(lambda file: read_source(recipe.source, *file), ((file, file.nbytes) for file in files))
+def _made(recipe: Recipe, contents: Sequence[Callable[[], bytes]]) -> Made:
+    """The records of a sample, of the files that `contents` read: its image, then its companions."""
+    data = contents[0]()
+    transcoded = transcode.transcode(data, recipe.image)
+    made = Made(transcoded, _checksum(recipe, data))
+    if not recipe.companions:
+        return made
+    companions = []
+    for (name, options), content in zip(recipe.companions, contents[1:], strict=True):
+        try:
+            data = content()
+            companion = transcode_companion(data, transcoded.source, options)
+        except ImageError as error:
+            raise ImageError(f"{of_companion(name)}: {error}") from None
+        companions.append(Made(companion, _checksum(recipe, data)))
+    return made._replace(companions=tuple(companions))
+
+
+def _checksum(recipe: Recipe, data: bytes) -> int:
+    return zlib.crc32(data) if recipe.checksum else 0
+
+
+def _read(recipe: Recipe, samples: Iterator[Sources]) -> Generator[Callable[[], bytes], None, None]:
+    def read(file: SourceFile) -> bytes:
+        return read_source(recipe.source, *file)
+
+    files = chain.from_iterable(samples)
+    if recipe.read_ahead:
+        return read_in_order(read, ((file, file.nbytes) for file in files))
+    return (partial(read, file) for file in files)
 
 
 @contextmanager

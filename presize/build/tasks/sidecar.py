@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -21,6 +22,21 @@ from presize.system.files import temporary_name, writing
 SIZE_COLUMNS = ("height", "width", "nbytes", "crc32")
 """The columns of the index that each size has of its own."""
 
+
+def prefixes(companions: Iterable[str]) -> tuple[str, ...]:
+    """What the names of columns begin with: nothing for those of images, then ``mask_`` for a companion called mask.
+
+    The order is that in which a sample's records are written, each in all sizes.
+    """
+    return ("", *(f"{companion}_" for companion in companions))
+
+
+def size_columns(companions: Iterable[str]) -> list[str]:
+    """SIZE_COLUMNS, and those of companions."""
+    return [f"{prefix}{name}" for prefix in prefixes(companions) for name in SIZE_COLUMNS]
+
+
+_STORED_BYTES = re.compile(r"(^|_)nbytes_\d+$")
 
 Rejected = tuple[int, str, str]
 """A sample that was not stored: its row in the source table, the class of the error, and the reason."""
@@ -58,8 +74,10 @@ class Sidecar:
         number: the shard's.
         columns: arrays of equal length, one row a stored record, in shard order: ``sample``,
             ``source_height``, ``source_width``, ``source_facts``, with checksums ``source_crc32``, and for the size
-            number k ``height_k``, ``width_k``, ``nbytes_k``, ``crc32_k``.
-        shards: for each size the shard's size in bytes and its SHA-256; empty for folders.
+            number k ``height_k``, ``width_k``, ``nbytes_k``, ``crc32_k``. Those of companions begin with their names:
+            ``mask_source_facts``, ``mask_nbytes_0``.
+        shards: for each size the shard's size in bytes and its SHA-256, then for each size of each companion; empty for
+            folders.
         rejects: the samples that were not stored.
     """
 
@@ -75,7 +93,7 @@ class Sidecar:
 
     @property
     def done(self) -> ShardDone:
-        stored_bytes = sum(int(c.sum()) for name, c in self.columns.items() if name.startswith("nbytes_"))
+        stored_bytes = sum(int(c.sum()) for name, c in self.columns.items() if _STORED_BYTES.search(name))
         return rejects_done(self.rejects, self.number)._replace(stored=len(self.samples), bytes=stored_bytes)
 
 

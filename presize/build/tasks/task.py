@@ -7,6 +7,7 @@ worker process pays for them before its first image.
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from collections.abc import Iterator
@@ -20,26 +21,43 @@ import numpy as np
 import numpy.typing as npt
 
 from presize.build.tasks import staging
-from presize.build.tasks.records import Containment, Made, Recipe, SourceFile, maker
-from presize.build.tasks.sidecar import SIZE_COLUMNS, ShardDone, Sidecar, read_sidecar, write_sidecar
+from presize.build.tasks.records import Containment, Made, Recipe, maker
+from presize.build.tasks.resized import resized
+from presize.build.tasks.sidecar import SIZE_COLUMNS, ShardDone, Sidecar, prefixes, read_sidecar, write_sidecar
 from presize.codecs import transcode
 from presize.errors import CrashError, DatasetError, ImageError, NotAnImageError
 from presize.options import BuildOptions, OnError, Size
+from presize.sources.source_files import Places, SourceFile, source_files
 from presize.store import shard
-from presize.store.rejects import NOT_AN_IMAGE, claims_to_be_an_image
+from presize.store.rejects import BOXES, NOT_AN_IMAGE
 
 
 class Copies(NamedTuple):
     """What a task copies from the dataset that it updates, instead of making it.
 
     Attributes:
-        shards: for each size the old shards that the task reads.
+        shards: for each size the old shards that the task reads, then for each size of each companion.
         columns: arrays of one value a sample of the task: ``shard`` (a position in `shards`, -1 for a sample that
             is made) and ``row``, and those of a Sidecar.
+        are_sources: whether the records take the place of source files. All samples are copied then: what is larger
+            than the size of the task is resized, and a damaged record cannot be made again.
     """
 
     shards: tuple[tuple[shard.ShardReader, ...], ...]
     columns: dict[str, npt.NDArray[np.int64]]
+    are_sources: bool = False
+
+
+class CompanionPaths(NamedTuple):
+    """The files of a companion, for the samples of a task.
+
+    Attributes:
+        nbytes: the size of each.
+        paths: their paths, joined by NULs.
+    """
+
+    nbytes: npt.NDArray[np.int64]
+    paths: str
 
 
 @dataclass(frozen=True)
@@ -51,7 +69,8 @@ class Task:
         digest: the plan's; of an update, with what the shard copies.
         source: the raw folder.
         sidecar: where the side-car goes.
-        targets: for each size the shard to write, or the folder to write files into.
+        targets: for each size the shard to write, or the folder to write files into; then for each size of each
+            companion its shard.
         options: those of the build.
         on_error: whether an image that cannot be stored is recorded or raised.
         samples: each sample's row in the source table, ascending.
@@ -59,6 +78,10 @@ class Task:
         paths: each sample's path, joined by NULs: a million samples must not be a million objects.
         files: in a folder dataset each sample's file name, joined likewise; otherwise empty.
         copies: what an update copies; None when every sample is made.
+        places: where the samples lie in containers; None for files.
+        companions: the files of each of the companions in `options`.
+        extents: x1, y1, x2, y2 around each sample's boxes, in pixels of its source, NaN for what is no box; None to
+            reject none for its boxes.
     """
 
     number: int
@@ -73,6 +96,9 @@ class Task:
     paths: str
     files: str
     copies: Copies | None = None
+    places: Places | None = None
+    companions: tuple[CompanionPaths, ...] = ()
+    extents: npt.NDArray[np.float64] | None = None
 
     @property
     def to_make(self) -> int:
@@ -105,25 +131,32 @@ def write_shard(task: Task, containment: Containment | None = None) -> ShardDone
 
 
 def _write(task: Task, containment: Containment | None, map_factor: int) -> Sidecar:
-    sizes = task.options.image.sizes
     rejects: list[tuple[int, str, str]] = []
     rows: list[tuple[int, ...]] = []
-    sources = list(map(SourceFile, task.paths.split("\0"), task.nbytes.tolist()))
+    sources = source_files(task.paths.split("\0"), task.nbytes.tolist(), task.places)
+    companions = (map(SourceFile, c.paths.split("\0"), c.nbytes.tolist()) for c in task.companions)
+    samples = list(zip(sources, *companions, strict=True))
     files = task.files.split("\0")
     is_made = _is_made(task)
-    recipe = Recipe(task.source, task.options.image, task.options.checksum)
+    recipe = Recipe.of(task.source, task.options, read_ahead=task.places is None or not task.places.in_rows)
     with ExitStack() as stack:
         writers = [stack.enter_context(writer) for writer in _shard_writers(task, map_factor)]
-        make = stack.enter_context(maker(recipe, compress(sources, is_made), containment))
-        for position, (sample, source) in enumerate(zip(task.samples.tolist(), sources, strict=True)):
+        make = stack.enter_context(maker(recipe, compress(samples, is_made), containment))
+        for position, sample in enumerate(task.samples.tolist()):
+            source = sources[position]
             try:
-                made = make(source) if is_made[position] else _copied(task, position, source.path)
+                made = make(samples[position]) if is_made[position] else _copied(task, position, source.path)
+                if task.extents is not None:
+                    _check_boxes(task.extents[position].tolist(), made.transcoded.source)
             except ImageError as error:
-                rejects.append((sample, *_reject(source.path, error, task.on_error)))
+                rejects.append((sample, *_reject(source, error, task.on_error)))
                 continue
-            presized = made.transcoded
-            row: tuple[int, ...] = (sample, *presized.source, presized.facts, made.source_crc32)
-            for k, (value, height, width) in enumerate(presized.records):
+            stored = (made, *made.companions)
+            row: tuple[int, ...] = (sample, *made.transcoded.source)
+            for each in stored:
+                row += (each.transcoded.facts, each.source_crc32)
+            records = (record for each in stored for record in each.transcoded.records)
+            for k, (value, height, width) in enumerate(records):
                 if writers:
                     writers[k].append(value)
                 else:
@@ -133,60 +166,93 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
         shards = [writer.publish() for writer in writers]
         if not writers:
             os.sync()  # one for all files: the side-car must not outlive them
-    names = ["sample", "source_height", "source_width", "source_facts", "source_crc32"]
-    names += [f"{name}_{k}" for k in range(len(sizes)) for name in SIZE_COLUMNS]
+    return Sidecar(task.number, _columns(task.options, rows), shards, rejects)
+
+
+def _columns(options: BuildOptions, rows: list[tuple[int, ...]]) -> dict[str, npt.NDArray[np.int64]]:
+    """The columns of a Sidecar, of rows as _write makes them."""
+    stored = _prefixes(options)
+    names = ["sample", "source_height", "source_width"]
+    names += [f"{prefix}{name}" for prefix in stored for name in ("source_facts", "source_crc32")]
+    sizes = range(len(options.image.sizes))
+    names += [f"{prefix}{name}_{k}" for prefix in stored for k in sizes for name in SIZE_COLUMNS]
     columns = dict(zip(names, np.array(rows, np.int64).reshape(-1, len(names)).T, strict=True))
-    if not task.options.checksum:
-        del columns["source_crc32"]
-    return Sidecar(task.number, columns, shards, rejects)
+    return columns if options.checksum else {n: c for n, c in columns.items() if not n.endswith("source_crc32")}
 
 
-def _copy(copies: Copies, position: int) -> Made | None:
+def _check_boxes(extent: list[float], source: Size) -> None:
+    """Raise ImageError for boxes that reach more than a pixel outside of their image."""
+    left, top, right, bottom = extent
+    if any(map(math.isnan, extent)):
+        raise ImageError(f"{BOXES}: one has no area, or is not four numbers")
+    if left < -1 or top < -1 or right > source.width + 1 or bottom > source.height + 1:
+        raise ImageError(
+            f"{BOXES}: they reach from ({left:g}, {top:g}) to ({right:g}, {bottom:g}), outside of the image of "
+            f"{source.width} x {source.height} pixels"
+        )
+
+
+def _copy(task: Task, copies: Copies, position: int) -> Made | None:
     """The records of a sample, and what is known of its source; None when one of them is damaged."""
     known = {name: int(column[position]) for name, column in copies.columns.items()}
-    records = []
-    for k, shards in enumerate(copies.shards):
-        try:
-            with shards[known["shard"]] as get:
-                value = bytes(get(known["row"]))
-        except DatasetError:
-            return None
-        if len(value) != known[f"nbytes_{k}"] or zlib.crc32(value) != known[f"crc32_{k}"]:
-            return None
-        records.append(transcode.Record(value, known[f"height_{k}"], known[f"width_{k}"]))
     source = Size(known["source_height"], known["source_width"])
-    return Made(transcode.Transcoded(tuple(records), source, known["source_facts"]), known.get("source_crc32", 0))
+    sizes = len(task.options.image.sizes)
+    made: list[Made] = []
+    for prefix, start in zip(_prefixes(task.options), range(0, len(copies.shards), sizes), strict=True):
+        records = []
+        for k, shards in enumerate(copies.shards[start : start + sizes]):
+            height, width, nbytes, crc32 = (known[f"{prefix}{name}_{k}"] for name in SIZE_COLUMNS)
+            try:
+                with shards[known["shard"]] as get:
+                    value = bytes(get(known["row"]))
+            except DatasetError:
+                return None
+            if len(value) != nbytes or zlib.crc32(value) != crc32:
+                return None
+            records.append(transcode.Record(value, height, width))
+        transcoded = transcode.Transcoded(tuple(records), source, known[f"{prefix}source_facts"])
+        made.append(Made(transcoded, known.get(f"{prefix}source_crc32", 0)))
+    return made[0]._replace(companions=tuple(made[1:]))
+
+
+def _prefixes(options: BuildOptions) -> tuple[str, ...]:
+    return prefixes(companion.name for companion in options.companions)
 
 
 def _copied(task: Task, position: int, path: str) -> Made:
-    made = None if task.copies is None else _copy(task.copies, position)
+    made = None if task.copies is None else _copy(task, task.copies, position)
+    if task.copies is not None and task.copies.are_sources:
+        if made is None:
+            raise DatasetError(f"the record of {path} is damaged; presize repair makes it again from its source")
+        return resized(made, task.options)
     if made is None:  # it was whole a moment ago
         raise DatasetError(f"the record of {path} changed while it was copied; run again to resume")
     return made
 
 
 def _is_made(task: Task) -> list[bool]:
-    """Whether each sample is made: those to be copied are, too, if their record is damaged."""
-    if task.copies is None:
-        return [True] * len(task.samples)
+    """Whether each sample is made: those to be copied are, too, if their record is damaged and has a source."""
+    if task.copies is None or task.copies.are_sources:
+        return [task.copies is None] * len(task.samples)
     is_made = task.copies.columns["shard"] < 0
-    return [made or _copy(task.copies, position) is None for position, made in enumerate(is_made.tolist())]
+    return [made or _copy(task, task.copies, position) is None for position, made in enumerate(is_made.tolist())]
 
 
 def _shard_writers(task: Task, map_factor: int) -> Iterator[shard.ShardWriter]:
     if task.options.layout == "folder":
         return
-    for path, size in zip(task.targets, task.options.image.sizes, strict=True):
+    sizes = task.options.image.sizes * (1 + len(task.options.companions))
+    for path, size in zip(task.targets, sizes, strict=True):
         record_bytes = transcode.record_bytes(task.options.image, size)
         map_bytes = map_factor * shard.map_bytes(len(task.samples), record_bytes)
         yield shard.ShardWriter(path, map_bytes, shard.commit_records(record_bytes))
 
 
-def _reject(path: str, error: ImageError, on_error: OnError) -> tuple[str, str]:
-    if isinstance(error, NotAnImageError) and not claims_to_be_an_image(path):
+def _reject(source: SourceFile, error: ImageError, on_error: OnError) -> tuple[str, str]:
+    if isinstance(error, NotAnImageError) and not source.claims_to_be_an_image:
         return NOT_AN_IMAGE, str(error)
     if on_error == "fail":
-        raise ImageError(f"{path}: {error}")
+        raise ImageError(f"{source.path}: {error}")
     return type(error).__name__ if isinstance(error, CrashError) else ImageError.__name__, str(error)
 
 

@@ -1,0 +1,99 @@
+"""presize derive."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated, cli, parsed
+from presize.cli.printing import print_json, print_text
+from presize.cli.progress import Progress
+from presize.formatting import duration, plural, size_text
+from presize.options import RunOptions, Size
+
+if TYPE_CHECKING:
+    from presize.build.derive import DeriveResult
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("datasets", metavar="OUT...", nargs=-1, required=True)
+@click.argument("new", metavar="NEW")
+@click.option(
+    "--size",
+    metavar="N|WxH",
+    callback=parsed(Size.parse),
+    help="Target size in pixels, no larger than that of OUT.  [default: that of OUT]",
+)
+@click.option(
+    "--only",
+    metavar="FILE",
+    help="Take the samples whose paths are listed there: one a line, or in the path column of a table.",
+)
+@click.option("--classes", metavar="FILE|DATASET", help="Class list to use: one name a line, or a dataset's.")
+@click.option("--prefix", is_flag=True, help="Put the number of its OUT before each path: 0/cats/1.jpg.")
+@click.option("--jobs", type=int, metavar="N", help="Processes.  [default: all cores]")
+@click.option("--overwrite", is_flag=True, help="Replace the dataset in NEW once the new one is whole.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done; write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def derive(
+    datasets: tuple[str, ...], new: str, size: Size | None, only: str | None, classes: str | None, prefix: bool,
+    jobs: int | None, overwrite: bool, dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Make the dataset NEW from others, without their sources.
+
+    NEW has the samples of all OUT, in one class list. Bytes are copied, unless --size is smaller. The same command
+    finishes what was interrupted.
+    """
+    from presize.build.derive import DeriveOptions, derive_dataset, plan_derive
+    from presize.sources.labels import naming, read_classes, read_paths
+
+    paths = None
+    if only is not None:
+        with naming(f"--only {only!r}"):
+            paths = read_paths(only)
+    options = DeriveOptions(size, paths, None if classes is None else read_classes(Path(classes)), prefix)
+    if dry_run:
+        found = plan_derive(datasets, options)
+        samples = len(found.plan.source.table)
+        counts = {"samples": samples, "copied": samples - found.resized, "resized": found.resized}
+        if as_json:
+            print_json(**counts, shards=len(found.plan.shards), bytes_read=found.nbytes, out=new)
+        else:
+            print_text(
+                f"{new}: {plural(samples, 'image')}, {counts['copied']:,} copied and {found.resized:,} resized, from "
+                f"{size_text(found.nbytes)}; nothing was written"
+            )
+        return
+    with Progress(sys.stderr, "derive") as progress:
+        try:
+            result = derive_dataset(
+                datasets, new, options, RunOptions(jobs, overwrite=overwrite),
+                on_plan=lambda found: progress.begin(len(found.plan.source.table)),
+                on_shard=lambda done: progress.add(done.stored + done.rejected),
+            )  # fmt: skip
+        except KeyboardInterrupt as stop:
+            raise (InterruptedByTerm if isinstance(stop, Terminated) else Interrupted)(
+                "interrupted; the same command resumes it"
+            ) from None
+    if as_json:
+        print_json(
+            samples=result.samples, copied=result.copied, resized=result.resized, rejected=result.rejected,
+            bytes=result.bytes, shards=result.shards, seconds=round(result.seconds, 3), out=str(result.out),
+        )  # fmt: skip
+        return
+    print_text(_summary(result))
+
+
+def _summary(result: DeriveResult) -> str:
+    lines = [
+        f"{result.out}: {plural(result.samples, 'image')}, {size_text(result.bytes)}, in {duration(result.seconds)}",
+        f"  {result.copied:,} copied, {result.resized:,} resized",
+    ]
+    if result.recompressed:
+        lines[1] += ": these are compressed a second time (a second generation of JPEG or WebP)"
+    if result.rejected:
+        lines.append(f"  {plural(result.rejected, 'image')} rejected; the reasons are in its rejects file")
+    return "\n".join(lines)

@@ -1,0 +1,108 @@
+"""Images whose pixels are numbers, such as the class of each, and not colours: decoded without changing one. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from presize.codecs import decode, pillow_decoder
+from presize.codecs.sniff import sniff
+from presize.codecs.source_facts import Facts
+from presize.errors import ImageError
+from presize.options import Format
+
+Values = npt.NDArray[Any]
+
+_PNG_BITS, _PNG_COLORS = 24, 25
+"""Where the header of a PNG has the bits of a sample, and the kind of its colours."""
+
+_PILLOW_SCALE = {2: 85, 4: 17}
+"""What Pillow multiplies grey values of so many bits with, to make white 255."""
+
+
+class Exact(NamedTuple):
+    """The values of an image.
+
+    Attributes:
+        values: upright, uint8 or uint16, C-contiguous: (height, width), or (height, width, 3) of an RGB image.
+        facts: what the source was.
+    """
+
+    values: Values
+    facts: Facts
+
+
+def decode_exact(data: bytes, max_pixels: int) -> Exact:
+    """The values that the pixels of an image have: the indices of a palette, and not its colours; grey of 1 to 16 bits
+    as it is; RGB of 8 bits. EXIF orientation is applied, profiles and transparency are not.
+
+    Raises:
+        NotAnImageError: `data` is not an image.
+        ImageError: the image is broken, too large, or has pixels of another kind.
+    """
+    name = sniff(data)
+    if name is None or name == "jpeg":
+        decoded = decode.decode(data, pillow_decoder.Wanted("keep", icc="ignore"), max_pixels)
+        return Exact(decoded.pixels, decoded.facts)
+    image, data, orientation, several, _ = pillow_decoder.open_other(data, name, max_pixels)
+    deep = pillow_decoder.is_deep(image, data, name)
+    mode = image.mode
+    if mode == "RGBA" and image.getchannel("A").getextrema() == (255, 255):
+        mode = "RGB"
+    if deep and mode == "RGB":
+        raise ImageError("16 bits in three channels; nearest keeps RGB of 8 bits, grey of 16, and indices of palettes")
+    if mode not in ("1", "L", "P", "RGB", "I") and not mode.startswith("I;16"):
+        raise ImageError(f"pixels of mode {image.mode}; nearest keeps grey, palettes and RGB, or choose another filter")
+    values = np.asarray(image)
+    if mode == "I" or mode.startswith("I;16"):
+        if values.size and not (values.min() >= 0 and values.max() <= 0xFFFF):
+            raise ImageError(f"values from {values.min()} to {values.max()}; nearest keeps those from 0 to 65535")
+        values, deep = values.astype(np.uint16), True
+    else:
+        values = values[:, :, :3].astype(np.uint8) if mode == "RGB" else values.astype(np.uint8)
+    if mode == "L":
+        values //= _PILLOW_SCALE.get(_gray_bits(image, data, name), 1)
+    facts = Facts(
+        name,
+        pillow_decoder.colors_of(image.mode),
+        orientation,
+        transparent=image.has_transparency_data,
+        deep=deep,
+        several=several,
+    )
+    return Exact(np.ascontiguousarray(pillow_decoder.upright(values, orientation)), facts)
+
+
+def _gray_bits(image: Any, data: bytes, name: str) -> int:
+    """The bits of a grey value in the file."""
+    if name == "png":
+        return data[_PNG_BITS] if data[_PNG_COLORS] == 0 else 8
+    bits = image.tag_v2.get(pillow_decoder.TIFF_BITS, (8,)) if name == "tiff" else (8,)
+    return int(bits[0])
+
+
+def decode_stored(value: memoryview, format: Format, shape: tuple[int, int]) -> Values:
+    """The values of a stored companion, of the (height, width) in `shape`.
+
+    Raises:
+        ValueError, ImageError, MemoryError: the value is damaged.
+    """
+    if format == "raw":
+        return _decode_raw(value, shape)
+    values = decode_exact(bytes(value), shape[0] * shape[1]).values
+    if values.shape[:2] != shape:
+        raise ValueError(
+            f"it is {values.shape[0]} pixels high and {values.shape[1]} wide, "
+            f"and the index says {shape[0]} and {shape[1]}"
+        )
+    return values
+
+
+def _decode_raw(value: memoryview, shape: tuple[int, int]) -> Values:
+    """A byte a pixel is grey, two are 16 bits, little-endian, three are RGB."""
+    pixels = shape[0] * shape[1]
+    if len(value) == 2 * pixels:
+        return np.array(value).view("<u2").astype(np.uint16).reshape(shape)
+    return np.array(value).reshape(shape if len(value) == pixels else (*shape, 3))

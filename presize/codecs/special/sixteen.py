@@ -1,0 +1,104 @@
+"""16 bits a channel: found in an image that Pillow has opened, and brought to the colours that are stored. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from presize.codecs.sniff import png_chunks
+from presize.options import Color
+
+Deep = npt.NDArray[np.uint16]
+
+WHITE = 65535
+
+
+def gray_values(image: Image.Image, white: int, inverted: bool, top: int = WHITE) -> Deep:
+    """Grey of more than 8 bits, scaled.
+
+    Args:
+        image: of a mode that holds one number a pixel.
+        white: the number that is white, or black if `inverted`.
+        inverted: whether 0 is white.
+        top: what white becomes.
+
+    Returns:
+        (height, width, 1), or (height, width, 2) with alpha where one number is transparent.
+    """
+    values = np.asarray(image).astype(np.uint32)
+    shades = ((white - values if inverted else values) * top + white // 2) // white
+    transparency = image.info.get("transparency")
+    if transparency is None:
+        return shades.astype(np.uint16)[:, :, np.newaxis]
+    return np.stack((shades, np.where(values == transparency, 0, top)), axis=-1).astype(np.uint16)
+
+
+def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
+    """The 16 bits of a PNG or TIFF of which Pillow has kept the high ones.
+
+    Args:
+        coarse: what Pillow makes of it, of mode LA, RGB or RGBA.
+        data: the file.
+        name: its format.
+
+    Returns:
+        (height, width, channels) as of `coarse`; None where OpenCV does not read the file, or takes it for something
+        else.
+    """
+    import cv2  # 150 ms in each worker, and seldom needed
+
+    if name == "png":
+        data = png_chunks(data, frozenset((b"IHDR", b"IDAT", b"IEND")))
+    level = cv2.utils.logging.getLogLevel()
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # it would print what it dislikes
+    try:
+        values = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    except cv2.error:
+        return None
+    finally:
+        cv2.utils.logging.setLogLevel(level)
+    shallow = np.asarray(coarse)
+    if values is None or values.dtype != np.uint16 or values.ndim != 3 or values.shape[:2] != shallow.shape[:2]:
+        return None
+    deep = values[:, :, (1, 3) if coarse.mode == "LA" else (2, 1, 0, 3)[: values.shape[2]]]
+    bands = min(deep.shape[2], shallow.shape[2])
+    # Where the two differ by more than rounding, OpenCV took the file for something else.
+    if np.abs(rounded(deep[:, :, :bands]).astype(np.int16) - shallow[:, :, :bands]).max() > 1:
+        return None
+    return np.asarray(np.concatenate((deep[:, :, :bands], widened(shallow[:, :, bands:])), axis=2), np.uint16)
+
+
+def rounded(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """16 bits as 8."""
+    return np.asarray((values.astype(np.uint32) + 128) // 257, np.uint8)
+
+
+def widened(pixels: npt.NDArray[Any]) -> Deep:
+    """8 bits as 16: 255 becomes 65535."""
+    return np.asarray(np.multiply(pixels, 257, dtype=np.uint16))
+
+
+def in_color(values: Deep, color: Color) -> Deep:
+    """(height, width, 1 to 4): grey, grey and alpha, RGB or RGBA, as pixels of `color`; composed on white unless that
+    has alpha."""
+    gray = values.shape[2] <= 2
+    shades, alpha = (values[:, :, :-1], values[:, :, -1:]) if values.shape[2] in (2, 4) else (values, None)
+    if alpha is not None and color != "rgba":
+        cover = alpha.astype(np.uint32)
+        shades = ((shades * cover + WHITE * (WHITE - cover) + WHITE // 2) // WHITE).astype(np.uint16)
+    if color == "gray" or (color == "keep" and gray):
+        return shades[:, :, 0] if gray else _luma(shades)
+    shades = np.repeat(shades, 3, axis=2) if gray else shades
+    if color != "rgba":
+        return np.ascontiguousarray(shades)
+    opaque = np.full((*shades.shape[:2], 1), WHITE, np.uint16)
+    return np.asarray(np.concatenate((shades, opaque if alpha is None else alpha), axis=2))
+
+
+def _luma(shades: Deep) -> Deep:
+    """ITU-R 601, with the weights that Pillow has for 8 bits."""
+    weighted = shades.astype(np.uint32) * np.array((19595, 38470, 7471), np.uint32)
+    return np.asarray(weighted.sum(axis=2, dtype=np.uint32) + 0x8000 >> 16, np.uint16)

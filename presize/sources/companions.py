@@ -1,0 +1,174 @@
+"""Finds the companions of the samples of a source, such as their masks: by a pattern, or in a column of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.errors import ImageError, OptionError, SourceError
+from presize.options import Companion
+from presize.sources.scan import Source
+from presize.sources.source_files import starts_like_an_image
+from presize.sources.walk import Refused, files_of
+from presize.store.filenames import is_safe
+from presize.store.index import COMPANION_COLUMNS
+from presize.store.rejects import NOT_AN_IMAGE, Reject, claims_to_be_an_image, of_companion
+
+_CHUNK = 65536
+
+
+def add_companions(source: Source, companions: Sequence[Companion], follow_links: bool = False) -> Source:
+    """`source` with the sizes and modification times of companions, ``mask_source_nbytes`` and
+    ``mask_source_mtime_ns`` for a companion called mask.
+
+    Samples whose companion is missing become rejects. Files that are companions are no samples, and a class folder that
+    holds nothing else is no class.
+
+    Args:
+        source: the samples.
+        companions: what each of them has.
+        follow_links: as for scan().
+
+    Raises:
+        SourceError: a column is missing or its name is taken, or no sample is left.
+    """
+    if not companions:
+        return source
+    if source.containers:
+        raise SourceError(f"--pair {companions[0].name}: {source.containers[0].path} holds samples; pairs need files")
+    _check_columns(source.table, companions)
+    source = _without_companions(source, companions)
+    table = source.table
+    reasons: dict[int, tuple[str, str]] = {}
+    for companion in companions:
+        facts = _look_up(source, companion, follow_links, reasons)
+        for name, values in zip(("source_nbytes", "source_mtime_ns"), facts.T, strict=True):
+            table = table.append_column(f"{companion.name}_{name}", pa.array(values))
+    if not reasons:
+        return replace(source, table=table)
+    rows = np.array(sorted(reasons), np.int64)
+    paths = table.column("path").take(pa.array(rows)).to_pylist()
+    rejects = [_reject(source, path, reasons[row][0]) for row, path in zip(rows.tolist(), paths, strict=True)]
+    if len(rejects) == len(table):
+        reason, missing = reasons[0]
+        raise SourceError(f"no sample of {source.root} can be used; of {paths[0]} the {reason}: {missing!r}")
+    stays = np.ones(len(table), np.bool_)
+    stays[rows] = False
+    return replace(source, table=table.filter(pa.array(stays)), rejects=(*source.rejects, *rejects))
+
+
+def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequence[str]) -> tuple[Companion, ...]:
+    """Companions as the command line gives them.
+
+    Args:
+        pairs: ``NAME=PATTERN`` of each.
+        formats: what they are stored in: ``NAME=FORMAT`` of one of them, ``FORMAT`` of all.
+        filters: what they are resized with, likewise.
+
+    Raises:
+        OptionError: one of them is invalid.
+    """
+    companions = [Companion.parse(pair) for pair in pairs]
+    chosen: dict[str, dict[str, Any]] = {companion.name: {} for companion in companions}
+    for option, values in (("format", formats), ("filter", filters)):
+        for text in sorted(values, key=lambda text: "=" in text):  # those of one companion have the last word
+            name, _, value = text.rpartition("=")
+            if not companions or name not in ("", *chosen):
+                raise OptionError(f"pair_{option}: {text!r} is of no --pair; there are {', '.join(chosen) or 'none'}")
+            for each in [name] if name else chosen:
+                chosen[each][option] = value
+    return tuple(replace(companion, **chosen[companion.name]) for companion in companions)
+
+
+def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
+    """The path of each sample's companion from the source, large_string; null where its column has none.
+
+    Raises:
+        SourceError: there is no such column.
+    """
+    if companion.column is not None:
+        if companion.column not in table.column_names:
+            names = ", ".join(table.column_names)
+            raise SourceError(f"--pair {companion.name}: there is no column {companion.column!r}; there are {names}")
+        return table.column(companion.column)
+    paths = table.column("path")
+    names = pc.replace_substring_regex(paths, "(?s)^.*/", "")
+    fields = {
+        "dir": pc.replace_substring_regex(paths, "/?[^/]*$", ""),
+        "name": names,
+        "stem": pc.replace_substring_regex(names, r"(?s)^(.+)\.[^.]*$", r"\1"),
+    }
+    joined = pc.replace_substring_regex(paths, "(?s)^.*$", "")
+    for literal, field in companion.pieces():
+        added = [pa.scalar(literal, paths.type), *([fields[field]] if field else [])]
+        joined = pc.binary_join_element_wise(joined, *added, pa.scalar("", paths.type))
+    return pc.replace_substring_regex(joined, "^/|(/)/+", r"\1")  # where {dir} is empty
+
+
+def _check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
+    for companion in companions:
+        if not pa.types.is_large_string(companion_paths(companion, table).type):
+            raise SourceError(f"--pair {companion.name}: column {companion.column!r} does not hold paths")
+        taken = [
+            name
+            for name in table.column_names
+            if name in {f"{companion.name}_{column}" for column in COMPANION_COLUMNS}
+        ]
+        if taken:
+            raise SourceError(f"--pair {companion.name}: the index has a column {taken[0]!r} of its own; rename yours")
+
+
+def _without_companions(source: Source, companions: Sequence[Companion]) -> Source:
+    """`source` without the files that are companions, of other samples most often."""
+    table, labels = source.table, source.table.column_names
+    paths = pa.chunked_array([chunk for c in companions for chunk in companion_paths(c, table).chunks])
+    is_companion = pc.is_in(table.column("path"), value_set=pc.unique(paths))
+    if not pc.any(is_companion).as_py():
+        return source
+    rest = table.filter(pc.invert(is_companion))
+    if len(rest) == 0:
+        raise SourceError(f"every file of {source.root} is a companion; --pair names the images themselves")
+    if not source.by_folder or source.classes is None:
+        return replace(source, table=rest)
+    before, after = (pc.unique(part.column("label")).to_pylist() for part in (table, rest))
+    gone = set(before) - set(after)
+    number = np.cumsum([label not in gone for label in range(len(source.classes))]) - 1
+    renumbered = pa.array(number[rest.column("label").to_numpy()].astype(np.int32))
+    return replace(
+        source,
+        table=rest.set_column(labels.index("label"), "label", renumbered),
+        classes=tuple(name for label, name in enumerate(source.classes) if label not in gone),
+    )
+
+
+def _look_up(
+    source: Source, companion: Companion, follow_links: bool, reasons: dict[int, tuple[str, str]]
+) -> npt.NDArray[np.int64]:
+    """The size and the mtime of each sample's companion; -1 where it is missing, with the reason and its path in
+    `reasons`."""
+    look_at = files_of(str(source.root), follow_links)
+    paths = companion_paths(companion, source.table)
+    facts = np.full((len(paths), 2), -1, np.int64)
+    for start in range(0, len(paths), _CHUNK):
+        for row, path in enumerate(paths.slice(start, _CHUNK).to_pylist(), start):
+            try:
+                if not path:
+                    raise Refused(f"is not named in column {companion.column}")
+                if not is_safe(path):
+                    raise Refused("leads out of the source")
+                facts[row] = look_at(path)
+            except Refused as reason:
+                reasons.setdefault(row, (f"{of_companion(companion.name)} {reason}", path or ""))
+    return facts
+
+
+def _reject(source: Source, path: str, reason: str) -> Reject:
+    if claims_to_be_an_image(path) or starts_like_an_image(source.root, path):
+        return Reject(path, ImageError.__name__, reason)
+    return Reject(path, NOT_AN_IMAGE, "not an image format that presize reads")

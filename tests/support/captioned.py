@@ -1,0 +1,59 @@
+"""A dataset with labels, captions and other columns, and programs of other libraries that read what it becomes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from builds import SERIAL
+from pictures import smooth_image
+from presize.build.run import build_dataset
+from presize.options import BuildOptions, Format, ImageOptions, Size, SourceOptions
+
+ROWS: list[dict[str, Any]] = [
+    {"path": "dogs/sub/b.jpeg", "label": "dog", "caption": "a dog, 'Ödön'", "scores": [0.5, 1.0], "of": {"age": 3}},
+    {"path": "cats/a.png", "label": "cat", "caption": None, "scores": [], "of": {"age": 1}},
+    {"path": "cats/a.jpg", "label": "cat", "caption": "a\ncat", "scores": [0.25], "of": None},
+    {"path": "cats/my.best.cat.jpg", "label": "cat", "caption": "", "scores": None, "of": {"age": None}},
+]
+"""In the order of the dataset; their images have different sizes."""
+
+FILES = ["dogs/sub/b.jpeg", "cats/a.png.jpg", "cats/a.jpg", "cats/my.best.cat.jpg"]
+"""What their files are called after an export, for JPEG."""
+
+
+def captioned(folder: Path, format: Format = "jpeg", rows: list[dict[str, Any]] = ROWS) -> Path:
+    """A dataset of two shards with these samples, at most 24 pixels a side."""
+    raw = folder / "raw"
+    for i, row in enumerate(rows):
+        (raw / row["path"]).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(smooth_image(30 + i, 40, seed=i)).save(raw / row["path"])
+    table = folder / "table.jsonl"
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    options = BuildOptions(ImageOptions((Size(24, 24),), "longer", format=format))
+    build_dataset(raw, folder / "out", options, SERIAL, SourceOptions(table))
+    return folder / "out"
+
+
+def read_by(library: str, program: str, *arguments: object) -> Any:
+    """What a program that imports `library` prints as JSON; the test is skipped where the library is not installed.
+
+    It runs elsewhere: from here, ``import datasets`` would find our own folder of that name.
+    """
+    try:
+        importlib.metadata.distribution(library)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{library} is not installed")
+    command = [sys.executable, "-P", "-W", "ignore", "-c", program, *map(str, arguments)]
+    offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", env=offline)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout.splitlines()[-1])
