@@ -33,7 +33,8 @@ FLAGS = "-O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefi
 
 def compiled(folder: Path) -> Path:
     target = folder / "target"
-    subprocess.run(["clang", *FLAGS, str(TARGET), "-o", str(target)], check=True)
+    decoders = differential.SOURCES[1:]  # the first is part of the target
+    subprocess.run(["clang", *FLAGS, str(TARGET), *decoders, "-o", str(target)], check=True)
     return target
 
 

@@ -31,7 +31,8 @@ import simplejpeg
 
 from presize.codecs import jpeg_tiles
 
-SOURCE = Path(__file__).parent.parent / "presize" / "codecs" / "_jpeg_decoder.c"
+CODECS = Path(__file__).parent.parent / "presize" / "codecs"
+SOURCES = [str(CODECS / name) for name in ("_jpeg_decoder.c", "jpeg/any.c", "jpeg/avx2.c")]
 CORPUS = Path(__file__).parent.parent / "tests" / "fuzz" / "jpeg"
 SANITIZED = "PRESIZE_SANITIZED"
 """Environment variable with the path of the compiled module, set in the process that has the sanitizers loaded."""
@@ -105,17 +106,32 @@ def damaged(data: bytes, choice: random.Random) -> bytes:
     return bytes(broken)
 
 
-def expected(data: bytes, mode: str, shape: tuple[int, int], box: tuple[int, int, int, int]) -> np.ndarray:
-    """The box as libjpeg-turbo decodes it. Raises ValueError for errors and warnings."""
+def by_libjpeg_turbo(data: bytes | memoryview, mode: str, scale: int) -> np.ndarray:
+    height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+    return simplejpeg.decode_jpeg(data, mode, min_height=-(-height // scale), min_width=-(-width // scale))
+
+
+def expected(data: bytes, mode: str, shape: tuple[int, int], box: tuple[int, int, int, int], scale: int) -> np.ndarray:
+    """The box as libjpeg-turbo decodes it. Raises ValueError for errors and warnings.
+
+    Args:
+        data: a JPEG.
+        mode: of the pixels.
+        shape: (height, width) of the image.
+        box: in pixels of the image at 1/scale.
+        scale: 1, 2, 4 or 8.
+    """
     top, left, height, width = box
     try:
-        return simplejpeg.decode_jpeg(data, mode)[top : top + height, left : left + width]
+        return by_libjpeg_turbo(data, mode, scale)[top : top + height, left : left + width]
     except ValueError:
-        part = jpeg_tiles.cut(data, *box) if box != (0, 0, *shape) else None
+        y, x = top * scale, left * scale
+        whole = y, x, min(height * scale, shape[0] - y), min(width * scale, shape[1] - x)
+        part = jpeg_tiles.cut(data, *whole) if whole != (0, 0, *shape) else None
         if part is None:
             raise
-        pixels = simplejpeg.decode_jpeg(part.data, mode)
-        return pixels[part.top : part.top + height, part.left : part.left + width]
+        y, x = part.top // scale, part.left // scale
+        return by_libjpeg_turbo(part.data, mode, scale)[y : y + height, x : x + width]
 
 
 def corpus(folder: Path = CORPUS) -> list[bytes]:
@@ -134,7 +150,7 @@ def drawn(choice: random.Random, known: Sequence[bytes]) -> bytes:
 
 
 def difference(decoder: Any, data: bytes, choice: random.Random) -> tuple[bool, str | None]:
-    """Decode `data`, or a box of it.
+    """Decode `data`, or a box of it, at full or reduced size, with AVX2 or without.
 
     Returns:
         Whether `decoder` accepts it, and how it then differs from libjpeg-turbo; None if it does not.
@@ -144,21 +160,27 @@ def difference(decoder: Any, data: bytes, choice: random.Random) -> tuple[bool, 
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
     if height * width > 1 << 22:
         return False, None
-    box = (0, 0, height, width)
+    # Narrower images may be as large at another scale, which simplejpeg then takes.
+    scale = choice.choice([1, 1, 2, 4, 8]) if width > 8 else 1
+    shape, whole = (height, width), (-(-height // scale), -(-width // scale))
+    box = (0, 0, *whole)
     if choice.random() < 0.5:
-        rows, columns = choice.randint(1, height), choice.randint(1, width)
-        box = (choice.randint(0, height - rows), choice.randint(0, width - columns), rows, columns)
+        rows, columns = choice.randint(1, whole[0]), choice.randint(1, whole[1])
+        box = (choice.randint(0, whole[0] - rows), choice.randint(0, whole[1] - columns), rows, columns)
     channels = choice.choice([*MODES])
     out = np.empty((*box[2:], channels), np.uint8)
-    if not decoder.decode(data, out, channels, (height, width), box):
+    avx2 = decoder.use_avx2(choice.random() < 0.5)
+    accepted = decoder.decode(data, out, channels, shape, box, scale)
+    decoder.use_avx2(True)
+    if not accepted:
         return False, None
     try:
-        if np.array_equal(out, expected(data, MODES[channels], (height, width), box)):
+        if np.array_equal(out, expected(data, MODES[channels], shape, box, scale)):
             return True, None
         what = "different pixels"
     except ValueError as error:
         what = str(error)
-    return True, f"box {box}, {channels} channels: {what}"
+    return True, f"box {box} at 1/{scale}, {channels} channels, {'with' if avx2 else 'without'} AVX2: {what}"
 
 
 def check(decoder: Any, data: bytes, choice: random.Random) -> bool:
@@ -187,7 +209,7 @@ def sanitized(folder: str) -> dict[str, str]:
     module = Path(folder, "_jpeg_decoder.so")
     flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     headers = f"-I{sysconfig.get_paths()['include']}"
-    subprocess.run(["gcc", *flags, "-shared", "-fPIC", headers, str(SOURCE), "-o", str(module)], check=True)
+    subprocess.run(["gcc", *flags, "-shared", "-fPIC", headers, *SOURCES, "-o", str(module)], check=True)
     libraries = [
         subprocess.run(["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
         for name in ("libasan.so", "libubsan.so")

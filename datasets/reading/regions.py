@@ -199,10 +199,12 @@ def _jpeg(region: Region, shape: tuple[int, int], channels: int, scale: int) -> 
     box = region.box
     height, width = box[2:]
     mode: jpeg_decoder.Mode = "RGB" if channels == 3 else "GRAY"
+    part = (box[0] // scale, box[1] // scale, height // scale, width // scale)
     if region.whole and jpeg_decoder.is_available():
         # A damaged index may name huge sizes, and no photograph has so many pixels a byte.
-        if scale == 1 and height * width <= 128 * len(region.data):
-            pixels = jpeg_decoder.decode(region.data, mode, shape, box, _scratch(height * width * channels))
+        if height * width <= 128 * len(region.data):
+            buffer = _scratch(part[2] * part[3] * channels)
+            pixels = jpeg_decoder.decode(region.data, mode, shape, part, buffer, scale)
             if pixels is not None:
                 return pixels
         region = cut_region(region.data, box)
@@ -216,7 +218,7 @@ def _jpeg(region: Region, shape: tuple[int, int], channels: int, scale: int) -> 
     pixels = jpeg_decoder.decode_with_libjpeg(
         data, mode, (coded_height, coded_width), scale, buffer, max_pixels=_limit(shape)
     )
-    return _part(pixels, (top // scale, left // scale, height // scale, width // scale))
+    return _part(pixels, (top // scale, left // scale, *part[2:]))
 
 
 def _limit(shape: tuple[int, int]) -> int:

@@ -1,7 +1,7 @@
 """Baseline JPEG -> pixels, faster than libjpeg-turbo and bit for bit the same, where _jpeg_decoder.c is compiled.
 
-That takes a C compiler when presize is installed, and a processor with AVX2. Without it, and for JPEGs out of the
-ordinary, `decode` gives None, and callers fall back to simplejpeg's libjpeg-turbo.
+That takes a C compiler when presize is installed, for x86-64 or ARM64; AVX2 is used where the processor has it. Without
+it, and for JPEGs out of the ordinary, `decode` gives None, and callers fall back to simplejpeg's libjpeg-turbo.
 
 At its first use in a process the compiled code decodes the golden images (presize.codecs.golden). If one differs from
 libjpeg-turbo's, the code is switched off for the process, with a PresizeWarning. PRESIZE_DECODER=libjpeg in the
@@ -50,10 +50,13 @@ class SwitchedOff(NamedTuple):
 
 
 _CHANNELS = {"GRAY": 1, "RGB": 3, "BGRX": 4}
+_NARROW = 8
+"""So narrow an image may be as large at another scale, 3/8 for one, which simplejpeg then takes."""
 
 
 VARIABLE = "PRESIZE_DECODER"
-"""The environment variable: "libjpeg" switches the compiled code off, "auto" or nothing leaves it on."""
+"""The environment variable: "libjpeg" switches the compiled code off, "no-avx2" holds it to instructions that every
+processor has, "auto" or nothing leaves it on."""
 
 _is_tried = False
 _switched_off: SwitchedOff | None = None
@@ -61,8 +64,7 @@ _right_to_warn = threading.Lock()  # taken by the first thread, and never releas
 
 
 def is_available() -> bool:
-    """Whether _jpeg_decoder.c is compiled, this processor has AVX2, and nothing has switched it off. Otherwise decode
-    always gives None."""
+    """Whether _jpeg_decoder.c is compiled, and nothing has switched it off. Otherwise decode always gives None."""
     return _trusted() is not None
 
 
@@ -85,7 +87,9 @@ def _try() -> None:
     global _compiled, _is_tried, _switched_off
     compiled = _compiled
     if compiled is not None:
-        off = _by_environment(os.environ.get(VARIABLE, "")) or _by_self_check(compiled)
+        value = os.environ.get(VARIABLE, "")
+        compiled.use_avx2(value != "no-avx2")
+        off = _by_environment(value) or _by_self_check(compiled)
         if off is not None:
             _switched_off = off
             _compiled = None
@@ -96,11 +100,11 @@ def _try() -> None:
 
 
 def _by_environment(value: str) -> SwitchedOff | None:
-    if value in ("", "auto"):
+    if value in ("", "auto", "no-avx2"):
         return None
     if value == "libjpeg":
         return SwitchedOff("environment", f"{VARIABLE}={value}")
-    said = f"{VARIABLE}: expected auto or libjpeg, got {value!r}"
+    said = f"{VARIABLE}: expected auto, no-avx2 or libjpeg, got {value!r}"
     return SwitchedOff("environment", said, f"{said}; libjpeg-turbo decodes, as with libjpeg")
 
 
@@ -124,6 +128,7 @@ def decode(
     shape: tuple[int, int],
     box: tuple[int, int, int, int] | None = None,
     buffer: Pixels | None = None,
+    scale: int = 1,
 ) -> Pixels | None:
     """What simplejpeg.decode_jpeg makes of `data`, or of a box of it. Thread-safe; releases the GIL.
 
@@ -133,7 +138,7 @@ def decode(
         data: a JPEG.
         mode: of the pixels; X is 255.
         shape: (height, width) of the image, in pixels.
-        box: (top, left, height, width), in pixels, inside `shape`; None takes all of it.
+        box: (top, left, height, width), in pixels of the image at 1/scale, inside it; None takes all of it.
         buffer: uint8, flat, at least as large as the result, which then lies at its beginning. Undefined after None.
 
     Returns:
@@ -146,12 +151,12 @@ def decode(
         TypeError: `buffer` is too small.
     """
     compiled = _trusted()
-    if compiled is None:
+    if compiled is None or (scale > 1 and shape[1] <= _NARROW):
         return None
-    box = box or (0, 0, *shape)
+    box = box or (0, 0, -(-shape[0] // scale), -(-shape[1] // scale))
     result = (*box[2:], _CHANNELS[mode])
     out = np.empty(result, np.uint8) if buffer is None else np.ndarray(result, np.uint8, buffer)
-    return out if compiled.decode(data, out, result[2], shape, box) else None
+    return out if compiled.decode(data, out, result[2], shape, box, scale) else None
 
 
 def decode_strictly(
@@ -173,7 +178,7 @@ def decode_strictly(
         ValueError: libjpeg-turbo finds an error, or anything to warn of.
         ImageError: the JPEG has more scans than are decoded.
     """
-    pixels = decode(data, mode, shape) if scale == 1 else None
+    pixels = decode(data, mode, shape, scale=scale)
     return decode_with_libjpeg(data, mode, shape, scale, max_pixels=max_pixels) if pixels is None else pixels
 
 

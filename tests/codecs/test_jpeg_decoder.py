@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import platform
 import re
@@ -9,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import cv2
 import numpy as np
 import pytest
 import simplejpeg
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -28,6 +29,7 @@ from presize.codecs.jpeg_decoder import Mode
 from presize.codecs.stored_value import decode_value
 
 ROOT = Path(__file__).parents[2]
+C_SOURCES = ("presize/codecs/_jpeg_decoder.c", "presize/codecs/jpeg/any.c", "presize/codecs/jpeg/avx2.c")
 MODES: list[Mode] = ["GRAY", "RGB", "BGRX"]
 SAMPLINGS = {
     "4:4:4": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
@@ -72,52 +74,115 @@ def tiled(pixels: np.ndarray, sampling: str = "4:2:0", quality: int = 90) -> byt
 sides = st.integers(1, 100)
 samplings = st.sampled_from([*SAMPLINGS])
 qualities = st.sampled_from([1, 10, 50, 75, 90, 95, 100])
+scales = st.sampled_from([1, 2, 4, 8])
+
+
+@contextlib.contextmanager
+def held_to(avx2: bool) -> Iterator[None]:
+    """Decode with AVX2, where there is, or without."""
+    decoder = jpeg_decoder._trusted()
+    assert decoder is not None
+    decoder.use_avx2(avx2)
+    yield
+    decoder.use_avx2(True)
+
+
+def by_libjpeg_turbo(data: bytes, mode: Mode, scale: int) -> np.ndarray:
+    height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+    return simplejpeg.decode_jpeg(data, mode, min_height=-(-height // scale), min_width=-(-width // scale))
+
+
+def is_too_narrow(width: int, sampling: str, scale: int) -> bool:
+    """Whether libjpeg repeats chroma instead of interpolating it, or could take another scale."""
+    halved = sampling == "4:2:2" or (sampling == "4:2:0" and scale == 1)
+    return (halved and scale < 8 and -(-width // scale) <= 4) or (scale > 1 and width <= 8)
 
 
 @compiled
-@settings(deadline=None, max_examples=examples(60))
-@given(sides, sides, samplings, qualities, st.sampled_from([0, 1, 2, 3, 7]), st.booleans(), st.sampled_from(MODES))
+@settings(deadline=None, max_examples=examples(150))
+@given(
+    sides, sides, samplings, qualities, st.sampled_from([0, 1, 2, 3, 7]), st.booleans(), st.sampled_from(MODES), scales,
+    st.booleans(),
+)  # fmt: skip
 def test_an_ordinary_jpeg_has_the_pixels_that_libjpeg_turbo_gives(
-    height: int, width: int, sampling: str, quality: int, interval: int, optimize: bool, mode: Mode
+    height: int,
+    width: int,
+    sampling: str,
+    quality: int,
+    interval: int,
+    optimize: bool,
+    mode: Mode,
+    scale: int,
+    avx2: bool,
 ) -> None:
     data = encoded(picture(height, width, seed=width), sampling, quality, interval, optimize)
-    pixels = jpeg_decoder.decode(data, mode, (height, width))
-    if pixels is None:
-        assert width <= 4 and sampling in ("4:2:2", "4:2:0"), "too narrow for its chroma to be interpolated"
-    else:
-        np.testing.assert_array_equal(pixels, simplejpeg.decode_jpeg(data, mode))
+    with held_to(avx2):
+        pixels = jpeg_decoder.decode(data, mode, (height, width), scale=scale)
+    assert (pixels is None) == is_too_narrow(width, sampling, scale)
+    if pixels is not None:
+        np.testing.assert_array_equal(pixels, by_libjpeg_turbo(data, mode, scale))
 
 
 @compiled
-@settings(deadline=None, max_examples=examples(50))
-@given(st.data(), st.integers(5, 160), st.integers(5, 160), samplings, qualities, st.sampled_from(MODES), st.booleans())
+@settings(deadline=None, max_examples=examples(100))
+@given(
+    st.data(), st.integers(5, 160), st.integers(9, 160), samplings, qualities, st.sampled_from(MODES), st.booleans(),
+    scales, st.booleans(),
+)  # fmt: skip
 def test_a_box_has_the_pixels_of_the_whole(
-    draw: st.DataObject, height: int, width: int, sampling: str, quality: int, mode: Mode, tiles: bool
+    draw: st.DataObject,
+    height: int,
+    width: int,
+    sampling: str,
+    quality: int,
+    mode: Mode,
+    tiles: bool,
+    scale: int,
+    avx2: bool,
 ) -> None:
+    assume(not is_too_narrow(width, sampling, scale))
     image = picture(height, width, seed=height)
     data = tiled(image, sampling, quality) if tiles else encoded(image, sampling, quality)
-    whole = simplejpeg.decode_jpeg(data, mode)
+    whole = by_libjpeg_turbo(data, mode, scale)
     for _ in range(4):
-        top, left = draw.draw(st.integers(0, height - 1)), draw.draw(st.integers(0, width - 1))
-        rows, columns = draw.draw(st.integers(1, height - top)), draw.draw(st.integers(1, width - left))
-        pixels = jpeg_decoder.decode(memoryview(data), mode, (height, width), (top, left, rows, columns))
+        top, left = draw.draw(st.integers(0, whole.shape[0] - 1)), draw.draw(st.integers(0, whole.shape[1] - 1))
+        rows = draw.draw(st.integers(1, whole.shape[0] - top))
+        columns = draw.draw(st.integers(1, whole.shape[1] - left))
+        box = (top, left, rows, columns)
+        with held_to(avx2):
+            pixels = jpeg_decoder.decode(memoryview(data), mode, (height, width), box, scale=scale)
         np.testing.assert_array_equal(pixels, whole[top : top + rows, left : left + columns])
 
 
 @compiled
-@settings(deadline=None, max_examples=examples(60))
-@given(st.data(), samplings, st.booleans())
+@settings(deadline=None, max_examples=examples(120))
+@given(st.data(), samplings, st.booleans(), scales, st.booleans())
 def test_what_is_accepted_of_a_damaged_jpeg_is_what_libjpeg_turbo_accepts(
-    draw: st.DataObject, sampling: str, tiles: bool
+    draw: st.DataObject, sampling: str, tiles: bool, scale: int, avx2: bool
 ) -> None:
     image = picture(40, 70, seed=5)
     broken = bytearray(tiled(image, sampling) if tiles else encoded(image, sampling))
     for _ in range(draw.draw(st.integers(1, 3))):
         at = draw.draw(st.integers(2, len(broken) - 1))
         broken[at : at + draw.draw(st.integers(0, 2))] = draw.draw(st.binary(max_size=2))
-    pixels = jpeg_decoder.decode(bytes(broken), "RGB", (40, 70))
+    with held_to(avx2):
+        pixels = jpeg_decoder.decode(bytes(broken), "RGB", (40, 70), scale=scale)
     if pixels is not None:
-        np.testing.assert_array_equal(pixels, simplejpeg.decode_jpeg(bytes(broken), "RGB"))
+        np.testing.assert_array_equal(pixels, by_libjpeg_turbo(bytes(broken), "RGB", scale))
+
+
+@compiled
+@pytest.mark.parametrize("scale", [2, 4, 8])
+@pytest.mark.parametrize("avx2", [True, False], ids=["AVX2", "no AVX2"])
+@pytest.mark.parametrize("at", ["in the middle", "at the end"])
+def test_a_reduced_decode_notices_damage_that_it_could_skip(scale: int, avx2: bool, at: str) -> None:
+    data = bytearray(encoded(picture(64, 96, seed=3), "4:4:4"))
+    damaged_at = len(data) - 60 if at == "at the end" else len(data) * 3 // 4
+    data[damaged_at : damaged_at + 8] = b"\xf0\xe0" * 4
+    with pytest.raises(ValueError, match=r"\w"):
+        by_libjpeg_turbo(bytes(data), "RGB", scale)
+    with held_to(avx2):
+        assert jpeg_decoder.decode(bytes(data), "RGB", (64, 96), scale=scale) is None
 
 
 @compiled
@@ -226,6 +291,19 @@ def test_a_box_that_does_not_lie_in_the_image_raises(box: tuple[int, int, int, i
 
 
 @compiled
+@pytest.mark.parametrize("box", [(0, 0, 11, 15), (0, 0, 10, 16), (9, 14, 2, 1)])
+def test_a_box_that_does_not_lie_in_the_image_at_its_scale_raises(box: tuple[int, int, int, int]) -> None:
+    with pytest.raises(ValueError, match="the box does not lie in the image"):
+        jpeg_decoder.decode(encoded(picture(38, 60, seed=2)), "RGB", (38, 60), box, scale=4)
+
+
+@compiled
+def test_other_scales_raise() -> None:
+    with pytest.raises(ValueError, match="scale: expected 1, 2, 4 or 8"):
+        jpeg_decoder.decode(encoded(picture(40, 60, seed=2)), "RGB", (40, 60), scale=3)
+
+
+@compiled
 def test_a_result_lies_in_the_buffer_and_nothing_is_written_behind_it() -> None:
     data = encoded(picture(33, 47, seed=4))
     for mode, channels in zip(MODES, (1, 3, 4), strict=True):
@@ -262,7 +340,7 @@ def test_without_the_compiled_code_it_decodes_nothing_and_a_value_is_the_same(mo
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("scale", [1, 2, 8])
+@pytest.mark.parametrize("scale", [1, 2, 4, 8])
 @pytest.mark.parametrize("sampling", ["4:2:0", "grey"])
 def test_what_falls_back_to_libjpeg_has_the_same_pixels(
     mode: Mode, scale: int, sampling: str, monkeypatch: pytest.MonkeyPatch
@@ -301,14 +379,8 @@ def test_a_tile_of_more_than_65535_bytes_has_no_length(monkeypatch: pytest.Monke
             assert (jpeg_decoder.tile_lengths(data, 0, 1) is not None) == fits
 
 
-def cpu_flags() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    return cpuinfo.read_text() if cpuinfo.exists() else ""
-
-
 @pytest.mark.skipif(
-    platform.machine() != "x86_64" or not shutil.which("gcc") or "avx2" not in cpu_flags() or "bmi2" not in cpu_flags(),
-    reason="needs gcc, and a processor with AVX2",
+    platform.machine() not in ("x86_64", "aarch64") or not shutil.which("gcc"), reason="needs gcc, and x86-64 or ARM64"
 )
 def test_where_it_can_be_compiled_it_is() -> None:
     off = jpeg_decoder.switched_off()
@@ -317,13 +389,13 @@ def test_where_it_can_be_compiled_it_is() -> None:
     assert jpeg_decoder.is_available()
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="it is for x86-64")
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="it is for x86-64 and ARM64")
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_it_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
     if not shutil.which(compiler):
         pytest.skip(f"needs {compiler}")
     headers = f"-I{sysconfig.get_paths()['include']}"
-    for name in ("presize/codecs/_jpeg_decoder.c", "tests/fuzz/jpeg_decoder.c"):
+    for name in (*C_SOURCES, "tests/fuzz/jpeg_decoder.c"):
         command = [compiler, "-O3", "-fPIC", "-Wall", "-Wextra", "-Werror", headers, "-c", ROOT / name]
         ran = subprocess.run([*command, "-o", tmp_path / "out.o"], capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr

@@ -40,13 +40,19 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
 def module(**changed: Callable[..., Any]) -> Any:
     """The compiled code with other functions."""
     real: ModuleType = jpeg_decoder._compiled
-    return SimpleNamespace(**{"decode": real.decode, "tile_lengths": real.tile_lengths, **changed})
+    return SimpleNamespace(
+        **{"use_avx2": real.use_avx2, "decode": real.decode, "tile_lengths": real.tile_lengths, **changed}
+    )
 
 
 def wrong_in_one_pixel(data: bytes, out: np.ndarray, *others: Any) -> bool:
     done = jpeg_decoder_decode(data, out, *others)
     out.reshape(-1)[-1] ^= 1
     return done
+
+
+def wrong_at_half_size(data: bytes, out: np.ndarray, *others: Any) -> bool:
+    return (wrong_in_one_pixel if others[-1] == 2 else jpeg_decoder_decode)(data, out, *others)
 
 
 def failing(*_: Any) -> bool:
@@ -57,11 +63,12 @@ jpeg_decoder_decode = getattr(jpeg_decoder._compiled, "decode", None)
 
 BROKEN = [
     ({"decode": wrong_in_one_pixel}, r"it decodes other pixels than libjpeg-turbo \(4:2:0\)"),
+    ({"decode": wrong_at_half_size}, r"it decodes other pixels than libjpeg-turbo \(4:2:0\)"),
     ({"decode": lambda *_: False}, r"it decodes other pixels than libjpeg-turbo \(4:2:0\)"),
     ({"decode": failing}, r"it fails with RuntimeError: no such luck"),
     ({"tile_lengths": lambda *_: None}, r"it finds other tiles than there are \(4:2:0 with tiles\)"),
 ]
-BROKEN_NAMES = ["a wrong pixel", "takes nothing", "raises", "finds no tiles"]
+BROKEN_NAMES = ["a wrong pixel", "a wrong pixel at half size", "takes nothing", "raises", "finds no tiles"]
 
 
 @compiled
@@ -152,7 +159,7 @@ def test_a_forked_child_inherits_the_outcome() -> None:
 
 
 @compiled
-@pytest.mark.parametrize(("value", "is_on"), [("libjpeg", False), ("auto", True), ("", True)])
+@pytest.mark.parametrize(("value", "is_on"), [("libjpeg", False), ("auto", True), ("no-avx2", True), ("", True)])
 def test_the_environment_switches_it_off(value: str, is_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(jpeg_decoder.VARIABLE, value)
     assert (jpeg_decoder.decode(IMAGE, "RGB", SHAPE) is not None) == is_on
@@ -161,11 +168,25 @@ def test_the_environment_switches_it_off(value: str, is_on: bool, monkeypatch: p
 
 
 @compiled
+@pytest.mark.parametrize(("value", "wanted"), [("", True), ("auto", True), ("no-avx2", False)])
+def test_the_environment_decides_about_avx2_before_the_self_check(
+    value: str, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[bool | str] = []
+    monkeypatch.setenv(jpeg_decoder.VARIABLE, value)
+    monkeypatch.setattr(jpeg_decoder, "_compiled", module(use_avx2=calls.append))
+    monkeypatch.setattr(self_check, "difference", lambda _: calls.append("self-check"))
+    assert jpeg_decoder.is_available() and calls == [wanted, "self-check"]
+
+
+@compiled
 def test_what_the_environment_means_otherwise_is_warned_about_and_switches_it_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(jpeg_decoder.VARIABLE, "turbo")
-    with pytest.warns(PresizeWarning, match="^PRESIZE_DECODER: expected auto or libjpeg, got 'turbo'; libjpeg-turbo"):
+    with pytest.warns(
+        PresizeWarning, match="^PRESIZE_DECODER: expected auto, no-avx2 or libjpeg, got 'turbo'; libjpeg-turbo"
+    ):
         assert jpeg_decoder.decode(IMAGE, "RGB", SHAPE) is None
     assert not jpeg_decoder.is_available()
 

@@ -28,25 +28,27 @@ def difference(compiled: ModuleType) -> str | None:
 
 
 def _has_equal_pixels(compiled: ModuleType, data: bytes, number: int) -> bool:
-    """Whether the whole image and a box of it are equal, in two of the modes."""
-    channels, mode = _MODES[number % 3]
-    expected = simplejpeg.decode_jpeg(data, mode)
-    height, width = shape = expected.shape[:2]
-    if not np.array_equal(_decoded(compiled, data, channels, shape, (0, 0, height, width)), expected):
-        return False
+    """Whether at each scale the whole image is equal, and at full size a box of it, in two of the modes."""
+    shape = simplejpeg.decode_jpeg_header(data)[:2]
+    for step, scale in enumerate((1, 2, 4, 8)):
+        channels, mode = _MODES[(number + step) % 3]
+        height, width = (-(-side // scale) for side in shape)
+        expected = simplejpeg.decode_jpeg(data, mode, min_height=height, min_width=width)
+        if not np.array_equal(_decoded(compiled, data, channels, shape, (0, 0, height, width), scale), expected):
+            return False
     channels, mode = _MODES[(number + 1) % 3]
-    top, left = height // 3, width // 2
-    box = top, left, height // 3, width - left - number % 4
+    top, left = shape[0] // 3, shape[1] // 2
+    box = top, left, shape[0] // 3, shape[1] - left - number % 4
     expected = simplejpeg.decode_jpeg(data, mode)[top : top + box[2], left : left + box[3]]
-    return np.array_equal(_decoded(compiled, data, channels, shape, box), expected)
+    return np.array_equal(_decoded(compiled, data, channels, shape, box, 1), expected)
 
 
 def _decoded(
-    compiled: ModuleType, data: bytes, channels: int, shape: tuple[int, int], box: tuple[int, int, int, int]
+    compiled: ModuleType, data: bytes, channels: int, shape: tuple[int, int], box: tuple[int, int, int, int], scale: int
 ) -> npt.NDArray[np.uint8]:
     """What the compiled code makes of a box; an empty array if it does not take the image."""
     out = np.zeros((*box[2:], channels), np.uint8)
-    return out if compiled.decode(data, out, channels, shape, box) else out[:0]
+    return out if compiled.decode(data, out, channels, shape, box, scale) else out[:0]
 
 
 def _has_equal_lengths(compiled: ModuleType, data: bytes) -> bool:

@@ -1,0 +1,472 @@
+/* From a file to the pixels of a box. The sums and roundings of chroma upsampling and colour conversion are those of
+   libjpeg-turbo's jdsample and jdcolext, as its SIMD has them; which size each component is transformed to is decided as
+   in its jdmaster. Included once for each kind of processor. */
+
+#include <stdlib.h>
+
+#include "decoder.h"
+#include "headers.h"
+#include "vectors.h"
+
+#include "huffman.h"
+#include "idct.h"
+
+enum {
+    SLACK = 2048, /* bytes; an MCU has 6 blocks of 64 codes at most, of 27 bits with their values */
+    PADDING = 64  /* bytes past the end of a row that a vector may read or write */
+};
+
+typedef struct {
+    const Image *image;
+    Box box;
+    int channels; /* 1: grey, 3: RGB, 4: BGRX */
+    uint8_t *out;
+    int scale;
+    int64_t height, width; /* of the image at this scale */
+    int sizes[3];          /* of a block of each component at this scale, in samples a side: 8, 4, 2 or 1 */
+    int h, v;              /* luma samples per chroma sample at this scale */
+    bool interpolates;     /* chroma, if it has fewer samples; or else repeats it */
+    int64_t mcu_height, mcu_width; /* in pixels */
+    int64_t first_column, columns; /* the MCUs of each row that are decoded */
+    const Huffman *dc[3], *ac[3];
+    int16_t quants[3][64];
+    bool only_means[3]; /* whether only the DC coefficients of a component are wanted */
+    int16_t *blocks[3]; /* one row of MCUs: row by row of blocks, from left to right */
+    uint8_t *kinds[3];  /* for each of them what read_block returned */
+    int64_t blocks_in_row[3];
+    uint8_t *planes[3]; /* samples of the last two rows of MCUs: row y is at y modulo their height */
+    int64_t strides[3];
+    int16_t *sums;      /* a row of chroma, interpolated vertically */
+    uint8_t *chroma[2]; /* rows of chroma, as wide as luma */
+    uint8_t *clean;     /* a restart interval without stuffed bytes */
+    int64_t clean_bytes;
+    Bits bits;
+    uint32_t predicted[3];
+    int64_t y; /* the next row of pixels to write */
+} Work;
+
+TARGET static bool read_mcu(Work *work, int64_t column)
+{
+    const Image *image = work->image;
+    Bits bits = work->bits;
+    for (int c = 0; c < image->count; c++) {
+        const Component *component = &image->components[c];
+        for (int v = 0; v < component->v; v++)
+            for (int h = 0; h < component->h; h++) {
+                int64_t at = v * work->blocks_in_row[c] + column * component->h + h;
+                Kind kind;
+                if (work->only_means[c])
+                    kind = read_mean(&bits, work->dc[c], work->ac[c], work->blocks[c] + at, &work->predicted[c]);
+                else
+                    kind = read_block(&bits, work->dc[c], work->ac[c], work->blocks[c] + 64 * at, &work->predicted[c]);
+                if (kind == DAMAGED)
+                    return false;
+                work->kinds[c][at] = (uint8_t)kind;
+            }
+    }
+    work->bits = bits;
+    return bits.at <= work->clean + work->clean_bytes + 8;
+}
+
+/* Copy a restart interval, up to its marker or to `end`, without stuffed bytes. Returns where it ended. */
+TARGET static const uint8_t *begin_interval(Work *work, const uint8_t *at, const uint8_t *end)
+{
+    uint8_t *to = work->clean;
+    while (at < end) {
+        if (end - at >= (int)sizeof(V)) {
+            V some = load(at);
+            store(to, some);
+            int before = before_ff(some);
+            at += before;
+            to += before;
+            if (before == sizeof(V))
+                continue;
+        }
+        if (*at == 0xFF) {
+            if (end - at < 2 || at[1])
+                break;
+            at++;
+            *to++ = 0xFF;
+        } else
+            *to++ = *at;
+        at++;
+    }
+    work->clean_bytes = to - work->clean;
+    memset(to, 0, PADDING);
+    work->bits = (Bits){work->clean, 0, 0};
+    refill(&work->bits);
+    memset(work->predicted, 0, sizeof work->predicted);
+    return at;
+}
+
+/* True if exactly the bytes of the interval were consumed. */
+static bool ends_interval(const Work *work)
+{
+    int64_t left = 8 * (work->clean_bytes - (work->bits.at - work->clean)) + work->bits.count;
+    return left >= 0 && left < 8;
+}
+
+/* Transform a row of blocks of one component. */
+TARGET static bool transform_blocks(const Work *work, int c, const int16_t *blocks, const uint8_t *kinds, uint8_t *to)
+{
+    int64_t count = work->blocks_in_row[c], stride = work->strides[c];
+    int size = work->sizes[c];
+    const int16_t *quant = work->quants[c];
+    bool sound = true;
+    if (work->only_means[c]) {
+        for (int64_t at = 0; at < count; at++)
+            sound &= flatten(blocks[at], *quant, size, to + size * at, stride);
+        return sound;
+    }
+    bool (*idct)(const int16_t *, const int16_t *, const int16_t *, uint8_t *, uint8_t *, int64_t) =
+        size == 8 ? idct8 : size == 4 ? idct4 : idct2;
+    for (int64_t at = 0; at < count; at += HALVES) {
+        int64_t next = at + HALVES <= count ? at + HALVES - 1 : at;
+        const int16_t *first = blocks + 64 * at, *second = blocks + 64 * next;
+        uint8_t *to_first = to + size * at, *to_second = to + size * next;
+        if (kinds[at] == FLAT && kinds[next] == FLAT) {
+            sound &= flatten(*first, *quant, size, to_first, stride);
+            sound &= next == at || flatten(*second, *quant, size, to_second, stride);
+        } else
+            sound &= idct(first, second, quant, to_first, to_second, stride);
+    }
+    return sound;
+}
+
+TARGET static bool transform_row(Work *work, int64_t row)
+{
+    const Image *image = work->image;
+    for (int c = 0; c < (work->channels == 1 ? 1 : image->count); c++) {
+        int v = image->components[c].v, size = work->sizes[c];
+        int64_t count = work->blocks_in_row[c];
+        for (int i = 0; i < v; i++) {
+            const int16_t *blocks = work->blocks[c] + (work->only_means[c] ? 1 : 64) * i * count;
+            uint8_t *to = work->planes[c] + (size * (row * v + i) & (2 * size * v - 1)) * work->strides[c];
+            if (!transform_blocks(work, c, blocks, work->kinds[c] + i * count, to))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* As many pixels as there are lanes, of full-range BT.601 in 16-bit arithmetic. store3 writes past their end. */
+INLINE void color(const uint8_t *y8, const uint8_t *cb8, const uint8_t *cr8, int channels, uint8_t *out)
+{
+    const V center = OP(set1_epi16)(128), one = OP(set1_epi16)(1);
+    V y = widen(y8), cb = OP(sub_epi16)(widen(cb8), center), cr = OP(sub_epi16)(widen(cr8), center);
+    V cb2 = OP(add_epi16)(cb, cb), cr2 = OP(add_epi16)(cr, cr);
+    V r = OP(mulhi_epi16)(cr2, OP(set1_epi16)(26345));  /* 0.402 */
+    V b = OP(mulhi_epi16)(cb2, OP(set1_epi16)(-14942)); /* -0.228 */
+    r = OP(add_epi16)(OP(add_epi16)(y, cr), OP(srai_epi16)(OP(add_epi16)(r, one), 1));
+    b = OP(add_epi16)(OP(add_epi16)(y, cb2), OP(srai_epi16)(OP(add_epi16)(b, one), 1));
+    const V factors = PAIR(-22554, 18734); /* -0.34414, 0.28586 */
+    V lo = OP(madd_epi16)(OP(unpacklo_epi16)(cb, cr), factors), hi = OP(madd_epi16)(OP(unpackhi_epi16)(cb, cr), factors);
+    V g = descaled((Wide){lo, hi}, 16);
+    g = OP(sub_epi16)(OP(add_epi16)(y, g), cr);
+
+    V first = channels == 4 ? OP(packus_epi16)(b, r) : OP(packus_epi16)(r, b);
+    V second = OP(packus_epi16)(g, OP(set1_epi16)(255));
+    V low = OP(unpacklo_epi8)(first, second), high = OP(unpackhi_epi8)(first, second);
+    V even = OP(unpacklo_epi16)(low, high), odd = OP(unpackhi_epi16)(low, high);
+    if (channels == 4)
+        store4(out, even, odd);
+    else
+        store3(out, even, odd);
+}
+
+/* A row of chroma for the columns of the box, as wide as luma. */
+TARGET static const uint8_t *chroma_row(Work *work, int c, int64_t y)
+{
+    const uint8_t *plane = work->planes[c];
+    int64_t stride = work->strides[c], origin = work->sizes[c] * work->first_column, mask = 2 * work->sizes[c] - 1;
+    int64_t last_row = (work->height - 1) / work->v, last = (work->width - 1) / work->h;
+    int64_t near = y / work->v, far = work->v == 1 ? near : y & 1 ? near + 1 : near - 1;
+    far = far < 0 ? 0 : far > last_row ? last_row : far;
+    const uint8_t *a = plane + (near & mask) * stride - origin, *b = plane + (far & mask) * stride - origin;
+    int64_t left = work->box.left, right = work->box.right;
+    uint8_t *wide = work->chroma[c - 1];
+    if (work->h == 1 && (work->v == 1 || !work->interpolates))
+        return a + left;
+    if (!work->interpolates) {
+        for (int64_t x = left; x < right; x++)
+            wide[x - left] = a[x / 2];
+        return wide;
+    }
+    if (work->h == 1) {
+        int bias = y & 1 ? 2 : 1;
+        for (int64_t x = left; x < right; x++)
+            wide[x - left] = (uint8_t)((3 * a[x] + b[x] + bias) >> 2);
+        return wide;
+    }
+    int64_t from = left / 2, to = (right + 1) / 2; /* in samples; sums has one more at each end */
+    int16_t *sums = work->sums + PADDING - from;
+    const V three = OP(set1_epi16)(3);
+    for (int64_t x = from - 1; x <= to; x += LANES) {
+        V sum = widen(a + x);
+        if (work->v == 2)
+            sum = OP(add_epi16)(OP(mullo_epi16)(sum, three), widen(b + x));
+        store(sums + x, sum);
+    }
+    if (from == 0)
+        sums[-1] = sums[0];
+    if (to > last)
+        sums[to] = sums[last];
+    const V even = OP(set1_epi16)(work->v == 2 ? 8 : 1), odd = OP(set1_epi16)(work->v == 2 ? 7 : 2);
+    int bits = work->v == 2 ? 4 : 2;
+    for (int64_t x = from; x < to; x += LANES) {
+        V sum = OP(mullo_epi16)(load(sums + x), three);
+        V before = OP(add_epi16)(sum, OP(add_epi16)(load(sums + x - 1), even));
+        V behind = OP(add_epi16)(sum, OP(add_epi16)(load(sums + x + 1), odd));
+        before = OP(srli_epi16)(before, bits);
+        behind = OP(srli_epi16)(behind, bits);
+        store(wide + 2 * (x - from), or(before, OP(slli_epi16)(behind, 8)));
+    }
+    return wide + (left & 1);
+}
+
+TARGET static void write_row(Work *work, int64_t y)
+{
+    static const uint8_t GREY[PADDING] = {[0 ... PADDING - 1] = 128};
+    int64_t width = work->box.right - work->box.left, row_bytes = width * work->channels;
+    const uint8_t *luma = work->planes[0] + (y & (2 * work->mcu_height - 1)) * work->strides[0];
+    luma += work->box.left - work->mcu_width * work->first_column;
+    uint8_t *out = work->out + (y - work->box.top) * row_bytes;
+    if (work->channels == 1) {
+        memcpy(out, luma, (size_t)width);
+        return;
+    }
+    bool grey = work->image->count == 1;
+    const uint8_t *cb = grey ? GREY : chroma_row(work, 1, y), *cr = grey ? GREY : chroma_row(work, 2, y);
+    int64_t step = grey ? 0 : 1, x = 0;
+    /* color writes up to four bytes past its pixels; near the end of the row they would not be ours. */
+    for (; x + LANES + 2 <= width; x += LANES)
+        color(luma + x, cb + step * x, cr + step * x, work->channels, out + work->channels * x);
+    for (; x < width; x += LANES) {
+        uint8_t last[4 * LANES + 4];
+        color(luma + x, cb + step * x, cr + step * x, work->channels, last);
+        memcpy(out + work->channels * x, last, (size_t)((width - x < LANES ? width - x : LANES) * work->channels));
+    }
+}
+
+/* Transform and write a row of MCUs that is read. Its last row of pixels waits for the chroma of the next row. */
+TARGET static bool finish_row(Work *work, int64_t row, bool last)
+{
+    int64_t height = work->mcu_height, margin = work->v - 1;
+    bool is_wanted = (row + 1) * height > work->box.top - margin && row * height < work->box.bottom + margin;
+    if (is_wanted && !transform_row(work, row))
+        return false;
+    int64_t until = last ? work->box.bottom : (row + 1) * height - margin;
+    for (; work->y < until && work->y < work->box.bottom; work->y++)
+        write_row(work, work->y);
+    return true;
+}
+
+typedef struct {
+    int64_t in_row, top, left, bottom, right; /* in tiles */
+} Tiles;
+
+/* The tiles under a box and, where chroma is subsampled, under the pixels next to it: at every scale those that
+   presize.codecs.jpeg_tiles cuts out, for the same errors. */
+static Tiles tiles_under(const Image *image, Box box, int scale)
+{
+    int64_t height = 8 * image->v, width = 8 * image->h * image->interval, in_row = image->columns / image->interval;
+    int64_t top = box.top * scale, left = box.left * scale;
+    int64_t last_row = (box.bottom * scale < image->height ? box.bottom * scale : image->height) - 1;
+    int64_t last_column = (box.right * scale < image->width ? box.right * scale : image->width) - 1;
+    int64_t bottom = (last_row + image->v - 1) / height + 1, right = (last_column + image->h - 1) / width + 1;
+    return (Tiles){
+        .in_row = in_row,
+        .top = top > 0 ? (top - (image->v - 1)) / height : 0,
+        .left = left > 0 ? (left - (image->h - 1)) / width : 0,
+        .bottom = bottom < image->rows ? bottom : image->rows,
+        .right = right < in_row ? right : in_row,
+    };
+}
+
+/* The end of a tile, or NULL if the index is wrong: it points out of the scan, or to where there is no marker. */
+static const uint8_t *tile_end(const Image *image, int64_t tile, const uint8_t *at)
+{
+    int64_t length = u16(image->tiles + 2 * tile);
+    int marker = 2 * (tile + 1) == image->tile_bytes ? 0xD9 : 0xD0 + (int)(tile & 7);
+    if (length < 2 || length > image->end - at || u16(at + length - 2) != (0xFF00 | marker))
+        return NULL;
+    return at + length;
+}
+
+/* With a tile index: only the tiles under the box. */
+TARGET static bool decode_tiles(Work *work, Tiles wanted)
+{
+    const Image *image = work->image;
+    const uint8_t *at = image->scan;
+    int64_t tile = 0;
+    for (; tile < wanted.top * wanted.in_row; tile++)
+        if (!(at = tile_end(image, tile, at)))
+            return false;
+    for (int64_t row = wanted.top; row < wanted.bottom; row++) {
+        for (int64_t column = 0; column < wanted.in_row; column++, tile++) {
+            const uint8_t *begin = at;
+            if (!(at = tile_end(image, tile, begin)))
+                return false;
+            if (column < wanted.left || column >= wanted.right)
+                continue;
+            if (begin_interval(work, begin, at - 2) != at - 2)
+                return false;
+            for (int64_t i = 0; i < image->interval; i++)
+                if (!read_mcu(work, (column - wanted.left) * image->interval + i))
+                    return false;
+            if (!ends_interval(work))
+                return false;
+        }
+        if (!finish_row(work, row, row + 1 == wanted.bottom))
+            return false;
+    }
+    return true;
+}
+
+/* Without an index: the whole scan. */
+TARGET static bool decode_scan(Work *work)
+{
+    const Image *image = work->image;
+    int64_t left = 0, number = 0;
+    const uint8_t *at = image->scan;
+    for (int64_t row = 0; row < image->rows; row++) {
+        for (int64_t column = 0; column < image->columns; column++) {
+            if (left == 0) {
+                if (number > 0) {
+                    if (!ends_interval(work) || image->end - at < 2 || at[1] != 0xD0 + ((number - 1) & 7))
+                        return false;
+                    at += 2;
+                }
+                at = begin_interval(work, at, image->end);
+                left = image->interval ? image->interval : image->rows * image->columns;
+                number++;
+            }
+            if (!read_mcu(work, column))
+                return false;
+            left--;
+        }
+        if (!finish_row(work, row, row + 1 == image->rows))
+            return false;
+    }
+    return ends_interval(work) && image->end - at >= 2 && at[1] == 0xD9;
+}
+
+/* True if the index has as many tiles as the scan, and their lengths add up to its length. */
+static bool has_sound_index(const Image *image)
+{
+    int64_t tiles = image->tile_bytes / 2, bytes = 0;
+    if (!image->interval || image->columns % image->interval || (image->interval == 1 && image->columns > 1))
+        return false;
+    if (image->tile_bytes % 2 || tiles != image->rows * (image->columns / image->interval))
+        return false;
+    for (int64_t tile = 0; tile < tiles; tile++)
+        bytes += u16(image->tiles + 2 * tile);
+    return bytes == image->end - image->scan;
+}
+
+static size_t aligned(int64_t bytes) { return (size_t)(bytes + 2 * PADDING - 1) / PADDING * PADDING; }
+
+/* Allocate the buffers of `work` in one block, which is returned for free(). */
+static uint8_t *prepare(Work *work)
+{
+    const Image *image = work->image;
+    size_t bytes[14], count = 0, total = PADDING;
+    for (int c = 0; c < image->count; c++) {
+        const Component *component = &image->components[c];
+        int64_t in_row = work->blocks_in_row[c] = work->columns * component->h;
+        int64_t coefficients = work->only_means[c] ? 1 : 64;
+        work->strides[c] = (int64_t)aligned(work->sizes[c] * in_row);
+        bytes[count++] = aligned(in_row * component->v * coefficients * (int64_t)sizeof(int16_t));
+        bytes[count++] = aligned(in_row * component->v);
+        bytes[count++] = aligned(2 * work->sizes[c] * component->v * work->strides[c]);
+    }
+    int64_t width = work->mcu_width * work->columns;
+    bytes[count++] = aligned(2 * width + 4 * PADDING);
+    bytes[count++] = aligned(width + 2);
+    bytes[count++] = aligned(width + 2);
+    bytes[count++] = aligned(image->tiles ? 0xFFFF : image->end - image->scan) + SLACK;
+    for (size_t i = 0; i < count; i++)
+        total += bytes[i];
+    uint8_t *memory = malloc(total);
+    if (!memory)
+        return NULL;
+    uint8_t *at = memory + (PADDING - (uintptr_t)memory % PADDING);
+    count = 0;
+    for (int c = 0; c < image->count; c++) {
+        work->blocks[c] = (int16_t *)at, at += bytes[count++];
+        work->kinds[c] = at, at += bytes[count++];
+        work->planes[c] = at, at += bytes[count++];
+    }
+    work->sums = (int16_t *)at, at += bytes[count++];
+    work->chroma[0] = at, at += bytes[count++];
+    work->chroma[1] = at, at += bytes[count++];
+    work->clean = at;
+    return memory;
+}
+
+/* Decide what size each component is transformed to, as libjpeg-turbo does: chroma of half the resolution on both axes
+   becomes as large as luma where that is reduced. False if it repeats chroma that is narrower than it interpolates. */
+static bool choose_sizes(Work *work, int scale)
+{
+    const Image *image = work->image;
+    bool enlarges = scale > 1 && image->h == 2 && image->v == 2;
+    int size = 8 / scale;
+    work->scale = scale;
+    work->height = (image->height + scale - 1) / scale;
+    work->width = (image->width + scale - 1) / scale;
+    work->h = enlarges ? 1 : image->h;
+    work->v = enlarges ? 1 : image->v;
+    work->interpolates = scale < 8;
+    work->mcu_height = size * image->v;
+    work->mcu_width = size * image->h;
+    for (int c = 0; c < image->count; c++) {
+        work->sizes[c] = c > 0 && enlarges ? 2 * size : size;
+        work->only_means[c] = work->sizes[c] == 1 || (c > 0 && work->channels == 1);
+    }
+    return work->h == 1 || !work->interpolates || (work->width + 1) / 2 > 2;
+}
+
+bool ENTRY(const Request *request)
+{
+    Image parsed = {.data = request->data, .end = request->end};
+    const Image *image = &parsed;
+    if (!parse(&parsed) || (image->tiles && !has_sound_index(image)))
+        return false;
+    if (image->height != request->height || image->width != request->width)
+        return false;
+    Box box = request->box;
+    Work work = {
+        .image = image,
+        .box = box,
+        .channels = request->channels,
+        .out = request->out,
+        .columns = image->columns,
+        .y = box.top,
+    };
+    if (!choose_sizes(&work, request->scale))
+        return false;
+    for (int c = 0; c < image->count; c++) {
+        const Component *component = &image->components[c];
+        int dc = component->dc, ac = component->ac, chroma = c > 0;
+        if (c == 2 && (dc != image->components[1].dc || ac != image->components[1].ac))
+            return false; /* no encoder writes such files */
+        work.dc[c] = table_of(image->huffmans[0][dc], image->symbols[0][dc], true, 2 * chroma, false);
+        work.ac[c] = table_of(image->huffmans[1][ac], image->symbols[1][ac], false, 2 * chroma + 1, work.only_means[c]);
+        if (!work.dc[c] || !work.ac[c])
+            return false;
+        for (int i = 0; i < 64; i++)
+            work.quants[c][i] = (int16_t)image->quants[component->quant][i];
+    }
+    Tiles wanted = {0};
+    if (image->tiles) {
+        wanted = tiles_under(image, box, request->scale);
+        work.first_column = wanted.left * image->interval;
+        work.columns = (wanted.right - wanted.left) * image->interval;
+    }
+    uint8_t *memory = prepare(&work);
+    if (!memory)
+        return false;
+    bool done = image->tiles ? decode_tiles(&work, wanted) : decode_scan(&work);
+    free(memory);
+    return done;
+}

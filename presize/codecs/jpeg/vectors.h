@@ -1,0 +1,232 @@
+/* Vectors of 16-bit lanes: one name for each operation, on AVX2, SSE2 and NEON.
+
+   V has 128-bit halves (AVX2 two, the others one), and no operation crosses them but load, store and widen. OP(name) is
+   the operation that x86 calls _mm_name; NEON has a function of the same meaning below. The file that includes this one
+   defines USE_AVX2 or not. */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined __x86_64__
+#include <immintrin.h>
+#elif defined __aarch64__
+#include <arm_neon.h>
+#else
+#error "this decoder is for x86-64 and ARM64"
+#endif
+
+#ifdef USE_AVX2
+#define TARGET __attribute__((target("avx2,bmi,bmi2")))
+#else
+#define TARGET
+#endif
+#define INLINE static inline __attribute__((always_inline)) TARGET
+
+#if defined USE_AVX2
+
+typedef __m256i V;
+#define OP(name) _mm256_##name
+
+INLINE V load(const void *at) { return _mm256_loadu_si256((const __m256i *)at); }
+INLINE void store(void *at, V x) { _mm256_storeu_si256((__m256i *)at, x); }
+INLINE V zero(void) { return _mm256_setzero_si256(); }
+INLINE V xor(V a, V b) { return _mm256_xor_si256(a, b); }
+INLINE V or(V a, V b) { return _mm256_or_si256(a, b); }
+INLINE V and(V a, V b) { return _mm256_and_si256(a, b); }
+
+/* 16 bytes from each place, one place a half. */
+INLINE V load_halves(const void *first, const void *second)
+{
+    V x = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)first));
+    return _mm256_inserti128_si256(x, _mm_loadu_si128((const __m128i *)second), 1);
+}
+
+/* As many bytes as there are lanes, one a lane. */
+INLINE V widen(const uint8_t *at) { return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)at)); }
+
+/* How many bytes are before the first 0xFF; sizeof(V) if there is none. */
+INLINE int before_ff(V x)
+{
+    unsigned found = (unsigned)_mm256_movemask_epi8(_mm256_cmpeq_epi8(x, _mm256_set1_epi8(-1)));
+    return found ? __builtin_ctz(found) : 32;
+}
+
+INLINE bool all_ones(V x) { return _mm256_movemask_epi8(x) == -1; }
+
+/* Two rows of eight bytes from each half. */
+INLINE void store_eights(V x, uint8_t *to_first, uint8_t *to_second, int64_t stride)
+{
+    __m128i a = _mm256_castsi256_si128(x), b = _mm256_extracti128_si256(x, 1);
+    _mm_storel_epi64((__m128i *)to_first, a);
+    _mm_storeh_pd((double *)(to_first + stride), _mm_castsi128_pd(a));
+    _mm_storel_epi64((__m128i *)to_second, b);
+    _mm_storeh_pd((double *)(to_second + stride), _mm_castsi128_pd(b));
+}
+
+/* Pixels of four bytes, 0 to 3 of each half in `even` and 4 to 7 in `odd`, in their order. */
+INLINE void store4(uint8_t *out, V even, V odd)
+{
+    store(out, _mm256_permute2x128_si256(even, odd, 0x20));
+    store(out + 32, _mm256_permute2x128_si256(even, odd, 0x31));
+}
+
+/* The same without each fourth byte. Writes four bytes more than that. */
+INLINE void store3(uint8_t *out, V even, V odd)
+{
+    const V three = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
+    even = _mm256_shuffle_epi8(even, three);
+    odd = _mm256_shuffle_epi8(odd, three);
+    _mm_storeu_si128((__m128i *)out, _mm256_castsi256_si128(even));
+    _mm_storeu_si128((__m128i *)(out + 12), _mm256_castsi256_si128(odd));
+    _mm_storeu_si128((__m128i *)(out + 24), _mm256_extracti128_si256(even, 1));
+    _mm_storeu_si128((__m128i *)(out + 36), _mm256_extracti128_si256(odd, 1));
+}
+
+#elif defined __x86_64__
+
+typedef __m128i V;
+#define OP(name) _mm_##name
+
+INLINE V load(const void *at) { return _mm_loadu_si128((const __m128i *)at); }
+INLINE void store(void *at, V x) { _mm_storeu_si128((__m128i *)at, x); }
+INLINE V zero(void) { return _mm_setzero_si128(); }
+INLINE V xor(V a, V b) { return _mm_xor_si128(a, b); }
+INLINE V or(V a, V b) { return _mm_or_si128(a, b); }
+INLINE V and(V a, V b) { return _mm_and_si128(a, b); }
+INLINE V widen(const uint8_t *at) { return _mm_unpacklo_epi8(_mm_loadl_epi64((const __m128i *)at), zero()); }
+INLINE bool all_ones(V x) { return _mm_movemask_epi8(x) == 0xFFFF; }
+
+INLINE int before_ff(V x)
+{
+    unsigned found = (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(x, _mm_set1_epi8(-1)));
+    return found ? __builtin_ctz(found) : 16;
+}
+
+INLINE void store_eights(V x, uint8_t *to_first, uint8_t *to_second, int64_t stride)
+{
+    (void)to_second;
+    _mm_storel_epi64((__m128i *)to_first, x);
+    _mm_storeh_pd((double *)(to_first + stride), _mm_castsi128_pd(x));
+}
+
+INLINE V without_fourths(V x)
+{
+    const V first = _mm_set1_epi64x(0xFFFFFF), second = _mm_set1_epi64x(0xFFFFFF000000), low = _mm_set_epi64x(0, -1);
+    x = or(and(x, first), and(_mm_srli_epi64(x, 8), second));
+    return or(and(x, low), _mm_srli_si128(_mm_andnot_si128(low, x), 2));
+}
+
+#else
+
+typedef int16x8_t V;
+#define OP(name) neon_##name
+#define AS8(x) vreinterpretq_s8_s16(x)
+#define AS32(x) vreinterpretq_s32_s16(x)
+#define AS64(x) vreinterpretq_s64_s16(x)
+#define OF8(x) vreinterpretq_s16_s8(x)
+#define OF32(x) vreinterpretq_s16_s32(x)
+#define OF64(x) vreinterpretq_s16_s64(x)
+
+INLINE V load(const void *at) { return OF8(vld1q_s8((const int8_t *)at)); }
+INLINE void store(void *at, V x) { vst1q_s8((int8_t *)at, AS8(x)); }
+INLINE V zero(void) { return vdupq_n_s16(0); }
+INLINE V xor(V a, V b) { return veorq_s16(a, b); }
+INLINE V or(V a, V b) { return vorrq_s16(a, b); }
+INLINE V and(V a, V b) { return vandq_s16(a, b); }
+INLINE V widen(const uint8_t *at) { return vreinterpretq_s16_u16(vmovl_u8(vld1_u8(at))); }
+INLINE bool all_ones(V x) { return vminvq_u16(vreinterpretq_u16_s16(x)) == 0xFFFF; }
+
+INLINE int before_ff(V x)
+{
+    uint16x8_t equal = vreinterpretq_u16_u8(vceqq_s8(AS8(x), vdupq_n_s8(-1)));
+    uint64_t found = vget_lane_u64(vreinterpret_u64_u8(vshrn_n_u16(equal, 4)), 0); /* four bits a byte */
+    return found ? __builtin_ctzll(found) >> 2 : 16;
+}
+
+INLINE void store_eights(V x, uint8_t *to_first, uint8_t *to_second, int64_t stride)
+{
+    (void)to_second;
+    vst1_s8((int8_t *)to_first, vget_low_s8(AS8(x)));
+    vst1_s8((int8_t *)(to_first + stride), vget_high_s8(AS8(x)));
+}
+
+INLINE V without_fourths(V x)
+{
+    static const uint8_t THREE[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 255, 255, 255, 255};
+    return vreinterpretq_s16_u8(vqtbl1q_u8(vreinterpretq_u8_s16(x), vld1q_u8(THREE)));
+}
+
+INLINE V neon_set1_epi8(char x) { return OF8(vdupq_n_s8((int8_t)x)); }
+INLINE V neon_set1_epi16(int x) { return vdupq_n_s16((int16_t)x); }
+INLINE V neon_set1_epi32(int x) { return OF32(vdupq_n_s32(x)); }
+INLINE V neon_add_epi16(V a, V b) { return vaddq_s16(a, b); }
+INLINE V neon_sub_epi16(V a, V b) { return vsubq_s16(a, b); }
+INLINE V neon_add_epi32(V a, V b) { return OF32(vaddq_s32(AS32(a), AS32(b))); }
+INLINE V neon_sub_epi32(V a, V b) { return OF32(vsubq_s32(AS32(a), AS32(b))); }
+INLINE V neon_mullo_epi16(V a, V b) { return vmulq_s16(a, b); }
+INLINE V neon_max_epi16(V a, V b) { return vmaxq_s16(a, b); }
+INLINE V neon_min_epi16(V a, V b) { return vminq_s16(a, b); }
+INLINE V neon_cmpeq_epi16(V a, V b) { return vreinterpretq_s16_u16(vceqq_s16(a, b)); }
+INLINE V neon_cmpgt_epi16(V a, V b) { return vreinterpretq_s16_u16(vcgtq_s16(a, b)); }
+INLINE V neon_slli_epi16(V x, int bits) { return vshlq_s16(x, vdupq_n_s16((int16_t)bits)); }
+INLINE V neon_srai_epi16(V x, int bits) { return vshlq_s16(x, vdupq_n_s16((int16_t)-bits)); }
+INLINE V neon_srai_epi32(V x, int bits) { return OF32(vshlq_s32(AS32(x), vdupq_n_s32(-bits))); }
+
+INLINE V neon_srli_epi16(V x, int bits)
+{
+    return vreinterpretq_s16_u16(vshlq_u16(vreinterpretq_u16_s16(x), vdupq_n_s16((int16_t)-bits)));
+}
+
+INLINE V neon_mulhi_epi16(V a, V b)
+{
+    int32x4_t lo = vmull_s16(vget_low_s16(a), vget_low_s16(b)), hi = vmull_high_s16(a, b);
+    return vuzp2q_s16(OF32(lo), OF32(hi));
+}
+
+INLINE V neon_madd_epi16(V a, V b)
+{
+    return OF32(vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b)));
+}
+
+INLINE V neon_packs_epi32(V a, V b) { return vqmovn_high_s32(vqmovn_s32(AS32(a)), AS32(b)); }
+INLINE V neon_packs_epi16(V a, V b) { return OF8(vqmovn_high_s16(vqmovn_s16(a), b)); }
+INLINE V neon_packus_epi16(V a, V b) { return vreinterpretq_s16_u8(vqmovun_high_s16(vqmovun_s16(a), b)); }
+INLINE V neon_unpacklo_epi8(V a, V b) { return OF8(vzip1q_s8(AS8(a), AS8(b))); }
+INLINE V neon_unpackhi_epi8(V a, V b) { return OF8(vzip2q_s8(AS8(a), AS8(b))); }
+INLINE V neon_unpacklo_epi16(V a, V b) { return vzip1q_s16(a, b); }
+INLINE V neon_unpackhi_epi16(V a, V b) { return vzip2q_s16(a, b); }
+INLINE V neon_unpacklo_epi32(V a, V b) { return OF32(vzip1q_s32(AS32(a), AS32(b))); }
+INLINE V neon_unpackhi_epi32(V a, V b) { return OF32(vzip2q_s32(AS32(a), AS32(b))); }
+INLINE V neon_unpacklo_epi64(V a, V b) { return OF64(vzip1q_s64(AS64(a), AS64(b))); }
+INLINE V neon_unpackhi_epi64(V a, V b) { return OF64(vzip2q_s64(AS64(a), AS64(b))); }
+
+#endif
+
+#ifndef USE_AVX2
+
+INLINE V load_halves(const void *first, const void *second)
+{
+    (void)second;
+    return load(first);
+}
+
+INLINE void store4(uint8_t *out, V even, V odd)
+{
+    store(out, even);
+    store(out + 16, odd);
+}
+
+INLINE void store3(uint8_t *out, V even, V odd)
+{
+    store(out, without_fourths(even));
+    store(out + 12, without_fourths(odd));
+}
+
+#endif
+
+enum {
+    LANES = sizeof(V) / 2,
+    HALVES = sizeof(V) / 16 /* blocks that are transformed at a time */
+};
