@@ -87,7 +87,9 @@ def run(code: str, arguments: list[str], place: Path) -> None:
 def write_pairs(folder: Path) -> None:
     """The photographs with masks that docs/pairs.md builds from."""
     make_pairs(folder / "SEG")
-    shutil.copytree(folder / "SEG" / "images", folder / "SEG" / "views")
+    stereo = make_pairs(folder / "STEREO")
+    shutil.copytree(stereo / "images", stereo / "right")
+    (stereo / "images").rename(stereo / "left")
     rows = [f"images/{number:02}.jpg,masks/{number:02}.png\n" for number in range(0, 12, 2)]
     (folder / "seg.csv").write_text("path,seg\n" + "".join(rows))
 
