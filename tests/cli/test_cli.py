@@ -185,7 +185,7 @@ def test_dry_run_json_is_one_object(presize: Callable[..., Ran], raw: Path, tmp_
     plan = json.loads(presize("build", raw, tmp_path / "out", *BUILD, "--dry-run", "--json").out)
     assert list(plan) == [
         "samples", "classes", "shards", "bytes", "cpu_seconds", "seconds", "jobs", "tried", "skipped", "rejected",
-        "rejects", "free_bytes", "out",
+        "rejects", "free_bytes", "out", "splits",
     ]  # fmt: skip
     assert (plan["samples"], len(plan["classes"]), plan["shards"], plan["jobs"]) == (60, 3, 8, 1)
     assert 24 <= plan["tried"] <= 60
