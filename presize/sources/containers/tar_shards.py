@@ -245,7 +245,7 @@ class _Samples:
             )
 
     def finish_early(self, error: CutShort, window: _Window) -> None:
-        """Keep the last sample if it is whole: it is when another has begun, or when it has the files that the one before has."""
+        """Keep the last sample if it is whole: another has begun, or it has files like those of the one before."""
         match = None if error.name is None else _STEM.fullmatch(_trimmed(error.name))
         another_began = match is not None and match[1] != self._stem
         if another_began or self._before == frozenset(self._files):
