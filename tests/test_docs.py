@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
 import shutil
@@ -14,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from builds import SERIAL, SMALL
+from foreign import FIXTURES, picture, tar_samples, text_recognition, write_tar
 from presize.build.run import build_dataset
 from presize.cli import cli
 from presize.sources.sample import SampleOptions, make_samples
+from presize.store.dataset import Dataset
 from presize.store.index import INDEX_COLUMNS
 from presize.store.manifest import read_manifest
 from processes import run_command
@@ -83,6 +86,31 @@ def run(code: str, arguments: list[str], place: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+def write_sources(folder: Path) -> None:
+    """What docs/imports.md imports."""
+    write_tar(folder / "SHARDS" / "shard-000000.tar", tar_samples(12))
+    shutil.copytree(FIXTURES / "datasets", folder / "HUB")
+    text_recognition(folder / "TEXT", ["Hello", "World"])
+    text_recognition(folder / "NUMBERED", ["7", "3"])
+    coco = {
+        "images": [{"id": 9, "file_name": "9.png"}, {"id": 4, "file_name": "4.png"}],
+        "categories": [{"id": 17, "name": "cat"}, {"id": 18, "name": "dog"}],
+        "annotations": [
+            {"image_id": 9, "category_id": 18, "bbox": [1.5, 2, 3, 4]},
+            {"image_id": 9, "category_id": 17, "bbox": [5, 6, 7, 8]},
+        ],
+    }
+    voc = """<annotation><filename>1.png</filename>
+        <object><name>cat</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>30</xmax><ymax>40</ymax></bndbox></object>
+        <object><name>dog</name><bndbox><ymin>6</ymin><xmin>5</xmin><xmax>7</xmax><ymax>8</ymax></bndbox></object>
+        </annotation>"""
+    images = {"COCO/val2017/9.png": picture(9), "COCO/val2017/4.png": picture(4), "VOC/JPEGImages/1.png": picture(1)}
+    texts = {"COCO/instances.json": json.dumps(coco).encode(), "VOC/Annotations/1.xml": voc.encode()}
+    for name, content in (images | texts).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the builds of all pages make, run in order, the README's first."""
@@ -91,9 +119,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[:9]
     table = "".join(f"{path},{'even' if i % 2 else 'odd'}\n" for i, path in enumerate(photos))
     (folder / "labels.csv").write_text(f"path,label\n{table}")
+    write_sources(folder)
+    run_programs(ROOT / "docs" / "imports.md", folder)  # they make label tables
     run(RUN_COMMANDS, BUILDS, folder)
     assert (folder / "SIZES" / "160" / "manifest.json").exists()
     return folder
+
+
+def run_programs(page: Path, folder: Path) -> None:
+    """Run the programs of a page that need no other libraries, in one process."""
+    programs = [block for block in blocks(page, "python") if block != TRAINING and not needed(block)]
+    names = [f"{page.stem}_{number}.py" for number in range(len(programs))]
+    for name, program in zip(names, programs, strict=True):
+        (folder / name).write_text(program)
+    run(RUN_PROGRAMS, names, folder)
 
 
 def test_the_readme_shows_every_command() -> None:
@@ -114,11 +153,16 @@ def test_commands_that_measure_run_as_written(name: str, place: Path) -> None:
 
 @pytest.mark.parametrize("page", WITH_PROGRAMS)
 def test_programs_run_as_written(page: Path, place: Path) -> None:
-    programs = [block for block in blocks(page, "python") if block != TRAINING and not needed(block)]
-    names = [f"{page.stem}_{number}.py" for number in range(len(programs))]
-    for name, program in zip(names, programs, strict=True):
-        (place / name).write_text(program)
-    run(RUN_PROGRAMS, names, place)
+    run_programs(page, place)
+
+
+def test_tables_of_coco_and_voc_have_every_box(place: Path) -> None:
+    coco = Dataset(place / "OUT-COCO").index
+    assert coco.column("bbox").to_pylist() == [[[1.5, 2, 3, 4], [5, 6, 7, 8]], []]
+    assert coco.column("category").to_pylist() == [[1, 0], []]
+    voc = Dataset(place / "OUT-VOC").index
+    assert voc.column("bbox").to_pylist() == [[[0, 1, 30, 40], [4, 5, 7, 8]]]
+    assert voc.column("name").to_pylist() == [["cat", "dog"]]
 
 
 @pytest.mark.parametrize(

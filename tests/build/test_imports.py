@@ -73,7 +73,7 @@ def test_samples_are_those_of_the_files_in_them(source: tuple[Path, SourceOption
     build_dataset(tmp_path / "raw", tmp_path / "expected", OPTIONS, SERIAL)
     by_class = samples(tmp_path / "expected")
     assert samples(tmp_path / "out") == [by_class[n % 3 * 10 + n // 3] for n in range(COUNT)]
-    assert verify_dataset(tmp_path / "out").problems == []
+    assert verify_dataset(tmp_path / "out") == (COUNT, [])
 
 
 def test_the_bytes_do_not_depend_on_processes_and_interruptions(
