@@ -57,7 +57,7 @@ def write_tars(values: Iterator[bytes], place: Path) -> None:
         if number % _SHARD_IMAGES == 0:
             if tar is not None:
                 tar.close()
-            tar = tarfile.open(place / f"{number // _SHARD_IMAGES:06d}.tar", "w")  # noqa: SIM115
+            tar = tarfile.open(place / f"{number // _SHARD_IMAGES:06d}.tar", "w")
         for suffix, content in (("jpg", value), ("cls", b"%d" % (number % 10))):
             member = tarfile.TarInfo(f"{number:07d}.{suffix}")
             member.size = len(content)
