@@ -88,8 +88,8 @@ class BatchReader:
     """Reads crops of a dataset's samples into batches.
 
     By default a batch is uint8 (samples, height, width, channels), RGB, one channel for a dataset that was built with
-    color "gray", or four for "rgba"; "keep" gives RGB. For one of 16 bits it has the bytes of uint16. Several crops give
-    several views of each sample, a batch each. Picklable by the dataset's path, safe across threads and forks.
+    color "gray", or four for "rgba"; "keep" gives RGB. For one of 16 bits it has the bytes of uint16. Several crops
+    give several views of each sample, a batch each. Picklable by the dataset's path, safe across threads and forks.
 
     Args:
         data: the dataset.
