@@ -166,7 +166,7 @@ class TargetColumn:
     def array(self, records: Records) -> npt.NDArray[Any]:
         """In a new array, of numbers or of Python objects."""
         if self._numbers is not None:
-            return self._numbers[records]
+            return np.asarray(self._numbers[records])
         array = np.empty(len(records), object)  # np.array() would make a matrix of lists of one length
         array[:] = [self[i] for i in records.tolist()]
         return array

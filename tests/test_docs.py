@@ -16,8 +16,8 @@ import pytest
 
 from annotated import annotate
 from builds import SERIAL, SMALL
-from paired import make_pairs
 from foreign import write_sources
+from paired import make_pairs
 from presize.build.run import build_dataset
 from presize.cli import cli
 from presize.sources.sample import SampleOptions, make_samples
@@ -96,6 +96,8 @@ def write_pairs(folder: Path) -> None:
     (stereo / "images").rename(stereo / "left")
     rows = [f"images/{number:02}.jpg,masks/{number:02}.png\n" for number in range(0, 12, 2)]
     (folder / "seg.csv").write_text("path,seg\n" + "".join(rows))
+
+
 def write_tables(folder: Path) -> None:
     """The tables, and the folder of splits, that docs/data.md builds from."""
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[::3]
