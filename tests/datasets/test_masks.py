@@ -86,10 +86,10 @@ def test_a_cropped_mask_has_the_nearest_pixel_of_the_stored_one_everywhere(name:
     loader = Loader(data, SAMPLES, shuffle=True, seed=2, workers=0)
     ((_, masks, far),) = loader
     samples = loader.sampler.order.samples(0, np.arange(SAMPLES))
-    places = loader._reader.places(samples, 2, 0, loader.sampler.order.keys(0, np.arange(SAMPLES)))
-    assert {place.flip for place in places} == {False, True}
-    for at, (sample, place) in enumerate(zip(samples.tolist(), places, strict=True)):
-        expected = nearest(stored[sample], *place)
+    shown = loader._reader.shown(samples, 2, 0, loader.sampler.order.keys(0, np.arange(SAMPLES)))
+    assert {one.flip for one in shown} == {False, True}
+    for at, (sample, one) in enumerate(zip(samples.tolist(), shown, strict=True)):
+        expected = nearest(stored[sample], *one)
         assert np.array_equal(masks[at].numpy(), expected)
         assert np.array_equal(far[at].numpy(), expected.astype(np.uint16) * 257)
 
