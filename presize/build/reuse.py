@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.build.annotations import are_within, extents
+from presize.build.annotations import may_stay
 from presize.build.plan import Plan
 from presize.build.resume import check_may_update
 from presize.build.state import Place
@@ -25,7 +25,7 @@ from presize.build.tasks.sidecar import Finished, FinishedShard, Sidecar, prefix
 from presize.build.tasks.task import Copies, Task
 from presize.build.update import Changes, Rows, Update, agree, make_update, match
 from presize.errors import DatasetError, ImageError
-from presize.options import MAX_PIXELS, Companion, RunOptions
+from presize.options import Companion, RunOptions
 from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
 from presize.sources.source_files import SourceFile, read_source
@@ -84,12 +84,6 @@ class Base:
     @property
     def shard_rows(self) -> Rows:
         return np.array([len(rows) for rows in self.rows], np.int64)
-
-    def source_sides(self, rows: Rows) -> tuple[Rows, Rows]:
-        """(heights, widths) of the sources of these rows of `samples`, in pixels; MAX_PIXELS of rejected files."""
-        rejected = np.full(len(self.samples) - len(self.indexes[0]), MAX_PIXELS)
-        heights, widths = (_numbers(self.indexes[0], f"source_{side}") for side in ("height", "width"))
-        return np.concatenate((heights, rejected))[rows], np.concatenate((widths, rejected))[rows]
 
     def columns(self, rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
         """The columns of a Sidecar, ``sample`` apart, for these records."""
@@ -301,9 +295,7 @@ def _unchanged(plan: Plan, base: Base, matched: Rows, jobs: int) -> npt.NDArray[
         for prefix, source in _sources(plan):
             known = old.column(f"{prefix}source_crc32").to_numpy()[matched]
             unchanged &= _same_content(source, unchanged, known, jobs)
-    if (around := extents(samples, plan.options)) is not None:  # boxes may have changed, and then reject their image
-        unchanged &= are_within(around, *base.source_sides(matched))
-    return unchanged
+    return unchanged & may_stay(samples, plan.options, base.indexes[0], matched)
 
 
 def _same_paths(companion: Companion, samples: pa.Table, base: Base, matched: Rows) -> npt.NDArray[np.bool_]:
