@@ -67,7 +67,8 @@ class _ListColumn:
     def _numbers(self, what: str) -> npt.NDArray[np.float32]:
         """The numbers of all samples, float32 (lists, length of each)."""
         lists: Any = self._values.values
-        if not pa.types.is_fixed_size_list(lists.type) or lists.type.value_type != pa.float32() or lists.null_count:
+        is_plain = pa.types.is_fixed_size_list(lists.type) and lists.type.value_type == pa.float32()
+        if not is_plain or lists.null_count or lists.flatten().null_count or lists.type.list_size < 1:
             raise DatasetError(
                 f"the index of {self._data.root} is damaged: column {self.name!r} holds {self._values.type}, not {what}"
             )

@@ -205,11 +205,12 @@ def test_a_damaged_mask_leaves_its_image_out_too(pairs: Path, tmp_path: Path) ->
     loader = Loader(damaged, SAMPLES, workers=0, on_error="skip")
     (((images, masks), targets),) = loader
     assert len(images) == len(masks) == len(targets) == SAMPLES - 1 and loader.skipped == 1
-    (((expected, whole), _),) = Loader(
+    (((expected, whole), labels),) = Loader(
         LMDBDataset(pairs, decode="tensor", crop=Resize(32), companions=("mask",)), SAMPLES, workers=0
     )
     left = [i for i in range(SAMPLES) if i != 3]
     assert torch.equal(images, expected[left]) and torch.equal(masks, whole[left])
+    assert torch.equal(targets, labels[left])
 
 
 def test_companions_that_there_are_not_and_several_views_are_refused(pairs: Path) -> None:
