@@ -16,8 +16,8 @@ from presize.datasets.reading.slots import Shape
 Images = torch.Tensor | tuple[torch.Tensor, ...]
 """A batch (B, channels, height, width) in channels-last memory, or that of each view."""
 
-Stays = bool | tuple[bool, ...]
-"""Whether the targets of a batch stay a list of Python objects; one for each where a sample has a tuple of them."""
+Stays = bool | tuple[bool, ...] | dict[str, bool]
+"""Whether the targets of a batch stay a list of Python objects; one for each where a sample has several of them."""
 
 
 class Views(tuple[Any, ...]):
@@ -64,6 +64,8 @@ def collate(samples: Sequence[Any]) -> Any:
 
 def collate_targets(targets: Sequence[Any], stays: Stays) -> Any:
     """The targets of a batch as torch's default collate combines them, or as a list where they have to stay one."""
+    if isinstance(stays, dict):
+        return {key: collate_targets([target[key] for target in targets], stay) for key, stay in stays.items()}
     if isinstance(stays, tuple):
         columns = zip(*targets, strict=True) if targets else ([] for _ in stays)
         return [collate_targets(column, stay) for column, stay in zip(columns, stays, strict=True)]
@@ -71,7 +73,7 @@ def collate_targets(targets: Sequence[Any], stays: Stays) -> Any:
         return list(targets)
     if not targets:
         return torch.empty(0, dtype=torch.int64)
-    return torch.utils.data.default_collate(tuple(targets))  # type: ignore[arg-type]
+    return torch.utils.data.default_collate(targets)  # type: ignore[arg-type]
 
 
 def _stack(images: Sequence[Any]) -> Any:

@@ -6,7 +6,7 @@ import math
 import operator
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, SupportsIndex
 
@@ -17,7 +17,7 @@ import torch.utils.data
 
 from presize.codecs import jpeg_decoder
 from presize.datasets.collate import BatchWithLists, Stays, Views, WholeBatch, collate_targets
-from presize.datasets.columns import TargetColumn
+from presize.datasets.columns import Records, Target, Targets, Vocabulary, find_split, find_splits
 from presize.datasets.crops import Crop, Crops
 from presize.datasets.fuse import Fused
 from presize.datasets.fuse import fuse as fuse_transform
@@ -42,8 +42,11 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     Args:
         root: the folder with manifest.json.
         transform, target_transform: called with the image and the target, as in torchvision.
-        target: the index column that comes beside the image; several names give a tuple; None, or a dataset without
-            labels, gives the image alone.
+        target: the index column that comes beside the image; several names give a tuple, a dict of names a dict of
+            their values; None, or a dataset without labels, gives the image alone.
+        vocabulary: columns whose values, or whose lists of values, become numbers: their places in the list given for
+            the column, or in the sorted values of the column for None. The attribute has the list of each.
+        multi_hot: columns of lists that become float32 vectors: 1 for each number of the vocabulary in the list.
         decode: what `transform` gets. "pil": a PIL image (RGB, RGBA, L or I;16). "numpy": uint8 (height, width, 3), or
             (height, width) for grey. "tensor": uint8 (3, height, width) in channels-last memory, or (1, height, width).
             Of a dataset built with --depth 16 uint16, and four channels with --color rgba.
@@ -78,7 +81,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         *,
-        target: str | Sequence[str] | None = "label",
+        target: Target = "label",
+        vocabulary: Vocabulary | None = None,
+        multi_hot: str | Sequence[str] = (),
         decode: Decode = "pil",
         crop: Crops | None = None,
         flip: float = 0.0,
@@ -111,7 +116,10 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self._rows: Numbers | None = None  # of a subset: the numbers of its samples in `data`
         if target == "label" and "label" not in self.data.index.schema.names:
             target = None
-        self.target = target
+        self.target: Target = dict(target) if isinstance(target, Mapping) else target
+        check_type("vocabulary", {} if vocabulary is None else vocabulary, Mapping)
+        self.vocabulary: Vocabulary = vocabulary or {}
+        self.multi_hot = (multi_hot,) if isinstance(multi_hot, str) else tuple(multi_hot)
         self._reader = None if crop is None and not flip else self._reader_of(self.data, crop, flip)
         self._held = [] if preload is None else self.data.preload(preload)
         self._open()
@@ -128,8 +136,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         jpeg_decoder.is_available()  # checked here, once, and not again in every worker that is forked
         classes = self.data.manifest.classes
         self._classes = None if classes is None else list(classes)
-        names = [] if self.target is None else [self.target] if isinstance(self.target, str) else self.target
-        self._targets = [TargetColumn(self.data, name) for name in names]
+        self._targets = Targets(self.data, self.target, self.vocabulary, self.multi_hot)
+        self.vocabulary = self._targets.vocabulary
         self._own_targets: npt.NDArray[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -158,6 +166,24 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             OptionError: `indices` are something else, or out of range.
         """
         return self._over(self.data, self.records(sample_numbers(indices, len(self))))
+
+    def split(self, name: Any, column: str = "split") -> LMDBDataset:
+        """The samples whose value in a column is `name`, in their order, as subset() gives them.
+
+        Args:
+            name: a split, or another value of the column, such as the number of a fold.
+            column: ``split`` is what ``presize build --split`` makes.
+
+        Raises:
+            DatasetError: there is no such column.
+            OptionError: no sample has that value.
+        """
+        return self.subset(find_split(self.data, self._rows, name, column))
+
+    @property
+    def splits(self) -> list[Any]:
+        """The names of the splits in the column ``split``, sorted; none without that column."""
+        return find_splits(self.data, self._rows)
 
     def _over(self, data: Any, rows: Numbers | None) -> LMDBDataset:
         """A dataset with the options of this one over `rows` of `data`, a Dataset or JoinedData, or over all of it."""
@@ -224,32 +250,21 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             image = Views(map(self.transform, image)) if isinstance(image, Views) else self.transform(image)
         if self.target is None:
             return image
-        target = self._target(i)
+        target = self._targets[i]
         return image, target if self.target_transform is None else self.target_transform(target)
-
-    def _target(self, i: int) -> Any:
-        values = tuple(column[i] for column in self._targets)
-        return values[0] if isinstance(self.target, str) else values
 
     def _stays(self) -> Stays:
         """For collate_targets."""
-        if self.target_transform is not None or not any(column.stays for column in self._targets):
-            return False
-        stays = tuple(column.stays for column in self._targets)
-        return stays[0] if isinstance(self.target, str) else stays
+        return False if self.target_transform is not None else self._targets.stays
 
-    def batch_targets(self, records: npt.NDArray[np.int64]) -> Any:
+    def batch_targets(self, records: Records) -> Any:
         """The targets of many samples at once, as presize.datasets.collate combines them: int64 (n,) for class
         numbers. None for a dataset without a target. `records` are their numbers in `data`, as from records()."""
         if self.target is None:
             return None
-        column = self._targets[0].values if isinstance(self.target, str) else None
-        if isinstance(column, np.ndarray) and column.dtype.kind == "i" and self.target_transform is None:
-            return torch.from_numpy(column[records].astype(np.int64))
-        targets = [self._target(i) for i in records.tolist()]
-        if self.target_transform is not None:
-            targets = [self.target_transform(target) for target in targets]
-        return collate_targets(targets, self._stays())
+        if self.target_transform is None:
+            return self._targets.batch(records)
+        return collate_targets(tuple(self.target_transform(self._targets[i]) for i in records.tolist()), False)
 
     @property
     def crop(self) -> Crop | tuple[Crop, ...] | None:
@@ -282,24 +297,26 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
         It is this dataset's own copy, made at the first use, 4 bytes a sample for class numbers: torch warns of arrays
         that cannot be written to. Changing it does not change what samples come with. For columns of text or lists it
-        is an array of objects, made anew at each call. Without a target, or with several, there is no such attribute.
+        is an array of objects, made anew at each call, for multi_hot a matrix (samples, values). Without a target, or
+        with several, there is no such attribute.
         """
         if not isinstance(self.target, str):
             raise AttributeError(f"{self.root} was opened with target={self.target!r}: targets needs one column")
-        values = self._targets[0].values
-        if not isinstance(values, np.ndarray):
-            return self._targets[0].objects(self._all_records())
-        if self._own_targets is None:
-            self._own_targets = values.copy() if self._rows is None else values[self._rows]
-        return self._own_targets
+        if self._own_targets is not None:
+            return self._own_targets
+        targets = self._targets.array(self._all_records())
+        if targets.dtype != object:
+            self._own_targets = targets
+        return targets
 
     @property
     def samples(self) -> list[tuple[str, Any]]:
         """(path in the source, target) of every sample: a new list each time, for code written for ImageFolder."""
-        return [(self.data.path(i), None if self.target is None else self._target(i)) for i in self._all_records()]
+        targets = self._targets
+        return [(self.data.path(i), None if self.target is None else targets[i]) for i in self._all_records().tolist()]
 
-    def _all_records(self) -> Iterable[int]:
-        return range(len(self)) if self._rows is None else self._rows.tolist()
+    def _all_records(self) -> Records:
+        return np.arange(len(self)) if self._rows is None else self._rows
 
     def dev_shm_bytes(self, batch_size: int) -> int:
         """Roughly the bytes of /dev/shm that a batch takes on its way from a DataLoader's worker.

@@ -11,7 +11,18 @@ from presize.datasets.joined import JoinedData
 from presize.datasets.lmdb import LMDBDataset
 from presize.errors import OptionError
 
-_ALIKE = ("classes", "target", "decode", "crop", "flip", "normalize", "transform", "target_transform")
+_ALIKE = (
+    "classes",
+    "target",
+    "vocabulary",
+    "multi_hot",
+    "decode",
+    "crop",
+    "flip",
+    "normalize",
+    "transform",
+    "target_transform",
+)
 """What the parts of a ConcatDataset must have in common."""
 
 

@@ -26,6 +26,8 @@ Subsampling = Literal["420", "422", "444"]
 Layout = Literal["lmdb", "folder"]
 OnError = Literal["skip", "fail"]
 Engine = Literal["processes", "sequential"]
+KeyPreset = Literal["text-recognition", "basicsr", "lsun"]
+Repeated = Literal["refuse", "list"]
 
 MAX_SIDE = 16383
 """The longest side of a target, in pixels: WebP's format ends there, JPEG's at 65535."""
@@ -163,13 +165,67 @@ class SourceOptions:
     """Which samples a source has. It decides the bytes of a dataset; the samples are recorded, and nothing here is.
 
     Attributes:
-        labels: a table (CSV, JSON lines or Parquet) whose ``path`` column lists the samples, in their order; None for
-            class folders, or a flat folder.
+        labels: a table (CSV, JSON lines, Parquet or a list of paths) that lists the samples, in their order; "none" for
+            all files of the source, without labels; None for class folders, or a flat folder.
         classes: the class list; None for the sorted names of folders or labels.
+        repeated: "refuse" a path that several rows of the table have, or make of them one sample whose columns are
+            lists.
+        split: how the column ``split`` comes about: "folders", by the folder of the source that a sample lies in; or
+            shares that add up to 1, as in "train=0.9,val=0.1", drawn by the sample's path; None for no such column.
+        split_seed: random seed of the shares, from 0.
+        keys: which images to take from files that hold many. Of an LMDB a pattern for keys, such as
+            ``image-{:09d}``, or a KeyPreset; of tar shards an extension, such as ``jpg``; of Parquet a column. Tar
+            shards and Parquet need it where a sample has several images.
+        label_keys: the pattern for the keys of an LMDB's labels, such as ``label-{:09d}``. ``text=label-{:09d}`` calls
+            their column ``text``.
     """
 
     labels: str | os.PathLike[str] | None = None
     classes: Sequence[str] | None = None
+    repeated: Repeated = "refuse"
+    split: str | None = None
+    split_seed: int = 0
+    keys: str | None = None
+    label_keys: str | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("repeated", self.repeated, Repeated)
+        check_range("split_seed", self.split_seed, 0, 2**63 - 1)
+        if self.split is not None and self.split != "folders":
+            parse_shares(self.split)
+        if self.repeated == "list" and self.table is None:
+            raise OptionError("repeated: list is about rows of a table; name one with --labels")
+        if self.classes is not None and self.labels == "none":
+            raise OptionError("classes: samples have no class with --labels none; leave one of them out")
+        for name in ("keys", "label_keys"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise OptionError(f"{name}: expected a text such as image-{{:09d}}, got {value!r}")
+        if self.label_keys is not None and self.keys is None:
+            raise OptionError("label_keys: it needs --keys, the pattern for the keys of the images")
+        if self.label_keys is not None and self.keys in get_args(KeyPreset):
+            raise OptionError(f"label_keys: --keys {self.keys} has its own; give patterns for both, or leave it out")
+
+    @property
+    def table(self) -> str | os.PathLike[str] | None:
+        """The label table, if there is one."""
+        return None if self.labels == "none" else self.labels
+
+
+def parse_shares(text: str) -> dict[str, Fraction]:
+    """The share of each split: names and decimals that add up to 1.
+
+    >>> parse_shares("train=0.9,val=0.1")
+    {'train': Fraction(9, 10), 'val': Fraction(1, 10)}
+    """
+    check_type("split", text, str)
+    found = [re.fullmatch(r"\s*([^=\s][^=]*?)\s*=\s*(\d*\.?\d+)\s*", part, re.ASCII) for part in text.split(",")]
+    shares = {match[1]: Fraction(match[2]) for match in found if match}
+    if len(shares) < len(found) or not all(shares.values()):
+        raise OptionError(f"split: expected folders, or names and shares, such as train=0.9,val=0.1, got {text!r}")
+    if sum(shares.values()) != 1:
+        raise OptionError(f"split: the shares in {text!r} add up to {float(sum(shares.values())):g}, expected 1")
+    return shares
 
 
 def companion_color(format: Format) -> Color:
@@ -177,7 +233,8 @@ def companion_color(format: Format) -> Color:
     return "rgb" if format == "webp" else "keep"
 
 
-_COMPANION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}", re.ASCII)
+COMPANION_NAME = r"[A-Za-z][A-Za-z0-9_]{0,31}"
+"""The names that companions may have, as a regular expression for ASCII."""
 _FIELD = re.compile(r"\{\{|\}\}|\{(\w*)\}|[{}]", re.ASCII)
 _FIELDS = ("stem", "dir", "name")
 
@@ -203,20 +260,20 @@ class Companion:
     filter: Filter = "nearest"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _COMPANION_NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not re.fullmatch(COMPANION_NAME, self.name, re.ASCII):
             raise OptionError(f"pair: expected a name of at most 32 letters, digits and _, got {self.name!r}")
         if self.name == "source" or self.name.endswith("_source"):
             raise OptionError(f"pair: {self.name!r} would have columns that the index has already; choose another name")
         if (self.pattern is None) == (self.column is None):
             raise OptionError(
-                f"pair {self.name}: expected a pattern or a column, such as masks/{{stem}}.png, got "
+                f"pair: expected a pattern or a column for {self.name}, such as masks/{{stem}}.png, got "
                 f"{'neither' if self.pattern is None else 'both'}"
             )
         if self.pattern is not None:
             self.pieces()
             parts = self.pattern.split("/")
             if not self.pattern or parts[0] == "" or not {".", ".."}.isdisjoint(parts):
-                raise OptionError(f"pair {self.name}: expected a path from the source, got {self.pattern!r}")
+                raise OptionError(f"pair: expected a path from the source for {self.name}, got {self.pattern!r}")
         check_choice("pair_format", self.format, Format)
         check_choice("pair_filter", self.filter, Filter)
         if self.is_exact and self.format not in ("png", "raw"):
@@ -260,7 +317,7 @@ class Companion:
                 literal = ""
             else:
                 raise OptionError(
-                    f"pair {self.name}: {match[0]} in {pattern!r} is none of {{stem}}, {{dir}} and {{name}}; "
+                    f"pair: {match[0]} in {pattern!r} is none of {{stem}}, {{dir}} and {{name}}; "
                     "write {{ and }} for braces"
                 )
         return [*pieces, (literal + pattern[end:], "")]

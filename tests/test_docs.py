@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from builds import SERIAL, SMALL
+from paired import make_pairs
 from presize.build.run import build_dataset
 from presize.cli import cli
 from presize.sources.sample import SampleOptions, make_samples
@@ -83,6 +84,16 @@ def run(code: str, arguments: list[str], place: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+def write_pairs(folder: Path) -> None:
+    """The photographs with masks that docs/pairs.md builds from."""
+    make_pairs(folder / "SEG")
+    stereo = make_pairs(folder / "STEREO")
+    shutil.copytree(stereo / "images", stereo / "right")
+    (stereo / "images").rename(stereo / "left")
+    rows = [f"images/{number:02}.jpg,masks/{number:02}.png\n" for number in range(0, 12, 2)]
+    (folder / "seg.csv").write_text("path,seg\n" + "".join(rows))
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the builds of all pages make, run in order, the README's first."""
@@ -91,6 +102,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[:9]
     table = "".join(f"{path},{'even' if i % 2 else 'odd'}\n" for i, path in enumerate(photos))
     (folder / "labels.csv").write_text(f"path,label\n{table}")
+    write_pairs(folder)
     run(RUN_COMMANDS, BUILDS, folder)
     assert (folder / "SIZES" / "160" / "manifest.json").exists()
     return folder

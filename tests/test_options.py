@@ -23,6 +23,7 @@ from presize.options import (
     ImageOptions,
     RunOptions,
     Size,
+    SourceOptions,
     check_choice,
     check_range,
     check_type,
@@ -85,6 +86,10 @@ def run(**wrong: Any) -> Callable[[], object]:
     return lambda: RunOptions(**wrong)
 
 
+def source(**wrong: Any) -> Callable[[], object]:
+    return lambda: SourceOptions(**wrong)
+
+
 def budget(**wrong: Any) -> Callable[[], object]:
     return lambda: ErrorBudget(**wrong)
 
@@ -141,6 +146,13 @@ WRONG = [
     (run(on_error="raise"), "on_error", "'raise'", "no such choice"),
     (run(max_errors=5), "max_errors", "5", "a count or a share? ErrorBudget says"),
     (run(overwrite="no"), "overwrite", "'no'", "the text would count as true"),
+    (source(repeated="first"), "repeated", "'first'", "no such choice"),
+    (source(repeated="list"), "repeated", "list", "class folders have no rows"),
+    (source(repeated="list", labels="none"), "repeated", "list", "nor has a source without labels"),
+    (source(labels="none", classes=["a"]), "classes", "none", "nothing would be numbered"),
+    (source(split="train=1.5"), "split", "train=1.5", "more than all"),
+    (source(split=0.9), "split", "0.9", "whose share?"),
+    (source(split_seed=-1), "split_seed", "-1", "from 0 up"),
     (budget(count=-1), "max_errors", "-1", "fewer than none"),
     (budget(count=1.5), "max_errors", "1.5", "a whole number"),
     (budget(share=1.01), "max_errors", "1.01", "more than all"),

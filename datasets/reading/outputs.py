@@ -15,7 +15,7 @@ from presize.codecs import jpeg_decoder
 from presize.codecs.jpeg_segments import coded_size
 from presize.codecs.stored_value import DAMAGE, check_pixels, check_shape, decode_value
 from presize.errors import DatasetError, OptionError
-from presize.options import Color, check_choice
+from presize.options import StoredColor, check_choice
 from presize.store.manifest import Manifest
 
 Decode = Literal["pil", "numpy", "tensor", "bytes"]
@@ -74,7 +74,7 @@ class LazyImage(Image.Image):
     def __init__(
         self,
         value: bytes,
-        color: Color,
+        color: StoredColor,
         shape: tuple[int, int],
         max_pixels: int,
         damage: Callable[[Exception], DatasetError],
@@ -92,7 +92,7 @@ class LazyImage(Image.Image):
     def load(self) -> Any:
         """Decode the image, unless it is."""
         if self._im is None and self._value is not None:
-            color: Color = "gray" if self._mode == "L" else "rgb"
+            color: StoredColor = "gray" if self._mode == "L" else "rgb"
             shape = self._size[1], self._size[0]
             try:
                 pixels = self._decoded((0, 0, *shape))

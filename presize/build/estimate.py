@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from presize.build.plan import Plan
-from presize.codecs import transcode
+from presize.build.tasks.records import Made, Recipe, Sources, make_sample
 from presize.errors import ImageError, NotAnImageError
-from presize.options import ImageOptions
-from presize.sources.source_files import read_source
-from presize.store.rejects import Reject, claims_to_be_an_image
+from presize.sources.companions import companion_paths
+from presize.sources.source_files import SourceFile
+from presize.store.rejects import Reject
 from presize.system.child import Child
 from presize.system.resources import usable_cores
 
@@ -82,10 +81,10 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
     if len(plan.source.table) == 0:
         return Estimate(0, 0.0, 0.0, 0, 0, ())
     chosen = _spread(plan.source.table.column("source_nbytes").to_numpy())
-    files = plan.source.table.select(["path", "source_nbytes"]).take(pa.array(chosen)).to_pylist()
+    recipe = Recipe.of(plan.source.root, plan.options)
     child = Child()
     try:
-        found = child.call(_try, plan.source.root, plan.options.image, int(plan.identity["page_size"]), files)
+        found = child.call(_try, recipe, int(plan.identity["page_size"]), _samples(plan, chosen))
     finally:
         child.close()
     scale = len(plan.source.table) / found.tried
@@ -118,29 +117,40 @@ class _Tried(NamedTuple):
     rejects: list[Reject]
 
 
-def _try(root: Path, image: ImageOptions, page_bytes: int, files: list[dict[str, Any]]) -> _Tried:
-    """Presize files for _TRY_S seconds."""
+def _samples(plan: Plan, rows: npt.NDArray[np.int64]) -> list[Sources]:
+    """The files of these rows of the source table, those of companions as well."""
+    table = plan.source.table.take(pa.array(rows))
+    companions = (
+        map(SourceFile, companion_paths(c, table).to_pylist(), table.column(f"{c.name}_source_nbytes").to_pylist())
+        for c in plan.options.companions
+    )
+    return list(zip(plan.source.files(rows), *companions, strict=True))
+
+
+def _try(recipe: Recipe, page_bytes: int, samples: list[Sources]) -> _Tried:
+    """Presize samples for _TRY_S seconds."""
     rejects: list[Reject] = []
     stored_bytes = tried = skipped = pixels = 0
     written_s = 0.0
-    _presize(root, image, **files[0])  # the first image pays for libraries that load lazily
+    _presize(recipe, samples[0])  # the first image pays for libraries that load lazily
     begun, begun_cpu = time.perf_counter(), time.thread_time()
-    for file in files:
+    for sample in samples:
+        file = sample[0]
         if tried >= _MIN_TRIES and time.perf_counter() - begun > _TRY_S:
             break
         tried += 1
-        made = _presize(root, image, **file)
-        if isinstance(made, transcode.Transcoded):
-            first = made.records[0]
-            pixels += made.source.height * made.source.width + 4 * first.height * first.width
-            for record in made.records:
+        made = _presize(recipe, sample)
+        if isinstance(made, Made):
+            first, source = made.transcoded.records[0], made.transcoded.source
+            pixels += source.height * source.width + 4 * first.height * first.width
+            for record in (record for each in (made, *made.companions) for record in each.transcoded.records):
                 nbytes = len(record.value)
-                stored_bytes += _on_disk(nbytes, page_bytes) + _INDEX_ROW_BYTES + len(file["path"])
+                stored_bytes += _on_disk(nbytes, page_bytes) + _INDEX_ROW_BYTES + len(file.path)
                 written_s += _WRITE_S_PER_RECORD + _WRITE_S_PER_BYTE * nbytes
-        elif isinstance(made, NotAnImageError) and not claims_to_be_an_image(file["path"]):
+        elif isinstance(made, NotAnImageError) and not file.claims_to_be_an_image:
             skipped += 1
         else:
-            rejects.append(Reject(file["path"], ImageError.__name__, str(made)))
+            rejects.append(Reject(file.path, ImageError.__name__, str(made)))
     cpu_seconds = time.thread_time() - begun_cpu + written_s
     seconds = time.perf_counter() - begun + written_s
     return _Tried(tried, skipped, stored_bytes, pixels, seconds, cpu_seconds, rejects)
@@ -155,10 +165,10 @@ def _spread(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.asarray(by_size[places[np.sort(first)].astype(np.int64)])
 
 
-def _presize(root: Path, image: ImageOptions, path: str, source_nbytes: int) -> transcode.Transcoded | ImageError:
-    """What a build would make of one file."""
+def _presize(recipe: Recipe, sample: Sources) -> Made | ImageError:
+    """What a build would make of one sample."""
     try:
-        return transcode.transcode(read_source(root, path, source_nbytes), image)
+        return make_sample(recipe, sample)
     except ImageError as error:
         return error
     except MemoryError:

@@ -74,7 +74,8 @@ def make_plan(source: Source, options: BuildOptions, codecs: TriedCodecs, page_s
         "source": {"files": samples, "sha256": _table_digest(source.table)},
         "classes": classes_digest(source.classes),
     }
-    return Plan(source, options, identity, deal(samples, shard_count(samples, options.shard_samples)), codecs.versions)
+    shards = shard_count(samples, options.shard_samples, source.runs)
+    return Plan(source, options, identity, deal(samples, shards, source.runs), codecs.versions)
 
 
 def as_recorded(existing: dict[str, Any], plan: Plan) -> dict[str, Any]:
@@ -116,7 +117,8 @@ def differences(
                 if old["options"] == new["options"]:  # what codecs make is compared under the same options alone
                     found.append(_other_codecs(*versions))
             else:
-                found.append(f"{name.rpartition('.')[2]} was {_words(was)}, is {_words(value)}")
+                of_companion = name.partition("options.companions.")[2].replace(".", " ")
+                found.append(f"{of_companion or name.rpartition('.')[2]} was {_words(was)}, is {_words(value)}")
     return found
 
 

@@ -24,16 +24,9 @@ from presize.errors import BuildError
 from presize.options import Size
 from presize.sources.source_files import read_again
 from presize.store import shard
-from presize.store.index import INDEX_COLUMNS, index_columns, write_index
-from presize.store.manifest import (
-    MANIFEST,
-    CompanionFiles,
-    DataFile,
-    Manifest,
-    companion_shard,
-    generation_name,
-    publish_manifest,
-)
+from presize.store.data_files import CompanionFiles, DataFile, companion_shard, generation_name
+from presize.store.index import index_columns, write_index
+from presize.store.manifest import MANIFEST, Manifest, publish_manifest
 from presize.store.rejects import NOT_AN_IMAGE, Reject, may_pass, to_jsonl
 from presize.system.files import sync_folder, write_atomically, writing
 
@@ -156,7 +149,7 @@ def _index(plan: Plan, merged: dict[str, npt.NDArray[Any]], size: int, files: pa
         name: stored.column(name) if name in stored.column_names else pa.array(values[name], kind)
         for name, kind in index_columns(plan.options.layout, plan.options.checksum, companions).items()
     }
-    labels = [name for name in stored.column_names if name not in INDEX_COLUMNS and name not in columns]
+    labels = [name for name in plan.source.fields if name not in columns]
     return pa.table(columns | {name: stored.column(name) for name in labels})
 
 
@@ -235,7 +228,8 @@ def _write_report(plan: Plan, dataset: _Dataset, manifest: Manifest, rejects: li
     root = dataset.root
 
     def source_of(row: dict[str, Any]) -> bytes:
-        return read_again(plan.source.root, row["path"], row["source_nbytes"])
+        (file,) = plan.source.files(np.array([row["sample"]]))
+        return read_again(plan.source.root, file)
 
     def value_of(row: dict[str, Any]) -> bytes:
         if manifest.layout == "folder":

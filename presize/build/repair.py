@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,17 @@ import pyarrow as pa
 
 from presize.build.state import lock
 from presize.codecs import transcode
+from presize.codecs.paired.companion import transcode_companion
 from presize.errors import DatasetError, ImageError, OptionError, SourceError
-from presize.options import ImageOptions, Size
+from presize.options import Companion, ImageOptions, Size, SourceOptions
+from presize.sources.companions import companion_paths
+from presize.sources.containers.recognize import recognize
+from presize.sources.scan import Source, scan
 from presize.sources.source_files import read_source
+from presize.store.data_files import DataFile
 from presize.store.filenames import is_safe
-from presize.store.index import read_index
-from presize.store.manifest import MANIFEST, DataFile, Manifest, read_manifest
+from presize.store.index import companion_index, read_index
+from presize.store.manifest import MANIFEST, Manifest, read_manifest
 from presize.store.shard import MapFull, ShardReader, ShardWriter, commit_records, map_bytes
 from presize.store.shard_pages import recorded_map_bytes
 from presize.store.verify import Problem, check_data_file
@@ -57,6 +62,7 @@ def repair_dataset(
     out: str | os.PathLike[str],
     *,
     jobs: int | None = None,
+    samples: SourceOptions = SourceOptions(),
     on_begin: Callable[[int], None] = lambda _: None,
     on_shard: Callable[[], None] = lambda: None,
 ) -> Repair:
@@ -66,23 +72,26 @@ def repair_dataset(
     is the one in the manifest; until then the old file stays. Readers that have a shard open go on with what they have.
 
     Args:
-        source: the folder that the dataset was built from.
+        source: the folder that the dataset was built from, or the file.
         out: the dataset.
         jobs: threads; all cores by default.
+        samples: how the source was read; only ``keys`` matters.
         on_begin: called with the number of shards.
         on_shard: called after each shard.
 
     Raises:
-        SourceError: `source` is not a folder.
+        SourceError: `source` is not there, or its containers cannot be listed.
         DatasetError: `out` holds no dataset of shards.
         BuildError: a build is writing to `out`, or it cannot be written to.
     """
-    if not os.path.isdir(source):
+    containers = recognize(source)
+    if containers is None and not os.path.isdir(source):
         raise SourceError(f"the source {os.fspath(source)} is not a folder; give the one that {out} was built from")
+    raw = _Raw(Path(source)) if containers is None else _Raw(Path(containers.root), scan(source, samples, True))
     out = Path(out)
     roots = [out] if (out / MANIFEST).exists() else sorted(path.parent for path in out.glob(f"*/{MANIFEST}"))
     manifests = {root: read_manifest(root) for root in roots or [out]}  # which says what is there instead of a dataset
-    shards = sum(len(manifest.shards) for manifest in manifests.values())
+    shards = sum(len(manifest.shards) * (1 + len(manifest.companions)) for manifest in manifests.values())
     on_begin(shards)
     repaired: list[str] = []
     problems: list[Problem] = []
@@ -90,16 +99,16 @@ def repair_dataset(
         for root, manifest in manifests.items():
             if manifest.layout != "lmdb":
                 raise DatasetError(f"{root} holds files, no shards; presize build --overwrite makes them anew")
-            dataset = _Dataset(Path(source), root, manifest, threads)
+            maker_of = _makers(raw, root, manifest, threads)
             for file in manifest.files():
                 name = (root / file.file).relative_to(out).as_posix()
                 damage = next(check_data_file(root, file), None)
-                why = dataset.remake(file) if damage else None
+                why = _remade(file, maker_of.get(file)) if damage else None
                 if why is not None:
                     problems.append(Problem(name, f"{damage}; {why}"))
                 elif damage:
                     repaired.append(name)
-                if file in manifest.shards:
+                if file in maker_of:
                     on_shard()
             remove_temporary(root / "shards")
     return Repair(shards, tuple(repaired), tuple(problems))
@@ -110,32 +119,71 @@ class _DifferentError(Exception):
 
 
 @dataclass(frozen=True)
-class _Dataset:
-    """A dataset of one size, and the source that it was built from."""
+class _Raw:
+    """The images that a dataset was built from: a folder, and where it consists of containers, what they hold."""
 
-    source: Path
+    root: Path
+    source: Source | None = None
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        """The row of each path in the source table."""
+        paths = [] if self.source is None else self.source.table.column("path").to_pylist()
+        return {path: row for row, path in enumerate(paths)}
+
+    def read(self, path: str, nbytes: int) -> bytes:
+        """The bytes of an image of the index. Raises ImageError when they have changed or gone."""
+        if self.source is None:
+            return read_source(self.root, path, nbytes)
+        if path not in self._rows:
+            raise ImageError("its container has no such sample any more")
+        (file,) = self.source.files(np.array([self._rows[path]]))
+        return read_source(self.root, *file)
+
+
+def _makers(source: _Raw, root: Path, manifest: Manifest, threads: ThreadPoolExecutor) -> dict[DataFile, _Shards]:
+    """What makes each shard of a dataset again."""
+    companions = _companions(manifest)
+    stores = [
+        _Shards(source, root, manifest, threads),
+        *(_Shards(source, root, manifest, threads, c) for c in companions),
+    ]
+    files = [manifest.shards, *(companion.shards for companion in manifest.companions)]
+    return {file: store for store, shards in zip(stores, files, strict=True) for file in shards}
+
+
+def _remade(file: DataFile, shards: _Shards | None) -> str | None:
+    """Make a file of a dataset again. None when that succeeded, else why it did not."""
+    if shards is None:
+        return "only shards can be made again; presize build --overwrite makes the dataset anew"
+    try:
+        shards.remake(file)
+    except (_DifferentError, ImageError) as error:
+        return f"it cannot be made as it was: {error}; presize build --update takes the source as it is now"
+    except (DatasetError, OptionError, SourceError) as error:
+        return str(error)
+    return None
+
+
+@dataclass(frozen=True)
+class _Shards:
+    """The shards of a dataset of one size, and the source that they were built from."""
+
+    source: _Raw
     root: Path
     manifest: Manifest
     threads: ThreadPoolExecutor
+    companion: Companion | None = None
+    """Whose they are; None for the images'."""
 
-    def remake(self, file: DataFile) -> str | None:
-        """Make a file of the dataset again. None when that succeeded, else why it did not."""
-        if file not in self.manifest.shards:
-            return "only shards can be made again; presize build --overwrite makes the dataset anew"
-        try:
-            self._remake(file)
-        except (_DifferentError, ImageError) as error:
-            return f"it cannot be made as it was: {error}; presize build --update takes the source as it is now"
-        except (DatasetError, OptionError) as error:
-            return str(error)
-        return None
-
-    def _remake(self, file: DataFile) -> None:
+    def remake(self, file: DataFile) -> None:
         image = _image_options(self.manifest)
+        if self.companion is not None:
+            image = self.companion.image_options(image)
         size = Size.parse(self.manifest.size)
         rows = self._rows(file)
         record_bytes = transcode.record_bytes(image, size)
-        make = partial(_make, self.source, image, image.sizes.index(size))
+        make = partial(self._make, image, image.sizes.index(size))
         made: Path | None = None  # the last attempt: its records are right
         for map_size in self._map_sizes(file, record_bytes):
             place = temporary_name(self.root / file.file)
@@ -157,13 +205,33 @@ class _Dataset:
     def _rows(self, file: DataFile) -> list[_Row]:
         """The samples of a shard, in its order."""
         index = read_index(self.root, self.manifest)
-        number = self.manifest.shards.index(file)
-        names = ["path", "row", "nbytes", "crc32", "source_nbytes"]
-        own = index.select(names).take(pa.array(np.flatnonzero(index["shard"].to_numpy() == number)))
-        rows = sorted(own.to_pylist(), key=lambda row: int(row["row"]))
+        shards = self.manifest.shards
+        if self.companion is not None:
+            index = companion_index(index, self.companion.name)
+            shards = self.manifest.companion(self.companion.name).shards
+        own = pa.table(index.take(pa.array(np.flatnonzero(index["shard"].to_numpy() == shards.index(file)))))
+        if self.companion is not None:
+            own = own.set_column(own.column_names.index("path"), "path", companion_paths(self.companion, own))
+        names = ["path", "row", "nbytes", "crc32", "source_nbytes", "source_height", "source_width"]
+        rows = sorted(own.select(names).to_pylist(), key=lambda row: int(row["row"]))
         if [row["row"] for row in rows] != list(range(file.rows)) or not all(is_safe(row["path"]) for row in rows):
             raise DatasetError(f"the index of {self.root} is damaged; presize build --overwrite makes it anew")
         return rows
+
+    def _make(self, image: ImageOptions, size: int, row: _Row) -> bytes:
+        """The record of a sample. Raises _DifferentError unless it is the one in the index."""
+        try:
+            if self.companion is None:
+                made = transcode.transcode(self.source.read(row["path"], row["source_nbytes"]), image)
+            else:
+                data = read_source(self.source.root, row["path"], row["source_nbytes"])
+                made = transcode_companion(data, Size(row["source_height"], row["source_width"]), image)
+        except ImageError as error:
+            raise _DifferentError(f"{row['path']}: {error}") from None
+        value = made.records[size].value
+        if len(value) != row["nbytes"] or zlib.crc32(value) != row["crc32"]:
+            raise _DifferentError(f"{row['path']} has changed, or another version of a codec decoded it")
+        return value
 
     def _made(
         self, make: Callable[[dict[str, Any]], bytes], rows: list[dict[str, Any]]
@@ -192,15 +260,12 @@ def _image_options(manifest: Manifest) -> ImageOptions:
         raise DatasetError(f"the options in the manifest are damaged: {error}") from None
 
 
-def _make(source: Path, image: ImageOptions, size: int, row: _Row) -> bytes:
-    """The record of a sample. Raises _DifferentError unless it is the one in the index."""
+def _companions(manifest: Manifest) -> list[Companion]:
+    recorded = manifest.identity["options"].get("companions", {})
     try:
-        value = transcode.transcode(read_source(source, row["path"], row["source_nbytes"]), image).records[size].value
-    except ImageError as error:
-        raise _DifferentError(f"{row['path']}: {error}") from None
-    if len(value) != row["nbytes"] or zlib.crc32(value) != row["crc32"]:
-        raise _DifferentError(f"{row['path']} has changed, or another version of a codec decoded it")
-    return value
+        return [Companion(companion.name, **recorded[companion.name]) for companion in manifest.companions]
+    except (TypeError, KeyError) as error:
+        raise DatasetError(f"the options in the manifest are damaged: {error}") from None
 
 
 def _copied(shard: Path, rows: int) -> Generator[bytes, None, None]:

@@ -12,7 +12,8 @@ from presize.build.plan import Plan, as_recorded, differences
 from presize.build.state import Place, State
 from presize.errors import BuildError
 from presize.options import RunOptions
-from presize.store.manifest import Manifest, generation_name
+from presize.store.data_files import generation_name
+from presize.store.manifest import Manifest
 
 Unfinished = Literal["none", "this build", "this update", "another build", "another update"]
 """What an interrupted run has left in OUT; "this" one has the identity of the plan."""

@@ -23,12 +23,14 @@ from presize.build.state import Place
 from presize.build.tasks.sidecar import Finished, FinishedShard, Sidecar, prefixes, size_columns
 from presize.build.tasks.task import Copies, Task
 from presize.build.update import Changes, Rows, Update, agree, make_update, match
-from presize.errors import DatasetError
+from presize.errors import DatasetError, ImageError
 from presize.options import Companion, RunOptions
 from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
+from presize.sources.source_files import SourceFile, read_source
+from presize.store.data_files import DataFile
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
-from presize.store.manifest import DataFile, Manifest, read_manifest
+from presize.store.manifest import Manifest, read_manifest
 from presize.store.rejects import Reject, read_rejects
 from presize.store.shard import ENGINE, ShardReader
 from presize.store.verify import check_data_file
@@ -268,9 +270,9 @@ def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
     base = read_base(place)
     matched = match(plan.source.table, base.samples)
     unchanged = _unchanged(plan, base, matched, run.jobs or usable_cores())
-    old_shard = base.samples.column("shard").to_numpy()[matched]
-    unchanged &= ~np.isin(old_shard, base.damaged)
-    return Reuse(base, make_update(base.samples, base.shard_rows, matched, unchanged, plan.options.shard_samples))
+    unchanged &= ~np.isin(base.samples.column("shard").to_numpy()[matched], base.damaged)
+    most, runs = plan.options.shard_samples, plan.source.runs
+    return Reuse(base, make_update(base.samples, base.shard_rows, matched, unchanged, most, runs))
 
 
 def _unchanged(plan: Plan, base: Base, matched: Rows, jobs: int) -> npt.NDArray[np.bool_]:
@@ -279,11 +281,14 @@ def _unchanged(plan: Plan, base: Base, matched: Rows, jobs: int) -> npt.NDArray[
     samples, old = plan.source.table, base.samples
     is_stored = old.column("shard").to_numpy()[matched] >= 0
     states = ("source_nbytes",) if plan.options.checksum else ("source_nbytes", "source_mtime_ns")
-    unchanged = np.logical_and.reduce([agree(name, samples, old, matched) for name in states])
+    unchanged = matched >= 0
+    for name in states:
+        unchanged &= agree(name, samples, old, matched)
     for companion in plan.options.companions:
-        names = [f"{companion.name}_{name}" for name in states]
-        same = np.logical_and.reduce([agree(name, samples, old, matched) for name in names])
-        unchanged &= (same & _same_paths(companion, samples, base, matched)) | ~is_stored
+        same = _same_paths(companion, samples, base, matched)
+        for name in states:
+            same &= agree(f"{companion.name}_{name}", samples, old, matched)
+        unchanged &= same | ~is_stored
     if plan.options.checksum:
         unchanged &= is_stored  # rejects have no checksum
         for prefix, source in _sources(plan):
@@ -296,10 +301,10 @@ def _same_paths(companion: Companion, samples: pa.Table, base: Base, matched: Ro
     """True for each sample whose companion lies where it did. Those of a pattern follow their image."""
     if companion.column is None:
         return np.ones(len(samples), np.bool_)
-    old = base.indexes[0].column(companion.column)
+    old = companion_paths(companion, pa.table(base.indexes[0]))
     rows = np.where(matched < len(old), matched, -1)  # those past its end were rejected
     same = pc.equal(samples.column(companion.column), old.take(pa.array(np.maximum(rows, 0))))
-    return np.asarray((rows >= 0) & pc.fill_null(same, False).to_numpy())
+    return np.asarray((rows >= 0) & pc.fill_null(same, False).to_numpy(), np.bool_)
 
 
 def _sources(plan: Plan) -> Iterator[tuple[str, Source]]:
@@ -318,8 +323,8 @@ def _same_content(
     same = np.zeros(len(asked), np.bool_)
 
     def compare(rows: Rows) -> None:
-        paths = source.table.column("path").take(pa.array(rows)).to_pylist()
-        same[rows] = [_crc32(source.root / path) == crc32[row] for path, row in zip(paths, rows.tolist(), strict=True)]
+        files = source.files(rows)
+        same[rows] = [_crc32(source.root, file) == crc32[row] for file, row in zip(files, rows.tolist(), strict=True)]
 
     rows = np.flatnonzero(asked)
     pool = ThreadPoolExecutor(jobs)
@@ -333,13 +338,15 @@ def _same_content(
     return same
 
 
-def _crc32(path: Path) -> int | None:
-    """The CRC-32 of a file; None when it cannot be read."""
+def _crc32(root: Path, source: SourceFile) -> int | None:
+    """The CRC-32 of a source file; None when it cannot be read."""
     crc32 = 0
     try:
-        with open(os.fspath(path), "rb", buffering=0) as file:
+        if source.container is not None:
+            return zlib.crc32(read_source(root, *source))
+        with open(os.path.join(root, source.path), "rb", buffering=0) as file:
             while block := file.read(_BLOCK_BYTES):
                 crc32 = zlib.crc32(block, crc32)
-    except OSError:
+    except (OSError, ImageError):
         return None
     return crc32

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.store.dealing import mix, shard_count
+from presize.store.dealing import Runs, shard_count, shuffled
 
 Rows = npt.NDArray[np.int64]
 
@@ -73,7 +73,12 @@ def agree(name: str, samples: pa.Table, old: pa.Table, matched: Rows) -> npt.NDA
 
 
 def make_update(
-    old: pa.Table, old_shard_rows: Rows, matched: Rows, unchanged: npt.NDArray[np.bool_], shard_samples: int | None
+    old: pa.Table,
+    old_shard_rows: Rows,
+    matched: Rows,
+    unchanged: npt.NDArray[np.bool_],
+    shard_samples: int | None,
+    runs: Runs | None = None,
 ) -> Update:
     """Plan an update. New shards are at most as large as those of a build from scratch; empty shards are removed.
 
@@ -83,6 +88,7 @@ def make_update(
         matched: for each sample its row in `old`, or -1.
         unchanged: for each sample whether its file is as it was.
         shard_samples: the option of the build.
+        runs: the run of each sample, where the source has them (see presize.store.dealing.deal).
     """
     origin = np.where(unchanged, matched, -1)
     old_shard, old_row = (np.asarray(old.column(name).to_numpy(), np.int64) for name in ("shard", "row"))
@@ -97,7 +103,7 @@ def make_update(
     return Update(
         origin=origin,
         kept=np.flatnonzero(stays),
-        shards=_deal(copied, built, _most(len(matched), shard_samples)),
+        shards=_deal(copied, shuffled(built, runs), -(-len(matched) // shard_count(len(matched), shard_samples, runs))),
         rejected=np.flatnonzero((origin >= 0) & (shard_of < 0)),
         changes=Changes(
             kept=int(is_kept.sum()),
@@ -108,15 +114,9 @@ def make_update(
     )
 
 
-def _most(samples: int, shard_samples: int | None) -> int:
-    """How many samples the largest shard of a build from scratch holds."""
-    return -(-samples // shard_count(samples, shard_samples))
-
-
 def _deal(copied: Rows, built: Rows, most: int) -> tuple[Rows, ...]:
     """The fewest shards of at most `most` samples, all of about the same size. Each gets neighbours from `copied`,
-    so that it is made from few old shards, and an equal share of `built`."""
-    built = built[np.argsort(mix(built.astype(np.uint64)), kind="stable")]
+    so that it is made from few old shards, and an equal share of `built`, in the order given."""
     places = np.concatenate([(np.arange(len(part)) + 0.5) / max(len(part), 1) for part in (copied, built)])
     loose = np.concatenate([copied, built])[np.argsort(places, kind="stable")]
     shards = -(-len(loose) // most)

@@ -21,7 +21,7 @@ from presize.errors import BuildError
 from presize.formatting import size_text
 from presize.options import Companion, RunOptions
 from presize.sources.companions import companion_paths
-from presize.store.manifest import companion_shard, generation_name
+from presize.store.data_files import companion_shard, generation_name
 from presize.system.child import ChildDiedError
 from presize.system.files import writing
 
@@ -105,6 +105,7 @@ def _tasks(todo: Plan, run: RunOptions, place: Place, generation: int, files: pa
             nbytes=rows.column("source_nbytes").to_numpy(),
             paths="\0".join(rows.column("path").to_pylist()),
             files="" if files is None else "\0".join(files.take(pa.array(samples)).to_pylist()),
+            places=todo.source.places(samples),
             companions=tuple(_companion_paths(companion, table, samples) for companion in companions),
         )
 

@@ -20,6 +20,8 @@ from presize.options import KEEP, BuildOptions, ErrorBudget, ImageOptions, RunOp
 from presize.system.resources import usable_cores
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from presize.build.plan import Plan
     from presize.build.run import BuildResult
     from presize.build.tasks.sidecar import ShardDone
@@ -29,6 +31,7 @@ _REJECTS_SHOWN = 5
 
 _DEFAULT = ImageOptions()
 _RUN = RunOptions()
+_SAMPLES = SourceOptions()
 
 
 @cli.command(epilog=EPILOG)
@@ -135,8 +138,61 @@ _RUN = RunOptions()
     show_default=True,
     help="LMDB shards, or ordinary image files.",
 )
-@click.option("--labels", metavar="TABLE", help="CSV, JSON lines or Parquet with a path column; it lists the samples.")
+@click.option(
+    "--labels",
+    metavar="TABLE|none",
+    help="CSV, JSON lines or Parquet with a path column, or a list of paths (.txt): it lists the samples. none: take "
+    "all images of SRC, without labels.",
+)
 @click.option("--classes", metavar="FILE|DATASET", help="Class list to use: one name a line, or a dataset's.")
+@click.option(
+    "--repeated",
+    type=choice(choices.Repeated),
+    default=_SAMPLES.repeated,
+    show_default=True,
+    help="A path in several rows of TABLE: refuse it, or make the rows one sample whose columns are lists.",
+)
+@click.option(
+    "--split",
+    metavar="folders|NAME=SHARE,...",
+    help="Column of splits: by the folders of SRC (SRC/train, SRC/val), or drawn, as in train=0.9,val=0.1.",
+)
+@click.option(
+    "--split-seed",
+    type=int,
+    default=_SAMPLES.split_seed,
+    show_default=True,
+    metavar="N",
+    help="Random seed of the shares of --split.",
+)
+@click.option(
+    "--keys",
+    metavar="PATTERN|PRESET|NAME",
+    help="Images in SRC: of an LMDB a pattern such as image-{:09d}, or text-recognition, basicsr, lsun; of tars an "
+    "extension; of Parquet a column.",
+)
+@click.option("--label-keys", metavar="PATTERN", help="Keys of an LMDB's labels, such as label-{:09d}.")
+@click.option(
+    "--pair",
+    "pairs",
+    multiple=True,
+    metavar="NAME=PATTERN",
+    help="A second image of every sample: mask=masks/{stem}.png, or mask=column:COLUMN of the label table.",
+)
+@click.option(
+    "--pair-format",
+    "pair_formats",
+    multiple=True,
+    metavar="[NAME=]FORMAT",
+    help="Format to store second images in.  [default: png]",
+)
+@click.option(
+    "--pair-filter",
+    "pair_filters",
+    multiple=True,
+    metavar="[NAME=]FILTER",
+    help="Filter for second images; nearest keeps class numbers exactly.  [default: nearest]",
+)
 @click.option("--follow-links", is_flag=True, help="Follow links that lead out of SRC.")
 @click.option(
     "--checksum",
@@ -190,24 +246,31 @@ _RUN = RunOptions()
 def build(
     source: str, out: str, sizes: tuple[Size, ...], filter_: choices.Filter, format_: choices.Format,
     layout: choices.Layout, shard_samples: int | None, follow_links: bool, checksum: bool, labels: str | None,
-    classes: str | None, jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
+    classes: str | None, repeated: choices.Repeated, split: str | None, split_seed: int,
+    keys: str | None, label_keys: str | None,
+    pairs: tuple[str, ...], pair_formats: tuple[str, ...], pair_filters: tuple[str, ...],
+    jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
     timeout_s: float, max_errors: ErrorBudget | None, update: bool, overwrite: bool, dry_run: bool, report: bool,
     as_json: bool, **image: Any,
 ) -> None:  # fmt: skip
     """Resize the images of SRC and pack them into OUT.
 
-    SRC is a folder of class folders, a folder of images, or any folder with --labels. Run it again to
-    finish a build that was interrupted, and with --update when SRC has changed.
+    SRC is a folder of class folders, a folder of images, or any folder with --labels; or LMDBs, WebDataset's tar
+    shards or Parquet files, with the images in them. Run it again to finish a build that was interrupted, and with
+    --update when SRC has changed.
     """
     from presize.build.reuse import plan_update
     from presize.build.run import build_dataset, plan_build
     from presize.build.state import check_places
+    from presize.sources.companions import companions_of
     from presize.sources.labels import read_classes
 
     image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
-    build_options = BuildOptions(image_options, layout, shard_samples, follow_links, checksum)
+    companions = companions_of(pairs, pair_formats, pair_filters)
+    build_options = BuildOptions(image_options, layout, shard_samples, follow_links, checksum, companions)
     run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report, timeout_s)
-    samples = SourceOptions(labels, None if classes is None else read_classes(Path(classes)))
+    known = None if classes is None else read_classes(Path(classes))
+    samples = SourceOptions(labels, known, repeated, split, split_seed, keys, label_keys)
     if dry_run:
         place = check_places(source, out, build_options, run)
         plan = plan_build(source, build_options, samples)
@@ -240,6 +303,14 @@ def build(
         )  # fmt: skip
         return
     print_text(_summary(result, update, KEEP in sizes))
+
+
+def _splits(table: pa.Table) -> dict[str, int]:
+    """How many samples each split has; empty without --split, and for a column of numbers."""
+    if "split" not in table.column_names or str(table.schema.field("split").type) != "large_string":
+        return {}
+    counts = table.column("split").value_counts().to_pylist()
+    return {str(each["values"]): each["counts"] for each in counts}
 
 
 def _counts(changes: Changes) -> str:
@@ -294,17 +365,24 @@ def _print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, r
             samples=len(source.table), classes=source.classes, shards=len(to_build.shards), bytes=found.bytes,
             cpu_seconds=round(found.cpu_seconds, 3), seconds=round(found.seconds, 3), jobs=jobs, tried=found.tried,
             skipped=found.skipped, rejected=len(found.rejects), rejects=[reject.known() for reject in found.rejects],
-            free_bytes=free_bytes, out=out, **(changes._asdict() if changes else {}),
+            free_bytes=free_bytes, out=out, splits=_splits(source.table), **(changes._asdict() if changes else {}),
         )  # fmt: skip
         return
     classes = plural(len(source.classes), "class", "classes") if source.classes is not None else "no classes"
     sizes = " and ".join(map(size_words, image.sizes))
     fit = "" if image.sizes == (KEEP,) else f" {image.fit}"
     shards = [len(shard) for shard in to_build.shards]
+    splits = _splits(source.table)
     too_little = ", not enough" if free_bytes < found.bytes else ""
     lines = [
         f"source    {source.root}: {plural(len(source.table), 'file')}, {classes}",
+        *(
+            [f"splits    {', '.join(f'{printable(name)} {count:,}' for name, count in splits.items())}"]
+            if splits
+            else []
+        ),
         f"target    {out}: {sizes}{fit}, {image.format} to {plan.options.layout}",
+        *(f"pair      {c.name}: {c.format}, {c.filter}" for c in plan.options.companions),
         *([f"update    {_counts(changes)}"] if changes else []),
         f"shards    {len(shards):,}{' to write,' if changes else ''} of about {max(shards, default=0):,} samples",
         f"estimate  {size_text(found.bytes)} and {duration(found.seconds)} with --jobs {jobs} "

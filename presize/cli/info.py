@@ -26,6 +26,7 @@ def info(dataset: str, as_json: bool) -> None:
         "layout": manifest.layout,
         "size": manifest.size,
         "options": manifest.identity["options"],
+        "companions": {companion.name: companion.bytes for companion in manifest.companions},
         "left_out": manifest.left_out,
         "versions": manifest.versions,
         "digest": manifest.digest,
@@ -36,10 +37,12 @@ def info(dataset: str, as_json: bool) -> None:
     image = manifest.identity["options"]["image"]
     classes = plural(len(manifest.classes), "class", "classes") if manifest.classes is not None else "no classes"
     asked = ", ".join(f"{name} {value}" for name, value in image.items() if name not in ("sizes", "max_pixels"))
+    pairs = (f"pair      {c.name}: {size_text(c.bytes)}, {c.format}, {c.filter}\n" for c in manifest.companions)
     text = (
         f"samples   {manifest.samples:,} in {classes}\n"
         f"stored    {size_text(manifest.bytes)}, {size_text(manifest.bytes / manifest.samples)} per image, "
         f"in {plural(len(manifest.shards), 'shard') if manifest.shards else 'files'}\n"
+        f"{''.join(pairs)}"
         f"size      {size_words(manifest.size)}\n"
         f"made with {asked}\n"
         f"left out  {', '.join(f'{count:,} {what}' for what, count in manifest.left_out.items())}\n"

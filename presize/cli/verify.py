@@ -25,7 +25,8 @@ def verify(dataset: str, jobs: int | None, as_json: bool) -> None:
     from presize.store.verify import verify_dataset
 
     with Progress(sys.stderr, "verify") as progress:
-        progress.begin(read_manifest(dataset).samples)
+        manifest = read_manifest(dataset)
+        progress.begin(manifest.samples * (1 + len(manifest.companions)))
         samples, problems = verify_dataset(dataset, jobs=jobs, on_images=progress.add)
     if as_json:
         print_json(samples=samples, problems=[problem._asdict() for problem in problems])

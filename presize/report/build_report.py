@@ -103,7 +103,8 @@ def build_page(report: BuildReport) -> str:
     }
     quality = unpack(columns["source_facts"], "quality")
     source_bytes = int(columns["source_nbytes"].sum())
-    disk_bytes = manifest.index.bytes + (sum(shard.bytes for shard in manifest.shards) or manifest.bytes)
+    shards = [*manifest.shards, *(shard for companion in manifest.companions for shard in companion.shards)]
+    disk_bytes = manifest.index.bytes + (sum(shard.bytes for shard in shards) or manifest.bytes)
     worst = sorted(report.comparisons, key=lambda one: (one.ssim, one.psnr, one.path))[:WORST]
     return template("build.html").render(
         manifest=manifest,

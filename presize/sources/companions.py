@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.errors import ImageError, SourceError
+from presize.errors import ImageError, OptionError, SourceError
 from presize.options import Companion
 from presize.sources.scan import Source
 from presize.sources.source_files import starts_like_an_image
@@ -26,8 +27,8 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
     """`source` with the sizes and modification times of companions, ``mask_source_nbytes`` and
     ``mask_source_mtime_ns`` for a companion called mask.
 
-    Samples whose companion is missing become rejects. Files that are companions are no samples, and a class folder that
-    holds nothing else is no class.
+    Samples whose companion is missing become rejects. Files that are companions by a pattern are no samples, and a
+    class folder that holds nothing else is no class.
 
     Args:
         source: the samples.
@@ -39,10 +40,12 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
     """
     if not companions:
         return source
+    if source.containers:
+        raise SourceError(f"--pair {companions[0].name}: {source.containers[0].path} holds samples; pairs need files")
     _check_columns(source.table, companions)
     source = _without_companions(source, companions)
     table = source.table
-    reasons: dict[int, str] = {}
+    reasons: dict[int, tuple[str, str]] = {}
     for companion in companions:
         facts = _look_up(source, companion, follow_links, reasons)
         for name, values in zip(("source_nbytes", "source_mtime_ns"), facts.T, strict=True):
@@ -51,17 +54,48 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
         return replace(source, table=table)
     rows = np.array(sorted(reasons), np.int64)
     paths = table.column("path").take(pa.array(rows)).to_pylist()
-    rejects = [_reject(source, path, reasons[row]) for row, path in zip(rows.tolist(), paths, strict=True)]
+    rejects = [_reject(source, path, reasons[row][0]) for row, path in zip(rows.tolist(), paths, strict=True)]
     if len(rejects) == len(table):
-        raise SourceError(f"no sample of {source.root} has its companion; the first: {paths[0]}: {rejects[0].reason}")
+        reason, missing = reasons[0]
+        raise SourceError(f"no sample of {source.root} can be used; of {paths[0]} the {reason}: {missing!r}")
     stays = np.ones(len(table), np.bool_)
     stays[rows] = False
     return replace(source, table=table.filter(pa.array(stays)), rejects=(*source.rejects, *rejects))
 
 
+def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequence[str]) -> tuple[Companion, ...]:
+    """Companions as the command line gives them.
+
+    Args:
+        pairs: ``NAME=PATTERN`` of each.
+        formats: what they are stored in: ``NAME=FORMAT`` of one of them, ``FORMAT`` of all.
+        filters: what they are resized with, likewise.
+
+    Raises:
+        OptionError: one of them is invalid.
+    """
+    companions = [Companion.parse(pair) for pair in pairs]
+    chosen: dict[str, dict[str, Any]] = {companion.name: {} for companion in companions}
+    for option, values in (("format", formats), ("filter", filters)):
+        for text in sorted(values, key=lambda text: "=" in text):  # those of one companion have the last word
+            name, _, value = text.rpartition("=")
+            if not companions or name not in ("", *chosen):
+                raise OptionError(f"pair_{option}: {text!r} is of no --pair; there are {', '.join(chosen) or 'none'}")
+            for each in [name] if name else chosen:
+                chosen[each][option] = value
+    return tuple(replace(companion, **chosen[companion.name]) for companion in companions)
+
+
 def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
-    """The path of each sample's companion from the source, large_string; null where its column has none."""
+    """The path of each sample's companion from the source, large_string; null where its column has none.
+
+    Raises:
+        SourceError: there is no such column.
+    """
     if companion.column is not None:
+        if companion.column not in table.column_names:
+            names = ", ".join(table.column_names)
+            raise SourceError(f"--pair {companion.name}: there is no column {companion.column!r}; there are {names}")
         return table.column(companion.column)
     paths = table.column("path")
     names = pc.replace_substring_regex(paths, "(?s)^.*/", "")
@@ -79,23 +113,23 @@ def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
 
 def _check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
     for companion in companions:
-        names = table.column_names
-        if companion.column is not None:
-            if companion.column not in names:
-                raise SourceError(
-                    f"--pair {companion.name}: there is no column {companion.column!r}; there are {', '.join(names)}"
-                )
-            if not pa.types.is_large_string(table.schema.field(companion.column).type):
-                raise SourceError(f"--pair {companion.name}: column {companion.column!r} does not hold paths")
-        taken = [name for name in names if name in {f"{companion.name}_{column}" for column in COMPANION_COLUMNS}]
+        if not pa.types.is_large_string(companion_paths(companion, table).type):
+            raise SourceError(f"--pair {companion.name}: column {companion.column!r} does not hold paths")
+        taken = [
+            name
+            for name in table.column_names
+            if name in {f"{companion.name}_{column}" for column in COMPANION_COLUMNS}
+        ]
         if taken:
             raise SourceError(f"--pair {companion.name}: the index has a column {taken[0]!r} of its own; rename yours")
 
 
 def _without_companions(source: Source, companions: Sequence[Companion]) -> Source:
-    """`source` without the files that are companions, of other samples most often."""
+    """`source` without the files that are companions by a pattern. What a table lists may be both, such as a frame and
+    the next one."""
     table, labels = source.table, source.table.column_names
-    paths = pa.chunked_array([chunk for c in companions for chunk in companion_paths(c, table).chunks])
+    by_pattern = [companion_paths(companion, table) for companion in companions if companion.column is None]
+    paths = pa.chunked_array([chunk for column in by_pattern for chunk in column.chunks], pa.large_string())
     is_companion = pc.is_in(table.column("path"), value_set=pc.unique(paths))
     if not pc.any(is_companion).as_py():
         return source
@@ -116,9 +150,10 @@ def _without_companions(source: Source, companions: Sequence[Companion]) -> Sour
 
 
 def _look_up(
-    source: Source, companion: Companion, follow_links: bool, reasons: dict[int, str]
+    source: Source, companion: Companion, follow_links: bool, reasons: dict[int, tuple[str, str]]
 ) -> npt.NDArray[np.int64]:
-    """The size and the mtime of each sample's companion; -1 where it is missing, with the reason in `reasons`."""
+    """The size and the mtime of each sample's companion; -1 where it is missing, with the reason and its path in
+    `reasons`."""
     look_at = files_of(str(source.root), follow_links)
     paths = companion_paths(companion, source.table)
     facts = np.full((len(paths), 2), -1, np.int64)
@@ -126,15 +161,12 @@ def _look_up(
         for row, path in enumerate(paths.slice(start, _CHUNK).to_pylist(), start):
             try:
                 if not path:
-                    raise Refused(f"column {companion.column} is empty")
+                    raise Refused(f"is not named in column {companion.column}")
                 if not is_safe(path):
-                    raise Refused(f"{path!r} leads out of the source")
-                try:
-                    facts[row] = look_at(path)
-                except Refused as reason:
-                    raise Refused(f"{path} {reason}") from None
+                    raise Refused("leads out of the source")
+                facts[row] = look_at(path)
             except Refused as reason:
-                reasons.setdefault(row, of_companion(companion.name, str(reason)))
+                reasons.setdefault(row, (f"{of_companion(companion.name)} {reason}", path or ""))
     return facts
 
 

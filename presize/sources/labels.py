@@ -1,54 +1,59 @@
-"""Reads label tables (CSV, JSON lines, Parquet) as checked Arrow columns, and class lists."""
+"""Reads label tables as checked Arrow columns, and class lists."""
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
 
 from presize.errors import SourceError
+from presize.options import Repeated
+from presize.sources.table_files import PATH_NAMES, one_line, read_file
+from presize.sources.walk import is_utf8
 from presize.store.index import INDEX_COLUMNS
 from presize.store.manifest import read_manifest
-from presize.system.files import open_at_once
 
-_JSON_ROWS = 16384
 _UNSAFE_PATH = r"^$|^/|//|/$|(^|/)\.\.?(/|$)|\x00"
 
 
-def read_table(path: str | os.PathLike[str]) -> pa.Table:
+def read_table(
+    path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None, repeated: Repeated = "refuse"
+) -> pa.Table:
     """The label table at `path`: a ``path`` column of strings and any others, in its own order.
 
-    The suffix decides how it is read: .csv (types as pyarrow infers them), .jsonl, .ndjson or .json (one object per
-    line; a missing key is a null), or .parquet. Columns are normalized: strings and binaries have 64-bit offsets,
-    lists are large lists, dictionaries are decoded. Equal values give equal bytes, those under nulls included,
-    whatever file they were read from.
+    The suffix decides how it is read: .csv (types as pyarrow infers them; separated by commas, semicolons, tabs or
+    bars), .tsv, .txt (a path in each line, with or without a label behind it), .jsonl, .ndjson or .json (one object per
+    line; a missing key is a null), or .parquet. The column of paths may be called ``filename`` or ``file_name``.
+    Columns are normalized: strings and binaries have 64-bit offsets, lists are large lists, dictionaries are decoded.
+    Equal values give equal bytes, those under nulls included, whatever file they were read from.
+
+    Args:
+        path: the file.
+        root: the source; absolute paths that lie in it become relative. None refuses all of them.
+        repeated: "refuse" a path that several rows have, or make these rows one, at the place of the first: all other
+            columns then hold lists.
 
     Raises:
-        SourceError: the table cannot be read; a path is missing, repeated, absolute or leads upwards; a row has
-            no label; or a column has a name that the index uses itself.
+        SourceError: the table cannot be read; a path is missing, repeated, or leads out of the source; a row has no
+            label; or a column has a name that the index uses itself.
     """
-    table = _read(os.fspath(path))
+    table = _with_path(read_file(os.fspath(path)))
     _check_columns(table.column_names)
     if len(table) == 0:
         raise SourceError("it lists no samples")
-    table = pa.table({name: _plain_column(name, table.column(name)) for name in table.column_names})
-    _check_paths(table.column("path"))
-    if "label" in table.column_names:
-        _check_labels(table.column("label"))
-    return table
+    columns = {name: plain_column(name, table.column(name)) for name in table.column_names}
+    if root is not None:
+        columns["path"] = _relative(columns["path"], root)
+    _check_paths(columns["path"])
+    if "label" in columns:
+        _check_labels(columns["label"])
+    return _without_repeats(pa.table(columns), repeated)
 
 
 @contextmanager
@@ -60,104 +65,22 @@ def naming(what: str) -> Iterator[None]:
         raise SourceError(f"{what}: {error}") from None
 
 
-def _read(path: str) -> pa.Table:
-    read = _READERS.get(os.path.splitext(path)[1].lower())
-    if read is None:
-        raise SourceError(f"expected a name that ends with {', '.join(_READERS)}")
-    try:
-        with open(path, "rb", opener=open_at_once) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise SourceError("it is not a regular file")
-            table = read(file)
-            table.validate(full=True)
-            table.column_names  # noqa: B018  # raises for names that are not UTF-8
-            return table
-    except UnicodeError:
-        raise SourceError("it is not UTF-8 text") from None
-    except OSError as error:
-        raise SourceError(error.strerror or _one_line(error)) from None
-    except pa.ArrowException as error:
-        raise SourceError(_one_line(error)) from None
-
-
-def _read_csv(file: BinaryIO) -> pa.Table:
-    table = pa.csv.read_csv(
-        file,
-        parse_options=pa.csv.ParseOptions(newlines_in_values=True),
-        convert_options=pa.csv.ConvertOptions(column_types={"path": pa.string()}),
-    )
-    for field in table.schema:
-        if pa.types.is_binary(field.type):  # what pyarrow makes of it
-            raise SourceError(f"column {field.name!r} is not UTF-8 text")
-    return table
-
-
-def _read_json(file: BinaryIO) -> pa.Table:
-    """Read with Python's own parser: pyarrow's turns strings into dates and large numbers into floats, and reads
-    [null, 1] as a list that ends outside its values (apache/arrow#51305, still in 26.0.1).
-    """
-    tables = []
-    with io.TextIOWrapper(file, "utf-8-sig", newline="\n") as text:
-        lines = enumerate(text, 1)
-        while block := list(islice(lines, _JSON_ROWS)):
-            tables.append(_json_table([_json_row(number, line) for number, line in block if not line.isspace()]))
-    schema = pa.unify_schemas([pa.schema([]), *(table.schema for table in tables)], promote_options="permissive")
-    columns = [pa.chunked_array([_typed(table, field) for table in tables], field.type) for field in schema]
-    return pa.table(columns, schema)
-
-
-def _json_row(number: int, line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"line {number} is not JSON: {getattr(error, 'msg', error)}") from None
-    if not isinstance(row, dict):
-        raise SourceError(f"line {number} is not a JSON object; expected one per line")
-    return row
-
-
-def _json_table(rows: list[dict[str, Any]]) -> pa.Table:
-    columns = {}
-    for name in {name: None for row in rows for name in row}:
-        try:
-            columns[name] = pa.array([row.get(name) for row in rows])
-        except (pa.ArrowException, OverflowError) as error:
-            raise SourceError(f"column {name!r}: {_one_line(error)}") from None
-    return pa.table(columns)
-
-
-def _typed(table: pa.Table, field: pa.Field) -> pa.Array:
-    """A column that may have a narrower type in this table, or be missing. Arrow's own cast of nested types is not
-    used: it truncates lists of nulls in structs (26.0.1)."""
-    if field.name not in table.column_names:
-        return pa.nulls(len(table), field.type)
-    column = table.column(field.name)
-    return column.chunk(0) if column.type == field.type else pa.array(column.to_pylist(), field.type)
-
-
-def _read_parquet(file: BinaryIO) -> pa.Table:
-    with pa.parquet.ParquetFile(file) as table:  # read_table would take columns from the names of folders
-        return table.read()
-
-
-_READERS = {
-    ".csv": _read_csv,
-    ".jsonl": _read_json,
-    ".ndjson": _read_json,
-    ".json": _read_json,
-    ".parquet": _read_parquet,
-}
-
-
-def _one_line(message: object) -> str:
-    """The beginning of a message that may quote any text of the table."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(message)[:200])
+def _with_path(table: pa.Table) -> pa.Table:
+    """The table with its column of paths named ``path``."""
+    names = table.column_names
+    found = [name for name in PATH_NAMES if name in names]
+    if not found:
+        some = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
+        raise SourceError(
+            f"it has no path column (called {', '.join(PATH_NAMES[:-1])} or {PATH_NAMES[-1]}); it has "
+            f"{some[:200] or 'none'}"
+        )
+    if "path" not in found and len(found) > 1:
+        raise SourceError(f"it has the columns {' and '.join(map(repr, found))}; rename the one of the paths to path")
+    return table.rename_columns(["path" if name == found[0] else name for name in names])
 
 
 def _check_columns(names: Sequence[str]) -> None:
-    if "path" not in names:
-        some = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
-        raise SourceError(f"it has no path column; it has {some[:200] or 'none'}")
     for name in names:
         if names.count(name) > 1:
             raise SourceError(f"it has the column {name!r} more than once")
@@ -165,12 +88,12 @@ def _check_columns(names: Sequence[str]) -> None:
             raise SourceError(f"the index has a column {name!r} of its own; rename yours")
 
 
-def _plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         return pa.chunked_array([_plain(chunk) for chunk in column.chunks])
     except pa.ArrowNotImplementedError:
         raise SourceError(
-            f"column {name!r} holds {_one_line(column.type)}, which an index cannot store; leave it out"
+            f"column {name!r} holds {one_line(column.type)}, which an index cannot store; leave it out"
         ) from None
 
 
@@ -209,7 +132,7 @@ _LISTS = (
 
 def _check_paths(paths: pa.ChunkedArray) -> None:
     if not pa.types.is_large_string(paths.type):
-        raise SourceError(f"the path column holds {_one_line(paths.type)}, expected strings")
+        raise SourceError(f"the path column holds {one_line(paths.type)}, expected strings")
     if paths.null_count:
         raise SourceError(f"{paths.null_count} of {len(paths)} rows have no path")
     unsafe = paths.filter(pc.match_substring_regex(paths, _UNSAFE_PATH))
@@ -217,11 +140,45 @@ def _check_paths(paths: pa.ChunkedArray) -> None:
         raise SourceError(
             f"{unsafe[0].as_py()!r} is not a relative path inside the source; expected one such as cats/1.jpg"
         )
-    counts = paths.value_counts()
-    repeated = counts.filter(pc.greater(counts.field("counts"), 1))
-    if len(repeated):
-        path, times = repeated[0].as_py().values()
-        raise SourceError(f"{len(repeated)} paths are listed more than once, the first is {path!r}, {times} times")
+
+
+def _relative(paths: pa.ChunkedArray, root: str | os.PathLike[str]) -> pa.ChunkedArray:
+    """Absolute paths below `root`, as given or with its links resolved, as relative ones. Others are unchanged."""
+    if not pa.types.is_large_string(paths.type):
+        return paths
+    for prefix in {os.path.join(folder, "") for folder in (os.path.abspath(root), os.path.realpath(root))}:
+        if is_utf8(prefix):
+            inside = pc.starts_with(paths, prefix)
+            paths = pc.if_else(inside, pc.utf8_slice_codeunits(paths, len(prefix)), paths)
+    return paths
+
+
+def _without_repeats(table: pa.Table, repeated: Repeated) -> pa.Table:
+    paths = table.column("path").combine_chunks().dictionary_encode()
+    if repeated == "list":
+        return _gathered(table, paths)
+    counts = np.bincount(paths.indices)
+    many = np.flatnonzero(counts > 1)
+    if len(many):
+        first = paths.dictionary[many[0]].as_py()
+        raise SourceError(
+            f"{len(many)} paths are listed more than once, the first is {first!r}, {counts[many[0]]} times; "
+            "--repeated list makes the rows of a path one sample, whose other columns are lists"
+        )
+    return table
+
+
+def _gathered(table: pa.Table, paths: pa.DictionaryArray) -> pa.Table:
+    """One row for each path, in the order in which they first come, with a list of the values of its rows in every
+    other column."""
+    numbers = paths.indices.to_numpy()
+    rows = pa.array(np.argsort(numbers, kind="stable"))
+    ends = np.concatenate([[0], np.cumsum(np.bincount(numbers))])
+    columns = {"path": paths.dictionary}
+    for name in table.column_names:
+        if name != "path":
+            columns[name] = pa.LargeListArray.from_arrays(ends, table.column(name).take(rows).combine_chunks())
+    return pa.table(columns).select(table.column_names)
 
 
 def _check_labels(labels: pa.ChunkedArray) -> None:

@@ -8,27 +8,33 @@ opens no image: the build decides by content which files are images, and `scan_i
 from __future__ import annotations
 
 import os
-import re
 import stat
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import PresizeWarning, SourceError
 from presize.formatting import plural, printable
 from presize.options import SourceOptions
+from presize.sources.containers.container_samples import list_samples
+from presize.sources.containers.contents import PLACE_COLUMNS
+from presize.sources.containers.recognize import Containers, recognize
 from presize.sources.labels import check_classes, class_labels, naming, read_table
-from presize.sources.source_files import starts_like_an_image
+from presize.sources.source_files import Container, Places, SourceFile, source_files, starts_like_an_image
+from presize.sources.splits import with_folder_labels, with_splits
+from presize.sources.table_files import IMAGE_NAMES, is_list
+from presize.sources.tree import class_column, list_tree, warn_of_images
 from presize.sources.walk import Folder, Identity, Refused, Walk, files_of, identity
-from presize.store.rejects import IMAGE_SUFFIXES, Reject, claims_to_be_an_image
+from presize.store.dealing import Runs
+from presize.store.index import INDEX_COLUMNS
+from presize.store.rejects import Reject
 
-_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 _CHUNK = 65536
-_IMAGE_NAMES = rf"(?i)({'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))})$"
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,8 @@ class Source:
         hidden: files and folders whose names begin with a dot.
         outside: files beside the class folders.
         by_folder: whether the classes are folders of the source.
+        containers: the files that hold the samples; empty where each sample is a file. The table then has
+            PLACE_COLUMNS, too.
     """
 
     root: Path
@@ -52,6 +60,30 @@ class Source:
     hidden: int = 0
     outside: int = 0
     by_folder: bool = False
+    containers: tuple[Container, ...] = ()
+
+    @property
+    def fields(self) -> list[str]:
+        """The columns of the table that the index takes over as they are: labels, and whatever else is known."""
+        own = {*INDEX_COLUMNS, *(PLACE_COLUMNS if self.containers else ())}
+        return [name for name in self.table.column_names if name not in own]
+
+    @property
+    def runs(self) -> Runs | None:
+        """The run of each sample (see presize.store.dealing.deal); None where each is a file."""
+        return self.table.column("run").to_numpy() if self.containers else None
+
+    def places(self, rows: npt.NDArray[np.int64]) -> Places | None:
+        """Where the samples in these rows of the table lie in containers; None where each is a file."""
+        if not self.containers:
+            return None
+        found = self.table.select(["container", "offset"]).take(pa.array(rows))
+        return Places(self.containers, found.column("container").to_numpy(), found.column("offset").to_numpy())
+
+    def files(self, rows: npt.NDArray[np.int64]) -> list[SourceFile]:
+        """The source files of these rows of the table."""
+        found = self.table.select(["path", "source_nbytes"]).take(pa.array(rows)).to_pydict()
+        return source_files(found["path"], found["source_nbytes"], self.places(rows))
 
 
 def scan(
@@ -62,10 +94,11 @@ def scan(
     """List the samples of a source. Files that cannot be samples, and folders that cannot hold any, become rejects.
 
     In a folder of folders each folder is a class, and samples have the order of torchvision's ImageFolder: by
-    class, then folder, then name. A folder of files has no labels.
+    class, then folder, then name; where the folders are splits, by split first. A folder of files has no labels.
+    LMDBs, tar shards and Parquet files are recognized (presize.sources.containers).
 
     Args:
-        root: the source folder.
+        root: the source folder, or a container.
         samples: how the source is read.
         follow_links: follow links that lead out of the source; otherwise they are rejects.
 
@@ -75,19 +108,24 @@ def scan(
     Warns:
         PresizeWarning: something was probably not meant.
     """
-    folder, its_identity = _resolve(root)
     with naming("classes"):
         known = None if samples.classes is None else check_classes(samples.classes)
-    if samples.labels is not None:
-        with naming(f"labels {os.fspath(samples.labels)!r}"):
-            return _scan_table(folder, samples.labels, known, follow_links)
-    walk = Walk(folder, follow_links)
-    class_folders = sorted(walk.enter(Folder("", (its_identity,))))
-    if class_folders or walk.refused_folders:
-        return _scan_classes(walk, class_folders, known)
-    if known is not None:
-        raise SourceError(f"--classes needs class folders, or --labels; source {folder!r} has no folders")
-    return _source(walk, walk.table(), None)
+    found = recognize(root)
+    if samples.keys is not None and found is None:
+        raise SourceError(f"--keys needs an LMDB, tar shards or Parquet files; source {os.fspath(root)!r} has none")
+    if found is not None:
+        source = _scan_containers(found, samples, known, follow_links)
+        return source if samples.split == "folders" else replace(source, table=with_splits(source.table, samples))
+    folder, its_identity = _resolve(root)
+    if samples.table is not None:
+        with naming(f"labels {os.fspath(samples.table)!r}"):
+            listed = read_table(samples.table, root, samples.repeated)
+            if "label" not in listed.column_names and is_list(samples.table):
+                listed = with_folder_labels(listed, samples)
+            source = _scan_table(folder, listed, known, follow_links)
+    else:
+        source = _scan_tree(Walk(folder, follow_links), Folder("", (its_identity,)), samples, known)
+    return replace(source, table=with_splits(source.table, samples))
 
 
 def scan_images(root: str | os.PathLike[str]) -> Source:
@@ -100,8 +138,10 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
         SourceError: there are none.
     """
     source = scan(root, follow_links=True)
+    if source.containers:
+        raise SourceError(f"{os.fspath(root)} holds no image files but {source.containers[0].path!r}")
     paths = source.table.column("path")
-    is_image = pc.match_substring_regex(paths, _IMAGE_NAMES).to_numpy().copy()
+    is_image = pc.match_substring_regex(paths, IMAGE_NAMES).to_numpy().copy()
     others = np.flatnonzero(~is_image)
     for start in range(0, len(others), _CHUNK):
         rows = others[start : start + _CHUNK]
@@ -109,6 +149,17 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
     if not is_image.any():
         raise SourceError(f"{os.fspath(root)} holds no images")
     return replace(source, table=source.table.filter(pa.array(is_image)))
+
+
+def _scan_containers(
+    found: Containers, samples: SourceOptions, classes: tuple[str, ...] | None, follow_links: bool
+) -> Source:
+    if samples.table is not None:
+        raise SourceError(f"--labels needs a folder of images; {found.paths[0]!r} brings its own labels")
+    listed = list_samples(found, samples, classes, follow_links)
+    return Source(
+        Path(found.root), listed.table, listed.classes, listed.rejects, listed.hidden, containers=listed.containers
+    )
 
 
 def _resolve(root: str | os.PathLike[str]) -> tuple[str, Identity]:
@@ -125,44 +176,21 @@ def _resolve(root: str | os.PathLike[str]) -> tuple[str, Identity]:
     return os.path.realpath(name), identity(status)
 
 
-def _scan_classes(walk: Walk, folders: list[Folder], classes: tuple[str, ...] | None) -> Source:
-    names = tuple(folder.path for folder in folders)
-    if classes is None and names and set(map(str.lower, names)) <= _SPLITS:
-        warnings.warn(
-            f"source {walk.root!r} holds just {', '.join(names)}: they become its classes; "
-            "if they are splits, build each separately, with the same --classes",
-            PresizeWarning,
-            stacklevel=3,
-        )
-    number = {name: i for i, name in enumerate(classes or names)}
-    unknown = [name for name in names if name not in number]
-    if unknown:
-        raise SourceError(
-            f"class folder {unknown[0]!r} ({len(unknown)} such) is not in the class list of {len(number)} names; "
-            "add it to the list or move the folder away"
-        )
-    outside = walk.files
-    label = [np.empty(0, np.int32)]
-    for folder in folders:
-        before = walk.files
-        walk.descend(folder)
-        label.append(np.full(walk.files - before, number[folder.path], np.int32))
-    table = walk.table()
-    beside = table.column("path").slice(0, outside)
-    table = table.slice(outside).append_column("label", pa.array(np.concatenate(label)))
-    source = _source(walk, table, tuple(number), outside)
-    images = sum(map(claims_to_be_an_image, beside.to_pylist()))
-    if images:
-        warnings.warn(
-            f"source {walk.root!r} has folders, which become its classes; {images} images beside them belong to none "
-            "and are left out: move the folders away, or the images into them, or list them all with --labels",
-            PresizeWarning,
-            stacklevel=3,
-        )
+def _scan_tree(walk: Walk, top: Folder, samples: SourceOptions, known: tuple[str, ...] | None) -> Source:
+    tree, classes = list_tree(walk, top, samples)
+    if known is not None and classes is None:
+        raise SourceError(f"--classes needs class folders, or --labels; source {walk.root!r} has no folders of classes")
+    table, beside = tree.tables()
+    if classes is not None:
+        classes = known or classes
+        table = table.append_column("label", class_column(tree, classes))
+    in_splits = samples.split == "folders"
+    source = _source(walk, table, classes, len(beside), by_folder=classes is not None and not in_splits)
+    warn_of_images(beside, walk.root, in_splits)
     return source
 
 
-def _source(walk: Walk, table: pa.Table, classes: tuple[str, ...] | None, outside: int = 0) -> Source:
+def _source(walk: Walk, table: pa.Table, classes: tuple[str, ...] | None, outside: int, by_folder: bool) -> Source:
     if len(table) == 0:
         counts = {"hidden": walk.hidden, "beside the class folders": outside, "refused": len(walk.rejects)}
         found = [f"{count} {what}" for what, count in counts.items() if count]
@@ -180,13 +208,10 @@ def _source(walk: Walk, table: pa.Table, classes: tuple[str, ...] | None, outsid
             PresizeWarning,
             stacklevel=4,
         )
-    return Source(Path(walk.root), table, classes, tuple(walk.rejects), walk.hidden, outside, classes is not None)
+    return Source(Path(walk.root), table, classes, tuple(walk.rejects), walk.hidden, outside, by_folder)
 
 
-def _scan_table(
-    root: str, labels: str | os.PathLike[str], classes: tuple[str, ...] | None, follow_links: bool
-) -> Source:
-    table = read_table(labels)
+def _scan_table(root: str, table: pa.Table, classes: tuple[str, ...] | None, follow_links: bool) -> Source:
     columns = {name: table.column(name) for name in table.column_names}
     known = None
     if "label" in columns and pa.types.is_large_string(columns["label"].type):

@@ -17,13 +17,86 @@ from contextlib import suppress
 from functools import partial
 from io import FileIO
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from presize.codecs.sniff import sniff
 from presize.errors import BuildError, ImageError
+from presize.store.rejects import claims_to_be_an_image
 from presize.system.files import open_at_once
 
 T = TypeVar("T")
+
+
+class Container(NamedTuple):
+    """A file that holds many samples: an LMDB, a tar, or a Parquet file.
+
+    Attributes:
+        path: from the source, POSIX.
+        column: the column of the images in a Parquet file; empty for the others.
+    """
+
+    path: str
+    column: str = ""
+
+
+class SourceFile(NamedTuple):
+    """Where the bytes of a sample are: in a file of their own, or at a place in a container.
+
+    Attributes:
+        path: from the source, or the name of the sample in its container.
+        nbytes: the size when it was listed; in a Parquet file a mean.
+        container: None for a file of its own.
+        offset: of the first byte in the container; in a Parquet file, row_place() of the row.
+    """
+
+    path: str
+    nbytes: int
+    container: Container | None = None
+    offset: int = 0
+
+    @property
+    def claims_to_be_an_image(self) -> bool:
+        """Whether it is rejected, and not skipped, when it is no image. Containers list nothing but images."""
+        return self.container is not None or claims_to_be_an_image(self.path)
+
+
+class Places(NamedTuple):
+    """Where samples lie in containers.
+
+    Attributes:
+        containers: all that the source has.
+        container: of each sample, its position in `containers`.
+        offset: of each sample, as in SourceFile.
+    """
+
+    containers: tuple[Container, ...]
+    container: npt.NDArray[np.int32]
+    offset: npt.NDArray[np.int64]
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether they are rows of Parquet files, which are read one after the other."""
+        return any(container.column for container in self.containers)
+
+
+def source_files(paths: list[str], nbytes: list[int], places: Places | None) -> list[SourceFile]:
+    """The files of samples; `places` for those of containers."""
+    if places is None:
+        return list(map(SourceFile, paths, nbytes))
+    containers = (places.containers[number] for number in places.container.tolist())
+    return list(map(SourceFile, paths, nbytes, containers, places.offset.tolist()))
+
+
+_ROW_BITS = 32
+
+
+def row_place(group: npt.NDArray[np.int64], row: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """One number for a row group of a Parquet file and a row in it."""
+    return group << _ROW_BITS | row
+
 
 THREADS = 4
 """In each worker process: disks and networks serve concurrent requests faster than one at a time."""
@@ -101,22 +174,33 @@ _LARGE_BYTES = 64 << 20
 _MAX_BYTES = 1 << 31
 
 
-def read_source(source: Path, path: str, nbytes: int) -> bytes:
-    """The content of a source file of `nbytes`; of a large file that does not start like an image, the start alone.
+def read_source(source: Path, path: str, nbytes: int, container: Container | None = None, offset: int = 0) -> bytes:
+    """The content of a source file (see SourceFile); of a large one that does not start like an image, the start alone.
 
     Raises:
         ImageError: this file cannot be read, has changed, or is too large for any decoder.
         BuildError: reading failed for a reason that is not about this file.
     """
+    file = SourceFile(path, nbytes, container, offset)
     try:
-        return _read(source, path, nbytes)
+        return _read(source, file)
     except OSError as error:
-        if error.errno in _ABOUT_THE_FILE and source.is_dir():
+        if _is_about(file, error) and source.is_dir():
             raise ImageError(f"cannot be read: {error.strerror}") from None
-        raise BuildError(f"cannot read {path!r} in {source}: {error.strerror}; run again to resume") from None
+        raise _unreadable(source, file, f"{error.strerror}; run again to resume") from None
 
 
-def read_again(source: Path, path: str, nbytes: int) -> bytes:
+def _is_about(file: SourceFile, error: OSError) -> bool:
+    """Whether an error is about one sample, and not about all others of its container, too."""
+    return error.errno in (_ABOUT_THE_FILE if file.container is None else {errno.EIO})
+
+
+def _unreadable(source: Path, file: SourceFile, reason: str) -> BuildError:
+    path = file.path if file.container is None else file.container.path
+    return BuildError(f"cannot read {path!r} in {source}: {reason}")
+
+
+def read_again(source: Path, file: SourceFile) -> bytes:
     """read_source() of a file that has been read before, for report.html, whose bytes must not depend on luck.
 
     A failing disk may fail at one read and not at the next: the read is repeated once, then the build stops.
@@ -126,29 +210,36 @@ def read_again(source: Path, path: str, nbytes: int) -> bytes:
         BuildError: reading failed for any other reason.
     """
     with suppress(OSError):
-        return _read(source, path, nbytes)
+        return _read(source, file)
     try:
-        return _read(source, path, nbytes)
+        return _read(source, file)
     except OSError as error:
-        if error.errno in _ABOUT_THE_FILE - {errno.EIO} and source.is_dir():
+        if _is_about(file, error) and error.errno != errno.EIO and source.is_dir():
             raise ImageError(f"cannot be read: {error.strerror}") from None
-        raise BuildError(
-            f"cannot read {path!r} in {source} again for report.html: {error.strerror}; run again to resume, "
-            "with --no-report if it fails again"
-        ) from None
+        again = f"again for report.html: {error.strerror}; run again to resume, with --no-report if it fails again"
+        raise _unreadable(source, file, again) from None
 
 
-def _read(source: Path, path: str, nbytes: int) -> bytes:
-    with open(os.path.join(source, path), "rb", buffering=0, opener=open_at_once) as file:
+def _read(source: Path, wanted: SourceFile) -> bytes:
+    path, nbytes, container, offset = wanted
+    if container is not None and container.column:
+        from presize.sources.containers.parquet_rows import read_row  # pyarrow, which other sources do not need
+
+        group, row = divmod(offset, 1 << _ROW_BITS)
+        return read_row(os.path.join(source, container.path), container.column, group, row)
+    place = os.path.join(source, path if container is None else container.path)
+    with open(place, "rb", buffering=0, opener=open_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ImageError("it changed during the build: it is no regular file any more")
+        if offset:
+            file.seek(offset)
         if nbytes > _LARGE_BYTES and sniff(head := file.read(4096)) is None:
             return head
         if nbytes > _MAX_BYTES:
             raise ImageError(f"it has {nbytes} bytes, more than decoders accept ({_MAX_BYTES})")
         if nbytes > _LARGE_BYTES:
-            file.seek(0)
-        data = _read_at_most(file, nbytes + 1)
+            file.seek(offset)
+        data = _read_at_most(file, nbytes + (container is None))  # one byte more tells a file that has grown
     if len(data) != nbytes:
         found = f"{len(data)}" if len(data) < nbytes else "more"
         raise ImageError(f"it changed during the build: {nbytes} bytes when listed, {found} when read")

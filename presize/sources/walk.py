@@ -78,7 +78,7 @@ class Walk:
                     try:
                         status = self._look_at(entry, folder)
                     except Refused as reason:
-                        self.rejects.append(Reject(_as_utf8(path), SourceError.__name__, str(reason)))
+                        self.rejects.append(Reject(as_utf8(path), SourceError.__name__, str(reason)))
                         if isinstance(reason, RefusedFolder):
                             self.refused_folders.append(self.rejects[-1])
                         continue
@@ -98,7 +98,7 @@ class Walk:
             raise Refused(f"cannot be looked at: {error.strerror}") from None
         is_folder = stat.S_ISDIR(status.st_mode)
         refused = RefusedFolder if is_folder else Refused
-        if not (entry.name.isascii() or _is_utf8(entry.name)):
+        if not (entry.name.isascii() or is_utf8(entry.name)):
             raise refused("its name is not UTF-8")
         if not is_folder and not stat.S_ISREG(status.st_mode):
             raise Refused("neither a file nor a folder")
@@ -139,7 +139,7 @@ def is_inside(path: str, root: str) -> bool:
     return os.path.join(os.path.realpath(path), "").startswith(os.path.join(root, ""))
 
 
-def _is_utf8(name: str) -> bool:
+def is_utf8(name: str) -> bool:
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -181,6 +181,6 @@ def files_of(root: str, follow_links: bool) -> Callable[[str], tuple[int, int]]:
     return look_at
 
 
-def _as_utf8(path: str) -> str:
+def as_utf8(path: str) -> str:
     """A readable path, in which bytes that are not UTF-8 are written as ``\\xff``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

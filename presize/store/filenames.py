@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from presize.errors import SourceError
 from presize.options import Format
-from presize.store.manifest import OUR_NAMES
+from presize.store.data_files import OUR_NAMES
 
 _SUFFIX: dict[Format, tuple[str, str]] = {
     "jpeg": (".jpg", r"(?i)\.(jpe?g|jpe|jfif)$"),
@@ -108,6 +108,12 @@ def path_problem(paths: pa.Array) -> str | None:
         counts = paths.value_counts()
         return f"the path {_shown(counts.filter(pc.greater(counts.field('counts'), 1)).field('values')[0])} twice"
     return None
+
+
+def unsafe_paths(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Which of `paths` (large_string) lead out of the folder they are joined to, or are too long; null for null."""
+    unsafe = pc.match_substring_regex(paths, _UNSAFE)
+    return pc.or_(unsafe, pc.greater(pc.binary_length(paths), PATH_MAX_BYTES))
 
 
 def _shown(path: pa.Scalar) -> str:

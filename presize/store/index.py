@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from presize.errors import DatasetError
 from presize.options import Layout
-from presize.store.manifest import DataFile, Manifest
+from presize.store.data_files import DataFile
+from presize.store.manifest import Manifest
 from presize.system.files import rename, temporary_name, writing
 
 INDEX_COLUMNS = {
@@ -38,7 +39,7 @@ source_crc32; label columns follow."""
 COMPANION_COLUMNS = (
     "width", "height", "nbytes", "crc32", "source_nbytes", "source_mtime_ns", "source_facts", "source_crc32",
 )  # fmt: skip
-"""The columns that each companion has of its own: ``mask_width`` for one called mask. Its records lie in shards of their
+"""The columns that each companion has of its own: ``mask_width`` for one called mask. Its records lie in shards of its
 own, in the rows that the images have in theirs."""
 
 LATER_COLUMNS = ("source_facts",)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import reprlib
 import stat
 from collections.abc import Sequence
@@ -18,62 +17,12 @@ from typing import Any, cast
 
 from presize.errors import DatasetError
 from presize.options import Color, Filter, Format, Layout, StoredColor, check_choice, companion_color
-from presize.system.files import file_digest, open_at_once, write_atomically
+from presize.store.data_files import CompanionFiles, DataFile, is_companion_name, is_data_file
+from presize.system.files import open_at_once, write_atomically
 
 MANIFEST = "manifest.json"
 VERSION = 2
 """The latest version that this presize reads; see version_of."""
-
-_COMPANION = r"[A-Za-z][A-Za-z0-9_]{0,31}"
-_FILE_NAMES = re.compile(
-    r"index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html"
-    rf"|shards/({_COMPANION}-)?\d{{5,}}(-\d+)?\.lmdb",
-    re.ASCII,
-)
-OUR_NAMES = r"^(manifest\.json|index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html|\.presize[^/]*)(/|$)"
-"""Names that neither an image of a folder dataset nor its folder may have, as a regular expression for Arrow."""
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """A file of a dataset.
-
-    Attributes:
-        file: its path from the dataset's folder.
-        bytes: its size.
-        sha256: in hexadecimal.
-        rows: samples in a shard or in the index, lines in rejects.jsonl, images compared in report.html.
-    """
-
-    file: str
-    bytes: int
-    sha256: str
-    rows: int
-
-    @classmethod
-    def of(cls, root: Path, name: str, rows: int) -> DataFile:
-        return cls(name, *file_digest(root / name), rows)
-
-
-@dataclass(frozen=True)
-class CompanionFiles:
-    """The shards of a companion.
-
-    Attributes:
-        name: of the companion; its shards and index columns begin with it.
-        format: of its stored values.
-        filter: that it was resized with. "nearest" has kept the values of its pixels.
-        depth: the bits of a value, 8 or 16: 16 where at least one of the images needs them.
-        bytes: of its stored values.
-        shards: in the order of the images' shards, row for row.
-    """
-
-    name: str
-    format: Format
-    filter: Filter
-    depth: int
-    bytes: int
-    shards: tuple[DataFile, ...]
 
 
 @dataclass(frozen=True)
@@ -184,26 +133,6 @@ def version_of(options: dict[str, Any], companions: Sequence[object] = ()) -> in
     """
     image = options["image"]
     return 2 if companions or image["color"] == "rgba" or image.get("depth", 8) != 8 else 1
-
-
-def companion_shard(name: str, shard: str) -> str:
-    """The file of a companion beside an image's shard.
-
-    >>> companion_shard("mask", "shards/00000-1.lmdb")
-    'shards/mask-00000-1.lmdb'
-    """
-    return shard.replace("shards/", f"shards/{name}-", 1)
-
-
-def generation_name(name: str, generation: int) -> str:
-    """``index.arrow``, then ``index-1.arrow``, ...: a new dataset never overwrites an old one."""
-    stem, dot, suffix = name.rpartition(".")
-    return f"{stem}-{generation}{dot}{suffix}" if generation else name
-
-
-def is_data_file(name: str) -> bool:
-    """True for the names that presize gives to the files of a dataset, in any generation."""
-    return _FILE_NAMES.fullmatch(name) is not None
 
 
 def digest_of(identity: dict[str, Any]) -> str:
@@ -351,7 +280,7 @@ def _companion(values: object) -> CompanionFiles:
         bytes=_count(fields["bytes"]),
         shards=tuple(map(_data_file, _list(fields["shards"]))),
     )
-    if not re.fullmatch(_COMPANION, companion.name, re.ASCII):
+    if not is_companion_name(companion.name):
         raise ValueError(f"{reprlib.repr(companion.name)} is not the name of a companion")
     check_choice("format", companion.format, Format)
     check_choice("filter", companion.filter, Filter)

@@ -26,9 +26,10 @@ _COMPANION = "companion "
 _UNREAD = ("cannot be read", "it changed during the build", _COMPANION)
 
 
-def of_companion(name: str, reason: str) -> str:
-    """The reason of a sample that is rejected for one of its companions, with the path of that in `reason`."""
-    return f"{_COMPANION}{name}: {reason}"
+def of_companion(name: str) -> str:
+    """How the reason begins of a sample that is rejected for a companion. It names no path, so that reports count such
+    samples together."""
+    return f"{_COMPANION}{name}"
 
 
 def may_pass(error: str, reason: str) -> bool:

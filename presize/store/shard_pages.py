@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,13 +21,13 @@ from presize.errors import DatasetError
 from presize.system.files import open_at_once
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
-_BRANCH, _LEAF, _META = 0x01, 0x02, 0x08
-_OVERFLOW_VALUE = 0x01
+BRANCH, LEAF, _META = 0x01, 0x02, 0x08
+OVERFLOW_VALUE = 0x01
 """The flag of a node whose value lies on pages of its own."""
 _FREE_FLAGS = 0x4008
 """MDB_NOSUBDIR and MDB_INTEGERKEY, as LMDB writes them for a file of its own."""
-_HEADER_BYTES, _NODE_BYTES, _KEY_BYTES = 16, 8, 8
-_NODE_SHORTS = np.arange((_NODE_BYTES + _KEY_BYTES + 8) >> 1)
+HEADER_BYTES, NODE_BYTES, _KEY_BYTES = 16, 8, 8
+_NODE_SHORTS = np.arange((NODE_BYTES + _KEY_BYTES + 8) >> 1)
 """What is looked at of a node: its header, its key, and the 64 bits behind."""
 _NO_KEY = "a key is not one of ours"
 _NO_PAGE = 2**64 - 1
@@ -42,11 +43,11 @@ Shorts = npt.NDArray[np.uint16]
 Words = npt.NDArray[np.uint64]
 
 
-class _Damaged(Exception):
+class Damaged(Exception):
     """What LMDB would not follow safely."""
 
 
-class _Meta(NamedTuple):
+class Meta(NamedTuple):
     page_bytes: int
     free_flags: int
     flags: int
@@ -66,10 +67,10 @@ def check_pages(path: str | os.PathLike[str]) -> None:
     try:
         with open(path, "rb", buffering=0) as opened:
             nbytes = os.fstat(opened.fileno()).st_size & ~1
-            _require(nbytes, "it is empty")
+            require(nbytes, "it is empty")
             mapped = mmap.mmap(opened.fileno(), nbytes, prot=mmap.PROT_READ)
         _check(np.frombuffer(mapped, "<u2"), nbytes)
-    except _Damaged as error:
+    except Damaged as error:
         raise DatasetError(f"{os.fspath(path)} is damaged: {error}; copy or build the dataset again") from None
 
 
@@ -85,102 +86,124 @@ def recorded_map_bytes(path: str | os.PathLike[str], page_bytes: int) -> list[in
 
 
 def _check(file: Shorts, nbytes: int) -> None:
-    meta = _newest_meta(file.data.cast("B"))
-    _require((meta.free_flags, meta.flags) == (_FREE_FLAGS, 0), "its tree is of another kind")
-    _require((meta.last_page + 1) * meta.page_bytes <= nbytes, f"it has {nbytes} bytes, too few for its pages")
+    meta = newest_meta(file.data.cast("B"))
+    require((meta.free_flags, meta.flags) == (_FREE_FLAGS, 0), "its tree is of another kind")
+    leaves = leaf_pages(file, meta, nbytes, _children)
+    if len(leaves):
+        _check_leaves(read_nodes(file, leaves, meta.page_bytes, LEAF), meta, nbytes)
+
+
+def leaf_pages(file: Shorts, meta: Meta, nbytes: int, children: Callable[[Nodes], Words]) -> Words:
+    """The leaves of a tree in the order of their keys, reached through pages that are checked, each once.
+
+    Args:
+        file: the content, whose bounds no number in it can leave.
+        meta: the page that names the tree.
+        nbytes: the size of the file.
+        children: the pages that the nodes of a branch lead to.
+
+    Raises:
+        Damaged: the tree leaves the file, or itself.
+    """
+    require((meta.last_page + 1) * meta.page_bytes <= nbytes, f"it has {nbytes} bytes, too few for its pages")
     if meta.root == _NO_PAGE:
-        _require(meta.entries == 0, "it has no root")
-        return
-    _require(meta.depth > 0, "its tree has no levels")
+        require(meta.entries == 0, "it has no root")
+        return np.empty(0, np.uint64)
+    require(meta.depth > 0, "its tree has no levels")
     pages, seen = np.array([meta.root], np.uint64), 0
     for level in range(meta.depth, 0, -1):
         seen += len(pages)
         # No page can be reached twice, or a few pages could make a tree without end.
-        _require(seen <= meta.last_page and len(np.unique(pages)) == len(pages), "its tree has a page twice")
-        _require(int(pages.min()) >= 2 and int(pages.max()) <= meta.last_page, "a page of its tree lies outside of it")
-        nodes = _read_nodes(file, pages, meta.page_bytes, _BRANCH if level > 1 else _LEAF)
+        require(seen <= meta.last_page and len(np.unique(pages)) == len(pages), "its tree has a page twice")
+        require(int(pages.min()) >= 2 and int(pages.max()) <= meta.last_page, "a page of its tree lies outside of it")
         if level > 1:
-            pages = _children(nodes)
-        else:
-            _check_leaves(nodes, meta, nbytes)
+            pages = children(read_nodes(file, pages, meta.page_bytes, BRANCH))
+    return pages
 
 
-def _newest_meta(file: memoryview) -> _Meta:
+def newest_meta(file: memoryview) -> Meta:
     """Of the two meta pages, the one that LMDB uses."""
     first = _meta(file, 0)
     page_bytes = first.page_bytes
-    _require(512 <= page_bytes <= 0x8000 and page_bytes & (page_bytes - 1) == 0, f"its pages have {page_bytes} bytes")
+    require(512 <= page_bytes <= 0x8000 and page_bytes & (page_bytes - 1) == 0, f"its pages have {page_bytes} bytes")
     second = _meta(file, page_bytes)
-    _require(second.page_bytes == page_bytes, "its meta pages differ in the size of a page")
+    require(second.page_bytes == page_bytes, "its meta pages differ in the size of a page")
     return second if second.transaction > first.transaction else first
 
 
-def _meta(file: memoryview, begin: int) -> _Meta:
-    _require(begin + _META_PAGE.size <= len(file), "it is too short for a shard")
+def _meta(file: memoryview, begin: int) -> Meta:
+    require(begin + _META_PAGE.size <= len(file), "it is too short for a shard")
     page_flags, magic, version, *values = _META_PAGE.unpack_from(file, begin)
-    _require(page_flags & _META and (magic, version) == (_MAGIC, _VERSION), "it is no LMDB file of engine 0.9")
-    return _Meta(*values)
+    require(page_flags & _META and (magic, version) == (_MAGIC, _VERSION), "it is no LMDB file of engine 0.9")
+    return Meta(*values)
 
 
-class _Nodes(NamedTuple):
+class Nodes(NamedTuple):
     """The nodes of some pages, in the order of their keys: 64 bits each of their header, their key, and what follows
-    (nonsense where the page ends before), the byte in its page at which each begins, and the size of these pages."""
+    (nonsense where the page ends before), the byte in the file at which its page begins, the byte in its page at which
+    it begins, and the size of these pages."""
 
     header: Words
     key: Words
     value: Words
+    page: Numbers
     begin: Numbers
     page_bytes: int
 
 
-def _read_nodes(file: Shorts, pages: Words, page_bytes: int, kind: int) -> _Nodes:
+def read_nodes(file: Shorts, pages: Words, page_bytes: int, kind: int) -> Nodes:
     shorts = page_bytes >> 1  # in a page
     start = pages.astype(np.int64) * shorts
     number, flags, lower, upper = _headers(file, start)
-    _require((number == pages).all(), "a page of its tree has another's number")
-    _require((flags == kind).all(), "a page of its tree is of another kind")
-    _require(((lower > _HEADER_BYTES) & (lower <= upper) & (upper <= page_bytes)).all(), "a page overlaps itself")
-    counts = (lower - _HEADER_BYTES) >> 1
-    _require(kind == _LEAF or counts.min() > 1, "a page of its tree has no children")
+    require((number == pages).all(), "a page of its tree has another's number")
+    require((flags == kind).all(), "a page of its tree is of another kind")
+    require(((lower > HEADER_BYTES) & (lower <= upper) & (upper <= page_bytes)).all(), "a page overlaps itself")
+    counts = (lower - HEADER_BYTES) >> 1
+    require(kind == LEAF or counts.min() > 1, "a page of its tree has no children")
     page_of = np.repeat(np.arange(len(pages)), counts)
     slot = np.arange(len(page_of)) - np.repeat(np.cumsum(counts) - counts, counts)
-    begin = file[start[page_of] + (_HEADER_BYTES >> 1) + slot].astype(np.int64)
-    inside = (begin >= upper[page_of]) & (begin & 1 == 0) & (begin + _NODE_BYTES <= page_bytes)
-    _require(inside.all(), "a node lies outside of its page")
+    begin = file[start[page_of] + (HEADER_BYTES >> 1) + slot].astype(np.int64)
+    inside = (begin >= upper[page_of]) & (begin & 1 == 0) & (begin + NODE_BYTES <= page_bytes)
+    require(inside.all(), "a node lies outside of its page")
     first = start[page_of] + (begin >> 1)
     nodes = file[np.minimum(first[:, np.newaxis] + _NODE_SHORTS, len(file) - 1)].view("<u8")
-    return _Nodes(nodes[:, 0], nodes[:, 1], nodes[:, 2], begin, page_bytes)
+    return Nodes(nodes[:, 0], nodes[:, 1], nodes[:, 2], start[page_of] << 1, begin, page_bytes)
 
 
 def _headers(file: Shorts, start: Numbers) -> tuple[Words, Shorts, Numbers, Numbers]:
     """The number, the flags and the bounds of the free room (bytes) of the pages that begin at `start`."""
-    shorts = file[start[:, np.newaxis] + np.arange(_HEADER_BYTES >> 1)]
+    shorts = file[start[:, np.newaxis] + np.arange(HEADER_BYTES >> 1)]
     return shorts[:, :4].copy().view("<u8")[:, 0], shorts[:, 5], *shorts[:, 6:].T.astype(np.int64)
 
 
-def _children(nodes: _Nodes) -> Words:
-    key_bytes = nodes.header >> np.uint64(48)
-    ours = (key_bytes == 0) | (key_bytes == _KEY_BYTES)  # the first of a page may have no key
-    _require((ours & (nodes.begin + _NODE_BYTES + _KEY_BYTES <= nodes.page_bytes) | (key_bytes == 0)).all(), _NO_KEY)
+def child_pages(nodes: Nodes) -> Words:
+    """The pages that the nodes of a branch lead to, whatever their keys."""
     return nodes.header & np.uint64(2**48 - 1)
 
 
-def _check_leaves(nodes: _Nodes, meta: _Meta, nbytes: int) -> None:
+def _children(nodes: Nodes) -> Words:
+    key_bytes = nodes.header >> np.uint64(48)
+    ours = (key_bytes == 0) | (key_bytes == _KEY_BYTES)  # the first of a page may have no key
+    require((ours & (nodes.begin + NODE_BYTES + _KEY_BYTES <= nodes.page_bytes) | (key_bytes == 0)).all(), _NO_KEY)
+    return child_pages(nodes)
+
+
+def _check_leaves(nodes: Nodes, meta: Meta, nbytes: int) -> None:
     lengths = (nodes.header & np.uint64(2**32 - 1)).astype(np.int64)
     key_bytes, flags = nodes.header >> np.uint64(48), nodes.header >> np.uint64(32) & np.uint64(0xFFFF)
-    value_begin = nodes.begin + _NODE_BYTES + _KEY_BYTES
-    _require(((key_bytes == _KEY_BYTES) & (value_begin <= nodes.page_bytes)).all(), _NO_KEY)
-    _require(len(nodes.key) == meta.entries, f"it has {len(nodes.key)} records where it says {meta.entries}")
-    _require((nodes.key.byteswap() == np.arange(len(nodes.key), dtype=np.uint64)).all(), "its rows are not 0, 1, 2, …")
-    elsewhere = flags == _OVERFLOW_VALUE
-    _require((elsewhere | (flags == 0)).all(), "a node is of another kind")
-    _require((value_begin + np.where(elsewhere, 8, lengths) <= nodes.page_bytes).all(), "a value leaves its page")
+    value_begin = nodes.begin + NODE_BYTES + _KEY_BYTES
+    require(((key_bytes == _KEY_BYTES) & (value_begin <= nodes.page_bytes)).all(), _NO_KEY)
+    require(len(nodes.key) == meta.entries, f"it has {len(nodes.key)} records where it says {meta.entries}")
+    require((nodes.key.byteswap() == np.arange(len(nodes.key), dtype=np.uint64)).all(), "its rows are not 0, 1, 2, …")
+    elsewhere = flags == OVERFLOW_VALUE
+    require((elsewhere | (flags == 0)).all(), "a node is of another kind")
+    require((value_begin + np.where(elsewhere, 8, lengths) <= nodes.page_bytes).all(), "a value leaves its page")
     first_pages = nodes.value[elsewhere]
-    _require(((first_pages >= 2) & (first_pages <= meta.last_page)).all(), "a value lies outside of the file")
-    value_ends = first_pages.astype(np.int64) * meta.page_bytes + _HEADER_BYTES + lengths[elsewhere]
-    _require((value_ends <= nbytes).all(), "a value leaves the file")
+    require(((first_pages >= 2) & (first_pages <= meta.last_page)).all(), "a value lies outside of the file")
+    value_ends = first_pages.astype(np.int64) * meta.page_bytes + HEADER_BYTES + lengths[elsewhere]
+    require((value_ends <= nbytes).all(), "a value leaves the file")
 
 
-def _require(holds: object, otherwise: str) -> None:
+def require(holds: object, otherwise: str) -> None:
     if not holds:
-        raise _Damaged(otherwise)
+        raise Damaged(otherwise)

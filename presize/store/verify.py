@@ -17,9 +17,10 @@ import pyarrow as pa
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import DatasetError
 from presize.options import MAX_SIDE
+from presize.store.data_files import DataFile
 from presize.store.filenames import is_safe
-from presize.store.index import read_index
-from presize.store.manifest import DataFile, Manifest, read_manifest
+from presize.store.index import companion_index, read_index
+from presize.store.manifest import Manifest, read_manifest
 from presize.store.shard import ShardReader, check_structure
 from presize.system.files import file_digest
 from presize.system.resources import usable_cores
@@ -52,7 +53,7 @@ def verify_dataset(
     Args:
         root: the dataset.
         jobs: threads; all cores by default.
-        on_images: called with the number of images that were checked since the last call.
+        on_images: called with the number of images, companions among them, that were checked since the last call.
 
     Raises:
         DatasetError: there is no dataset.
@@ -71,8 +72,11 @@ def verify_dataset(
     except pa.ArrowInvalid as error:
         return manifest.samples, [*problems, Problem(manifest.index.file, str(error).splitlines()[0])]
     problems += (Problem(manifest.index.file, what) for what in _check_index(manifest, index))
+    names = [companion.name for companion in manifest.companions]
+    stored = [(manifest, index), *((manifest.companion(name), companion_index(index, name)) for name in names)]
+    parts = (part for of_whom, rows in stored for part in _parts(root, of_whom, rows, broken))
     with ThreadPoolExecutor(jobs or usable_cores()) as pool:  # decoders release the GIL
-        for checked, found in pool.map(lambda part: part(), _parts(root, manifest, index, broken)):
+        for checked, found in pool.map(lambda part: part(), parts):
             problems += found
             on_images(checked)
     return manifest.samples, problems

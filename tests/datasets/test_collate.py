@@ -22,6 +22,8 @@ def batch_of(dataset: Path, **options: Any) -> list[Any]:
 def is_the_same(ours: Any, theirs: Any) -> bool:
     if isinstance(theirs, torch.Tensor):
         return isinstance(ours, torch.Tensor) and torch.equal(ours, theirs) and ours.dtype == theirs.dtype
+    if isinstance(theirs, dict):
+        return list(ours) == list(theirs) and all(is_the_same(ours[key], theirs[key]) for key in theirs)
     if isinstance(theirs, list):
         return type(ours) is list and len(ours) == len(theirs) and all(map(is_the_same, ours, theirs))
     return type(ours) is type(theirs) and bool(ours == theirs)
@@ -42,7 +44,7 @@ def test_our_collate_copies_no_pixels(dataset: Path) -> None:
     assert images.is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("target", ["label", None, "path", ("label", "path", "width")])
+@pytest.mark.parametrize("target", ["label", None, "path", ("label", "path", "width"), {"y": "label", "at": "path"}])
 def test_our_collate_makes_what_torchs_own_makes(target: Any, dataset: Path) -> None:
     batch = batch_of(dataset, target=target)
     assert isinstance(batch, WholeBatch)

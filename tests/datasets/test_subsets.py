@@ -330,3 +330,76 @@ def test_make_loader_reads_as_they_are_what_cannot_be_one_dataset(data: LMDBData
     mixed = ConcatDataset([data, Own(other, crop=CROP, decode="tensor")])
     batches = list(make_loader(mixed, 38, workers=0))
     assert [len(images) for images, _ in batches] == [38, 38]
+
+
+# --- splits ---
+
+
+@pytest.fixture(scope="module")
+def splits(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Path:
+    """`raw` with splits by shares, and another column of folds."""
+    out = tmp_path_factory.mktemp("splits") / "OUT"
+    options = BuildOptions(ImageOptions(sizes=(Size(64, 64),)))
+    build_dataset(raw, out, options, SERIAL, SourceOptions(split="train=0.7,val=0.3"))
+    return out
+
+
+def test_a_split_has_the_samples_of_its_name_in_their_order(splits: Path) -> None:
+    ds = LMDBDataset(splits, target=("split", "path"), decode="bytes")
+    train, val = ds.split("train"), ds.split("val")
+    assert ds.splits == ["train", "val"]
+    assert len(train) + len(val) == len(ds) == 56 and len(val) > 5
+    assert list(train) == [sample for sample in ds if sample[1][0] == "train"]
+    assert {split for _, (split, _) in val} == {"val"}
+    assert (val.classes, val.splits, val.decode) == (ds.classes, ["val"], "bytes")
+
+
+def test_a_split_of_a_subset_is_of_its_samples_alone(splits: Path) -> None:
+    ds = LMDBDataset(splits, target=("split", "path"), decode="bytes")
+    part = ds.subset([40, 3, 3, 55, 20])
+    found = [sample for split in part.splits for sample in part.split(split)]
+    assert sorted(found) == sorted(part) and len(found) == 5
+    with pytest.raises(OptionError, match=r"no sample of .* has 'val' in column 'split'; it has 'train'"):
+        ds.split("train").split("val")
+
+
+def test_any_column_makes_a_split(splits: Path) -> None:
+    ds = LMDBDataset(splits, decode="bytes")
+    assert set(ds.split(2, column="label").targets.tolist()) == {2}
+    path = ds.data.path(7)
+    assert [found for found, _ in ds.split(path, column="path").samples] == [path]
+
+
+def test_a_split_is_read_by_loaders_and_pickled(splits: Path) -> None:
+    val = LMDBDataset(splits, crop=CROP, decode="tensor").split("val")
+    expected = sorted(val.targets.tolist())
+    for loader in (Loader(val, 8, workers=0), DataLoader(pickle.loads(pickle.dumps(val)), 8, num_workers=1)):
+        assert sorted(t for _, targets in loader for t in targets.tolist()) == expected
+
+
+def test_a_sum_of_datasets_has_the_splits_of_both(splits: Path) -> None:
+    parts = [LMDBDataset(splits, crop=CROP).split(name) for name in ("val", "train")]
+    joined = Loader(ConcatDataset(parts), 8, workers=0).dataset
+    assert joined.splits == ["train", "val"] and len(joined.split("val")) == len(parts[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "said"),
+    [
+        ("trian", "split", "split: no sample of .* has 'trian' in column 'split'; it has 'train', 'val'"),
+        ("Train", "split", "has 'Train'"),
+        (0, "split", "has 0 in column 'split'"),
+        (None, "split", "has None in column 'split'"),
+        ("0", "label", "has '0' in column 'label'; it has 0, 1, 2"),
+        (2**70, "label", "in column 'label'"),
+    ],
+)
+def test_a_split_that_names_nothing_is_refused(name: Any, column: str, said: str, splits: Path) -> None:
+    with pytest.raises(OptionError, match=said):
+        LMDBDataset(splits).split(name, column)
+
+
+def test_a_dataset_without_splits_says_which_columns_it_has(data: LMDBDataset) -> None:
+    assert data.splits == []
+    with pytest.raises(DatasetError, match="has no column 'split'; it has path, "):
+        data.split("train")

@@ -20,7 +20,8 @@ from effort import EFFORT
 from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.options import BuildOptions, ImageOptions, Layout, Size
-from presize.store.manifest import DataFile, read_manifest
+from presize.store.data_files import DataFile
+from presize.store.manifest import read_manifest
 from processes import run_python
 from tampering import manifest_values, write_manifest
 

@@ -155,7 +155,7 @@ def test_json_values_come_back_however_many_are_read_at_once(data: st.DataObject
     path = jsonl(tmp_path, *rows)
     whole = read_table(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(labels, "_JSON_ROWS", piece)
+        patch.setattr("presize.sources.table_files._JSON_ROWS", piece)
         pieces = read_table(path)
     assert whole.to_pylist() == rows
     assert pieces.to_pylist() == rows
@@ -177,7 +177,7 @@ def test_json_values_come_back_however_many_are_read_at_once(data: st.DataObject
 def test_any_json_is_a_table_or_a_one_line_error(rows: list[Any], piece: int, tmp_path: Path) -> None:
     path = jsonl(tmp_path, *({"path": str(i), "value": value} for i, value in enumerate(rows)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(labels, "_JSON_ROWS", piece)
+        patch.setattr("presize.sources.table_files._JSON_ROWS", piece)
         try:
             table = read_table(path)
         except SourceError as error:
@@ -286,8 +286,8 @@ REFUSED = [
     (lambda folder: folder / ("x" * 300 + ".csv"), "File name too long", "no file system has it"),
     (folder_named("labels.csv"), "Is a directory", "a folder, named like CSV"),
     (folder_named("labels.parquet"), "Is a directory", "a folder of Parquet files is not one table"),
-    (folder_named("labels"), "expected a name that ends with .csv, .jsonl", "a folder"),
-    (lambda folder: write(folder, "labels.tsv", "path\na\n"), "ends with .csv, .jsonl, .ndjson, .json", "unknown"),
+    (folder_named("labels"), "expected a name that ends with .csv, .tsv", "a folder"),
+    (lambda folder: write(folder, "labels.xml", "path\na\n"), "ends with .csv, .tsv, .txt, .jsonl, .ndjson", "unknown"),
     (lambda folder: write(folder, ".csv", "path\na\n"), "expected a name that ends", "a name without a suffix"),
     (lambda folder: write(folder, "labels.parquet", GARBAGE), "Parquet magic bytes not found", "not Parquet"),
     (lambda folder: write(folder, "labels.parquet", b""), "Parquet file size is 0 bytes", "nothing at all"),
@@ -301,16 +301,16 @@ REFUSED = [
     (csv(b"path,caf\xe9\na,1\n"), "it is not UTF-8 text", "Latin-1 in the names of columns"),
     (csv("path,label\n"), "it lists no samples", "a header alone"),
     (csv("path"), "Empty CSV file or block", "a header alone, without its newline"),
-    (csv("file,label\na,1\n"), "it has no path column; it has 'file', 'label'", "another name"),
+    (csv("file,label\na,1\n"), "no path column (called path, filename or file_name); it has 'file', 'lab", "another"),
     (csv(" path,label\na,1\n"), "it has ' path', 'label'", "a space is part of a name"),
-    (csv("a\n1\n"), "it has no path column; it has 'a'", "one column"),
+    (csv("a\n1\n"), "no path column (called path, filename or file_name); it has 'a'", "one column"),
     (csv(",".join(f"{i:030}" for i in range(999)) + "\n"), "'000000000000000000000000000000', ", "a thousand columns"),
     (csv("path,n,n\na,1,2\n"), "it has the column 'n' more than once", "which of the two?"),
     (csv("path,path\na,b\n"), "it has the column 'path' more than once", "which of the two?"),
     (csv("path,n\n,1\na,2\n"), "'' is not a relative path inside the source", "an empty path"),
-    (json_lines(""), "it has no path column; it has none", "nothing at all"),
-    (json_lines("\n \n"), "it has no path column; it has none", "blank lines"),
-    (json_lines("{}\n{}\n"), "it has no path column; it has none", "nothing in the lines"),
+    (json_lines(""), "no path column (called path, filename or file_name); it has none", "nothing at all"),
+    (json_lines("\n \n"), "no path column (called path, filename or file_name); it has none", "blank lines"),
+    (json_lines("{}\n{}\n"), "no path column (called path, filename or file_name); it has none", "no keys"),
     (json_lines('{"path": "a"}\n{"path": \n'), "line 2 is not JSON: Expecting value", "a line cut short"),
     (json_lines('[{"path": "a"}]\n'), "line 1 is not a JSON object; expected one per line", "one array of all"),
     (json_lines('{"path": "a"}\n5\n'), "line 2 is not a JSON object", "a number"),
@@ -373,6 +373,81 @@ def test_text_that_is_not_utf8_in_parquet_is_refused(tmp_path: Path) -> None:
     assert "Invalid UTF8" in refusal(parquet(tmp_path, pa.table({"path": ["a"], "text": bad}), store_schema=True))
 
 
+# Paths that come twice, and absolute ones
+
+
+CAPTIONS: list[dict[str, Any]] = [
+    {"path": "b", "caption": "a cat", "n": 1, "tags": ["x"], "label": "cat"},
+    {"path": "a", "caption": "a dog", "n": None, "tags": [], "label": "dog"},
+    {"path": "b", "caption": "été", "n": 3, "tags": None, "label": "cat"},
+    {"path": "c", "caption": None, "n": 4, "tags": ["y", "z"], "label": "ant"},
+    {"path": "b", "caption": "", "n": 5, "tags": ["x"], "label": "pet"},
+]
+
+
+def test_rows_of_one_path_become_lists_where_it_first_comes(tmp_path: Path) -> None:
+    table = read_table(jsonl(tmp_path, *CAPTIONS), repeated="list")
+    assert table.to_pylist() == [
+        {
+            "path": "b",
+            "caption": ["a cat", "été", ""],
+            "n": [1, 3, 5],
+            "tags": [["x"], None, ["x"]],
+            "label": ["cat", "cat", "pet"],
+        },
+        {"path": "a", "caption": ["a dog"], "n": [None], "tags": [[]], "label": ["dog"]},
+        {"path": "c", "caption": [None], "n": [4], "tags": [["y", "z"]], "label": ["ant"]},
+    ]
+    assert column_types(table)["caption"] == "large_list<item: large_string>"
+
+
+def test_lists_of_rows_do_not_depend_on_the_kind_of_table_or_its_chunks(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist(CAPTIONS)
+    digests = {
+        _table_digest(read_table(path, repeated="list"))
+        for path in (jsonl(tmp_path, *CAPTIONS), parquet(tmp_path, table, row_group_size=2))
+    }
+    assert len(digests) == 1
+
+
+@given(numbers=st.lists(st.integers(0, 5), min_size=1))
+def test_every_row_is_in_the_list_of_its_path_in_the_order_of_the_table(numbers: list[int]) -> None:
+    table = pa.table({"path": pa.array(list(map(str, numbers)), pa.large_string()), "row": range(len(numbers))})
+    expected: dict[str, list[int]] = {}
+    for row, number in enumerate(numbers):
+        expected.setdefault(str(number), []).append(row)
+    found = labels._without_repeats(table, "list")
+    assert dict(zip(found["path"].to_pylist(), found["row"].to_pylist(), strict=True)) == expected
+
+
+def test_a_repeated_path_is_refused_with_the_option_that_takes_it(tmp_path: Path) -> None:
+    message = refusal(jsonl(tmp_path, *CAPTIONS))
+    assert message == (
+        "1 paths are listed more than once, the first is 'b', 3 times; --repeated list makes the rows of a path one "
+        "sample, whose other columns are lists"
+    )
+
+
+def test_absolute_paths_inside_the_source_are_relative_to_it(tmp_path: Path) -> None:
+    (tmp_path / "real é").mkdir()
+    (tmp_path / "link").symlink_to("real é")
+    paths = [f"{tmp_path}/link/a.jpg", f"{tmp_path}/real é/b/c.jpg", "d.jpg", f"x{tmp_path}/link/a.jpg"]
+    table = read_table(jsonl(tmp_path, *({"path": path} for path in paths)), tmp_path / "link")
+    assert table["path"].to_pylist() == ["a.jpg", "b/c.jpg", "d.jpg", f"x{tmp_path}/link/a.jpg"]
+
+
+@pytest.mark.parametrize("below", ["/etc/passwd", "{root}2/a.jpg", "{root}", "{root}/../a.jpg", "{root}//a.jpg"])
+def test_absolute_paths_outside_the_source_are_refused(below: str, tmp_path: Path) -> None:
+    root = tmp_path / "raw"
+    with pytest.raises(SourceError, match="is not a relative path inside the source"):
+        read_table(jsonl(tmp_path, {"path": below.format(root=root)}), root)
+
+
+def test_a_path_is_listed_twice_if_it_is_absolute_once(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"the first is 'a\.jpg', 2 times"):
+        read_table(jsonl(tmp_path, {"path": "a.jpg"}, {"path": f"{tmp_path}/a.jpg"}), tmp_path)
+
+
 # Equal values are equal bytes
 
 
@@ -419,7 +494,7 @@ def test_the_digest_does_not_depend_on_slices_and_chunks(length: int) -> None:
 
 
 def digest_of_plain(table: pa.Table) -> str:
-    plain = {name: labels._plain_column(name, table.column(name)) for name in table.column_names}
+    plain = {name: labels.plain_column(name, table.column(name)) for name in table.column_names}
     return _table_digest(pa.table(plain))
 
 

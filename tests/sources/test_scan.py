@@ -9,7 +9,9 @@ import tempfile
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -224,6 +226,42 @@ def test_images_beside_class_folders_get_a_warning(tmp_path: Path) -> None:
         scan(tmp_path)
 
 
+def test_without_labels_every_file_is_listed_at_any_depth(tmp_path: Path) -> None:
+    make(tmp_path, "0.jpg", "b/1.jpg", "a/c/2.jpg", "a/3.jpg", ".hidden/4.jpg")
+    link(tmp_path / "a/out", make(tmp_path.parent / "elsewhere", "5.jpg"))
+    with pytest.warns(PresizeWarning, match="1 folder left out"):
+        source = scan(tmp_path, SourceOptions(labels="none"))
+    assert paths(source) == ["0.jpg", "a/3.jpg", "a/c/2.jpg", "b/1.jpg"]
+    assert source.table.column_names == ["path", "source_nbytes", "source_mtime_ns"]
+    assert (source.classes, source.by_folder, source.outside, source.hidden) == (None, False, 0, 1)
+
+
+@given(tree=TREES)
+@settings(max_examples=examples(25), deadline=None)
+def test_the_order_without_labels_is_that_of_a_sorted_walk(tree: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        for file in tree:
+            with suppress(FileExistsError, NotADirectoryError, IsADirectoryError):
+                make(Path(name), file)
+        walked = [(folder, sorted(files)) for folder, _, files in sorted(os.walk(name))]
+        expected = [os.path.relpath(os.path.join(folder, file), name) for folder, files in walked for file in files]
+        assert paths(scan(name, SourceOptions(labels="none"))) == expected
+
+
+def test_without_labels_a_source_of_splits_gets_no_warning(tmp_path: Path) -> None:
+    make(tmp_path, "train/1.jpg", "val/2.jpg", "3.jpg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(scan(tmp_path, SourceOptions(labels="none")).table) == 3
+
+
+def test_a_table_may_be_called_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "1.jpg")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SourceError, match=r"labels './none': expected a name that ends with"):
+        scan(tmp_path, SourceOptions(labels="./none"))
+
+
 def test_an_empty_class_folder_keeps_its_number(tmp_path: Path) -> None:
     source = scan(make(tmp_path, "a/1", "b/", "c/.hidden", "d/e/", "f/1"))
     assert source.classes == ("a", "b", "c", "d", "f")
@@ -300,7 +338,7 @@ def test_a_class_list_that_is_none_is_refused(classes: list[str], message: str, 
 def test_a_source_of_nothing_but_splits_gets_a_warning(names: tuple[str, ...], tmp_path: Path) -> None:
     make(tmp_path, *(f"{name}/cat/1.jpg" for name in names))
     with pytest.warns(
-        PresizeWarning, match="they become its classes; if they are splits, build each separately"
+        PresizeWarning, match="they become its classes; if they are splits, use --split folders"
     ) as caught:
         source = scan(tmp_path)
     assert source.classes == tuple(sorted(names))
@@ -519,10 +557,13 @@ def test_the_source_may_have_any_name(tmp_path: Path) -> None:
 def test_a_file_that_vanishes_meanwhile_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, "a/1.jpg", "a/2.jpg")
     scandir = backwards(os.scandir)
+    listed: list[str] = []
 
     def scandir_then_lose_one(path: str) -> backwards:
         found = scandir(path)
-        (tmp_path / "a/2.jpg").unlink(missing_ok="a" == os.path.basename(path))
+        listed.append(path)
+        if len(listed) == 2:  # at first to recognize what the source is
+            (tmp_path / "a/2.jpg").unlink()
         return found
 
     make(tmp_path, "a/2.jpg")
@@ -687,6 +728,49 @@ def test_a_label_that_the_class_list_has_not_is_named(photos: Path, tmp_path: Pa
 def test_a_class_list_without_labels_of_text_is_refused(text: str, photos: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="--classes needs a label column of strings"):
         scan(photos, SourceOptions(labels=table(tmp_path, text), classes=["cat"]))
+
+
+def listed(photos: Path, tmp_path: Path, text: str, **options: Any) -> Source:
+    (tmp_path / "train.txt").write_text(text)
+    return scan(photos, SourceOptions(labels=tmp_path / "train.txt", **options))
+
+
+def test_a_list_without_labels_has_the_folders_as_classes(photos: Path, tmp_path: Path) -> None:
+    source = listed(photos, tmp_path, "dogs/1.jpg\ncats/0.jpg\ndogs/0.jpg\n")
+    assert source.classes == ("cats", "dogs")
+    assert (paths(source), labels(source)) == (["dogs/1.jpg", "cats/0.jpg", "dogs/0.jpg"], [1, 0, 1])
+    assert labels(listed(photos, tmp_path, "dogs/1.jpg\n", classes=["pets", "dogs"])) == [1]
+
+
+def test_a_list_of_which_one_path_has_no_folder_has_no_labels(photos: Path, tmp_path: Path) -> None:
+    make(photos, "1.jpg")
+    source = listed(photos, tmp_path, "dogs/1.jpg\n1.jpg\n")
+    assert source.classes is None and "label" not in source.table.column_names
+
+
+def test_a_list_with_labels_has_these(photos: Path, tmp_path: Path) -> None:
+    assert listed(photos, tmp_path, "dogs/1.jpg pet\ncats/0.jpg lion\n").classes == ("lion", "pet")
+    source = listed(photos, tmp_path, "dogs/1.jpg 7\ncats/0.jpg 2\n")
+    assert (source.classes, labels(source)) == (None, [7, 2])
+
+
+def test_a_list_with_splits_has_the_classes_of_the_second_folder(tmp_path: Path) -> None:
+    root = make(tmp_path / "raw", "train/cats/1.jpg", "val/dogs/2.jpg")
+    source = listed(root, tmp_path, "val/dogs/2.jpg\ntrain/cats/1.jpg\n", split="folders")
+    assert (source.classes, labels(source)) == (("cats", "dogs"), [1, 0])
+    assert source.table["split"].to_pylist() == ["val", "train"]
+
+
+def test_paths_of_a_table_may_be_absolute(photos: Path, tmp_path: Path) -> None:
+    text = f"path,n\n{photos}/dogs/1.jpg,1\ncats/0.jpg,2\n"
+    assert paths(scan(photos, SourceOptions(labels=table(tmp_path, text)))) == ["dogs/1.jpg", "cats/0.jpg"]
+
+
+def test_repeated_rows_are_one_sample_of_lists(photos: Path, tmp_path: Path) -> None:
+    text = "path,caption\ncats/0.jpg,a\ndogs/0.jpg,b\ncats/0.jpg,c\n"
+    source = scan(photos, SourceOptions(labels=table(tmp_path, text), repeated="list"))
+    assert paths(source) == ["cats/0.jpg", "dogs/0.jpg"]
+    assert source.table["caption"].to_pylist() == [["a", "c"], ["b"]]
 
 
 def test_one_file_by_two_paths_is_two_samples(photos: Path, tmp_path: Path) -> None:

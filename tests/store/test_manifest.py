@@ -19,15 +19,9 @@ from hypothesis import strategies as st
 
 from effort import EFFORT
 from presize.errors import DatasetError
+from presize.store.data_files import generation_name, is_data_file
 from presize.store.index import read_index
-from presize.store.manifest import (
-    classes_digest,
-    digest_of,
-    generation_name,
-    is_data_file,
-    publish_manifest,
-    read_manifest,
-)
+from presize.store.manifest import classes_digest, digest_of, publish_manifest, read_manifest
 from processes import run_python
 from tampering import (
     change_manifest,
@@ -171,7 +165,7 @@ def test_a_wrong_hash_of_any_kind_is_noticed(damaged: Path, digits: object) -> N
         (b'{"version": 1}', "is not a presize manifest"),
         (b'{"format": "presize"}', "is damaged: it has no 'version'"),
         (b'{"format": "presize", "format": "presize", "version": 1}', "is damaged: an object in it has a key twice"),
-        (b'{"format": "presize", "version": 2}', "has format version 2; this presize reads up to 1: upgrade presize"),
+        (b'{"format": "presize", "version": 3}', "has format version 3; this presize reads up to 2: upgrade presize"),
         (b'{"format": "presize", "version": 7, "layout": "?"}', "has format version 7"),
         (b'{"format": "presize", "version": true}', "is damaged: expected a count, got True"),
         (b'{"format": "presize", "version": 1.0}', "is damaged: expected a count, got 1.0"),
@@ -238,7 +232,7 @@ def put(*place: str | int, value: object) -> Callable[[dict[str, Any]], object]:
         (put("identity", value={}), "it has no 'options'"),
         (put("identity", "options", value=[]), ""),
         (put("identity", "options", "image", "format", value="gif"), "format: expected one of jpeg, png, webp, raw"),
-        (put("identity", "options", "image", "color", value={}), "color: expected one of rgb, gray, keep, got {}"),
+        (put("identity", "options", "image", "color", value={}), "color: expected one of rgb, gray, rgba, keep"),
         (put("left_out", value=[1]), "expected an object, got [1]"),
         (put("left_out", "rejected", value=-2), "expected a count, got -2"),
         (put("engine", value=0.9), "expected text, got 0.9"),

@@ -21,18 +21,10 @@ from presize.codecs import transcode
 from presize.codecs.paired.companion import transcode_companion
 from presize.errors import BuildError, CrashError, ImageError
 from presize.options import BuildOptions, ImageOptions
-from presize.sources.source_files import read_in_order, read_source
+from presize.sources.source_files import SourceFile, read_in_order, read_source
 from presize.store.rejects import of_companion
 from presize.system.child import Child, ChildDiedError
 from presize.system.turnstile import Turnstile
-
-
-class SourceFile(NamedTuple):
-    """A file below the source, and its size in bytes when it was listed."""
-
-    path: str
-    nbytes: int
-
 
 Sources = tuple[SourceFile, ...]
 """The files of a sample: its image, then its companions."""
@@ -50,21 +42,23 @@ class Recipe(NamedTuple):
     """How the records of a task are made.
 
     Attributes:
-        source: the folder of the files.
+        source: the folder of the sources.
         image: how images are stored.
-        checksum: whether to compute the CRC-32 of each file.
+        checksum: whether to compute the CRC-32 of each source.
+        read_ahead: whether sources may be read ahead, in several threads.
         companions: the name of each companion, and how it is stored.
     """
 
     source: Path
     image: ImageOptions
     checksum: bool
+    read_ahead: bool = True
     companions: tuple[tuple[str, ImageOptions], ...] = ()
 
     @classmethod
-    def of(cls, source: Path, options: BuildOptions) -> Recipe:
+    def of(cls, source: Path, options: BuildOptions, read_ahead: bool = True) -> Recipe:
         companions = ((companion.name, companion.image_options(options.image)) for companion in options.companions)
-        return cls(source, options.image, options.checksum, tuple(companions))
+        return cls(source, options.image, options.checksum, read_ahead, tuple(companions))
 
 
 @dataclass(frozen=True)
@@ -105,7 +99,7 @@ def _uncontained(recipe: Recipe, samples: Iterator[Sources]) -> Iterator[Make]:
 
         def make(files: Sources) -> Made:
             try:
-                return _made(recipe, files, list(islice(contents, len(files))))
+                return _made(recipe, list(islice(contents, len(files))))
             except MemoryError:
                 raise BuildError(
                     f"{files[0].path}: memory ran out; --backend processes would reject this image and go on"
@@ -121,7 +115,7 @@ def _in_this_process(recipe: Recipe, samples: Iterator[Sources], containment: Co
 
         def make(files: Sources) -> Made:
             with guarded():
-                return _made(recipe, files, list(islice(contents, len(files))))
+                return _made(recipe, list(islice(contents, len(files))))
 
         yield make
 
@@ -176,29 +170,23 @@ def _make_in_time(recipe: Recipe, files: Sources, timeout_s: float) -> Made:
 
 def make_sample(recipe: Recipe, files: Sources) -> Made:
     """The records of one sample. Raises what Make raises."""
-    return _made(recipe, files, [partial(read_source, recipe.source, *file) for file in files])
+    return _made(recipe, [partial(read_source, recipe.source, *file) for file in files])
 
 
-def _made(recipe: Recipe, files: Sources, contents: Sequence[Callable[[], bytes]]) -> Made:
-    """The records of a sample.
-
-    Args:
-        recipe: how they are made.
-        files: those of the sample.
-        contents: what reads each of them.
-    """
+def _made(recipe: Recipe, contents: Sequence[Callable[[], bytes]]) -> Made:
+    """The records of a sample, of the files that `contents` read: its image, then its companions."""
     data = contents[0]()
     transcoded = transcode.transcode(data, recipe.image)
     made = Made(transcoded, _checksum(recipe, data))
     if not recipe.companions:
         return made
     companions = []
-    for (name, options), file, content in zip(recipe.companions, files[1:], contents[1:], strict=True):
+    for (name, options), content in zip(recipe.companions, contents[1:], strict=True):
         try:
             data = content()
             companion = transcode_companion(data, transcoded.source, options)
         except ImageError as error:
-            raise ImageError(of_companion(name, f"{file.path}: {error}")) from None
+            raise ImageError(f"{of_companion(name)}: {error}") from None
         companions.append(Made(companion, _checksum(recipe, data)))
     return made._replace(companions=tuple(companions))
 
@@ -208,8 +196,13 @@ def _checksum(recipe: Recipe, data: bytes) -> int:
 
 
 def _read(recipe: Recipe, samples: Iterator[Sources]) -> Generator[Callable[[], bytes], None, None]:
+    def read(file: SourceFile) -> bytes:
+        return read_source(recipe.source, *file)
+
     files = chain.from_iterable(samples)
-    return read_in_order(lambda file: read_source(recipe.source, *file), ((file, file.nbytes) for file in files))
+    if recipe.read_ahead:
+        return read_in_order(read, ((file, file.nbytes) for file in files))
+    return (partial(read, file) for file in files)
 
 
 @contextmanager

@@ -24,8 +24,10 @@ SIZE_COLUMNS = ("height", "width", "nbytes", "crc32")
 
 
 def prefixes(companions: Iterable[str]) -> tuple[str, ...]:
-    """What the names of columns begin with: nothing for those of images, then ``mask_`` for a companion called mask. The
-    order is that in which a sample's records are written, each in all sizes."""
+    """What the names of columns begin with: nothing for those of images, then ``mask_`` for a companion called mask.
+
+    The order is that in which a sample's records are written, each in all sizes.
+    """
     return ("", *(f"{companion}_" for companion in companions))
 
 

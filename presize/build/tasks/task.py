@@ -20,13 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from presize.build.tasks import staging
-from presize.build.tasks.records import Containment, Made, Recipe, SourceFile, maker
+from presize.build.tasks.records import Containment, Made, Recipe, maker
 from presize.build.tasks.sidecar import SIZE_COLUMNS, ShardDone, Sidecar, prefixes, read_sidecar, write_sidecar
 from presize.codecs import transcode
 from presize.errors import CrashError, DatasetError, ImageError, NotAnImageError
 from presize.options import BuildOptions, OnError, Size
+from presize.sources.source_files import Places, SourceFile, source_files
 from presize.store import shard
-from presize.store.rejects import NOT_AN_IMAGE, claims_to_be_an_image
+from presize.store.rejects import NOT_AN_IMAGE
 
 
 class Copies(NamedTuple):
@@ -72,6 +73,7 @@ class Task:
         paths: each sample's path, joined by NULs: a million samples must not be a million objects.
         files: in a folder dataset each sample's file name, joined likewise; otherwise empty.
         copies: what an update copies; None when every sample is made.
+        places: where the samples lie in containers; None for files.
         companions: the files of each of the companions in `options`.
     """
 
@@ -87,6 +89,7 @@ class Task:
     paths: str
     files: str
     copies: Copies | None = None
+    places: Places | None = None
     companions: tuple[CompanionPaths, ...] = ()
 
     @property
@@ -122,12 +125,12 @@ def write_shard(task: Task, containment: Containment | None = None) -> ShardDone
 def _write(task: Task, containment: Containment | None, map_factor: int) -> Sidecar:
     rejects: list[tuple[int, str, str]] = []
     rows: list[tuple[int, ...]] = []
-    sources = list(map(SourceFile, task.paths.split("\0"), task.nbytes.tolist()))
+    sources = source_files(task.paths.split("\0"), task.nbytes.tolist(), task.places)
     companions = (map(SourceFile, c.paths.split("\0"), c.nbytes.tolist()) for c in task.companions)
     samples = list(zip(sources, *companions, strict=True))
     files = task.files.split("\0")
     is_made = _is_made(task)
-    recipe = Recipe.of(task.source, task.options)
+    recipe = Recipe.of(task.source, task.options, read_ahead=task.places is None or not task.places.in_rows)
     with ExitStack() as stack:
         writers = [stack.enter_context(writer) for writer in _shard_writers(task, map_factor)]
         make = stack.enter_context(maker(recipe, compress(samples, is_made), containment))
@@ -136,7 +139,7 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
             try:
                 made = make(samples[position]) if is_made[position] else _copied(task, position, source.path)
             except ImageError as error:
-                rejects.append((sample, *_reject(source.path, error, task.on_error)))
+                rejects.append((sample, *_reject(source, error, task.on_error)))
                 continue
             stored = (made, *made.companions)
             row: tuple[int, ...] = (sample, *made.transcoded.source)
@@ -219,11 +222,11 @@ def _shard_writers(task: Task, map_factor: int) -> Iterator[shard.ShardWriter]:
         yield shard.ShardWriter(path, map_bytes, shard.commit_records(record_bytes))
 
 
-def _reject(path: str, error: ImageError, on_error: OnError) -> tuple[str, str]:
-    if isinstance(error, NotAnImageError) and not claims_to_be_an_image(path):
+def _reject(source: SourceFile, error: ImageError, on_error: OnError) -> tuple[str, str]:
+    if isinstance(error, NotAnImageError) and not source.claims_to_be_an_image:
         return NOT_AN_IMAGE, str(error)
     if on_error == "fail":
-        raise ImageError(f"{path}: {error}")
+        raise ImageError(f"{source.path}: {error}")
     return type(error).__name__ if isinstance(error, CrashError) else ImageError.__name__, str(error)
 
 

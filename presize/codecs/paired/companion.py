@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from presize.codecs import encode, resize, transcode
 from presize.codecs.paired.exact import decode_exact
 from presize.errors import ImageError
@@ -33,8 +31,6 @@ def transcode_companion(data: bytes, source: Size, options: ImageOptions) -> tra
     for size in options.sizes:
         target = resize.target(source, size, options.fit, options.upscale)
         pixels = resize.resize(values, target, "nearest", options.resize_backend)
-        if options.format == "raw" and sys.byteorder == "big":
-            pixels = pixels.byteswap()
         records.append(transcode.Record(encode.encode(pixels, options), *pixels.shape[:2]))
     return transcode.Transcoded(tuple(records), source, facts.pack())
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from presize.codecs import decode, pillow_decoder
 from presize.codecs.sniff import sniff
 from presize.codecs.source_facts import Facts
-from presize.errors import ImageError, NotAnImageError
+from presize.errors import ImageError
 from presize.options import Format
 
 Values = npt.NDArray[Any]
@@ -43,15 +43,13 @@ def decode_exact(data: bytes, max_pixels: int) -> Exact:
         ImageError: the image is broken, too large, or has pixels of another kind.
     """
     name = sniff(data)
-    if name is None:
-        raise NotAnImageError("not an image format that presize reads")
-    if name == "jpeg":
-        decoded = decode.decode(data, "keep", max_pixels)
+    if name is None or name == "jpeg":
+        decoded = decode.decode(data, pillow_decoder.Wanted("keep", icc="ignore"), max_pixels)
         return Exact(decoded.pixels, decoded.facts)
     image, data, orientation, several, _ = pillow_decoder.open_other(data, name, max_pixels)
     deep = pillow_decoder.is_deep(image, data, name)
     mode = image.mode
-    if mode == "RGBA" and image.getextrema()[3] == (255, 255):
+    if mode == "RGBA" and image.getchannel("A").getextrema() == (255, 255):
         mode = "RGB"
     if deep and mode == "RGB":
         raise ImageError("16 bits in three channels; nearest keeps RGB of 8 bits, grey of 16, and indices of palettes")

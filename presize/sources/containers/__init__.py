@@ -1,0 +1,1 @@
+"""Sources that hold many samples in a file: LMDBs of other programs, WebDataset tar shards, Parquet files."""

@@ -1,0 +1,123 @@
+"""Lists the samples of a Parquet file: rows with an image, as Hugging Face's datasets store them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from presize.errors import SourceError
+from presize.sources.containers.contents import Contents, field_name, plain_table
+from presize.sources.containers.parquet_rows import is_bytes, is_image, open_parquet
+from presize.sources.source_files import row_place
+from presize.store.filenames import unsafe_paths
+
+
+def list_parquet(path: str, name: str, column: str | None) -> Contents:
+    """The samples of a Parquet file, in its order. Images are not read: not even their sizes, for which a mean of the
+    row group stands.
+
+    Args:
+        path: the file.
+        name: its path from the source, after which rows without a usable name are called.
+        column: that of the images; None to take the only one.
+
+    Raises:
+        SourceError: it cannot be read, or has no image column, or several.
+    """
+    try:
+        file = open_parquet(path)
+        schema = file.schema_arrow
+        image = _image_column(schema, column)
+        others = [one.name for one in schema if not _holds_bytes(one.type) and schema.names.count(one.name) == 1]
+        has_names = is_image(schema.field(image).type) and schema.field(image).type.get_field_index("path") >= 0
+        # Names of columns alone: with no column at all a table has no rows.
+        table = file.read(columns=[*others, *([f"{image}.path"] if has_names else [])])
+        names = table.column(image).combine_chunks().field("path") if has_names else None
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        sizes = [_mean_bytes(group, image) for group in groups]
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["no reason given"])[0]
+        raise SourceError(f"it cannot be read as Parquet: {reason}") from None
+    rows = np.array([group.num_rows for group in groups], np.int64)
+    number = np.repeat(np.arange(len(rows)), rows)
+    row = np.arange(len(number)) - np.repeat(np.cumsum(rows) - rows, rows)
+    left_out: Counter[str] = Counter(
+        {one.name: len(number) for one in schema if one.name not in others and one.name != image}
+    )
+    if names is None and "path" in others and pa.types.is_string(schema.field("path").type):
+        names = table.column("path").combine_chunks()
+        others.remove("path")
+    fields = plain_table(table.select(others), left_out)
+    samples = {
+        "path": _paths(names, len(number), os.path.splitext(name)[0]),
+        "source_nbytes": pa.array(np.repeat(np.array(sizes, np.int64), rows)),
+        "offset": pa.array(row_place(number, row)),
+        "run": pa.array(number),
+    }
+    columns = {field_name(one): fields.column(one) for one in fields.column_names}
+    return Contents(pa.table(samples | columns), _class_names(schema), left_out=left_out, column=image)
+
+
+def _image_column(schema: pa.Schema, asked: str | None) -> str:
+    """The column of the images: the one asked for, or the only one that can be."""
+    names: list[str] = [one.name for one in schema if is_image(one.type)] or [
+        one.name for one in schema if is_bytes(one.type)
+    ]
+    if asked is None and len(names) == 1 and schema.names.count(names[0]) == 1:
+        return names[0]
+    if asked is not None and schema.names.count(asked) == 1:
+        kind = schema.field(asked).type
+        if is_image(kind) or is_bytes(kind):
+            return asked
+    has = ", ".join(f"{one.name} ({one.type})" for one in schema)[:400]
+    if asked is not None:
+        raise SourceError(f"--keys {asked} is no column of images ({{bytes, path}} or binary); it has {has}")
+    if names:
+        raise SourceError(f"it has {len(names)} columns of images; choose one, such as --keys {names[0]}")
+    raise SourceError(f"it has no column of images ({{bytes, path}} or binary); it has {has}")
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    """Whether a column has binary values anywhere in it: they are images, sounds or pickles, and no labels."""
+    return is_bytes(kind) or any(_holds_bytes(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _mean_bytes(group: pq.RowGroupMetaData, image: str) -> int:
+    """About how many bytes an image of a row group has."""
+    columns = (group.column(number) for number in range(group.num_columns))
+    leaves = (image, f"{image}.bytes")
+    nbytes = sum(int(column.total_uncompressed_size) for column in columns if column.path_in_schema in leaves)
+    return nbytes // max(1, int(group.num_rows))
+
+
+def _paths(names: pa.Array | None, rows: int, stem: str) -> pa.Array:
+    """The names of rows; a row has ``STEM/NUMBER`` where its name is missing, leads elsewhere, or was taken before."""
+    numbers = pc.utf8_lpad(pa.array(np.arange(rows)).cast(pa.large_string()), 8, "0")
+    folder, slash = (pa.scalar(text, pa.large_string()) for text in (stem, "/"))
+    made = pc.binary_join_element_wise(folder, numbers, slash)
+    if names is None:
+        return made
+    given = names.cast(pa.large_string())
+    usable = np.zeros(rows, np.bool_)
+    codes = pc.fill_null(given.dictionary_encode().indices, -1).to_numpy(zero_copy_only=False)
+    usable[np.unique(codes, return_index=True)[1]] = True
+    usable &= (codes >= 0) & ~pc.fill_null(unsafe_paths(given), True).to_numpy(zero_copy_only=False)
+    return pc.if_else(pa.array(usable), given, made)
+
+
+def _class_names(schema: pa.Schema) -> tuple[str, ...] | None:
+    """The names of Hugging Face's ClassLabel in the column ``label``; None where there are none."""
+    try:
+        features: Any = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        label = features["label"]
+        names = label["names"] if label["_type"] == "ClassLabel" else None
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+    return tuple(names) if isinstance(names, list) and all(isinstance(one, str) for one in names) else None

@@ -1,0 +1,89 @@
+"""Reads images from Parquet files, row by row: quickly when rows are read in order, and within bounded memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from presize.errors import ImageError
+
+_ROWS_AT_ONCE = 16
+_BUFFER_BYTES = 1 << 20
+_TYPES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    return any(is_type(kind) for is_type in _TYPES)
+
+
+def is_image(kind: pa.DataType) -> bool:
+    """Whether a column is one of Hugging Face's images: {bytes, path}."""
+    return pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and is_bytes(kind.field("bytes").type)
+
+
+def open_parquet(path: str) -> pq.ParquetFile:
+    """A file that is read page by page: reading a row group at once would take its size in memory."""
+    return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+
+
+@dataclass
+class _Cursor:
+    """Where a thread reads: the batch that it has, the row at which that begins, and the batches behind it."""
+
+    place: tuple[str, str, int]
+    batches: Iterator[pa.RecordBatch]
+    batch: pa.Array
+    begin: int = 0
+
+    @classmethod
+    def at(cls, path: str, column: str, group: int) -> _Cursor:
+        file = open_parquet(path)
+        leaf = f"{column}.bytes" if is_image(file.schema_arrow.field(column).type) else column
+        batches = file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=[leaf], use_threads=False)
+        return cls((path, column, group), batches, pa.array([], pa.binary()))
+
+    def value(self, row: int) -> bytes | None:
+        """The bytes of a row that is not before `begin`; None where there are none."""
+        while row >= self.begin + len(self.batch):
+            self.begin += len(self.batch)
+            column = next(self.batches).column(0)
+            self.batch = column.flatten()[0] if pa.types.is_struct(column.type) else column
+        value = self.batch[row - self.begin].as_py()
+        return value if value is None else bytes(value)
+
+
+_here = threading.local()
+"""The cursor of each thread."""
+
+
+def read_row(path: str, column: str, group: int, row: int) -> bytes:
+    """The bytes of an image. Reading the rows of a row group in order reads each once; going back begins again.
+
+    Raises:
+        ImageError: the row has no bytes, or cannot be decoded.
+        OSError: the file cannot be opened.
+    """
+    cursor: _Cursor | None = getattr(_here, "cursor", None)
+    try:
+        if cursor is None or cursor.place != (path, column, group) or row < cursor.begin:
+            _here.cursor = None
+            cursor = _Cursor.at(path, column, group)
+        value = cursor.value(row)
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise ImageError(f"its row group cannot be decoded: {_first_line(error)}") from None
+    except (pa.ArrowException, StopIteration, KeyError, IndexError) as error:
+        raise ImageError(f"its row group cannot be decoded: {_first_line(error)}") from None
+    _here.cursor = cursor
+    if value is None:
+        raise ImageError("its row has no bytes; a path alone is not followed")
+    return value
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or ["it has changed"])[0]

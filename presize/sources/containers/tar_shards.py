@@ -1,0 +1,331 @@
+"""Lists the samples of a tar: files of one stem that follow each other, as WebDataset writes them.
+
+USTAR, GNU and PAX headers are read. Only headers, and the small files that hold labels and captions, are looked at; a
+build reads the images later, at their places.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from presize.errors import SourceError
+from presize.formatting import size_text
+from presize.sources.containers.contents import Contents, field_name, joined, reject, rows_table
+from presize.sources.walk import as_utf8, is_utf8
+from presize.store.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
+from presize.system.files import open_at_once
+
+_BLOCK = 512
+_WINDOW_BYTES = 4096
+_FIELD_BYTES = 1 << 20
+"""The most that is read of a file which is no image, and of a long name."""
+_TAIL_BYTES = 1 << 20
+"""The most that padding adds. More is left where a download stopped in a file of its full size, or another tar."""
+_SAMPLES_AT_ONCE = 16384
+_STEM = re.compile(r"((?:.*/)?[^/.][^/.]*)\.([^/]+)", re.DOTALL)
+"""WebDataset's: the extension begins at the first dot of the name."""
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+class Member(NamedTuple):
+    """A file of a tar: where its bytes are. `kind` is its type flag, ``b"0"`` for a regular file."""
+
+    name: str
+    kind: bytes
+    offset: int
+    nbytes: int
+
+
+class CutShort(Exception):
+    """A tar ends, or is damaged, before its end mark. ``str(error)`` says where; `name` is the file it happened in."""
+
+    def __init__(self, reason: str, name: str | None = None) -> None:
+        super().__init__(reason)
+        self.name = name
+
+
+class _Window:
+    """Reads small parts of a file, mostly one after the other: one call for several of them."""
+
+    def __init__(self, fd: int) -> None:
+        self.nbytes = os.fstat(fd).st_size
+        self._fd, self._begin, self._content = fd, 0, b""
+
+    def read(self, begin: int, nbytes: int) -> bytes:
+        """The bytes from `begin` on; fewer at the end of the file."""
+        first = begin - self._begin
+        if first < 0 or first + nbytes > len(self._content):
+            self._begin, first = begin, 0
+            self._content = os.pread(self._fd, max(nbytes, _WINDOW_BYTES), begin)
+        return self._content[first : first + nbytes]
+
+
+def list_tar(path: str, name: str, extension: str | None) -> Contents:
+    """The samples of a tar, in its order.
+
+    ``.json`` gives a field for each of its keys, ``.cls`` a number called ``label``, ``.txt`` a text called ``txt``;
+    other files beside an image are left out.
+
+    Args:
+        path: the tar.
+        name: its path from the source, to name what is rejected.
+        extension: that of the images; None where each sample has one image.
+
+    Raises:
+        SourceError: it is no tar, is compressed, or cannot be read.
+    """
+    samples = _Samples(name, extension)
+    try:
+        with open(path, "rb", buffering=0, opener=open_at_once) as file:
+            window = _Window(file.fileno())
+            _check_begin(window, name)
+            try:
+                for member in members(window):
+                    samples.add(member, window)
+                samples.finish(window)
+            except CutShort as error:
+                samples.finish_early(error, window)
+    except OSError as error:
+        raise SourceError(f"it cannot be read: {error.strerror}") from None
+    return samples.listing()
+
+
+def _check_begin(window: _Window, name: str) -> None:
+    begin = window.read(0, _BLOCK)
+    for magic, program in _COMPRESSED.items():
+        if begin.startswith(magic):
+            raise SourceError(
+                f"it is compressed, so that no image can be read by itself; decompress it first: {program} -d "
+                f"{os.path.basename(name)}"
+            )
+    if begin.strip(b"\0") and not _is_header(begin):
+        raise SourceError("it is no tar: its first block is no header")
+
+
+def _is_header(block: bytes) -> bool:
+    stored = _number(block[148:156])
+    return len(block) == _BLOCK and stored == sum(block) - sum(block[148:156]) + 8 * 0x20
+
+
+def _number(field: bytes) -> int | None:
+    """A number of a header, in octal digits, or binary where its first bit is set."""
+    if field[:1] >= b"\x80":
+        return int.from_bytes(field, "big", signed=True) & (1 << (8 * len(field) - 1)) - 1 if field[0] == 0x80 else None
+    digits = field.split(b"\0")[0].strip()
+    return int(digits, 8) if re.fullmatch(rb"[0-7]+", digits) else 0 if not digits else None
+
+
+def members(window: _Window) -> Iterator[Member]:
+    """The files of a tar, folders apart. Raises CutShort where it ends before its end mark, or cannot be followed."""
+    at = 0
+    extended: dict[str, str] = {}
+    while True:
+        block = window.read(at, _BLOCK)
+        if len(block) < _BLOCK:
+            raise CutShort(f"it ends at byte {window.nbytes:,}, without an end mark")
+        if not block.strip(b"\0"):
+            if window.nbytes - at > _TAIL_BYTES:
+                raise CutShort(f"its end mark at byte {at:,} is followed by {size_text(window.nbytes - at)}")
+            return
+        if not _is_header(block):
+            raise CutShort(f"byte {at:,} begins no header")
+        size, kind, begin = _number(block[124:136]), block[156:157], at + _BLOCK
+        if size is None:
+            raise CutShort(f"the size in the header at byte {at:,} is no number")
+        if kind in b"xLKg":
+            value = window.read(begin, size) if size <= _FIELD_BYTES else b""
+            if len(value) < size:
+                raise CutShort(f"the header at byte {at:,} has {size:,} bytes, which are not there or too many")
+            if kind == b"L":
+                extended["path"] = value.split(b"\0")[0].decode("utf-8", "surrogateescape")
+            elif kind == b"x":
+                extended |= _pax(value)
+        else:
+            name = extended.pop("path", None) or _name(block)
+            size = int(extended["size"]) if extended.get("size", "").isdecimal() else size
+            sparse = any(key.startswith("GNU.sparse") for key in extended)
+            extended.clear()
+            kind = b"S" if sparse else b"0" if kind in b"\x007" else kind
+            if kind in b"123456":
+                size = 0  # links, folders and devices have no content, whatever they say
+            if begin + size > window.nbytes:
+                there = max(0, window.nbytes - begin)
+                raise CutShort(f"it ends after {there:,} of the {size:,} bytes of {name!r}", name)
+            if kind != b"5":
+                yield Member(name, kind, begin, size)
+        at = begin + -(-size // _BLOCK) * _BLOCK
+
+
+def _name(block: bytes) -> str:
+    name, prefix = block[:100].split(b"\0")[0], block[345:500].split(b"\0")[0]
+    if prefix and block[257:263] == b"ustar\0":  # GNU keeps times there
+        name = prefix + b"/" + name
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _pax(value: bytes) -> dict[str, str]:
+    """The records of a PAX header, as far as they can be read: ``length key=value\\n``."""
+    found, at = {}, 0
+    while match := re.compile(rb"(\d{1,9}) ([^=]+)=").match(value, at):
+        end = at + int(match[1])
+        if end <= match.end() or value[end - 1 : end] != b"\n":
+            break
+        found[match[2].decode("utf-8", "replace")] = value[match.end() : end - 1].decode("utf-8", "surrogateescape")
+        at = end
+    return found
+
+
+class _Samples:
+    """Collects the samples of a tar from its files, in their order."""
+
+    def __init__(self, name: str, extension: str | None) -> None:
+        self._tar = name
+        self._extension = extension.lower().removeprefix(".") if extension else None
+        self._stem: str | None = None
+        self._files: dict[str, Member] = {}
+        self._before: frozenset[str] | None = None
+        """The extensions of the sample before."""
+        self._rows: list[tuple[str, int, int]] = []
+        self._fields: list[dict[str, Any]] = []
+        self._tables: list[pa.Table] = []
+        self._rejects: list[Reject] = []
+        self._hidden = 0
+        self._left_out: Counter[str] = Counter()
+
+    def add(self, member: Member, window: _Window) -> None:
+        member = member._replace(name=_trimmed(member.name))
+        if os.path.basename(member.name).startswith("."):
+            self._hidden += 1
+            return
+        match = _STEM.fullmatch(member.name) if is_utf8(member.name) else None
+        if member.kind != b"0" or match is None:
+            what = "it is a link, or no regular file" if member.kind != b"0" else "its name has no extension"
+            what = what if is_utf8(member.name) else "its name is not UTF-8"
+            self._reject(member.name, what, NOT_AN_IMAGE if member.kind == b"0" else SourceError.__name__)
+            return
+        stem, extension = match[1], match[2].lower()
+        if stem != self._stem or extension in self._files:
+            self.finish(window)
+            self._stem = stem
+        self._files[extension] = member
+
+    def finish(self, window: _Window) -> None:
+        """The files since the last call are a sample."""
+        files, self._files = self._files, {}
+        if not files:
+            return
+        self._before = frozenset(files)
+        first = next(iter(files.values()))
+        images = self._images(files)
+        if len(images) == 1:
+            image = files.pop(images[0])
+            try:
+                self._fields.append(self._read_fields(files, window))
+            except _UnreadableField as error:
+                self._reject(image.name, str(error))
+                return
+            self._rows.append((image.name, image.offset, image.nbytes))
+            if len(self._rows) == _SAMPLES_AT_ONCE:
+                self._flush()
+        elif images:
+            names = " and ".join(f".{extension}" for extension in images)
+            self._reject(first.name, f"its sample has several images, {names}; choose one, such as --keys {images[0]}")
+        else:
+            names = ", ".join(f".{extension}" for extension in sorted(files))
+            wanted = f".{self._extension}" if self._extension else "image"
+            self._reject(
+                first.name, f"no {wanted} among {names}; the files of a sample have to follow each other", NOT_AN_IMAGE
+            )
+
+    def finish_early(self, error: CutShort, window: _Window) -> None:
+        """Keep the last sample if it is whole: it is when another has begun, or when it has the files that the one before has."""
+        match = None if error.name is None else _STEM.fullmatch(_trimmed(error.name))
+        another_began = match is not None and match[1] != self._stem
+        if another_began or self._before == frozenset(self._files):
+            self.finish(window)
+        elif self._files:
+            self._reject(next(iter(self._files.values())).name, "the tar ends before this sample does")
+        self._reject("", f"{error}; what lies before is kept")
+
+    def _images(self, files: Mapping[str, Member]) -> list[str]:
+        """The extensions that are images: plain ones such as ``jpg``, or else such as ``left.jpg``."""
+        if self._extension is not None:
+            return [self._extension] if self._extension in files else []
+        images = [extension for extension in files if f".{extension.rpartition('.')[2]}" in IMAGE_SUFFIXES]
+        plain = [extension for extension in images if "." not in extension]
+        return plain or images
+
+    def _read_fields(self, files: Mapping[str, Member], window: _Window) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        for extension, member in sorted(files.items()):  # a label in .json replaces that of .cls
+            read = _FIELDS.get(extension)
+            if read is None:
+                self._left_out[f".{extension}"] += 1
+                continue
+            if member.nbytes > _FIELD_BYTES:
+                raise _UnreadableField(f"its .{extension} has {size_text(member.nbytes)}, too many for a label")
+            try:
+                found = read(window.read(member.offset, member.nbytes).decode("utf-8-sig"))
+            except (ValueError, RecursionError) as error:
+                raise _UnreadableField(f"its .{extension} cannot be read: {getattr(error, 'msg', error)}") from None
+            fields |= {field_name(name): value for name, value in found.items()}
+        return fields
+
+    def _reject(self, name: str, reason: str, error: str = SourceError.__name__) -> None:
+        path = as_utf8(f"{self._tar}/{name}" if name else self._tar)
+        self._rejects.append(reject(path, reason)._replace(error=error))
+
+    def _flush(self) -> None:
+        names, offsets, sizes = zip(*self._rows, strict=True) if self._rows else ((), (), ())
+        places = {
+            "path": pa.array(names, pa.large_string()),
+            "source_nbytes": pa.array(sizes, pa.int64()),
+            "offset": pa.array(offsets, pa.int64()),
+        }
+        fields = rows_table(self._fields, self._left_out)
+        columns = {name: fields.column(name) for name in fields.column_names}
+        self._tables.append(pa.table(places | columns))
+        self._rows, self._fields = [], []
+
+    def listing(self) -> Contents:
+        self._flush()
+        samples = joined(self._tables, self._left_out)
+        return Contents(samples, None, self._rejects, self._hidden, self._left_out)
+
+
+class _UnreadableField(Exception):
+    """A file beside an image cannot be read. ``str(error)`` is the reason to reject the sample."""
+
+
+def _json_fields(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("expected a JSON object")
+    return value
+
+
+def _class_number(text: str) -> dict[str, Any]:
+    if not re.fullmatch(r"\s*-?[0-9]{1,9}\s*", text):
+        raise ValueError(f"expected a whole number, got {text[:40]!r}")
+    return {"label": int(text)}
+
+
+_FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "json": _json_fields,
+    "cls": _class_number,
+    "txt": lambda text: {"txt": text},
+}
+
+
+def _trimmed(name: str) -> str:
+    """A name without the ``./`` that tars of a folder begin with."""
+    while name.startswith("./"):
+        name = name[2:]
+    return name

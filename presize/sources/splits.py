@@ -1,0 +1,83 @@
+"""Assigns samples to splits, by their folder or by a hash of their path: the column ``split``."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from fractions import Fraction
+from itertools import accumulate
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.errors import PresizeWarning, SourceError
+from presize.options import SourceOptions, parse_shares
+
+_CHUNK = 65536
+
+
+def with_splits(table: pa.Table, samples: SourceOptions) -> pa.Table:
+    """A source table, with the column ``split`` if `samples` asks for one.
+
+    Raises:
+        SourceError: the table has such a column already, or a sample lies in no folder.
+
+    Warns:
+        PresizeWarning: a split has no samples.
+    """
+    if samples.split is None:
+        return table
+    if "split" in table.column_names:
+        raise SourceError("the label table has a column 'split' already; leave out --split to use that, or rename it")
+    paths = table.column("path")
+    if samples.split == "folders":
+        splits = folder_at(paths, 0)
+        if splits.null_count:
+            first = paths.filter(splits.is_null())[0].as_py()
+            raise SourceError(
+                f"--split folders: {splits.null_count} of {len(paths)} paths lie in no folder of the source, the first "
+                f"is {first!r}"
+            )
+    else:
+        splits = draw_splits(paths, parse_shares(samples.split), samples.split_seed)
+        empty = parse_shares(samples.split).keys() - set(splits.unique().to_pylist())
+        if empty:
+            warnings.warn(
+                f"--split {samples.split}: no sample is in {' and '.join(sorted(empty))}, of {len(paths):,} in all",
+                PresizeWarning,
+                stacklevel=3,
+            )
+    return table.append_column("split", splits)
+
+
+def folder_at(paths: pa.ChunkedArray, depth: int) -> pa.ChunkedArray:
+    """For each path the name of a folder in it: the first at depth 0, the one inside that at depth 1. Null where there
+    is none."""
+    found = pc.extract_regex(paths, rf"(?s)^(?:[^/]*/){{{depth}}}(?P<name>[^/]*)/")
+    return pc.struct_field(found, "name")
+
+
+def with_folder_labels(table: pa.Table, samples: SourceOptions) -> pa.Table:
+    """A table whose labels are the class folders in the paths, if all of them have one."""
+    names = folder_at(table.column("path"), 1 if samples.split == "folders" else 0)
+    return table if names.null_count else table.append_column("label", names)
+
+
+def draw_splits(paths: pa.ChunkedArray, shares: dict[str, Fraction], seed: int) -> pa.ChunkedArray:
+    """The split of each path, decided by a hash of (seed, path) alone, so that other paths have no say.
+
+    Args:
+        paths: those of the samples.
+        shares: the share of each split; they add up to 1.
+        seed: random seed, from 0.
+    """
+    names = pa.array(list(shares), pa.large_string())
+    bounds = np.array([int(share * 2**64) for share in accumulate(shares.values())][:-1], np.uint64)
+    key = seed.to_bytes(8, "little")
+    chunks = []
+    for start in range(0, len(paths), _CHUNK):
+        texts = paths.slice(start, _CHUNK).to_pylist()
+        hashes = b"".join(hashlib.blake2b(text.encode(), digest_size=8, key=key).digest() for text in texts)
+        chunks.append(names.take(pa.array(np.searchsorted(bounds, np.frombuffer(hashes, "<u8"), "right"))))
+    return pa.chunked_array(chunks, pa.large_string())

@@ -1,0 +1,85 @@
+"""The files of a dataset: their names, sizes and digests, as the manifest lists them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from presize.options import COMPANION_NAME, Filter, Format
+from presize.system.files import file_digest
+
+_FILE_NAMES = re.compile(
+    r"index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html"
+    rf"|shards/({COMPANION_NAME}-)?\d{{5,}}(-\d+)?\.lmdb",
+    re.ASCII,
+)
+OUR_NAMES = r"^(manifest\.json|index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html|\.presize[^/]*)(/|$)"
+"""Names that neither an image of a folder dataset nor its folder may have, as a regular expression for Arrow."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of a dataset.
+
+    Attributes:
+        file: its path from the dataset's folder.
+        bytes: its size.
+        sha256: in hexadecimal.
+        rows: samples in a shard or in the index, lines in rejects.jsonl, images compared in report.html.
+    """
+
+    file: str
+    bytes: int
+    sha256: str
+    rows: int
+
+    @classmethod
+    def of(cls, root: Path, name: str, rows: int) -> DataFile:
+        return cls(name, *file_digest(root / name), rows)
+
+
+@dataclass(frozen=True)
+class CompanionFiles:
+    """The shards of a companion.
+
+    Attributes:
+        name: of the companion; its shards and index columns begin with it.
+        format: of its stored values.
+        filter: that it was resized with. "nearest" has kept the values of its pixels.
+        depth: the bits of a value, 8 or 16: 16 where at least one of the images needs them.
+        bytes: of its stored values.
+        shards: in the order of the images' shards, row for row.
+    """
+
+    name: str
+    format: Format
+    filter: Filter
+    depth: int
+    bytes: int
+    shards: tuple[DataFile, ...]
+
+
+def generation_name(name: str, generation: int) -> str:
+    """``index.arrow``, then ``index-1.arrow``, ...: a new dataset never overwrites an old one."""
+    stem, dot, suffix = name.rpartition(".")
+    return f"{stem}-{generation}{dot}{suffix}" if generation else name
+
+
+def is_data_file(name: str) -> bool:
+    """True for the names that presize gives to the files of a dataset, in any generation."""
+    return _FILE_NAMES.fullmatch(name) is not None
+
+
+def is_companion_name(name: str) -> bool:
+    """True for names that a companion may have."""
+    return re.fullmatch(COMPANION_NAME, name, re.ASCII) is not None
+
+
+def companion_shard(name: str, shard: str) -> str:
+    """The file of a companion beside an image's shard.
+
+    >>> companion_shard("mask", "shards/00000-1.lmdb")
+    'shards/mask-00000-1.lmdb'
+    """
+    return shard.replace("shards/", f"shards/{name}-", 1)

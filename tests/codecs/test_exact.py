@@ -1,0 +1,188 @@
+"""Masks: the values of their pixels come through decoding, resizing and storing as they are."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from paired import CLASS_NUMBERS, mask_of
+from presize.codecs import resize
+from presize.codecs.paired.companion import transcode_companion
+from presize.codecs.paired.exact import decode_exact, decode_stored
+from presize.codecs.source_facts import FIELDS
+from presize.errors import ImageError, NotAnImageError
+from presize.options import Companion, Fit, Format, ImageOptions, Size
+
+MAX_PIXELS = 10_000
+
+
+def saved(image: Image.Image, format: str = "png", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def palette(mask: np.ndarray, **options: Any) -> bytes:
+    image = Image.fromarray(mask, "P")
+    image.putpalette([(37 * i) % 256 for i in range(768)])
+    return saved(image, **options)
+
+
+def values(data: bytes) -> np.ndarray:
+    return decode_exact(data, MAX_PIXELS).values
+
+
+# What is read
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_the_indices_of_a_palette_are_kept_and_not_its_colours(bits: int) -> None:
+    mask = mask_of(20, 31, numbers=tuple(range(min(1 << bits, 200))))
+    assert np.array_equal(values(palette(mask, bits=bits)), mask)
+
+
+def test_a_transparent_index_is_an_index_like_others() -> None:
+    mask = mask_of(20, 31)
+    assert np.array_equal(values(palette(mask, transparency=7)), mask)
+
+
+@pytest.mark.parametrize("format", ["png", "tiff", "bmp", "ppm"])
+def test_grey_is_kept_in_every_format(format: str) -> None:
+    mask = mask_of(20, 31)
+    assert np.array_equal(values(saved(Image.fromarray(mask), format)), mask)
+
+
+@pytest.mark.parametrize("format", ["png", "tiff", "bmp", "ppm"])
+def test_one_bit_is_0_and_1(format: str) -> None:
+    mask = mask_of(20, 31, numbers=(0, 1))
+    found = values(saved(Image.fromarray(mask.astype(bool)), format))
+    assert found.dtype == np.uint8
+    assert np.array_equal(found, mask)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_a_grey_png_of_few_bits_has_the_numbers_that_are_in_it(bits: int) -> None:
+    """Pillow reads such images in shades, 0 to 255."""
+    mask = mask_of(9, 16, numbers=tuple(range(1 << bits)))
+    assert np.array_equal(values(gray_png(mask, bits)), mask)
+
+
+def gray_png(mask: np.ndarray, bits: int) -> bytes:
+    """A grey PNG of 1, 2 or 4 bits, which Pillow does not write."""
+    rows = b""
+    for row in mask:
+        packed = np.unpackbits(row[:, np.newaxis], axis=1)[:, -bits:]
+        rows += b"\0" + np.packbits(packed.reshape(-1)).tobytes()
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", mask.shape[1], mask.shape[0], bits, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("format", ["png", "tiff", "ppm"])
+def test_16_bits_are_kept(format: str) -> None:
+    mask = mask_of(20, 31, numbers=(0, 255, 256, 65_535))
+    found, facts = decode_exact(saved(Image.fromarray(mask), format), MAX_PIXELS)
+    assert found.dtype == np.uint16
+    assert np.array_equal(found, mask)
+    assert facts.deep
+
+
+def test_32_bits_are_kept_if_16_hold_them() -> None:
+    mask = mask_of(20, 31, numbers=(0, 300, 65_535))
+    assert np.array_equal(values(saved(Image.fromarray(mask.astype(np.int32)), "tiff")), mask)
+    with pytest.raises(ImageError, match="values from 0 to 65536; nearest keeps those from 0 to 65535"):
+        values(saved(Image.fromarray(mask.astype(np.int32) // 65_535 * 65_536), "tiff"))
+
+
+def test_numbers_in_three_channels_are_kept() -> None:
+    """As panoptic masks have them."""
+    mask = np.stack([mask_of(20, 31, seed) for seed in range(3)], axis=2)
+    assert np.array_equal(values(saved(Image.fromarray(mask))), mask)
+    opaque = np.concatenate([mask, np.full((20, 31, 1), 255, np.uint8)], axis=2)
+    assert np.array_equal(values(saved(Image.fromarray(opaque))), mask)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "CMYK", "F"])
+def test_pixels_that_are_no_numbers_are_refused_by_their_mode(mode: str) -> None:
+    with pytest.raises(ImageError, match=rf"^pixels of mode {mode}; nearest keeps grey, palettes and RGB"):
+        values(saved(Image.new(mode, (8, 8)), "tiff"))
+
+
+def test_a_mask_is_turned_upright() -> None:
+    mask = mask_of(20, 31)
+    exif = Image.Exif()
+    exif[0x0112] = 8
+    turned = Image.fromarray(mask).transpose(Image.Transpose.ROTATE_270)
+    assert np.array_equal(values(saved(turned, exif=exif)), mask)
+
+
+def test_what_is_no_image_is_told_from_a_broken_one() -> None:
+    with pytest.raises(NotAnImageError, match="an HTML page"):
+        values(b"<html>")
+    with pytest.raises(ImageError, match="broken PNG"):
+        values(palette(mask_of(20, 31))[:60])
+    with pytest.raises(ImageError, match="more than max_pixels allows"):
+        decode_exact(palette(mask_of(20, 31)), 600)
+
+
+# What is stored
+
+
+def stored(data: bytes, source: Size, options: ImageOptions, format: Format = "png") -> list[np.ndarray]:
+    its_own = Companion("mask", "x", format=format).image_options(options)
+    made = transcode_companion(data, source, its_own)
+    return [decode_stored(memoryview(value), format, (height, width)) for value, height, width in made.records]
+
+
+@given(
+    source=st.builds(Size, st.integers(1, 60), st.integers(1, 60)),
+    wanted=st.builds(Size, st.integers(1, 40), st.integers(1, 40)),
+    fit=st.sampled_from(["shorter", "longer", "stretch", "crop", "pad"]),
+    upscale=st.booleans(),
+    numbers=st.sampled_from([CLASS_NUMBERS, (0, 300, 65_535)]),
+    format=st.sampled_from(["png", "raw"]),
+)
+def test_a_stored_mask_is_its_source_by_nearest(
+    source: Size, wanted: Size, fit: Fit, upscale: bool, numbers: tuple[int, ...], format: Format
+) -> None:
+    mask = mask_of(*source, numbers=numbers)
+    data = palette(mask) if mask.dtype == np.uint8 else saved(Image.fromarray(mask))
+    (found,) = stored(data, source, ImageOptions(sizes=(wanted,), fit=fit, upscale=upscale), format)
+    expected = resize.resize(mask, resize.target(source, wanted, fit, upscale), "nearest", "cykooz")
+    assert found.dtype == mask.dtype
+    assert np.array_equal(found, expected)
+    assert set(np.unique(found)) <= {0, *np.unique(mask)}
+
+
+def test_its_facts_say_what_it_was() -> None:
+    options = Companion("mask", "x").image_options(ImageOptions(sizes=(Size(8, 8),)))
+    made = transcode_companion(palette(mask_of(20, 31)), Size(20, 31), options)
+    shift, bits = FIELDS["colors"]
+    assert made.facts >> shift & bits == 3
+    assert made.source == (20, 31)
+
+
+@pytest.mark.parametrize("filter", ["nearest", "bicubic"])
+def test_another_size_than_that_of_its_image_is_refused(filter: str) -> None:
+    options = Companion("mask", "x", filter=filter).image_options(ImageOptions(sizes=(Size(8, 8),)))
+    with pytest.raises(ImageError, match="31 x 20 pixels, and its image has 20 x 31, upright"):
+        transcode_companion(palette(mask_of(20, 31)), Size(31, 20), options)
+
+
+@pytest.mark.parametrize("format", ["png", "raw"])
+def test_a_stored_mask_of_another_size_is_damaged(format: Format) -> None:
+    its_own = Companion("mask", "x", format=format).image_options(ImageOptions(sizes=(Size(64, 64),)))
+    value = transcode_companion(palette(mask_of(20, 31)), Size(20, 31), its_own).records[0].value
+    with pytest.raises(ValueError):
+        decode_stored(memoryview(value), format, (20, 32))

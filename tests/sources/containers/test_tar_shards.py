@@ -1,0 +1,298 @@
+"""Tar shards: files of one stem are one sample, whatever program wrote the tar, and whatever is wrong with it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foreign import FIXTURES, picture, tar_samples, write_tar
+from presize.errors import PresizeWarning, SourceError
+from presize.options import SourceOptions
+from presize.sources.containers.tar_shards import list_tar
+from presize.sources.scan import Source, scan
+from presize.sources.source_files import read_source
+
+
+def listed(source: Source) -> list[dict[str, Any]]:
+    """The samples, without where they lie."""
+    return source.table.drop_columns(["source_nbytes", "source_mtime_ns", "container", "offset", "run"]).to_pylist()
+
+
+def values(source: Source) -> list[bytes]:
+    return [read_source(source.root, *file) for file in source.files(np.arange(len(source.table)))]
+
+
+def reasons(source: Source) -> dict[str, str]:
+    return {reject.path: reject.reason for reject in source.rejects}
+
+
+def test_shards_of_webdataset_are_read_sample_by_sample() -> None:
+    source = scan(FIXTURES / "webdataset")
+    assert listed(source) == [
+        {
+            "path": f"{'ant bee cow'.split()[number % 3]}/{number:04d}.jpg",
+            "label": number % 3,
+            "caption": f"picture {number}",
+            "width_": 24 + number,  # the index has a width of its own
+            "score": number / 4,
+            "txt": f"a text of {number}",
+        }
+        for number in range(9)
+    ]
+    assert all(value.startswith(b"\xff\xd8\xff") for value in values(source))
+
+
+def test_images_are_those_that_tarfile_reads() -> None:
+    source = scan(FIXTURES / "webdataset")
+    with_tarfile = []
+    for name in ("shard-000000.tar", "shard-000001.tar"):
+        with tarfile.open(FIXTURES / "webdataset" / name) as tar:
+            with_tarfile += [tar.extractfile(one).read() for one in tar if one.name.endswith(".jpg")]
+    assert values(source) == with_tarfile
+
+
+LONG = "very/long/" + "folder/" * 30 + "0001.png"
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("name", ["a.png", "folder/" * 20 + "0001.png", LONG, "été/ü.png"])
+def test_names_of_every_format_are_read(form: int, name: str, tmp_path: Path) -> None:
+    if form == tarfile.USTAR_FORMAT and name == LONG:
+        pytest.skip("USTAR cannot store it")
+    write_tar(tmp_path / "a.tar", [(name, picture(1)), ("z.png", picture(2))], form)
+    source = scan(tmp_path / "a.tar")
+    assert [row["path"] for row in listed(source)] == [name, "z.png"]
+    assert values(source) == [picture(1), picture(2)]
+
+
+def test_a_size_of_more_than_8_gib_is_read(tmp_path: Path) -> None:
+    """It is stored in binary, or in PAX headers; the file is sparse here."""
+    for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        member = tarfile.TarInfo("big.png")
+        member.size = 9 << 30
+        path = tmp_path / f"{form}.tar"
+        path.write_bytes(member.tobuf(form))
+        os.truncate(path, path.stat().st_size + (9 << 30) + 1024)
+        found = list_tar(str(path), "a.tar", None)
+        assert found.samples.column("source_nbytes").to_pylist() == [9 << 30]
+        assert found.rejects == []
+
+
+def test_a_sample_is_files_of_one_stem_up_to_the_first_dot(tmp_path: Path) -> None:
+    files = [
+        ("a/1.left.png", picture(1)),
+        ("a/1.json", b'{"x": 1}'),
+        ("b/1.PNG", picture(2)),
+        ("b/1.json", b'{"x": 2}'),
+    ]
+    write_tar(tmp_path / "a.tar", files)
+    assert listed(scan(tmp_path)) == [{"path": "a/1.left.png", "x": 1}, {"path": "b/1.PNG", "x": 2}]
+
+
+def test_a_leading_dot_is_no_part_of_a_name_and_hidden_files_are_counted(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [("./._1.png", b"mac"), ("./1.png", picture(1)), ("./x/.hidden.png", b"")])
+    source = scan(tmp_path)
+    assert (listed(source), source.hidden) == ([{"path": "1.png"}], 2)
+
+
+def test_an_extension_chooses_among_several_images(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [("1.jpg", picture(1)), ("1.png", picture(2)), ("1.cls", b"5")])
+    with pytest.raises(
+        SourceError, match=r"its sample has several images, \.jpg and \.png; choose one, such as --keys"
+    ):
+        scan(tmp_path)
+    with pytest.warns(PresizeWarning, match=r"\.jpg \(1\); it is left out"):
+        assert listed(scan(tmp_path, SourceOptions(keys="png"))) == [{"path": "1.png", "label": 5}]
+
+
+@pytest.mark.parametrize(
+    ("extension", "content", "reason"),
+    [
+        ("cls", b"cat", "its .cls cannot be read: expected a whole number, got 'cat'"),
+        ("json", b"[1]", "its .json cannot be read: expected a JSON object"),
+        ("json", b'{"a": ', "its .json cannot be read: Expecting value"),
+        ("json", b"[" * 100_000, "its .json cannot be read: "),
+        ("txt", b"\xff\xfe", "its .txt cannot be read: "),
+        ("txt", b"a" * (1 << 20) + b"a", "its .txt has 1.05 MB, too many for a label"),
+    ],
+)
+def test_a_label_that_cannot_be_read_costs_one_sample(
+    extension: str, content: bytes, reason: str, tmp_path: Path
+) -> None:
+    files = [("1.png", picture(1)), (f"1.{extension}", content), ("2.png", picture(2))]
+    write_tar(tmp_path / "a.tar", files)
+    source = scan(tmp_path)
+    assert [row["path"] for row in listed(source)] == ["2.png"]
+    ((path, found),) = reasons(source).items()
+    assert path == "a.tar/1.png"
+    assert found.startswith(reason)
+
+
+def test_what_is_no_sample_is_listed_with_its_reason(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("README", b"text"), ("1.txt", b"text"), ("2.png", picture(2))])
+    with tarfile.open(path, "a") as tar:
+        link = tarfile.TarInfo("3.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+        folder = tarfile.TarInfo("folder.png")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+    assert reasons(scan(tmp_path)) == {
+        "a.tar/README": "its name has no extension",
+        "a.tar/1.txt": "no image among .txt; the files of a sample have to follow each other",
+        "a.tar/3.png": "it is a link, or no regular file",
+    }
+
+
+def test_names_that_lead_elsewhere_are_rejected(tmp_path: Path) -> None:
+    names = ["../1.png", "/etc/2.png", "a/../../3.png", "4.png", "x" * 5000 + "/5.png"]
+    write_tar(tmp_path / "a.tar", [(name, picture(n)) for n, name in enumerate(names)])
+    source = scan(tmp_path)
+    assert [row["path"] for row in listed(source)] == ["4.png"]
+    assert set(reasons(source).values()) == {"its name is no relative path of UTF-8 text"}
+
+
+def test_a_name_that_is_not_utf_8_is_rejected(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [(os.fsdecode(b"\xff.png"), picture(1)), ("2.png", picture(2))], tarfile.GNU_FORMAT)
+    assert reasons(scan(tmp_path)) == {"a.tar/\\xff.png": "its name is not UTF-8"}
+
+
+def test_of_two_samples_of_one_stem_the_second_is_rejected(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [("1.png", picture(1)), ("2.png", picture(2)), ("1.png", picture(3))])
+    source = scan(tmp_path)
+    assert values(source) == [picture(1), picture(2)]
+    assert reasons(source) == {"a.tar/1.png": "an earlier sample of the file has its name"}
+
+
+def test_fields_without_one_type_are_left_out_and_said(tmp_path: Path) -> None:
+    files = [("1.png", picture(1)), ("1.json", b'{"x": 1, "y": 1}'), ("2.png", picture(2)), ("2.json", b'{"x": "a"}')]
+    write_tar(tmp_path / "a.tar", files)
+    with pytest.warns(PresizeWarning, match=r"number of samples that have it: x \(2\); it is left out"):
+        assert listed(scan(tmp_path)) == [{"path": "1.png", "y": 1}, {"path": "2.png", "y": None}]
+
+
+def test_a_sample_without_a_label_among_others_is_rejected(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [*tar_samples(2), ("last.png", picture(9))])
+    source = scan(tmp_path)
+    assert source.table.column("label").to_pylist() == [0, 1]
+    assert reasons(source) == {"a.tar/last.png": "it has no label"}
+
+
+# Tars that are cut short, or no tars
+
+
+def whole_before(cut: int, path: Path) -> list[str]:
+    """The samples that lie before `cut` with all their files, as tarfile sees them."""
+    ends: dict[str, int] = {}
+    with tarfile.open(path) as tar:
+        for member in tar:
+            ends[member.name.split(".")[0]] = member.offset_data + member.size
+    return [stem for stem, end in ends.items() if end <= cut]
+
+
+def test_a_first_sample_that_may_lack_a_file_is_rejected(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", tar_samples(1))
+    with tarfile.open(path) as tar:
+        os.truncate(path, tar.getmembers()[1].offset + 100)
+    found = list_tar(str(path), "a.tar", None)
+    assert [one.reason for one in found.rejects][0] == "the tar ends before this sample does"
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tar(tmp_path_factory.mktemp("tar") / "a.tar", tar_samples(5))
+
+
+@given(share=st.floats(0, 1))
+def test_of_a_tar_cut_short_what_is_whole_is_kept(share: float, shard: Path) -> None:
+    content = shard.read_bytes()
+    with tarfile.open(shard) as tar:
+        begin = tar.getmembers()[3].offset  # one sample is whole: it shows which files the others have
+        end = max(member.offset_data + member.size for member in tar)
+    cut = begin + int(share * (end - begin))
+    place = shard.with_name("cut.tar")
+    place.write_bytes(content[:cut])
+    found = list_tar(str(place), "cut.tar", None)
+    expected = [f"{stem}.png" for stem in whole_before(cut, shard)]
+    assert found.samples.column("path").to_pylist() == expected
+    assert "what lies before is kept" in found.rejects[-1].reason
+
+
+@pytest.mark.parametrize("at", [0, 3, 124, 150, 345])
+def test_a_header_that_is_damaged_ends_a_tar(at: int, shard: Path, tmp_path: Path) -> None:
+    content = bytearray(shard.read_bytes())
+    with tarfile.open(shard) as tar:
+        third = tar.getmembers()[4].offset
+    content[third + at] ^= 0x55
+    (tmp_path / "a.tar").write_bytes(content)
+    source = scan(tmp_path / "a.tar")
+    assert len(source.table) == 2
+    assert reasons(source) == {"a.tar": f"byte {third:,} begins no header; what lies before is kept"}
+
+
+def test_a_download_that_stopped_in_a_file_of_its_full_size_is_noticed(shard: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(shard.read_bytes())
+    os.truncate(tmp_path / "a.tar", 3 << 20)
+    (reason,) = reasons(scan(tmp_path / "a.tar")).values()
+    assert "is followed by 3.1" in reason
+
+
+@pytest.mark.parametrize("mode", ["gz", "bz2", "xz"])
+def test_a_compressed_tar_is_refused_with_the_cure(mode: str, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / f"a.tar.{mode}", f"w:{mode}") as tar:
+        tar.addfile(tarfile.TarInfo("a"), io.BytesIO())
+    with pytest.raises(SourceError, match=rf"it is compressed, .*; decompress it first: \w+ -d a\.tar\.{mode}$"):
+        scan(tmp_path)
+
+
+def test_a_file_that_is_no_tar_is_left_out_and_said(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", tar_samples(2))
+    (tmp_path / "b.tar").write_bytes(b"<html>" * 200)
+    with pytest.warns(
+        PresizeWarning, match=r"1 file of .* left out with all that is in them; .*'b\.tar': it is no tar"
+    ):
+        source = scan(tmp_path)
+    assert len(source.table) == 2
+    assert reasons(source) == {"b.tar": "it is no tar: its first block is no header"}
+
+
+HEADERS = st.binary(min_size=512, max_size=512)
+
+
+@given(content=st.lists(st.one_of(HEADERS, st.just(bytes(512))), max_size=4), size=st.binary(min_size=12, max_size=12))
+def test_whatever_a_tar_holds_it_is_listed_or_refused(
+    content: list[bytes], size: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    block = bytearray(tarfile.TarInfo("a.png").tobuf())
+    block[124:136] = size
+    block[148:156] = b"%06o\0 " % (sum(block) - sum(block[148:156]) + 256)
+    path = tmp_path_factory.getbasetemp() / "any.tar"
+    path.write_bytes(bytes(block) + b"".join(content))
+    found = list_tar(str(path), "any.tar", None)
+    ends = found.samples.column("offset").to_numpy() + found.samples.column("source_nbytes").to_numpy()
+    assert (ends <= path.stat().st_size).all()
+
+
+def test_json_with_all_kinds_of_values_becomes_columns(tmp_path: Path) -> None:
+    rows = [{"tags": ["a", "b"], "box": {"x": 1.5}, "n": None}, {"tags": [], "n": 3, "flag": True}]
+    write_tar(
+        tmp_path / "a.tar",
+        [
+            file
+            for n, row in enumerate(rows)
+            for file in ((f"{n}.png", picture(n)), (f"{n}.json", json.dumps(row).encode()))
+        ],
+    )
+    assert listed(scan(tmp_path)) == [
+        {"path": "0.png", "tags": ["a", "b"], "box": {"x": 1.5}, "n": None, "flag": None},
+        {"path": "1.png", "tags": [], "box": None, "n": 3, "flag": True},
+    ]

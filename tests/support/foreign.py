@@ -1,0 +1,75 @@
+"""Sources of other programs: LMDBs, tars and Parquet files with small pictures in them."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import lmdb
+import pyarrow as pa
+import pyarrow.parquet
+from PIL import Image
+
+from pictures import smooth_image
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "imports"
+
+
+def picture(number: int, kind: str = "PNG") -> bytes:
+    """An encoded picture, of a size of its own for each number below 50."""
+    buffer = io.BytesIO()
+    Image.fromarray(smooth_image(20, 24 + number % 50, seed=number)).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def write_lmdb(path: Path, records: Mapping[str | bytes, bytes], *, subdir: bool = True, **options: object) -> Path:
+    """An LMDB as plain lmdb writes it, one record after the other."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with lmdb.open(str(path), map_size=1 << 26, subdir=subdir, lib_version=0, **options) as env:
+        with env.begin(write=True) as txn:
+            for key, value in records.items():
+                txn.put(key.encode() if isinstance(key, str) else key, value)
+    return path
+
+
+def text_recognition(path: Path, texts: Sequence[str]) -> Path:
+    """The layout of CRNN and its descendants."""
+    records: dict[str | bytes, bytes] = {}
+    for number, text in enumerate(texts, 1):
+        records[f"image-{number:09d}"] = picture(number)
+        records[f"label-{number:09d}"] = text.encode()
+    return write_lmdb(path, records | {"num-samples": str(len(texts)).encode()})
+
+
+def write_tar(path: Path, files: Sequence[tuple[str, bytes]], form: int = tarfile.PAX_FORMAT) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=form) as tar:
+        for name, content in files:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return path
+
+
+def tar_samples(count: int, first: int = 0) -> list[tuple[str, bytes]]:
+    """Pictures with a class each, as WebDataset lays them out."""
+    return [
+        file
+        for number in range(first, first + count)
+        for file in ((f"{number:06d}.png", picture(number)), (f"{number:06d}.cls", b"%d" % (number % 3)))
+    ]
+
+
+def write_parquet(path: Path, columns: Mapping[str, object], group_rows: int = 4) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pa.parquet.write_table(pa.table(dict(columns)), path, row_group_size=group_rows)
+    return path
+
+
+def image_column(images: Sequence[bytes | None], paths: Sequence[str | None] | None = None) -> pa.Array:
+    """Hugging Face's {bytes, path}."""
+    names = paths or [None] * len(images)
+    rows = [{"bytes": image, "path": name} for image, name in zip(images, names, strict=True)]
+    return pa.array(rows, pa.struct({"bytes": pa.binary(), "path": pa.string()}))

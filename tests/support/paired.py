@@ -1,0 +1,40 @@
+"""Photographs with masks of class numbers beside them, as segmentation data sets have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from pictures import smooth_image
+from presize.options import BuildOptions, Companion, ImageOptions, Size
+
+CLASS_NUMBERS = (0, 7, 21, 255)
+MASK = Companion("mask", "masks/{stem}.png")
+WITH_MASKS = BuildOptions(ImageOptions(sizes=(Size(24, 24),)), companions=(MASK,))
+
+
+def mask_of(height: int, width: int, seed: int = 0, numbers: tuple[int, ...] = CLASS_NUMBERS) -> np.ndarray:
+    """Class numbers in areas of some pixels: uint8, or uint16 where a number needs it."""
+    rng = np.random.default_rng(seed)
+    areas = rng.choice(numbers, (-(-height // 3), -(-width // 3))).repeat(3, 0).repeat(3, 1)
+    return areas[:height, :width].astype(np.uint16 if max(numbers) > 255 else np.uint8)
+
+
+def save_palette(path: Path, mask: np.ndarray) -> None:
+    """A palette PNG, whose colours are not its class numbers."""
+    image = Image.fromarray(mask, "P")
+    image.putpalette(np.random.default_rng(5).integers(0, 256, 768, np.uint8).tobytes())
+    image.save(path)
+
+
+def make_pairs(folder: Path, count: int = 12) -> Path:
+    """``images/00.jpg`` and ``masks/00.png`` (a palette), ..., of sizes from 30 to 60 pixels."""
+    for name in ("images", "masks"):
+        (folder / name).mkdir(parents=True)
+    for number in range(count):
+        height, width = 30 + 7 * number % 31, 30 + 11 * number % 31
+        Image.fromarray(smooth_image(height, width, number)).save(folder / "images" / f"{number:02}.jpg")
+        save_palette(folder / "masks" / f"{number:02}.png", mask_of(height, width, number))
+    return folder
