@@ -94,6 +94,8 @@ def write_pairs(folder: Path) -> None:
     (stereo / "images").rename(stereo / "left")
     rows = [f"images/{number:02}.jpg,masks/{number:02}.png\n" for number in range(0, 12, 2)]
     (folder / "seg.csv").write_text("path,seg\n" + "".join(rows))
+
+
 def write_tables(folder: Path) -> None:
     """The tables, and the folder of splits, that docs/data.md builds from."""
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[::3]
