@@ -35,7 +35,7 @@ _FIELDS_NAMED = 5
 _OWN_COLUMNS = ("path", "source_nbytes", "source_mtime_ns", *PLACE_COLUMNS)
 
 
-class Samples(NamedTuple):
+class ContainerSamples(NamedTuple):
     """The samples of a source of containers; see presize.sources.scan.Source."""
 
     table: pa.Table
@@ -47,7 +47,7 @@ class Samples(NamedTuple):
 
 def list_samples(
     found: Containers, samples: SourceOptions, classes: tuple[str, ...] | None, follow_links: bool
-) -> Samples:
+) -> ContainerSamples:
     """List the samples of all containers, in the order of their names. What cannot be a sample becomes a reject.
 
     Args:
@@ -80,7 +80,7 @@ def list_samples(
     if samples.split == "folders":
         _add_splits(listed)
     fields = [name for name in listed.table.column_names if name not in _OWN_COLUMNS]
-    return Samples(
+    return ContainerSamples(
         table=listed.table.select([*_OWN_COLUMNS, *fields]),
         classes=known,
         rejects=tuple(listed.rejects),
