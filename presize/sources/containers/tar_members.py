@@ -39,7 +39,7 @@ class CutShort(Exception):
         self.name = name
 
 
-class Window:
+class TarWindow:
     """Reads small parts of a file, mostly one after the other: one call for several of them."""
 
     def __init__(self, fd: int) -> None:
@@ -76,7 +76,7 @@ def _number(field: bytes) -> int | None:
     return number if number >= 0 else None
 
 
-def members(window: Window) -> Iterator[Member]:
+def members(window: TarWindow) -> Iterator[Member]:
     """The files of a tar, folders apart. Raises CutShort where it ends before its end mark, or cannot be followed."""
     at = 0
     extended: dict[str, str] = {}

@@ -18,7 +18,7 @@ import pyarrow as pa
 from presize.errors import SourceError
 from presize.formatting import size_text
 from presize.sources.containers.contents import Contents, field_name, joined, reject, rows_table
-from presize.sources.containers.tar_members import BLOCK, ZEROS, CutShort, Member, Window, is_header, members
+from presize.sources.containers.tar_members import BLOCK, ZEROS, CutShort, Member, TarWindow, is_header, members
 from presize.sources.walk import as_utf8, is_utf8
 from presize.store.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
 from presize.system.files import open_at_once
@@ -48,7 +48,7 @@ def list_tar(path: str, name: str, extension: str | None) -> Contents:
     samples = _Samples(name, extension)
     try:
         with open(path, "rb", buffering=0, opener=open_at_once) as file:
-            window = Window(file.fileno())
+            window = TarWindow(file.fileno())
             _check_begin(window, name)
             try:
                 for member in members(window):
@@ -61,7 +61,7 @@ def list_tar(path: str, name: str, extension: str | None) -> Contents:
     return samples.listing()
 
 
-def _check_begin(window: Window, name: str) -> None:
+def _check_begin(window: TarWindow, name: str) -> None:
     begin = window.read(0, BLOCK)
     for magic, program in _COMPRESSED.items():
         if begin.startswith(magic):
@@ -90,7 +90,7 @@ class _Samples:
         self._hidden = 0
         self._left_out: Counter[str] = Counter()
 
-    def add(self, member: Member, window: Window) -> None:
+    def add(self, member: Member, window: TarWindow) -> None:
         member = member._replace(name=_trimmed(member.name))
         if os.path.basename(member.name).startswith("."):
             self._hidden += 1
@@ -107,7 +107,7 @@ class _Samples:
             self._stem = stem
         self._files[extension] = member
 
-    def finish(self, window: Window) -> None:
+    def finish(self, window: TarWindow) -> None:
         """The files since the last call are a sample."""
         files, self._files = self._files, {}
         if not files:
@@ -135,7 +135,7 @@ class _Samples:
                 first.name, f"no {wanted} among {names}; the files of a sample have to follow each other", NOT_AN_IMAGE
             )
 
-    def finish_early(self, error: CutShort, window: Window) -> None:
+    def finish_early(self, error: CutShort, window: TarWindow) -> None:
         """Keep the last sample if it is whole: another has begun, or it has files like those of the one before."""
         match = None if error.name is None else _STEM.fullmatch(_trimmed(error.name))
         another_began = match is not None and match[1] != self._stem
@@ -153,7 +153,7 @@ class _Samples:
         plain = [extension for extension in images if "." not in extension]
         return plain or images
 
-    def _read_fields(self, files: Mapping[str, Member], window: Window) -> dict[str, Any]:
+    def _read_fields(self, files: Mapping[str, Member], window: TarWindow) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         for extension, member in sorted(files.items()):  # a label in .json replaces that of .cls
             read = _FIELDS.get(extension)
