@@ -14,7 +14,10 @@ import numpy.typing as npt
 
 from presize.formatting import plural
 
-Kind = Literal["unknown", "jpeg", "png", "gif", "bmp", "webp", "tiff", "ppm", "avif", "jpeg2000"]
+Kind = Literal[
+    "unknown", "jpeg", "png", "gif", "bmp", "webp", "tiff", "ppm",
+    "avif", "jpeg2000", "heic", "jxl", "tga", "ico", "dds", "other",
+]  # fmt: skip
 Colors = Literal["unknown", "grey", "RGB", "palette", "CMYK", "LAB"]
 Process = Literal["none", "baseline", "extended", "progressive", "lossless", "arithmetic", "hierarchical"]
 
@@ -42,7 +45,7 @@ class Facts(NamedTuple):
     """One source image.
 
     Attributes:
-        kind: its format, by content.
+        kind: its format, by content; "other" is one that has no number of its own: SGI and PCX.
         colors: YCbCr counts as RGB, YCCK as CMYK.
         orientation: EXIF's, 1 to 8.
         process: of a JPEG.

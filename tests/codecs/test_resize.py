@@ -210,3 +210,58 @@ def test_four_channels_are_resampled_as_three_to_the_bit(backend: ResizeBackend,
     resized = resize(four, found, "bicubic", backend)
     assert np.array_equal(resized[:, :, :3], resize(pixels, found, "bicubic", backend))
     assert resized.flags.c_contiguous and np.array_equal(four, before)
+
+
+def transparent_image(height: int, width: int) -> np.ndarray:
+    """RGBA, uint8, with colours that must not bleed out of where it is transparent."""
+    y, x = np.mgrid[0:height, 0:width]
+    alpha = (255 * np.clip(np.sin(x / 9) + np.cos(y / 7), 0, 1)).astype(np.uint8)
+    colors = smooth_image(height, width)
+    colors[alpha == 0] = 255
+    return np.dstack((colors, alpha))
+
+
+def covered(pixels: np.ndarray, white: int) -> np.ndarray:
+    """Colours as far as they cover black, and alpha, from 0 to 255."""
+    scaled = pixels.astype(np.float64) / white
+    return 255 * np.dstack((scaled[:, :, :3] * scaled[:, :, 3:], scaled[:, :, 3]))
+
+
+@pytest.mark.parametrize("backend", ["cykooz", "pillow"])
+@pytest.mark.parametrize("filter", ["box", "bilinear", "hamming", "bicubic", "lanczos"])
+@pytest.mark.parametrize("fit", ["shorter", "crop"])
+def test_colours_count_as_much_as_they_cover(filter: Filter, backend: ResizeBackend, fit: Fit) -> None:
+    pixels = transparent_image(300, 401)
+    found = target(Size(300, 401), Size(64, 64), fit, False)
+    box = found.box
+    corners = (box.left, box.top, box.left + box.width, box.top + box.height)
+    size = found.size.width, found.size.height
+    expected = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling[filter.upper()], corners))
+    eight = resize(pixels, found, filter, backend, alpha=True)
+    assert eight.dtype == np.uint8 and np.abs(covered(eight, 255) - covered(expected, 255)).max() <= 3.5
+    sixteen = resize(pixels.astype(np.uint16) * 257, found, filter, backend, alpha=True)
+    assert sixteen.dtype == np.uint16 and np.abs(covered(sixteen, 65535) - covered(expected, 255)).max() <= 3.5
+
+
+@pytest.mark.parametrize("backend", ["cykooz", "pillow"])
+@pytest.mark.parametrize("filter", ["box", "bilinear", "hamming", "bicubic", "lanczos"])
+@pytest.mark.parametrize("channels", [0, 3])
+def test_16_bits_are_resampled_in_16_bits(filter: Filter, backend: ResizeBackend, channels: int) -> None:
+    pixels = smooth_image(300, 401).astype(np.uint16) * 201 + np.arange(401, dtype=np.uint16)[:, np.newaxis]
+    found = target(Size(300, 401), Size(64, 64), "crop", False)
+    box = found.box
+    corners = (box.left, box.top, box.left + box.width, box.top + box.height)
+    source = np.ascontiguousarray(pixels if channels else pixels[:, :, 0])
+    got = np.atleast_3d(resize(source, found, filter, backend))
+    assert got.dtype == np.uint16 and got.shape == (64, 64, channels or 1)
+    for k in range(channels or 1):
+        plane = Image.fromarray(pixels[:, :, k].astype(np.float32))
+        exact = np.asarray(plane.resize((64, 64), Image.Resampling[filter.upper()], corners))
+        assert np.abs(got[:, :, k] - exact).max() <= 8
+
+
+def test_padding_is_transparent() -> None:
+    padded = resize(
+        transparent_image(10, 30) | 1, target(Size(10, 30), Size(30, 30), "pad", False), "bicubic", "cykooz", alpha=True
+    )
+    assert (padded[:10] == 0).all() and (padded[10:20] > 0).all()
