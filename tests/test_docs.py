@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from annotated import annotate
 from builds import SERIAL, SMALL
 from foreign import write_sources
 from paired import write_pairs
@@ -115,6 +116,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[:9]
     table = "".join(f"{path},{'even' if i % 2 else 'odd'}\n" for i, path in enumerate(photos))
     (folder / "labels.csv").write_text(f"path,label\n{table}")
+    annotate(sorted((folder / "RAW").rglob("*.jpg"))[:24], folder)
     write_tables(folder)
     write_pairs(folder)
     write_sources(folder)

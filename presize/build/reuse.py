@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from presize.build.annotations import may_stay
 from presize.build.plan import Plan
 from presize.build.resume import check_may_update
 from presize.build.state import Place
@@ -291,7 +292,7 @@ def _unchanged(plan: Plan, base: Base, matched: Rows, jobs: int) -> npt.NDArray[
         for prefix, source in _sources(plan):
             known = old.column(f"{prefix}source_crc32").to_numpy()[matched]
             unchanged &= _same_content(source, unchanged, known, jobs)
-    return unchanged
+    return unchanged & may_stay(samples, plan.options, base.indexes[0], matched)
 
 
 def _same_paths(companion: Companion, samples: pa.Table, base: Base, matched: Rows) -> npt.NDArray[np.bool_]:

@@ -18,7 +18,7 @@ from presize.codecs import jpeg_segments
 from presize.codecs.exif import orientation_of
 from presize.codecs.icc import to_srgb
 from presize.codecs.sniff import first_tiff_frame, has_several, png_chunks, webp_size
-from presize.codecs.source_facts import KINDS, Colors, Facts
+from presize.codecs.source_facts import Colors, Facts
 from presize.codecs.special import plugins, sixteen
 from presize.codecs.special.old_formats import largest_icon
 from presize.errors import ImageError
@@ -165,7 +165,7 @@ def decode_other(data: bytes, name: str, max_pixels: int, wanted: Wanted) -> Dec
         mode = converted.mode
     has_profile = icc is not None and to_srgb(icc, _opaque(mode)) is not None
     facts = Facts(
-        name if name in KINDS else "other",
+        name,
         colors_of(image.mode),
         orientation,
         transparent=mode in ("LA", "RGBA"),
