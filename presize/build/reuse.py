@@ -28,6 +28,7 @@ from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
 from presize.sources.source_files import crc32_of
 from presize.store.data_files import DataFile
+from presize.store.dealing import shard_limit
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
 from presize.store.manifest import Manifest, read_manifest
 from presize.store.rejects import Reject, read_rejects
@@ -269,8 +270,8 @@ def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
     matched = match(plan.source.table, base.samples)
     unchanged = _unchanged(plan, base, matched, run.jobs or usable_cores())
     unchanged &= ~np.isin(base.samples.column("shard").to_numpy()[matched], base.damaged)
-    most, runs = plan.options.shard_samples, plan.source.runs
-    return Reuse(base, make_update(base.samples, base.shard_rows, matched, unchanged, most, runs))
+    most = shard_limit(len(matched), plan.options.shard_samples, len(plan.options.companions))
+    return Reuse(base, make_update(base.samples, base.shard_rows, matched, unchanged, most, plan.source.runs))
 
 
 def _unchanged(plan: Plan, base: Base, matched: Rows, jobs: int) -> npt.NDArray[np.bool_]:
