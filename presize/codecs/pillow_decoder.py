@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import re
 import struct
@@ -19,7 +18,7 @@ from presize.codecs import jpeg_segments
 from presize.codecs.exif import orientation_of
 from presize.codecs.icc import to_srgb
 from presize.codecs.sniff import first_tiff_frame, has_several, png_chunks, webp_size
-from presize.codecs.source_facts import KINDS, Colors, Facts
+from presize.codecs.source_facts import Colors, Facts
 from presize.codecs.special import plugins, sixteen
 from presize.codecs.special.old_formats import largest_icon
 from presize.errors import ImageError
@@ -30,25 +29,6 @@ if TYPE_CHECKING:
 
 
 Pixels = npt.NDArray[np.uint8]
-
-
-# Straight to the one plugin: Image.open would try others, and would hold an image to Pillow's own limit.
-_PLUGINS: Final = {
-    "jpeg": "JpegImagePlugin.JpegImageFile",
-    "png": "PngImagePlugin.PngImageFile",
-    "gif": "GifImagePlugin.GifImageFile",
-    "bmp": "BmpImagePlugin.BmpImageFile",
-    "webp": "WebPImagePlugin.WebPImageFile",
-    "tiff": "TiffImagePlugin.TiffImageFile",
-    "ppm": "PpmImagePlugin.PpmImageFile",
-    "avif": "AvifImagePlugin.AvifImageFile",
-    "jpeg2000": "Jpeg2KImagePlugin.Jpeg2KImageFile",
-    "tga": "TgaImagePlugin.TgaImageFile",
-    "ico": "IcoImagePlugin.IcoImageFile",
-    "sgi": "SgiImagePlugin.SgiImageFile",
-    "pcx": "PcxImagePlugin.PcxImageFile",
-    "dds": "DdsImagePlugin.DdsImageFile",
-}
 
 
 # What Pillow raises for broken files, found by feeding it a million damaged ones of all formats.
@@ -185,7 +165,7 @@ def decode_other(data: bytes, name: str, max_pixels: int, wanted: Wanted) -> Dec
         mode = converted.mode
     has_profile = icc is not None and to_srgb(icc, _opaque(mode)) is not None
     facts = Facts(
-        name if name in KINDS else "other",
+        name,
         colors_of(image.mode),
         orientation,
         transparent=mode in ("LA", "RGBA"),
@@ -210,12 +190,7 @@ def decode_other(data: bytes, name: str, max_pixels: int, wanted: Wanted) -> Dec
 
 
 def open_image(data: bytes, name: str) -> ImageFile:
-    image_file: Callable[[io.BytesIO], ImageFile]
-    if name in _PLUGINS:
-        module, _, plugin = _PLUGINS[name].partition(".")
-        image_file = getattr(importlib.import_module(f"PIL.{module}"), plugin)
-    else:
-        image_file = plugins.image_file(name)
+    image_file: Callable[[io.BytesIO], ImageFile] = plugins.image_file(name)
     try:
         return image_file(io.BytesIO(data))
     except _DECODER_ERRORS as error:

@@ -1,4 +1,4 @@
-"""Formats that Pillow reads by a plug-in, which users install: HEIC and JPEG XL."""
+"""What reads a format: a plug-in of Pillow's own, or one that users install, for HEIC and JPEG XL."""
 
 from __future__ import annotations
 
@@ -9,9 +9,27 @@ from typing import Any, Final, NamedTuple
 
 from presize.errors import ImageError
 
+# Straight to the one plugin: Image.open would try others, and would hold an image to Pillow's own limit.
+_OF_PILLOW: Final = {
+    "jpeg": "JpegImagePlugin.JpegImageFile",
+    "png": "PngImagePlugin.PngImageFile",
+    "gif": "GifImagePlugin.GifImageFile",
+    "bmp": "BmpImagePlugin.BmpImageFile",
+    "webp": "WebPImagePlugin.WebPImageFile",
+    "tiff": "TiffImagePlugin.TiffImageFile",
+    "ppm": "PpmImagePlugin.PpmImageFile",
+    "avif": "AvifImagePlugin.AvifImageFile",
+    "jpeg2000": "Jpeg2KImagePlugin.Jpeg2KImageFile",
+    "tga": "TgaImagePlugin.TgaImageFile",
+    "ico": "IcoImagePlugin.IcoImageFile",
+    "sgi": "SgiImagePlugin.SgiImageFile",
+    "pcx": "PcxImagePlugin.PcxImageFile",
+    "dds": "DdsImagePlugin.DdsImageFile",
+}
+
 
 class Plugin(NamedTuple):
-    """A plug-in.
+    """A plug-in that users install.
 
     Attributes:
         distribution: its name, for pip; presize's extra that brings it is the name of the format.
@@ -51,6 +69,11 @@ def image_file(name: str) -> Callable[..., Any]:
     Raises:
         ImageError: its plug-in is not installed.
     """
+    found: Callable[..., Any]
+    if name in _OF_PILLOW:
+        own, _, image_class = _OF_PILLOW[name].partition(".")
+        found = getattr(importlib.import_module(f"PIL.{own}"), image_class)
+        return found
     plugin = PLUGINS[name]
     try:
         module = importlib.import_module(plugin.module)
@@ -58,7 +81,7 @@ def image_file(name: str) -> Callable[..., Any]:
         raise ImageError(f"{name.upper()} needs a plug-in of Pillow; install presize[{name}]") from None
     settings: Any = importlib.import_module(plugin.settings)
     settings.DECODE_THREADS = _ONE_THREAD[name]
-    found: Callable[..., Any] = getattr(module, plugin.image_file)
+    found = getattr(module, plugin.image_file)
     return found
 
 

@@ -122,6 +122,12 @@ def test_a_label_that_is_missing_or_no_text_costs_one_sample(tmp_path: Path) -> 
     }
 
 
+def test_an_empty_class_is_none(tmp_path: Path) -> None:
+    source = scan(text_recognition(tmp_path / "a", ["cat", "", "dog"]), NUMBERED)
+    assert (source.table.column("label").to_pylist(), source.classes) == ([0, 1], ("cat", "dog"))
+    assert reasons(source) == {"data.mdb/image-000000002": "it has no label"}
+
+
 def test_a_key_that_is_no_path_is_rejected(tmp_path: Path) -> None:
     write_lmdb(tmp_path / "a", {"ok": picture(1), "../up": picture(2), b"\xff\x00": picture(3)})
     source = scan(tmp_path / "a", SourceOptions(keys="lsun"))
