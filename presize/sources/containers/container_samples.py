@@ -7,7 +7,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ _FIELDS_NAMED = 5
 _OWN_COLUMNS = ("path", "source_nbytes", "source_mtime_ns", *PLACE_COLUMNS)
 
 
-class Samples(NamedTuple):
+class ContainerSamples(NamedTuple):
     """The samples of a source of containers; see presize.sources.scan.Source."""
 
     table: pa.Table
@@ -47,7 +47,7 @@ class Samples(NamedTuple):
 
 def list_samples(
     found: Containers, samples: SourceOptions, classes: tuple[str, ...] | None, follow_links: bool
-) -> Samples:
+) -> ContainerSamples:
     """List the samples of all containers, in the order of their names. What cannot be a sample becomes a reject.
 
     Args:
@@ -63,54 +63,59 @@ def list_samples(
     Warns:
         PresizeWarning: containers, or fields of samples, were left out.
     """
-    rejects: list[Reject] = []
-    listings: list[Contents] = []
-    containers: list[Container] = []
-    for path in found.paths:
-        try:
-            listing = _list(found, path, samples, follow_links)
-        except SourceError as error:
-            rejects.append(reject(as_utf8(path), str(error)))
-            continue
-        number = np.full(len(listing.samples), len(containers), np.int32)
-        mtime = mtime_ns(os.stat(os.path.join(found.root, path)))
-        table = listing.samples.append_column("container", pa.array(number))
-        table = table.append_column("source_mtime_ns", pa.array(np.full(len(number), mtime, np.int64)))
-        listings.append(replace(listing, samples=table))
-        containers.append(Container(path, listing.column))
-    if rejects and listings:
-        warnings.warn(
-            f"{plural(len(rejects), 'file')} of {found.root!r} left out with all that is in them; the first is "
-            f"'{printable(rejects[0].path)}': {rejects[0].reason}",
-            PresizeWarning,
-            stacklevel=4,
-        )
-    left_out = sum((listing.left_out for listing in listings), Counter[str]())
-    table = joined([listing.samples for listing in listings], left_out)
+    contents, containers, rejects = _read_all(found, samples, follow_links)
+    left_out = sum((one.left_out for one in contents), Counter[str]())
+    listed = _Listed(joined([one.samples for one in contents], left_out), containers, rejects)
     _tell_left_out(found, left_out)
-    rejects += [one for listing in listings for one in listing.rejects]
-    if listings and len(table):
-        is_safe = ~unsafe_paths(table.column("path")).to_numpy()
-        table = _keep(table, is_safe, "its name is no relative path of UTF-8 text", containers, rejects)
-        table = _keep(table, ~_repeated(table), "an earlier sample of the file has its name", containers, rejects)
-        table = _with_distinct_paths(table, containers)
-        if samples.labels == "none" and "label" in table.column_names:
-            table = table.drop_columns("label")
-        table, known = _with_classes(table, _classes(listings, containers), classes, containers, rejects)
-    if not listings or not len(table):
+    known = None
+    if len(listed.table):
+        _check_paths(listed)
+        if samples.labels == "none" and "label" in listed.table.column_names:
+            listed.table = listed.table.drop_columns("label")
+        known = _number_labels(listed, _common_classes(contents, containers), classes)
+    if not len(listed.table):
         first = f"; the first, {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
         raise SourceError(f"source {found.root!r} holds no samples in {plural(len(found.paths), 'file')}{first}")
-    if "run" not in table.column_names:
-        table = table.append_column("run", pa.array(neighbours(table.column("container").to_numpy())))
-    else:
-        groups = np.stack([table.column(name).to_numpy() for name in ("container", "run")])
-        begins = np.append(True, (np.diff(groups) != 0).any(axis=0))
-        table = table.drop_columns("run").append_column("run", pa.array(np.cumsum(begins) - 1))
+    listed.set("run", _runs(listed.table))
     if samples.split == "folders":
-        table = _with_splits(table, containers)
-    fields = [name for name in table.column_names if name not in _OWN_COLUMNS]
-    hidden = sum(listing.hidden for listing in listings)
-    return Samples(table.select([*_OWN_COLUMNS, *fields]), known, tuple(rejects), hidden, tuple(containers))
+        _add_splits(listed)
+    fields = [name for name in listed.table.column_names if name not in _OWN_COLUMNS]
+    return ContainerSamples(
+        table=listed.table.select([*_OWN_COLUMNS, *fields]),
+        classes=known,
+        rejects=tuple(listed.rejects),
+        hidden=sum(one.hidden for one in contents),
+        containers=tuple(containers),
+    )
+
+
+def _read_all(
+    found: Containers, samples: SourceOptions, follow_links: bool
+) -> tuple[list[Contents], list[Container], list[Reject]]:
+    """What the containers hold, those that can be read, and what is no sample."""
+    contents: list[Contents] = []
+    containers: list[Container] = []
+    refused: list[Reject] = []
+    for path in found.paths:
+        try:
+            listed = _list(found, path, samples, follow_links)
+        except SourceError as error:
+            refused.append(reject(as_utf8(path), str(error)))
+            continue
+        rows = len(listed.samples)
+        mtime = mtime_ns(os.stat(os.path.join(found.root, path)))
+        table = listed.samples.append_column("container", pa.array(np.full(rows, len(containers), np.int32)))
+        table = table.append_column("source_mtime_ns", pa.array(np.full(rows, mtime, np.int64)))
+        contents.append(replace(listed, samples=table))
+        containers.append(Container(path, listed.column))
+    if refused and contents:
+        warnings.warn(
+            f"{plural(len(refused), 'file')} of {found.root!r} left out with all that is in them; the first is "
+            f"'{printable(refused[0].path)}': {refused[0].reason}",
+            PresizeWarning,
+            stacklevel=5,
+        )
+    return contents, containers, refused + [one for listed in contents for one in listed.rejects]
 
 
 def _list(found: Containers, path: str, samples: SourceOptions, follow_links: bool) -> Contents:
@@ -138,103 +143,125 @@ def _tell_left_out(found: Containers, left_out: Counter[str]) -> None:
         )
 
 
-def _names(containers: Sequence[Container]) -> list[str]:
-    """What containers are called before a sample's name: their path without a suffix, or the folder of an LMDB."""
-    paths = [container.path.removesuffix("/data.mdb") for container in containers]
-    return [os.path.splitext(path)[0] for path in paths]
+@dataclass
+class _Listed:
+    """The samples of all containers, while they are checked."""
+
+    table: pa.Table
+    containers: list[Container]
+    rejects: list[Reject]
+
+    def keep(self, kept: npt.NDArray[np.bool_], reason: str) -> None:
+        """Reject the samples that are not `kept`."""
+        if kept.all():
+            return
+        others = self.table.select(["container", "path"]).filter(pa.array(~kept)).to_pydict()
+        for number, path in zip(others["container"], others["path"], strict=True):
+            self.rejects.append(reject(f"{self.containers[number].path}/{path}", reason))
+        self.table = self.table.filter(pa.array(kept))
+
+    def set(self, name: str, column: pa.Array | pa.ChunkedArray) -> None:
+        """Add a column, or replace it."""
+        if name in self.table.column_names:
+            self.table = self.table.set_column(self.table.column_names.index(name), name, column)
+        else:
+            self.table = self.table.append_column(name, column)
+
+    def of_each(self, texts: list[str]) -> pa.Array:
+        """For each sample the text of its container."""
+        return pa.array(texts, pa.large_string()).take(self.table.column("container").combine_chunks())
 
 
-def _codes(table: pa.Table) -> npt.NDArray[np.int64]:
+def _check_paths(listed: _Listed) -> None:
+    """Reject samples whose paths are unsafe, or those of earlier ones; and give all of them the name of their container
+    in front where two containers have one path in common."""
+    is_safe = ~unsafe_paths(listed.table.column("path")).to_numpy()
+    listed.keep(is_safe, "its name is no relative path of UTF-8 text")
+    path, container = _path_numbers(listed.table), listed.table.column("container").to_numpy().astype(np.int64)
+    is_first = np.zeros(len(path), np.bool_)
+    is_first[np.unique(container * len(path) + path, return_index=True)[1]] = True
+    listed.keep(is_first, "an earlier sample of the file has its name")
+    if len(np.unique(_path_numbers(listed.table))) < len(listed.table):
+        paths = [container.path.removesuffix("/data.mdb") for container in listed.containers]
+        names = listed.of_each([os.path.splitext(path)[0] for path in paths])
+        own = listed.table.column("path").combine_chunks()
+        listed.set("path", pc.binary_join_element_wise(names, own, pa.scalar("/", pa.large_string())))
+
+
+def _path_numbers(table: pa.Table) -> npt.NDArray[np.int64]:
     """A number for each path: the same for the same paths."""
     return np.asarray(table.column("path").combine_chunks().dictionary_encode().indices.to_numpy(), np.int64)
 
 
-def _with_splits(table: pa.Table, containers: Sequence[Container]) -> pa.Table:
-    """The samples with the column ``split``: the first word of the names of containers, if that is a split's in each,
-    as in ``train-00000-of-00002.parquet``; otherwise the first folder of their paths."""
-    if "split" in table.column_names:
+def _runs(table: pa.Table) -> pa.Array:
+    """The run of each sample: its row group in Parquet, its neighbours elsewhere."""
+    container = table.column("container").to_numpy()
+    if "run" not in table.column_names:
+        return pa.array(neighbours(container))
+    begins = (np.diff(container) != 0) | (np.diff(table.column("run").to_numpy()) != 0)
+    return pa.array(np.cumsum(np.append(False, begins)))
+
+
+def _add_splits(listed: _Listed) -> None:
+    """The column ``split``: the first word of the names of containers, if that is a split's in each, as in
+    ``train-00000-of-00002.parquet``; otherwise the first folder of their paths."""
+    if "split" in listed.table.column_names:
         raise SourceError("the samples have a field 'split' already; leave out --split to use that")
-    paths = [container.path for container in containers]
+    paths = [container.path for container in listed.containers]
     splits = [re.split(r"[^A-Za-z]", os.path.basename(path))[0] for path in paths]
     if not SPLITS.issuperset(splits):
         splits = [path.partition("/")[0] for path in paths]
         beside = [path for path in paths if "/" not in path]
         if beside:
             raise SourceError(f"--split folders: {beside[0]!r} lies in no folder of the source")
-    names = pa.array(splits, pa.large_string()).take(table.column("container").combine_chunks())
-    return table.append_column("split", names)
+    listed.set("split", listed.of_each(splits))
 
 
-def _repeated(table: pa.Table) -> npt.NDArray[np.bool_]:
-    """Which samples have the path of an earlier one of their container."""
-    paths, container = _codes(table), table.column("container").to_numpy().astype(np.int64)
-    _, first = np.unique(container * len(table) + paths, return_index=True)
-    repeated = np.ones(len(table), np.bool_)
-    repeated[first] = False
-    return repeated
-
-
-def _with_distinct_paths(table: pa.Table, containers: Sequence[Container]) -> pa.Table:
-    """The samples with the name of their container before each path, where two containers have one path in common."""
-    if len(np.unique(_codes(table))) == len(table):
-        return table
-    names = pa.array(_names(containers), pa.large_string()).take(table.column("container").combine_chunks())
-    paths = pc.binary_join_element_wise(names, table.column("path").combine_chunks(), pa.scalar("/", pa.large_string()))
-    return table.set_column(table.column_names.index("path"), "path", paths)
-
-
-def _keep(
-    table: pa.Table,
-    kept: npt.NDArray[np.bool_],
-    reason: str,
-    containers: Sequence[Container],
-    rejects: list[Reject],
-) -> pa.Table:
-    """The samples that are `kept`; the others become rejects."""
-    if kept.all():
-        return table
-    others = table.select(["container", "path"]).filter(pa.array(~kept))
-    for number, path in zip(*(others.column(name).to_pylist() for name in others.column_names), strict=True):
-        rejects.append(reject(f"{containers[number].path}/{path}", reason))
-    return table.filter(pa.array(kept))
-
-
-def _classes(listings: Sequence[Contents], containers: Sequence[Container]) -> tuple[str, ...] | None:
+def _common_classes(contents: Sequence[Contents], containers: Sequence[Container]) -> tuple[str, ...] | None:
     """The class list that the containers have in common. Raises SourceError when they disagree."""
-    known = [(listing.classes, container.path) for listing, container in zip(listings, containers, strict=True)]
-    for names, path in known[1:]:
-        if names != known[0][0]:
-            raise SourceError(f"the class lists of {known[0][1]!r} and {path!r} differ; build each separately")
-    return None if known[0][0] is None else check_classes(known[0][0])
+    lists = [one.classes for one in contents]
+    for names, container in zip(lists, containers, strict=True):
+        if names != lists[0]:
+            raise SourceError(
+                f"the class lists of {containers[0].path!r} and {container.path!r} differ; build each separately"
+            )
+    return None if lists[0] is None else check_classes(lists[0])
 
 
-def _with_classes(
-    table: pa.Table,
-    own: tuple[str, ...] | None,
-    classes: tuple[str, ...] | None,
-    containers: Sequence[Container],
-    rejects: list[Reject],
-) -> tuple[pa.Table, tuple[str, ...] | None]:
-    """The samples with their labels as numbers of classes, and the class list; None where labels are no classes."""
-    if "label" not in table.column_names:
+def _number_labels(
+    listed: _Listed, own: tuple[str, ...] | None, classes: tuple[str, ...] | None
+) -> tuple[str, ...] | None:
+    """Make labels the numbers of classes. Samples without one are rejected.
+
+    Args:
+        listed: the samples.
+        own: the class list of the containers.
+        classes: the class list to use.
+
+    Returns:
+        The class list; None where labels are no classes.
+    """
+    if "label" not in listed.table.column_names:
         if classes is not None:
             raise SourceError("--classes needs labels, and the samples have none")
-        return table, None
-    labels = table.column("label")
-    table = _keep(table, labels.is_valid().to_numpy(), "it has no label", containers, rejects)
-    labels, known = table.column("label"), own or classes
+        return None
+    labels = listed.table.column("label")
+    has_label = pc.not_equal(labels, "") if pa.types.is_large_string(labels.type) else labels.is_valid()
+    listed.keep(pc.fill_null(has_label, False).to_numpy(), "it has no label")
+    labels, known = listed.table.column("label"), own or classes
     if pa.types.is_integer(labels.type) and known is not None:
         numbers = labels.to_numpy()
-        listed = (numbers >= 0) & (numbers < len(known))
-        table = _keep(table, listed, f"its label is not in the class list of {len(known)} names", containers, rejects)
-        labels = table.column("label").cast(pa.int32())
-        if own is not None and classes is not None and own != classes:
-            names = pa.chunked_array([pa.array(own, pa.large_string()).take(labels.combine_chunks())])
-            labels, known = class_labels(names, classes)
+        is_class = (numbers >= 0) & (numbers < len(known))
+        listed.keep(is_class, f"its label is not in the class list of {len(known)} names")
+        labels = listed.table.column("label").cast(pa.int32())
+        if classes is not None and known != classes:
+            names = pa.array(known, pa.large_string()).take(labels.combine_chunks())
+            labels, known = class_labels(pa.chunked_array([names]), classes)
     elif pa.types.is_large_string(labels.type):
         labels, known = class_labels(labels, classes)
     elif classes is not None:
         raise SourceError(f"--classes needs labels that are names or numbers; they are {labels.type}")
     else:
         known = None
-    return table.set_column(table.column_names.index("label"), "label", labels), known
+    listed.set("label", labels)
+    return known

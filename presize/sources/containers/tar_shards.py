@@ -9,65 +9,26 @@ from __future__ import annotations
 import json
 import os
 import re
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pyarrow as pa
 
 from presize.errors import SourceError
 from presize.formatting import size_text
 from presize.sources.containers.contents import Contents, field_name, joined, reject, rows_table
+from presize.sources.containers.tar_members import BLOCK, ZEROS, CutShort, Member, TarWindow, is_header, members
 from presize.sources.walk import as_utf8, is_utf8
 from presize.store.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
 from presize.system.files import open_at_once
 
-_BLOCK = 512
-_ZEROS = bytes(_BLOCK)
-"""The end mark begins with such a block."""
-_WINDOW_BYTES = 4096
 _FIELD_BYTES = 1 << 20
-"""The most that is read of a file which is no image, and of a long name."""
-_TAIL_BYTES = 1 << 20
-"""The most that padding adds. More is left where a download stopped in a file of its full size, or another tar."""
+"""The most that is read of a file that is no image."""
 _SAMPLES_AT_ONCE = 16384
 _STEM = re.compile(r"((?:.*/)?[^/.][^/.]*)\.([^/]+)", re.DOTALL)
 """WebDataset's: the extension begins at the first dot of the name."""
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-
-
-class Member(NamedTuple):
-    """A file of a tar: where its bytes are. `kind` is its type flag, ``b"0"`` for a regular file."""
-
-    name: str
-    kind: bytes
-    offset: int
-    nbytes: int
-
-
-class CutShort(Exception):
-    """A tar ends, or is damaged, before its end mark. ``str(error)`` says where; `name` is the file it happened in."""
-
-    def __init__(self, reason: str, name: str | None = None) -> None:
-        super().__init__(reason)
-        self.name = name
-
-
-class _Window:
-    """Reads small parts of a file, mostly one after the other: one call for several of them."""
-
-    def __init__(self, fd: int) -> None:
-        self.nbytes = os.fstat(fd).st_size
-        self._fd, self._begin, self._content = fd, 0, b""
-
-    def read(self, begin: int, nbytes: int) -> bytes:
-        """The bytes from `begin` on; fewer at the end of the file."""
-        first = begin - self._begin
-        if first < 0 or first + nbytes > len(self._content):
-            self._begin, first = begin, 0
-            self._content = os.pread(self._fd, max(nbytes, _WINDOW_BYTES), begin)
-        return self._content[first : first + nbytes]
 
 
 def list_tar(path: str, name: str, extension: str | None) -> Contents:
@@ -87,7 +48,7 @@ def list_tar(path: str, name: str, extension: str | None) -> Contents:
     samples = _Samples(name, extension)
     try:
         with open(path, "rb", buffering=0, opener=open_at_once) as file:
-            window = _Window(file.fileno())
+            window = TarWindow(file.fileno())
             _check_begin(window, name)
             try:
                 for member in members(window):
@@ -100,96 +61,16 @@ def list_tar(path: str, name: str, extension: str | None) -> Contents:
     return samples.listing()
 
 
-def _check_begin(window: _Window, name: str) -> None:
-    begin = window.read(0, _BLOCK)
+def _check_begin(window: TarWindow, name: str) -> None:
+    begin = window.read(0, BLOCK)
     for magic, program in _COMPRESSED.items():
         if begin.startswith(magic):
             raise SourceError(
                 f"it is compressed, so that no image can be read by itself; decompress it first: {program} -d "
                 f"{os.path.basename(name)}"
             )
-    if begin != _ZEROS and not _is_header(begin):
+    if begin != ZEROS and not is_header(begin):
         raise SourceError("it is no tar: its first block is no header")
-
-
-def _is_header(block: bytes) -> bool:
-    """Whether a block has the checksum of a header: the sum of its bytes, with blanks in the place of the checksum."""
-    stored = _number(block[148:156])
-    # The lower half of Adler-32 is the sum modulo 65521, in a fiftieth of the time that Python takes.
-    found = zlib.adler32(block[:148] + b"        " + block[156:], 0) & 0xFFFF
-    return len(block) == _BLOCK and stored is not None and stored % 65521 == found
-
-
-def _number(field: bytes) -> int | None:
-    """A number of a header, in octal digits, or binary where its first bit is set."""
-    if field[0] & 0x80:
-        return int.from_bytes(field[1:], "big") if field[0] == 0x80 else None
-    try:
-        number = int(field.partition(b"\0")[0] or b"0", 8)
-    except ValueError:
-        return None
-    return number if number >= 0 else None
-
-
-def members(window: _Window) -> Iterator[Member]:
-    """The files of a tar, folders apart. Raises CutShort where it ends before its end mark, or cannot be followed."""
-    at = 0
-    extended: dict[str, str] = {}
-    while True:
-        block = window.read(at, _BLOCK)
-        if len(block) < _BLOCK:
-            raise CutShort(f"it ends at byte {window.nbytes:,}, without an end mark")
-        if block == _ZEROS:
-            if window.nbytes - at > _TAIL_BYTES:
-                raise CutShort(f"its end mark at byte {at:,} is followed by {size_text(window.nbytes - at)}")
-            return
-        if not _is_header(block):
-            raise CutShort(f"byte {at:,} begins no header")
-        size, kind, begin = _number(block[124:136]), block[156:157], at + _BLOCK
-        if size is None:
-            raise CutShort(f"the size in the header at byte {at:,} is no number")
-        if kind in b"xLKg":
-            value = window.read(begin, size) if size <= _FIELD_BYTES else b""
-            if len(value) < size:
-                raise CutShort(f"the header at byte {at:,} has {size:,} bytes, which are not there or too many")
-            if kind == b"L":
-                extended["path"] = value.split(b"\0")[0].decode("utf-8", "surrogateescape")
-            elif kind == b"x":
-                extended |= _pax(value)
-        else:
-            name = extended.pop("path", None) or _name(block)
-            kind = b"0" if kind in b"\x007" else kind
-            if extended:
-                size = int(extended["size"]) if extended.get("size", "").isdecimal() else size
-                kind = b"S" if any(key.startswith("GNU.sparse") for key in extended) else kind
-                extended = {}
-            if kind in b"123456":
-                size = 0  # links, folders and devices have no content, whatever they say
-            if begin + size > window.nbytes:
-                there = max(0, window.nbytes - begin)
-                raise CutShort(f"it ends after {there:,} of the {size:,} bytes of {name!r}", name)
-            if kind != b"5":
-                yield Member(name, kind, begin, size)
-        at = begin + -(-size // _BLOCK) * _BLOCK
-
-
-def _name(block: bytes) -> str:
-    name, prefix = block[:100].split(b"\0")[0], block[345:500].split(b"\0")[0]
-    if prefix and block[257:263] == b"ustar\0":  # GNU keeps times there
-        name = prefix + b"/" + name
-    return name.decode("utf-8", "surrogateescape")
-
-
-def _pax(value: bytes) -> dict[str, str]:
-    """The records of a PAX header, as far as they can be read: ``length key=value\\n``."""
-    found, at = {}, 0
-    while match := re.compile(rb"(\d{1,9}) ([^=]+)=").match(value, at):
-        end = at + int(match[1])
-        if end <= match.end() or value[end - 1 : end] != b"\n":
-            break
-        found[match[2].decode("utf-8", "replace")] = value[match.end() : end - 1].decode("utf-8", "surrogateescape")
-        at = end
-    return found
 
 
 class _Samples:
@@ -209,7 +90,7 @@ class _Samples:
         self._hidden = 0
         self._left_out: Counter[str] = Counter()
 
-    def add(self, member: Member, window: _Window) -> None:
+    def add(self, member: Member, window: TarWindow) -> None:
         member = member._replace(name=_trimmed(member.name))
         if os.path.basename(member.name).startswith("."):
             self._hidden += 1
@@ -226,7 +107,7 @@ class _Samples:
             self._stem = stem
         self._files[extension] = member
 
-    def finish(self, window: _Window) -> None:
+    def finish(self, window: TarWindow) -> None:
         """The files since the last call are a sample."""
         files, self._files = self._files, {}
         if not files:
@@ -254,7 +135,7 @@ class _Samples:
                 first.name, f"no {wanted} among {names}; the files of a sample have to follow each other", NOT_AN_IMAGE
             )
 
-    def finish_early(self, error: CutShort, window: _Window) -> None:
+    def finish_early(self, error: CutShort, window: TarWindow) -> None:
         """Keep the last sample if it is whole: another has begun, or it has files like those of the one before."""
         match = None if error.name is None else _STEM.fullmatch(_trimmed(error.name))
         another_began = match is not None and match[1] != self._stem
@@ -272,7 +153,7 @@ class _Samples:
         plain = [extension for extension in images if "." not in extension]
         return plain or images
 
-    def _read_fields(self, files: Mapping[str, Member], window: _Window) -> dict[str, Any]:
+    def _read_fields(self, files: Mapping[str, Member], window: TarWindow) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         for extension, member in sorted(files.items()):  # a label in .json replaces that of .cls
             read = _FIELDS.get(extension)

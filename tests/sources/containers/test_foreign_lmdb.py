@@ -122,6 +122,12 @@ def test_a_label_that_is_missing_or_no_text_costs_one_sample(tmp_path: Path) -> 
     }
 
 
+def test_an_empty_class_is_none(tmp_path: Path) -> None:
+    source = scan(text_recognition(tmp_path / "a", ["cat", "", "dog"]), NUMBERED)
+    assert (source.table.column("label").to_pylist(), source.classes) == ([0, 1], ("cat", "dog"))
+    assert reasons(source) == {"data.mdb/image-000000002": "it has no label"}
+
+
 def test_a_key_that_is_no_path_is_rejected(tmp_path: Path) -> None:
     write_lmdb(tmp_path / "a", {"ok": picture(1), "../up": picture(2), b"\xff\x00": picture(3)})
     source = scan(tmp_path / "a", SourceOptions(keys="lsun"))
@@ -173,7 +179,7 @@ def test_values_that_are_no_images_are_refused(tmp_path: Path) -> None:
         scan(tmp_path / "a", SourceOptions(keys="{}"))
 
 
-@pytest.mark.parametrize("text", ["image", "image-{}-{}", "{name}", "{:9x}", "image-%s", "{:099999d}"])
+@pytest.mark.parametrize("text", ["image", "image-{}-{}", "{name}", "{:9x}", "image-%s", "{:099999d}", "{:18d}"])
 def test_what_is_no_pattern_is_refused(text: str, tmp_path: Path) -> None:
     text_recognition(tmp_path / "a", ["x"])
     with pytest.raises(
@@ -192,12 +198,20 @@ def test_what_is_no_pattern_is_refused(text: str, tmp_path: Path) -> None:
         ("{:d}.jpg", ("", 1, ".jpg")),
         ("image-%09d", ("image-", 9, "")),
         ("%d", ("", 1, "")),
+        ("{:0d}", ("", 1, "")),
         ("a(b{:3d}", ("a(b", 3, "")),
     ],
 )
 def test_patterns_are_those_of_python_and_of_c(text: str, pattern: tuple[str, int, str]) -> None:
     found = KeyPattern.parse("keys", text)
     assert (found.before, found.width, found.behind) == pattern
+
+
+def test_numbers_of_many_digits_are_read(tmp_path: Path) -> None:
+    keys = [f"{number:017d}" for number in (0, 5, 10**17 - 1)] + [f"{10**17}", f"{10**19}", "00"]
+    write_lmdb(tmp_path / "a", {key: picture(1) for key in keys})
+    source = scan(tmp_path / "a", SourceOptions(keys="{:017d}"))
+    assert [row["path"] for row in listed(source)] == keys[:4]
 
 
 def test_an_lmdb_with_several_databases_is_refused(tmp_path: Path) -> None:

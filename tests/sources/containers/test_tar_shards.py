@@ -60,15 +60,17 @@ def test_images_are_those_that_tarfile_reads() -> None:
     assert values(source) == with_tarfile
 
 
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+NAMES = {"short": "a.png", "with a prefix": "folder/" * 20 + "0001.png", "UTF-8": "été/ü.png"}
 LONG = "very/long/" + "folder/" * 30 + "0001.png"
 
 
-@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-@pytest.mark.parametrize("name", ["a.png", "folder/" * 20 + "0001.png", LONG, "été/ü.png"])
-def test_names_of_every_format_are_read(form: int, name: str, tmp_path: Path) -> None:
-    if form == tarfile.USTAR_FORMAT and name == LONG:
-        pytest.skip("USTAR cannot store it")
-    write_tar(tmp_path / "a.tar", [(name, picture(1)), ("z.png", picture(2))], form)
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [(form, name) for form in FORMATS for name in NAMES.values()] + [("gnu", LONG), ("pax", LONG)],  # not in USTAR
+)
+def test_names_of_every_format_are_read(form: str, name: str, tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [(name, picture(1)), ("z.png", picture(2))], FORMATS[form])
     source = scan(tmp_path / "a.tar")
     assert [row["path"] for row in listed(source)] == [name, "z.png"]
     assert values(source) == [picture(1), picture(2)]
@@ -263,6 +265,22 @@ def test_a_file_that_is_no_tar_is_left_out_and_said(tmp_path: Path) -> None:
         source = scan(tmp_path)
     assert len(source.table) == 2
     assert reasons(source) == {"b.tar": "it is no tar: its first block is no header"}
+
+
+@pytest.mark.parametrize("content", [b"", b"a", bytes(100), b"x" * 600], ids=["nothing", "a byte", "zeros", "text"])
+def test_a_file_that_is_too_small_or_no_tar_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(content)
+    with pytest.raises(SourceError, match=r"holds no samples in 1 file; the first, 'a\.tar': it is no tar"):
+        scan(tmp_path)
+
+
+@pytest.mark.parametrize("size", ["9" * 5000, "-5", "1_0"])
+def test_a_size_that_is_no_number_is_not_taken(size: str, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        member = tarfile.TarInfo("1.png")
+        member.size, member.pax_headers = len(picture(1)), {"size": size}
+        tar.addfile(member, io.BytesIO(picture(1)))
+    assert values(scan(tmp_path)) == [picture(1)]
 
 
 HEADERS = st.binary(min_size=512, max_size=512)
