@@ -88,7 +88,7 @@ def _png(data: bytes, options: ImageOptions) -> Unchanged | None:
     chunks = list(_png_chunks(data))
     kinds = {kind for kind, _, _ in chunks}
     width, height, bits, color, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
-    plain = bits == 8 and not interlaced and options.color in _PNG_COLORS.get(color, ())
+    plain = chunks[0][0] == b"IHDR" and bits == 8 and not interlaced and options.color in _PNG_COLORS.get(color, ())
     if not plain or not kinds >= _PNG_IMAGE or b"tRNS" in kinds or 0 in (width, height):
         return None
     payloads = {kind: data[begin + 8 : end - 4] for kind, begin, end in chunks if kind in (b"eXIf", b"iCCP")}

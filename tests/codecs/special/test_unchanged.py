@@ -215,3 +215,10 @@ def test_a_jpeg_with_stray_bytes_is_stored_as_it_is_and_read_as_pillow_reads_it(
     out = np.empty((60, 50, 3), np.uint8)
     read_region(out, uncut_region(memoryview(value), "jpeg", (0, 0, 60, 50)), (60, 50), flip=False, exact=True)
     assert np.array_equal(out, pixels)
+
+
+def test_a_png_that_does_not_begin_with_its_header_is_refused() -> None:
+    data = encoded("png")
+    moved = data[:8] + data[33:-12] + data[8:33] + data[-12:]
+    with pytest.raises(ImageError):
+        transcode(moved, keep(format="png"))
