@@ -87,6 +87,13 @@ class Manifest:
         """Of the images of a batch; "keep" is RGB there."""
         return {"gray": 1, "rgba": 4}.get(self.color, 3)
 
+    def check_plain(self, what: str) -> None:
+        """Raise DatasetError for images with alpha or of 16 bits, which `what` does not take."""
+        if self.channels == 4 or self.depth == 16:
+            raise DatasetError(
+                f"{what} trains on 8-bit RGB, and this dataset was built with --color rgba or --depth 16"
+            )
+
     @property
     def checksum(self) -> bool:
         """Whether the index has source_crc32."""

@@ -186,3 +186,14 @@ def test_parts_of_another_depth_are_not_joined(build: Build, tmp_path: Path) -> 
     parts = ConcatDataset([LMDBDataset(path, decode="tensor") for path in (root, tmp_path / "eight")])
     with pytest.raises(OptionError, match="must have the same depth, got 16 in"):
         Loader(parts, 1, workers=0)
+
+
+@pytest.mark.parametrize("options", [{"depth": 16}, {"color": "rgba"}], ids=["16 bits", "alpha"])
+def test_what_trains_on_rgb_refuses_other_pixels_in_a_line(
+    build: Build, options: dict[str, Any], presize: Callable[..., Ran]
+) -> None:
+    root = build([deep_image(1)], format="raw", **options)
+    for command in (("bench", "--lmdb", root), ("diagnose", root)):
+        ran = presize(*command)
+        assert ran.code == 1
+        assert f"presize: error: {command[0]} trains on 8-bit RGB" in ran.err
