@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.utils.data
+from torch.utils._pytree import register_pytree_node
 
 from presize.datasets.reading.shared_batches import as_images, shared_batches
 from presize.datasets.reading.slots import Shape
@@ -22,6 +23,22 @@ Stays = bool | tuple[bool, ...] | dict[str, bool]
 
 class Views(tuple[Any, ...]):
     """The images of one sample, cut by several crops. To code that does not know it, a tuple."""
+
+    def transformed(self, transform: Callable[[Any], Any]) -> Views:
+        """Each of them, transformed."""
+        return Views(map(transform, self))
+
+
+class Paired(Views):
+    """The image of one sample, and its companions. To code that does not know it, a tuple."""
+
+    def transformed(self, transform: Callable[[Any], Any]) -> Paired:
+        """The image transformed, its companions as they are."""
+        return Paired((transform(self[0]), *self[1:]))
+
+
+# Or torchvision's transforms v2 would take one for something that they leave as it is.
+register_pytree_node(Paired, lambda images: (list(images), None), lambda images, _: Paired(images))
 
 
 class WholeBatch(list[Any]):

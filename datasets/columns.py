@@ -13,7 +13,10 @@ import pyarrow.compute as pc
 import torch
 
 from presize.datasets.collate import Stays, collate_targets
+from presize.datasets.crops import Shown
 from presize.datasets.joined import JoinedData
+from presize.datasets.objects import FlipPairs, with_objects
+from presize.datasets.reading.batches import BatchReader
 from presize.errors import DatasetError, OptionError
 from presize.options import check_type
 from presize.store.dataset import Dataset
@@ -35,8 +38,10 @@ class Targets:
         target: the columns.
         vocabulary: columns whose values become numbers.
         multi_hot: columns of lists that become vectors of 0 and 1.
+        flip_pairs, tv_tensors: as in LMDBDataset.
 
     Attributes:
+        moves: whether a target depends on what is shown of its image (presize.datasets.objects).
         vocabulary: for each column of numbers that stand for values, these values.
         stays: for collate_targets.
 
@@ -46,7 +51,13 @@ class Targets:
     """
 
     def __init__(
-        self, data: Dataset | JoinedData, target: Target, vocabulary: Vocabulary, multi_hot: Sequence[str]
+        self,
+        data: Dataset | JoinedData,
+        target: Target,
+        vocabulary: Vocabulary,
+        multi_hot: Sequence[str],
+        flip_pairs: FlipPairs = (),
+        tv_tensors: bool = False,
     ) -> None:
         names = _names(target)
         for option, its in (("vocabulary", vocabulary), ("multi_hot", multi_hot)):
@@ -54,15 +65,17 @@ class Targets:
             if others:
                 raise OptionError(f"{option}: {others[0]!r} is no column of target={target!r}")
         self.vocabulary: dict[str, list[Any]] = {}
-        self._columns: list[TargetColumn | MultiHotColumn] = []
+        columns: list[TargetColumn | MultiHotColumn] = []
         for name in names:
             numbers = None
             if name in vocabulary or name in multi_hot:
                 numbers, self.vocabulary[name] = _numbered(data, name, vocabulary.get(name))
             if name in multi_hot:
-                self._columns.append(MultiHotColumn(name, numbers, len(self.vocabulary[name])))
+                columns.append(MultiHotColumn(name, numbers, len(self.vocabulary[name])))
             else:
-                self._columns.append(TargetColumn(data, name, numbers))
+                columns.append(TargetColumn(data, name, numbers))
+        self._columns: list[Any] = with_objects(data, columns, flip_pairs, tv_tensors)
+        self.moves = any(column.moves for column in self._columns)
         # As torch's default collate has it: a list of columns for a tuple, and texts as a list within a dict alone.
         self._join: Any = tuple
         self._join_batch: Any = list
@@ -79,13 +92,37 @@ class Targets:
         """The target of record `i`."""
         return self._join([column[i] for column in self._columns])
 
-    def batch(self, records: Records) -> Any:
+    def at(self, i: int, shown: Shown | None) -> Any:
+        """The target of record `i`, of whose image `shown` is to be seen; None for all of it."""
+        return self._join([column.at(i, shown) if column.moves and shown else column[i] for column in self._columns])
+
+    def check_reader(self, reader: BatchReader) -> None:
+        """Raise OptionError for several views of images whose targets move with a crop."""
+        if self.moves and reader.has_views:
+            raise OptionError("crop: boxes and keypoints move with one crop, got several; choose one, or other targets")
+
+    def shown(
+        self, reader: BatchReader, records: Records, seed: int, epoch: int, keys: npt.NDArray[np.int64]
+    ) -> Sequence[Shown | None]:
+        """What `reader` shows of each of `records`, for batch(); None where no target depends on it."""
+        return reader.shown(records, seed, epoch, keys) if self.moves else [None] * len(records)
+
+    def batch(self, records: Records, shown: Sequence[Shown | None] | None = None) -> Any:
         """The targets of many records, as presize.datasets.collate combines them."""
-        return self._join_batch([column.batch(records, self._texts) for column in self._columns])
+        if shown is None or not self.moves:
+            return self._join_batch([column.batch(records, self._texts) for column in self._columns])
+        visits = list(zip(records.tolist(), shown, strict=True))
+        return self._join_batch(
+            [
+                [column.at(i, shown) for i, shown in visits] if column.moves else column.batch(records, self._texts)
+                for column in self._columns
+            ]
+        )
 
     def array(self, records: Records) -> npt.NDArray[Any]:
         """The values of a single column, in a new array; of objects where they are not numbers."""
-        return self._columns[0].array(records)
+        values: npt.NDArray[Any] = self._columns[0].array(records)
+        return values
 
 
 class TargetColumn:
@@ -97,12 +134,18 @@ class TargetColumn:
         numbers: what to give in place of its values; None for themselves.
 
     Attributes:
+        type: Arrow's, of the values.
         stays: whether the values of a batch stay a list of Python objects: they have nulls, are lists of uneven length,
             or of a type that torch cannot stack. It holds for the column, so that all batches have one type.
+        moves: whether the value depends on the crop of the image (presize.datasets.objects).
     """
+
+    moves = False
 
     def __init__(self, data: Dataset | JoinedData, name: str, numbers: pa.Array | None = None) -> None:
         column = data.column(name) if numbers is None else numbers
+        self.name = name
+        self.type = column.type
         self._values: Any = column
         self._numbers: npt.NDArray[Any] | None = None
         if column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
@@ -140,10 +183,13 @@ class MultiHotColumn:
     """
 
     stays = False
+    moves = False
 
     def __init__(self, name: str, numbers: Any, width: int) -> None:
         if not _is_list(numbers.type):
             raise OptionError(f"multi_hot: column {name!r} holds no lists; leave it out, it needs a vocabulary alone")
+        self.name = name
+        self.type = pa.list_(pa.float32(), width)
         self._ends = numbers.offsets.to_numpy()
         self._places = numbers.values.to_numpy()
         self._width = width

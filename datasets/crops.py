@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,20 @@ class Crop(Protocol):
             image is too small.
         """
         ...
+
+
+class Shown(NamedTuple):
+    """What a sample shows of its stored image.
+
+    Attributes:
+        box: (top, left, height, width) in pixels of that image.
+        size: (height, width) that the box was brought to, in pixels.
+        flip: whether it was then mirrored left to right.
+    """
+
+    box: tuple[int, int, int, int]
+    size: tuple[int, int]
+    flip: bool = False
 
 
 Crops = Crop | Sequence[Crop]

@@ -41,6 +41,8 @@ class JoinedData:
                 ("format", self.manifest.format, part.manifest.format),
                 ("color", self.manifest.color, part.manifest.color),
                 ("depth", self.manifest.depth, part.manifest.depth),
+                ("boxes", *(_declared(data, "boxes") for data in (self, part))),
+                ("keypoints", *(_declared(data, "keypoints") for data in (self, part))),
                 ("max_pixels", self.max_pixels, part.max_pixels),
             ):
                 if ours != theirs:
@@ -55,6 +57,15 @@ class JoinedData:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_numbers": {}}
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """The names of the further images that every sample has."""
+        return self.parts[0].companions
+
+    def companion(self, name: str) -> JoinedData:
+        """As Dataset.companion."""
+        return JoinedData([part.companion(name) for part in self.parts])
 
     def column(self, name: str) -> pa.ChunkedArray:
         """An index column. Raises DatasetError when a part has no such column, or one of another type."""
@@ -124,6 +135,11 @@ class JoinedData:
         for i in np.unique(parts).tolist():
             positions = np.flatnonzero(parts == i)
             yield self.parts[i], positions.tolist(), (wanted[positions] - self._starts[i]).tolist()
+
+
+def _declared(data: Dataset | JoinedData, option: str) -> str:
+    """The columns that a build declared, as text."""
+    return " and ".join(map(str, data.manifest.identity["options"].get(option, ()))) or "none"
 
 
 def _at(positions: list[int], on_damage: Callable[[int, DatasetError], None]) -> Callable[[int, DatasetError], None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import os
 import warnings
@@ -18,14 +17,14 @@ import torch.utils.data
 from presize.codecs import jpeg_decoder
 from presize.datasets.collate import BatchWithLists, Stays, Views, WholeBatch, collate_targets
 from presize.datasets.columns import Records, Target, Targets, Vocabulary, find_split, find_splits
-from presize.datasets.crops import Crop, Crops
+from presize.datasets.crops import Crop, Crops, Shown
 from presize.datasets.fuse import Fused
 from presize.datasets.fuse import fuse as fuse_transform
-from presize.datasets.reading.batches import BatchReader
+from presize.datasets.objects import FlipPairs
 from presize.datasets.reading.order import Numbers, sample_numbers
 from presize.datasets.reading.outputs import Decode, check_decode, check_pil
-from presize.datasets.reading.transfer import Normalization, Normalize
-from presize.datasets.sample_images import read_crops, read_images
+from presize.datasets.reading.transfer import Normalize
+from presize.datasets.sample_images import SampleImages
 from presize.datasets.sampler import visits
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import MAX_PIXELS, check_choice, check_type
@@ -43,7 +42,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         root: the folder with manifest.json.
         transform, target_transform: called with the image and the target, as in torchvision.
         target: the index column that comes beside the image; several names give a tuple, a dict of names a dict of
-            their values; None, or a dataset without labels, gives the image alone.
+            their values; None, or a dataset without labels, gives the image alone. Boxes and keypoints come as tensors,
+            moved with the crop (docs/detection.md).
         vocabulary: columns whose values, or whose lists of values, become numbers: their places in the list given for
             the column, or in the sorted values of the column for None. The attribute has the list of each.
         multi_hot: columns of lists that become float32 vectors: 1 for each number of the vocabulary in the list.
@@ -68,6 +68,10 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             is that of ``presize build``.
         check: compare the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
             process first reads it. False leaves both out: then a flipped bit may change pixels or targets.
+        companions: names of further images of each sample, None for all of them. (image, companion, ...) then comes
+            in place of the image, all cropped and mirrored alike, and the image alone is transformed.
+        flip_pairs: keypoints that change places where an image is mirrored, by their numbers: ``[(1, 2), (3, 4)]``.
+        tv_tensors: boxes, keypoints and masks that are tensors are those of torchvision.tv_tensors.
 
     Raises:
         DatasetError: `root` is not a dataset, or one that is unfinished, truncated, newer, or of another layout.
@@ -92,6 +96,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         preload: Preload | None = None,
         max_pixels: int = MAX_PIXELS,
         check: bool = True,
+        companions: Sequence[str] | None = None,
+        flip_pairs: FlipPairs = (),
+        tv_tensors: bool = False,
     ) -> None:
         check_decode(decode)
         if preload is not None:
@@ -120,24 +127,26 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         check_type("vocabulary", {} if vocabulary is None else vocabulary, Mapping)
         self.vocabulary: Vocabulary = vocabulary or {}
         self.multi_hot = (multi_hot,) if isinstance(multi_hot, str) else tuple(multi_hot)
-        self._reader = None if crop is None and not flip else self._reader_of(self.data, crop, flip)
-        self._held = [] if preload is None else self.data.preload(preload)
+        self.flip_pairs = flip_pairs
+        self.tv_tensors = tv_tensors
+        self.companions = self.data.companions if companions is None else tuple(companions)
+        self._images = SampleImages(self.data, decode, self.companions, tv_tensors)
+        if crop is not None or flip:
+            self._images.cropped(crop, flip, self.normalize)
+        preloaded = [] if preload is None else [self.data, *self._images.companions]
+        self._held = [held for data in preloaded for held in data.preload(preload)]
         self._open()
-
-    def _reader_of(self, data: Any, crop: Crops | None, flip: float) -> BatchReader:
-        reader = BatchReader(data, crop, flip)
-        if self.normalize is None:
-            return reader
-        normalization = Normalization(self.normalize, torch.float32, reader.shape[2], torch.device("cpu"))
-        return normalization.in_workers(reader)
 
     def _open(self) -> None:
         """Set what is not pickled."""
         jpeg_decoder.is_available()  # checked here, once, and not again in every worker that is forked
-        classes = self.data.manifest.classes
-        self._classes = None if classes is None else list(classes)
-        self._targets = Targets(self.data, self.target, self.vocabulary, self.multi_hot)
+        self._classes = None if self.data.manifest.classes is None else list(self.data.manifest.classes)
+        self._targets = Targets(
+            self.data, self.target, self.vocabulary, self.multi_hot, self.flip_pairs, self.tv_tensors
+        )
         self.vocabulary = self._targets.vocabulary
+        if self._images.reader is not None:
+            self._targets.check_reader(self._images.reader)
         self._own_targets: npt.NDArray[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -191,7 +200,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         vars(view).update(vars(self), data=data, _rows=rows, _own_targets=None)
         if data is not self.data:
             view.root = str(data.root)
-            view._reader = None if self._reader is None else view._reader_of(data, self.crop, self.flip)
+            view._images = self._images.of(data, self.normalize)
             view._open()
         return view
 
@@ -227,14 +236,14 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return BatchWithLists(samples, stays) if stays and type(samples) is list else samples
 
     def _read(self, indices: Sequence[SupportsIndex]) -> list[Any]:
-        samples = [self._position(index) for index in indices]
-        if self._reader is None:
-            images = read_images(self.data, samples, self.decode, lazily=self.transform is not None)
+        samples, reader = [self._position(index) for index in indices], self._images.reader
+        if reader is None:
+            images = self._images.stored(samples, lazily=self.transform is not None)
             return [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
-        dtype = None if self.normalize is None else torch.float32
-        whole = self._reads_batches()
-        images, batch = read_crops(self._reader, samples, visits(indices), self.decode, dtype=dtype, whole=whole)
-        read = [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
+        whole, draws = self._reads_batches(), visits(indices)
+        images, batch = self._images.crops(reader, samples, draws, whole)
+        shown = self._targets.shown(reader, np.array(samples, np.int64), *draws)
+        read = [self._sample(*sample) for sample in zip(samples, images, shown, strict=True)]
         return WholeBatch(read, batch, self._stays()) if whole else read
 
     def _position(self, index: SupportsIndex) -> int:
@@ -245,36 +254,42 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         i %= length
         return i if self._rows is None else self._rows.item(i)
 
-    def _sample(self, i: int, image: Any) -> Any:
+    def _sample(self, i: int, image: Any, shown: Shown | None = None) -> Any:
         if self.transform is not None:
-            image = Views(map(self.transform, image)) if isinstance(image, Views) else self.transform(image)
+            image = image.transformed(self.transform) if isinstance(image, Views) else self.transform(image)
         if self.target is None:
             return image
-        target = self._targets[i]
+        target = self._targets.at(i, shown)
         return image, target if self.target_transform is None else self.target_transform(target)
 
     def _stays(self) -> Stays:
         """For collate_targets."""
         return False if self.target_transform is not None else self._targets.stays
 
-    def batch_targets(self, records: Records) -> Any:
+    def batch_targets(self, records: Records, shown: Sequence[Shown | None] | None = None) -> Any:
         """The targets of many samples at once, as presize.datasets.collate combines them: int64 (n,) for class
-        numbers. None for a dataset without a target. `records` are their numbers in `data`, as from records()."""
+        numbers. None for a dataset without a target.
+
+        Args:
+            records: their numbers in `data`, as from records().
+            shown: what is shown of each, as BatchReader.shown gives it; None for all of it.
+        """
         if self.target is None:
             return None
         if self.target_transform is None:
-            return self._targets.batch(records)
-        return collate_targets(tuple(self.target_transform(self._targets[i]) for i in records.tolist()), False)
+            return self._targets.batch(records, shown)
+        each = zip(records.tolist(), shown or [None] * len(records), strict=True)
+        return collate_targets(tuple(self.target_transform(self._targets.at(*one)) for one in each), False)
 
     @property
     def crop(self) -> Crop | tuple[Crop, ...] | None:
         """The crop that images are read with, or those of the views."""
-        return None if self._reader is None else self._reader.crop
+        return None if self._images.reader is None else self._images.reader.crop
 
     @property
     def flip(self) -> float:
         """The probability of mirroring an image."""
-        return 0.0 if self._reader is None else self._reader.flip
+        return 0.0 if self._images.reader is None else self._images.reader.flip
 
     @property
     def normalize(self) -> Normalize | None:
@@ -324,15 +339,11 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         8 bytes a sample for the target, and the pixels; without a crop, those of a stored image of mean size. Pixels
         of batches that are read as one (crop, decode "tensor", no transform) are elsewhere.
         """
-        if self._reads_batches():
-            return batch_size * 8
-        if self._reader is not None:
-            return batch_size * (sum(map(math.prod, self._reader.rows.shapes)) + 8)
-        heights, widths = self.numbers("height"), self.numbers("width")
-        return int(batch_size * (3 * np.multiply(heights, widths, dtype=np.int64).mean() + 8)) if len(self) else 0
+        pixels = 0 if self._reads_batches() else self._images.nbytes()
+        return int(batch_size * (pixels + 8))
 
     def _reads_batches(self) -> bool:
-        return self._reader is not None and self.decode == "tensor" and self.transform is None
+        return self._images.makes_batches and self.transform is None
 
     def __repr__(self) -> str:
         fused = "" if self.fused is None else f", {self.fused!r}"

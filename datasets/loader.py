@@ -24,6 +24,7 @@ from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlot
 from presize.datasets.reading.transfer import Normalization, Normalize, as_device, copied_ahead, pin, to_device
 from presize.datasets.reading.whole_batches import values_batch
 from presize.datasets.reading.workers import Answer, BatchRequest, Mode, WorkerPool, read
+from presize.datasets.sample_images import companion_batch
 from presize.datasets.sampler import EpochSampler
 from presize.datasets.subsets import as_lmdb_dataset
 from presize.errors import LoaderError, OptionError
@@ -39,7 +40,8 @@ class Loader:
     """Batches (images, targets) of a dataset, cropped before they are decoded.
 
     images: uint8 (B, channels, height, width) in channels-last memory, on `device`, or uint16 of a dataset of 16 bits;
-    with `normalize` of `dtype`. With several crops a tuple of these, one for each view.
+    with `normalize` of `dtype`. With several crops a tuple of these, one for each view; with
+    companions a tuple of the images and those of each.
     targets: int64 (B,), or what torch's default collate makes of other columns; without targets images come alone.
 
     A batch that the caller keeps never changes: its memory is reused only when nothing refers to it any more, and a
@@ -136,9 +138,11 @@ class Loader:
         # What trainers ask of a DataLoader, by its names.
         self.num_workers, self.drop_last = self.workers, last == "drop"
         self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, batch_size, self.drop_last)
-        self._reader = (BatchReader if decode_on == "workers" else cut_reader)(
-            dataset.data, dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
-        )
+        crop, flip = dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
+        read_by = BatchReader if decode_on == "workers" else cut_reader
+        self._reader = read_by(dataset.data, crop, flip, companions=dataset._images.companions)
+        dataset._targets.check_reader(self._reader)
+        self._dtype = torch.uint16 if self._reader.deep else None  # of what rows are the bytes of, if not uint8
         self._decoder: Decoder | None = None
         if callable(decode_on):
             self._decoder = decode_on
@@ -150,7 +154,7 @@ class Loader:
         self._normalized_by_workers = False
         if self._normalize is not None and self.device.type == "cpu" and self._decoder is None:
             self._reader = self._normalize.in_workers(self._reader)
-            self._normalized_by_workers = True
+            self._normalized_by_workers, self._dtype = True, self._normalize.dtype
         if normalize is None and dtype is not None:
             raise OptionError(f"dtype: {dtype} needs normalize=(mean, std); without it batches are uint8")
         self._pool: WorkerPool | None = None
@@ -272,20 +276,20 @@ class Loader:
             if answer.error is not None:
                 raise answer.error
             self.skipped += len(answer.skipped)
-            kept = np.delete(request.samples, answer.skipped)
-            yield _Batch(slots.hand_over(request.slot, len(kept), busy=len(pending)), kept)
+            request = request.without(answer.skipped)
+            yield _Batch(slots.hand_over(request.slot, len(request.samples), busy=len(pending)), request)
 
     def _begin(self) -> tuple[FreeSlots, WorkerPool | None]:
         if self._slots is None:
             count = max(1, self.workers * self.prefetch) + HELD_BY_CALLER
-            shared = SharedSlots(count, [(self.batch_size, *shape) for shape in self._reader.rows.shapes])
+            shared = SharedSlots(count, [(self.batch_size, *shape) for shape in self._reader.row_shapes])
             if self.workers:
                 skip = self.on_error == "skip"
                 self._pool = WorkerPool(
                     self._reader, self.workers, self.mode, shared, ahead=self.prefetch, skip=skip, context=self.context
                 )
             # After the workers were forked, so that they inherit none of it. Slots of JPEGs are not pinned: decoders
-            # take any memory, and pinning would make all of it resident, where little is ever used.
+            # take any memory, and pinning would make all of it resident.
             if self.device.type == "cuda" and self._decoder is None:
                 pin(shared, self.device)
             self._slots = FreeSlots(shared)
@@ -309,34 +313,36 @@ class Loader:
 
     def _sent(self, batch: _Batch) -> tuple[Images, Any]:
         """A batch on the device, or on its way to it."""
-        images, samples = self._images(batch)
-        return images, to_device(self.dataset.batch_targets(samples), self.device)
+        images, damaged = self._images(batch)
+        _, samples, seed, epoch, keys = batch.request.without(damaged)
+        shown = self.dataset._targets.shown(self._reader, samples, seed, epoch, keys)
+        return images, to_device(self.dataset.batch_targets(samples, shown), self.device)
 
-    def _images(self, batch: _Batch) -> tuple[Images, npt.NDArray[np.int64]]:
-        """The images of a batch, and the samples they are of."""
+    def _images(self, batch: _Batch) -> tuple[Images, list[int]]:
+        """The images of a batch, and the positions of those that are damaged, which are left out."""
         if self._decoder is None:
-            views = as_images(batch.rows)
-            if self._reader.deep:
-                views = tuple(values_batch(view, torch.uint16) for view in views)
-            if self._normalized_by_workers and self._normalize is not None:
-                views = tuple(values_batch(view, self._normalize.dtype) for view in views)
+            rows = as_images(batch.rows)
+            views, others = rows[: self._reader.views], rows[self._reader.views :]
+            if self._dtype is not None:
+                views = tuple(values_batch(view, self._dtype) for view in views)
+            views += tuple(map(companion_batch, self._reader.companions, others))
             views = tuple(view.to(self.device, non_blocking=self.device.type == "cuda") for view in views)
-            return views if self._reader.has_views else views[0], batch.samples
+            return views if self._reader.has_views or others else views[0], []
         images, damaged = decode_rows(batch.rows[0], self._decoder, self._reader.shape, self.device)
         for position, what in damaged.items():
             if self.on_error == "raise":
-                raise self.dataset.data.damage(int(batch.samples[position]), what)
+                raise self.dataset.data.damage(int(batch.request.samples[position]), what)
         self.skipped += len(damaged)
-        return images, np.delete(batch.samples, list(damaged))
+        return images, list(damaged)
 
     def _batch(self, images: Images, targets: Any) -> Any:
         if self._normalize is not None and not self._normalized_by_workers:
-            images = tuple(map(self._normalize, images)) if isinstance(images, tuple) else self._normalize(images)
+            images = self._normalize.views(images, self._reader.views)
         return images if targets is None else (images, targets)
 
 
 class _Batch(NamedTuple):
-    """rows: of each view uint8 (B, height, width, channels), or those of cut_reader(). samples: their numbers, (B,)."""
+    """rows: of each view uint8 (B, height, width, channels), or those of cut_reader(). request: of these rows."""
 
     rows: list[npt.NDArray[np.uint8]]
-    samples: npt.NDArray[np.int64]
+    request: BatchRequest

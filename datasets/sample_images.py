@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -10,29 +11,155 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.datasets.collate import Images, Views, new_batches
+from presize.datasets.collate import Images, Paired, Views, new_batches
+from presize.datasets.crops import Crops
 from presize.datasets.joined import JoinedData
+from presize.datasets.objects import tv_tensors_module
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.outputs import Decode, LazyImage, to_output
-from presize.datasets.reading.whole_batches import rows_of, values_batch
+from presize.datasets.reading.transfer import Normalization, Normalize
+from presize.datasets.reading.whole_batches import numbers_batch, rows_of, values_batch
 from presize.store.dataset import Dataset
 
 Draws = tuple[int, int, npt.NDArray[np.int64]]
 """(seed, epoch, keys) from which crops are drawn, as for BatchReader.read."""
 
 
-def read_images(data: Dataset | JoinedData, samples: Sequence[int], decode: Decode, *, lazily: bool) -> list[Any]:
-    """The stored images of `samples`, in their order.
+class SampleImages:
+    """Reads the images of samples, and their companions. Picklable by the dataset's path, safe across threads.
 
     Args:
         data: the dataset.
-        samples: their numbers in it.
-        decode: the form of the images, as in LMDBDataset.
-        lazily: whether PIL images of JPEGs may be decoded when their pixels are needed.
+        decode: the form of the images, as in LMDBDataset. Those of several views are Views.
+        companions: names of further images that come with each, which are then Paired.
+        tv_tensors: whether tensors of companions whose pixels are numbers are torchvision's Masks.
 
-    Raises:
-        DatasetError: an image is damaged.
+    Attributes:
+        reader: of crops; None for whole images.
     """
+
+    def __init__(
+        self, data: Dataset | JoinedData, decode: Decode, companions: Sequence[str] = (), tv_tensors: bool = False
+    ) -> None:
+        self.data = data
+        self.decode: Decode = decode
+        self.names = tuple(companions)
+        self.companions: list[Any] = [data.companion(name) for name in companions]
+        self.reader: BatchReader | None = None
+        self.dtype: torch.dtype | None = None
+        """Of normalized crops; None for pixels."""
+        self._tv_tensors = tv_tensors
+
+    def cropped(self, crop: Crops | None, flip: float, normalize: Normalize | None) -> SampleImages:
+        """Read crops from now on; arguments as in LMDBDataset. Returns itself."""
+        self.reader = BatchReader(self.data, crop, flip, None, self.companions)  # type: ignore[arg-type]
+        if normalize is not None:
+            self.dtype = torch.float32
+            channels = self.reader.shape[2]
+            normalization = Normalization(normalize, self.dtype, channels, torch.device("cpu"))
+            self.reader = normalization.in_workers(self.reader)
+        return self
+
+    def of(self, data: Dataset | JoinedData, normalize: Normalize | None) -> SampleImages:
+        """The same of another dataset."""
+        other = SampleImages(data, self.decode, self.names, self._tv_tensors)
+        return other if self.reader is None else other.cropped(self.reader.crop, self.reader.flip, normalize)
+
+    def stored(self, samples: Sequence[int], *, lazily: bool) -> list[Any]:
+        """The stored images of `samples`, in their order.
+
+        Args:
+            samples: their numbers in the dataset.
+            lazily: whether PIL images of JPEGs may be decoded when their pixels are needed.
+
+        Raises:
+            DatasetError: an image is damaged.
+        """
+        images = _stored(self.data, samples, self.decode, lazily)
+        if not self.companions:
+            return images
+        others = [self._wrapped(data, _stored(data, samples, self.decode, False)) for data in self.companions]
+        return [Paired(parts) for parts in zip(images, *others, strict=True)]
+
+    def crops(self, reader: BatchReader, samples: Sequence[int], draws: Draws, whole: bool) -> tuple[list[Any], Images]:
+        """The crops of `samples`, in their order, and the batch of all of them; a tuple of those of each view, or of
+        the images and each companion.
+
+        Args:
+            reader: that of this object.
+            samples: their numbers in the dataset.
+            draws: from which the crops are drawn.
+            whole: whether the batch will be passed on as it is. In a DataLoader's worker, its memory is then shared
+                with the consumer.
+
+        Raises:
+            DatasetError: an image is damaged, or too small for a crop.
+        """
+        whole = whole and len(samples) > 1
+        shapes = [(len(samples), *shape) for shape in reader.row_shapes]
+        views = len(reader.rows.shapes)
+        pixels, batches = new_batches(shapes[:views], travel=whole)
+        others = [new_batches([shape], travel=whole) for shape in shapes[views:]]
+        reader.read([*pixels, *(rows for (rows,), _ in others)], np.array(samples, np.int64), *draws)
+        dtype = torch.uint16 if reader.deep else self.dtype
+        if reader.deep:
+            pixels = [array.view(np.uint16) for array in pixels]
+        if dtype is not None:
+            batches = tuple(values_batch(batch, dtype) for batch in batches)
+        images = [self._images(array, batch, whole) for array, batch in zip(pixels, batches, strict=True)]
+        if reader.has_views:
+            return [Views(parts) for parts in zip(*images, strict=True)], batches
+        if not others:
+            return list(images[0]), batches[0]
+        for companion, ((array,), (rows,)) in zip(reader.companions, others, strict=True):
+            batch = companion_batch(companion, rows)
+            array = array if batch.dtype == torch.uint8 else array.view(np.uint16)
+            batches += (batch,)
+            images.append(self._wrapped(companion.data, self._images(array, batch, whole)))
+        return [Paired(parts) for parts in zip(*images, strict=True)], batches
+
+    @property
+    def makes_batches(self) -> bool:
+        """Whether crops are rows of a batch that can be passed on as it is."""
+        return self.reader is not None and self.decode == "tensor" and not (self._tv_tensors and self.companions)
+
+    def nbytes(self) -> float:
+        """Of the pixels of a sample, on average."""
+        if self.reader is not None:
+            return sum(map(math.prod, self.reader.row_shapes))
+        if not len(self.data):
+            return 0
+        heights, widths = self.data.numbers("height"), self.data.numbers("width")
+        channels = 3 + sum(data.manifest.depth // 8 if _is_exact(data) else 3 for data in self.companions)
+        return float(channels * np.multiply(heights, widths, dtype=np.int64).mean())
+
+    def _wrapped(self, companion: Dataset, images: Sequence[Any]) -> Sequence[Any]:
+        """Tensors of a companion as torchvision's masks, if that was asked for."""
+        if not self._tv_tensors or self.decode != "tensor" or not _is_exact(companion):
+            return images
+        return [tv_tensors_module().Mask(image) for image in images]
+
+    def _images(self, pixels: npt.NDArray[Any], batch: torch.Tensor, whole: bool) -> Sequence[Any]:
+        """The rows of a batch in the form of this dataset."""
+        if self.decode == "tensor":
+            return rows_of(batch) if whole else batch.unbind()
+        squeezed = pixels[:, :, :, 0] if pixels.shape[3] == 1 else pixels
+        return [to_output(image, self.decode) for image in squeezed]
+
+
+def companion_batch(companion: BatchReader, rows: torch.Tensor) -> torch.Tensor:
+    """The rows of a companion, (B, bytes, height, width), as its batch: uint8 or uint16, (B, height, width) where its
+    pixels are numbers, and otherwise (B, channels, height, width)."""
+    if companion.is_exact:
+        return numbers_batch(rows, torch.uint16 if companion.shape[2] == 2 else torch.uint8)
+    return values_batch(rows, torch.uint16) if companion.deep else rows
+
+
+def _is_exact(data: Dataset | JoinedData) -> bool:
+    return data.manifest.color == "exact"
+
+
+def _stored(data: Dataset | JoinedData, samples: Sequence[int], decode: Decode, lazily: bool) -> list[Any]:
     images: list[Any] = [None] * len(samples)
     if decode == "bytes":
         for position, value in data.values(samples):
@@ -41,9 +168,15 @@ def read_images(data: Dataset | JoinedData, samples: Sequence[int], decode: Deco
         for position, value in data.values(samples):
             images[position] = _lazy_image(data, samples[position], value)
     else:
+        make = _numbers_output if _is_exact(data) else to_output
         for position, pixels in data.pixels(samples):
-            images[position] = to_output(pixels, decode)
+            images[position] = make(pixels, decode)
     return images
+
+
+def _numbers_output(pixels: npt.NDArray[Any], decode: Decode) -> Any:
+    """Numbers (height, width) in the form of images, but tensors without an axis for channels."""
+    return torch.from_numpy(pixels) if decode == "tensor" and pixels.ndim == 2 else to_output(pixels, decode)
 
 
 def _lazy_image(data: Dataset | JoinedData, sample: int, value: memoryview) -> LazyImage:
@@ -53,40 +186,3 @@ def _lazy_image(data: Dataset | JoinedData, sample: int, value: memoryview) -> L
         return LazyImage(bytes(value), color, data.shape(sample), data.max_pixels, damage)
     except ValueError as error:
         raise damage(error) from None
-
-
-def read_crops(
-    reader: BatchReader, samples: Sequence[int], draws: Draws, decode: Decode, *, dtype: torch.dtype | None, whole: bool
-) -> tuple[list[Any], Images]:
-    """The crops of `samples`, in their order: of each an image, or Views of several; and the batch of all, or that of
-    each view.
-
-    Args:
-        reader: reads the crops.
-        samples: their numbers in the dataset.
-        draws: from which the crops are drawn.
-        decode: the form of the images, as in LMDBDataset. The batch is always a tensor.
-        dtype: of the numbers in the rows of a reader that normalizes (Normalization.in_workers); None for pixels.
-        whole: whether the batch will be passed on as it is. In a DataLoader's worker, its memory is then shared with
-            the consumer.
-
-    Raises:
-        DatasetError: an image is damaged, or too small for a crop.
-    """
-    whole = whole and len(samples) > 1
-    pixels, batches = new_batches([(len(samples), *shape) for shape in reader.rows.shapes], travel=whole)
-    reader.read(pixels, np.array(samples, np.int64), *draws)
-    if reader.deep:
-        dtype = torch.uint16
-        pixels = [array.view(np.uint16) for array in pixels]
-    if dtype is not None:
-        batches = tuple(values_batch(batch, dtype) for batch in batches)
-    views: list[Sequence[Any]]
-    if decode == "tensor":
-        views = [rows_of(batch) if whole else batch.unbind() for batch in batches]
-    else:
-        squeezed = [array[:, :, :, 0] if array.shape[3] == 1 else array for array in pixels]
-        views = [[to_output(image, decode) for image in array] for array in squeezed]
-    if reader.has_views:
-        return [Views(parts) for parts in zip(*views, strict=True)], batches
-    return list(views[0]), batches[0]

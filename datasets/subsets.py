@@ -12,6 +12,9 @@ from presize.datasets.lmdb import LMDBDataset
 from presize.errors import OptionError
 
 _ALIKE = (
+    "companions",
+    "flip_pairs",
+    "tv_tensors",
     "classes",
     "target",
     "vocabulary",

@@ -26,6 +26,9 @@ Subsampling = Literal["420", "422", "444"]
 Layout = Literal["lmdb", "folder"]
 OnError = Literal["skip", "fail"]
 Engine = Literal["processes", "sequential"]
+BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
+KeypointFormat = Literal["xy", "xyv"]
+BadBoxes = Literal["clip", "reject"]
 KeyPreset = Literal["text-recognition", "basicsr", "lsun"]
 Repeated = Literal["refuse", "list"]
 
@@ -228,6 +231,43 @@ def parse_shares(text: str) -> dict[str, Fraction]:
     return shares
 
 
+class Coordinates(NamedTuple):
+    """A column of the label table that holds places in the image, in pixels of the upright source.
+
+    Attributes:
+        column: its name.
+        format: a BoxFormat or a KeypointFormat.
+    """
+
+    column: str
+    format: str
+
+    @classmethod
+    def parse_boxes(cls, text: str) -> Self:
+        """``"bbox:xywh"``: the format has to be named.
+
+        >>> Coordinates.parse_boxes("bbox:xywh")
+        Coordinates(column='bbox', format='xywh')
+        """
+        column, colon, format = text.rpartition(":")
+        if not colon:
+            raise OptionError(f"boxes: expected COLUMN:FORMAT, such as bbox:xyxy, got {text!r}")
+        return cls(column, format)
+
+    @classmethod
+    def parse_keypoints(cls, text: str) -> Self:
+        """``"points:xyv"``, or ``"points"`` for ``points:xy``.
+
+        >>> Coordinates.parse_keypoints("points")
+        Coordinates(column='points', format='xy')
+        """
+        column, _, format = text.rpartition(":")
+        return cls(column, format) if format in get_args(KeypointFormat) and column else cls(text, "xy")
+
+    def __str__(self) -> str:
+        return f"{self.column}:{self.format}"
+
+
 def companion_color(format: Format) -> Color:
     """How many channels a companion has that is stored as an image is: those of its source, where `format` has them."""
     return "rgb" if format == "webp" else "keep"
@@ -346,6 +386,11 @@ class BuildOptions:
             modification times. Off by default, since it adds 1.1 % to the time of an image
             (benchmarks/building/results/checksum.csv, 2026-11-21).
         companions: further images of every sample, such as masks; kept in the order of their names.
+        boxes: columns of boxes. The dataset holds them as x1, y1, x2, y2 in pixels of the stored image.
+        keypoints: columns of keypoints, likewise: of each object one list, x, y of each point (or x, y, visibility).
+        bad_boxes: what becomes of boxes that reach more than a pixel outside of their image, have no area, or are not
+            four numbers: "clip" cuts them to the image, and readers leave out those without area; "reject" rejects the
+            image.
     """
 
     image: ImageOptions = field(default_factory=ImageOptions)
@@ -354,9 +399,21 @@ class BuildOptions:
     follow_links: bool = False
     checksum: bool = False
     companions: tuple[Companion, ...] = ()
+    boxes: tuple[Coordinates, ...] = ()
+    keypoints: tuple[Coordinates, ...] = ()
+    bad_boxes: BadBoxes = "clip"
 
     def __post_init__(self) -> None:
         check_type("image", self.image, ImageOptions)
+        for name, formats in (("boxes", BoxFormat), ("keypoints", KeypointFormat)):
+            check_type(name, getattr(self, name), tuple)
+            for place in getattr(self, name):
+                check_type(name, place, Coordinates)
+                check_choice(f"{name}: {place.column}", place.format, formats)
+        named = [place.column for place in (*self.boxes, *self.keypoints)]
+        if len(set(named)) < len(named):
+            raise OptionError(f"boxes: expected each column once in boxes and keypoints, got {', '.join(named)}")
+        check_choice("bad_boxes", self.bad_boxes, BadBoxes)
         check_choice("to", self.layout, Layout)
         check_type("follow_links", self.follow_links, bool)
         check_type("checksum", self.checksum, bool)
@@ -378,6 +435,9 @@ class BuildOptions:
         """Plain values for manifest.json; sizes as the strings that Size.parse reads."""
         image = _recorded(self.image) | {"sizes": [str(size) for size in self.image.sizes]}
         values = _recorded(self) | {"image": image}
+        for name in ("boxes", "keypoints"):
+            if name in values:
+                values[name] = list(map(str, values[name]))
         if self.companions:
             values["companions"] = {companion.name: companion.to_json() for companion in self.companions}
         return values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
 import shutil
@@ -13,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from annotated import annotate
 from builds import SERIAL, SMALL
-from paired import make_pairs
+from foreign import write_sources
+from paired import write_pairs
 from presize.build.run import build_dataset
 from presize.cli import cli
 from presize.sources.sample import SampleOptions, make_samples
+from presize.store.dataset import Dataset
 from presize.store.index import INDEX_COLUMNS
 from presize.store.manifest import read_manifest
 from processes import run_command
@@ -84,14 +88,24 @@ def run(code: str, arguments: list[str], place: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-def write_pairs(folder: Path) -> None:
-    """The photographs with masks that docs/pairs.md builds from."""
-    make_pairs(folder / "SEG")
-    stereo = make_pairs(folder / "STEREO")
-    shutil.copytree(stereo / "images", stereo / "right")
-    (stereo / "images").rename(stereo / "left")
-    rows = [f"images/{number:02}.jpg,masks/{number:02}.png\n" for number in range(0, 12, 2)]
-    (folder / "seg.csv").write_text("path,seg\n" + "".join(rows))
+def write_tables(folder: Path) -> None:
+    """The tables, and the folder of splits, that docs/data.md builds from."""
+    photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[::3]
+    (folder / "train.txt").write_text("".join(f"{path}\n" for path in photos))
+    captions = "".join(f"{path};{words}\n" for path in photos for words in ("a shape", "in front of a gradient"))
+    (folder / "captions.csv").write_text(f"file_name;caption\n{captions}")
+    rows = [
+        {
+            "path": path, "label": path.split("-")[1], "shape": path.split("-")[2].split("/")[0], "score": i / 2,
+            "tags": ["warm", "round", "large"][: i % 4], "title": None if i % 3 else f"number {i}",
+        }
+        for i, path in enumerate(photos)
+    ]  # fmt: skip
+    (folder / "tags.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for i, path in enumerate(photos):
+        split = folder / "SPLITS" / ("val" if i % 3 else "train") / path
+        split.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / "RAW" / path, split)
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +116,23 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[:9]
     table = "".join(f"{path},{'even' if i % 2 else 'odd'}\n" for i, path in enumerate(photos))
     (folder / "labels.csv").write_text(f"path,label\n{table}")
+    annotate(sorted((folder / "RAW").rglob("*.jpg"))[:24], folder)
+    write_tables(folder)
     write_pairs(folder)
+    write_sources(folder)
+    run_programs(ROOT / "docs" / "imports.md", folder)  # they make label tables
     run(RUN_COMMANDS, BUILDS, folder)
     assert (folder / "SIZES" / "160" / "manifest.json").exists()
     return folder
+
+
+def run_programs(page: Path, folder: Path) -> None:
+    """Run the programs of a page that need no other libraries, in one process."""
+    programs = [block for block in blocks(page, "python") if block != TRAINING and not needed(block)]
+    names = [f"{page.stem}_{number}.py" for number in range(len(programs))]
+    for name, program in zip(names, programs, strict=True):
+        (folder / name).write_text(program)
+    run(RUN_PROGRAMS, names, folder)
 
 
 def test_the_readme_shows_every_command() -> None:
@@ -126,11 +153,16 @@ def test_commands_that_measure_run_as_written(name: str, place: Path) -> None:
 
 @pytest.mark.parametrize("page", WITH_PROGRAMS)
 def test_programs_run_as_written(page: Path, place: Path) -> None:
-    programs = [block for block in blocks(page, "python") if block != TRAINING and not needed(block)]
-    names = [f"{page.stem}_{number}.py" for number in range(len(programs))]
-    for name, program in zip(names, programs, strict=True):
-        (place / name).write_text(program)
-    run(RUN_PROGRAMS, names, place)
+    run_programs(page, place)
+
+
+def test_tables_of_coco_and_voc_have_every_box(place: Path) -> None:
+    coco = Dataset(place / "OUT-COCO").index
+    assert coco.column("bbox").to_pylist() == [[[1.5, 2, 3, 4], [5, 6, 7, 8]], []]
+    assert coco.column("category").to_pylist() == [[1, 0], []]
+    voc = Dataset(place / "OUT-VOC").index
+    assert voc.column("bbox").to_pylist() == [[[0, 1, 30, 40], [4, 5, 7, 8]]]
+    assert voc.column("name").to_pylist() == [["cat", "dog"]]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from presize.codecs import jpeg_decoder
 from presize.codecs.stored_value import DAMAGE
-from presize.datasets.crops import DECODE_SCALES, Crop, Crops, as_size, check_crops
+from presize.datasets.crops import DECODE_SCALES, Crop, Crops, Shown, as_size, check_crops
 from presize.datasets.reading.draws import uniform
 from presize.datasets.reading.regions import (
     Box,
@@ -21,6 +21,7 @@ from presize.datasets.reading.regions import (
     read_deep_region,
     read_deep_views,
     read_region,
+    read_values,
     read_views,
     uncut_region,
 )
@@ -97,12 +98,22 @@ class BatchReader:
             of one size.
         flip: the probability of mirroring left to right, from 0 to 1.
         rows: what a batch holds in place of pixels.
+        companions: further images of the same samples, as Dataset.companion gives them, which are cropped alike. Those
+            whose pixels are numbers have one channel of uint8 or uint16, as bytes: (height, width, 1 or 2).
 
     Raises:
-        OptionError: `crop` is no crop or is missing, or `flip` is out of range.
+        OptionError: `crop` is no crop or is missing, or is several where there are companions; or `flip` is out of
+            range.
     """
 
-    def __init__(self, data: Dataset, crop: Crops | None, flip: float = 0.0, rows: RowFormat | None = None) -> None:
+    def __init__(
+        self,
+        data: Dataset,
+        crop: Crops | None,
+        flip: float = 0.0,
+        rows: RowFormat | None = None,
+        companions: Sequence[Dataset] = (),
+    ) -> None:
         if not isinstance(flip, (int, float)) or not 0 <= flip <= 1:
             raise OptionError(f"flip: expected a probability from 0 to 1, got {flip!r}")
         self.data = data
@@ -110,17 +121,30 @@ class BatchReader:
         """A crop, a tuple of crops, or None."""
         self.flip = flip
         self._views: tuple[Crop | None, ...] = self.crop if isinstance(self.crop, tuple) else (self.crop,)
-        channels = data.manifest.channels
+        self.views = len(self._views)
+        """How many views of each sample there are."""
+        self.is_exact: bool = data.manifest.color == "exact"
+        """Whether pixels are numbers, such as the classes of a mask."""
+        channels = data.manifest.depth // 8 if self.is_exact else data.manifest.channels
         self.shapes = [(*(self._size() if crop is None else as_size(crop.size)), channels) for crop in self._views]
         """(height, width, channels) of the images of each view."""
-        self.deep = data.manifest.depth == 16 and data.manifest.color != "exact"
+        self.deep = data.manifest.depth == 16 and not self.is_exact
         """Whether pixels are uint16; rows then hold their bytes."""
         if self.deep and rows is not None:
             raise OptionError(f"normalize: expected images of 8 bits, {data.root} has 16; normalize in the transform")
         if self.deep:
             rows_bytes = [(height, width, 2 * channels) for height, width, channels in self.shapes]
             rows = RowFormat(rows_bytes, read_deep_region, needs_cut=False, fill_views=read_deep_views)
+        if self.is_exact:
+            rows = RowFormat(self.shapes, read_values, needs_cut=False)
         self.rows = rows or RowFormat(self.shapes, read_region, needs_cut=not jpeg_decoder.is_available())
+        if companions and self.has_views:
+            raise OptionError(
+                f"crop: companions come with one view of their image, got {len(self._views)}; choose one crop, or "
+                "companions=()"
+            )
+        self.companions = [BatchReader(companion, self.crop, flip) for companion in companions]
+        """A reader for each companion; what is drawn for the images holds for them."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -131,6 +155,11 @@ class BatchReader:
     def has_views(self) -> bool:
         """Whether `crop` is several, even if only one is among them: samples and batches then hold tuples of images."""
         return isinstance(self.crop, tuple)
+
+    @property
+    def row_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of a sample's rows in a batch, uint8: those of each view, then those of each companion."""
+        return [*self.rows.shapes, *(companion.rows.shapes[0] for companion in self.companions)]
 
     def _size(self) -> tuple[int, int]:
         heights, widths = self.data.numbers("height"), self.data.numbers("width")
@@ -150,7 +179,7 @@ class BatchReader:
         disk, each once for all views.
 
         Args:
-            out: for each view C-contiguous uint8 (at least n, *rows.shapes[view]).
+            out: for each of row_shapes C-contiguous uint8 (at least n, *shape).
             samples: their numbers, (n,).
             seed, epoch, keys: (seed, epoch, keys[i]) decide crops and flips of samples[i], of each view another one.
             skip: leave out images that are damaged or too small for a crop; the others move up.
@@ -162,17 +191,7 @@ class BatchReader:
             DatasetError: an image is damaged or too small for a crop, without `skip`. In any case for a record that
                 is missing, or not as long as the index says: the dataset is damaged as a whole.
         """
-        heights = np.maximum(self.data.numbers("height")[samples].astype(np.int64), 1)  # an index may be damaged
-        widths = np.maximum(self.data.numbers("width")[samples].astype(np.int64), 1)
-        boxes = np.empty((len(samples), len(self._views), 4), np.int64)
-        flips = np.empty(boxes.shape[:2], np.bool_)
-        for view, crop in enumerate(self._views):
-            random = uniform(seed, epoch, keys, 1 + (0 if crop is None else crop.draws), view)
-            flips[:, view] = random[:, 0] < self.flip
-            if crop is None:
-                boxes[:, view] = np.stack((np.zeros_like(heights), np.zeros_like(heights), heights, widths), axis=1)
-            else:
-                boxes[:, view] = crop.boxes(heights, widths, random[:, 1:])
+        heights, widths, boxes, flips = self._draw(samples, seed, epoch, keys)
         ends = boxes[:, :, :2] + boxes[:, :, 2:]
         sides = np.stack((heights, widths), axis=1)[:, np.newaxis]
         outside: npt.NDArray[np.bool_] = np.any((boxes[:, :, :2] < 0) | (ends > sides), axis=2)
@@ -186,13 +205,41 @@ class BatchReader:
         if skipped and not skip:
             raise DatasetError(skipped[0].reason)
         shapes = list(zip(heights.tolist(), widths.tolist(), strict=True))
-        skipped += self._fill(out, samples, np.flatnonzero(~left_out), _Drawn(shapes, boxes, flips.tolist()), skip)
+        drawn = _Drawn(shapes, boxes, flips.tolist())
+        skipped += self._fill(out, samples, np.flatnonzero(~left_out), drawn, skip)
+        for number, companion in enumerate(self.companions, len(self._views)):
+            kept = np.setdiff1d(np.arange(len(samples)), [position for position, _ in skipped])
+            skipped += companion._fill(out[number : number + 1], samples, kept, drawn, skip)
         if skipped:
             skipped.sort()
             kept = np.setdiff1d(np.arange(len(samples)), [position for position, _ in skipped])
             for rows in out:
                 rows[: len(kept)] = rows[kept]
         return skipped
+
+    def shown(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> list[Shown]:
+        """What read() shows of each of `samples`, in the first view; arguments as for read()."""
+        _, _, boxes, flips = self._draw(samples, seed, epoch, keys)
+        height, width, _ = self.shape
+        return [
+            Shown((top, left, box_height, box_width), (height, width), flip)
+            for (top, left, box_height, box_width), flip in zip(boxes[:, 0].tolist(), flips[:, 0].tolist(), strict=True)
+        ]
+
+    def _draw(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> tuple[Ints, Ints, Ints, npt.NDArray[np.bool_]]:
+        """Heights and widths of the images, (n,), and of each view the boxes, (n, views, 4), and flips, (n, views)."""
+        heights = np.maximum(self.data.numbers("height")[samples].astype(np.int64), 1)  # an index may be damaged
+        widths = np.maximum(self.data.numbers("width")[samples].astype(np.int64), 1)
+        boxes = np.empty((len(samples), len(self._views), 4), np.int64)
+        flips = np.empty(boxes.shape[:2], np.bool_)
+        for view, crop in enumerate(self._views):
+            random = uniform(seed, epoch, keys, 1 + (0 if crop is None else crop.draws), view)
+            flips[:, view] = random[:, 0] < self.flip
+            if crop is None:
+                boxes[:, view] = np.stack((np.zeros_like(heights), np.zeros_like(heights), heights, widths), axis=1)
+            else:
+                boxes[:, view] = crop.boxes(heights, widths, random[:, 1:])
+        return heights, widths, boxes, flips
 
     def _fill(self, out: Sequence[Pixels], samples: Ints, wanted: Ints, drawn: _Drawn, skip: bool) -> list[Skipped]:
         skipped: list[Skipped] = []

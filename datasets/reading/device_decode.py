@@ -36,15 +36,20 @@ _HEADER_BYTES = 6 * 8
 """int64: length of the JPEG in bytes; top, left, height and width of the box in its pixels; 1 to mirror it."""
 
 
-def cut_reader(data: Dataset, crop: Crops | None, flip: float = 0.0) -> BatchReader:
+def cut_reader(
+    data: Dataset, crop: Crops | None, flip: float = 0.0, *, companions: Sequence[Dataset] = ()
+) -> BatchReader:
     """A BatchReader that only cuts JPEGs, for decode_rows to decode.
 
     Its batches are uint8 (samples, bytes), with room in each row for the largest stored value, so that all cuts fit.
     Reading finds damaged headers, not damaged pixels.
 
     Raises:
-        OptionError: the dataset does not hold JPEGs, `crop` is several, or it does not suit the dataset.
+        OptionError: the dataset does not hold JPEGs, `crop` is several or does not suit the dataset, or there are
+            companions.
     """
+    if companions:
+        raise OptionError("decode_on: companions are decoded by workers; choose 'workers', or companions=()")
     if isinstance(crop, (list, tuple)):
         raise OptionError(f"decode_on: a device decodes one crop an image, got a list of {len(crop)}; choose 'workers'")
     if data.manifest.format != "jpeg":

@@ -19,9 +19,11 @@ import torch
 
 from presize.codecs import jpeg_decoder, jpeg_tiles
 from presize.codecs.jpeg_segments import coded_size
+from presize.codecs.resize import Box as ResizeBox
+from presize.codecs.resize import Target, resize
 from presize.codecs.stored_value import check_shape, decode_value
 from presize.datasets.crops import DECODE_SCALES
-from presize.options import MAX_PIXELS, Color, Format
+from presize.options import MAX_PIXELS, Color, Format, Size
 
 Pixels = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
@@ -82,6 +84,30 @@ def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
     if not exact and region.format == "jpeg":
         scale = _scale(region.box, out.shape[0], out.shape[1])
     resample(_decoded(region, shape, out, scale), out, flip)
+
+
+def read_values(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bool, exact: bool) -> None:  # noqa: ARG001
+    """As read_region, of a companion whose pixels are numbers: each of those in the result is one of the image.
+
+    Args:
+        out: filled; uint8 (height, width, bytes of a number), C-contiguous.
+        region, shape, flip: as in read_region.
+        exact: without meaning.
+
+    Raises:
+        ValueError, ImageError: the value is damaged, or has several channels.
+    """
+    values = decode_value(memoryview(region.data), region.format, "exact", shape, _limit(shape))
+    if values.ndim > 2:
+        raise ValueError(
+            f"it has {values.shape[2]} channels and cannot be cropped as a mask; build it with another --pair-filter"
+        )
+    if values.itemsize > out.shape[2]:
+        raise ValueError(f"it has {values.itemsize * 8} bits, and the manifest says {out.shape[2] * 8}")
+    height, width, _ = out.shape
+    part = resize(values, Target(ResizeBox(*region.box), Size(height, width)), "nearest", "pillow")
+    numbers = out.view(np.uint16 if out.shape[2] == 2 else np.uint8)[:, :, 0]
+    numbers[:] = part[:, ::-1] if flip else part
 
 
 class View(NamedTuple):

@@ -157,12 +157,19 @@ class Normalization:
             cv2.LUT(pixels.reshape(rows), self._table, dst=values.reshape(rows))
         return torch.from_numpy(values.view(np.uint8)).view(self.dtype).permute(0, 3, 1, 2)
 
+    def views(self, images: Any, count: int) -> Any:
+        """A batch of images, or of several the first `count`, normalized; companions as they are."""
+        if not isinstance(images, tuple):
+            return self(images)
+        return (*map(self, images[:count]), *images[count:])
+
     def in_workers(self, reader: BatchReader) -> BatchReader:
         """`reader`, but its rows are the bytes of normalized images, for values_batch()."""
         shapes = [(height, width, channels * self.dtype.itemsize) for height, width, channels in reader.shapes]
         rows = _NormalizedRows(self._table)
         format = RowFormat(shapes, rows.fill, reader.rows.needs_cut, rows.fill_views)
-        return BatchReader(reader.data, reader.crop, reader.flip, format)
+        companions = [companion.data for companion in reader.companions]
+        return BatchReader(reader.data, reader.crop, reader.flip, format, companions)
 
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}

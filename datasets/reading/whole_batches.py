@@ -5,7 +5,7 @@ Copying a batch of 128 float images in a DataLoader's worker, into new shared me
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -32,6 +32,7 @@ class ValuesBatch(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     shared: SharedBatch | None = None
+    remake: Any = None
 
 
 def rows_of(batch: torch.Tensor) -> list[RowImage]:
@@ -47,11 +48,19 @@ def rows_of(batch: torch.Tensor) -> list[RowImage]:
 def values_batch(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A batch of `dtype` over the memory of `rows`, uint8 (B, bytes, height, width) in channels-last memory: (B,
     channels, height, width). Sent to another process without a copy if `rows` is."""
-    values = rows.permute(0, 2, 3, 1).view(dtype).permute(0, 3, 1, 2)
+    return _over(rows, rows.permute(0, 2, 3, 1).view(dtype).permute(0, 3, 1, 2), values_batch)
+
+
+def numbers_batch(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """As values_batch, of one channel, such as masks: (B, height, width)."""
+    return _over(rows, rows.permute(0, 2, 3, 1).view(dtype)[:, :, :, 0], numbers_batch)
+
+
+def _over(rows: torch.Tensor, values: torch.Tensor, remake: Callable[..., torch.Tensor]) -> torch.Tensor:
     if not isinstance(rows, SharedBatch):
         return values
     batch = values.as_subclass(ValuesBatch)
-    batch.shared = rows
+    batch.shared, batch.remake = rows, remake
     return batch
 
 
@@ -71,7 +80,7 @@ default_collate_fn_map[RowImage] = _collate_rows  # as documented for types of o
 def _reduce_values(batch: ValuesBatch) -> Any:
     if batch.shared is None:
         return reduce_tensor(batch.as_subclass(torch.Tensor))  # type: ignore[no-untyped-call]
-    return values_batch, (batch.shared, batch.dtype)
+    return batch.remake, (batch.shared, batch.dtype)
 
 
 def _reduce_row(image: RowImage) -> Any:

@@ -41,6 +41,12 @@ class BatchRequest(NamedTuple):
     epoch: int
     keys: npt.NDArray[np.int64]
 
+    def without(self, positions: Sequence[int]) -> BatchRequest:
+        """The same batch, samples at `positions` left out."""
+        if not positions:
+            return self
+        return self._replace(samples=np.delete(self.samples, positions), keys=np.delete(self.keys, positions))
+
 
 class Work(NamedTuple):
     """When a batch was made, by time.perf_counter(), one clock for all processes of a machine, and its CPU time."""

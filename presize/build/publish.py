@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from presize.build.annotations import scaled, warn_of_bad_boxes
 from presize.build.cleanup import finish_publishing, remove_replaced, remove_unpublished
 from presize.build.plan import Plan
 from presize.build.state import NEW_MANIFEST, Place, State
@@ -141,6 +142,10 @@ def _merged(finished: Finished) -> dict[str, npt.NDArray[Any]]:
 
 def _index(plan: Plan, merged: dict[str, npt.NDArray[Any]], size: int, files: pa.ChunkedArray | None) -> pa.Table:
     stored = plan.source.table.take(pa.array(merged["sample"]))
+    sides = merged["source_height"], merged["source_width"]
+    if size == 0:
+        warn_of_bad_boxes(stored, plan.options, *sides)
+    stored = scaled(stored, plan.options, plan.options.image.sizes[size], *sides)
     companions = [companion.name for companion in plan.options.companions]
     values = merged | {name: merged[f"{name}_{size}"] for name in size_columns(companions)}
     if files is not None:

@@ -23,6 +23,7 @@ import PIL
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from presize.build.annotations import check_annotations
 from presize.build.plan import Plan, TriedCodecs, make_plan
 from presize.build.publish import publish
 from presize.build.resume import begin, is_all_of
@@ -112,6 +113,7 @@ def plan_build(
         samples: how the source is read.
     """
     found = add_companions(scan(source, samples, options.follow_links), options.companions, options.follow_links)
+    check_annotations(found.table, options)
     codecs = with_plugins(try_codecs(options), found.table.column("path"))
     return make_plan(found, options, codecs, os.sysconf("SC_PAGE_SIZE"))
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from presize.build import estimate
+from presize.build.annotations import extents
 from presize.build.plan import Plan
 from presize.build.reuse import Reuse
 from presize.build.state import Place, State
@@ -88,6 +89,7 @@ def _tasks(todo: Plan, run: RunOptions, place: Place, generation: int, files: pa
         with writing(root):
             (root / "shards" if files is None else root).mkdir(parents=True, exist_ok=True)
     table = todo.source.table
+    around = extents(table, todo.options)
     for number, samples in enumerate(todo.shards):
         rows = table.select(["path", "source_nbytes"]).take(pa.array(samples))
         name = generation_name(f"shards/{number:05d}.lmdb", generation)
@@ -107,6 +109,7 @@ def _tasks(todo: Plan, run: RunOptions, place: Place, generation: int, files: pa
             files="" if files is None else "\0".join(files.take(pa.array(samples)).to_pylist()),
             places=todo.source.places(samples),
             companions=tuple(_companion_paths(companion, table, samples) for companion in companions),
+            extents=None if around is None else around[samples],
         )
 
 

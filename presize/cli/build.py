@@ -13,7 +13,7 @@ from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated
 from presize.cli.printing import build_summary, print_json, print_plan, print_text
 from presize.cli.progress import Progress
 from presize.formatting import size_text
-from presize.options import KEEP, BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+from presize.options import KEEP, BuildOptions, Coordinates, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 
 if TYPE_CHECKING:
     from presize.build.tasks.sidecar import ShardDone
@@ -135,6 +135,27 @@ _SAMPLES = SourceOptions()
 )
 @click.option("--classes", metavar="FILE|DATASET", help="Class list to use: one name a line, or a dataset's.")
 @click.option(
+    "--boxes",
+    multiple=True,
+    metavar="COLUMN:FORMAT",
+    callback=parsed(Coordinates.parse_boxes),
+    help="Boxes to scale with the images, in pixels: xyxy, xywh or cxcywh.",
+)
+@click.option(
+    "--keypoints",
+    multiple=True,
+    metavar="COLUMN[:FORMAT]",
+    callback=parsed(Coordinates.parse_keypoints),
+    help="Keypoints to scale with the images: xy or xyv (visibility).  [default format: xy]",
+)
+@click.option(
+    "--bad-boxes",
+    type=choice(choices.BadBoxes),
+    default="clip",
+    show_default=True,
+    help="Clip boxes that reach outside of their image, or reject the image.",
+)
+@click.option(
     "--repeated",
     type=choice(choices.Repeated),
     default=_SAMPLES.repeated,
@@ -238,6 +259,7 @@ def build(
     classes: str | None, repeated: choices.Repeated, split: str | None, split_seed: int,
     keys: str | None, label_keys: str | None,
     pairs: tuple[str, ...], pair_formats: tuple[str, ...], pair_filters: tuple[str, ...],
+    boxes: tuple[Coordinates, ...], keypoints: tuple[Coordinates, ...], bad_boxes: choices.BadBoxes,
     jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
     timeout_s: float, max_errors: ErrorBudget | None, update: bool, overwrite: bool, dry_run: bool, report: bool,
     as_json: bool, **image: Any,
@@ -256,7 +278,9 @@ def build(
 
     image_options = ImageOptions(sizes=sizes, filter=filter_, format=format_, **image)
     companions = companions_of(pairs, pair_formats, pair_filters)
-    build_options = BuildOptions(image_options, layout, shard_samples, follow_links, checksum, companions)
+    build_options = BuildOptions(
+        image_options, layout, shard_samples, follow_links, checksum, companions, boxes, keypoints, bad_boxes
+    )
     run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report, timeout_s)
     known = None if classes is None else read_classes(Path(classes))
     samples = SourceOptions(labels, known, repeated, split, split_seed, keys, label_keys)

@@ -32,6 +32,10 @@ def of_companion(name: str) -> str:
     return f"{_COMPANION}{name}"
 
 
+BOXES = "boxes"
+"""How the reason of an image begins that was rejected for its boxes in the label table, and not for its content."""
+
+
 def may_pass(error: str, reason: str) -> bool:
     """True when a file was not rejected for its content alone: the next time, or on another machine, it may be stored;
     as it may with another companion.
@@ -40,7 +44,7 @@ def may_pass(error: str, reason: str) -> bool:
         error: the class of the error.
         reason: the message of the error.
     """
-    return error == _CRASH or reason.startswith(_UNREAD)
+    return error == _CRASH or reason.startswith((*_UNREAD, f"{BOXES}:"))
 
 
 class Reject(NamedTuple):

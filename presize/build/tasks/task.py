@@ -7,6 +7,7 @@ worker process pays for them before its first image.
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from presize.errors import CrashError, DatasetError, ImageError, NotAnImageError
 from presize.options import BuildOptions, OnError, Size
 from presize.sources.source_files import Places, SourceFile, source_files
 from presize.store import shard
-from presize.store.rejects import NOT_AN_IMAGE
+from presize.store.rejects import BOXES, NOT_AN_IMAGE
 
 
 class Copies(NamedTuple):
@@ -75,6 +76,8 @@ class Task:
         copies: what an update copies; None when every sample is made.
         places: where the samples lie in containers; None for files.
         companions: the files of each of the companions in `options`.
+        extents: x1, y1, x2, y2 around each sample's boxes, in pixels of its source, NaN for what is no box; None to
+            reject none for its boxes.
     """
 
     number: int
@@ -91,6 +94,7 @@ class Task:
     copies: Copies | None = None
     places: Places | None = None
     companions: tuple[CompanionPaths, ...] = ()
+    extents: npt.NDArray[np.float64] | None = None
 
     @property
     def to_make(self) -> int:
@@ -138,6 +142,8 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
             source = sources[position]
             try:
                 made = make(samples[position]) if is_made[position] else _copied(task, position, source.path)
+                if task.extents is not None:
+                    _check_boxes(task.extents[position].tolist(), made.transcoded.source)
             except ImageError as error:
                 rejects.append((sample, *_reject(source, error, task.on_error)))
                 continue
@@ -168,6 +174,18 @@ def _columns(options: BuildOptions, rows: list[tuple[int, ...]]) -> dict[str, np
     names += [f"{prefix}{name}_{k}" for prefix in stored for k in sizes for name in SIZE_COLUMNS]
     columns = dict(zip(names, np.array(rows, np.int64).reshape(-1, len(names)).T, strict=True))
     return columns if options.checksum else {n: c for n, c in columns.items() if not n.endswith("source_crc32")}
+
+
+def _check_boxes(extent: list[float], source: Size) -> None:
+    """Raise ImageError for boxes that reach more than a pixel outside of their image."""
+    left, top, right, bottom = extent
+    if any(map(math.isnan, extent)):
+        raise ImageError(f"{BOXES}: one has no area, or is not four numbers")
+    if left < -1 or top < -1 or right > source.width + 1 or bottom > source.height + 1:
+        raise ImageError(
+            f"{BOXES}: they reach from ({left:g}, {top:g}) to ({right:g}, {bottom:g}), outside of the image of "
+            f"{source.width} x {source.height} pixels"
+        )
 
 
 def _copy(task: Task, copies: Copies, position: int) -> Made | None:

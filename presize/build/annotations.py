@@ -1,0 +1,243 @@
+"""Boxes and keypoints of the label table -> the pixels of the stored images.
+
+Coordinates are continuous, as everywhere: x = 0 is the left edge of the first pixel, and x = width the right edge of
+the last one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.codecs.resize import target
+from presize.errors import PresizeWarning, SourceError
+from presize.formatting import plural, printable
+from presize.options import BoxFormat, BuildOptions, Coordinates, ImageOptions, Size
+
+Numbers = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+TOLERANCE = 1.0
+"""How far a box may reach outside of its image without being counted, in pixels: annotations are rounded."""
+
+
+class Rows(NamedTuple):
+    """A column of lists of lists of numbers.
+
+    Attributes:
+        lengths: how many lists each sample has, (samples,).
+        inner: how many numbers each of them has, (lists,).
+        numbers: all of them; a null is NaN.
+    """
+
+    lengths: Ints
+    inner: Ints
+    numbers: Numbers
+
+    @property
+    def samples(self) -> Ints:
+        """The sample of each list, (lists,)."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+
+def check_annotations(table: pa.Table, options: BuildOptions) -> None:
+    """Raise SourceError unless `table` has the columns that are declared, with lists of lists of numbers."""
+    for place in options.boxes:
+        numbers = _rows(table, place).numbers
+        if len(numbers) and not (numbers > 1).any():
+            raise SourceError(
+                f"column {place.column!r} has no number above 1: expected boxes in pixels of the source image, not in "
+                "shares of its width and height"
+            )
+    for place in options.keypoints:
+        _points(table, place)
+
+
+def scaled(table: pa.Table, options: BuildOptions, size: Size, heights: Ints, widths: Ints) -> pa.Table:
+    """`table` with its boxes and keypoints in pixels of the images that are stored.
+
+    Boxes become x1, y1, x2, y2, clipped to the stored image. One of which nothing is left has no area, and stays: other
+    columns have a value for it.
+
+    Args:
+        table: the samples.
+        options: those of the build.
+        size: which of its sizes.
+        heights, widths: of the upright sources, in pixels, (samples,).
+    """
+    if not options.boxes and not options.keypoints:
+        return table
+    moves, frames = _moves(options.image, size, heights, widths)
+    for place in options.boxes:
+        rows = _rows(table, place)
+        samples = rows.samples
+        limits = np.stack((widths, heights, widths, heights), axis=1)[samples]
+        boxes = _xyxy(rows, place)
+        boxes[~_has_area(boxes)] = 0
+        boxes = np.clip(boxes, 0, limits) * np.tile(moves[samples, :2], 2) + np.tile(moves[samples, 2:], 2)
+        boxes = np.clip(boxes, 0, np.tile(frames[samples], 2))
+        table = _replaced(table, place.column, rows, boxes, 4)
+    for place in options.keypoints:
+        rows, points = _points(table, place)
+        samples = rows.samples
+        points[:, :, :2] = points[:, :, :2] * moves[samples, np.newaxis, :2] + moves[samples, np.newaxis, 2:]
+        table = _replaced(table, place.column, rows, points, points[0].size if len(points) else 0)
+    return table
+
+
+def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, widths: Ints) -> None:
+    """Warn, once a column, of boxes that are clipped; arguments as for scaled()."""
+    for place in options.boxes:
+        rows = _rows(table, place)
+        boxes, samples = _xyxy(rows, place), rows.samples
+        inside = _inside(boxes, heights[samples], widths[samples])
+        if inside.all():
+            continue
+        empty = int((~_has_area(boxes)).sum())
+        images = np.unique(samples[~inside])
+        first = printable(table.column("path")[int(images[0])].as_py())
+        warnings.warn(
+            f"column {place.column!r}: {plural(int((~inside).sum()), 'box', 'boxes')} of "
+            f"{plural(len(images), 'image')} were clipped, since they reach outside of their image or have no area "
+            f"({empty:,} of them); the first image is '{first}'; --bad-boxes reject leaves such images out",
+            PresizeWarning,
+            stacklevel=2,
+        )
+
+
+def extents(table: pa.Table, options: BuildOptions) -> Numbers | None:
+    """Of each sample the box around its boxes, x1, y1, x2, y2 in pixels of the source: (samples, 4).
+
+    NaN where one of them is no box, and infinite (inside of any image) where there are none. None unless such images
+    are to be rejected.
+    """
+    if not options.boxes or options.bad_boxes == "clip":
+        return None
+    around = np.tile([np.inf, np.inf, -np.inf, -np.inf], (len(table), 1))
+    for place in options.boxes:
+        rows = _rows(table, place)
+        boxes, samples = _xyxy(rows, place), rows.samples
+        boxes[~_has_area(boxes)] = np.nan
+        np.minimum.at(around[:, :2], samples, boxes[:, :2])
+        np.maximum.at(around[:, 2:], samples, boxes[:, 2:])
+    return around
+
+
+def may_stay(
+    table: pa.Table, options: BuildOptions, index: pa.RecordBatch, matched: Ints
+) -> npt.NDArray[np.bool_] | np.bool_:
+    """Which samples an update may leave as they are: not those that their boxes, which may be new, would reject.
+
+    Args:
+        table: the samples.
+        options: those of the build.
+        index: what is stored.
+        matched: for each sample its row there; past its end, or -1, where it is not stored.
+    """
+    around = extents(table, options)
+    if around is None:
+        return np.True_
+    stored = (matched >= 0) & (matched < len(index))
+    rows = np.where(stored, matched, 0)
+    sides = (index.column(f"source_{side}").to_numpy()[rows] for side in ("height", "width"))
+    return ~stored | _within(around, *sides)
+
+
+def _within(boxes: Numbers, heights: Ints, widths: Ints) -> npt.NDArray[np.bool_]:
+    """Whether each of `boxes`, x1, y1, x2, y2, (n, 4), lies in its image, (n,)."""
+    limits = np.stack((widths, heights), axis=1) + TOLERANCE
+    return np.asarray((boxes[:, :2] >= -TOLERANCE).all(axis=1) & (boxes[:, 2:] <= limits).all(axis=1))
+
+
+def _inside(boxes: Numbers, heights: Ints, widths: Ints) -> npt.NDArray[np.bool_]:
+    return _has_area(boxes) & _within(boxes, heights, widths)
+
+
+def _has_area(boxes: Numbers) -> npt.NDArray[np.bool_]:
+    return np.asarray(np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] > boxes[:, :2]).all(axis=1))
+
+
+def _rows(table: pa.Table, place: Coordinates) -> Rows:
+    if place.column not in table.column_names:
+        raise SourceError(f"there is no column {place.column!r} for {place}; there are {', '.join(table.column_names)}")
+    column: Any = table.column(place.column).combine_chunks()
+    inner = column.flatten() if pa.types.is_large_list(column.type) else None
+    if inner is None or not (pa.types.is_large_list(inner.type) or pa.types.is_null(inner.type)):
+        raise _no_lists(column, place)
+    lengths = _lengths(column)
+    if pa.types.is_null(inner.type):
+        return Rows(lengths, np.zeros(len(inner), np.int64), np.empty(0))
+    numbers = inner.flatten()
+    kind = numbers.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+        raise _no_lists(column, place)
+    return Rows(lengths, _lengths(inner), np.array(numbers.cast(pa.float64()).to_numpy(zero_copy_only=False)))
+
+
+def _no_lists(column: Any, place: Coordinates) -> SourceError:
+    return SourceError(
+        f"column {place.column!r} holds {column.type}, expected lists of lists of numbers for {place}, such as "
+        "[[10, 20, 50, 60]]; JSON lines and Parquet have such columns"
+    )
+
+
+def _lengths(lists: Any) -> Ints:
+    return np.asarray(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _xyxy(rows: Rows, place: Coordinates) -> Numbers:
+    """The boxes of all samples as x1, y1, x2, y2; NaN for what is not four numbers."""
+    boxes = np.full((len(rows.inner), 4), np.nan)
+    whole = rows.inner == 4
+    begins = (np.cumsum(rows.inner) - rows.inner)[whole]
+    boxes[whole] = rows.numbers[begins[:, np.newaxis] + np.arange(4)]
+    first, second = boxes[:, :2].copy(), boxes[:, 2:].copy()
+    format: BoxFormat = place.format  # type: ignore[assignment]
+    if format == "xywh":
+        boxes[:, 2:] = first + second
+    elif format == "cxcywh":
+        boxes[:, :2], boxes[:, 2:] = first - second / 2, first + second / 2
+    return boxes
+
+
+def _points(table: pa.Table, place: Coordinates) -> tuple[Rows, Numbers]:
+    """The keypoints of all samples, (objects, points, 2 or 3)."""
+    rows = _rows(table, place)
+    step = len(place.format)
+    found = np.unique(rows.inner)
+    if len(found) > 1 or (found % step).any() or (found == 0).any():
+        some = ", ".join(map(str, found[:5].tolist()))
+        raise SourceError(
+            f"column {place.column!r}: expected as many numbers for each object, {' '.join(place.format)} of each "
+            f"point, got lists of {some}"
+        )
+    return rows, rows.numbers.reshape(len(rows.inner), -1 if len(found) else 1, step)
+
+
+def _moves(image: ImageOptions, size: Size, heights: Ints, widths: Ints) -> tuple[Numbers, Numbers]:
+    """For each sample how x and y are multiplied and what is added to them, (samples, 4), and the width and height of
+    the stored image, (samples, 2)."""
+    shapes, which = np.unique(np.stack((heights, widths), axis=1), axis=0, return_inverse=True)
+    moves, frames = np.empty((len(shapes), 4)), np.empty((len(shapes), 2))
+    for at, (height, width) in enumerate(shapes.tolist()):
+        box, resized, canvas = target(Size(height, width), size, image.fit, image.upscale)
+        frame = canvas or resized
+        x, y = resized.width / box.width, resized.height / box.height
+        left, top = (frame.width - resized.width) // 2, (frame.height - resized.height) // 2
+        moves[at] = x, y, left - box.left * x, top - box.top * y
+        frames[at] = frame.width, frame.height
+    return moves[which.ravel()], frames[which.ravel()]
+
+
+def _replaced(table: pa.Table, name: str, rows: Rows, values: Numbers, width: int) -> pa.Table:
+    """`table` with a column of lists of `width` float32 numbers each."""
+    flat = pa.array(values.astype(np.float32).ravel())
+    lists = pa.FixedSizeListArray.from_arrays(flat, width) if width else pa.array([], pa.list_(pa.float32(), 2))
+    ends = np.concatenate(([0], np.cumsum(rows.lengths)))
+    column = pa.LargeListArray.from_arrays(ends, lists)
+    return table.set_column(table.column_names.index(name), name, column)

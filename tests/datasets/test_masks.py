@@ -1,0 +1,239 @@
+"""Companions of images: they come with them, cropped and mirrored alike."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from builds import SERIAL
+from presize.build.run import build_dataset
+from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize, make_loader
+from presize.errors import DatasetError, OptionError
+from presize.options import BuildOptions, Companion, ImageOptions, Size, SourceOptions
+from presize.store.dataset import Dataset
+
+CLASSES = np.array([0, 7, 21, 255], np.uint8)
+COLORS = np.array([[20, 20, 20], [230, 30, 30], [30, 230, 30], [30, 30, 230]], np.uint8)
+"""Of the pixels of each class, in the image."""
+SAMPLES = 20
+CROPS = {
+    "random": RandomResizedCrop(40, scale=(0.2, 1.0)),
+    "reduced": RandomResizedCrop(16, scale=(0.5, 1.0)),
+    "place": RandomCrop(48),
+    "whole": Resize(Size(50, 70)),
+}
+
+
+def samples_of(folder: Path) -> SourceOptions:
+    """A table of the images: their masks lie in the same folder."""
+    rows = [f"{'ab'[number % 2]}/{number:02d}.png,{'ab'[number % 2]}" for number in range(SAMPLES)]
+    (folder / "table.csv").write_text("path,label\n" + "\n".join(rows))
+    return SourceOptions(labels=folder / "table.csv")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20 images in two classes, each with a palette mask, a map of 16 bits, and the image once more, as JPEG."""
+    folder = tmp_path_factory.mktemp("pairs")
+    rng = np.random.default_rng(0)
+    for number in range(SAMPLES):
+        coarse = rng.integers(0, 4, (6, 8)) if number else np.zeros((6, 8), np.int64)
+        numbers = np.kron(coarse, np.ones((16, 20), np.int64))
+        name = f"{'ab'[number % 2]}/{number:02d}"
+        for kind in ("", "again", "masks", "far"):
+            (folder / "raw" / kind / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        for kind in ("", "again"):
+            Image.fromarray(COLORS[numbers]).save(folder / "raw" / kind / f"{name}.png")
+        mask = Image.fromarray(CLASSES[numbers])
+        mask.putpalette(rng.integers(0, 256, 768).astype(np.uint8).tobytes())
+        mask.save(folder / "raw" / "masks" / f"{name}.png")
+        Image.fromarray(CLASSES[numbers].astype(np.uint16) * 257).save(folder / "raw" / "far" / f"{name}.png")
+    options = BuildOptions(
+        ImageOptions(sizes=(Size(64, 64),)),
+        companions=(
+            Companion("mask", "masks/{dir}/{stem}.png"),
+            Companion("far", "far/{dir}/{stem}.png"),
+            Companion("again", "again/{dir}/{name}", format="jpeg", filter="bicubic"),
+        ),
+    )
+    build_dataset(folder / "raw", folder / "out", options, SERIAL, samples_of(folder))
+    return folder / "out"
+
+
+def nearest(values: np.ndarray, box: tuple[int, int, int, int], size: tuple[int, int], flip: bool) -> np.ndarray:
+    """One pixel after the other: that under the centre of each."""
+    top, left, height, width = box
+    found = np.empty(size, values.dtype)
+    for y in range(size[0]):
+        for x in range(size[1]):
+            row, column = top + (2 * y + 1) * height // (2 * size[0]), left + (2 * x + 1) * width // (2 * size[1])
+            found[y, size[1] - 1 - x if flip else x] = values[row, column]
+    return found
+
+
+@pytest.mark.parametrize("name", CROPS)
+def test_a_cropped_mask_has_the_nearest_pixel_of_the_stored_one_everywhere(name: str, pairs: Path) -> None:
+    data = LMDBDataset(pairs, decode="numpy", crop=CROPS[name], flip=0.5, companions=("mask", "far"), target=None)
+    stored = dict(data.data.companion("mask").pixels(range(SAMPLES)))
+    loader = Loader(data, SAMPLES, shuffle=True, seed=2, workers=0)
+    ((_, masks, far),) = loader
+    samples = loader.sampler.order.samples(0, np.arange(SAMPLES))
+    shown = loader._reader.shown(samples, 2, 0, loader.sampler.order.keys(0, np.arange(SAMPLES)))
+    assert {one.flip for one in shown} == {False, True}
+    for at, (sample, one) in enumerate(zip(samples.tolist(), shown, strict=True)):
+        expected = nearest(stored[sample], *one)
+        assert np.array_equal(masks[at].numpy(), expected)
+        assert np.array_equal(far[at].numpy(), expected.astype(np.uint16) * 257)
+
+
+@pytest.mark.parametrize("name", CROPS)
+def test_after_a_crop_a_mask_still_lies_on_its_image(name: str, pairs: Path) -> None:
+    data = LMDBDataset(pairs, decode="tensor", crop=CROPS[name], flip=0.5, target=None)
+    agreeing = []
+    for image, again, _, mask in data:
+        distances = (image[None].float() - torch.from_numpy(COLORS)[:, :, None, None].float()).pow(2).sum(dim=1)
+        seen = torch.from_numpy(CLASSES)[distances.argmin(dim=0)]
+        agreeing.append((seen == mask).float().mean().item())
+        assert (image.int() - again.int()).abs().float().mean() < 12
+    assert np.mean(agreeing) > 0.9 and min(agreeing) > 0.75  # all but pixels on an edge
+
+
+def test_masks_keep_their_classes_and_nothing_else(pairs: Path) -> None:
+    for crop in (None, *CROPS.values()):
+        data = LMDBDataset(pairs, decode="tensor", crop=crop, companions=("mask",), target=None)
+        found = torch.cat([mask.flatten() for _, mask in data]).unique()
+        assert found.dtype == torch.uint8 and found.tolist() == CLASSES.tolist()
+
+
+def test_all_companions_come_in_the_order_of_their_names_beside_the_target(pairs: Path) -> None:
+    data = LMDBDataset(pairs)
+    assert data.companions == ("again", "far", "mask")
+    (image, again, far, mask), label = data[11]
+    assert (image.mode, again.mode, far.mode, mask.mode, label) == ("RGB", "RGB", "I;16", "L", 1)
+    assert image.size == again.size == far.size == mask.size
+    numbers = [np.asarray(part) for part in LMDBDataset(pairs, decode="numpy", target=None)[11]]
+    assert [(part.dtype, part.ndim) for part in numbers] == [
+        (np.uint8, 3), (np.uint8, 3), (np.uint16, 2), (np.uint8, 2),
+    ]  # fmt: skip
+    tensors = LMDBDataset(pairs, decode="tensor", target=None)[11]
+    assert [(part.dtype, part.ndim) for part in tensors] == [
+        (torch.uint8, 3), (torch.uint8, 3), (torch.uint16, 2), (torch.uint8, 2),
+    ]  # fmt: skip
+    values = LMDBDataset(pairs, decode="bytes", target=None)[11]
+    assert values[3] == data.data.companion("mask").value(11)
+
+
+def test_without_companions_samples_are_as_ever(pairs: Path) -> None:
+    image, label = LMDBDataset(pairs, decode="numpy", companions=())[3]
+    assert image.shape == (64, 106, 3) and label in (0, 1)
+
+
+def test_the_transform_is_called_with_the_image_alone(pairs: Path) -> None:
+    data = LMDBDataset(pairs, lambda image: image.size, companions=("mask",), crop=CenterCrop(32))
+    (size, mask), _ = data[0]
+    assert size == (32, 32) and mask.size == (32, 32)
+
+
+def draws(batches: Any) -> list[Any]:
+    found = []
+    for parts, targets in batches:
+        assert len(parts[0]) == len(targets)
+        found += list(zip(*([row.numpy().tobytes() for row in part] for part in parts), targets.tolist(), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("mode", ["processes", "threads"])
+def test_loader_and_dataloader_give_the_same_masks(mode: Any, pairs: Path) -> None:
+    data = LMDBDataset(pairs, decode="tensor", crop=CROPS["random"], flip=0.5)
+    with Loader(data, 6, shuffle=True, seed=3, workers=2, mode=mode) as loader:
+        found = [draws(loader), draws(loader)]
+    plain = Loader(data, 5, shuffle=True, seed=3, workers=0)
+    assert found == [draws(plain), draws(plain)]
+    torches = make_loader(data, 6, shuffle=True, seed=3, workers=2, persistent_workers=False)
+    assert found == [draws(torches), draws(torches)]
+    numpies = make_loader(
+        LMDBDataset(pairs, decode="numpy", crop=CROPS["random"], flip=0.5), 20, shuffle=True, seed=3, workers=0
+    )
+    (images, again, far, masks), _ = next(iter(numpies))
+    assert masks.dtype == torch.uint8 and far.dtype == torch.uint16
+    torches_own = torch.utils.data.DataLoader(data, 6, num_workers=1)
+    (images, again, far, masks), _ = next(iter(torches_own))
+    assert images.shape == again.shape == (6, 3, 40, 40) and masks.shape == far.shape == (6, 40, 40)
+
+
+def test_normalization_leaves_masks_as_they_are(pairs: Path) -> None:
+    data = LMDBDataset(pairs, decode="tensor", crop=Resize(32), companions=("again", "mask"), target=None)
+    ((images, again, masks),) = Loader(data, SAMPLES, workers=0)
+    loader = Loader(data, SAMPLES, workers=1, normalize=((0.5,) * 3, (0.25,) * 3))
+    with loader:
+        ((normalized, same, others),) = loader
+    assert torch.allclose(normalized, (images / 255 - 0.5) / 0.25, atol=1e-6)
+    assert torch.equal(same, again) and torch.equal(others, masks)
+
+
+def test_a_subset_and_a_sum_keep_their_companions(pairs: Path) -> None:
+    data = LMDBDataset(pairs, decode="tensor", crop=Resize(32))
+    whole = draws(Loader(data, SAMPLES, workers=0))
+    parts = [LMDBDataset(pairs, decode="tensor", crop=Resize(32)) for _ in range(2)]
+    both = torch.utils.data.ConcatDataset([parts[0].subset(range(5, SAMPLES)), parts[1].subset(range(5))])
+    assert draws(Loader(both, SAMPLES, workers=0)) == whole[5:] + whole[:5]
+
+
+def test_a_pickled_dataset_reads_the_same(pairs: Path) -> None:
+    data = LMDBDataset(pairs, decode="tensor", crop=Resize(32))
+    copied = pickle.loads(pickle.dumps(data))
+    assert all(torch.equal(ours, its) for ours, its in zip(data[4][0], copied[4][0], strict=True))
+
+
+def test_a_damaged_mask_leaves_its_image_out_too(pairs: Path, tmp_path: Path) -> None:
+    shutil.copytree(pairs, tmp_path / "copy")
+    value = Dataset(pairs).companion("mask").value(3)
+    shards = {path: path.read_bytes() for path in (tmp_path / "copy" / "shards").glob("mask-*.lmdb")}
+    ((shard, content),) = [(path, content) for path, content in shards.items() if value in content]
+    shard.write_bytes(content.replace(value, value[:-20] + bytes([value[-20] ^ 4]) + value[-19:]))
+    damaged = LMDBDataset(tmp_path / "copy", decode="tensor", crop=Resize(32), companions=("mask",))
+    with pytest.raises(DatasetError, match=r"sample 3 \(.*\) of .* is damaged"):
+        list(Loader(damaged, SAMPLES, workers=0))
+    loader = Loader(damaged, SAMPLES, workers=0, on_error="skip")
+    (((images, masks), targets),) = loader
+    assert len(images) == len(masks) == len(targets) == SAMPLES - 1 and loader.skipped == 1
+    (((expected, whole), labels),) = Loader(
+        LMDBDataset(pairs, decode="tensor", crop=Resize(32), companions=("mask",)), SAMPLES, workers=0
+    )
+    left = [i for i in range(SAMPLES) if i != 3]
+    assert torch.equal(images, expected[left]) and torch.equal(masks, whole[left])
+    assert torch.equal(targets, labels[left])
+
+
+def test_companions_that_there_are_not_and_several_views_are_refused(pairs: Path) -> None:
+    with pytest.raises(DatasetError, match="no companion 'depth'"):
+        LMDBDataset(pairs, companions=("depth",))
+    views = [CenterCrop(8), CenterCrop(9)]
+    with pytest.raises(OptionError, match="crop: companions come with one view of their image, got 2"):
+        LMDBDataset(pairs, crop=views)
+    assert len(LMDBDataset(pairs, crop=views, companions=())[0][0]) == 2
+    with pytest.raises(OptionError, match="decode_on: companions are decoded by workers"):
+        Loader(LMDBDataset(pairs), 4, crop=CenterCrop(8), decode_on=lambda jpegs: jpegs)
+
+
+def test_a_companion_in_three_channels_is_read_whole_but_not_as_a_mask(pairs: Path, tmp_path: Path) -> None:
+    options = replace(
+        BuildOptions(ImageOptions(sizes=(Size(64, 64),))), companions=(Companion("copy", "again/{dir}/{name}"),)
+    )
+    build_dataset(pairs.parent / "raw", tmp_path / "out", options, SERIAL, samples_of(pairs.parent))
+    (_, copy), _ = LMDBDataset(tmp_path / "out", decode="tensor")[0]
+    assert copy.shape == (3, 64, 106)
+    with pytest.raises(DatasetError, match="it has 3 channels and cannot be cropped as a mask"):
+        LMDBDataset(tmp_path / "out", crop=CenterCrop(8))[0]
+
+
+def test_the_companions_of_a_dataset_are_named(pairs: Path) -> None:
+    assert Dataset(pairs).companions == ("again", "far", "mask")
