@@ -71,7 +71,10 @@ def diagnose_path(
     if device.type == "cpu":
         threads = max(1, usable_cores() // 2)
         notes.append(f"Training on the CPU uses {plural(threads, 'thread')}.")
-    is_dataset = os.path.exists(os.path.join(path, MANIFEST)) and read_manifest(path).layout == "lmdb"
+    manifest = read_manifest(path) if os.path.exists(os.path.join(path, MANIFEST)) else None
+    if manifest is not None:
+        manifest.check_plain("diagnose")
+    is_dataset = manifest is not None and manifest.layout == "lmdb"
     on_step("reading files from where they are")
     content = read_speed.list_content(Path(path))
     reading = read_speed.measure(content, max(options.workers, 1))

@@ -181,6 +181,7 @@ def _image_options(given: Mapping[str, Listing], options: BenchOptions) -> Image
     known: dict[str, Any] = {}
     for listing in given.values():
         if listing.manifest is not None:
+            listing.manifest.check_plain("bench")
             image = listing.manifest.identity["options"]["image"]
             known = {field.name: image[field.name] for field in fields(ImageOptions) if field.name in image}
             known["sizes"] = (Size.parse(listing.manifest.size),)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from presize.errors import DatasetError
-from presize.options import Color, Filter, Format, Layout, StoredColor, check_choice, companion_color
+from presize.options import Color, Depth, Filter, Format, Layout, StoredColor, check_choice, companion_color
 from presize.store.data_files import CompanionFiles, DataFile, is_companion_name, is_data_file
 from presize.system.files import open_at_once, write_atomically
 
@@ -86,6 +86,13 @@ class Manifest:
     def channels(self) -> int:
         """Of the images of a batch; "keep" is RGB there."""
         return {"gray": 1, "rgba": 4}.get(self.color, 3)
+
+    def check_plain(self, what: str) -> None:
+        """Raise DatasetError for images with alpha or of 16 bits, which `what` does not take."""
+        if self.channels == 4 or self.depth == 16:
+            raise DatasetError(
+                f"{what} trains on 8-bit RGB, and this dataset was built with --color rgba or --depth 16"
+            )
 
     @property
     def checksum(self) -> bool:
@@ -239,6 +246,7 @@ def _manifest(values: dict[str, Any]) -> Manifest:
     )
     check_choice("format", manifest.format, Format)
     check_choice("color", manifest.color, Color)
+    check_choice("depth", manifest.depth, Depth)
     if manifest.samples == 0:
         raise ValueError("it has no samples")
     if manifest.layout == "lmdb" and sum(shard.rows for shard in manifest.shards) != manifest.samples:

@@ -10,8 +10,10 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import ConcatDataset
 
 from builds import SERIAL
+from commands import Ran
 from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader, Resize, make_loader
@@ -166,3 +168,32 @@ def test_the_format_is_version_2_only_where_version_1_would_misread_it(
 ) -> None:
     root = build([deep_image(0)], **options)
     assert f'"version": {version}' in (root / "manifest.json").read_text()
+
+
+@pytest.mark.parametrize("options", [{"depth": 16}, {"color": "rgba"}], ids=["16 bits", "alpha"])
+def test_raw_pixels_are_exported_as_they_are(
+    build: Build, options: dict[str, Any], presize: Callable[..., Ran], tmp_path: Path
+) -> None:
+    images = [deep_image(1)] if "depth" in options else [cutout(1)]
+    assert presize("export", build(images, format="raw", **options), tmp_path / "files").code == 0
+    found = cv2.imread(str(tmp_path / "files" / "0.png"), cv2.IMREAD_UNCHANGED)
+    assert np.array_equal(found[:, :, [2, 1, 0, 3][: found.shape[2]]], images[0])
+
+
+def test_parts_of_another_depth_are_not_joined(build: Build, tmp_path: Path) -> None:
+    root = build([deep_image(1)], depth=16, format="png")
+    build_dataset(tmp_path / "raw", tmp_path / "eight", BuildOptions(ImageOptions(format="png")), SERIAL)
+    parts = ConcatDataset([LMDBDataset(path, decode="tensor") for path in (root, tmp_path / "eight")])
+    with pytest.raises(OptionError, match="must have the same depth, got 16 in"):
+        Loader(parts, 1, workers=0)
+
+
+@pytest.mark.parametrize("options", [{"depth": 16}, {"color": "rgba"}], ids=["16 bits", "alpha"])
+def test_what_trains_on_rgb_refuses_other_pixels_in_a_line(
+    build: Build, options: dict[str, Any], presize: Callable[..., Ran]
+) -> None:
+    root = build([deep_image(1)], format="raw", **options)
+    for command in (("bench", "--lmdb", root), ("diagnose", root)):
+        ran = presize(*command)
+        assert ran.code == 1
+        assert f"presize: error: {command[0]} trains on 8-bit RGB" in ran.err

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from presize.codecs import icc, jpeg_metadata, jpeg_segments, sniff
 from presize.codecs.exif import orientation_of
-from presize.codecs.source_facts import Facts
+from presize.codecs.source_facts import Colors, Facts
 from presize.errors import ImageError
 from presize.options import ImageOptions
 
@@ -42,7 +42,7 @@ def unchanged(data: bytes, options: ImageOptions) -> Unchanged | None:
         return None
     try:
         found = find(data, options)
-    except (ImageError, struct.error, zlib.error):
+    except (ImageError, IndexError, struct.error, zlib.error):
         return None
     return None if found is None or found.height * found.width > options.max_pixels else found
 
@@ -56,7 +56,7 @@ def fits(header: jpeg_segments.JpegHeader, options: ImageOptions) -> bool:
         and header.huffman
         and (header.colorspace == "gray" or (header.colorspace == "YCbCr" and options.color != "gray"))
         and header.orientation == 1
-        and _needs_no_conversion(header.icc, options)
+        and not (_changes_colors(header.icc) and options.icc == "convert")
     )
 
 
@@ -73,6 +73,7 @@ def _jpeg(data: bytes, options: ImageOptions) -> Unchanged | None:
         process=header.process,
         quality=header.quality,
         several=header.several,
+        profile=_changes_colors(header.icc),
         kept=True,
     )
     return Unchanged(value, header.height, header.width, facts)
@@ -88,17 +89,18 @@ def _png(data: bytes, options: ImageOptions) -> Unchanged | None:
     chunks = list(_png_chunks(data))
     kinds = {kind for kind, _, _ in chunks}
     width, height, bits, color, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
-    plain = bits == 8 and not interlaced and options.color in _PNG_COLORS.get(color, ())
+    plain = chunks[0][0] == b"IHDR" and bits == 8 and not interlaced and options.color in _PNG_COLORS.get(color, ())
     if not plain or not kinds >= _PNG_IMAGE or b"tRNS" in kinds or 0 in (width, height):
         return None
     payloads = {kind: data[begin + 8 : end - 4] for kind, begin, end in chunks if kind in (b"eXIf", b"iCCP")}
-    if orientation_of(payloads.get(b"eXIf", b"")) != 1 or not _needs_no_conversion(
-        _profile(payloads.get(b"iCCP", b"")), options
-    ):
+    profile = _changes_colors(_profile(payloads.get(b"iCCP", b"")))
+    if orientation_of(payloads.get(b"eXIf", b"")) != 1 or (profile and options.icc == "convert"):
         return None
     left_out = _PNG_ANIMATION if options.keep_metadata else kinds - _PNG_IMAGE
     value = b"".join((data[:8], *(data[begin:end] for kind, begin, end in chunks if kind not in left_out)))
-    facts = Facts("png", "RGB" if color else "grey", transparent=color == 6, several=b"acTL" in kinds, kept=True)
+    animated = b"acTL" in kinds
+    colors: Colors = "RGB" if color else "grey"
+    facts = Facts("png", colors, transparent=color == 6, several=animated, profile=profile, kept=True)
     return Unchanged(value, height, width, facts)
 
 
@@ -126,8 +128,8 @@ def _profile(chunk: bytes) -> bytes:
     return zlib.decompressobj().decompress(compressed[1:], _MAX_PROFILE_BYTES) if compressed else b""
 
 
-def _needs_no_conversion(profile: bytes | None, options: ImageOptions) -> bool:
-    return not profile or options.icc == "ignore" or icc.is_srgb(profile)
+def _changes_colors(profile: bytes | None) -> bool:
+    return profile is not None and profile != b"" and not icc.is_srgb(profile)
 
 
 _ANIMATION, _ALPHA = 0x02, 0x10
@@ -144,13 +146,14 @@ def _webp(data: bytes, options: ImageOptions) -> Unchanged | None:
     value = _riff({kind: image})
     height, width = sniff.webp_size(value)
     transparent = image[4] & 0x10 != 0 if kind == b"VP8L" else b"ALPH" in chunks
+    profile = _changes_colors(chunks.get(b"ICCP"))
     exif = chunks.get(b"EXIF", b"").removeprefix(b"Exif\0\0")
     if (
         (height, width) != sniff.webp_size(data)
         or 0 in (height, width)
         or options.color not in (("rgba",) if transparent else ("rgb", "rgba"))
         or orientation_of(exif) != 1
-        or not _needs_no_conversion(chunks.get(b"ICCP"), options)
+        or (profile and options.icc == "convert")
     ):
         return None
     if options.keep_metadata:
@@ -158,7 +161,7 @@ def _webp(data: bytes, options: ImageOptions) -> Unchanged | None:
     elif b"ALPH" in chunks:
         header = struct.pack("<I", _ALPHA) + (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
         value = _riff({b"VP8X": header, b"ALPH": chunks[b"ALPH"], kind: image})
-    return Unchanged(value, height, width, Facts("webp", "RGB", transparent=transparent, kept=True))
+    return Unchanged(value, height, width, Facts("webp", "RGB", transparent=transparent, profile=profile, kept=True))
 
 
 def _riff(chunks: dict[bytes, bytes]) -> bytes:

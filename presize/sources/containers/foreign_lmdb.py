@@ -20,8 +20,11 @@ from presize.sources.containers.contents import Contents, field_name, reject
 from presize.sources.containers.lmdb_values import LmdbValues, Numbers, read_lmdb
 from presize.sources.walk import as_utf8
 from presize.store.rejects import Reject
+from presize.system.files import open_at_once
 
 _FIELD = re.compile(r"([^{}%]*)(?:\{(?::0?(\d{0,2})d?)?\}|%0?(\d{0,2})d)([^{}%]*)")
+_MOST_DIGITS = 17
+"""One more is still a 64-bit number."""
 _KEYS_SHOWN = 5
 _TRIED = 16
 _LABEL_BYTES = 1 << 16
@@ -49,18 +52,19 @@ class KeyPattern:
     @classmethod
     def parse(cls, option: str, text: str) -> KeyPattern:
         match = _FIELD.fullmatch(text)
-        if match is None:
+        width = max(1, int(match[2] or match[3] or 0)) if match else 0
+        if match is None or width > _MOST_DIGITS:
             presets = f", or {', '.join(get_args(KeyPreset))}" if option == "keys" else ""
             example = "image-{:09d}"
             raise OptionError(f"{option}: expected a pattern with one number, such as {example}{presets}, got {text!r}")
-        return cls(match[1], int(match[2] or match[3] or 1), match[4])
+        return cls(match[1], width, match[4])
 
     def __str__(self) -> str:
         return f"{self.before}{{:0{self.width}d}}{self.behind}"
 
     def numbers(self, keys: pa.LargeBinaryArray) -> tuple[Numbers, Numbers]:
         """The rows of the keys that fit, and their numbers, ascending."""
-        digits = rf"[0-9]{{{self.width}}}|[1-9][0-9]{{{self.width},17}}"
+        digits = rf"[0-9]{{{self.width}}}|[1-9][0-9]{{{self.width},{_MOST_DIGITS}}}"
         fits = rf"^{re.escape(self.before)}(?P<number>{digits}){re.escape(self.behind)}$"
         found = pc.extract_regex(keys, fits)
         rows = np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False))
@@ -188,7 +192,7 @@ def _numbers(texts: pa.Array) -> pa.Array:
 def _basicsr(found: LmdbValues, path: str, name: str) -> _Chosen:
     """The images that BasicSR's meta_info.txt lists, in its order: ``0001.png (480,480,3) 1`` has the key ``0001``."""
     try:
-        with open(os.path.join(os.path.dirname(path), _META_INFO), encoding="utf-8") as file:
+        with open(os.path.join(os.path.dirname(path), _META_INFO), encoding="utf-8", opener=open_at_once) as file:
             names = [line.strip().rsplit(" (", 1)[0] for line in file if not line.isspace()]
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"

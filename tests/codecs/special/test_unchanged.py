@@ -215,3 +215,22 @@ def test_a_jpeg_with_stray_bytes_is_stored_as_it_is_and_read_as_pillow_reads_it(
     out = np.empty((60, 50, 3), np.uint8)
     read_region(out, uncut_region(memoryview(value), "jpeg", (0, 0, 60, 50)), (60, 50), flip=False, exact=True)
     assert np.array_equal(out, pixels)
+
+
+def test_a_png_that_does_not_begin_with_its_header_is_refused() -> None:
+    data = encoded("png")
+    moved = data[:8] + data[33:-12] + data[8:33] + data[-12:]
+    with pytest.raises(ImageError):
+        transcode(moved, keep(format="png"))
+
+
+@pytest.mark.parametrize("format", ["jpeg", "png", "webp"])
+def test_an_ignored_profile_is_counted(format: str) -> None:
+    result = transcode(encoded(format, icc_profile=SWAPPED), keep(format=format, icc="ignore"))
+    assert kept(result) and source_facts.unpack(np.array([result.facts]), "profile")[0] == 1
+
+
+@pytest.mark.parametrize("chunk", [b"VP8L\x01\0\0\0\x2f\0", b"VP8X\0\0\0\0"])
+def test_a_webp_with_a_chunk_that_is_too_short_is_refused(chunk: bytes) -> None:
+    with pytest.raises(ImageError):
+        transcode(b"RIFF" + struct.pack("<I", 4 + len(chunk)) + b"WEBP" + chunk, keep(format="webp"))

@@ -179,7 +179,7 @@ def test_values_that_are_no_images_are_refused(tmp_path: Path) -> None:
         scan(tmp_path / "a", SourceOptions(keys="{}"))
 
 
-@pytest.mark.parametrize("text", ["image", "image-{}-{}", "{name}", "{:9x}", "image-%s", "{:099999d}"])
+@pytest.mark.parametrize("text", ["image", "image-{}-{}", "{name}", "{:9x}", "image-%s", "{:099999d}", "{:18d}"])
 def test_what_is_no_pattern_is_refused(text: str, tmp_path: Path) -> None:
     text_recognition(tmp_path / "a", ["x"])
     with pytest.raises(
@@ -198,12 +198,20 @@ def test_what_is_no_pattern_is_refused(text: str, tmp_path: Path) -> None:
         ("{:d}.jpg", ("", 1, ".jpg")),
         ("image-%09d", ("image-", 9, "")),
         ("%d", ("", 1, "")),
+        ("{:0d}", ("", 1, "")),
         ("a(b{:3d}", ("a(b", 3, "")),
     ],
 )
 def test_patterns_are_those_of_python_and_of_c(text: str, pattern: tuple[str, int, str]) -> None:
     found = KeyPattern.parse("keys", text)
     assert (found.before, found.width, found.behind) == pattern
+
+
+def test_numbers_of_many_digits_are_read(tmp_path: Path) -> None:
+    keys = [f"{number:017d}" for number in (0, 5, 10**17 - 1)] + [f"{10**17}", f"{10**19}", "00"]
+    write_lmdb(tmp_path / "a", {key: picture(1) for key in keys})
+    source = scan(tmp_path / "a", SourceOptions(keys="{:017d}"))
+    assert [row["path"] for row in listed(source)] == keys[:4]
 
 
 def test_an_lmdb_with_several_databases_is_refused(tmp_path: Path) -> None:
