@@ -27,8 +27,8 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
     """`source` with the sizes and modification times of companions, ``mask_source_nbytes`` and
     ``mask_source_mtime_ns`` for a companion called mask.
 
-    Samples whose companion is missing become rejects. Files that are companions are no samples, and a class folder that
-    holds nothing else is no class.
+    Samples whose companion is missing become rejects. Files that are companions by a pattern are no samples, and a
+    class folder that holds nothing else is no class.
 
     Args:
         source: the samples.
@@ -125,9 +125,11 @@ def _check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
 
 
 def _without_companions(source: Source, companions: Sequence[Companion]) -> Source:
-    """`source` without the files that are companions, of other samples most often."""
+    """`source` without the files that are companions by a pattern. What a table lists may be both, such as a frame and
+    the next one."""
     table, labels = source.table, source.table.column_names
-    paths = pa.chunked_array([chunk for c in companions for chunk in companion_paths(c, table).chunks])
+    by_pattern = [companion_paths(companion, table) for companion in companions if companion.column is None]
+    paths = pa.chunked_array([chunk for column in by_pattern for chunk in column.chunks], pa.large_string())
     is_companion = pc.is_in(table.column("path"), value_set=pc.unique(paths))
     if not pc.any(is_companion).as_py():
         return source

@@ -78,7 +78,7 @@ def test_a_pattern_is_filled_as_format_fills_it(images: list[list[str]], pattern
         ("source=x", "'source' would have columns that the index has already"),
         ("mask=", "pair: expected a path from the source for mask, got ''"),
         ("mask=/etc/{stem}", "pair: expected a path from the source for mask, got '/etc/"),
-        ("mask=../{stem}", "pair mask: expected a path from the source, got"),
+        ("mask=../{stem}", "pair: expected a path from the source for mask, got"),
         ("mask={file}", r"\{file\} in '\{file\}' is none of \{stem\}, \{dir\} and \{name\}"),
         ("mask={stem", r"\{ in '\{stem' is none of"),
     ],
@@ -120,6 +120,15 @@ def test_files_that_are_companions_are_no_samples(tmp_path: Path) -> None:
     assert paths(source) == ["1.jpg", "2.jpg"]
     assert source.table.column("mask_source_nbytes").to_pylist() == [0, 0]
     assert reasons(source) == {}
+
+
+def test_what_a_column_names_may_be_a_sample_itself(tmp_path: Path) -> None:
+    write_tree(tmp_path / "raw", {"1.jpg": "", "2.jpg": "22", "3.jpg": "333"})
+    write_tree(tmp_path, {"table.csv": "path,next\n1.jpg,2.jpg\n2.jpg,3.jpg\n3.jpg,3.jpg\n"})
+    frames = scan(tmp_path / "raw", SourceOptions(tmp_path / "table.csv"))
+    source = add_companions(frames, [Companion("after", column="next")])
+    assert paths(source) == ["1.jpg", "2.jpg", "3.jpg"]
+    assert source.table.column("after_source_nbytes").to_pylist() == [2, 3, 3]
 
 
 def test_a_folder_of_companions_is_no_class(tmp_path: Path) -> None:
