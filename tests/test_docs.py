@@ -16,9 +16,11 @@ import pytest
 from annotated import annotate
 from builds import SERIAL, SMALL
 from paired import make_pairs
+from foreign import write_sources
 from presize.build.run import build_dataset
 from presize.cli import cli
 from presize.sources.sample import SampleOptions, make_samples
+from presize.store.dataset import Dataset
 from presize.store.index import INDEX_COLUMNS
 from presize.store.manifest import read_manifest
 from processes import run_command
@@ -105,9 +107,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "labels.csv").write_text(f"path,label\n{table}")
     annotate(sorted((folder / "RAW").rglob("*.jpg"))[:24], folder)
     write_pairs(folder)
+    write_sources(folder)
+    run_programs(ROOT / "docs" / "imports.md", folder)  # they make label tables
     run(RUN_COMMANDS, BUILDS, folder)
     assert (folder / "SIZES" / "160" / "manifest.json").exists()
     return folder
+
+
+def run_programs(page: Path, folder: Path) -> None:
+    """Run the programs of a page that need no other libraries, in one process."""
+    programs = [block for block in blocks(page, "python") if block != TRAINING and not needed(block)]
+    names = [f"{page.stem}_{number}.py" for number in range(len(programs))]
+    for name, program in zip(names, programs, strict=True):
+        (folder / name).write_text(program)
+    run(RUN_PROGRAMS, names, folder)
 
 
 def test_the_readme_shows_every_command() -> None:
@@ -128,11 +141,16 @@ def test_commands_that_measure_run_as_written(name: str, place: Path) -> None:
 
 @pytest.mark.parametrize("page", WITH_PROGRAMS)
 def test_programs_run_as_written(page: Path, place: Path) -> None:
-    programs = [block for block in blocks(page, "python") if block != TRAINING and not needed(block)]
-    names = [f"{page.stem}_{number}.py" for number in range(len(programs))]
-    for name, program in zip(names, programs, strict=True):
-        (place / name).write_text(program)
-    run(RUN_PROGRAMS, names, place)
+    run_programs(page, place)
+
+
+def test_tables_of_coco_and_voc_have_every_box(place: Path) -> None:
+    coco = Dataset(place / "OUT-COCO").index
+    assert coco.column("bbox").to_pylist() == [[[1.5, 2, 3, 4], [5, 6, 7, 8]], []]
+    assert coco.column("category").to_pylist() == [[1, 0], []]
+    voc = Dataset(place / "OUT-VOC").index
+    assert voc.column("bbox").to_pylist() == [[[0, 1, 30, 40], [4, 5, 7, 8]]]
+    assert voc.column("name").to_pylist() == [["cat", "dog"]]
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def repair_dataset(
         DatasetError: `out` holds no dataset of shards.
         BuildError: a build is writing to `out`, or it cannot be written to.
     """
-    containers = recognize(source)
+    containers = recognize(source, samples.keys is not None)
     if containers is None and not os.path.isdir(source):
         raise SourceError(f"the source {os.fspath(source)} is not a folder; give the one that {out} was built from")
     raw = _Raw(Path(source)) if containers is None else _Raw(Path(containers.root), scan(source, samples, True))

@@ -78,7 +78,9 @@ class Source:
         if not self.containers:
             return None
         found = self.table.select(["container", "offset"]).take(pa.array(rows))
-        return Places(self.containers, found.column("container").to_numpy(), found.column("offset").to_numpy())
+        used, container = np.unique(found.column("container").to_numpy(), return_inverse=True)
+        containers = tuple(self.containers[number] for number in used.tolist())
+        return Places(containers, container, found.column("offset").to_numpy())
 
     def files(self, rows: npt.NDArray[np.int64]) -> list[SourceFile]:
         """The source files of these rows of the table."""
@@ -110,7 +112,7 @@ def scan(
     """
     with naming("classes"):
         known = None if samples.classes is None else check_classes(samples.classes)
-    found = recognize(root)
+    found = None if samples.table is not None else recognize(root, samples.keys is not None)
     if samples.keys is not None and found is None:
         raise SourceError(f"--keys needs an LMDB, tar shards or Parquet files; source {os.fspath(root)!r} has none")
     if found is not None:
@@ -154,8 +156,6 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
 def _scan_containers(
     found: Containers, samples: SourceOptions, classes: tuple[str, ...] | None, follow_links: bool
 ) -> Source:
-    if samples.table is not None:
-        raise SourceError(f"--labels needs a folder of images; {found.paths[0]!r} brings its own labels")
     listed = list_samples(found, samples, classes, follow_links)
     return Source(
         Path(found.root), listed.table, listed.classes, listed.rejects, listed.hidden, containers=listed.containers

@@ -67,13 +67,13 @@ class Places(NamedTuple):
     """Where samples lie in containers.
 
     Attributes:
-        containers: all that the source has.
+        containers: those that the samples lie in.
         container: of each sample, its position in `containers`.
         offset: of each sample, as in SourceFile.
     """
 
     containers: tuple[Container, ...]
-    container: npt.NDArray[np.int32]
+    container: npt.NDArray[np.int64]
     offset: npt.NDArray[np.int64]
 
     @property

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from presize.build.plan import TriedCodecs, as_recorded, differences, make_plan
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.sources.scan import Source
-from presize.store.dealing import deal, mix, shard_count
+from presize.store.dealing import deal, mix, neighbours, shard_count, shuffled
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,59 @@ def test_dealing_never_changes() -> None:
 
 
 FIXED_DEAL = [[2, 4, 6], [1, 5, 8], [0, 3, 7, 9]]
+
+
+RUNS = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(
+    lambda lengths: np.repeat(range(len(lengths)), lengths)
+)
+
+
+@given(runs=RUNS, shards=st.integers(1, 20))
+def test_samples_of_a_run_stay_together_but_where_a_shard_ends(runs: np.ndarray, shards: int) -> None:
+    dealt = deal(len(runs), shards, runs)
+    assert np.array_equal(np.sort(np.concatenate(dealt)), np.arange(len(runs)))
+    assert all((np.diff(shard) > 0).all() for shard in dealt)
+    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+    pieces = sum(len(np.unique(runs[shard])) for shard in dealt)
+    assert pieces <= runs[-1] + shards  # each bound between two shards cuts one run at most
+
+
+def test_runs_are_dealt_as_samples_are() -> None:
+    by_sample = deal(300, 4)
+    by_run = deal(900, 4, np.arange(900) // 3)
+    assert [np.unique(shard // 3).tolist() for shard in by_run] == [shard.tolist() for shard in by_sample]
+
+
+def test_some_samples_are_shuffled_by_their_runs() -> None:
+    runs = np.repeat([7, 3, 9], 4)
+    chosen = np.array([0, 1, 4, 6, 9, 10])
+    order = shuffled(chosen, runs)
+    assert sorted(order.tolist()) == chosen.tolist()
+    assert len(np.flatnonzero(np.diff(runs[order]))) == 2
+
+
+def test_there_are_no_more_shards_than_runs_unless_asked_for() -> None:
+    runs = np.repeat([0, 1, 2], 1000)
+    assert shard_count(3000, None, runs) == 3
+    assert shard_count(3000, 500, runs) == 6
+    assert shard_count(3000, None, np.arange(3000)) == shard_count(3000)
+
+
+@pytest.mark.parametrize(
+    ("samples", "length", "reason"),
+    [
+        (100, 1, "a shard has ten samples, which would be one run"),
+        (10_000, 6, "16 runs in a shard of a hundred"),
+        (1_100_000, 64, "more would not be read faster"),
+    ],
+)
+def test_neighbours_are_as_many_as_leave_shards_fair(samples: int, length: int, reason: str) -> None:
+    container = np.repeat(np.arange(2), [samples - 5, 5]).astype(np.int32)
+    lengths = np.bincount(neighbours(container))
+    assert lengths[0] == length, reason
+    assert lengths.sum() == samples
+    first_of_second = neighbours(container)[samples - 5]
+    assert neighbours(container)[samples - 6] == first_of_second - 1, "a run ends with its container"
 
 
 def source(paths: list[str], nbytes: int = 7, label: int = 0, chunks: int = 1) -> Source:

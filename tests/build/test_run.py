@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -235,9 +236,9 @@ def test_a_source_that_is_read_ahead_gives_the_same_bytes(
     readers = set()
     read = presize.sources.source_files.read_source
 
-    def noted(source: Path, path: str, nbytes: int) -> bytes:
+    def noted(*file: Any) -> bytes:
         readers.add(threading.current_thread().name)
-        return read(source, path, nbytes)
+        return read(*file)
 
     monkeypatch.setattr(presize.build.tasks.records, "read_source", noted)
     build_dataset(raw, tmp_path / "ahead", SMALL, REPORTED)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize.errors import ImageError
+from presize.errors import BuildError, ImageError
 from presize.sources import source_files
-from presize.sources.source_files import THREADS, read_in_order, read_source
+from presize.sources.source_files import THREADS, Container, SourceFile, read_again, read_in_order, read_source
 
 SLOW, FAST = -1.0, 3600.0
 """Bounds from which on every file is slow, and none is."""
@@ -148,3 +148,38 @@ def test_a_file_that_has_become_something_else_is_rejected(
     become(tmp_path / "a.jpg")
     with pytest.raises(ImageError, match=rf"^it changed during the build: .*{words}"):
         read_source(tmp_path, "a.jpg", 1000)
+
+
+# What lies in a container
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Container:
+    (tmp_path / "a.tar").write_bytes(b"x" * 1000 + b"\xff\xd8\xff" + b"y" * 997 + b"z" * 1000)
+    return Container("a.tar")
+
+
+def test_a_value_is_read_at_its_place(container: Container, tmp_path: Path) -> None:
+    assert read_source(tmp_path, "1.jpg", 1000, container, 1000) == b"\xff\xd8\xff" + b"y" * 997
+    assert read_source(tmp_path, "2.jpg", 1000, container, 2000) == b"z" * 1000
+
+
+def test_of_a_large_value_that_is_no_image_the_start_is_read(
+    container: Container, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_files, "_LARGE_BYTES", 500)
+    assert read_source(tmp_path, "1.jpg", 1000, container, 1000) == b"\xff\xd8\xff" + b"y" * 997
+    assert read_source(tmp_path, "2.jpg", 600, container, 2000) == b"z" * 1000  # no more than 4096 bytes
+
+
+def test_a_value_that_the_container_no_longer_holds_is_rejected(container: Container, tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="it changed during the build: 1000 bytes when listed, 500 when read"):
+        read_source(tmp_path, "2.jpg", 1000, container, 2500)
+
+
+def test_a_container_that_is_gone_stops_the_build(container: Container, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").unlink()
+    with pytest.raises(BuildError, match=r"cannot read 'a\.tar' in .*: No such file .*; run again to resume$"):
+        read_source(tmp_path, "1.jpg", 1000, container, 1000)
+    with pytest.raises(BuildError, match=r"cannot read 'a\.tar' in .* again for report\.html: No such file"):
+        read_again(tmp_path, SourceFile("1.jpg", 1000, container, 1000))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,3 +75,28 @@ def image_column(images: Sequence[bytes | None], paths: Sequence[str | None] | N
     names = paths or [None] * len(images)
     rows = [{"bytes": image, "path": name} for image, name in zip(images, names, strict=True)]
     return pa.array(rows, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
+
+
+def write_sources(folder: Path) -> None:
+    """What docs/imports.md imports."""
+    write_tar(folder / "SHARDS" / "shard-000000.tar", tar_samples(12))
+    shutil.copytree(FIXTURES / "datasets", folder / "HUB")
+    text_recognition(folder / "TEXT", ["Hello", "World"])
+    text_recognition(folder / "NUMBERED", ["7", "3"])
+    coco = {
+        "images": [{"id": 9, "file_name": "9.png"}, {"id": 4, "file_name": "4.png"}],
+        "categories": [{"id": 17, "name": "cat"}, {"id": 18, "name": "dog"}],
+        "annotations": [
+            {"image_id": 9, "category_id": 18, "bbox": [1.5, 2, 3, 4]},
+            {"image_id": 9, "category_id": 17, "bbox": [5, 6, 7, 8]},
+        ],
+    }
+    voc = """<annotation><filename>1.png</filename>
+        <object><name>cat</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>30</xmax><ymax>40</ymax></bndbox></object>
+        <object><name>dog</name><bndbox><ymin>6</ymin><xmin>5</xmin><xmax>7</xmax><ymax>8</ymax></bndbox></object>
+        </annotation>"""
+    images = {"COCO/val2017/9.png": picture(9), "COCO/val2017/4.png": picture(4), "VOC/JPEGImages/1.png": picture(1)}
+    texts = {"COCO/instances.json": json.dumps(coco).encode(), "VOC/Annotations/1.xml": voc.encode()}
+    for name, content in (images | texts).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)

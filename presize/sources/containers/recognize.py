@@ -41,11 +41,15 @@ class Containers:
     paths: tuple[str, ...]
 
 
-def recognize(source: str | os.PathLike[str]) -> Containers | None:
+def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Containers | None:
     """The containers that a source consists of; None for a folder of image files.
 
-    A folder has containers when the first of its folders that holds images or containers at all holds containers, and
-    no image. Names decide in folders, and the first bytes where the source is a file.
+    A folder has containers when there are some at any depth, and no image file. Names decide in folders, and the first
+    bytes where the source is a file.
+
+    Args:
+        source: the source.
+        among_images: take containers, although there are image files, too.
 
     Raises:
         SourceError: it is a URL, a zip, a dataset of presize, or has containers of several kinds.
@@ -59,15 +63,15 @@ def recognize(source: str | os.PathLike[str]) -> Containers | None:
         return None
     _refuse_dataset(name)
     root = os.path.realpath(name)
-    if not _has_containers(root):
+    found = sorted(_containers(root, among_images))
+    if not found:
         return None
-    found = sorted(_containers(root))
-    kinds = sorted({kind_of(path) or "" for path in found})
+    kinds = sorted({kind for path in found if (kind := kind_of(path))})
     if len(kinds) > 1:
         raise SourceError(
             f"source {name!r} holds files of several kinds ({', '.join(kinds)}); give a folder of one, or a file"
         )
-    return Containers(kind_of(found[0]) or "tar", root, tuple(found))
+    return Containers(kinds[0], root, tuple(found))
 
 
 def kind_of(path: str) -> Kind | None:
@@ -122,34 +126,19 @@ def _refuse_dataset(name: str) -> None:
             )
 
 
-def _has_containers(root: str) -> bool:
-    """Whether the first folder that holds images or containers holds containers alone. Links to folders are not
-    followed, as in _containers."""
-    waiting = [root]
-    while waiting:
-        folders, has_container = [], False
-        for entry in _entries(waiting.pop(0)):
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(entry.path)
-            elif claims_to_be_an_image(entry.name):
-                return False
-            elif kind_of(entry.name) is not None:
-                has_container = True
-        if has_container:
-            return True
-        waiting += sorted(folders)
-    return False
-
-
-def _containers(root: str) -> Iterator[str]:
-    """The containers below a folder, as paths from it."""
-    waiting = [root]
+def _containers(root: str, among_images: bool) -> list[str]:
+    """The containers below a folder, as paths from it; none if an image is found first. Links to folders are not
+    followed."""
+    found, waiting = [], [root]
     while waiting:
         for entry in _entries(waiting.pop()):
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(entry.path)
+            elif claims_to_be_an_image(entry.name) and not among_images:
+                return []
             elif kind_of(entry.name) is not None and entry.is_file():
-                yield os.path.relpath(entry.path, root)
+                found.append(os.path.relpath(entry.path, root))
+    return found
 
 
 def _entries(folder: str) -> Iterator[os.DirEntry[str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from presize.store.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
 from presize.system.files import open_at_once
 
 _BLOCK = 512
+_ZEROS = bytes(_BLOCK)
+"""The end mark begins with such a block."""
 _WINDOW_BYTES = 4096
 _FIELD_BYTES = 1 << 20
 """The most that is read of a file which is no image, and of a long name."""
@@ -105,21 +108,27 @@ def _check_begin(window: _Window, name: str) -> None:
                 f"it is compressed, so that no image can be read by itself; decompress it first: {program} -d "
                 f"{os.path.basename(name)}"
             )
-    if begin.strip(b"\0") and not _is_header(begin):
+    if begin != _ZEROS and not _is_header(begin):
         raise SourceError("it is no tar: its first block is no header")
 
 
 def _is_header(block: bytes) -> bool:
+    """Whether a block has the checksum of a header: the sum of its bytes, with blanks in the place of the checksum."""
     stored = _number(block[148:156])
-    return len(block) == _BLOCK and stored == sum(block) - sum(block[148:156]) + 8 * 0x20
+    # The lower half of Adler-32 is the sum modulo 65521, in a fiftieth of the time that Python takes.
+    found = zlib.adler32(block[:148] + b"        " + block[156:], 0) & 0xFFFF
+    return len(block) == _BLOCK and stored is not None and stored % 65521 == found
 
 
 def _number(field: bytes) -> int | None:
     """A number of a header, in octal digits, or binary where its first bit is set."""
-    if field[:1] >= b"\x80":
-        return int.from_bytes(field, "big", signed=True) & (1 << (8 * len(field) - 1)) - 1 if field[0] == 0x80 else None
-    digits = field.split(b"\0")[0].strip()
-    return int(digits, 8) if re.fullmatch(rb"[0-7]+", digits) else 0 if not digits else None
+    if field[0] & 0x80:
+        return int.from_bytes(field[1:], "big") if field[0] == 0x80 else None
+    try:
+        number = int(field.partition(b"\0")[0] or b"0", 8)
+    except ValueError:
+        return None
+    return number if number >= 0 else None
 
 
 def members(window: _Window) -> Iterator[Member]:
@@ -130,7 +139,7 @@ def members(window: _Window) -> Iterator[Member]:
         block = window.read(at, _BLOCK)
         if len(block) < _BLOCK:
             raise CutShort(f"it ends at byte {window.nbytes:,}, without an end mark")
-        if not block.strip(b"\0"):
+        if block == _ZEROS:
             if window.nbytes - at > _TAIL_BYTES:
                 raise CutShort(f"its end mark at byte {at:,} is followed by {size_text(window.nbytes - at)}")
             return
@@ -149,10 +158,11 @@ def members(window: _Window) -> Iterator[Member]:
                 extended |= _pax(value)
         else:
             name = extended.pop("path", None) or _name(block)
-            size = int(extended["size"]) if extended.get("size", "").isdecimal() else size
-            sparse = any(key.startswith("GNU.sparse") for key in extended)
-            extended.clear()
-            kind = b"S" if sparse else b"0" if kind in b"\x007" else kind
+            kind = b"0" if kind in b"\x007" else kind
+            if extended:
+                size = int(extended["size"]) if extended.get("size", "").isdecimal() else size
+                kind = b"S" if any(key.startswith("GNU.sparse") for key in extended) else kind
+                extended = {}
             if kind in b"123456":
                 size = 0  # links, folders and devices have no content, whatever they say
             if begin + size > window.nbytes:
@@ -245,7 +255,7 @@ class _Samples:
             )
 
     def finish_early(self, error: CutShort, window: _Window) -> None:
-        """Keep the last sample if it is whole: it is when another has begun, or when it has the files that the one before has."""
+        """Keep the last sample if it is whole: another has begun, or it has files like those of the one before."""
         match = None if error.name is None else _STEM.fullmatch(_trimmed(error.name))
         another_began = match is not None and match[1] != self._stem
         if another_began or self._before == frozenset(self._files):

@@ -35,15 +35,26 @@ def test_an_image_makes_a_folder_one_of_images(tmp_path: Path) -> None:
     assert scan(tmp_path).containers == ()
 
 
-def test_folders_are_looked_at_from_the_top(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "1.png").write_bytes(picture(1))
+def test_an_image_at_any_depth_does_but_for_keys(tmp_path: Path) -> None:
     write_tar(tmp_path / "b" / "1.tar", tar_samples(1))
-    assert recognize(tmp_path) is None  # a comes first
-    write_tar(tmp_path / "0" / "1.tar", tar_samples(1))
-    found = recognize(tmp_path)
+    write_tar(tmp_path / "0.tar", tar_samples(1))
+    for keys in (False, True):
+        found = recognize(tmp_path, keys)
+        assert found is not None
+        assert found.paths == ("0.tar", "b/1.tar")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "1.png").write_bytes(picture(1))
+    assert recognize(tmp_path) is None
+    found = recognize(tmp_path, among_images=True)
     assert found is not None
-    assert found.paths == ("0/1.tar", "b/1.tar")
+    assert found.paths == ("0.tar", "b/1.tar")
+
+
+def test_with_a_table_a_folder_is_one_of_images(tmp_path: Path) -> None:
+    (tmp_path / "0001").write_bytes(picture(1))  # no suffix tells that it is an image
+    write_parquet(tmp_path / "labels.parquet", {"path": ["0001"], "label": ["cat"]})
+    source = scan(tmp_path, SourceOptions(labels=tmp_path / "labels.parquet"))
+    assert source.table.column("path").to_pylist() == ["0001"]
 
 
 def test_hidden_folders_hold_no_containers(tmp_path: Path) -> None:
@@ -113,8 +124,6 @@ def test_options_for_containers_need_them(tmp_path: Path) -> None:
     write_tar(tmp_path / "a" / "1.tar", tar_samples(1))
     with pytest.raises(SourceError, match="--label-keys is for LMDBs"):
         scan(tmp_path / "a", SourceOptions(keys="png", label_keys="label-{}"))
-    with pytest.raises(SourceError, match=r"--labels needs a folder of images; '1\.tar' brings its own labels"):
-        scan(tmp_path / "a", SourceOptions(labels="labels.csv"))
     with pytest.raises(SourceError, match="--classes needs labels, and the samples have none"):
         write_tar(tmp_path / "b.tar", [("1.png", picture(1))])
         scan(tmp_path / "b.tar", SourceOptions(classes=["a"]))

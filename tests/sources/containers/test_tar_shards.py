@@ -204,7 +204,7 @@ def test_a_first_sample_that_may_lack_a_file_is_rejected(tmp_path: Path) -> None
     with tarfile.open(path) as tar:
         os.truncate(path, tar.getmembers()[1].offset + 100)
     found = list_tar(str(path), "a.tar", None)
-    assert [one.reason for one in found.rejects][0] == "the tar ends before this sample does"
+    assert found.rejects[0].reason == "the tar ends before this sample does"
 
 
 @pytest.fixture(scope="module")
