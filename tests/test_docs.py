@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
 import shutil
@@ -15,8 +16,8 @@ import pytest
 
 from annotated import annotate
 from builds import SERIAL, SMALL
-from paired import make_pairs
 from foreign import write_sources
+from paired import make_pairs
 from presize.build.run import build_dataset
 from presize.cli import cli
 from presize.sources.sample import SampleOptions, make_samples
@@ -97,6 +98,26 @@ def write_pairs(folder: Path) -> None:
     (folder / "seg.csv").write_text("path,seg\n" + "".join(rows))
 
 
+def write_tables(folder: Path) -> None:
+    """The tables, and the folder of splits, that docs/data.md builds from."""
+    photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[::3]
+    (folder / "train.txt").write_text("".join(f"{path}\n" for path in photos))
+    captions = "".join(f"{path};{words}\n" for path in photos for words in ("a shape", "in front of a gradient"))
+    (folder / "captions.csv").write_text(f"file_name;caption\n{captions}")
+    rows = [
+        {
+            "path": path, "label": path.split("-")[1], "shape": path.split("-")[2].split("/")[0], "score": i / 2,
+            "tags": ["warm", "round", "large"][: i % 4], "title": None if i % 3 else f"number {i}",
+        }
+        for i, path in enumerate(photos)
+    ]  # fmt: skip
+    (folder / "tags.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for i, path in enumerate(photos):
+        split = folder / "SPLITS" / ("val" if i % 3 else "train") / path
+        split.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / "RAW" / path, split)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the builds of all pages make, run in order, the README's first."""
@@ -109,6 +130,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_pairs(folder)
     write_sources(folder)
     run_programs(ROOT / "docs" / "imports.md", folder)  # they make label tables
+    write_tables(folder)
     run(RUN_COMMANDS, BUILDS, folder)
     assert (folder / "SIZES" / "160" / "manifest.json").exists()
     return folder

@@ -25,7 +25,7 @@ import presize.build.tasks.staging
 import presize.build.tasks.task
 import presize.sources.source_files
 import presize.store.shard
-from builds import REPORTED, SMALL, files, patch_publishing
+from builds import REPORTED, SERIAL, SMALL, files, patch_publishing
 from pictures import smooth_image
 from presize.build.plan import Plan
 from presize.build.run import build_dataset, codec_versions
@@ -34,6 +34,7 @@ from presize.build.tasks.task import Task
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
+from presize.store.index import read_index
 from presize.store.manifest import STATE, read_manifest
 from presize.store.verify import verify_dataset
 from presize.system.files import temporary_name
@@ -143,6 +144,42 @@ def test_the_columns_of_a_label_table_are_carried_to_the_index(photos: Path, tmp
     kept = [{name: row[name] for name in rows[0]} for row in data.index.to_pylist()]
     assert kept == [{**rows[0], "label": 1}, {**rows[1], "label": 0}], "in the table's order"
     assert data.manifest.classes == ("abyssinian", "husky")
+
+
+def test_without_labels_images_of_any_depth_are_stored(photos: Path, tmp_path: Path) -> None:
+    shutil.copy(photos / "cats" / "01.png", photos / "beside.png")
+    (photos / "dogs" / "old" / "older").mkdir(parents=True)
+    (photos / "dogs" / "00.png").rename(photos / "dogs" / "old" / "older" / "00.png")
+    result = build_dataset(photos, tmp_path / "out", SMALL, SERIAL, SourceOptions(labels="none"))
+    data = Dataset(tmp_path / "out")
+    assert (result.stored, result.outside, data.manifest.classes) == (13, 0, None)
+    assert "label" not in data.index.schema.names
+    assert [data.path(0), data.path(12)] == ["beside.png", "dogs/old/older/00.png"]
+
+
+def test_splits_by_folder_are_one_dataset_with_one_class_list(photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "raw" / "val")
+    photos.rename(tmp_path / "raw" / "train")
+    for options in (SMALL, TO_FOLDER):
+        out = tmp_path / options.layout
+        build_dataset(tmp_path / "raw", out, options, SERIAL, SourceOptions(split="folders"))
+        assert read_manifest(out).classes == ("cats", "dogs")
+        index = read_index(out, read_manifest(out))
+        assert index["split"].to_pylist() == ["train"] * 12 + ["val"] * 12
+        assert index["label"].to_pylist() == ([0] * 6 + [1] * 6) * 2
+    assert sorted(path.name for path in (tmp_path / "folder").iterdir() if path.is_dir()) == ["train", "val"]
+
+
+def test_splits_and_repeated_rows_are_the_same_bytes_for_any_number_of_jobs(photos: Path, tmp_path: Path) -> None:
+    rows = [
+        {"path": path.relative_to(photos).as_posix(), "caption": path.name} for path in sorted(photos.rglob("*.png"))
+    ]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *rows[::-1]]))
+    samples = SourceOptions(tmp_path / "t.jsonl", repeated="list", split="train=0.5,val=0.5")
+    for name, run in (("serial", SERIAL), ("parallel", RunOptions(jobs=2, report=False))):
+        build_dataset(photos, tmp_path / name, SMALL, run, samples)
+    assert files(tmp_path / "serial") == files(tmp_path / "parallel")
+    assert Dataset(tmp_path / "serial").index["caption"].to_pylist()[0] == [rows[0]["caption"]] * 2
 
 
 def test_several_sizes_make_a_dataset_each(photos: Path, tmp_path: Path) -> None:

@@ -357,6 +357,23 @@ def test_a_label_table_may_change_its_columns_and_its_order(photos: Path, tmp_pa
     assert_like_new(photos, tmp_path / "out", labels=table)
 
 
+def test_splits_are_brought_up_to_date_without_decoding_and_keep_their_samples(photos: Path, tmp_path: Path) -> None:
+    options, shares = FOURS, SourceOptions(split="train=0.6,val=0.4")
+    build_dataset(photos, tmp_path / "out", options, SERIAL)
+    before = shards(tmp_path / "out")
+    with decoding() as decoded:
+        build_dataset(photos, tmp_path / "out", options, UPDATE, samples=shares)
+    assert decoded == [] and shards(tmp_path / "out") == before
+    index = Dataset(tmp_path / "out").index
+    splits = dict(zip(index["path"].to_pylist(), index["split"].to_pylist(), strict=True))
+    change_much(photos)
+    build_dataset(photos, tmp_path / "out", options, UPDATE, samples=shares)
+    index = Dataset(tmp_path / "out").index
+    after = dict(zip(index["path"].to_pylist(), index["split"].to_pylist(), strict=True))
+    assert set(splits.values()) == {"train", "val"} and len(after) == 16
+    assert all(after[path] == split for path, split in splits.items() if path in after)
+
+
 def test_any_number_of_jobs_updates_to_the_same_bytes(photos: Path, tmp_path: Path) -> None:
     build_dataset(photos, tmp_path / "1", TWO_SIZES, SERIAL)
     shutil.copytree(tmp_path / "1", tmp_path / "2")

@@ -169,6 +169,28 @@ def test_a_rejected_link_is_no_work_done_again(presize: Callable[..., Ran], tmp_
     assert "1 image rejected" in again
 
 
+def test_dry_run_counts_the_samples_of_each_split(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
+    build = ("build", raw, tmp_path / "out", *BUILD, "--dry-run", "--split", "train=0.5,val=0.5", "--split-seed", 4)
+    counts = json.loads(presize(*build, "--json").out)["splits"]
+    assert set(counts) == {"train", "val"} and sum(counts.values()) == 60
+    (line,) = re.findall(r"^splits    (.*)$", presize(*build).out, re.MULTILINE)
+    assert sorted(line.split(", ")) == [f"{name} {count}" for name, count in sorted(counts.items())]
+    plain = presize("build", raw, tmp_path / "out", *BUILD, "--dry-run")
+    assert "splits" not in plain.out
+
+
+def test_build_takes_every_option_of_the_samples(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
+    paths = sorted(path.relative_to(raw).as_posix() for path in raw.rglob("*.jpg"))[:12]
+    (tmp_path / "t.csv").write_text(
+        "file_name;caption\n" + "".join(f"{path};{i}\n{path};x\n" for i, path in enumerate(paths))
+    )
+    options = ("--labels", tmp_path / "t.csv", "--repeated", "list", "--split", "a=0.5,b=0.5", "--split-seed", 1)
+    assert presize("build", raw, tmp_path / "out", *BUILD, *options).code == 0
+    index = Dataset(tmp_path / "out").index
+    assert index["caption"][0].as_py() == ["0", "x"]
+    assert set(index["split"].to_pylist()) == {"a", "b"}
+
+
 def test_dry_run_writes_nothing_and_tells_the_plan(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
     ran = presize("build", raw, tmp_path / "out", *BUILD, "--dry-run")
     assert ran.code == 0
@@ -206,7 +228,7 @@ def test_dry_run_json_is_one_object(presize: Callable[..., Ran], raw: Path, tmp_
     plan = json.loads(presize("build", raw, tmp_path / "out", *BUILD, "--dry-run", "--json").out)
     assert list(plan) == [
         "samples", "classes", "shards", "bytes", "cpu_seconds", "seconds", "jobs", "tried", "skipped", "rejected",
-        "rejects", "free_bytes", "out",
+        "rejects", "free_bytes", "out", "splits",
     ]  # fmt: skip
     assert (plan["samples"], len(plan["classes"]), plan["shards"], plan["jobs"]) == (60, 3, 8, 1)
     assert 24 <= plan["tried"] <= 60
@@ -365,6 +387,8 @@ MISTAKES = [
         "a plan for a folder in use",
     ),
     (["build", "RAW", "OUT", "--labels", "nowhere.csv"], 1, "nowhere.csv", "no table"),
+    (["build", "RAW", "OUT", "--split", "train=0.9"], 2, "--split: the shares in 'train=0.9' add up to 0.9", "a share"),
+    (["build", "RAW", "OUT", "--repeated", "list"], 2, "--repeated: list is about rows of a table", "no rows"),
     (["build", "RAW", "OUT", "--classes", "nowhere"], 1, "classes 'nowhere': No such file", "no class list"),
     (
         ["build", "RAW", "OUT", "--max-errors", "3"],

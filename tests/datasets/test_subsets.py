@@ -28,7 +28,7 @@ from presize.datasets import (
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, ImageOptions, Size, SourceOptions
 from presize.sources.sample import SampleOptions, make_samples
-from tampering import overwrite_value
+from tampering import change_offset, overwrite_value
 
 CROP = RandomResizedCrop(24)
 SOME = [3, 50, 7, 3, -1]
@@ -403,3 +403,12 @@ def test_a_dataset_without_splits_says_which_columns_it_has(data: LMDBDataset) -
     assert data.splits == []
     with pytest.raises(DatasetError, match="has no column 'split'; it has path, "):
         data.split("train")
+
+
+def test_names_of_splits_outside_the_index_are_found_before_they_are_read(splits: Path, tmp_path: Path) -> None:
+    shutil.copytree(splits, tmp_path / "OUT")
+    change_offset(tmp_path / "OUT", "split", 2, 10**12)
+    ds = LMDBDataset(tmp_path / "OUT")
+    for read in (lambda: ds.split("val"), lambda: ds.splits):
+        with pytest.raises(DatasetError, match=r"column 'split' of .* is damaged: "):
+            read()
