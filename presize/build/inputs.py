@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from presize.build.reuse import Base, read_base
 from presize.build.state import Place
-from presize.build.tasks.sidecar import Finished
+from presize.build.tasks.sidecar import Finished, prefixes
 from presize.build.tasks.task import Copies, Task
 from presize.errors import DatasetError, SourceError
 from presize.sources.labels import check_classes, naming
@@ -140,6 +140,10 @@ def _opened(root: Path) -> Base:
         base.indexes[0].validate(full=True)
     except pa.ArrowInvalid as error:
         raise DatasetError(f"the index of {root} is damaged: {str(error).splitlines()[0]}") from None
+    sides = (f"{prefix}{side}" for prefix in prefixes(base.companions) for side in ("height", "width"))
+    for name in sides:
+        if pc.min(base.indexes[0].column(name)).as_py() < 1:
+            raise DatasetError(f"the index of {root} is damaged: a {name} is less than 1")
     for number in base.damaged:
         file = root / base.manifests[0].shards[number].file
         raise DatasetError(f"{file} is missing or damaged; presize repair makes it again")
