@@ -27,7 +27,7 @@ from presize.errors import BuildError, DatasetError, OptionError, SourceError
 from presize.options import KEEP, BuildOptions, Coordinates, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.verify import verify_dataset
-from tampering import change_offset, change_records, flip_record, read_table, with_value, write_table
+from tampering import change_manifest, change_offset, change_records, flip_record, read_table, with_value, write_table
 
 
 def save(folder: Path, *names: str, height: int = 40) -> Path:
@@ -365,10 +365,10 @@ def test_a_damaged_record_is_never_copied(dataset: Path, tmp_path: Path) -> None
     assert not (tmp_path / "new" / "manifest.json").exists()
 
 
-def test_a_missing_shard_is_named(dataset: Path, tmp_path: Path) -> None:
+def test_a_missing_shard_is_refused(dataset: Path, tmp_path: Path) -> None:
     shutil.copytree(dataset, tmp_path / "out")
     (tmp_path / "out" / "shards" / "00001.lmdb").unlink()
-    with pytest.raises(DatasetError, match=r"00001.lmdb is missing or damaged; presize repair makes it again"):
+    with pytest.raises(DatasetError, match="out: 1 shard is missing or damaged; presize repair makes shards again"):
         plan_derive([tmp_path / "out"])
 
 
@@ -377,6 +377,15 @@ def test_a_label_out_of_range_is_damage(dataset: Path, tmp_path: Path) -> None:
     write_table(tmp_path / "out", with_value(read_table(tmp_path / "out"), "label", 3, 99))
     with pytest.raises(DatasetError, match="a label is out of range"):
         plan_derive([tmp_path / "out"])
+
+
+@pytest.mark.parametrize("option", ["boxes", "keypoints", "derived"])
+@pytest.mark.parametrize("value", [5, [5]])
+def test_options_that_no_build_records_are_damage(option: str, value: Any, dataset: Path, tmp_path: Path) -> None:
+    shutil.copytree(dataset, tmp_path / "out")
+    change_manifest(tmp_path / "out", lambda values: values["identity"]["options"].update({option: value}))
+    with pytest.raises(DatasetError, match=f"the options in the manifest are damaged: {option}"):
+        plan_derive([tmp_path / "out"], DeriveOptions(Size(32, 32)))
 
 
 def test_a_side_without_pixels_is_damage(dataset: Path, tmp_path: Path) -> None:
