@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.utils.data
+from torch.utils._pytree import register_pytree_node
 
 from presize.datasets.reading.shared_batches import as_images, shared_batches
 from presize.datasets.reading.slots import Shape
@@ -34,6 +35,10 @@ class Paired(Views):
     def transformed(self, transform: Callable[[Any], Any]) -> Paired:
         """The image transformed, its companions as they are."""
         return Paired((transform(self[0]), *self[1:]))
+
+
+# Or torchvision's transforms v2 would take one for something that they leave as it is.
+register_pytree_node(Paired, lambda images: (list(images), None), lambda images, _: Paired(images))
 
 
 class WholeBatch(list[Any]):

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import torch
 
 from presize.datasets.collate import Stays, collate_targets
-from presize.datasets.crops import Place
+from presize.datasets.crops import Shown
 from presize.datasets.joined import JoinedData
 from presize.datasets.objects import FlipPairs, with_objects
 from presize.datasets.reading.batches import BatchReader
@@ -92,36 +92,37 @@ class Targets:
         """The target of record `i`."""
         return self._join([column[i] for column in self._columns])
 
-    def at(self, i: int, place: Place | None) -> Any:
-        """The target of record `i`, of whose image `place` is shown; None for all of it."""
-        return self._join([column.at(i, place) if column.moves and place else column[i] for column in self._columns])
+    def at(self, i: int, shown: Shown | None) -> Any:
+        """The target of record `i`, of whose image `shown` is to be seen; None for all of it."""
+        return self._join([column.at(i, shown) if column.moves and shown else column[i] for column in self._columns])
 
     def check_reader(self, reader: BatchReader) -> None:
         """Raise OptionError for several views of images whose targets move with a crop."""
         if self.moves and reader.has_views:
             raise OptionError("crop: boxes and keypoints move with one crop, got several; choose one, or other targets")
 
-    def places(
+    def shown(
         self, reader: BatchReader, records: Records, seed: int, epoch: int, keys: npt.NDArray[np.int64]
-    ) -> Sequence[Place | None]:
+    ) -> Sequence[Shown | None]:
         """What `reader` shows of each of `records`, for batch(); None where no target depends on it."""
-        return reader.places(records, seed, epoch, keys) if self.moves else [None] * len(records)
+        return reader.shown(records, seed, epoch, keys) if self.moves else [None] * len(records)
 
-    def batch(self, records: Records, places: Sequence[Place | None] | None = None) -> Any:
+    def batch(self, records: Records, shown: Sequence[Shown | None] | None = None) -> Any:
         """The targets of many records, as presize.datasets.collate combines them."""
-        if places is None or not self.moves:
+        if shown is None or not self.moves:
             return self._join_batch([column.batch(records, self._texts) for column in self._columns])
-        visits = list(zip(records.tolist(), places, strict=True))
+        visits = list(zip(records.tolist(), shown, strict=True))
         return self._join_batch(
             [
-                [column.at(i, place) for i, place in visits] if column.moves else column.batch(records, self._texts)
+                [column.at(i, shown) for i, shown in visits] if column.moves else column.batch(records, self._texts)
                 for column in self._columns
             ]
         )
 
     def array(self, records: Records) -> npt.NDArray[Any]:
         """The values of a single column, in a new array; of objects where they are not numbers."""
-        return self._columns[0].array(records)
+        values: npt.NDArray[Any] = self._columns[0].array(records)
+        return values
 
 
 class TargetColumn:

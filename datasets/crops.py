@@ -54,7 +54,7 @@ class Crop(Protocol):
         ...
 
 
-class Place(NamedTuple):
+class Shown(NamedTuple):
     """What a sample shows of its stored image.
 
     Attributes:

@@ -17,7 +17,7 @@ import torch.utils.data
 from presize.codecs import jpeg_decoder
 from presize.datasets.collate import BatchWithLists, Stays, Views, WholeBatch, collate_targets
 from presize.datasets.columns import Records, Target, Targets, Vocabulary, find_split, find_splits
-from presize.datasets.crops import Crop, Crops, Place
+from presize.datasets.crops import Crop, Crops, Shown
 from presize.datasets.fuse import Fused
 from presize.datasets.fuse import fuse as fuse_transform
 from presize.datasets.objects import FlipPairs
@@ -242,8 +242,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             return [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
         whole, draws = self._reads_batches(), visits(indices)
         images, batch = self._images.crops(reader, samples, draws, whole)
-        places = self._targets.places(reader, np.array(samples, np.int64), *draws)
-        read = [self._sample(*sample) for sample in zip(samples, images, places, strict=True)]
+        shown = self._targets.shown(reader, np.array(samples, np.int64), *draws)
+        read = [self._sample(*sample) for sample in zip(samples, images, shown, strict=True)]
         return WholeBatch(read, batch, self._stays()) if whole else read
 
     def _position(self, index: SupportsIndex) -> int:
@@ -254,31 +254,31 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         i %= length
         return i if self._rows is None else self._rows.item(i)
 
-    def _sample(self, i: int, image: Any, place: Place | None = None) -> Any:
+    def _sample(self, i: int, image: Any, shown: Shown | None = None) -> Any:
         if self.transform is not None:
             image = image.transformed(self.transform) if isinstance(image, Views) else self.transform(image)
         if self.target is None:
             return image
-        target = self._targets.at(i, place)
+        target = self._targets.at(i, shown)
         return image, target if self.target_transform is None else self.target_transform(target)
 
     def _stays(self) -> Stays:
         """For collate_targets."""
         return False if self.target_transform is not None else self._targets.stays
 
-    def batch_targets(self, records: Records, places: Sequence[Place | None] | None = None) -> Any:
+    def batch_targets(self, records: Records, shown: Sequence[Shown | None] | None = None) -> Any:
         """The targets of many samples at once, as presize.datasets.collate combines them: int64 (n,) for class
         numbers. None for a dataset without a target.
 
         Args:
             records: their numbers in `data`, as from records().
-            places: what is shown of each, as BatchReader.places gives it; None for all of it.
+            shown: what is shown of each, as BatchReader.shown gives it; None for all of it.
         """
         if self.target is None:
             return None
         if self.target_transform is None:
-            return self._targets.batch(records, places)
-        each = zip(records.tolist(), places or [None] * len(records), strict=True)
+            return self._targets.batch(records, shown)
+        each = zip(records.tolist(), shown or [None] * len(records), strict=True)
         return collate_targets(tuple(self.target_transform(self._targets.at(*one)) for one in each), False)
 
     @property

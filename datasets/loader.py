@@ -315,8 +315,8 @@ class Loader:
         """A batch on the device, or on its way to it."""
         images, damaged = self._images(batch)
         _, samples, seed, epoch, keys = batch.request.without(damaged)
-        places = self.dataset._targets.places(self._reader, samples, seed, epoch, keys)
-        return images, to_device(self.dataset.batch_targets(samples, places), self.device)
+        shown = self.dataset._targets.shown(self._reader, samples, seed, epoch, keys)
+        return images, to_device(self.dataset.batch_targets(samples, shown), self.device)
 
     def _images(self, batch: _Batch) -> tuple[Images, list[int]]:
         """The images of a batch, and the positions of those that are damaged, which are left out."""

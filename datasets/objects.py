@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from presize.datasets.crops import Place
+from presize.datasets.crops import Shown
 from presize.datasets.joined import JoinedData
 from presize.errors import DatasetError, OptionError
 from presize.options import Coordinates
@@ -23,7 +23,7 @@ FlipPairs = Sequence[tuple[int, int]]
 
 
 class _ListColumn:
-    """An index column of lists, with what a sample's list becomes where a Place of its image is shown.
+    """An index column of lists, with what becomes of a sample's list where part of its image is shown.
 
     Attributes:
         name: of the column.
@@ -48,10 +48,10 @@ class _ListColumn:
 
     def __getitem__(self, i: int) -> Any:
         height, width = self._data.shape(i)
-        return self.at(i, Place((0, 0, height, width), (height, width)))
+        return self.at(i, Shown((0, 0, height, width), (height, width)))
 
-    def at(self, i: int, place: Place) -> Any:
-        """The value of sample `i`, of whose image `place` is shown."""
+    def at(self, i: int, shown: Shown) -> Any:
+        """The value of sample `i`, of whose image `shown` is to be seen."""
         raise NotImplementedError
 
     def batch(self, records: npt.NDArray[np.int64], _: type = list) -> list[Any]:
@@ -67,7 +67,8 @@ class _ListColumn:
     def _numbers(self, what: str) -> npt.NDArray[np.float32]:
         """The numbers of all samples, float32 (lists, length of each)."""
         lists: Any = self._values.values
-        if not pa.types.is_fixed_size_list(lists.type) or lists.type.value_type != pa.float32() or lists.null_count:
+        is_plain = pa.types.is_fixed_size_list(lists.type) and lists.type.value_type == pa.float32()
+        if not is_plain or lists.null_count or lists.flatten().null_count or lists.type.list_size < 1:
             raise DatasetError(
                 f"the index of {self._data.root} is damaged: column {self.name!r} holds {self._values.type}, not {what}"
             )
@@ -85,22 +86,22 @@ class BoxColumn(_ListColumn):
             raise DatasetError(f"the index of {data.root} is damaged: boxes of {self._boxes.shape[1]} numbers")
         self._tv = tv
 
-    def at(self, i: int, place: Place) -> Any:
-        moved = self._moved(i, place)
-        kept = _have_area(moved) if self.leader is None else self.leader.kept(i, place)
+    def at(self, i: int, shown: Shown) -> Any:
+        moved = self._moved(i, shown)
+        kept = _have_area(moved) if self.leader is None else self.leader.kept(i, shown)
         boxes = torch.from_numpy(moved[kept])
-        return boxes if self._tv is None else self._tv.BoundingBoxes(boxes, format="XYXY", canvas_size=place.size)
+        return boxes if self._tv is None else self._tv.BoundingBoxes(boxes, format="XYXY", canvas_size=shown.size)
 
-    def kept(self, i: int, place: Place) -> npt.NDArray[np.bool_]:
+    def kept(self, i: int, shown: Shown) -> npt.NDArray[np.bool_]:
         """Which of the boxes of a sample have an area."""
-        return _have_area(self._moved(i, place))
+        return _have_area(self._moved(i, shown))
 
-    def _moved(self, i: int, place: Place) -> npt.NDArray[np.float32]:
+    def _moved(self, i: int, shown: Shown) -> npt.NDArray[np.float32]:
         boxes = self._boxes[self.offsets[i] : self.offsets[i + 1]].astype(np.float64)
-        height, width = place.size
-        _move(boxes[:, 0::2], boxes[:, 1::2], place)
+        height, width = shown.size
+        _move(boxes[:, 0::2], boxes[:, 1::2], shown)
         np.clip(boxes, 0, (width, height, width, height), out=boxes)
-        if place.flip:
+        if shown.flip:
             boxes[:, 0::2] = boxes[:, 2::-2]
         return boxes.astype(np.float32)
 
@@ -131,20 +132,20 @@ class KeypointColumn(_ListColumn):
             self._mirrored[[first, second]] = second, first
         self._tv = tv if format == "xy" and hasattr(tv, "KeyPoints") else None
 
-    def at(self, i: int, place: Place) -> Any:
+    def at(self, i: int, shown: Shown) -> Any:
         points = self._points[self.offsets[i] : self.offsets[i + 1]].astype(np.float64)
         x, y = points[:, :, 0], points[:, :, 1]
-        _move(x, y, place)
-        if place.flip:
+        _move(x, y, shown)
+        if shown.flip:
             points = points[:, self._mirrored]
         if points.shape[2] == 3:
-            height, width = place.size
+            height, width = shown.size
             x, y = points[:, :, 0], points[:, :, 1]
             points[~((x >= 0) & (x <= width) & (y >= 0) & (y <= height) & (points[:, :, 2] != 0))] = 0
         if self.leader is not None:
-            points = points[self.leader.kept(i, place)]
+            points = points[self.leader.kept(i, shown)]
         found = torch.from_numpy(points.astype(np.float32))
-        return found if self._tv is None else self._tv.KeyPoints(found, canvas_size=place.size)
+        return found if self._tv is None else self._tv.KeyPoints(found, canvas_size=shown.size)
 
 
 class ObjectColumn(_ListColumn):
@@ -161,9 +162,9 @@ class ObjectColumn(_ListColumn):
         elif pa.types.is_floating(kind):
             self._dtype = torch.float32
 
-    def at(self, i: int, place: Place) -> Any:
+    def at(self, i: int, shown: Shown) -> Any:
         values = self._column[i] or ()
-        left = [value for value, kept in zip(values, self._boxes.kept(i, place).tolist(), strict=True) if kept]
+        left = [value for value, kept in zip(values, self._boxes.kept(i, shown).tolist(), strict=True) if kept]
         return left if self._dtype is None or None in left else torch.tensor(left, dtype=self._dtype)
 
 
@@ -171,9 +172,9 @@ def _have_area(boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
     return np.asarray((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
 
 
-def _move(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], place: Place) -> None:
+def _move(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], shown: Shown) -> None:
     """Bring coordinates of the stored image, in place, to those of what is shown of it."""
-    (top, left, box_height, box_width), (height, width), flip = place
+    (top, left, box_height, box_width), (height, width), flip = shown
     x -= left
     x *= width / box_width
     y -= top

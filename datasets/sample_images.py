@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from presize.datasets.collate import Images, Paired, Views, new_batches
-from presize.datasets.crops import Crops, Place
+from presize.datasets.crops import Crops
 from presize.datasets.joined import JoinedData
 from presize.datasets.objects import tv_tensors_module
 from presize.datasets.reading.batches import BatchReader
@@ -117,10 +117,6 @@ class SampleImages:
             batches += (batch,)
             images.append(self._wrapped(companion.data, self._images(array, batch, whole)))
         return [Paired(parts) for parts in zip(*images, strict=True)], batches
-
-    def places(self, reader: BatchReader, samples: Sequence[int], draws: Draws) -> list[Place]:
-        """What crops() shows of each of `samples`."""
-        return reader.places(np.array(samples, np.int64), *draws)
 
     @property
     def makes_batches(self) -> bool:

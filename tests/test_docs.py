@@ -17,7 +17,7 @@ import pytest
 from annotated import annotate
 from builds import SERIAL, SMALL
 from foreign import write_sources
-from paired import make_pairs
+from paired import write_pairs
 from presize.build.run import build_dataset
 from presize.cli import cli
 from presize.sources.sample import SampleOptions, make_samples
@@ -88,16 +88,6 @@ def run(code: str, arguments: list[str], place: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-def write_pairs(folder: Path) -> None:
-    """The photographs with masks that docs/pairs.md builds from."""
-    make_pairs(folder / "SEG")
-    stereo = make_pairs(folder / "STEREO")
-    shutil.copytree(stereo / "images", stereo / "right")
-    (stereo / "images").rename(stereo / "left")
-    rows = [f"images/{number:02}.jpg,masks/{number:02}.png\n" for number in range(0, 12, 2)]
-    (folder / "seg.csv").write_text("path,seg\n" + "".join(rows))
-
-
 def write_tables(folder: Path) -> None:
     """The tables, and the folder of splits, that docs/data.md builds from."""
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[::3]
@@ -127,10 +117,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = "".join(f"{path},{'even' if i % 2 else 'odd'}\n" for i, path in enumerate(photos))
     (folder / "labels.csv").write_text(f"path,label\n{table}")
     annotate(sorted((folder / "RAW").rglob("*.jpg"))[:24], folder)
+    write_tables(folder)
     write_pairs(folder)
     write_sources(folder)
     run_programs(ROOT / "docs" / "imports.md", folder)  # they make label tables
-    write_tables(folder)
     run(RUN_COMMANDS, BUILDS, folder)
     assert (folder / "SIZES" / "160" / "manifest.json").exists()
     return folder

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from presize.codecs import jpeg_decoder
 from presize.codecs.stored_value import DAMAGE
-from presize.datasets.crops import DECODE_SCALES, Crop, Crops, Place, as_size, check_crops
+from presize.datasets.crops import DECODE_SCALES, Crop, Crops, Shown, as_size, check_crops
 from presize.datasets.reading.draws import uniform
 from presize.datasets.reading.regions import (
     Box,
@@ -217,12 +217,12 @@ class BatchReader:
                 rows[: len(kept)] = rows[kept]
         return skipped
 
-    def places(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> list[Place]:
+    def shown(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> list[Shown]:
         """What read() shows of each of `samples`, in the first view; arguments as for read()."""
         _, _, boxes, flips = self._draw(samples, seed, epoch, keys)
         height, width, _ = self.shape
         return [
-            Place((top, left, box_height, box_width), (height, width), flip)
+            Shown((top, left, box_height, box_width), (height, width), flip)
             for (top, left, box_height, box_width), flip in zip(boxes[:, 0].tolist(), flips[:, 0].tolist(), strict=True)
         ]
 

@@ -214,7 +214,7 @@ def _jpeg(region: Region, shape: tuple[int, int], channels: int, scale: int) -> 
         raise ValueError(f"its tiles are {coded_width} x {coded_height} pixels, of an image of {shape[1]} x {shape[0]}")
     buffer = _scratch(coded_height * coded_width * channels)
     pixels = jpeg_decoder.decode_with_libjpeg(
-        data, mode, (coded_height, coded_width), scale, buffer, max_pixels=_limit(shape)
+        data, mode, (coded_height, coded_width), scale, buffer, max_pixels=_limit(shape), strict=not whole
     )
     return _part(pixels, (top // scale, left // scale, height // scale, width // scale))
 

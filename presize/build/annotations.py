@@ -128,14 +128,34 @@ def extents(table: pa.Table, options: BuildOptions) -> Numbers | None:
     return around
 
 
-def are_within(boxes: Numbers, heights: Ints, widths: Ints) -> npt.NDArray[np.bool_]:
+def may_stay(
+    table: pa.Table, options: BuildOptions, index: pa.RecordBatch, matched: Ints
+) -> npt.NDArray[np.bool_] | np.bool_:
+    """Which samples an update may leave as they are: not those that their boxes, which may be new, would reject.
+
+    Args:
+        table: the samples.
+        options: those of the build.
+        index: what is stored.
+        matched: for each sample its row there; past its end, or -1, where it is not stored.
+    """
+    around = extents(table, options)
+    if around is None:
+        return np.True_
+    stored = (matched >= 0) & (matched < len(index))
+    rows = np.where(stored, matched, 0)
+    sides = (index.column(f"source_{side}").to_numpy()[rows] for side in ("height", "width"))
+    return ~stored | _within(around, *sides)
+
+
+def _within(boxes: Numbers, heights: Ints, widths: Ints) -> npt.NDArray[np.bool_]:
     """Whether each of `boxes`, x1, y1, x2, y2, (n, 4), lies in its image, (n,)."""
     limits = np.stack((widths, heights), axis=1) + TOLERANCE
     return np.asarray((boxes[:, :2] >= -TOLERANCE).all(axis=1) & (boxes[:, 2:] <= limits).all(axis=1))
 
 
 def _inside(boxes: Numbers, heights: Ints, widths: Ints) -> npt.NDArray[np.bool_]:
-    return _has_area(boxes) & are_within(boxes, heights, widths)
+    return _has_area(boxes) & _within(boxes, heights, widths)
 
 
 def _has_area(boxes: Numbers) -> npt.NDArray[np.bool_]:

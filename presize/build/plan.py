@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from presize.options import BuildOptions
 from presize.sources.scan import Source
-from presize.store.dealing import deal, shard_count
+from presize.store.dealing import deal, shard_count, shard_limit
 from presize.store.index import ARROW_OPTIONS
 from presize.store.manifest import classes_digest, digest_of
 
@@ -74,7 +74,8 @@ def make_plan(source: Source, options: BuildOptions, codecs: TriedCodecs, page_s
         "source": {"files": samples, "sha256": _table_digest(source.table)},
         "classes": classes_digest(source.classes),
     }
-    shards = shard_count(samples, options.shard_samples, source.runs)
+    limit = shard_limit(samples, options.shard_samples, len(options.companions))
+    shards = shard_count(samples, limit, source.runs)
     return Plan(source, options, identity, deal(samples, shards, source.runs), codecs.versions)
 
 

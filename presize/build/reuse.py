@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,19 +15,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.build.annotations import are_within, extents
+from presize.build.annotations import may_stay
 from presize.build.plan import Plan
 from presize.build.resume import check_may_update
 from presize.build.state import Place
 from presize.build.tasks.sidecar import Finished, FinishedShard, Sidecar, prefixes, size_columns
 from presize.build.tasks.task import Copies, Task
 from presize.build.update import Changes, Rows, Update, agree, make_update, match
-from presize.errors import DatasetError, ImageError
-from presize.options import MAX_PIXELS, Companion, RunOptions
+from presize.errors import DatasetError
+from presize.options import Companion, RunOptions
 from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
-from presize.sources.source_files import SourceFile, read_source
+from presize.sources.source_files import crc32_of
 from presize.store.data_files import DataFile
+from presize.store.dealing import shard_limit
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
 from presize.store.manifest import Manifest, read_manifest
 from presize.store.rejects import Reject, read_rejects
@@ -38,7 +37,6 @@ from presize.store.verify import check_data_file
 from presize.system.files import check_file
 from presize.system.resources import usable_cores
 
-_BLOCK_BYTES = 1 << 20
 _FILES_AT_ONCE = 512
 
 
@@ -84,12 +82,6 @@ class Base:
     @property
     def shard_rows(self) -> Rows:
         return np.array([len(rows) for rows in self.rows], np.int64)
-
-    def source_sides(self, rows: Rows) -> tuple[Rows, Rows]:
-        """(heights, widths) of the sources of these rows of `samples`, in pixels; MAX_PIXELS of rejected files."""
-        rejected = np.full(len(self.samples) - len(self.indexes[0]), MAX_PIXELS)
-        heights, widths = (_numbers(self.indexes[0], f"source_{side}") for side in ("height", "width"))
-        return np.concatenate((heights, rejected))[rows], np.concatenate((widths, rejected))[rows]
 
     def columns(self, rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
         """The columns of a Sidecar, ``sample`` apart, for these records."""
@@ -278,8 +270,8 @@ def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
     matched = match(plan.source.table, base.samples)
     unchanged = _unchanged(plan, base, matched, run.jobs or usable_cores())
     unchanged &= ~np.isin(base.samples.column("shard").to_numpy()[matched], base.damaged)
-    most, runs = plan.options.shard_samples, plan.source.runs
-    return Reuse(base, make_update(base.samples, base.shard_rows, matched, unchanged, most, runs))
+    most = shard_limit(len(matched), plan.options.shard_samples, len(plan.options.companions))
+    return Reuse(base, make_update(base.samples, base.shard_rows, matched, unchanged, most, plan.source.runs))
 
 
 def _unchanged(plan: Plan, base: Base, matched: Rows, jobs: int) -> npt.NDArray[np.bool_]:
@@ -301,9 +293,7 @@ def _unchanged(plan: Plan, base: Base, matched: Rows, jobs: int) -> npt.NDArray[
         for prefix, source in _sources(plan):
             known = old.column(f"{prefix}source_crc32").to_numpy()[matched]
             unchanged &= _same_content(source, unchanged, known, jobs)
-    if (around := extents(samples, plan.options)) is not None:  # boxes may have changed, and then reject their image
-        unchanged &= are_within(around, *base.source_sides(matched))
-    return unchanged
+    return unchanged & may_stay(samples, plan.options, base.indexes[0], matched)
 
 
 def _same_paths(companion: Companion, samples: pa.Table, base: Base, matched: Rows) -> npt.NDArray[np.bool_]:
@@ -333,7 +323,7 @@ def _same_content(
 
     def compare(rows: Rows) -> None:
         files = source.files(rows)
-        same[rows] = [_crc32(source.root, file) == crc32[row] for file, row in zip(files, rows.tolist(), strict=True)]
+        same[rows] = [crc32_of(source.root, file) == crc32[row] for file, row in zip(files, rows.tolist(), strict=True)]
 
     rows = np.flatnonzero(asked)
     pool = ThreadPoolExecutor(jobs)
@@ -345,17 +335,3 @@ def _same_content(
     finally:
         pool.shutdown(cancel_futures=True)
     return same
-
-
-def _crc32(root: Path, source: SourceFile) -> int | None:
-    """The CRC-32 of a source file; None when it cannot be read."""
-    crc32 = 0
-    try:
-        if source.container is not None:
-            return zlib.crc32(read_source(root, *source))
-        with open(os.path.join(root, source.path), "rb", buffering=0) as file:
-            while block := file.read(_BLOCK_BYTES):
-                crc32 = zlib.crc32(block, crc32)
-    except (OSError, ImageError):
-        return None
-    return crc32

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import PIL
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from presize.build.annotations import check_annotations
 from presize.build.plan import Plan, TriedCodecs, make_plan
@@ -34,6 +35,7 @@ from presize.build.update import Changes
 from presize.build.work import BuildWork, check_space, find_work
 from presize.codecs.golden.outcome import codecs_digest
 from presize.codecs.source_facts import Losses, losses, unpack
+from presize.codecs.special import plugins
 from presize.errors import BuildError, ImageError
 from presize.options import BuildOptions, RunOptions, SourceOptions
 from presize.sources.companions import add_companions
@@ -112,7 +114,8 @@ def plan_build(
     """
     found = add_companions(scan(source, samples, options.follow_links), options.companions, options.follow_links)
     check_annotations(found.table, options)
-    return make_plan(found, options, try_codecs(options), os.sysconf("SC_PAGE_SIZE"))
+    codecs = with_plugins(try_codecs(options), found.table.column("path"))
+    return make_plan(found, options, codecs, os.sysconf("SC_PAGE_SIZE"))
 
 
 def build_dataset(
@@ -209,6 +212,15 @@ def try_codecs(options: BuildOptions) -> TriedCodecs:
     for shard in deal(97, 5):
         made.update(shard.astype("<i8").tobytes())
     return TriedCodecs(made.hexdigest(), codec_versions())
+
+
+def with_plugins(codecs: TriedCodecs, paths: pa.ChunkedArray) -> TriedCodecs:
+    """`codecs`, and the plug-ins that the names of files call for: the golden images are of other formats."""
+    suffixes = pc.unique(pc.utf8_lower(pc.replace_substring_regex(paths, r"^.*\.", "."))).to_pylist()
+    found = plugins.versions(suffixes)
+    if not found:
+        return codecs
+    return TriedCodecs(hashlib.sha256(f"{codecs.digest} {found}".encode()).hexdigest(), codecs.versions | found)
 
 
 def codec_versions() -> dict[str, str]:

@@ -185,11 +185,16 @@ def decode_with_libjpeg(
     buffer: Pixels | None = None,
     *,
     max_pixels: int,
+    strict: bool = True,
 ) -> Pixels:
-    """As decode_strictly, by libjpeg-turbo alone, and into `buffer`, which must hold the image at full size."""
+    """As decode_strictly, by libjpeg-turbo alone, and into `buffer`, which must hold the image at full size. Not
+    `strict`, it accepts what libjpeg-turbo warns of, such as stray bytes, in a JPEG that ends as one should."""
     check_scans(data, shape[0] * shape[1], max_pixels)
+    strict = strict or bytes(data[-2:]) != b"\xff\xd9"
     height, width = (-(-shape[0] // scale), -(-shape[1] // scale)) if scale > 1 else (0, 0)
-    return np.asarray(simplejpeg.decode_jpeg(data, mode, min_height=height, min_width=width, buffer=buffer))
+    return np.asarray(
+        simplejpeg.decode_jpeg(data, mode, min_height=height, min_width=width, buffer=buffer, strict=strict)
+    )
 
 
 def tile_lengths(data: bytes, scan: int, tiles: int) -> bytes | None:

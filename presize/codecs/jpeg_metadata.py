@@ -46,7 +46,8 @@ def strip(data: bytes, keep_metadata: bool = False) -> bytes:
 def strip_and_count(data: bytes, keep_metadata: bool) -> tuple[bytes, int]:
     """What strip gives, and the number of its scans."""
     scans = 0
-    pieces = [data[:2]]
+    view = memoryview(data)  # an image is copied once, when all is joined
+    pieces: list[bytes | memoryview] = [data[:2]]
     position = 2
     while True:
         for marker, begin, end in segments(data, position):
@@ -58,7 +59,7 @@ def strip_and_count(data: bytes, keep_metadata: bool) -> tuple[bytes, int]:
         found = MARKER_AFTER_SCAN.search(data, position)
         if found is None:
             raise ImageError("truncated JPEG: no end marker")
-        pieces.append(data[position : found.start()])
+        pieces.append(view[position : found.start()])
         position = found.start()
         scans += 1
         if data[position + 1] == EOI:

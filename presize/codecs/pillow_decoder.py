@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import re
 import struct
@@ -20,7 +19,8 @@ from presize.codecs.exif import orientation_of
 from presize.codecs.icc import to_srgb
 from presize.codecs.sniff import first_tiff_frame, has_several, png_chunks, webp_size
 from presize.codecs.source_facts import Colors, Facts
-from presize.codecs.special import sixteen
+from presize.codecs.special import plugins, sixteen
+from presize.codecs.special.old_formats import largest_icon
 from presize.errors import ImageError
 from presize.options import Color, Depth, Icc
 
@@ -31,26 +31,13 @@ if TYPE_CHECKING:
 Pixels = npt.NDArray[np.uint8]
 
 
-# Straight to the one plugin: Image.open would try others, and would hold an image to Pillow's own limit.
-_PLUGINS: Final = {
-    "jpeg": "JpegImagePlugin.JpegImageFile",
-    "png": "PngImagePlugin.PngImageFile",
-    "gif": "GifImagePlugin.GifImageFile",
-    "bmp": "BmpImagePlugin.BmpImageFile",
-    "webp": "WebPImagePlugin.WebPImageFile",
-    "tiff": "TiffImagePlugin.TiffImageFile",
-    "ppm": "PpmImagePlugin.PpmImageFile",
-    "avif": "AvifImagePlugin.AvifImageFile",
-    "jpeg2000": "Jpeg2KImagePlugin.Jpeg2KImageFile",
-}
-
-
 # What Pillow raises for broken files, found by feeding it a million damaged ones of all formats.
 _DECODER_ERRORS: Final = (
     OSError,
     SyntaxError,
     ValueError,
     Image.DecompressionBombError,
+    EOFError,
     OverflowError,
     RuntimeError,
     TypeError,
@@ -145,7 +132,12 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
     elif name == "tiff":
         orientation = orientation_of(data)  # a TIFF is what EXIF is written as
         data = first_tiff_frame(data)
-    image = open_image(data, name)
+    elif name == "jxl":
+        check_size(*plugins.jxl_size(data), max_pixels)  # opening it decodes it
+    form = name
+    if name == "ico":
+        data, form = largest_icon(data)
+    image = open_image(data, form)
     check_size(image.height, image.width, max_pixels)
     if name == "tiff":
         # Pillow holds TIFFs to its own limit, and warns, unless the memory is there already.
@@ -154,7 +146,8 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
     exif = _bytes(image.info.get("exif"))
     if exif is not None:
         exif = exif.removeprefix(b"Exif\0\0")
-        orientation = orientation_of(exif)
+        if name != "jxl" or getattr(image, "jpeg", False):  # any other JPEG XL is decoded upright
+            orientation = orientation_of(exif)
     return Opened(image, data, orientation, several, exif)
 
 
@@ -197,8 +190,7 @@ def decode_other(data: bytes, name: str, max_pixels: int, wanted: Wanted) -> Dec
 
 
 def open_image(data: bytes, name: str) -> ImageFile:
-    module, _, plugin = _PLUGINS[name].partition(".")
-    image_file: Callable[[io.BytesIO], ImageFile] = getattr(importlib.import_module(f"PIL.{module}"), plugin)
+    image_file: Callable[[io.BytesIO], ImageFile] = plugins.image_file(name)
     try:
         return image_file(io.BytesIO(data))
     except _DECODER_ERRORS as error:
@@ -295,6 +287,8 @@ def is_deep(image: ImageFile, data: bytes, name: str) -> bool:
     if name == "tiff":
         bits = _tiff_bits(image, name)
         return 12 in bits or 16 in bits
+    if name == "heic":
+        return int(image.info.get("bit_depth", 8)) > 8
     return image.mode.startswith("I") or (name == "png" and data[24] == 16)
 
 

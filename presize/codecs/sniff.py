@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from typing import Final
 
+from presize.codecs.special.old_formats import is_tga
 from presize.errors import ImageError
 
 _SIGNATURES: Final = (
@@ -19,6 +21,9 @@ _SIGNATURES: Final = (
     (b"MM\0+", "tiff"),
     (b"\0\0\0\x0cjP  \r\n\x87\n", "jpeg2000"),
     (b"\xff\x4f\xff\x51", "jpeg2000"),
+    (b"\0\0\0\x0cJXL \r\n\x87\n", "jxl"),
+    (b"\xff\x0a", "jxl"),
+    (b"DDS \x7c\0\0\0", "dds"),
 )
 _BMP_HEADER_BYTES: Final = (12, 40, 52, 56, 64, 108, 124)
 _TIFF_SINGLE: Final = frozenset((256, 257, 259, 262, 266, 277, 278, 284, 317, 322, 323))
@@ -40,9 +45,45 @@ def sniff(data: bytes) -> str | None:
         return "ppm"
     if data[4:8] == b"ftyp":
         brands = data[8 : min(int.from_bytes(data[:4], "big"), 256)]
-        if {brands[i : i + 4] for i in range(0, len(brands), 4)} & {b"avif", b"avis"}:
+        found = {brands[i : i + 4] for i in range(0, len(brands), 4)}
+        if found & {b"avif", b"avis"}:
             return "avif"
-    return None
+        if found & _HEIC_BRANDS:
+            return "heic"
+    return next((name for name, matches in _HEADERS.items() if matches(data)), None)
+
+
+_HEIC_BRANDS: Final = frozenset((b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"))
+
+
+def _is_ico(data: bytes) -> bool:
+    """Whether the directory of an ICO begins `data`, and its first image lies within."""
+    if data[:4] != b"\0\0\1\0" or len(data) < 22:
+        return False
+    count, reserved = int.from_bytes(data[4:6], "little"), data[9]
+    nbytes, begin = struct.unpack_from("<II", data, 14)
+    return 0 < count < 256 and reserved == 0 and 6 + 16 * count <= begin < begin + nbytes <= len(data)
+
+
+def _is_sgi(data: bytes) -> bool:
+    if len(data) < 512 or data[:2] != b"\x01\xda":
+        return False
+    storage, channel_bytes, dimensions = struct.unpack_from(">BBH", data, 2)
+    return bool(storage <= 1 and 1 <= channel_bytes <= 2 and 1 <= dimensions <= 3)
+
+
+def _is_pcx(data: bytes) -> bool:
+    if len(data) < 128 or data[0] != 10 or data[1] not in (0, 2, 3, 4, 5) or data[2] != 1 or data[64] != 0:
+        return False
+    left, top, right, bottom = struct.unpack_from("<HHHH", data, 4)
+    line_bytes = int.from_bytes(data[66:68], "little")
+    bits, planes = data[3], data[65]
+    needed = -(-(right - left + 1) * bits // 8)
+    return left <= right and top <= bottom and bits in (1, 2, 4, 8) and planes in (1, 3, 4) and line_bytes >= needed
+
+
+_HEADERS: Final[dict[str, Callable[[bytes], bool]]] = {"ico": _is_ico, "sgi": _is_sgi, "pcx": _is_pcx, "tga": is_tga}
+"""Formats without a signature of their own, by the sanity of their headers."""
 
 
 def webp_size(data: bytes) -> tuple[int, int]:

@@ -14,7 +14,10 @@ import numpy.typing as npt
 
 from presize.formatting import plural
 
-Kind = Literal["unknown", "jpeg", "png", "gif", "bmp", "webp", "tiff", "ppm", "avif", "jpeg2000"]
+Kind = Literal[
+    "unknown", "jpeg", "png", "gif", "bmp", "webp", "tiff", "ppm",
+    "avif", "jpeg2000", "heic", "jxl", "tga", "ico", "dds", "other",
+]  # fmt: skip
 Colors = Literal["unknown", "grey", "RGB", "palette", "CMYK", "LAB"]
 Process = Literal["none", "baseline", "extended", "progressive", "lossless", "arithmetic", "hierarchical"]
 
@@ -42,7 +45,7 @@ class Facts(NamedTuple):
     """One source image.
 
     Attributes:
-        kind: its format, by content.
+        kind: its format, by content. One that KINDS lacks, such as SGI and PCX, is packed as "other".
         colors: YCbCr counts as RGB, YCCK as CMYK.
         orientation: EXIF's, 1 to 8.
         process: of a JPEG.
@@ -70,7 +73,7 @@ class Facts(NamedTuple):
     def pack(self) -> int:
         """The fields as 32 bits, laid out as in FIELDS."""
         return (
-            KINDS.index(self.kind)
+            KINDS.index(self.kind if self.kind in KINDS else "other")
             | COLORS.index(self.colors) << 4
             | self.orientation << 8
             | PROCESSES.index(self.process) << 12

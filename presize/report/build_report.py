@@ -33,8 +33,12 @@ _SUFFIXES = {
     "tiff": (".tif", ".tiff"),
     "ppm": (".ppm", ".pgm", ".pbm", ".pnm"),
     "jpeg2000": (".jp2",),
+    "heic": (".heic", ".heif", ".hif"),
+    "other": (".sgi", ".pcx"),
 }
-_KIND_NAMES = {"jpeg2000": "JPEG 2000", "webp": "WebP", "unknown": "not known"}
+_KIND_NAMES = {
+    "jpeg2000": "JPEG 2000", "webp": "WebP", "jxl": "JPEG XL", "other": "another format", "unknown": "not known",
+}  # fmt: skip
 _TURNS = (
     "as it is",
     "mirrored, left to right",

@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -253,6 +254,23 @@ def starts_like_an_image(source: Path, path: str) -> bool:
             return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and sniff(file.read(4096)) is not None
     except OSError:
         return False
+
+
+_BLOCK_BYTES = 1 << 20
+
+
+def crc32_of(root: Path, source: SourceFile) -> int | None:
+    """The CRC-32 of a source file; None when it cannot be read."""
+    crc32 = 0
+    try:
+        if source.container is not None:
+            return zlib.crc32(read_source(root, *source))
+        with open(os.path.join(root, source.path), "rb", buffering=0) as file:
+            while block := file.read(_BLOCK_BYTES):
+                crc32 = zlib.crc32(block, crc32)
+    except (OSError, ImageError):
+        return None
+    return crc32
 
 
 def _read_at_most(file: FileIO, nbytes: int) -> bytes:

@@ -31,6 +31,14 @@ def shard_count(samples: int, shard_samples: int | None = None, runs: Runs | Non
     return shards if runs is None else min(shards, len(np.unique(runs)))
 
 
+def shard_limit(samples: int, shard_samples: int | None, companions: int) -> int | None:
+    """`shard_samples` for shard_count, such that the shards of images and `companions` together are up to 512 files,
+    where it is None: readers keep all of them open."""
+    if shard_samples is not None or shard_count(samples) * (1 + companions) <= _MAX_SHARDS:
+        return shard_samples
+    return min(-(-samples * (1 + companions) // _MAX_SHARDS), _MAX_SHARD_SAMPLES)
+
+
 def deal(samples: int, shards: int, runs: Runs | None = None) -> tuple[npt.NDArray[np.int64], ...]:
     """The samples of each shard, ascending. Each shard is a random sample of the whole, and their lengths differ by
     at most one. The order is that of hashed sample numbers (SplitMix64, Steele, Lea and Flood 2014), which no library

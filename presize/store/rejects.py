@@ -14,7 +14,8 @@ NOT_AN_IMAGE = "NotAnImageError"
 """The error of files that are not images and are not named like one: they are skipped, not rejected."""
 
 IMAGE_SUFFIXES = frozenset(
-    ".jpg .jpeg .jpe .jfif .png .gif .bmp .webp .tif .tiff .ppm .pgm .pbm .pnm .avif .jp2 .heic .heif .jxl".split()
+    ".jpg .jpeg .jpe .jfif .png .gif .bmp .webp .tif .tiff .ppm .pgm .pbm .pnm .avif .jp2 .heic .heif .hif .jxl "
+    ".tga .ico .sgi .pcx .dds".split()
 )
 """Suffixes of names that claim to be an image. They decide whether a file that is none counts as rejected or as
 skipped, never what is stored."""

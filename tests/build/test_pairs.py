@@ -331,6 +331,22 @@ def test_a_damaged_mask_is_made_again_by_an_update(pairs: Path, tmp_path: Path) 
     assert verify_dataset(tmp_path / "out")[1] == []
 
 
+def shards_of(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in (root / "shards").iterdir()}
+
+
+def test_no_shard_of_a_companion_outlives_its_dataset(pairs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build_dataset(pairs, out, WITH_MASKS, SERIAL)
+    with_another_mask(pairs)
+    build_dataset(pairs, out, WITH_MASKS, UPDATE)
+    named = {file.file for file in read_manifest(out).files()}
+    assert shards_of(out) == {name for name in named if name.startswith("shards/")}
+    assert any(name.startswith("shards/mask-") and name.endswith("-1.lmdb") for name in named)
+    build_dataset(pairs, out, replace(WITH_MASKS, companions=()), replace(SERIAL, overwrite=True))
+    assert not [name for name in shards_of(out) if "mask" in name]
+
+
 def test_other_companions_are_other_options(pairs: Path, tmp_path: Path) -> None:
     build_dataset(pairs, tmp_path / "out", WITH_MASKS, SERIAL)
     with pytest.raises(BuildError, match=r"mask format was png, is raw"):

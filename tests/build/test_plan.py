@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from presize.build.plan import TriedCodecs, as_recorded, differences, make_plan
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.sources.scan import Source
-from presize.store.dealing import deal, mix, neighbours, shard_count, shuffled
+from presize.store.dealing import deal, mix, neighbours, shard_count, shard_limit, shuffled
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,19 @@ def test_the_number_of_shards_follows_from_the_number_of_samples(samples: int, s
 def test_shard_samples_is_an_upper_bound() -> None:
     assert shard_count(100, shard_samples=30) == 4
     assert max(map(len, deal(100, 4))) <= 30
+
+
+@pytest.mark.parametrize("samples", [1, 100, 50_000, 65_536, 100_000, 1_000_000, 4_000_000])
+@pytest.mark.parametrize("companions", [0, 1, 3])
+def test_the_shards_of_images_and_companions_can_all_be_open(samples: int, companions: int) -> None:
+    shards = shard_count(samples, shard_limit(samples, None, companions))
+    files = shards * (1 + companions)
+    assert files <= 512
+    assert shards == shard_count(samples) or files > 500
+
+
+def test_the_samples_of_a_shard_are_as_many_as_was_asked_for() -> None:
+    assert shard_limit(1_000_000, 10, 3) == 10
 
 
 @given(samples=st.integers(1, 3000), shards=st.integers(1, 60))

@@ -313,7 +313,7 @@ def test_a_kept_shard_is_not_read(photos: Path, tmp_path: Path, monkeypatch: pyt
         hashed.append(path)
         return file_digest(path)
 
-    for module in ("system.files", "store.manifest", "store.verify", "store.shard"):
+    for module in ("system.files", "store.data_files", "store.verify", "store.shard"):
         monkeypatch.setattr(f"presize.{module}.file_digest", count)
     build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
     assert hashed

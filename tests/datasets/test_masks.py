@@ -86,10 +86,10 @@ def test_a_cropped_mask_has_the_nearest_pixel_of_the_stored_one_everywhere(name:
     loader = Loader(data, SAMPLES, shuffle=True, seed=2, workers=0)
     ((_, masks, far),) = loader
     samples = loader.sampler.order.samples(0, np.arange(SAMPLES))
-    places = loader._reader.places(samples, 2, 0, loader.sampler.order.keys(0, np.arange(SAMPLES)))
-    assert {place.flip for place in places} == {False, True}
-    for at, (sample, place) in enumerate(zip(samples.tolist(), places, strict=True)):
-        expected = nearest(stored[sample], *place)
+    shown = loader._reader.shown(samples, 2, 0, loader.sampler.order.keys(0, np.arange(SAMPLES)))
+    assert {one.flip for one in shown} == {False, True}
+    for at, (sample, one) in enumerate(zip(samples.tolist(), shown, strict=True)):
+        expected = nearest(stored[sample], *one)
         assert np.array_equal(masks[at].numpy(), expected)
         assert np.array_equal(far[at].numpy(), expected.astype(np.uint16) * 257)
 
@@ -205,11 +205,12 @@ def test_a_damaged_mask_leaves_its_image_out_too(pairs: Path, tmp_path: Path) ->
     loader = Loader(damaged, SAMPLES, workers=0, on_error="skip")
     (((images, masks), targets),) = loader
     assert len(images) == len(masks) == len(targets) == SAMPLES - 1 and loader.skipped == 1
-    (((expected, whole), _),) = Loader(
+    (((expected, whole), labels),) = Loader(
         LMDBDataset(pairs, decode="tensor", crop=Resize(32), companions=("mask",)), SAMPLES, workers=0
     )
     left = [i for i in range(SAMPLES) if i != 3]
     assert torch.equal(images, expected[left]) and torch.equal(masks, whole[left])
+    assert torch.equal(targets, labels[left])
 
 
 def test_companions_that_there_are_not_and_several_views_are_refused(pairs: Path) -> None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import simplejpeg
 import torch
 from PIL import Image
 
 from builds import SERIAL
 from presize.build.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize, make_loader
-from presize.errors import OptionError
+from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Coordinates, ImageOptions, Size, SourceOptions
+from tampering import overwrite_value, read_table, write_table
 
 BOXES = [Coordinates("bbox", "xywh")]
 SIDE = 96
@@ -199,3 +204,42 @@ def test_the_target_transform_gets_what_was_moved(painted: Path) -> None:
     data = LMDBDataset(painted, target_transform=count, target="bbox", decode="tensor", crop=CenterCrop(8))
     (batch,) = Loader(data, 24, workers=0)
     assert batch[1].tolist() == [data[i][1] for i in range(24)]
+
+
+def test_boxes_fit_images_that_the_device_decodes_and_those_that_are_left_out(painted: Path, tmp_path: Path) -> None:
+    options = BuildOptions(ImageOptions(sizes=(Size(SIDE, SIDE),)), boxes=tuple(BOXES))
+    table = SourceOptions(labels=painted.parent / "table.jsonl")
+    build_dataset(painted.parent / "raw", tmp_path / "whole", options, SERIAL, table)
+    shutil.copytree(tmp_path / "whole", tmp_path / "damaged")
+    overwrite_value(tmp_path / "damaged", 5)
+
+    def read(name: str, **options: Any) -> dict[str, Any]:
+        data = LMDBDataset(tmp_path / name, target=("bbox", "path"), decode="tensor", crop=CROPS["exact"], flip=0.5)
+        loader = Loader(data, 24, shuffle=True, seed=1, workers=0, on_error="skip", **options)
+        return {path: boxes for _, (boxes, paths) in loader for path, boxes in zip(paths, boxes, strict=True)}
+
+    def decoder(jpegs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [torch.from_numpy(simplejpeg.decode_jpeg(jpeg.numpy())).permute(2, 0, 1) for jpeg in jpegs]
+
+    expected = read("whole")
+    for found in (read("damaged"), read("damaged", decode_on=decoder)):
+        assert found.keys() == expected.keys() - {"05.png"}
+        assert all(torch.equal(boxes, expected[path]) for path, boxes in found.items())
+
+
+@pytest.mark.parametrize("change", ["type", "null", "width"])
+def test_a_damaged_column_of_boxes_is_an_error(change: str, painted: Path, tmp_path: Path) -> None:
+    shutil.copytree(painted, tmp_path / "out")
+    table = read_table(tmp_path / "out")
+    kinds = {"type": pa.large_list(pa.large_list(pa.float32())), "width": pa.large_list(pa.list_(pa.float32(), 3))}
+    wrong = {"type": [[1, 2, 3, 4]], "null": [[1, None, 3, 4]], "width": [[1, 2, 3]]}
+    column = pa.array([wrong[change]] * len(table), kinds.get(change, table.schema.field("bbox").type))
+    write_table(tmp_path / "out", table.set_column(table.column_names.index("bbox"), "bbox", column))
+    with pytest.raises(DatasetError, match="is damaged"):
+        LMDBDataset(tmp_path / "out", target="bbox")
+
+
+def test_tv_tensors_without_torchvision_are_refused(painted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision.tv_tensors", None)
+    with pytest.raises(OptionError, match="tv_tensors: they are torchvision's, which is not installed"):
+        LMDBDataset(painted, target="bbox", tv_tensors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -38,3 +39,13 @@ def make_pairs(folder: Path, count: int = 12) -> Path:
         Image.fromarray(smooth_image(height, width, number)).save(folder / "images" / f"{number:02}.jpg")
         save_palette(folder / "masks" / f"{number:02}.png", mask_of(height, width, number))
     return folder
+
+
+def write_pairs(folder: Path) -> None:
+    """What docs/pairs.md builds from."""
+    make_pairs(folder / "SEG")
+    rows = [f"images/{number:02}.jpg,masks/{number:02}.png\n" for number in range(0, 12, 2)]
+    (folder / "seg.csv").write_text("path,seg\n" + "".join(rows))
+    stereo = make_pairs(folder / "STEREO")
+    shutil.copytree(stereo / "images", stereo / "right")
+    (stereo / "images").rename(stereo / "left")

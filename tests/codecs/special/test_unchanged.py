@@ -19,6 +19,7 @@ from presize.codecs import source_facts
 from presize.codecs.decode import decode
 from presize.codecs.stored_value import decode_value
 from presize.codecs.transcode import Transcoded, transcode
+from presize.datasets.reading.regions import read_region, uncut_region
 from presize.errors import ImageError
 from presize.options import KEEP, ImageOptions, Size
 from profiles import SWAPPED
@@ -202,3 +203,15 @@ def test_damaged_files_are_stored_or_refused(data: st.DataObject, format: str) -
     except ImageError:
         return
     assert result.source.height > 0 and result.source.width > 0
+
+
+def test_a_jpeg_with_stray_bytes_is_stored_as_it_is_and_read_as_pillow_reads_it() -> None:
+    data = encoded("jpeg", progressive=True)
+    strays = data[:-2] + b"stray bytes" + data[-2:]
+    ((value, height, width),) = transcode(strays, keep()).records
+    assert value[-13:-2] == b"stray bytes"
+    pixels = decode_value(memoryview(value), "jpeg", "rgb", (height, width))
+    assert np.array_equal(pixels, decode(data).pixels)
+    out = np.empty((60, 50, 3), np.uint8)
+    read_region(out, uncut_region(memoryview(value), "jpeg", (0, 0, 60, 50)), (60, 50), flip=False, exact=True)
+    assert np.array_equal(out, pixels)

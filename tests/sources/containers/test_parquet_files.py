@@ -16,6 +16,7 @@ from presize.options import SourceOptions
 from presize.sources.containers import parquet_rows
 from presize.sources.scan import Source, scan
 from presize.sources.source_files import read_source
+from processes import run_python
 
 PICTURES = [picture(number) for number in range(10)]
 
@@ -209,3 +210,21 @@ def test_nested_bytes_are_no_label(tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES[:1]), "frames": frames, "n": [1]})
     with pytest.warns(PresizeWarning, match=r"frames \(1\)"):
         assert listed(scan(tmp_path)) == [{"path": "a/00000000", "n": 1}]
+
+
+READ_IN_ORDER = """
+    import sys
+    import pyarrow as pa
+    from presize.sources.containers.parquet_rows import read_row
+    print(sum(len(read_row(sys.argv[1], "image", 0, row)) for row in range(3000)))
+    print(pa.default_memory_pool().max_memory())
+"""
+
+
+def test_a_row_group_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
+    """A few pages are, as they are read and decompressed: pyarrow writes 1,024 rows, here 20 MB, into each."""
+    values = [np.random.default_rng(n).bytes(20_000) for n in range(3000)]
+    path = write_parquet(tmp_path / "a.parquet", {"image": pa.array(values)}, group_rows=3000)
+    read_bytes, peak_bytes = map(int, run_python(READ_IN_ORDER, path, timeout_s=60).split())
+    assert read_bytes == 60_000_000
+    assert peak_bytes < 80_000_000

@@ -1,0 +1,130 @@
+"""What reads a format: a plug-in of Pillow's own, or one that users install, for HEIC and JPEG XL."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from presize.errors import ImageError
+
+# Straight to the one plugin: Image.open would try others, and would hold an image to Pillow's own limit.
+_OF_PILLOW: Final = {
+    "jpeg": "JpegImagePlugin.JpegImageFile",
+    "png": "PngImagePlugin.PngImageFile",
+    "gif": "GifImagePlugin.GifImageFile",
+    "bmp": "BmpImagePlugin.BmpImageFile",
+    "webp": "WebPImagePlugin.WebPImageFile",
+    "tiff": "TiffImagePlugin.TiffImageFile",
+    "ppm": "PpmImagePlugin.PpmImageFile",
+    "avif": "AvifImagePlugin.AvifImageFile",
+    "jpeg2000": "Jpeg2KImagePlugin.Jpeg2KImageFile",
+    "tga": "TgaImagePlugin.TgaImageFile",
+    "ico": "IcoImagePlugin.IcoImageFile",
+    "sgi": "SgiImagePlugin.SgiImageFile",
+    "pcx": "PcxImagePlugin.PcxImageFile",
+    "dds": "DdsImagePlugin.DdsImageFile",
+}
+
+
+class Plugin(NamedTuple):
+    """A plug-in that users install.
+
+    Attributes:
+        distribution: its name, for pip; presize's extra that brings it is the name of the format.
+        module: where the class is.
+        image_file: the class that reads the format.
+        settings: the module that says how many threads decode: one, since workers are processes.
+        suffixes: of files of the format.
+    """
+
+    distribution: str
+    module: str
+    image_file: str
+    settings: str
+    suffixes: tuple[str, ...]
+
+
+PLUGINS: Final = {
+    "heic": Plugin(
+        "pillow-heif", "pillow_heif.as_plugin", "HeifImageFile", "pillow_heif.options", (".heic", ".heif", ".hif")
+    ),
+    "jxl": Plugin(
+        "pillow-jxl-plugin",
+        "pillow_jxl.JpegXLImagePlugin",
+        "JXLImageFile",
+        "pillow_jxl.JpegXLImagePlugin",
+        (".jxl",),
+    ),
+}
+"""By the names that sniff() gives."""
+
+_ONE_THREAD: Final = {"heic": 1, "jxl": 0}
+
+
+def image_file(name: str) -> Callable[..., Any]:
+    """The class that reads a format.
+
+    Raises:
+        ImageError: its plug-in is not installed.
+    """
+    found: Callable[..., Any]
+    if name in _OF_PILLOW:
+        own, _, image_class = _OF_PILLOW[name].partition(".")
+        found = getattr(importlib.import_module(f"PIL.{own}"), image_class)
+        return found
+    plugin = PLUGINS[name]
+    try:
+        module = importlib.import_module(plugin.module)
+    except ImportError:
+        raise ImageError(f"{name.upper()} needs a plug-in of Pillow; install presize[{name}]") from None
+    settings: Any = importlib.import_module(plugin.settings)
+    settings.DECODE_THREADS = _ONE_THREAD[name]
+    found = getattr(module, plugin.image_file)
+    return found
+
+
+def versions(suffixes: Iterable[str]) -> dict[str, str]:
+    """The plug-ins that files with these suffixes call for, each with its version, "none" where it is missing."""
+    wanted = set(suffixes)
+    return {
+        plugin.distribution: _version(plugin.distribution)
+        for plugin in PLUGINS.values()
+        if not wanted.isdisjoint(plugin.suffixes)
+    }
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def jxl_size(data: bytes) -> tuple[int, int]:
+    """(height, width) from the header of a JPEG XL's codestream, as coded; (0, 0) without one.
+
+    The plug-in decodes an image when it opens it, so its size has to be known before.
+    """
+    begin = data.find(b"\xff\x0a", 0, 1 << 16)
+    if begin < 0:
+        return 0, 0
+    bits = int.from_bytes(data[begin + 2 : begin + 18], "little")
+
+    def take(count: int) -> int:
+        nonlocal bits
+        value = bits & (1 << count) - 1
+        bits >>= count
+        return value
+
+    def side(small: int) -> int:
+        return 8 * (take(5) + 1) if small else take((9, 13, 18, 30)[take(2)]) + 1
+
+    small = take(1)
+    height = side(small)
+    ratio = take(3)
+    if ratio == 0:
+        return height, side(small)
+    over, under = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))[ratio - 1]
+    return height, height * over // under

@@ -1,0 +1,79 @@
+"""Boxes, keypoints and masks as torchvision's tensors, and crops taken over from its transforms."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from builds import SERIAL
+from presize.build.run import build_dataset
+from presize.datasets import LMDBDataset, Resize, collate
+from presize.options import BuildOptions, Companion, Coordinates, ImageOptions, Size, SourceOptions
+from torchvisions import torchvision_or_skip
+
+transforms, v2 = torchvision_or_skip()
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four images with a white rectangle, which is a box, a mask and two keypoints."""
+    folder = tmp_path_factory.mktemp("scene")
+    lines = []
+    for number in range(4):
+        mask = np.zeros((64, 64), np.uint8)
+        mask[10 + number : 40, 8:30] = 1
+        for kind, pixels in (("", np.repeat(mask[:, :, None] * 255, 3, axis=2)), ("masks", mask)):
+            (folder / "raw" / kind).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(folder / "raw" / kind / f"{number}.png")
+        box = [8, 10 + number, 30, 40]
+        lines.append(json.dumps({"path": f"{number}.png", "bbox": [box], "points": [box]}) + "\n")
+    (folder / "table.jsonl").write_text("".join(lines))
+    options = BuildOptions(
+        ImageOptions(sizes=(Size(64, 64),), format="png"),
+        companions=(Companion("mask", "masks/{name}"),),
+        boxes=(Coordinates("bbox", "xyxy"),),
+        keypoints=(Coordinates("points", "xy"),),
+    )
+    build_dataset(folder / "raw", folder / "out", options, SERIAL, SourceOptions(labels=folder / "table.jsonl"))
+    return folder / "out"
+
+
+@pytest.mark.parametrize("crop", [None, Resize(64)])
+def test_transforms_move_each_as_what_it_is(crop: Any, scene: Path) -> None:
+    kinds = importlib.import_module("torchvision.tv_tensors")
+    data = LMDBDataset(
+        scene, target={"boxes": "bbox", "points": "points"}, decode="tensor", crop=crop, tv_tensors=True
+    )  # fmt: skip
+    (image, mask), target = v2.RandomHorizontalFlip(1.0)(*data[1])
+    assert mask[:, 56:].sum() == 0 and mask[20, 34:56].all()  # mirrored
+    assert isinstance(mask, kinds.Mask) and isinstance(target["boxes"], kinds.BoundingBoxes)
+    assert target["boxes"].tolist() == [[34, 11, 56, 40]] and target["boxes"].canvas_size == (64, 64)
+    assert torch.equal(mask, (image[0] > 127).to(torch.uint8))
+    if hasattr(kinds, "KeyPoints"):
+        assert target["points"].tolist() == [[[55, 11], [33, 40]]]  # which counts pixels, where boxes have edges
+
+
+def test_they_pass_through_a_dataloader(scene: Path) -> None:
+    data = LMDBDataset(scene, target={"boxes": "bbox"}, decode="tensor", crop=Resize(32), tv_tensors=True)
+    for workers in (0, 1):
+        loader = torch.utils.data.DataLoader(data, 4, num_workers=workers, collate_fn=collate)
+        (((images, masks), targets),) = loader
+        assert images.shape == (4, 3, 32, 32) and masks.shape == (4, 32, 32)
+        assert [tuple(boxes.shape) for boxes in targets["boxes"]] == [(1, 4)] * 4
+
+
+def test_a_crop_that_is_taken_over_from_a_transform_moves_masks_and_boxes(scene: Path) -> None:
+    transform = transforms.Compose(
+        [transforms.CenterCrop(32), transforms.RandomHorizontalFlip(1.0), transforms.ToTensor()]
+    )
+    data = LMDBDataset(scene, transform, target="bbox", fuse=True)
+    (image, mask), boxes = data[0]
+    assert image.shape == (3, 32, 32) and boxes.tolist() == [[18, 0, 32, 24]]
+    assert torch.equal(image[0].to(torch.uint8), mask)
