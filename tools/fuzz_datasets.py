@@ -27,7 +27,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import fuzz_jpeg_decoder as differential
 import lmdb
@@ -35,6 +35,7 @@ import pyarrow as pa
 
 from presize import BuildOptions, ImageOptions, PresizeError, RunOptions, Size, build_dataset, make_samples
 from presize.codecs.golden.images import source_images
+from presize.options import ExportLayout
 from presize.sources.sample import SampleOptions
 from presize.store.shard import ShardWriter
 
@@ -56,6 +57,7 @@ Change = Callable[[Path, random.Random], None]
 
 def read(root: Path) -> None:
     """Read a dataset in every way there is. Raises PresizeError, and nothing else."""
+    from presize.build.derive import DeriveOptions, derive_dataset
     from presize.datasets import LMDBDataset, RandomResizedCrop
     from presize.store.dataset import Dataset
     from presize.store.export import export_dataset
@@ -77,13 +79,19 @@ def read(root: Path) -> None:
         images.targets, images.classes, images[0], [data.path(i) for i in range(len(data))]
 
     def export() -> None:
+        for layout in get_args(ExportLayout):
+            with tempfile.TemporaryDirectory() as folder, contextlib.suppress(PresizeError):
+                export_dataset(root, Path(folder, "out"), layout=layout)
+
+    def derive() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            export_dataset(root, Path(folder, "out"))
+            options, run = DeriveOptions(Size(24, 24)), RunOptions(engine="sequential")
+            derive_dataset([root], Path(folder, "new"), options, run)
 
     with contextlib.suppress(PresizeError):
         verify_dataset(root, jobs=1)
     data = Dataset(root)
-    for way in (pixels, crops, labels, export):
+    for way in (pixels, crops, labels, export, derive):
         with contextlib.suppress(PresizeError):
             way()
 

@@ -39,6 +39,9 @@ JPEG = (
 ORDER = ("tests/datasets/reading/test_order.py", "tests/datasets/test_sampler.py")
 STORE = ("tests/store", "tests/build/test_plan.py", "tests/datasets/test_lmdb_dataset.py")
 TESTS = {
+    "build/derive.py": ("tests/build/test_derive.py",),
+    "build/inputs.py": ("tests/build/test_derive.py",),
+    "build/tasks/resized.py": ("tests/build/test_derive.py",),
     "store/dealing.py": ("tests/build/test_plan.py",),
     "store/export/__init__.py": ("tests/store/test_export.py",),
     "store/export/exported.py": ("tests/store/test_export.py", "tests/store/test_export_tar.py"),

@@ -243,18 +243,14 @@ def _build_options(inputs: Inputs, size: Size | None) -> BuildOptions:
 
 def _scaled(inputs: Inputs, options: BuildOptions) -> pa.Table:
     """The samples with their boxes and keypoints, which lie in pixels of the stored image, for the new size."""
-    recorded = inputs.manifests[0].identity["options"]
-    boxes = (Coordinates.parse_boxes(text) for text in recorded.get("boxes", ()))
+    boxes = tuple(Coordinates.parse_boxes(text)._replace(format="xyxy") for text in inputs.texts("boxes"))
     declared = replace(
-        options,
-        boxes=tuple(place._replace(format="xyxy") for place in boxes),
-        keypoints=tuple(map(Coordinates.parse_keypoints, recorded.get("keypoints", ()))),
+        options, boxes=boxes, keypoints=tuple(map(Coordinates.parse_keypoints, inputs.texts("keypoints")))
     )
     table = inputs.source.table
-    for name in (
-        place.column for place in (*declared.boxes, *declared.keypoints) if place.column in table.column_names
-    ):
-        table = table.set_column(table.column_names.index(name), name, plain_column(name, table.column(name)))
+    for name, _ in (*boxes, *declared.keypoints):
+        if name in table.column_names:
+            table = table.set_column(table.column_names.index(name), name, plain_column(name, table.column(name)))
     return scaled(table, declared, options.image.sizes[0], inputs.numbers("height"), inputs.numbers("width"))
 
 
@@ -264,7 +260,7 @@ def _recorded(inputs: Inputs, options: BuildOptions) -> dict[str, Any]:
     olds = [manifest.identity["options"] for manifest in inputs.manifests]
     values: dict[str, Any] = olds[0] | options.to_json()
     image = values["image"]
-    derived = {text for old in olds for text in old.get("derived", ())}
+    derived = set(inputs.texts("derived"))
     for old in (old["image"] for old in olds):
         derived |= {f"{name} {_words(old.get(name))}" for name in {*old, *image} if old.get(name) != image.get(name)}
     return values | ({"derived": sorted(derived)} if derived else {})

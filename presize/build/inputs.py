@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 
 from presize.build.reuse import Base, read_base
 from presize.build.state import Place
-from presize.build.tasks.sidecar import Finished
+from presize.build.tasks.sidecar import Finished, prefixes
 from presize.build.tasks.task import Copies, Task
 from presize.errors import DatasetError, SourceError
+from presize.formatting import plural
 from presize.sources.labels import check_classes, naming
 from presize.sources.scan import Source
 from presize.store.filenames import path_problem
@@ -52,6 +53,13 @@ class Inputs:
     def manifests(self) -> list[Manifest]:
         return [base.manifests[0] for base in self.bases]
 
+    def texts(self, option: str) -> list[str]:
+        """What the datasets have recorded under an option that is a list of texts, such as ``boxes``."""
+        found = [text for manifest in self.manifests for text in _list(manifest.identity["options"].get(option, []))]
+        if not all(isinstance(text, str) for text in found):
+            raise DatasetError(f"{self.bases[0].roots[0]}: the options in the manifest are damaged: {option}")
+        return list(dict.fromkeys(found))
+
     def numbers(self, name: str) -> npt.NDArray[np.int64]:
         """A numeric column of the indexes, for each sample."""
         found = np.zeros(len(self.base_of), np.int64)
@@ -84,6 +92,10 @@ class Inputs:
     def finished(self) -> Finished:
         """Nothing is taken over without a task."""
         return Finished()
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def join(
@@ -140,9 +152,12 @@ def _opened(root: Path) -> Base:
         base.indexes[0].validate(full=True)
     except pa.ArrowInvalid as error:
         raise DatasetError(f"the index of {root} is damaged: {str(error).splitlines()[0]}") from None
-    for number in base.damaged:
-        file = root / base.manifests[0].shards[number].file
-        raise DatasetError(f"{file} is missing or damaged; presize repair makes it again")
+    for name in (f"{stored}{side}" for stored in prefixes(base.companions) for side in ("height", "width")):
+        if pc.min(base.indexes[0].column(name)).as_py() < 1:
+            raise DatasetError(f"the index of {root} is damaged: a {name} is less than 1")
+    if base.damaged:
+        count = plural(len(base.damaged), "shard is", "shards are")
+        raise DatasetError(f"{root}: {count} missing or damaged; presize repair makes shards again")
     return base
 
 

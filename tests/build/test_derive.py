@@ -24,10 +24,10 @@ from presize.codecs.encode import encode
 from presize.codecs.source_facts import unpack
 from presize.codecs.transcode import transcode
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
-from presize.options import BuildOptions, Color, Coordinates, Format, ImageOptions, RunOptions, Size, SourceOptions
+from presize.options import KEEP, BuildOptions, Coordinates, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.verify import verify_dataset
-from tampering import change_offset, change_records, flip_record, read_table, with_value, write_table
+from tampering import change_manifest, change_offset, change_records, flip_record, read_table, with_value, write_table
 
 
 def save(folder: Path, *names: str, height: int = 40) -> Path:
@@ -100,24 +100,40 @@ def test_what_the_build_rejected_stays_listed(dataset: Path, tmp_path: Path) -> 
     assert (tmp_path / "new" / "rejects.jsonl").read_bytes() == (dataset / "rejects.jsonl").read_bytes()
 
 
-FORMATS: list[tuple[Format, Color]] = [
-    ("jpeg", "rgb"), ("jpeg", "gray"), ("png", "keep"), ("webp", "rgb"), ("raw", "rgb"), ("raw", "gray"),
-]  # fmt: skip
+FORMATS: list[dict[str, Any]] = [
+    {"format": "jpeg"},
+    {"format": "jpeg", "color": "gray"},
+    {"format": "png", "color": "keep"},
+    {"format": "png", "color": "rgba"},
+    {"format": "png", "depth": 16},
+    {"format": "webp"},
+    {"format": "raw"},
+    {"format": "raw", "color": "gray"},
+    {"format": "raw", "color": "rgba"},
+    {"format": "raw", "depth": 16},
+]
 
 
-@pytest.mark.parametrize(("format", "color"), FORMATS)
-def test_a_smaller_size_is_what_the_stored_images_make(format: Format, color: Color, tmp_path: Path) -> None:
-    image = ImageOptions((Size(32, 32),), color=color, format=format)
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: "-".join(map(str, format.values())))
+def test_a_smaller_size_is_what_the_stored_images_make(format: dict[str, Any], tmp_path: Path) -> None:
+    image = ImageOptions((Size(32, 32),), **format)
     out = built(tmp_path, "a.png", "b.png", options=BuildOptions(image))
     new = derived(out, tmp_path / "new", size=Size(20, 20))
     assert [new.shape(i) for i in range(2)] == [(20, 25), (20, 25)]
     smaller = replace(image, sizes=(Size(20, 20),))
     for i, pixels in Dataset(out).pixels(range(2)):
-        if format == "raw":
-            png = encode(pixels, replace(image, format="png"))
-            assert new.value(i) == transcode(png, smaller).records[0].value
-        else:
-            assert new.value(i) == transcode(Dataset(out).value(i), smaller).records[0].value
+        is_raw = image.format == "raw"
+        source = encode(pixels, replace(image, format="png")) if is_raw else Dataset(out).value(i)
+        assert new.value(i) == transcode(source, smaller).records[0].value
+
+
+def test_images_of_their_own_size_are_brought_to_one(tmp_path: Path) -> None:
+    out = built(tmp_path, "a.png", options=BuildOptions(ImageOptions((KEEP,))))
+    new = derived(out, tmp_path / "new", size=Size(20, 20))
+    assert new.shape(0) == (20, 25)
+    assert new.manifest.identity["options"]["derived"] == ["sizes keep"]
+    with pytest.raises(OptionError, match="images keep their size without --size"):
+        DeriveOptions(KEEP)
 
 
 def test_images_that_fit_already_are_copied(tmp_path: Path) -> None:
@@ -349,10 +365,10 @@ def test_a_damaged_record_is_never_copied(dataset: Path, tmp_path: Path) -> None
     assert not (tmp_path / "new" / "manifest.json").exists()
 
 
-def test_a_missing_shard_is_named(dataset: Path, tmp_path: Path) -> None:
+def test_a_missing_shard_is_refused(dataset: Path, tmp_path: Path) -> None:
     shutil.copytree(dataset, tmp_path / "out")
     (tmp_path / "out" / "shards" / "00001.lmdb").unlink()
-    with pytest.raises(DatasetError, match=r"00001.lmdb is missing or damaged; presize repair makes it again"):
+    with pytest.raises(DatasetError, match="out: 1 shard is missing or damaged; presize repair makes shards again"):
         plan_derive([tmp_path / "out"])
 
 
@@ -360,6 +376,22 @@ def test_a_label_out_of_range_is_damage(dataset: Path, tmp_path: Path) -> None:
     shutil.copytree(dataset, tmp_path / "out")
     write_table(tmp_path / "out", with_value(read_table(tmp_path / "out"), "label", 3, 99))
     with pytest.raises(DatasetError, match="a label is out of range"):
+        plan_derive([tmp_path / "out"])
+
+
+@pytest.mark.parametrize("option", ["boxes", "keypoints", "derived"])
+@pytest.mark.parametrize("value", [5, [5]])
+def test_options_that_no_build_records_are_damage(option: str, value: Any, dataset: Path, tmp_path: Path) -> None:
+    shutil.copytree(dataset, tmp_path / "out")
+    change_manifest(tmp_path / "out", lambda values: values["identity"]["options"].update({option: value}))
+    with pytest.raises(DatasetError, match=f"the options in the manifest are damaged: {option}"):
+        plan_derive([tmp_path / "out"], DeriveOptions(Size(32, 32)))
+
+
+def test_a_side_without_pixels_is_damage(dataset: Path, tmp_path: Path) -> None:
+    shutil.copytree(dataset, tmp_path / "out")
+    write_table(tmp_path / "out", with_value(read_table(tmp_path / "out"), "width", 3, 0))
+    with pytest.raises(DatasetError, match="a width is less than 1"):
         plan_derive([tmp_path / "out"])
 
 

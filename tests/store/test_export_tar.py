@@ -7,6 +7,7 @@ import json
 import shutil
 import tarfile
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from builds import SERIAL, SMALL, files
 from captioned import ROWS, captioned, read_by
+from commands import Ran
 from presize.build.run import build_dataset
 from presize.errors import BuildError, DatasetError
 from presize.sources.labels import read_classes
@@ -59,6 +61,11 @@ def test_a_sample_is_its_image_its_label_and_its_other_columns(tmp_path: Path) -
         assert found[key]["jpg"] == data.value(i)
         assert found[key]["cls"].decode() == str(["cat", "dog"].index(row["label"]))
         assert json.loads(found[key]["json"]) == columns
+
+
+def test_the_command_writes_tars(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
+    assert presize("export", dataset, tmp_path / "tars", "--to", "tar").out == f"{tmp_path / 'tars'}: 56 images\n"
+    assert len(samples(tmp_path / "tars")) == 56
 
 
 def test_the_files_of_a_sample_follow_one_another(tmp_path: Path) -> None:

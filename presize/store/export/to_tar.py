@@ -67,6 +67,7 @@ def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> N
                         for name, content in files:
                             _add(tar, name, content)
                         on_image()
+                    tar.members.clear()  # type: ignore[attr-defined]  # which it keeps for readers
         if classes:
             new_file("classes.txt").write_bytes(classes)
 
