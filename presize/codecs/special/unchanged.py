@@ -64,9 +64,13 @@ def _jpeg(data: bytes, options: ImageOptions) -> Unchanged | None:
     header = jpeg_segments.parse(data)
     if not fits(header, options):
         return None
-    value, scans = jpeg_metadata.strip_and_count(data, options.keep_metadata)
-    if scans > 1:
-        jpeg_segments.check_scans(value, header.height * header.width, options.max_pixels)
+    in_one_scan = header.process == "baseline" and data[header.scan_begin + 4] == header.components
+    if in_one_scan and not header.several and not options.keep_metadata and data.endswith(b"\xff\xd9"):
+        value = jpeg_metadata.bare(data)  # without searching its scan, which takes as long as all the rest
+    else:
+        value, scans = jpeg_metadata.strip_and_count(data, options.keep_metadata)
+        if scans > 1:
+            jpeg_segments.check_scans(value, header.height * header.width, options.max_pixels)
     facts = Facts(
         "jpeg",
         "grey" if header.colorspace == "gray" else "RGB",
