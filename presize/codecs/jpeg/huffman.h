@@ -182,7 +182,8 @@ INLINE bool read_dc(Bits *bits, const Huffman *table, int16_t *coefficient, uint
 /* Read one block of coefficients, not dequantized, in natural order. FLAT: only the DC coefficient is not zero. */
 INLINE Kind read_block(Bits *bits, const Huffman *dc, const Huffman *ac, int16_t *block, uint32_t *predicted)
 {
-    memset(block, 0, 64 * sizeof *block);
+    for (int i = 0; i < 64; i += LANES) /* for memset, compilers choose instructions that start slowly */
+        store(block + i, zero());
     if (!read_dc(bits, dc, block, predicted))
         return DAMAGED;
     int k = 1;
