@@ -1,16 +1,20 @@
 """How fast presize's decoder of baseline JPEG is beside libjpeg-turbo: on photographs, and on stored images.
 
-    python benchmarks/transcoding/jpeg_decoder.py PHOTOS
+    python benchmarks/transcoding/jpeg_decoder.py PHOTOS --large MOSAICS
 
-One process, from memory, CPU time; the two take turns within each round. Prints a table; asserts nothing.
+One process, from memory, CPU time; the two take turns within each round. Where the table says SSE2, both are held to
+it, in a process of their own. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -28,24 +32,36 @@ from presize.options import ImageOptions
 from shared import measuring, rates
 from shared.conditions import conditions, find_photos
 
-_SETS = (
-    "photographs, 4:4:4", "photographs, 4:2:0", "stored at 256 px, all of each", "stored at 256 px, a random crop",
-)  # fmt: skip
+_SCALES = (1, 2, 4, 8)
+_LARGE = {scale: "large photographs, " + ("in full" if scale == 1 else f"at 1/{scale}") for scale in _SCALES}
+_WHOLE = ("photographs, 4:4:4", "photographs, 4:2:0")
+_STORED, _CROPS = "stored at 256 px, all of each", "stored at 256 px, a random crop"
+_SSE2 = {f"{name}, SSE2": name for name in (*_WHOLE, *_LARGE.values())}
+_SETS = (*_WHOLE, *_LARGE.values(), _STORED, _CROPS, *_SSE2)
 """In the order of the table."""
 
 BUFFER = np.empty(64 << 20, np.uint8)
 
 
 class Work(NamedTuple):
-    """A JPEG of `shape` (height, width), and the box of it that is wanted."""
+    """A JPEG of `shape` (height, width), and the box of it that is wanted at 1/scale."""
 
     data: bytes
     shape: tuple[int, int]
     box: tuple[int, int, int, int]
+    scale: int = 1
+
+
+class Set(NamedTuple):
+    """Images that are decoded alike, all of each or a box."""
+
+    works: list[Work]
+    boxes: bool = False
 
 
 def by_libjpeg_turbo(work: Work) -> None:
-    simplejpeg.decode_jpeg(work.data, "RGB", buffer=BUFFER)
+    height, width = (-(-side // work.scale) for side in work.shape)
+    simplejpeg.decode_jpeg(work.data, "RGB", min_height=height, min_width=width, buffer=BUFFER)
 
 
 def by_libjpeg_turbo_of_a_cut(work: Work) -> None:
@@ -54,13 +70,25 @@ def by_libjpeg_turbo_of_a_cut(work: Work) -> None:
 
 
 def by_jpeg_decoder(work: Work) -> None:
-    if jpeg_decoder.decode(work.data, "RGB", work.shape, work.box, BUFFER) is None:
+    if jpeg_decoder.decode(work.data, "RGB", work.shape, work.box, BUFFER, work.scale) is None:
         raise SystemExit("presize's decoder does not take this JPEG")
 
 
-def works(photos: list[Path], count: int) -> dict[str, tuple[list[Work], Callable[[Work], None]]]:
-    """For each set the images, and how libjpeg-turbo decodes one."""
-    whole: dict[str, list[Work]] = {name: [] for name in _SETS[:2]}
+def large_sets(photos: list[Path]) -> dict[str, Set]:
+    """All of each photograph, at each scale."""
+    found: dict[str, Set] = {name: Set([]) for name in _LARGE.values()}
+    for path in photos:
+        data = path.read_bytes()
+        header = jpeg_segments.parse(data)
+        for scale, name in _LARGE.items():
+            height, width = -(-header.height // scale), -(-header.width // scale)
+            found[name].works.append(Work(data, (header.height, header.width), (0, 0, height, width), scale))
+    return found
+
+
+def sets(photos: list[Path], count: int) -> dict[str, Set]:
+    """Photographs as they are, and what presize stores of them."""
+    whole: dict[str, list[Work]] = {name: [] for name in _WHOLE}
     stored: list[Work] = []
     for path in photos:
         data = path.read_bytes()
@@ -82,10 +110,8 @@ def works(photos: list[Path], count: int) -> dict[str, tuple[list[Work], Callabl
     heights, widths = (np.array([work.shape[axis] for work in stored]) for axis in (0, 1))
     boxes = crop.boxes(heights, widths, np.random.default_rng(0).random((len(stored), crop.draws)))
     crops = [Work(work.data, work.shape, tuple(box)) for work, box in zip(stored, boxes.tolist(), strict=True)]
-    found = {name: (some, by_libjpeg_turbo) for name, some in whole.items() if some}
-    found[_SETS[2]] = (stored, by_libjpeg_turbo)
-    found[_SETS[3]] = (crops, by_libjpeg_turbo_of_a_cut)
-    return found
+    found = {name: Set(some) for name, some in whole.items() if some}
+    return {**found, _STORED: Set(stored), _CROPS: Set(crops, boxes=True)}
 
 
 def microseconds(do: Callable[[Work], None], some: list[Work]) -> float:
@@ -94,6 +120,25 @@ def microseconds(do: Callable[[Work], None], some: list[Work]) -> float:
     for work in some:
         do(work)
     return (time.process_time() - start) / len(some) * 1e6
+
+
+def times(some: Set) -> dict[str, float]:
+    """CPU time per image of either decoder."""
+    turbo = microseconds(by_libjpeg_turbo_of_a_cut if some.boxes else by_libjpeg_turbo, some.works)
+    return {"libjpeg_turbo_us": round(turbo, 1), "presize_us": round(microseconds(by_jpeg_decoder, some.works), 1)}
+
+
+_held: dict[str, Set] = {}
+
+
+def hold_to_sse2(todo: dict[str, Set]) -> None:
+    """In a new process, before anything is decoded."""
+    os.environ |= {"JSIMD_FORCESSE2": "1", jpeg_decoder.VARIABLE: "no-avx2"}
+    _held.update(todo)
+
+
+def times_held(name: str) -> dict[str, float]:
+    return times(_held[name])
 
 
 def summary(rows: list[rates.Row]) -> str:
@@ -118,21 +163,25 @@ def measure_all(options: argparse.Namespace) -> None:
         raise SystemExit("presize's decoder is not compiled, or not for this processor: see presize doctor")
     photos = find_photos(options.source)
     facts = conditions(photos)
-    todo = works(photos, options.images)
+    todo = sets(photos, options.images) | (large_sets(find_photos(options.large)) if options.large else {})
+    held = {name: todo[of] for name, of in _SSE2.items() if of in todo}
+    spawn = multiprocessing.get_context("spawn")
 
-    def run(name: str) -> Iterator[measuring.Columns]:
-        images, by_turbo = todo[name]
-        turbo, presize = microseconds(by_turbo, images), microseconds(by_jpeg_decoder, images)
-        times = {"libjpeg_turbo_us": round(turbo, 1), "presize_us": round(presize, 1)}
-        yield {"set": name, "images": len(images)} | times
+    with ProcessPoolExecutor(1, spawn, hold_to_sse2, (held,)) as sse2:
 
-    measuring.in_rounds({name: partial(run, name) for name in todo}, options, facts, progress="presize_us")
+        def run(name: str) -> Iterator[measuring.Columns]:
+            taken = sse2.submit(times_held, name).result() if name in held else times(todo[name])
+            yield {"set": name, "images": len((held | todo)[name].works)} | taken
+
+        variants = {name: partial(run, name) for name in (*todo, *held)}
+        measuring.in_rounds(variants, options, facts, progress="presize_us")
 
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=9)
-    arguments.add_argument("--images", type=int, default=400, help="of each set, at most")
-    measuring.run(arguments, measure_all, summary, minutes=1)
+    arguments.add_argument("--images", type=int, default=400, help="of each set but the large ones, at most")
+    arguments.add_argument("--large", type=Path, metavar="FOLDER", help="large photographs: see building/mosaics.py")
+    measuring.run(arguments, measure_all, summary, minutes=3)
 
 
 if __name__ == "__main__":

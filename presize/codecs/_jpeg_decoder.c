@@ -29,25 +29,6 @@
 
 #include "jpeg/decoder.h"
 
-static bool has_avx2(void)
-{
-#ifdef __x86_64__
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-#else
-    return false;
-#endif
-}
-
-static bool decode_with(bool avx2, const Request *request)
-{
-#ifdef __x86_64__
-    if (avx2)
-        return decode_jpeg_avx2(request);
-#endif
-    (void)avx2;
-    return decode_jpeg(request);
-}
-
 /* Write the lengths of `tiles` tiles, from `at` to the end, to `lengths` in the format of the index. False if there
    are fewer or more, one is longer than 65,535 bytes, or one ends with the wrong marker. */
 static bool measure_tiles(const uint8_t *at, const uint8_t *end, int64_t tiles, uint8_t *lengths)

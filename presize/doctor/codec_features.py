@@ -127,7 +127,8 @@ def _own_decoder() -> tuple[Baseline, str | None]:
     if jpeg_decoder.is_available():
         return "used", None
     is_there = importlib.util.find_spec("presize.codecs._jpeg_decoder") is not None
-    return "not for this processor" if is_there or platform.machine() != "x86_64" else "not compiled", None
+    is_other = platform.machine() not in ("x86_64", "aarch64")
+    return "not for this processor" if is_there or is_other else "not compiled", None
 
 
 def _libjpeg_turbo(library: Path) -> tuple[str | None, bool | None]:

@@ -40,7 +40,7 @@ def jpeg_finding(facts: CheckUp) -> Finding:
             "apt-get install gcc python3-dev (a C compiler), then pip install --force-reinstall --no-deps presize",
         )  # fmt: skip
     if jpeg.baseline == "not for this processor":
-        return Finding("JPEG", "ok", f"{found}; presize's own decoder needs AVX2")
+        return Finding("JPEG", "ok", f"{found}; presize's own decoder is for x86-64 and ARM64")
     return Finding("JPEG", "ok", f"{found}; presize's own decoder for baseline JPEG")
 
 

@@ -396,7 +396,7 @@ def test_it_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
         pytest.skip(f"needs {compiler}")
     headers = f"-I{sysconfig.get_paths()['include']}"
     for name in (*C_SOURCES, "tests/fuzz/jpeg_decoder.c"):
-        command = [compiler, "-O3", "-fPIC", "-Wall", "-Wextra", "-Werror", headers, "-c", ROOT / name]
+        command = [compiler, "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", headers, "-c", ROOT / name]
         ran = subprocess.run([*command, "-o", tmp_path / "out.o"], capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
 

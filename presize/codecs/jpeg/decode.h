@@ -12,6 +12,7 @@
 #include "idct.h"
 
 enum {
+    GROUP = 8,    /* MCUs that are read before they are transformed; their coefficients stay in the L1 cache */
     SLACK = 2048, /* bytes; an MCU has 6 blocks of 64 codes at most, of 27 bits with their values */
     PADDING = 64  /* bytes past the end of a row that a vector may read or write */
 };
@@ -31,9 +32,8 @@ typedef struct {
     const Huffman *dc[3], *ac[3];
     int16_t quants[3][64];
     bool only_means[3]; /* whether only the DC coefficients of a component are wanted */
-    int16_t *blocks[3]; /* one row of MCUs: row by row of blocks, from left to right */
+    int16_t *blocks[3]; /* one group of MCUs: row by row of blocks, from left to right */
     uint8_t *kinds[3];  /* for each of them what read_block returned */
-    int64_t blocks_in_row[3];
     uint8_t *planes[3]; /* samples of the last two rows of MCUs: row y is at y modulo their height */
     int64_t strides[3];
     int16_t *sums;      /* a row of chroma, interpolated vertically */
@@ -44,29 +44,6 @@ typedef struct {
     uint32_t predicted[3];
     int64_t y; /* the next row of pixels to write */
 } Work;
-
-TARGET static bool read_mcu(Work *work, int64_t column)
-{
-    const Image *image = work->image;
-    Bits bits = work->bits;
-    for (int c = 0; c < image->count; c++) {
-        const Component *component = &image->components[c];
-        for (int v = 0; v < component->v; v++)
-            for (int h = 0; h < component->h; h++) {
-                int64_t at = v * work->blocks_in_row[c] + column * component->h + h;
-                Kind kind;
-                if (work->only_means[c])
-                    kind = read_mean(&bits, work->dc[c], work->ac[c], work->blocks[c] + at, &work->predicted[c]);
-                else
-                    kind = read_block(&bits, work->dc[c], work->ac[c], work->blocks[c] + 64 * at, &work->predicted[c]);
-                if (kind == DAMAGED)
-                    return false;
-                work->kinds[c][at] = (uint8_t)kind;
-            }
-    }
-    work->bits = bits;
-    return bits.at <= work->clean + work->clean_bytes + 8;
-}
 
 /* Copy a restart interval, up to its marker or to `end`, without stuffed bytes. Returns where it ended. */
 TARGET static const uint8_t *begin_interval(Work *work, const uint8_t *at, const uint8_t *end)
@@ -106,10 +83,11 @@ static bool ends_interval(const Work *work)
     return left >= 0 && left < 8;
 }
 
-/* Transform a row of blocks of one component. */
-TARGET static bool transform_blocks(const Work *work, int c, const int16_t *blocks, const uint8_t *kinds, uint8_t *to)
+/* Transform a row of `count` blocks of one component. */
+TARGET static bool transform_blocks(const Work *work, int c, const int16_t *blocks, const uint8_t *kinds, int64_t count,
+                                    uint8_t *to)
 {
-    int64_t count = work->blocks_in_row[c], stride = work->strides[c];
+    int64_t stride = work->strides[c];
     int size = work->sizes[c];
     const int16_t *quant = work->quants[c];
     bool sound = true;
@@ -133,20 +111,57 @@ TARGET static bool transform_blocks(const Work *work, int c, const int16_t *bloc
     return sound;
 }
 
-TARGET static bool transform_row(Work *work, int64_t row)
+/* Whether pixels of the box, or chroma that they need, are in a row of MCUs. */
+static bool is_wanted(const Work *work, int64_t row)
+{
+    int64_t height = work->mcu_height, margin = work->v - 1;
+    return (row + 1) * height > work->box.top - margin && row * height < work->box.bottom + margin;
+}
+
+/* Transform a group of MCUs, from `column` to `end`. */
+TARGET static bool transform_group(const Work *work, int64_t row, int64_t column, int64_t end)
 {
     const Image *image = work->image;
     for (int c = 0; c < (work->channels == 1 ? 1 : image->count); c++) {
-        int v = image->components[c].v, size = work->sizes[c];
-        int64_t count = work->blocks_in_row[c];
+        int v = image->components[c].v, h = image->components[c].h, size = work->sizes[c];
         for (int i = 0; i < v; i++) {
-            const int16_t *blocks = work->blocks[c] + (work->only_means[c] ? 1 : 64) * i * count;
-            uint8_t *to = work->planes[c] + (size * (row * v + i) & (2 * size * v - 1)) * work->strides[c];
-            if (!transform_blocks(work, c, blocks, work->kinds[c] + i * count, to))
+            int64_t first = i * GROUP * h, y = size * (row * v + i) & (2 * size * v - 1);
+            const int16_t *blocks = work->blocks[c] + (work->only_means[c] ? 1 : 64) * first;
+            uint8_t *to = work->planes[c] + y * work->strides[c] + size * h * column;
+            if (!transform_blocks(work, c, blocks, work->kinds[c] + first, h * (end - column), to))
                 return false;
         }
     }
     return true;
+}
+
+/* Read an MCU, and transform the group that it completes. */
+TARGET static bool read_mcu(Work *work, int64_t row, int64_t column)
+{
+    const Image *image = work->image;
+    Bits bits = work->bits;
+    int64_t in_group = column % GROUP;
+    for (int c = 0; c < image->count; c++) {
+        const Component *component = &image->components[c];
+        for (int v = 0; v < component->v; v++)
+            for (int h = 0; h < component->h; h++) {
+                int64_t at = (v * GROUP + in_group) * component->h + h;
+                Kind kind;
+                if (work->only_means[c])
+                    kind = read_mean(&bits, work->dc[c], work->ac[c], work->blocks[c] + at, &work->predicted[c]);
+                else
+                    kind = read_block(&bits, work->dc[c], work->ac[c], work->blocks[c] + 64 * at, &work->predicted[c]);
+                if (kind == DAMAGED)
+                    return false;
+                work->kinds[c][at] = (uint8_t)kind;
+            }
+    }
+    work->bits = bits;
+    if (bits.at > work->clean + work->clean_bytes + 8)
+        return false;
+    if ((in_group < GROUP - 1 && column + 1 < work->columns) || !is_wanted(work, row))
+        return true;
+    return transform_group(work, row, column - in_group, column + 1);
 }
 
 /* As many pixels as there are lanes, of full-range BT.601 in 16-bit arithmetic. store3 writes past their end. */
@@ -248,17 +263,12 @@ TARGET static void write_row(Work *work, int64_t y)
     }
 }
 
-/* Transform and write a row of MCUs that is read. Its last row of pixels waits for the chroma of the next row. */
-TARGET static bool finish_row(Work *work, int64_t row, bool last)
+/* Write the pixels of a row of MCUs. Its last row of pixels waits for the chroma of the next row. */
+TARGET static void finish_row(Work *work, int64_t row, bool last)
 {
-    int64_t height = work->mcu_height, margin = work->v - 1;
-    bool is_wanted = (row + 1) * height > work->box.top - margin && row * height < work->box.bottom + margin;
-    if (is_wanted && !transform_row(work, row))
-        return false;
-    int64_t until = last ? work->box.bottom : (row + 1) * height - margin;
+    int64_t until = last ? work->box.bottom : (row + 1) * work->mcu_height - (work->v - 1);
     for (; work->y < until && work->y < work->box.bottom; work->y++)
         write_row(work, work->y);
-    return true;
 }
 
 typedef struct {
@@ -312,13 +322,12 @@ TARGET static bool decode_tiles(Work *work, Tiles wanted)
             if (begin_interval(work, begin, at - 2) != at - 2)
                 return false;
             for (int64_t i = 0; i < image->interval; i++)
-                if (!read_mcu(work, (column - wanted.left) * image->interval + i))
+                if (!read_mcu(work, row, (column - wanted.left) * image->interval + i))
                     return false;
             if (!ends_interval(work))
                 return false;
         }
-        if (!finish_row(work, row, row + 1 == wanted.bottom))
-            return false;
+        finish_row(work, row, row + 1 == wanted.bottom);
     }
     return true;
 }
@@ -341,12 +350,11 @@ TARGET static bool decode_scan(Work *work)
                 left = image->interval ? image->interval : image->rows * image->columns;
                 number++;
             }
-            if (!read_mcu(work, column))
+            if (!read_mcu(work, row, column))
                 return false;
             left--;
         }
-        if (!finish_row(work, row, row + 1 == image->rows))
-            return false;
+        finish_row(work, row, row + 1 == image->rows);
     }
     return ends_interval(work) && image->end - at >= 2 && at[1] == 0xD9;
 }
@@ -373,11 +381,10 @@ static uint8_t *prepare(Work *work)
     size_t bytes[14], count = 0, total = PADDING;
     for (int c = 0; c < image->count; c++) {
         const Component *component = &image->components[c];
-        int64_t in_row = work->blocks_in_row[c] = work->columns * component->h;
-        int64_t coefficients = work->only_means[c] ? 1 : 64;
-        work->strides[c] = (int64_t)aligned(work->sizes[c] * in_row);
-        bytes[count++] = aligned(in_row * component->v * coefficients * (int64_t)sizeof(int16_t));
-        bytes[count++] = aligned(in_row * component->v);
+        int64_t blocks = GROUP * component->h * component->v;
+        work->strides[c] = (int64_t)aligned(work->sizes[c] * work->columns * component->h);
+        bytes[count++] = aligned(64 * blocks * (int64_t)sizeof(int16_t));
+        bytes[count++] = aligned(blocks);
         bytes[count++] = aligned(2 * work->sizes[c] * component->v * work->strides[c]);
     }
     int64_t width = work->mcu_width * work->columns;

@@ -25,5 +25,25 @@ typedef bool Decoder(const Request *request);
 
 HIDDEN Decoder decode_jpeg; /* for every processor of this architecture */
 #ifdef __x86_64__
-HIDDEN Decoder decode_jpeg_avx2; /* for AVX2, BMI1 and BMI2 */
+HIDDEN Decoder decode_jpeg_avx2;
 #endif
+
+/* Whether this processor has what decode_jpeg_avx2 needs. */
+static inline bool has_avx2(void)
+{
+#ifdef __x86_64__
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+#else
+    return false;
+#endif
+}
+
+static inline bool decode_with(bool avx2, const Request *request)
+{
+#ifdef __x86_64__
+    if (avx2)
+        return decode_jpeg_avx2(request);
+#endif
+    (void)avx2;
+    return decode_jpeg(request);
+}

@@ -1,25 +1,65 @@
-/* Huffman codes: one look-up gives everything that a code means, and the coefficient follows without a branch. */
+/* Huffman codes: one look-up gives all that a code means, and that of the next one, too, if it is in the same bits. */
 
 enum {
     LOOK = 10 /* bits per table look-up; 9 and 11 are no faster */
 };
 
+/* What a code means, and the one behind it if both of them and their values fit into LOOK bits. From the lowest bit:
+
+   8 bits   how many all of this has
+   8 bits   64 minus how many the first code and its value have
+   16 bits  all ones, as many as the first value has
+   8 bits   the run before the first value
+   8 bits   coefficients from the first value to behind the second, or behind the first
+   16 bits  the second value */
+typedef uint64_t Look;
+
+INLINE int first_bits(Look look) { return 64 - (int)(look >> 8 & 0xFF); }
+INLINE int first_run(Look look) { return (int)(look >> 32 & 0xFF); }
+INLINE int step(Look look) { return (int)(look >> 40 & 0xFF); }
+INLINE int16_t second_value(Look look) { return (int16_t)(look >> 48); }
+
+/* The first value. T.81, F.2.2.1: one whose first bit is 0 is negative, with inverted bits. */
+INLINE int32_t first_value(Look look, uint64_t bits)
+{
+    int32_t ones = look >> 16 & 0xFFFF, value = (int32_t)(bits >> (look >> 8 & 63)) & ones;
+    return value - (value <= ones >> 1 ? ones : 0);
+}
+
+INLINE Look meaning(int symbol, bool dc, int length)
+{
+    int run = dc ? 0 : symbol >> 4, size = symbol & 15, bits = length + size;
+    if (size == 0 && !dc && run < 15)
+        run = END;
+    uint64_t ones = (1u << size) - 1;
+    return (Look)bits | (Look)(64 - bits) << 8 | ones << 16 | (Look)run << 32 | (Look)1 << 40;
+}
+
 typedef struct {
-    uint32_t looks[1 << LOOK]; /* the meaning of the code in these bits, 0 for a longer code */
+    Look looks[1 << LOOK];     /* 0 for a longer code */
     uint32_t skips[1 << LOOK]; /* of all codes that begin and end in these bits, 0 for none */
     bool has_skips;
-    int32_t last[17];          /* the last code of each length, -1 if there is none */
-    int32_t place[17];         /* index into symbols of code 0 of each length */
+    int32_t last[17];  /* the last code of each length, -1 if there is none */
+    int32_t place[17]; /* index into symbols of code 0 of each length */
     uint8_t symbols[256];
 } Huffman;
 
-/* One byte each: bits of code and value, run before the value, 63 minus bits of the value, bits of the code. */
-INLINE uint32_t meaning(int symbol, bool dc, int length)
+/* Add the second code to each look-up. */
+TARGET static void build_pairs(Huffman *table)
 {
-    int run = dc ? 0 : symbol >> 4, size = symbol & 15;
-    if (size == 0 && !dc && run < 15)
-        run = END;
-    return (uint32_t)(length + size) | (uint32_t)run << 8 | (uint32_t)(63 - size) << 16 | (uint32_t)length << 24;
+    for (uint32_t bits = 0; bits < 1 << LOOK; bits++) {
+        Look first = table->looks[bits];
+        if (!first || first_run(first) == END)
+            continue;
+        uint64_t behind = (uint64_t)bits << (64 - LOOK) << first_bits(first);
+        Look second = table->looks[behind >> (64 - LOOK)];
+        int used = first_bits(first) + first_bits(second), run = first_run(second);
+        if (!second || used > LOOK)
+            continue;
+        int32_t value = first_value(second, behind);
+        first = (first & 0xFFFFFFFF00) | (Look)used;
+        table->looks[bits] = first | (Look)(run + 2) << 40 | (Look)(uint16_t)value << 48;
+    }
 }
 
 TARGET static bool build(Huffman *table, const uint8_t *counts, bool dc)
@@ -44,6 +84,8 @@ TARGET static bool build(Huffman *table, const uint8_t *counts, bool dc)
         }
         table->last[length] = count ? code - 1 : -1;
     }
+    if (!dc)
+        build_pairs(table);
     return true;
 }
 
@@ -53,12 +95,13 @@ TARGET static void build_skips(Huffman *table)
     for (uint32_t bits = 0; bits < 1 << LOOK; bits++) {
         uint32_t used = 0, passed = 0, ends = 0;
         while (used < LOOK && passed < 64 && !ends) {
-            uint32_t look = table->looks[bits << used & ((1 << LOOK) - 1)], run = look >> 8 & 0xFF;
-            if (!look || used + (look >> 24) > LOOK)
+            Look look = table->looks[bits << used & ((1 << LOOK) - 1)];
+            int value_bits = __builtin_popcount(look >> 16 & 0xFFFF);
+            if (!look || (int)used + first_bits(look) - value_bits > LOOK)
                 break;
-            used += look & 63;
-            ends = run == END;
-            passed += ends ? 0 : run + 1;
+            used += (uint32_t)first_bits(look);
+            ends = first_run(look) == END;
+            passed += ends ? 0 : (uint32_t)first_run(look) + 1;
         }
         table->skips[bits] = used | passed << 8 | ends << 16;
     }
@@ -98,50 +141,66 @@ INLINE void refill(Bits *bits)
     bits->count |= 56;
 }
 
-/* The meaning of a code that is longer than LOOK bits. */
-TARGET static __attribute__((noinline)) uint32_t long_look(const Huffman *table, bool dc, uint64_t bits)
+TARGET static __attribute__((noinline)) Look long_look(const Huffman *table, bool dc, uint64_t bits)
 {
     for (int length = LOOK + 1; length <= 16; length++) {
         int32_t code = (int32_t)(bits >> (64 - length));
         if (code <= table->last[length])
             return meaning(table->symbols[table->place[length] + code], dc, length);
     }
-    return NONE << 8;
+    return (Look)NONE << 32;
 }
 
-/* The run before the next value, and that value. */
-INLINE uint32_t next_value(Bits *bits, const Huffman *table, bool dc, int64_t *value)
+/* What the next code means, and the bits of its value refilled. The last code and value took at most 27 of the 56 bits
+   of the last refill: enough are left for a look-up, so the load in refill() is off the critical path. */
+INLINE Look next_look(Bits *bits, const Huffman *table, bool dc)
 {
-    /* The last code and value took at most 27 of the 56 bits of the last refill. Enough are left for a look-up, so the
-       load in refill() is off the critical path. */
-    uint32_t look = table->looks[bits->bits >> (64 - LOOK)];
+    Look look = table->looks[bits->bits >> (64 - LOOK)];
     if (__builtin_expect(!look, 0))
         look = long_look(table, dc, bits->bits);
     refill(bits);
-    /* T.81, F.2.2.1: a value whose first bit is 0 is negative, with inverted bits. */
-    uint64_t behind = bits->bits << (look >> 24 & 63);
-    int64_t sign = ~((int64_t)behind >> 63);
-    *value = ((int64_t)((behind ^ (uint64_t)sign) >> 1 >> (look >> 16 & 63)) ^ sign) - sign;
-    bits->bits <<= look & 63;
-    bits->count -= look & 63;
-    return look >> 8 & 0xFF;
+    return look;
+}
+
+INLINE void consume(Bits *bits, int count)
+{
+    bits->bits <<= count & 63;
+    bits->count -= count & 63;
 }
 
 typedef enum { DAMAGED, FLAT, DETAILED } Kind;
 
+INLINE bool read_dc(Bits *bits, const Huffman *table, int16_t *coefficient, uint32_t *predicted)
+{
+    Look look = next_look(bits, table, true);
+    *predicted += (uint32_t)first_value(look, bits->bits);
+    *coefficient = (int16_t)*predicted;
+    consume(bits, first_bits(look));
+    return first_run(look) == 0;
+}
+
 /* Read one block of coefficients, not dequantized, in natural order. FLAT: only the DC coefficient is not zero. */
 INLINE Kind read_block(Bits *bits, const Huffman *dc, const Huffman *ac, int16_t *block, uint32_t *predicted)
 {
-    memset(block, 0, 64 * sizeof *block);
-    int64_t value;
-    if (next_value(bits, dc, true, &value))
+    for (int i = 0; i < 64; i += LANES) /* for memset, compilers choose instructions that start slowly */
+        store(block + i, zero());
+    if (!read_dc(bits, dc, block, predicted))
         return DAMAGED;
-    *predicted += (uint32_t)value;
-    block[0] = (int16_t)*predicted;
     int k = 1;
     do {
-        k += next_value(bits, ac, false, &value);
-        block[NATURAL[k++]] = (int16_t)value;
+        Look look = next_look(bits, ac, false);
+        int16_t value = (int16_t)first_value(look, bits->bits);
+        k += first_run(look);
+        if (k >= 63) { /* the last code of this block; the next one belongs to another */
+            block[NATURAL[k++]] = value;
+            consume(bits, first_bits(look));
+            break;
+        }
+        int behind = k + step(look);
+        block[NATURAL[behind - 1]] = second_value(look); /* without a second one overwritten at once */
+        block[NATURAL[k]] = value;
+        consume(bits, (int)(look & 63));
+        k = behind;
     } while (k < 64);
     if (k > 64 && k <= END)
         return DAMAGED;
@@ -151,23 +210,21 @@ INLINE Kind read_block(Bits *bits, const Huffman *dc, const Huffman *ac, int16_t
 /* As read_block, for the DC coefficient alone. */
 INLINE Kind read_mean(Bits *bits, const Huffman *dc, const Huffman *ac, int16_t *mean, uint32_t *predicted)
 {
-    int64_t value;
-    if (next_value(bits, dc, true, &value))
+    if (!read_dc(bits, dc, mean, predicted))
         return DAMAGED;
-    *predicted += (uint32_t)value;
-    *mean = (int16_t)*predicted;
     int k = 1;
     do {
         uint32_t skip = ac->skips[bits->bits >> (64 - LOOK)], ends = skip >> 16;
         int behind = k + (int)(skip >> 8 & 0xFF);
         /* The last of these codes may belong to the next block. */
         if (__builtin_expect(!skip || behind > 64 - (int)ends, 0)) {
-            k += 1 + (int)next_value(bits, ac, false, &value);
+            Look look = next_look(bits, ac, false);
+            consume(bits, first_bits(look));
+            k += 1 + first_run(look);
             continue;
         }
         refill(bits);
-        bits->bits <<= skip & 63;
-        bits->count -= skip & 63;
+        consume(bits, (int)(skip & 63));
         if (ends)
             return FLAT;
         k = behind;

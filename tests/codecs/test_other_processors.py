@@ -1,0 +1,101 @@
+"""The decoder in C on ARM64, cross-compiled and emulated: the pixels that libjpeg-turbo gives here."""
+
+from __future__ import annotations
+
+import random
+import runpy
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from effort import examples
+from presize.codecs import jpeg_decoder
+from presize.codecs.golden.images import decoder_images
+
+ROOT = Path(__file__).parents[2]
+FUZZ = runpy.run_path(str(ROOT / "tools" / "fuzz_jpeg_decoder.py"))
+COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
+
+emulated = pytest.mark.skipif(
+    not shutil.which(COMPILER) or not shutil.which(EMULATOR),
+    reason=f"needs {COMPILER} and {EMULATOR}: apt-get install gcc-aarch64-linux-gnu qemu-user-static",
+)
+compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
+
+
+@pytest.fixture(scope="module")
+def decode_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """decode_records.c for ARM64."""
+    program = tmp_path_factory.mktemp("arm64") / "decode_records"
+    sources = [ROOT / "tests" / "codecs" / "decode_records.c", *FUZZ["SOURCES"][1:]]
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-static"]
+    subprocess.run([COMPILER, *flags, *sources, "-o", program], check=True)
+    return program
+
+
+def record(data: bytes, channels: int, scale: int, shape: tuple[int, int], box: tuple[int, int, int, int]) -> bytes:
+    """What decode_records.c reads: the input, whether the decoder takes it here, and libjpeg-turbo's pixels."""
+    top, left, height, width = box
+    out = np.empty((height, width, channels), np.uint8)
+    decoder: Any = jpeg_decoder._compiled
+    done = decoder.decode(data, out, channels, shape, box, scale)
+    if done:
+        out = FUZZ["expected"](data, FUZZ["MODES"][channels], shape, box, scale)
+    head = channels, scale, *shape, top, left, top + height, left + width, len(data), int(done)
+    return struct.pack("<10I", *head) + data + (out.tobytes() if done else b"")
+
+
+def records_of(data: bytes, choice: random.Random) -> list[bytes]:
+    """The whole image and a box of it, at each scale."""
+    height, width = shape = FUZZ["simplejpeg"].decode_jpeg_header(data)[:2]
+    found = []
+    for scale in (1, 2, 4, 8) if width > 8 else (1,):
+        rows, columns = -(-height // scale), -(-width // scale)
+        top, left = choice.randrange(rows), choice.randrange(columns)
+        box = (top, left, choice.randint(1, rows - top), choice.randint(1, columns - left))
+        found.append(record(data, choice.choice([1, 3, 4]), scale, shape, (0, 0, rows, columns)))
+        found.append(record(data, choice.choice([1, 3, 4]), scale, shape, box))
+    return found
+
+
+def decoded(program: Path, records: list[bytes], folder: Path) -> str:
+    """What the program says about these records on an emulated processor."""
+    path = folder / "records"
+    path.write_bytes(b"".join(records))
+    ran = subprocess.run([EMULATOR, program, path], capture_output=True, text=True, check=False)
+    assert ran.returncode in (0, 1), ran.stderr
+    return ran.stdout.strip()
+
+
+@pytest.mark.slow
+@emulated
+@compiled
+def test_golden_images_have_the_same_pixels_on_arm64(decode_records: Path, tmp_path: Path) -> None:
+    choice = random.Random(1)
+    records = [one for data in decoder_images().values() for one in records_of(data, choice)]
+    assert decoded(decode_records, records, tmp_path) == f"{len(records)} records"
+
+
+@pytest.mark.slow
+@emulated
+@compiled
+def test_random_images_have_the_same_pixels_on_arm64(decode_records: Path, tmp_path: Path) -> None:
+    choice = random.Random()  # other images in each run
+    seed = choice.getrandbits(32)
+    choice.seed(seed)
+    images = [FUZZ["jpeg"](FUZZ["picture"](choice), choice) for _ in range(examples(150))]
+    records = [one for data in images for one in records_of(data, choice)]
+    assert decoded(decode_records, records, tmp_path) == f"{len(records)} records", f"seed {seed}"
+
+
+@pytest.mark.slow
+@emulated
+@compiled
+def test_wrong_pixels_are_noticed(decode_records: Path, tmp_path: Path) -> None:
+    good = records_of(decoder_images()["4:2:0"], random.Random(1))[0]
+    assert decoded(decode_records, [good, good[:-1] + bytes((good[-1] ^ 1,))], tmp_path) == "record 1: other pixels"
