@@ -1,0 +1,136 @@
+"""BuildOptions: all that decides the bytes of a dataset, besides its source; and how they are recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, Self, get_args
+
+from presize.errors import OptionError
+from presize.options.choices import BadBoxes, BoxFormat, KeypointFormat, Layout
+from presize.options.companion_options import Companion
+from presize.options.image_options import ImageOptions
+from presize.options.option_checks import check_choice, check_range, check_type
+
+
+class Coordinates(NamedTuple):
+    """A column of the label table that holds places in the image, in pixels of the upright source.
+
+    Attributes:
+        column: its name.
+        format: a BoxFormat or a KeypointFormat.
+    """
+
+    column: str
+    format: str
+
+    @classmethod
+    def parse_boxes(cls, text: str) -> Self:
+        """``"bbox:xywh"``: the format has to be named.
+
+        >>> Coordinates.parse_boxes("bbox:xywh")
+        Coordinates(column='bbox', format='xywh')
+        """
+        column, colon, format = text.rpartition(":")
+        if not colon:
+            raise OptionError(f"boxes: expected COLUMN:FORMAT, such as bbox:xyxy, got {text!r}")
+        return cls(column, format)
+
+    @classmethod
+    def parse_keypoints(cls, text: str) -> Self:
+        """``"points:xyv"``, or ``"points"`` for ``points:xy``.
+
+        >>> Coordinates.parse_keypoints("points")
+        Coordinates(column='points', format='xy')
+        """
+        column, _, format = text.rpartition(":")
+        return cls(column, format) if format in get_args(KeypointFormat) and column else cls(text, "xy")
+
+    def __str__(self) -> str:
+        return f"{self.column}:{self.format}"
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """All that decides the bytes of a dataset, besides its source.
+
+    Attributes:
+        image: how each image is stored.
+        layout: LMDB shards, or a folder of image files.
+        shard_samples: samples a shard, at least 1; None chooses by the number of samples (presize.store.dealing).
+        follow_links: follow links that lead out of the source.
+        checksum: keep the CRC-32 of each source file in the index; an update then compares that instead of
+            modification times. Off by default, since it adds 1.1 % to the time of an image
+            (benchmarks/building/results/checksum.csv, 2026-11-21).
+        companions: further images of every sample, such as masks; kept in the order of their names.
+        boxes: columns of boxes. The dataset holds them as x1, y1, x2, y2 in pixels of the stored image.
+        keypoints: columns of keypoints, likewise: of each object one list, x, y of each point (or x, y, visibility).
+        bad_boxes: what becomes of boxes that reach more than a pixel outside of their image, have no area, or are not
+            four numbers: "clip" cuts them to the image, and readers leave out those without area; "reject" rejects the
+            image.
+    """
+
+    image: ImageOptions = field(default_factory=ImageOptions)
+    layout: Layout = "lmdb"
+    shard_samples: int | None = None
+    follow_links: bool = False
+    checksum: bool = False
+    companions: tuple[Companion, ...] = ()
+    boxes: tuple[Coordinates, ...] = ()
+    keypoints: tuple[Coordinates, ...] = ()
+    bad_boxes: BadBoxes = "clip"
+
+    def __post_init__(self) -> None:
+        check_type("image", self.image, ImageOptions)
+        for name, formats in (("boxes", BoxFormat), ("keypoints", KeypointFormat)):
+            check_type(name, getattr(self, name), tuple)
+            for place in getattr(self, name):
+                check_type(name, place, Coordinates)
+                check_choice(f"{name}: {place.column}", place.format, formats)
+        named = [place.column for place in (*self.boxes, *self.keypoints)]
+        if len(set(named)) < len(named):
+            raise OptionError(f"boxes: expected each column once in boxes and keypoints, got {', '.join(named)}")
+        check_choice("bad_boxes", self.bad_boxes, BadBoxes)
+        check_choice("to", self.layout, Layout)
+        check_type("follow_links", self.follow_links, bool)
+        check_type("checksum", self.checksum, bool)
+        if self.shard_samples is not None:
+            check_range("shard_samples", self.shard_samples, 1, 2**31 - 1)
+        if self.layout == "folder" and self.image.format == "raw":
+            raise OptionError("to: format raw has no image files; choose --to lmdb, or jpeg, png or webp")
+        check_type("pair", self.companions, tuple)
+        for companion in self.companions:
+            check_type("pair", companion, Companion)
+        if len({companion.name for companion in self.companions}) < len(self.companions):
+            raise OptionError(f"pair: expected each name once, got {', '.join(c.name for c in self.companions)}")
+        if self.layout == "folder" and self.companions:
+            raise OptionError("to: pairs are stored in shards alone; choose --to lmdb, or build without --pair")
+        # One order, so that the same companions make the same dataset.
+        object.__setattr__(self, "companions", tuple(sorted(self.companions, key=lambda companion: companion.name)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for manifest.json; sizes as the strings that Size.parse reads."""
+        image = _recorded(self.image) | {"sizes": [str(size) for size in self.image.sizes]}
+        values = _recorded(self) | {"image": image}
+        for name in ("boxes", "keypoints"):
+            if name in values:
+                values[name] = list(map(str, values[name]))
+        if self.companions:
+            values["companions"] = {companion.name: companion.to_json() for companion in self.companions}
+        return values
+
+
+ALWAYS_RECORDED = frozenset(
+    "image layout shard_samples follow_links checksum sizes fit filter resize_backend color format quality subsampling "
+    "tiles upscale keep_metadata max_pixels".split()
+)
+"""The options of format version 1, which every manifest records. Never add to them: an option of a later release is
+recorded where it differs from its default, so that datasets built before it keep their identity and can be updated."""
+
+
+def _recorded(options: BuildOptions | ImageOptions) -> dict[str, Any]:
+    """The options that are part of a dataset's identity, in the order of their fields."""
+    defaults = type(options)()
+    values = {name: getattr(options, name) for name in (field.name for field in fields(options))}
+    return {
+        name: value for name, value in values.items() if name in ALWAYS_RECORDED or value != getattr(defaults, name)
+    }

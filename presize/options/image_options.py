@@ -1,0 +1,99 @@
+"""ImageOptions: all that decides the stored bytes of one image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from presize.errors import OptionError
+from presize.options.choices import Color, Depth, Filter, Fit, Format, Icc, ResizeBackend, Subsampling
+from presize.options.option_checks import check_choice, check_range, check_type
+from presize.options.sizes import KEEP, MAX_SIDE, Size
+
+MAX_PIXELS = 178_956_970
+"""Sources with more pixels than this are refused by default: Pillow's own decompression-bomb limit."""
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """All that decides the stored bytes of one image.
+
+    Attributes:
+        sizes: one target or several, all made from one decode; stored in this order. KEEP stores an image that is in
+            `format` already as it is, without decoding it (presize.codecs.special.unchanged).
+        fit: how an image meets its target (see presize.codecs.resize.target).
+        filter: bicubic is torchvision's and Pillow's (a = -0.5). All but nearest antialias; nearest takes pixels as
+            they are, which is for class numbers, not for photographs.
+        resize_backend: the library that resamples. The default is cykooz.resizer, 5 times as fast as Pillow and as
+            close to exact arithmetic (benchmarks/transcoding/results/resizers.csv, 2026-11-21); "pillow" gives Pillow's
+            own pixels.
+        color: "rgb" stores three channels, "gray" one, "rgba" four; "keep" one of grey sources, and three of others.
+            Transparency is composed on white, but for "rgba".
+        depth: bits a channel. 16 scales sources of 8 bits.
+        icc: "convert" brings pixels from the colours of an ICC profile to sRGB; "ignore" takes them as they are, as
+            torchvision and Pillow do.
+        format: what is stored.
+        quality: 1 to 100, for jpeg and webp. 90 with 4:2:0 is what FFCV and the timm recipes train from.
+        subsampling: of the chroma, for jpeg.
+        tiles: store JPEG in tiles, so that a reader decodes just the part that it crops (presize.codecs.jpeg_tiles);
+            other formats, and JPEGs that are stored unchanged, have none.
+        upscale: enlarge images smaller than the target; otherwise they keep their size.
+        keep_metadata: keep EXIF, XMP and comments, with the orientation reset since the pixels are upright.
+        max_pixels: a source of more pixels is an ImageError, raised before it is decoded.
+    """
+
+    sizes: tuple[Size, ...] = (Size(256, 256),)
+    fit: Fit = "shorter"
+    filter: Filter = "bicubic"
+    resize_backend: ResizeBackend = "cykooz"
+    color: Color = "rgb"
+    depth: Depth = 8
+    icc: Icc = "convert"
+    format: Format = "jpeg"
+    quality: int = 90
+    subsampling: Subsampling = "420"
+    tiles: bool = True
+    upscale: bool = False
+    keep_metadata: bool = False
+    max_pixels: int = MAX_PIXELS
+
+    def __post_init__(self) -> None:
+        check_type("size", self.sizes, tuple)
+        for size in self.sizes:
+            check_type("size", size, Size)
+            for pixels in size if size != KEEP else ():
+                check_range("size", pixels, 1, MAX_SIDE)
+        if not self.sizes:
+            raise OptionError("size: expected at least one, such as 256, got none")
+        if len(set(self.sizes)) < len(self.sizes):
+            raise OptionError(f"size: expected each size once, got {', '.join(map(str, self.sizes))}")
+        check_choice("fit", self.fit, Fit)
+        check_choice("filter", self.filter, Filter)
+        check_choice("resize_backend", self.resize_backend, ResizeBackend)
+        check_choice("color", self.color, Color)
+        check_type("depth", self.depth, int)
+        check_choice("depth", self.depth, Depth)
+        check_choice("icc", self.icc, Icc)
+        check_choice("format", self.format, Format)
+        check_choice("subsampling", self.subsampling, Subsampling)
+        check_range("quality", self.quality, 1, 100)
+        check_range("max_pixels", self.max_pixels, 1, 2**40)
+        check_type("tiles", self.tiles, bool)
+        check_type("upscale", self.upscale, bool)
+        check_type("keep_metadata", self.keep_metadata, bool)
+        if self.color == "keep" and self.format == "webp":
+            raise OptionError("color: keep needs a format that has grey images; WebP has none, choose jpeg, png or raw")
+        if self.color == "rgba" and self.format == "jpeg":
+            raise OptionError("color: rgba needs a format that has transparency; choose png, webp or raw, got jpeg")
+        if self.depth == 16 and self.format not in ("png", "raw"):
+            raise OptionError(f"depth: 16 bits need a format that has them; choose png or raw, got {self.format}")
+        if self.keep_metadata and self.format == "raw":
+            raise OptionError("keep_metadata: format raw stores pixels alone; choose jpeg, png or webp")
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """The image options that BuildOptions.to_json records. Raises OptionError for those of a later presize."""
+        unknown = sorted(values.keys() - {field.name for field in fields(cls)})
+        if unknown:
+            raise OptionError(f"{unknown[0]}: this presize has no such option; upgrade it")
+        return cls(**values | {"sizes": tuple(map(Size.parse, values["sizes"]))})

@@ -1,0 +1,103 @@
+"""RunOptions: how a build is carried out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Real
+from typing import Self
+
+from presize.errors import OptionError
+from presize.options.choices import Engine, OnError
+from presize.options.option_checks import check_choice, check_range, check_type
+
+
+@dataclass(frozen=True)
+class ErrorBudget:
+    """How many rejected images a build tolerates. Any number when neither attribute is given.
+
+    Attributes:
+        count: at most so many, from 0.
+        share: at most this share of all samples, from 0 to 1.
+    """
+
+    count: int | None = None
+    share: Fraction | float | None = None
+
+    def __post_init__(self) -> None:
+        if self.count is not None:
+            check_range("max_errors", self.count, 0, 2**63 - 1)
+        if self.share is not None and not (isinstance(self.share, Real) and 0 <= self.share <= 1):
+            raise OptionError(f"max_errors: expected a share from 0 to 1, got {self.share!r}")
+        if self.count is not None and self.share is not None:
+            raise OptionError(f"max_errors: expected a count or a share, got both {self.count} and {self.share}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``"100"`` is a count from 0 up, ``"0.5%"`` a share from 0 to 100 percent.
+
+        >>> ErrorBudget.parse("0.5%").allows(1, of=200)
+        True
+        """
+        match = re.fullmatch(r"(\d{1,18})|(\d{1,3}(?:\.\d{1,9})?)%", text.strip(), re.ASCII)
+        if not match or (match[2] and Fraction(match[2]) > 100):
+            raise OptionError(f"max_errors: expected a count or a percentage, such as 100 or 0.5%, got {text!r}")
+        return cls(count=int(match[1])) if match[1] else cls(share=Fraction(match[2]) / 100)
+
+    def __str__(self) -> str:
+        """What parse() reads, or ``unlimited``."""
+        if self.share is not None:
+            return f"{float(self.share * 100):.9f}".rstrip("0").rstrip(".") + "%"
+        return "unlimited" if self.count is None else str(self.count)
+
+    def allows(self, rejected: int, of: int) -> bool:
+        """True when `rejected` of `of` samples are within the budget."""
+        if self.count is not None:
+            return rejected <= self.count
+        return self.share is None or rejected <= self.share * of
+
+
+_MAX_TIMEOUT_S = 1_000_000
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a build is carried out. Only `update` changes where samples are stored; nothing here changes an image.
+
+    Attributes:
+        jobs: processes, at least 1; None uses every core this process may use.
+        engine: "processes" contains crashes: an image that ends its decoder, twice, is rejected; "sequential" uses
+            this process alone, whatever `jobs` is, and contains nothing.
+        on_error: "skip" records images that cannot be stored and goes on; "fail" stops at the first.
+        max_errors: how many rejected images a build tolerates.
+        overwrite: replace a dataset that was made from another source or with other options.
+        update: bring a dataset up to date with its source. It gives the same samples as a build from scratch;
+            they may lie in other shards.
+        report: write report.html, a page about the build, into each dataset.
+        timeout_s: an image that takes longer is tried once more, alone, and then rejected; above 0 and up to
+            1,000,000 seconds. By "processes" alone.
+    """
+
+    jobs: int | None = None
+    engine: Engine = "processes"
+    on_error: OnError = "skip"
+    max_errors: ErrorBudget = ErrorBudget()
+    overwrite: bool = False
+    update: bool = False
+    report: bool = True
+    timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        check_choice("backend", self.engine, Engine)
+        check_choice("on_error", self.on_error, OnError)
+        check_type("max_errors", self.max_errors, ErrorBudget)
+        check_type("overwrite", self.overwrite, bool)
+        check_type("report", self.report, bool)
+        check_type("update", self.update, bool)
+        if self.update and self.overwrite:
+            raise OptionError("update: it keeps what is there and --overwrite replaces it; choose one")
+        if self.jobs is not None:
+            check_range("jobs", self.jobs, 1, 4096)
+        if not 0 < self.timeout_s <= _MAX_TIMEOUT_S:
+            raise OptionError(f"timeout_s: expected seconds above 0, up to {_MAX_TIMEOUT_S:,}, got {self.timeout_s!r}")
