@@ -40,7 +40,7 @@ def commands(page: Path) -> list[str]:
     return [line[2:] for line in lines if line.startswith("$ presize ")]
 
 
-OPTIONAL = ("torchvision", "kornia")
+OPTIONAL = ("torchvision", "kornia", "webdataset", "datasets")
 """What programs import that no installation of presize brings."""
 
 

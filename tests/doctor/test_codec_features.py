@@ -7,6 +7,7 @@ import importlib.util
 import platform
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import cv2
@@ -75,7 +76,7 @@ def test_presizes_own_decoder_is_used_where_it_is_compiled(monkeypatch: pytest.M
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     assert read_codecs({}).jpeg.baseline == "not compiled"
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     assert read_codecs({}).jpeg.baseline == "not for this processor"
 
 
@@ -91,7 +92,7 @@ def test_what_has_switched_it_off_is_told(
 
 def test_a_self_check_that_fails_is_a_finding_and_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(jpeg_decoder.VARIABLE, raising=False)
-    monkeypatch.setattr(jpeg_decoder, "_compiled", object())
+    monkeypatch.setattr(jpeg_decoder, "_compiled", SimpleNamespace(use_avx2=bool))
     monkeypatch.setattr(jpeg_decoder, "_is_tried", False)
     monkeypatch.setattr(jpeg_decoder, "_switched_off", None)
     monkeypatch.setattr(jpeg_decoder, "_right_to_warn", threading.Lock())
