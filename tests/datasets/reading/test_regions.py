@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import simplejpeg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -165,3 +166,18 @@ def test_a_jpeg_of_another_size_than_the_index_says_is_damage() -> None:
     with pytest.raises(ValueError, match=f"it is {HEIGHT} pixels high and {WIDTH} wide, and the index says"):
         part = part_of(value, "jpeg", (0, 0, 8, 8))
         read_region(np.empty((8, 8, 3), np.uint8), part, (99, 99), flip=False, exact=True)
+
+
+@pytest.mark.parametrize("scale", [2, 4, 8])
+@pytest.mark.parametrize("subsampling", ["444", "420"])
+@pytest.mark.parametrize("tiles", [True, False])
+def test_a_crop_is_decoded_at_reduced_size_by_the_c_code_where_it_is(
+    scale: int, subsampling: Subsampling, tiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = stored(subsampling=subsampling, tiles=tiles)
+    reduced = simplejpeg.decode_jpeg(value, min_height=-(-HEIGHT // scale), min_width=-(-WIDTH // scale))
+    top, left, height, width = 16 // scale, 72 // scale, 96 // scale, 112 // scale
+    if jpeg_decoder.is_available():
+        monkeypatch.delattr(jpeg_decoder, "decode_with_libjpeg")
+    pixels = region(value, (16, 72, 96, 112), (height, width), exact=False)
+    np.testing.assert_array_equal(pixels, reduced[top : top + height, left : left + width])
