@@ -88,7 +88,8 @@ def _try() -> None:
     compiled = _compiled
     if compiled is not None:
         value = os.environ.get(VARIABLE, "")
-        compiled.use_avx2(value != "no-avx2")
+        if value == "no-avx2":
+            compiled.use_avx2(False)
         off = _by_environment(value) or _by_self_check(compiled)
         if off is not None:
             _switched_off = off
