@@ -75,11 +75,8 @@ for program in sys.argv[1:]:
 MEASURING = ("presize bench ", "presize diagnose ")
 ALL_COMMANDS = list(dict.fromkeys(command for page in PAGES for command in commands(page)))
 BUILDS = [command for command in ALL_COMMANDS if command.startswith("presize build ")]
-WITH_PROGRAMS = [
-    pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.stem in ("benchmarks", "diagnose") else [])
-    for page in PAGES
-    if blocks(page, "python")
-]
+README_COMMANDS = list(dict.fromkeys(commands(ROOT / "README.md")))
+WITH_PROGRAMS = [page for page in (ROOT / "docs").glob("*.md") if blocks(page, "python")]
 
 
 def run(code: str, arguments: list[str], place: Path) -> None:
@@ -109,13 +106,27 @@ def write_tables(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the builds of all pages make, run in order, the README's first."""
-    folder = tmp_path_factory.mktemp("docs")
+def readme_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the builds of the README make."""
+    folder = tmp_path_factory.mktemp("readme")
+    write_raw(folder)
+    run(RUN_COMMANDS, [command for command in BUILDS if command in README_COMMANDS], folder)
+    return folder
+
+
+def write_raw(folder: Path) -> None:
+    """What the README builds from."""
     make_samples(folder / "RAW", SampleOptions(images=36, classes=3, long_side=420))
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[:9]
     table = "".join(f"{path},{'even' if i % 2 else 'odd'}\n" for i, path in enumerate(photos))
     (folder / "labels.csv").write_text(f"path,label\n{table}")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the builds of all pages make, run in order, the README's first. Takes half a minute."""
+    folder = tmp_path_factory.mktemp("docs")
+    write_raw(folder)
     annotate(sorted((folder / "RAW").rglob("*.jpg"))[:24], folder)
     write_tables(folder)
     write_pairs(folder)
@@ -140,6 +151,12 @@ def test_the_readme_shows_every_command() -> None:
     assert shown | {"sample"} == set(cli.commands)
 
 
+def test_commands_of_the_readme_run_as_written(readme_place: Path) -> None:
+    others = [command for command in README_COMMANDS if command not in BUILDS and not command.startswith(MEASURING)]
+    run(RUN_COMMANDS, others, readme_place)
+
+
+@pytest.mark.slow
 def test_commands_run_as_written(place: Path) -> None:
     others = [command for command in ALL_COMMANDS if command not in BUILDS and not command.startswith(MEASURING)]
     run(RUN_COMMANDS, others, place)
@@ -151,11 +168,17 @@ def test_commands_that_measure_run_as_written(name: str, place: Path) -> None:
     run(RUN_COMMANDS, [command for command in ALL_COMMANDS if command.startswith(name)], place)
 
 
-@pytest.mark.parametrize("page", WITH_PROGRAMS)
+def test_programs_of_the_readme_run_as_written(readme_place: Path) -> None:
+    run_programs(ROOT / "README.md", readme_place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_PROGRAMS, ids=lambda page: page.name)
 def test_programs_run_as_written(page: Path, place: Path) -> None:
     run_programs(page, place)
 
 
+@pytest.mark.slow
 def test_tables_of_coco_and_voc_have_every_box(place: Path) -> None:
     coco = Dataset(place / "OUT-COCO").index
     assert coco.column("bbox").to_pylist() == [[[1.5, 2, 3, 4], [5, 6, 7, 8]], []]
@@ -165,6 +188,7 @@ def test_tables_of_coco_and_voc_have_every_box(place: Path) -> None:
     assert voc.column("name").to_pylist() == [["cat", "dog"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "number"),
     [(page, i) for page in PAGES for i, block in enumerate(blocks(page, "python")) if needed(block)],
@@ -181,10 +205,10 @@ def test_programs_with_other_libraries_run_as_written(page: Path, number: int, p
     run(RUN_PROGRAMS, [f"{page.stem}_other_{number}.py"], place)
 
 
-def test_the_readme_trains_for_two_epochs(place: Path) -> None:
-    program = place / "train.py"
+def test_the_readme_trains_for_two_epochs(readme_place: Path) -> None:
+    program = readme_place / "train.py"
     program.write_text(TRAINING)
-    ran = subprocess.run([sys.executable, program], cwd=place, capture_output=True, text=True, check=True)
+    ran = subprocess.run([sys.executable, program], cwd=readme_place, capture_output=True, text=True, check=True)
     assert re.fullmatch(r"epoch 0: loss \d+\.\d+\nepoch 1: loss \d+\.\d+\n", ran.stdout)
 
 
@@ -208,9 +232,9 @@ def test_the_format_page_lists_every_column_of_the_index() -> None:
     assert all(f"`{name}`" in page for name in INDEX_COLUMNS)
 
 
-def test_the_format_page_tells_all_that_is_left_out(place: Path) -> None:
+def test_the_format_page_tells_all_that_is_left_out(readme_place: Path) -> None:
     page = (ROOT / "docs" / "format.md").read_text("utf-8")
-    assert all(f"`{name}` (" in page for name in read_manifest(place / "OUT").left_out)
+    assert all(f"`{name}` (" in page for name in read_manifest(readme_place / "OUT").left_out)
 
 
 @pytest.mark.parametrize("classes", [3, pytest.param(0, marks=pytest.mark.slow)], ids=["classes", "no classes"])

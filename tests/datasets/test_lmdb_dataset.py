@@ -559,7 +559,9 @@ def test_a_loader_delivers_every_sample_in_order(
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
-@pytest.mark.parametrize("method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "method", ["fork", *(pytest.param(method, marks=pytest.mark.slow) for method in ("spawn", "forkserver"))]
+)
 def test_four_workers_of_any_start_method_deliver_every_sample(
     squares: Path, expected_pixels: list[tuple[bytes, int]], method: str
 ) -> None:

@@ -515,6 +515,7 @@ def test_worker_threads_leave_the_callers_torch_its_threads(dataset: Path) -> No
     assert run_python(script, dataset) == "2\n"
 
 
+@pytest.mark.slow
 def test_a_forked_child_reads_with_workers_of_its_own(dataset: Path) -> None:
     script = """
         import os, sys

@@ -401,6 +401,7 @@ def test_a_damaged_sample_names_its_path_through_workers(dataset: Path, tmp_path
 # --- several processes ---
 
 
+@pytest.mark.slow
 def test_ranks_of_torch_distributed_take_each_sample_once(dataset: Path, tmp_path: Path) -> None:
     script = dedent("""
         import json, sys

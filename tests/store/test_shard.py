@@ -576,6 +576,7 @@ MANY_SHARDS = """
 """
 
 
+@pytest.mark.slow
 def test_more_shards_than_files_allowed_are_read_by_many_threads(tmp_path: Path) -> None:
     wrong, still_open = run_python(MANY_SHARDS, tmp_path).split()
     assert wrong == "0"
@@ -650,6 +651,7 @@ FORKS = """
 """
 
 
+@pytest.mark.slow
 def test_children_forked_while_threads_read_read_the_same(tmp_path: Path) -> None:
     assert run_python(FORKS, tmp_path, 50) == "50\n"
 
