@@ -240,6 +240,7 @@ def test_lists_that_are_all_empty_are_vectors_of_nothing(labelled: Path) -> None
     assert [target.tolist() for target in given] == [[0, 0]] * 4
 
 
+@pytest.mark.slow
 def test_a_vocabulary_is_that_of_the_whole_dataset_in_a_subset_and_in_workers(labelled: Path) -> None:
     ds = LMDBDataset(labelled, target="tags", multi_hot="tags", crop=CenterCrop(8), decode="tensor")
     part = ds.subset([3])

@@ -708,6 +708,7 @@ WORKER_MEMORY = """
 """
 
 
+@pytest.mark.slow
 def test_a_forked_worker_keeps_nothing_of_what_it_read(squares: Path) -> None:
     grown_kib = int(run_python(WORKER_MEMORY, squares))
     assert grown_kib < 400, "9000 samples read"

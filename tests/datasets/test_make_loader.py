@@ -322,7 +322,8 @@ def test_batches_that_shared_memory_cannot_hold_are_one_error(
     assert set(asked) <= {"/dev/shm"}
 
 
-@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["fork", "spawn"])
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -353,6 +354,7 @@ def test_a_dev_shm_that_is_small_full_or_read_only_is_one_line(
     assert re.fullmatch(f"{said}; .*--shm-size.*\n", printed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decode", ["tensor", "numpy"])
 def test_a_dev_shm_that_fills_up_during_an_epoch_is_one_line_and_no_hang(decode: str, dataset: Path) -> None:
     """Targets are sent by a thread of the worker, whose errors Python only prints."""

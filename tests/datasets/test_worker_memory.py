@@ -77,7 +77,8 @@ def sizes(tmp_path_factory: pytest.TempPathFactory) -> Sizes:
     return Sizes(folder / "few", folder / "many")
 
 
-@pytest.mark.parametrize("which", [pytest.param("Loader", marks=pytest.mark.slow), "DataLoader"])
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["Loader", "DataLoader"])
 def test_a_forked_workers_memory_is_flat_over_twenty_epochs(which: str, sizes: Sizes) -> None:
     (kib,) = json.loads(run_python(EPOCHS, which, "fork", 20, sizes.few, timeout_s=300))
     assert max(kib[2:]) - kib[1] < 2000, f"the records alone would be 11000: {kib}"
