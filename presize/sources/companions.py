@@ -57,7 +57,7 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
     rejects = [_reject(source, path, reasons[row][0]) for row, path in zip(rows.tolist(), paths, strict=True)]
     if len(rejects) == len(table):
         reason, missing = reasons[0]
-        raise SourceError(f"no sample of {source.root} can be used; of {paths[0]} the {reason}: {missing!r}")
+        raise SourceError(f"no sample of {source.root} can be used; {paths[0]}: the {reason}: {missing!r}")
     stays = np.ones(len(table), np.bool_)
     stays[rows] = False
     return replace(source, table=table.filter(pa.array(stays)), rejects=(*source.rejects, *rejects))

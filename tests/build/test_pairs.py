@@ -425,6 +425,6 @@ def test_the_result_counts_the_bytes_of_masks(pairs: Path, tmp_path: Path) -> No
 def test_no_sample_with_a_mask_is_no_source(pairs: Path, tmp_path: Path) -> None:
     with pytest.raises(
         SourceError,
-        match=r"no sample of .* can be used; of images/00\.jpg the companion mask does not exist: 'no/00\.png'",
+        match=r"no sample of .* can be used; images/00\.jpg: the companion mask does not exist: 'no/00\.png'",
     ):
         build_dataset(pairs, tmp_path / "out", replace(WITH_MASKS, companions=(Companion("mask", "no/{stem}.png"),)))
