@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,10 @@ settings.register_profile(
     "presize", max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("presize")
+
+# A shell's background jobs ignore Ctrl-C, and what they start with them; programs that tests interrupt must not.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

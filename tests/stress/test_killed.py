@@ -59,7 +59,6 @@ def alive():
             pass
     return found
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a shell's background jobs ignore, and their children with them
 victim, *command = sys.argv[1:]
 pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 program = subprocess.Popen([sys.executable, *command], start_new_session=True, **pipes)
