@@ -4,8 +4,8 @@
 
 Half of the files are drawn at random, the others are those of tests/fuzz/jpeg, damaged. For every file that the decoder
 accepts, libjpeg-turbo must give the same pixels and no warning: for the whole file, or, where a tile index lets the
-decoder skip the rest, for the tiles under the box. Stops at the first file that
-violates this, prints where it is saved, and exits with 1. Needs gcc and its sanitizers, on Linux.
+decoder skip the rest, for the tiles under the box. A file that it codes again in tiles must keep its pixels. Stops at
+the first file that violates this, prints where it is saved, and exits with 1. Needs gcc and its sanitizers, on Linux.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import cv2
 import numpy as np
 import simplejpeg
 
-from presize.codecs import jpeg_tiles
+from presize.codecs import jpeg_decoder, jpeg_tiles
 
 CODECS = Path(__file__).parent.parent / "presize" / "codecs"
 SOURCES = [str(CODECS / name) for name in ("_jpeg_decoder.c", "jpeg/any.c", "jpeg/avx2.c")]
@@ -183,9 +184,26 @@ def difference(decoder: Any, data: bytes, choice: random.Random) -> tuple[bool, 
     return True, f"box {box} at 1/{scale}, {channels} channels, {'with' if avx2 else 'without'} AVX2: {what}"
 
 
+def recoding_difference(decoder: Any, data: bytes, choice: random.Random) -> str | None:
+    """How the pixels change when `data` is coded again in tiles; None if they do not, or `decoder` leaves it alone."""
+    avx2 = decoder.use_avx2(choice.random() < 0.5)
+    with mock.patch.object(jpeg_decoder, "_trusted", lambda: decoder):
+        tiled = jpeg_tiles.recoded(data)
+    decoder.use_avx2(True)
+    if tiled is data:
+        return None
+    try:
+        same = np.array_equal(simplejpeg.decode_jpeg(tiled), simplejpeg.decode_jpeg(data, strict=False))
+        what = None if same else "different pixels"
+    except ValueError as error:
+        what = str(error)
+    return what and f"coded again {'with' if avx2 else 'without'} AVX2: {what}"
+
+
 def check(decoder: Any, data: bytes, choice: random.Random) -> bool:
     """Whether `decoder` accepts `data`. Ends the program when it is wrong."""
     accepted, wrong = difference(decoder, data, choice)
+    wrong = wrong or recoding_difference(decoder, data, choice)
     if wrong:
         place = Path(tempfile.mkdtemp(prefix="presize-fuzz-"), "bad.jpg")
         place.write_bytes(data)

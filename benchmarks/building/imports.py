@@ -4,15 +4,20 @@
 
 The JPEGs below PHOTOS are made smaller, to about 30 kB each, and written over and over into a folder, tar shards, an
 LMDB and Parquet files. `presize build --size keep` copies them into a dataset with one process, once a round each, in
-random order. Prints a table; asserts nothing.
+random order; and so does a loop that does nothing but what the format asks of whatever writes it: it reads the records,
+computes the CRC-32 of each and the SHA-256 of all, and writes them. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
+import os
 import sys
 import tarfile
+import time
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -24,7 +29,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from shared import builds, measuring, rates
+from shared import builds, measuring, processes, rates
 from shared.conditions import conditions, find_photos
 
 _LONG_SIDE = 400
@@ -92,22 +97,49 @@ def write_parquet(values: Iterator[bytes], place: Path) -> None:
 _WRITERS = {"folder": write_folder, "tar": write_tars, "lmdb": write_lmdb, "parquet": write_parquet}
 
 
+def limit(tars: Path, out: Path, images: int) -> measuring.Columns:
+    """What no program that writes the format can do without: see the docstring of this script."""
+    nbytes = sum(path.stat().st_size for path in tars.iterdir()) // images
+    meter, begin_s, cpu_s = processes.Meter(), time.perf_counter(), time.process_time()
+    digest = hashlib.sha256()
+    with open(out, "wb", buffering=0) as writer:
+        for path in sorted(tars.iterdir()):
+            with open(path, "rb", buffering=0) as reader:
+                while value := reader.read(nbytes):
+                    zlib.crc32(value)
+                    digest.update(value)
+                    writer.write(value)
+        os.fsync(writer.fileno())
+    seconds, cpu_seconds = time.perf_counter() - begin_s, time.process_time() - cpu_s
+    other_cpu = round(meter.other_cpu(), 3)
+    out.unlink()
+    rate = round(images / seconds, 1)
+    return {"images": images, "cpu_seconds": round(cpu_seconds, 3), "images_per_s": rate, "other_cpu": other_cpu}
+
+
 def summary(rows: list[rates.Row]) -> str:
     lines = []
-    for variant in _WRITERS:
+    limits = rates.column(rates.select(rows, variant="limit"), "cpu_seconds")
+    for variant in (*_WRITERS, "limit"):
         found = rates.select(rows, variant=variant)
-        per_core = [float(row["images"]) / float(row["cpu_seconds"]) for row in found]
+        cpu_seconds = rates.column(found, "cpu_seconds")
         lines.append(
             [
                 variant,
                 rates.spread(rates.column(found, "images_per_s"), ",.0f"),
-                rates.spread(per_core, ",.0f"),
-                rates.spread(rates.column(found, "worker_private_mb"), ".0f"),
-                rates.spread(rates.column(found, "driver_private_mb"), ".0f"),
+                rates.spread([float(row["images"]) / float(row["cpu_seconds"]) for row in found], ",.0f"),
+                rates.times(cpu_seconds, limits),
+                *(
+                    rates.spread(rates.column(found, column), ".0f") if found[0].get(column) else ""
+                    for column in ("worker_private_mb", "driver_private_mb")
+                ),
             ]
         )
     first = rows[0]
-    heads = ["source", "records/s", "records per CPU second", "memory of the worker, MB", "of the driver, MB"]
+    heads = [
+        "source", "records/s", "records per CPU second", "CPU time, times the limit", "memory of the worker, MB",
+        "of the driver, MB",
+    ]  # fmt: skip
     return "\n".join(
         [
             rates.table(heads, lines),
@@ -130,15 +162,22 @@ def measure_all(options: argparse.Namespace) -> None:
             write((values[number % len(values)] for number in range(options.images)), root / name)
     out = options.work / "out"
 
+    image_kb = round(sum(map(len, values)) / len(values) / 1e3, 1)
+
+    def run_columns(name: str) -> measuring.Columns:
+        return {"variant": name, "target": options.target, "image_kb": image_kb}
+
     def run(name: str) -> Iterator[measuring.Columns]:
         how = ["--size", options.target, "--jobs", "1", *_KEYS.get(name, [])]
-        columns: measuring.Columns = {"variant": name, "target": options.target}
-        columns["image_kb"] = round(sum(map(len, values)) / len(values) / 1e3, 1)
-        yield columns | builds.measure(builds.presize_build(root / name, out, *how))
+        yield run_columns(name) | builds.measure(builds.presize_build(root / name, out, *how))
 
-    for name in _WRITERS:
-        next(run(name))  # from here on all that is read and imported is in the page cache
-    measuring.in_rounds({name: partial(run, name) for name in _WRITERS}, options, conditions(photos[:_PHOTOS]))
+    def run_limit() -> Iterator[measuring.Columns]:
+        yield run_columns("limit") | limit(root / "tar", options.work / "limit", options.images)
+
+    runs = {name: partial(run, name) for name in _WRITERS} | {"limit": run_limit}
+    for each in runs.values():
+        next(each())  # from here on all that is read and imported is in the page cache
+    measuring.in_rounds(runs, options, conditions(photos[:_PHOTOS]))
 
 
 def main() -> None:

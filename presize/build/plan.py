@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from presize.options import BuildOptions
+from presize.options import TILES_RECORDED, BuildOptions
 from presize.sources.scan import Source
 from presize.store.dealing import deal, shard_count, shard_limit
 from presize.store.index import ARROW_OPTIONS
@@ -119,7 +119,8 @@ def differences(
                     found.append(_other_codecs(*versions))
             else:
                 of_companion = name.partition("options.companions.")[2].replace(".", " ")
-                found.append(f"{of_companion or name.rpartition('.')[2]} was {_words(was)}, is {_words(value)}")
+                words = f"{_words(name, was)}, is {_words(name, value)}"
+                found.append(f"{of_companion or name.rpartition('.')[2]} was {words}")
     return found
 
 
@@ -140,7 +141,12 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _words(value: object) -> str:
+_TILES = {recorded: tiles for tiles, recorded in TILES_RECORDED.items()}
+
+
+def _words(name: str, value: Any) -> str:
+    if name == "options.image.tiles":
+        value = _TILES.get(value, value)
     return " and ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -112,10 +112,10 @@ def plan_build(
         options: what is stored, and how.
         samples: how the source is read.
     """
+    codecs = try_codecs(options)
     found = add_companions(scan(source, samples, options.follow_links), options.companions, options.follow_links)
     check_annotations(found.table, options)
-    codecs = with_plugins(try_codecs(options), found.table.column("path"))
-    return make_plan(found, options, codecs, os.sysconf("SC_PAGE_SIZE"))
+    return make_plan(found, options, with_plugins(codecs, found.table.column("path")), os.sysconf("SC_PAGE_SIZE"))
 
 
 def build_dataset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -23,7 +23,20 @@ _RUN = RunOptions()
 _SAMPLES = SourceOptions()
 
 
-@cli.command(epilog=EPILOG)
+class _Build(click.Command):
+    """Takes ``--tiles`` without a value for ``--tiles resized``, and ``--no-tiles`` for ``--tiles none``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        read = []
+        for arg, following in zip(args, [*args[1:], ""], strict=True):
+            has_value = following in get_args(choices.Tiles)
+            read.append(
+                {"--no-tiles": "--tiles=none", "--tiles": "--tiles" if has_value else "--tiles=resized"}.get(arg, arg)
+            )
+        return super().parse_args(ctx, read)
+
+
+@cli.command(cls=_Build, epilog=EPILOG)
 @click.argument("source", metavar="SRC")
 @click.argument("out", metavar="OUT")
 @click.option(
@@ -104,10 +117,11 @@ _SAMPLES = SourceOptions()
     help="JPEG chroma subsampling.",
 )
 @click.option(
-    "--tiles/--no-tiles",
+    "--tiles",
+    type=choice(choices.Tiles),
     default=_DEFAULT.tiles,
     show_default=True,
-    help="Store JPEG in tiles, so that a crop is read without the rest.",
+    help="JPEGs to store in tiles, so that a crop is read without the rest. --no-tiles: none.",
 )
 @click.option("--upscale", is_flag=True, help="Enlarge images smaller than the target, too.")
 @click.option("--keep-metadata", is_flag=True, help="Keep EXIF, XMP and comments in what is stored.")

@@ -9,8 +9,9 @@
        huffman.h     bits to coefficients
        idct.h        coefficients to samples
        decode.h      samples to pixels, and the way through all of these
+       recode.h      bits to the bits of other restart intervals
        vectors.h     AVX2, SSE2 and NEON by one name
-       any.c avx2.c  decode.h, compiled for either kind of processor
+       any.c avx2.c  the last two, compiled for either kind of processor
 
    Everything unusual (progressive and other processes, damage, whatever a decoder would warn about) is left to
    libjpeg-turbo: decode() returns False. The input may be hostile: each length is checked before it is used, sizes
@@ -88,6 +89,30 @@ static PyObject *decode(PyObject *self, PyObject *arguments)
     return result;
 }
 
+static PyObject *recode(PyObject *self, PyObject *arguments)
+{
+    (void)self;
+    Py_buffer data, out;
+    int interval;
+    if (!PyArg_ParseTuple(arguments, "y*w*i", &data, &out, &interval))
+        return NULL;
+    PyObject *result = NULL;
+    if (interval < 1 || interval > 0xFFFF)
+        PyErr_SetString(PyExc_ValueError, "interval: expected 1 to 65535");
+    else {
+        const uint8_t *bytes = data.buf;
+        int64_t written;
+        bool avx2 = uses_avx2;
+        Py_BEGIN_ALLOW_THREADS
+        written = recode_with(avx2, bytes, bytes + data.len, interval, out.buf, out.len);
+        Py_END_ALLOW_THREADS
+        result = PyLong_FromLongLong(written);
+    }
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&out);
+    return result;
+}
+
 static PyObject *tile_lengths(PyObject *self, PyObject *arguments)
 {
     (void)self;
@@ -121,6 +146,7 @@ static PyObject *use_avx2(PyObject *self, PyObject *wanted)
 
 static PyMethodDef methods[] = {
     {"decode", decode, METH_VARARGS, NULL},
+    {"recode", recode, METH_VARARGS, NULL},
     {"tile_lengths", tile_lengths, METH_VARARGS, NULL},
     {"use_avx2", use_avx2, METH_O, NULL},
     {NULL, NULL, 0, NULL},

@@ -34,9 +34,9 @@ class Metadata(NamedTuple):
 def encode(pixels: npt.NDArray[Any], options: ImageOptions, metadata: Metadata = Metadata()) -> bytes:
     """Encode pixels as `options` say.
 
-    jpeg: baseline, at `quality` and `subsampling`, with a tile index if `tiles`. webp: lossy, at `quality`. png:
-    lossless, zlib level 6. raw: height x width x channels numbers of 8 or 16 bits, little-endian, row by row, without
-    header or metadata.
+    jpeg: baseline, at `quality` and `subsampling`, with a tile index unless `tiles` is "none". webp: lossy, at
+    `quality`. png: lossless, zlib level 6. raw: height x width x channels numbers of 8 or 16 bits, little-endian, row
+    by row, without header or metadata.
 
     Args:
         pixels: uint8, C-contiguous, (height, width, 3) RGB or (height, width) grey; for jpeg also (height, width, 4)
@@ -61,7 +61,7 @@ def _jpeg(pixels: npt.NDArray[np.uint8], options: ImageOptions) -> bytes:
     if max(pixels.shape[:2]) > MAX_JPEG_SIDE:
         height, width = pixels.shape[:2]
         raise ImageError(f"{width}x{height} pixels are more than JPEG stores: {MAX_JPEG_SIDE} a side")
-    if options.tiles:
+    if options.tiles != "none":
         return _tiled_jpeg(pixels, options)
     if pixels.ndim == 2:
         gray = pixels[:, :, np.newaxis]

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import simplejpeg
 
 from presize.codecs.jpeg_segments import check_scans
-from presize.errors import PresizeWarning
+from presize.errors import OptionError, PresizeWarning
 
 _compiled: ModuleType | None
 """Use it through _trusted()."""
@@ -52,7 +52,8 @@ class SwitchedOff(NamedTuple):
 _CHANNELS = {"GRAY": 1, "RGB": 3, "BGRX": 4}
 _NARROW = 8
 """So narrow an image may be as large at another scale, 3/8 for one, which simplejpeg then takes."""
-
+_ROOM_BYTES = 8192
+"""That recoding wants free at the end."""
 
 VARIABLE = "PRESIZE_DECODER"
 """The environment variable: "libjpeg" switches the compiled code off, "no-avx2" holds it to instructions that every
@@ -201,6 +202,32 @@ def decode_with_libjpeg(
     return np.asarray(
         simplejpeg.decode_jpeg(data, mode, min_height=height, min_width=width, buffer=buffer, strict=strict)
     )
+
+
+def recode_scan(data: bytes, interval: int, marks: int) -> bytes | None:
+    """The scan of `data`, a JPEG without a tile index, coded again with a restart marker after each `interval` MCUs.
+
+    The coefficients are the same, and so are the codes of all but DC coefficients, whose new codes are those of T.81's
+    table K.3 where the scan names the table 0, and those of K.4 where it names another one.
+
+    Args:
+        interval: 1 to 65,535.
+        marks: how many markers that makes, about; room is made for them.
+
+    Returns:
+        The bytes behind the scan's header, with the end marker. None for what `decode` does not take, and where a
+        difference between DC coefficients has more than 11 bits.
+
+    Raises:
+        OptionError: without the compiled code: what is stored must not depend on it.
+    """
+    compiled = _trusted()
+    if compiled is None:
+        why = f"is switched off: {_switched_off.reason}" if _switched_off else "is not compiled here"
+        raise OptionError(f"tiles: all needs presize's own JPEG decoder, which {why}; choose resized")
+    out = np.empty(len(data) + len(data) // 4 + 16 * marks + _ROOM_BYTES, np.uint8)
+    nbytes = compiled.recode(data, out, interval)
+    return out[:nbytes].tobytes() if nbytes else None
 
 
 def tile_lengths(data: bytes, scan: int, tiles: int) -> bytes | None:

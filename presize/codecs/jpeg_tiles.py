@@ -10,6 +10,7 @@ Pure: bytes in, bytes out, no codec. All functions are thread-safe and read noth
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,9 +29,9 @@ _MAX_TILES = (0xFFFF - _FIXED_BYTES) // 2
 
 _RESTARTS = b"".join(bytes((0xFF, 0xD0 + i)) for i in range(8)) * (_MAX_TILES // 8 + 1)
 _CYCLE = np.frombuffer(_RESTARTS, np.uint8)[1::2].copy()  # their second bytes
-_SOF0, _EOI, _SOS, _DRI, _APP9 = 0xC0, 0xD9, 0xDA, 0xDD, 0xE9
+_SOF0, _DHT, _EOI, _SOS, _DRI, _APP9 = 0xC0, 0xC4, 0xD9, 0xDA, 0xDD, 0xE9
 # Tables, metadata and the interval; any other segment before the scan makes a JPEG none of ours.
-_HARMLESS = frozenset((0xC4, 0xDB, _DRI, 0xFE, *range(0xE0, 0xF0)))
+_HARMLESS = frozenset((_DHT, 0xDB, _DRI, 0xFE, *range(0xE0, 0xF0)))
 
 _NEAR = 1024  # a header without metadata has about 640 bytes
 _CACHED_HEADER_BYTES = 2048
@@ -98,8 +99,70 @@ def with_index(data: bytes) -> bytes:
     lengths = jpeg_decoder.tile_lengths(data, scan, len(layout.markers) // 2)
     if lengths is None:
         return data
-    payload = _TAG + lengths
-    return b"".join((data[:sos], struct.pack(">BBH", 0xFF, _APP9, 2 + len(payload)), payload, data[sos:]))
+    return b"".join((data[:sos], _segment(_APP9, _TAG + lengths), data[sos:]))
+
+
+def recoded(data: bytes) -> bytes:
+    """`data`, a JPEG, in tiles, with their index. Its entropy-coded data is coded again; the coefficients stay as they
+    are, so the pixels do, too.
+
+    `data` itself where _jpeg_decoder.c does not take it (it is progressive or damaged, say), and where an index has no
+    room for its tiles. Raises OptionError where that is not compiled.
+    """
+    segments = _segments(data)
+    frame = None if segments is None else next((begin for marker, begin, _ in segments if marker == _SOF0), None)
+    if segments is None or frame is None or frame + 12 > len(data):
+        return data
+    width, across = data[frame + 7] << 8 | data[frame + 8], data[frame + 11] >> 4
+    if not width or across not in (1, 2):
+        return data
+    interval = restart_interval(-(-width // (8 * across)))
+    header, scan_header = _header_in_tiles(data, segments, interval), data[segments[-1][1] : segments[-1][2]]
+    layout = _layout(header + scan_header)
+    if layout is None:
+        return data
+    tiles = len(layout.markers) // 2
+    scan = jpeg_decoder.recode_scan(data, interval, tiles)
+    lengths = None if scan is None else jpeg_decoder.tile_lengths(scan, 0, tiles)
+    if scan is None or lengths is None:
+        return data
+    return b"".join((header, _segment(_APP9, _TAG + lengths), scan_header, scan))
+
+
+def _header_in_tiles(data: bytes, segments: list[tuple[int, int, int]], interval: int) -> bytes:
+    """The header of `data` up to that of its scan, with this restart interval and the tables of the new DC codes."""
+    pieces = [data[:2]]
+    for marker, begin, end in segments[:-1]:
+        if marker == _DHT:
+            tables = _huffman_tables(data[begin + 4 : end])
+            pieces += (_segment(_DHT, table) for table in tables if table[0] & _OF_AC)
+        elif marker != _DRI:
+            pieces.append(data[begin:end])
+    _, sos, scan = segments[-1]
+    for number in sorted({tables >> 4 for tables in data[sos + 6 : scan - 3 : 2]}):
+        pieces.append(_segment(_DHT, bytes((number, *_DC_COUNTS[number > 0], *range(12)))))
+    pieces.append(_segment(_DRI, struct.pack(">H", interval)))
+    return b"".join(pieces)
+
+
+def _segment(marker: int, payload: bytes) -> bytes:
+    return struct.pack(">BBH", 0xFF, marker, 2 + len(payload)) + payload
+
+
+_OF_AC = 0x10
+_DC_COUNTS = (
+    (0, 1, 5, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0),
+    (0, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0),
+)
+"""How many codes of each length there are in T.81's tables K.3 and K.4."""
+
+
+def _huffman_tables(payload: bytes) -> Iterator[bytes]:
+    """Each table of a DHT segment, beginning with its class and number."""
+    while payload:
+        nbytes = 17 + sum(payload[1:17])
+        yield payload[:nbytes]
+        payload = payload[nbytes:]
 
 
 def cut(data: bytes | memoryview, top: int, left: int, height: int, width: int) -> Cut | None:

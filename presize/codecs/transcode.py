@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from presize.codecs import decode, encode, jpeg_metadata, jpeg_segments, resize, sniff
+from presize.codecs import decode, encode, jpeg_metadata, jpeg_segments, jpeg_tiles, resize, sniff
 from presize.codecs.exif import with_orientation_reset
 from presize.codecs.pillow_decoder import Wanted
 from presize.codecs.special.unchanged import fits, unchanged
@@ -47,7 +47,7 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
     as_it_is = unchanged(data, options) if KEEP in options.sizes else None
     if as_it_is is not None and options.sizes == (KEEP,):
         value, height, width, found = as_it_is
-        return Transcoded((Record(value, height, width),), Size(height, width), found.pack())
+        return Transcoded((Record(_in_tiles(value, options), height, width),), Size(height, width), found.pack())
     header = jpeg_segments.parse(data) if sniff.sniff(data) == "jpeg" else None
     scale = 1
     targets = None
@@ -72,7 +72,7 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
         if kept is None and passes and target.is_whole_image:
             kept = jpeg_metadata.strip(data, options.keep_metadata)
         if kept is not None:
-            records.append(Record(kept, *source))
+            records.append(Record(_in_tiles(kept, options), *source))
             facts = facts._replace(kept=True)
             continue
         pixels = resize.resize(
@@ -86,6 +86,11 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
             pixels = decode.finish(pixels, decoded.icc, options.color)
         records.append(Record(encode.encode(pixels, options, metadata), *pixels.shape[:2]))
     return Transcoded(tuple(records), source, facts.pack())
+
+
+def _in_tiles(kept: bytes, options: ImageOptions) -> bytes:
+    """An image that is stored without being decoded, coded again in tiles if all JPEGs are to have them."""
+    return jpeg_tiles.recoded(kept) if options.tiles == "all" and options.format == "jpeg" else kept
 
 
 _KEPT_BYTES = 1 << 20

@@ -1,6 +1,6 @@
 """The options of a build: choices listed once, and frozen dataclasses that check themselves."""
 
-from presize.options.build_options import ALWAYS_RECORDED, BuildOptions, Coordinates
+from presize.options.build_options import ALWAYS_RECORDED, TILES_RECORDED, BuildOptions, Coordinates
 from presize.options.choices import (
     BadBoxes,
     BoxFormat,
@@ -20,6 +20,7 @@ from presize.options.choices import (
     ResizeBackend,
     StoredColor,
     Subsampling,
+    Tiles,
 )
 from presize.options.companion_options import COMPANION_NAME, Companion, companion_color
 from presize.options.image_options import MAX_PIXELS, ImageOptions
@@ -34,6 +35,7 @@ __all__ = [
     "KEEP",
     "MAX_PIXELS",
     "MAX_SIDE",
+    "TILES_RECORDED",
     "BadBoxes",
     "BoxFormat",
     "BuildOptions",
@@ -60,6 +62,7 @@ __all__ = [
     "SourceOptions",
     "StoredColor",
     "Subsampling",
+    "Tiles",
     "check_above_0",
     "check_choice",
     "check_range",

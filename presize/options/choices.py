@@ -14,6 +14,7 @@ StoredColor = Color | Literal["exact"]
 """What stored values are: "exact" for a companion whose pixels have the values of its source, such as class numbers."""
 Format = Literal["jpeg", "png", "webp", "raw"]
 Subsampling = Literal["420", "422", "444"]
+Tiles = Literal["resized", "all", "none"]
 Layout = Literal["lmdb", "folder"]
 ExportLayout = Literal["folder", "tar", "parquet"]
 OnError = Literal["skip", "fail"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from presize.errors import OptionError
-from presize.options.choices import Color, Depth, Filter, Fit, Format, Icc, ResizeBackend, Subsampling
+from presize.options.choices import Color, Depth, Filter, Fit, Format, Icc, ResizeBackend, Subsampling, Tiles
 from presize.options.option_checks import check_choice, check_range, check_type
 from presize.options.sizes import KEEP, MAX_SIDE, Size
 
@@ -35,8 +35,10 @@ class ImageOptions:
         format: what is stored.
         quality: 1 to 100, for jpeg and webp. 90 with 4:2:0 is what FFCV and the timm recipes train from.
         subsampling: of the chroma, for jpeg.
-        tiles: store JPEG in tiles, so that a reader decodes just the part that it crops (presize.codecs.jpeg_tiles);
-            other formats, and JPEGs that are stored unchanged, have none.
+        tiles: which JPEGs are stored in tiles, so that a reader decodes just the part that it crops
+            (presize.codecs.jpeg_tiles): those that were resized, all, so that JPEGs stored as they came are coded again
+            without loss, which takes the compiled code of presize.codecs.jpeg_decoder, or none. True is another
+            spelling of "resized", and False one of "none". Other formats have no tiles.
         upscale: enlarge images smaller than the target; otherwise they keep their size.
         keep_metadata: keep EXIF, XMP and comments, with the orientation reset since the pixels are upright.
         max_pixels: a source of more pixels is an ImageError, raised before it is decoded.
@@ -52,7 +54,7 @@ class ImageOptions:
     format: Format = "jpeg"
     quality: int = 90
     subsampling: Subsampling = "420"
-    tiles: bool = True
+    tiles: Tiles | bool = "resized"
     upscale: bool = False
     keep_metadata: bool = False
     max_pixels: int = MAX_PIXELS
@@ -76,9 +78,11 @@ class ImageOptions:
         check_choice("icc", self.icc, Icc)
         check_choice("format", self.format, Format)
         check_choice("subsampling", self.subsampling, Subsampling)
+        if isinstance(self.tiles, bool):
+            object.__setattr__(self, "tiles", "resized" if self.tiles else "none")
+        check_choice("tiles", self.tiles, Tiles)
         check_range("quality", self.quality, 1, 100)
         check_range("max_pixels", self.max_pixels, 1, 2**40)
-        check_type("tiles", self.tiles, bool)
         check_type("upscale", self.upscale, bool)
         check_type("keep_metadata", self.keep_metadata, bool)
         if self.color == "keep" and self.format == "webp":

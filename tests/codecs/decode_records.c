@@ -2,9 +2,9 @@
 
        decode_records RECORDS
 
-   Each record is ten numbers of 32 bits (channels, scale, height, width, top, left, bottom, right, bytes of the JPEG,
-   whether it is decoded) and then the JPEG and, if it is decoded, the pixels. Prints how many records there are; fails at
-   the first with another outcome. */
+   Each record is twelve numbers of 32 bits (channels, scale, height, width, top, left, bottom, right, bytes of the JPEG,
+   whether it is decoded, the restart interval to code it again in, bytes of the new scan) and then the JPEG, the new scan
+   and, if it is decoded, the pixels. Prints how many records there are; fails at the first with another outcome. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ int main(int count, char **arguments)
     FILE *file = count == 2 ? fopen(arguments[1], "rb") : NULL;
     if (!file)
         return 2;
-    uint32_t head[10];
+    uint32_t head[12];
     int records = 0;
     for (; fread(head, sizeof head, 1, file) == 1; records++) {
         Box box = {head[4], head[5], head[6], head[7]};
@@ -37,6 +37,15 @@ int main(int count, char **arguments)
             printf("record %d: %s\n", records, done ? "decoded" : "not decoded");
             return 1;
         }
+        size_t room = head[8] + 8192;
+        uint8_t *scan = read_exactly(file, head[11]), *found = malloc(room);
+        if (!found || recode_with(has_avx2(), data, data + head[8], head[10], found, (int64_t)room) != head[11] ||
+            memcmp(found, scan, head[11])) {
+            printf("record %d: coded again otherwise\n", records);
+            return 1;
+        }
+        free(scan);
+        free(found);
         if (done) {
             uint8_t *pixels = read_exactly(file, bytes);
             if (memcmp(out, pixels, bytes)) {

@@ -39,15 +39,18 @@ def decode_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def record(data: bytes, channels: int, scale: int, shape: tuple[int, int], box: tuple[int, int, int, int]) -> bytes:
-    """What decode_records.c reads: the input, whether the decoder takes it here, and libjpeg-turbo's pixels."""
+    """What decode_records.c reads: the input, whether the decoder takes it here, libjpeg-turbo's pixels, and what the
+    scan becomes in tiles of three MCUs."""
     top, left, height, width = box
     out = np.empty((height, width, channels), np.uint8)
     decoder: Any = jpeg_decoder._compiled
     done = decoder.decode(data, out, channels, shape, box, scale)
     if done:
         out = FUZZ["expected"](data, FUZZ["MODES"][channels], shape, box, scale)
-    head = channels, scale, *shape, top, left, top + height, left + width, len(data), int(done)
-    return struct.pack("<10I", *head) + data + (out.tobytes() if done else b"")
+    again = np.zeros(len(data) + 8192, np.uint8)
+    scan = again[: decoder.recode(data, again, 3)].tobytes()
+    head = channels, scale, *shape, top, left, top + height, left + width, len(data), int(done), 3, len(scan)
+    return struct.pack("<12I", *head) + data + scan + (out.tobytes() if done else b"")
 
 
 def records_of(data: bytes, choice: random.Random) -> list[bytes]:

@@ -41,7 +41,7 @@ def module(**changed: Callable[..., Any]) -> Any:
     """The compiled code with other functions."""
     real: ModuleType = jpeg_decoder._compiled
     return SimpleNamespace(
-        **{"use_avx2": real.use_avx2, "decode": real.decode, "tile_lengths": real.tile_lengths, **changed}
+        **{name: getattr(real, name) for name in ("use_avx2", "decode", "tile_lengths", "recode")} | changed
     )
 
 
@@ -59,6 +59,14 @@ def failing(*_: Any) -> bool:
     raise RuntimeError("no such luck")
 
 
+def wrong_in_one_bit(data: bytes, out: np.ndarray, interval: int) -> int:
+    nbytes: int = jpeg_decoder_recode(data, out, interval)
+    if interval == 2:
+        out[0] ^= 1
+    return nbytes
+
+
+jpeg_decoder_recode = getattr(jpeg_decoder._compiled, "recode", None)
 jpeg_decoder_decode = getattr(jpeg_decoder._compiled, "decode", None)
 
 BROKEN = [
@@ -67,8 +75,13 @@ BROKEN = [
     ({"decode": lambda *_: False}, r"it decodes other pixels than libjpeg-turbo \(4:2:0\)"),
     ({"decode": failing}, r"it fails with RuntimeError: no such luck"),
     ({"tile_lengths": lambda *_: None}, r"it finds other tiles than there are \(4:2:0 with tiles\)"),
+    ({"recode": lambda *_: 0}, r"it codes other coefficients again than there are \(4:2:0\)"),
+    ({"recode": wrong_in_one_bit}, r"it codes other coefficients again than there are \(4:2:0 with restarts\)"),
 ]
-BROKEN_NAMES = ["a wrong pixel", "a wrong pixel at half size", "takes nothing", "raises", "finds no tiles"]
+BROKEN_NAMES = [
+    "a wrong pixel", "a wrong pixel at half size", "takes nothing", "raises", "finds no tiles", "recodes nothing",
+    "a wrong bit",
+]  # fmt: skip
 
 
 @compiled

@@ -12,6 +12,10 @@ from presize.codecs.golden.images import decoder_images
 
 _MODES = ((3, "RGB"), (4, "BGRX"), (1, "GRAY"))
 _INDEX = b"presize\0\1"  # what a tile index begins with (presize.codecs.jpeg_tiles)
+_SOS, _DRI = b"\xff\xda\0", b"\xff\xdd\0\4"
+_USUAL_CODES = b"\0\0\1\5\1\1\1\1\1\1\0\0\0\0\0\0\0" + bytes(range(12))
+"""Of DC coefficients: T.81's table K.3, as number 0."""
+_ROOM_BYTES = 8192
 
 
 def difference(compiled: ModuleType) -> str | None:
@@ -22,6 +26,8 @@ def difference(compiled: ModuleType) -> str | None:
                 return f"it decodes other pixels than libjpeg-turbo ({name})"
             if not _has_equal_lengths(compiled, data):
                 return f"it finds other tiles than there are ({name})"
+            if not _has_equal_codes(compiled, data):
+                return f"it codes other coefficients again than there are ({name})"
         except Exception as error:  # whatever is wrong with it, it is not to be used
             return f"it fails with {type(error).__name__}: {error} ({name})"
     return None
@@ -53,9 +59,31 @@ def _decoded(
 
 def _has_equal_lengths(compiled: ModuleType, data: bytes) -> bool:
     """Whether the tiles of an image with an index are found where it says."""
-    begin = data.find(_INDEX) + len(_INDEX)
-    if begin < len(_INDEX):
+    begin, end = _index(data)
+    lengths = data[begin + 4 + len(_INDEX) : end]
+    return not lengths or bool(compiled.tile_lengths(data, _scan(data), len(lengths) // 2) == lengths)
+
+
+def _has_equal_codes(compiled: ModuleType, data: bytes) -> bool:
+    """Whether an image with the usual codes becomes itself, when it is coded again in the intervals that it has."""
+    if _USUAL_CODES not in data:
         return True
-    end = begin + int.from_bytes(data[begin - len(_INDEX) - 2 : begin - len(_INDEX)], "big") - len(_INDEX) - 2
-    scan = end + 2 + int.from_bytes(data[end + 2 : end + 4], "big")
-    return bool(compiled.tile_lengths(data, scan, (end - begin) // 2) == data[begin:end])
+    begin, end = _index(data)
+    data = data[:begin] + data[end:]
+    interval = data.find(_DRI)
+    mcus = 0xFFFF if interval < 0 else int.from_bytes(data[interval + 4 : interval + 6], "big")
+    scan = data[_scan(data) :]
+    out = np.zeros(len(scan) + _ROOM_BYTES, np.uint8)
+    return bool(compiled.recode(data, out, mcus) == len(scan) and out[: len(scan)].tobytes() == scan)
+
+
+def _index(data: bytes) -> tuple[int, int]:
+    """Where the tile index is, with the head of its segment; twice the same place if there is none."""
+    begin = data.find(_INDEX) - 4
+    return (0, 0) if begin < 0 else (begin, begin + 2 + int.from_bytes(data[begin + 2 : begin + 4], "big"))
+
+
+def _scan(data: bytes) -> int:
+    """Where the entropy-coded data begins."""
+    begin = data.index(_SOS)
+    return begin + 2 + int.from_bytes(data[begin + 2 : begin + 4], "big")

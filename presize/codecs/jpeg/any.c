@@ -1,4 +1,6 @@
 /* The decoder for any processor of the architecture: with SSE2 on x86-64, NEON on ARM64. */
 
 #define ENTRY decode_jpeg
+#define RECODE recode_jpeg
 #include "decode.h"
+#include "recode.h"

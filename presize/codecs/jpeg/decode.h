@@ -147,9 +147,10 @@ TARGET static bool read_mcu(Work *work, int64_t row, int64_t column)
             for (int h = 0; h < component->h; h++) {
                 int64_t at = (v * GROUP + in_group) * component->h + h;
                 Kind kind;
-                if (work->only_means[c])
-                    kind = read_mean(&bits, work->dc[c], work->ac[c], work->blocks[c] + at, &work->predicted[c]);
-                else
+                if (work->only_means[c]) {
+                    bool sound = read_dc(&bits, work->dc[c], work->blocks[c] + at, &work->predicted[c]);
+                    kind = sound && pass_codes(&bits, work->ac[c]) ? FLAT : DAMAGED;
+                } else
                     kind = read_block(&bits, work->dc[c], work->ac[c], work->blocks[c] + 64 * at, &work->predicted[c]);
                 if (kind == DAMAGED)
                     return false;
@@ -332,6 +333,25 @@ TARGET static bool decode_tiles(Work *work, Tiles wanted)
     return true;
 }
 
+/* Begin the scan's restart interval `number`, from 0, at `at`: behind the marker that has to be there. NULL if it is not,
+   or if the interval before was not read to its end. */
+TARGET static const uint8_t *next_interval(Work *work, const uint8_t *at, int64_t number)
+{
+    const uint8_t *end = work->image->end;
+    if (number > 0) {
+        if (!ends_interval(work) || end - at < 2 || at[1] != 0xD0 + ((number - 1) & 7))
+            return NULL;
+        at += 2;
+    }
+    return begin_interval(work, at, end);
+}
+
+/* Whether the last interval was read to its end, and the end marker follows it. */
+static bool ends_scan(const Work *work, const uint8_t *at)
+{
+    return ends_interval(work) && work->image->end - at >= 2 && at[1] == 0xD9;
+}
+
 /* Without an index: the whole scan. */
 TARGET static bool decode_scan(Work *work)
 {
@@ -341,14 +361,9 @@ TARGET static bool decode_scan(Work *work)
     for (int64_t row = 0; row < image->rows; row++) {
         for (int64_t column = 0; column < image->columns; column++) {
             if (left == 0) {
-                if (number > 0) {
-                    if (!ends_interval(work) || image->end - at < 2 || at[1] != 0xD0 + ((number - 1) & 7))
-                        return false;
-                    at += 2;
-                }
-                at = begin_interval(work, at, image->end);
+                if (!(at = next_interval(work, at, number++)))
+                    return false;
                 left = image->interval ? image->interval : image->rows * image->columns;
-                number++;
             }
             if (!read_mcu(work, row, column))
                 return false;
@@ -356,7 +371,7 @@ TARGET static bool decode_scan(Work *work)
         }
         finish_row(work, row, row + 1 == image->rows);
     }
-    return ends_interval(work) && image->end - at >= 2 && at[1] == 0xD9;
+    return ends_scan(work, at);
 }
 
 /* True if the index has as many tiles as the scan, and their lengths add up to its length. */
@@ -433,6 +448,24 @@ static bool choose_sizes(Work *work, int scale)
     return work->h == 1 || !work->interpolates || (work->width + 1) / 2 > 2;
 }
 
+/* The Huffman tables of each component; with what passes codes unread where only means are wanted, or for all. */
+static bool find_tables(Work *work, bool pass_all)
+{
+    const Image *image = work->image;
+    for (int c = 0; c < image->count; c++) {
+        const Component *component = &image->components[c];
+        int dc = component->dc, ac = component->ac, chroma = c > 0;
+        bool passes = pass_all || work->only_means[c];
+        if (c == 2 && (dc != image->components[1].dc || ac != image->components[1].ac))
+            return false; /* no encoder writes such files */
+        work->dc[c] = table_of(image->huffmans[0][dc], image->symbols[0][dc], true, 2 * chroma, false);
+        work->ac[c] = table_of(image->huffmans[1][ac], image->symbols[1][ac], false, 2 * chroma + 1, passes);
+        if (!work->dc[c] || !work->ac[c])
+            return false;
+    }
+    return true;
+}
+
 bool ENTRY(const Request *request)
 {
     Image parsed = {.data = request->data, .end = request->end};
@@ -452,18 +485,11 @@ bool ENTRY(const Request *request)
     };
     if (!choose_sizes(&work, request->scale))
         return false;
-    for (int c = 0; c < image->count; c++) {
-        const Component *component = &image->components[c];
-        int dc = component->dc, ac = component->ac, chroma = c > 0;
-        if (c == 2 && (dc != image->components[1].dc || ac != image->components[1].ac))
-            return false; /* no encoder writes such files */
-        work.dc[c] = table_of(image->huffmans[0][dc], image->symbols[0][dc], true, 2 * chroma, false);
-        work.ac[c] = table_of(image->huffmans[1][ac], image->symbols[1][ac], false, 2 * chroma + 1, work.only_means[c]);
-        if (!work.dc[c] || !work.ac[c])
-            return false;
+    if (!find_tables(&work, false))
+        return false;
+    for (int c = 0; c < image->count; c++)
         for (int i = 0; i < 64; i++)
-            work.quants[c][i] = (int16_t)image->quants[component->quant][i];
-    }
+            work.quants[c][i] = (int16_t)image->quants[image->components[c].quant][i];
     Tiles wanted = {0};
     if (image->tiles) {
         wanted = tiles_under(image, box, request->scale);

@@ -21,11 +21,18 @@ typedef struct {
 /* False for anything out of the ordinary; `out` is then undefined. */
 typedef bool Decoder(const Request *request);
 
+/* Code the scan of a JPEG without a tile index again, in restart intervals of `interval` MCUs, at least 1. Returns how
+   many bytes of `out` that has taken, up to and including the end marker; 0 for anything that a Decoder refuses, and if
+   there is no room. */
+typedef int64_t Recoder(const uint8_t *data, const uint8_t *end, int64_t interval, uint8_t *out, int64_t out_bytes);
+
 #define HIDDEN __attribute__((visibility("hidden")))
 
 HIDDEN Decoder decode_jpeg; /* for every processor of this architecture */
+HIDDEN Recoder recode_jpeg;
 #ifdef __x86_64__
 HIDDEN Decoder decode_jpeg_avx2;
+HIDDEN Recoder recode_jpeg_avx2;
 #endif
 
 /* Whether this processor has what decode_jpeg_avx2 needs. */
@@ -46,4 +53,15 @@ static inline bool decode_with(bool avx2, const Request *request)
 #endif
     (void)avx2;
     return decode_jpeg(request);
+}
+
+static inline int64_t recode_with(bool avx2, const uint8_t *data, const uint8_t *end, int64_t interval, uint8_t *out,
+                                  int64_t out_bytes)
+{
+#ifdef __x86_64__
+    if (avx2)
+        return recode_jpeg_avx2(data, end, interval, out, out_bytes);
+#endif
+    (void)avx2;
+    return recode_jpeg(data, end, interval, out, out_bytes);
 }

@@ -207,11 +207,9 @@ INLINE Kind read_block(Bits *bits, const Huffman *dc, const Huffman *ac, int16_t
     return k == 1 + END + 1 ? FLAT : DETAILED;
 }
 
-/* As read_block, for the DC coefficient alone. */
-INLINE Kind read_mean(Bits *bits, const Huffman *dc, const Huffman *ac, int16_t *mean, uint32_t *predicted)
+/* Pass the codes of a block behind its first, as read_block reads them. False for damaged ones. */
+INLINE bool pass_codes(Bits *bits, const Huffman *ac)
 {
-    if (!read_dc(bits, dc, mean, predicted))
-        return DAMAGED;
     int k = 1;
     do {
         uint32_t skip = ac->skips[bits->bits >> (64 - LOOK)], ends = skip >> 16;
@@ -226,8 +224,8 @@ INLINE Kind read_mean(Bits *bits, const Huffman *dc, const Huffman *ac, int16_t 
         refill(bits);
         consume(bits, (int)(skip & 63));
         if (ends)
-            return FLAT;
+            return true;
         k = behind;
     } while (k < 64);
-    return k > 64 && k <= END ? DAMAGED : FLAT;
+    return k == 64 || k > END;
 }

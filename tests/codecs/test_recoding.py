@@ -1,0 +1,180 @@
+"""JPEGs that are stored as they came, coded again in tiles: the same coefficients, and crops as of any other."""
+
+from __future__ import annotations
+
+import io
+import random
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from coefficients import coefficients
+from effort import examples
+from pictures import smooth_image
+from presize.codecs import jpeg_decoder
+from presize.codecs.jpeg_tiles import cut, recoded, restart_interval, with_index
+from presize.errors import OptionError
+
+FUZZ = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "fuzz_jpeg_decoder.py"))
+compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
+
+
+def jpeg(pixels: np.ndarray, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", **options)
+    return buffer.getvalue()
+
+
+def noisy(height: int, width: int, seed: int = 0) -> np.ndarray:
+    pixels = smooth_image(height, width).astype(int)
+    return (pixels + np.random.default_rng(seed).integers(-70, 70, pixels.shape)).clip(0, 255).astype(np.uint8)
+
+
+@compiled
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.integers(1, 70),
+    st.integers(1, 90),
+    st.sampled_from([1, 30, 75, 90, 100]),
+    st.sampled_from(["4:4:4", "4:2:2", "4:2:0", "grey"]),
+    st.booleans(),
+    st.integers(0, 7),
+)
+def test_the_coefficients_are_the_same_in_the_new_intervals(
+    height: int, width: int, quality: int, sampling: str, optimize: bool, interval: int
+) -> None:
+    pixels = noisy(height, width, quality)
+    options = {} if sampling == "grey" else {"subsampling": sampling}
+    data = jpeg(
+        pixels[:, :, 0] if sampling == "grey" else pixels,
+        quality=quality, optimize=optimize, restart_marker_blocks=interval, **options,
+    )  # fmt: skip
+    tiled = recoded(data)
+    assert tiled is not data
+    assert coefficients(tiled) == coefficients(data)
+    assert np.array_equal(simplejpeg.decode_jpeg(tiled), simplejpeg.decode_jpeg(data))
+
+
+@compiled
+@pytest.mark.parametrize("sampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_crops_are_cut_out_of_the_tiles(sampling: str) -> None:
+    data = jpeg(noisy(120, 180), quality=90, subsampling=sampling, optimize=True)
+    tiled = recoded(data)
+    part = cut(tiled, 40, 50, 30, 40)
+    assert part is not None
+    assert len(part.data) < len(tiled) / 3
+    whole = simplejpeg.decode_jpeg(data)
+    assert np.array_equal(
+        simplejpeg.decode_jpeg(part.data)[part.top : part.top + 30, part.left : part.left + 40],
+        whole[40:70, 50:90],
+    )
+    read = jpeg_decoder.decode(tiled, "RGB", (120, 180), (40, 50, 30, 40))
+    assert read is not None
+    assert np.array_equal(read, whole[40:70, 50:90])
+
+
+@compiled
+def test_what_has_the_usual_codes_already_gets_nothing_but_markers() -> None:
+    pixels = noisy(48, 176)
+    data = jpeg(pixels, quality=90)
+    same = jpeg(pixels, quality=90, restart_marker_blocks=restart_interval(11))
+    assert recoded(data) == recoded(same) == with_index(recoded(same))
+    scan = same[same.index(b"\xff\xda") :]
+    assert recoded(data).endswith(scan)
+
+
+@compiled
+def test_markers_are_numbered_from_0_to_7_over_and_over() -> None:
+    tiled = recoded(jpeg(noisy(128, 128), quality=90))
+    scan = tiled[tiled.index(b"\xff\xda") :]
+    markers = [scan[at + 1] for at in range(len(scan) - 1) if scan[at] == 0xFF and scan[at + 1] not in (0, 0xDA)]
+    assert markers == [0xD0 + number % 8 for number in range(15)] + [0xD9]
+
+
+@compiled
+def test_metadata_and_tables_stay_as_they_were() -> None:
+    data = jpeg(noisy(64, 64), quality=80, optimize=True, comment=b"a comment", icc_profile=b"a profile")
+    opened = [Image.open(io.BytesIO(each)) for each in (data, recoded(data))]
+    assert opened[0].info["comment"] == opened[1].info["comment"] == b"a comment"
+    assert opened[0].info["icc_profile"] == opened[1].info["icc_profile"]
+    assert opened[0].quantization == opened[1].quantization  # type: ignore[attr-defined]
+
+
+@compiled
+def test_recoding_twice_changes_nothing() -> None:
+    tiled = recoded(jpeg(noisy(64, 96), quality=90, optimize=True))
+    assert recoded(tiled) is tiled, "it has an index"
+    begin = tiled.index(b"\xff\xe9")
+    without = tiled[:begin] + tiled[begin + 2 + int.from_bytes(tiled[begin + 2 : begin + 4], "big") :]
+    assert recoded(without) == tiled
+
+
+LEFT_ALONE = {
+    "progressive": jpeg(noisy(64, 64), progressive=True),
+    "extended": jpeg(np.zeros((64, 64, 3), np.uint8)).replace(b"\xff\xc0", b"\xff\xc1"),
+    "cut short": jpeg(noisy(64, 64))[:-40],
+    "no JPEG": b"\x89PNG\r\n",
+    "nothing": b"",
+    "a header alone": jpeg(noisy(64, 64))[:400],
+}
+
+
+@compiled
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_what_the_decoder_does_not_take_is_left_as_it_is(name: str) -> None:
+    assert recoded(LEFT_ALONE[name]) is LEFT_ALONE[name]
+
+
+@compiled
+def test_a_tile_with_more_bytes_than_the_index_can_say_leaves_the_jpeg_as_it_is() -> None:
+    prime = 8 * 2003  # so many MCUs that a row of them is one tile
+    pixels = np.random.default_rng(0).integers(0, 256, (8, prime)).astype(np.uint8)
+    data = jpeg(pixels, quality=100)
+    assert len(data) > 0xFFFF
+    assert recoded(data) is data
+
+
+@compiled
+def test_differences_that_only_a_hostile_jpeg_has_are_refused() -> None:
+    """Each DC coefficient adds 2,047 to the one before, so that none can begin an interval."""
+    data = jpeg(np.zeros((8, 64), np.uint8), quality=100)
+    scan = data.index(b"\xff\xda") + 10
+    # The code of 11 bits is 111111110, its value 11111111111; that of the end of a block is 1010.
+    bits = ("111111110" + "1" * 11 + "1010") * 8
+    coded = int(bits + "1" * (-len(bits) % 8), 2).to_bytes(-(-len(bits) // 8), "big").replace(b"\xff", b"\xff\0")
+    hostile = data[:scan] + coded + b"\xff\xd9"
+    assert [block[0] for block in coefficients(hostile)] == [2047 * (number + 1) for number in range(8)]
+    assert recoded(hostile) is hostile
+
+
+@compiled
+@pytest.mark.parametrize("avx2", [True, False])
+def test_random_and_damaged_jpegs_become_others_of_the_same_pixels(avx2: bool) -> None:
+    decoder = jpeg_decoder._compiled
+    assert decoder is not None
+    choice, taken = random.Random(7 + avx2), 0
+    try:
+        decoder.use_avx2(avx2)
+        for _ in range(examples(400)):
+            data = FUZZ["drawn"](choice, FUZZ["corpus"]())
+            tiled = recoded(data)
+            if tiled is not data:
+                taken += 1
+                assert np.array_equal(simplejpeg.decode_jpeg(tiled), simplejpeg.decode_jpeg(data, strict=False))
+    finally:
+        decoder.use_avx2(True)
+    assert taken > examples(400) / 20
+
+
+def test_without_the_compiled_code_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jpeg_decoder, "_compiled", None)
+    monkeypatch.setattr(jpeg_decoder, "_is_tried", True)
+    monkeypatch.setattr(jpeg_decoder, "_switched_off", None)
+    with pytest.raises(OptionError, match=r"^tiles: all needs presize's own JPEG decoder, which is not compiled here"):
+        recoded(jpeg(noisy(64, 64)))
