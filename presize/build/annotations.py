@@ -7,7 +7,7 @@ the last one.
 from __future__ import annotations
 
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from presize.codecs.resize import target
 from presize.errors import PresizeWarning, SourceError
 from presize.formatting import plural, printable
-from presize.options import BoxFormat, BuildOptions, Coordinates, ImageOptions, Size
+from presize.options import BoxFormat, BuildOptions, Coordinates, ImageOptions, KeypointFormat, Size
+from presize.store.index import INDEX_COLUMNS
 
 Numbers = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -164,7 +165,10 @@ def _has_area(boxes: Numbers) -> npt.NDArray[np.bool_]:
 
 def _rows(table: pa.Table, place: Coordinates) -> Rows:
     if place.column not in table.column_names:
-        raise SourceError(f"there is no column {place.column!r} for {place}; there are {', '.join(table.column_names)}")
+        option = "--keypoints" if place.format in get_args(KeypointFormat) else "--boxes"
+        others = ", ".join(name for name in table.column_names if name not in {*INDEX_COLUMNS, "label"})
+        known = f"it has {others}" if others else "give one with --labels that does"
+        raise SourceError(f"{option} {place}: the label table has no column {place.column!r}; {known}")
     column: Any = table.column(place.column).combine_chunks()
     inner = column.flatten() if pa.types.is_large_list(column.type) else None
     if inner is None or not (pa.types.is_large_list(inner.type) or pa.types.is_null(inner.type)):

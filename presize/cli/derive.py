@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @cli.command(epilog=EPILOG)
-@click.argument("datasets", metavar="OUT...", nargs=-1, required=True)
+@click.argument("datasets", metavar="OUT...", nargs=-1)
 @click.argument("new", metavar="NEW")
 @click.option(
     "--size",
@@ -47,6 +47,8 @@ def derive(
     NEW has the samples of all OUT, in one class list. Bytes are copied, unless --size is smaller. The same command
     finishes what was interrupted.
     """
+    if not datasets:
+        raise click.UsageError(f"Missing argument 'NEW': {new} is read, and the new dataset needs a place of its own.")
     from presize.build.derive import DeriveOptions, derive_dataset, plan_derive
     from presize.sources.labels import naming, read_classes, read_paths
 

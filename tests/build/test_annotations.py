@@ -182,7 +182,7 @@ def test_an_update_after_boxes_changed_gives_what_a_build_from_scratch_does(sour
 @pytest.mark.parametrize(
     ("column", "option", "said"),
     [
-        ({}, "bbox:xyxy", "there is no column 'bbox' for bbox:xyxy; there are path,"),
+        ({}, "bbox:xyxy", "--boxes bbox:xyxy: the label table has no column 'bbox'; give one with --labels that does"),
         ({"bbox": [1, 2, 3, 4]}, "bbox:xyxy", "holds large_list<item: int64>, expected lists of lists of numbers"),
         ({"bbox": [["a", "b", "c", "d"]]}, "bbox:xyxy", "expected lists of lists of numbers"),
         ({"bbox": "1 2 3 4"}, "bbox:xyxy", "expected lists of lists of numbers"),
