@@ -17,7 +17,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from presize.build.tasks.records import Containment, guard
+from presize.build.tasks.records import Containment, Guard
 from presize.codecs import transcode
 from presize.errors import ImageError
 from presize.options import ImageOptions
@@ -55,10 +55,10 @@ def measure_all(options: argparse.Namespace) -> None:
 
     def run() -> Iterator[measuring.Columns]:
         with tempfile.TemporaryFile() as file:
-            around = guard(Containment(timeout_s=300, turnstile=file.fileno()))
+            guard = Guard(Containment(timeout_s=300, turnstile=file.fileno()))
 
             def nothing(_: bytes) -> None:
-                with around():
+                with guard:
                     pass
 
             guarded = microseconds(nothing, images * 10)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from io import FileIO
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -229,18 +228,17 @@ def _read(source: Path, wanted: SourceFile) -> bytes:
         group, row = divmod(offset, 1 << _ROW_BITS)
         return read_row(os.path.join(source, container.path), container.column, group, row)
     place = os.path.join(source, path if container is None else container.path)
-    with open(place, "rb", buffering=0, opener=open_at_once) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    file = open_at_once(place, os.O_RDONLY | os.O_CLOEXEC)  # a file object would cost as much as reading it does
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
             raise ImageError("it changed during the build: it is no regular file any more")
-        if offset:
-            file.seek(offset)
-        if nbytes > _LARGE_BYTES and sniff(head := file.read(4096)) is None:
+        if nbytes > _LARGE_BYTES and sniff(head := os.pread(file, 4096, offset)) is None:
             return head
         if nbytes > _MAX_BYTES:
             raise ImageError(f"it has {nbytes} bytes, more than decoders accept ({_MAX_BYTES})")
-        if nbytes > _LARGE_BYTES:
-            file.seek(offset)
-        data = _read_at_most(file, nbytes + (container is None))  # one byte more tells a file that has grown
+        data = _read_at_most(file, nbytes + (container is None), offset)  # one byte more tells a file that has grown
+    finally:
+        os.close(file)
     if len(data) != nbytes:
         found = f"{len(data)}" if len(data) < nbytes else "more"
         raise ImageError(f"it changed during the build: {nbytes} bytes when listed, {found} when read")
@@ -273,8 +271,8 @@ def crc32_of(root: Path, source: SourceFile) -> int | None:
     return crc32
 
 
-def _read_at_most(file: FileIO, nbytes: int) -> bytes:
-    data = file.read(nbytes)
-    while len(data) < nbytes and (more := file.read(nbytes - len(data))):
+def _read_at_most(file: int, nbytes: int, offset: int) -> bytes:
+    data = os.pread(file, nbytes, offset)
+    while len(data) < nbytes and (more := os.pread(file, nbytes - len(data), offset + len(data))):
         data += more
     return data

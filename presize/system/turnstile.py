@@ -22,28 +22,32 @@ class Turnstile:
     def __init__(self, file: int) -> None:
         self._file = file
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """With others, once nobody is alone or waits to be."""
+    def enter(self) -> None:
+        """Hold it with others, until leave(), once nobody is alone or waits to be."""
         fcntl.lockf(self._file, fcntl.LOCK_SH, 1, _GATE)
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _GATE)
-        with self._room(fcntl.LOCK_SH):
+        fcntl.lockf(self._file, fcntl.LOCK_SH, 1, _ROOM)
+
+    def leave(self) -> None:
+        """Give back what enter() has taken."""
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _ROOM)
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """enter() and leave()."""
+        self.enter()
+        try:
             yield
+        finally:
+            self.leave()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Once all others have left."""
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _GATE)
         try:
-            with self._room(fcntl.LOCK_EX):
-                yield
-        finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _GATE)
-
-    @contextmanager
-    def _room(self, how: int) -> Iterator[None]:
-        fcntl.lockf(self._file, how, 1, _ROOM)
-        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _ROOM)
             yield
         finally:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _ROOM)
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _GATE)

@@ -110,26 +110,30 @@ def _uncontained(recipe: Recipe, samples: Iterator[Sources]) -> Iterator[Make]:
 
 @contextmanager
 def _in_this_process(recipe: Recipe, samples: Iterator[Sources], containment: Containment) -> Iterator[Make]:
-    guarded = guard(containment)
+    guard = Guard(containment)
     with closing(_read(recipe, samples)) as contents:
 
         def make(files: Sources) -> Made:
-            with guarded():
+            with guard:
                 return _made(recipe, list(islice(contents, len(files))))
 
         yield make
 
 
-def guard(containment: Containment) -> Callable[[], AbstractContextManager[None]]:
+class Guard:
     """What is around each image: this process ends when it takes too long, and waits while another has to be alone."""
-    turnstile = Turnstile(containment.turnstile)
 
-    @contextmanager
-    def around() -> Iterator[None]:
-        with turnstile.shared(), _deadline(containment.timeout_s):
-            yield
+    def __init__(self, containment: Containment) -> None:
+        self._turnstile = Turnstile(containment.turnstile)
+        self._timeout_s = containment.timeout_s
 
-    return around
+    def __enter__(self) -> None:
+        self._turnstile.enter()
+        _set_deadline(self._timeout_s)
+
+    def __exit__(self, *error: object) -> None:
+        _set_deadline(0)
+        self._turnstile.leave()
 
 
 @contextmanager
@@ -164,8 +168,11 @@ def _by_image(recipe: Recipe, containment: Containment) -> Iterator[Make]:
 
 
 def _make_in_time(recipe: Recipe, files: Sources, timeout_s: float) -> Made:
-    with _deadline(timeout_s):
+    _set_deadline(timeout_s)
+    try:
         return make_sample(recipe, files)
+    finally:
+        _set_deadline(0)
 
 
 def make_sample(recipe: Recipe, files: Sources) -> Made:
@@ -205,14 +212,10 @@ def _read(recipe: Recipe, samples: Iterator[Sources]) -> Generator[Callable[[], 
     return (partial(read, file) for file in files)
 
 
-@contextmanager
-def _deadline(seconds: float) -> Iterator[None]:
-    """End this process when the time is over. The kernel does it: a decoder that hangs lets no Python code run."""
+def _set_deadline(seconds: float) -> None:
+    """End this process when the time is over; 0: never. The kernel does it: a decoder that hangs lets no Python code
+    run."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _why(error: ChildDiedError | MemoryError, timeout_s: float) -> str:
