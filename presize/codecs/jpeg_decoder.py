@@ -215,8 +215,8 @@ def recode_scan(data: bytes, interval: int, marks: int) -> bytes | None:
         marks: how many markers that makes, about; room is made for them.
 
     Returns:
-        The bytes behind the scan's header, with the end marker. None for what `decode` does not take, and where a
-        difference between DC coefficients has more than 11 bits.
+        The bytes behind the scan's header, with the end marker. None for what `decode` does not take, where a
+        difference between DC coefficients has more than 11 bits, and where it would become twice as long.
 
     Raises:
         OptionError: without the compiled code: what is stored must not depend on it.
@@ -225,7 +225,7 @@ def recode_scan(data: bytes, interval: int, marks: int) -> bytes | None:
     if compiled is None:
         why = f"is switched off: {_switched_off.reason}" if _switched_off else "is not compiled here"
         raise OptionError(f"tiles: all needs presize's own JPEG decoder, which {why}; choose resized")
-    out = np.empty(len(data) + len(data) // 4 + 16 * marks + _ROOM_BYTES, np.uint8)
+    out = np.empty(2 * len(data) + 16 * marks + _ROOM_BYTES, np.uint8)
     nbytes = compiled.recode(data, out, interval)
     return out[:nbytes].tobytes() if nbytes else None
 
