@@ -34,7 +34,7 @@ _AREA = 40
 
 
 def make_pairs(photos: list[Path], root: Path, images: int) -> Path:
-    """A folder with `images` hard links to `photos`, and their masks; made once."""
+    """A folder with `images` hard links to `photos` and to a mask of each; made once."""
     if root.exists():
         return root
     unfinished = root.with_suffix(".tmp")
@@ -42,11 +42,14 @@ def make_pairs(photos: list[Path], root: Path, images: int) -> Path:
     for name in ("images", "masks"):
         (unfinished / name).mkdir(parents=True)
     for number in range(images):
-        photo = photos[number % len(photos)]
+        photo, mask = photos[number % len(photos)], unfinished / "masks" / f"{number:07d}.png"
         os.link(photo, unfinished / "images" / f"{number:07d}.jpg")
+        if number >= len(photos):
+            os.link(mask.with_name(f"{number % len(photos):07d}.png"), mask)
+            continue
         with Image.open(photo) as image:
             width, height = ImageOps.exif_transpose(image).size
-        save_mask(unfinished / "masks" / f"{number:07d}.png", height, width, number)
+        save_mask(mask, height, width, number)
     unfinished.rename(root)
     return root
 
