@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -205,3 +206,12 @@ def test_an_unknown_public_name_is_an_attribute_error() -> None:
 
     with pytest.raises(AttributeError, match="no attribute 'bild'"):
         presize.bild  # noqa: B018
+
+
+def test_pytest_looks_into_every_folder_of_tests(pytestconfig: pytest.Config) -> None:
+    """By default it leaves out any folder called build."""
+    left_out = pytestconfig.getini("norecursedirs")
+    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    names = {part for folder in folders for part in folder.relative_to(ROOT).parts}
+    assert "build" in names
+    assert not [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in left_out)]

@@ -22,6 +22,8 @@ from presize.store.dataset import Dataset
 from presize.store.verify import verify_dataset
 from processes import is_running, workers_of
 
+pytestmark = pytest.mark.slow
+
 COMMAND = [sys.executable, "-m", "presize", "build"]
 ARGS = ["--size", "64", "--jobs", "2", "--shard-samples", "25", "--no-report"]
 PATIENCE_S = 60
