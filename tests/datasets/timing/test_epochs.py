@@ -71,10 +71,11 @@ def stages(
     )
 
 
-def assert_stalls(measure: Callable[[], Stages], expected: tuple[float, ...]) -> None:
-    """Utilisation, copy, preparation and fetch, at one of five tries: other programs may delay any of them."""
-    for _ in range(5):
-        found = measure().stalls
+def assert_stalls(measure: Callable[[float], Stages], expected: tuple[float, ...]) -> None:
+    """Utilisation, copy, preparation and fetch, at one of five tries. Other programs may delay any of them by some
+    milliseconds: `measure` is given what to sleep instead of 10 ms, in seconds, more at each try."""
+    for unit_s in (0.01, 0.01, 0.02, 0.04, 0.1):
+        found = measure(unit_s).stalls
         shares = (found.utilisation, found.copy, found.preparation, found.fetch)
         if shares == pytest.approx(expected, abs=0.05):
             return
@@ -84,16 +85,18 @@ def assert_stalls(measure: Callable[[], Stages], expected: tuple[float, ...]) ->
 @pytest.mark.usefixtures("briefly")
 def test_the_stalls_of_a_pipeline_that_does_one_thing_after_the_other_are_found() -> None:
     assert_stalls(
-        lambda: stages(sleeping_loader, step_s=0.02, copy_s=0.01, warm_s=0.03, cold_s=0.05),
-        (0.02 / 0.08, 0.01 / 0.08, 0.03 / 0.08, 0.02 / 0.08),
+        lambda unit_s: stages(sleeping_loader, step_s=2 * unit_s, copy_s=unit_s, warm_s=3 * unit_s, cold_s=5 * unit_s),
+        (2 / 8, 1 / 8, 3 / 8, 2 / 8),
     )
 
 
 @pytest.mark.usefixtures("briefly")
 def test_of_what_is_loaded_during_the_step_only_the_excess_is_a_stall() -> None:
     assert_stalls(
-        lambda: stages(prefetching_loader, step_s=0.02, copy_s=0.01, warm_s=0.02, cold_s=0.05),
-        (0.02 / 0.05, 0.01 / 0.05, 0, 0.02 / 0.05),
+        lambda unit_s: stages(
+            prefetching_loader, step_s=2 * unit_s, copy_s=unit_s, warm_s=2 * unit_s, cold_s=5 * unit_s
+        ),
+        (2 / 5, 1 / 5, 0, 2 / 5),
     )
 
 
