@@ -27,13 +27,19 @@ class _Build(click.Command):
     """Takes ``--tiles`` without a value for ``--tiles resized``, and ``--no-tiles`` for ``--tiles none``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        read = []
-        for arg, following in zip(args, [*args[1:], ""], strict=True):
-            has_value = following in get_args(choices.Tiles)
-            read.append(
-                {"--no-tiles": "--tiles=none", "--tiles": "--tiles" if has_value else "--tiles=resized"}.get(arg, arg)
-            )
-        return super().parse_args(ctx, read)
+        words = get_args(choices.Tiles)
+        no_words = []
+        args = ["--tiles=none" if arg == "--no-tiles" else arg for arg in args]
+        for at, (arg, following) in enumerate(zip(args, [*args[1:], "-"], strict=True)):
+            if arg == "--tiles" and following not in words:
+                args[at] = "--tiles=resized"
+                no_words += [] if following.startswith("-") else [following]
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if no_words and "extra argument" in error.message:  # what follows --tiles is neither SRC nor OUT
+                raise click.UsageError(f"--tiles: expected {', '.join(words)}, got {no_words[0]!r}.", ctx) from None
+            raise
 
 
 @cli.command(cls=_Build, epilog=EPILOG)

@@ -124,6 +124,9 @@ def test_another_value_is_refused_with_those_that_there_are(presize: Presize, ra
     ran = presize("build", "--tiles=some", raw, tmp_path / "out")
     assert ran.code == 2
     assert "'some' is not one of 'resized', 'all', 'none'" in ran.err
+    ran = presize("build", "--tiles", "al", raw, tmp_path / "out")
+    assert ran.code == 2
+    assert "--tiles: expected resized, all, none, got 'al'." in ran.err
 
 
 def test_without_the_compiled_decoder_all_is_refused_in_one_line(tree: Path, tmp_path: Path) -> None:
