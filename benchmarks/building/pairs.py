@@ -4,8 +4,8 @@
 
 Each photograph gets a palette PNG of its size, of areas as a segmentation has them. Three variants, once a round each,
 in random order: the photographs alone are built; the photographs with their masks; and the masks alone are read,
-decoded, resized and encoded in this process, without any build. Times are CPU seconds, of builds that are one process.
-Prints a table; asserts nothing.
+decoded, resized and encoded, without any build. All of it happens in this process, in short rounds, since processes,
+and minutes, differ by more than what is asked for. Times are CPU seconds. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,9 +25,10 @@ from PIL import Image, ImageOps
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from presize.build.run import build_dataset
 from presize.codecs.paired.companion import transcode_companion
-from presize.options import Companion, ImageOptions, Size
-from shared import builds, measuring, rates
+from presize.options import BuildOptions, Companion, ImageOptions, RunOptions, Size, SourceOptions
+from shared import measuring, processes, rates
 from shared.conditions import conditions, find_photos
 
 _AREA = 40
@@ -66,17 +68,22 @@ def save_mask(path: Path, height: int, width: int, seed: int) -> None:
     image.save(path)
 
 
-def masks_alone(source: Path, size: str) -> measuring.Columns:
-    options = Companion("mask", "masks/{stem}.png").image_options(ImageOptions(sizes=(Size.parse(size),)))
+def build(source: Path, out: Path, options: BuildOptions) -> int:
+    """How many samples were built."""
+    shutil.rmtree(out, ignore_errors=True)
+    os.sync()
+    run = RunOptions(engine="sequential", report=False)
+    return build_dataset(source, out, options, run, SourceOptions(labels="none")).stored
+
+
+def masks_alone(source: Path, options: ImageOptions) -> int:
+    """How many masks were read, resized and encoded."""
     paths = sorted((source / "masks").iterdir())
-    begun = time.process_time()
     for path in paths:
         with Image.open(path) as image:
             found = Size(image.height, image.width)
         transcode_companion(path.read_bytes(), found, options)
-    seconds = time.process_time() - begun
-    rate = round(len(paths) / seconds, 1)
-    return {"images": len(paths), "cpu_seconds": round(seconds, 3), "images_per_s": rate, "other_cpu": 0.0}
+    return len(paths)
 
 
 def summary(rows: list[rates.Row]) -> str:
@@ -107,28 +114,29 @@ def summary(rows: list[rates.Row]) -> str:
 def measure_all(options: argparse.Namespace) -> None:
     photos = find_photos(options.source)
     source = make_pairs(photos, options.work / f"pairs-{options.images}", options.images)
-    out = options.work / "out"
-    # In one process, as the masks alone: on a busy machine two that share a core take more CPU time for the same work.
-    how = ["--size", options.target, "--labels", "none", "--backend", "sequential"]
-    images = builds.presize_build(source / "images", out, *how)
-    pairs = builds.presize_build(source, out, *how, "--pair", "mask=masks/{stem}.png")
-    measures: dict[str, Callable[[], measuring.Columns]] = {
-        "images": lambda: builds.measure(images),
-        "masks": lambda: masks_alone(source, options.target),
-        "pairs": lambda: builds.measure(pairs),
+    alone = BuildOptions(ImageOptions(sizes=(Size.parse(options.target),)))
+    mask = Companion("mask", "masks/{stem}.png")
+    todo: dict[str, Callable[[Path], int]] = {
+        "images": lambda out: build(source / "images", out, alone),
+        "masks": lambda _: masks_alone(source, mask.image_options(alone.image)),
+        "pairs": lambda out: build(source, out, replace(alone, companions=(mask,))),
     }
 
     def run(name: str) -> Iterator[measuring.Columns]:
-        yield {"variant": name, "target": options.target} | measures[name]()
+        meter, begun = processes.Meter(), time.process_time()
+        images = todo[name](options.work / "out")
+        seconds = time.process_time() - begun
+        counted = {"images": images, "cpu_seconds": round(seconds, 3), "images_per_s": round(images / seconds, 1)}
+        yield {"variant": name, "target": options.target, **counted, "other_cpu": round(meter.other_cpu(), 3)}
 
-    for name in measures:
-        next(run(name))  # from here on all that is read and imported is in the page cache
-    measuring.in_rounds({name: partial(run, name) for name in measures}, options, conditions(photos))
+    for name in todo:
+        next(run(name))  # from here on all that is read and imported is in memory
+    measuring.in_rounds({name: partial(run, name) for name in todo}, options, conditions(photos))
 
 
 def main() -> None:
-    arguments = measuring.parser(__doc__, __file__, repeats=5)
-    arguments.add_argument("--images", type=int, default=5000)
+    arguments = measuring.parser(__doc__, __file__, repeats=15)
+    arguments.add_argument("--images", type=int, default=500)
     arguments.add_argument("--target", default="256", metavar="SIZE", help="the --size of the builds; 256 by default")
     measuring.run(arguments, measure_all, summary, minutes=6)
 

@@ -3,7 +3,8 @@
     python benchmarks/transcoding/jpeg_decoder.py PHOTOS --large MOSAICS
 
 One process, from memory, CPU time; the two take turns within each round. Where the table says SSE2, both are held to
-it, in a process of their own. Prints a table; asserts nothing.
+it, in a process of their own. What `--tiles all` does to a JPEG without tiles stands beside decoding that JPEG. Prints
+a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ _SCALES = (1, 2, 4, 8)
 _LARGE = {scale: "large photographs, " + ("in full" if scale == 1 else f"at 1/{scale}") for scale in _SCALES}
 _WHOLE = ("photographs, 4:4:4", "photographs, 4:2:0")
 _STORED, _CROPS = "stored at 256 px, all of each", "stored at 256 px, a random crop"
+_RECODING, _RECODED = "at 256 px without tiles, coded again in tiles", "coded again, a random crop"
 _SSE2 = {f"{name}, SSE2": name for name in (*_WHOLE, *_LARGE.values())}
-_SETS = (*_WHOLE, *_LARGE.values(), _STORED, _CROPS, *_SSE2)
+_SETS = (*_WHOLE, *_LARGE.values(), _STORED, _CROPS, _RECODED, _RECODING, *_SSE2)
 """In the order of the table."""
 
 BUFFER = np.empty(64 << 20, np.uint8)
@@ -50,13 +52,6 @@ class Work(NamedTuple):
     shape: tuple[int, int]
     box: tuple[int, int, int, int]
     scale: int = 1
-
-
-class Set(NamedTuple):
-    """Images that are decoded alike, all of each or a box."""
-
-    works: list[Work]
-    boxes: bool = False
 
 
 def by_libjpeg_turbo(work: Work) -> None:
@@ -72,6 +67,18 @@ def by_libjpeg_turbo_of_a_cut(work: Work) -> None:
 def by_jpeg_decoder(work: Work) -> None:
     if jpeg_decoder.decode(work.data, "RGB", work.shape, work.box, BUFFER, work.scale) is None:
         raise SystemExit("presize's decoder does not take this JPEG")
+
+
+def into_tiles(work: Work) -> None:
+    jpeg_tiles.recoded(work.data)
+
+
+class Set(NamedTuple):
+    """Images, and what either does with each."""
+
+    works: list[Work]
+    by_presize: Callable[[Work], None] = by_jpeg_decoder
+    by_turbo: Callable[[Work], None] = by_libjpeg_turbo
 
 
 def large_sets(photos: list[Path]) -> dict[str, Set]:
@@ -90,6 +97,7 @@ def sets(photos: list[Path], count: int) -> dict[str, Set]:
     """Photographs as they are, and what presize stores of them."""
     whole: dict[str, list[Work]] = {name: [] for name in _WHOLE}
     stored: list[Work] = []
+    plain: list[Work] = []
     for path in photos:
         data = path.read_bytes()
         try:
@@ -97,6 +105,7 @@ def sets(photos: list[Path], count: int) -> dict[str, Set]:
             if jpeg_decoder.decode(data, "RGB", (header.height, header.width)) is None:
                 continue
             (record,) = transcode.transcode(data, ImageOptions()).records
+            (without,) = transcode.transcode(data, ImageOptions(tiles="none")).records
         except ImageError:
             continue
         kind = {((1, 1),) * 3: "4:4:4", ((2, 2), (1, 1), (1, 1)): "4:2:0"}.get(header.sampling)
@@ -106,12 +115,19 @@ def sets(photos: list[Path], count: int) -> dict[str, Set]:
         shape = (record.height, record.width)
         if jpeg_tiles.IDENTIFIER in record.value and len(stored) < count:
             stored.append(Work(record.value, shape, (0, 0, *shape)))
+            plain.append(Work(without.value, shape, (0, 0, *shape)))
     crop = RandomResizedCrop(224)
     heights, widths = (np.array([work.shape[axis] for work in stored]) for axis in (0, 1))
     boxes = crop.boxes(heights, widths, np.random.default_rng(0).random((len(stored), crop.draws)))
-    crops = [Work(work.data, work.shape, tuple(box)) for work, box in zip(stored, boxes.tolist(), strict=True)]
-    found = {name: Set(some) for name, some in whole.items() if some}
-    return {**found, _STORED: Set(stored), _CROPS: Set(crops, boxes=True)}
+    crops = [work._replace(box=tuple(box)) for work, box in zip(stored, boxes.tolist(), strict=True)]
+    again = [crop._replace(data=jpeg_tiles.recoded(work.data)) for crop, work in zip(crops, plain, strict=True)]
+    return {
+        **{name: Set(some) for name, some in whole.items() if some},
+        _STORED: Set(stored),
+        _CROPS: Set(crops, by_turbo=by_libjpeg_turbo_of_a_cut),
+        _RECODED: Set(again, by_turbo=by_libjpeg_turbo_of_a_cut),
+        _RECODING: Set(plain, by_presize=into_tiles),
+    }
 
 
 def microseconds(do: Callable[[Work], None], some: list[Work]) -> float:
@@ -123,9 +139,9 @@ def microseconds(do: Callable[[Work], None], some: list[Work]) -> float:
 
 
 def times(some: Set) -> dict[str, float]:
-    """CPU time per image of either decoder."""
-    turbo = microseconds(by_libjpeg_turbo_of_a_cut if some.boxes else by_libjpeg_turbo, some.works)
-    return {"libjpeg_turbo_us": round(turbo, 1), "presize_us": round(microseconds(by_jpeg_decoder, some.works), 1)}
+    """CPU time per image of either."""
+    turbo, presize = (microseconds(do, some.works) for do in (some.by_turbo, some.by_presize))
+    return {"libjpeg_turbo_us": round(turbo, 1), "presize_us": round(presize, 1)}
 
 
 _held: dict[str, Set] = {}

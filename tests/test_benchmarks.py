@@ -1,0 +1,38 @@
+"""Benchmarks run by hand, once in a while: what they import from presize has to be there all the same."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = sorted([*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("tools/*.py")])
+
+
+def imported_by(script: Path) -> Iterator[tuple[str, str]]:
+    """Module and name of each ``from presize… import name``."""
+    for node in ast.walk(ast.parse(script.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "presize":
+            yield from ((str(node.module), alias.name) for alias in node.names)
+
+
+def is_there(module: str, name: str) -> bool:
+    try:
+        return hasattr(importlib.import_module(module), name) or bool(importlib.import_module(f"{module}.{name}"))
+    except ModuleNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_what_a_script_imports_from_presize_is_there(script: Path) -> None:
+    assert [f"{module}.{name}" for module, name in imported_by(script) if not is_there(module, name)] == []
+
+
+def test_a_name_that_moved_away_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("from presize.codecs import transcode, nothing\nfrom presize.nowhere import a")
+    missing = [name for module, name in imported_by(tmp_path / "script.py") if not is_there(module, name)]
+    assert missing == ["nothing", "a"]
