@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from presize.build.derive import DeriveOptions, DeriveResult, derive_dataset, plan_derive
+    from presize.build.parts.part import PartResult, build_part
     from presize.build.repair import Repair, repair_dataset
     from presize.build.run import BuildResult, build_dataset, plan_build
     from presize.errors import PresizeError
-    from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+    from presize.options import BuildOptions, BuildPart, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
     from presize.sources.sample import make_samples
     from presize.store.dataset import Dataset
     from presize.store.export import export_dataset
@@ -26,29 +27,33 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "build.derive": ("DeriveOptions", "DeriveResult", "derive_dataset", "plan_derive"),
+    "build.parts.part": ("PartResult", "build_part"),
     "build.repair": ("Repair", "repair_dataset"),
     "build.run": ("BuildResult", "build_dataset", "plan_build"),
     "store.dataset": ("Dataset",),
     "errors": ("PresizeError",),
     "store.export": ("export_dataset",),
-    "options": ("BuildOptions", "ErrorBudget", "ImageOptions", "RunOptions", "Size", "SourceOptions"),
+    "options": ("BuildOptions", "ErrorBudget", "ImageOptions", "BuildPart", "RunOptions", "Size", "SourceOptions"),
     "sources.sample": ("make_samples",),
     "store.verify": ("verify_dataset",),
 }
 __all__ = [
     "BuildOptions",
+    "BuildPart",
     "BuildResult",
     "Dataset",
     "DeriveOptions",
     "DeriveResult",
     "ErrorBudget",
     "ImageOptions",
+    "PartResult",
     "PresizeError",
     "Repair",
     "RunOptions",
     "Size",
     "SourceOptions",
     "build_dataset",
+    "build_part",
     "derive_dataset",
     "export_dataset",
     "make_samples",

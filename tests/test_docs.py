@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import shlex
 import shutil
@@ -176,6 +177,41 @@ def test_programs_of_the_readme_run_as_written(readme_place: Path) -> None:
 @pytest.mark.parametrize("page", WITH_PROGRAMS, ids=lambda page: page.name)
 def test_programs_run_as_written(page: Path, place: Path) -> None:
     run_programs(page, place)
+
+
+CLUSTERS = ROOT / "docs" / "clusters.md"
+PARALLEL = """#!/usr/bin/env python3
+import os, shlex, sys
+
+separator = sys.argv.index(":::")
+command = sys.argv[sys.argv.index("presize") : separator]
+for value in sys.argv[separator + 1 :]:
+    if os.system(shlex.join(word.replace("{}", value) for word in command)):
+        sys.exit(1)
+"""
+"""Stands for GNU parallel: the command for each value, on this machine."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduler", ["Slurm", "Kubernetes", "GNU parallel"])
+def test_parts_by_a_scheduler_make_the_dataset(scheduler: str, place: Path, tmp_path: Path) -> None:
+    slurm, parallel = blocks(CLUSTERS, "bash")
+    (pod,) = (json.loads(found)[-1] for found in re.findall(r"command: (\[.*\])", CLUSTERS.read_text()))
+    script, variable, first = {
+        "Slurm": (slurm, "SLURM_ARRAY_TASK_ID", 1),
+        "Kubernetes": (pod, "JOB_COMPLETION_INDEX", 0),
+        "GNU parallel": (parallel, "IGNORED", 0),
+    }[scheduler]
+    (tmp_path / "parallel").write_text(PARALLEL)
+    (tmp_path / "parallel").chmod(0o755)
+    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    out = place / str(re.findall(r"OUT_\w+", script)[0])
+    for number in range(first, first + (1 if scheduler == "GNU parallel" else 4)):
+        ran = run_command(["sh", "-c", script], timeout_s=300, cwd=place, env={"PATH": path, variable: str(number)})
+        assert ran.returncode == 0, ran.stderr
+    assert build_dataset(place / "RAW", out).resumed == 36
+    whole, parts = (read_manifest(place / name) for name in ("OUT_BY_PARTS", out.name))
+    assert (parts.digest, parts.shards) == (whole.digest, whole.shards)
 
 
 @pytest.mark.slow

@@ -194,7 +194,7 @@ def _carry_out(
         return read_manifest(place.out)
     work = find_work(plan, run, place, state, None, derivation.inputs)
     _check_space(derivation, place, work)
-    with closing(run_tasks(work.done(), work.waiting, run, place)) as dones:
+    with closing(run_tasks(work.done(), work.waiting, run)) as dones:
         for done in dones:
             on_shard(done)
     (manifest,) = publish(plan, state, work.finish(place), place, None)

@@ -115,7 +115,7 @@ def _refusal(todo: Plan, place: Place, begun: State | None, published: Sequence[
     if whole and todo.options.layout == "lmdb" and not _unlike(existing, todo):
         fix = f"--update brings it up to date, {fix}"
     same = "an earlier release made it" if all(published) else "not all sizes are there"
-    differing = "; ".join(_differences(existing, todo)) or same
+    differing = "; ".join(differences_from(existing, todo)) or same
     return BuildError(f"OUT {place.out} holds {what} that differs ({differing}); {fix}")
 
 
@@ -132,7 +132,12 @@ def check_may_update(existing: Sequence[Manifest | None], todo: Plan, place: Pla
         )
 
 
-def _differences(existing: State | Manifest, todo: Plan, apart_from: Sequence[str] = ()) -> list[str]:
+def differences_from(existing: State | Manifest, todo: Plan, apart_from: Sequence[str] = ()) -> list[str]:
+    """What `todo` would do otherwise than what exists, in words.
+
+    Args:
+        apart_from: the names of an identity that may differ.
+    """
     same = dict.fromkeys(apart_from)
     old, new = existing.identity, as_recorded(existing.identity, todo)
     return differences(old | same, new | same, (existing.versions, todo.versions))
@@ -140,7 +145,7 @@ def _differences(existing: State | Manifest, todo: Plan, apart_from: Sequence[st
 
 def _unlike(existing: State | Manifest, todo: Plan) -> list[str]:
     """What differs, the samples apart."""
-    return _differences(existing, todo, apart_from=("source", "classes"))
+    return differences_from(existing, todo, apart_from=("source", "classes"))
 
 
 def _start_afresh(

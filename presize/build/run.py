@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.build.annotations import check_annotations
+from presize.build.parts.listing import SharedListing, read_listing
 from presize.build.plan import Plan, TriedCodecs, make_plan
 from presize.build.publish import publish
 from presize.build.resume import begin, is_all_of
@@ -39,7 +40,7 @@ from presize.codecs.special import plugins
 from presize.errors import BuildError, ImageError
 from presize.options import BuildOptions, RunOptions, SourceOptions
 from presize.sources.companions import add_companions
-from presize.sources.scan import scan
+from presize.sources.scan import Source, scan
 from presize.store.dealing import deal
 from presize.store.filenames import folder_files
 from presize.store.index import read_index
@@ -115,7 +116,16 @@ def plan_build(
     codecs = try_codecs(options)
     found = add_companions(scan(source, samples, options.follow_links), options.companions, options.follow_links)
     check_annotations(found.table, options)
-    return make_plan(found, options, with_plugins(codecs, found.table.column("path")), os.sysconf("SC_PAGE_SIZE"))
+    return _plan_of(found, options, codecs)
+
+
+def plan_listed(listing: SharedListing, options: BuildOptions) -> Plan:
+    """What a build of the samples that a part has listed will write."""
+    return _plan_of(listing.source, options, try_codecs(options))
+
+
+def _plan_of(source: Source, options: BuildOptions, codecs: TriedCodecs) -> Plan:
+    return make_plan(source, options, with_plugins(codecs, source.table.column("path")), os.sysconf("SC_PAGE_SIZE"))
 
 
 def build_dataset(
@@ -131,7 +141,8 @@ def build_dataset(
     """Resize the images of `source` and publish them as a dataset in `out` (``out/SIZE`` for several).
 
     Calling it again finishes an interrupted build, and does nothing when all is done. Whatever stops a build,
-    KeyboardInterrupt included, finished shards are kept and nothing is published.
+    KeyboardInterrupt included, finished shards are kept and nothing is published. A build that was begun by parts
+    (presize.build.parts) is published once all of them are finished, with the samples that they have listed.
 
     With ``run.update`` the dataset in `out` is brought up to date: images whose file has the same path, size and
     modification time (with ``options.checksum`` the same content) are not decoded again, and rejected files are
@@ -152,12 +163,18 @@ def build_dataset(
         DatasetError: `out` is something else, or too damaged to be updated.
         OptionError: an update of a folder dataset was asked for.
         ImageError: an image cannot be stored, and ``run.on_error`` is "fail".
-        BuildError: anything else that stops the build, such as another build of the same `out`.
+        BuildError: anything else that stops the build, such as another build of the same `out`, or parts of it that
+            are not finished.
     """
     start = time.perf_counter()
     with working_in(Path(out)):
         place = check_places(source, out, options, run)
-    todo = plan_build(source, options, samples)
+        listing = None if run.overwrite or run.update else read_listing(place.out)
+    if listing is None:
+        todo = plan_build(source, options, samples)
+    else:
+        listing.check_source(source, samples, place.out)
+        todo = plan_listed(listing, options)
     on_plan(todo)
     if todo.source.rejects and run.on_error == "fail":
         first_reject = todo.source.rejects[0]
@@ -166,7 +183,7 @@ def build_dataset(
         manifests = place.manifests()
         if run.overwrite or run.update or place.has_leftovers() or not is_all_of(todo, manifests):
             with lock(place.out):
-                built = _build(todo, run, place, on_shard)
+                built = _build(todo, run, place, on_shard, listing)
         else:
             built = _nothing_to_do(todo, run, place)
     first = built.manifests[0]
@@ -249,9 +266,11 @@ def _nothing_to_do(todo: Plan, run: RunOptions, place: Place) -> _Built:
     return _Built(published, len(todo.source.table), Changes(published[0].samples, 0, 0, 0))
 
 
-def _build(todo: Plan, run: RunOptions, place: Place, on_shard: Callable[[ShardDone], None]) -> _Built:
+def _build(
+    todo: Plan, run: RunOptions, place: Place, on_shard: Callable[[ShardDone], None], listing: SharedListing | None
+) -> _Built:
     """Carry out a plan in OUT, which is locked."""
-    files = _files(todo)
+    files = names_of_files(todo)
     state = begin(todo, place, run)
     if state is None:  # another process has built it meanwhile
         return _nothing_to_do(todo, run, place)
@@ -263,8 +282,10 @@ def _build(todo: Plan, run: RunOptions, place: Place, on_shard: Callable[[ShardD
             place.clear()
             return _nothing_to_do(todo, run, place)
     work = find_work(todo, run, place, state, files, reuse)
+    if listing is not None:
+        listing.check_finished([task.number for task in work.waiting], place.out)
     check_space(todo, place, work)
-    _carry_out(work, todo, run, place, on_shard)
+    carry_out(work, todo, run, on_shard)
     manifests = publish(todo, state, work.finish(place), place, files, run.report)
     place.clear()
     files_in_all = len(todo.source.table)
@@ -272,7 +293,7 @@ def _build(todo: Plan, run: RunOptions, place: Place, on_shard: Callable[[ShardD
     return _Built(manifests, files_in_all - sum(task.to_make for task in work.waiting), changes)
 
 
-def _files(todo: Plan) -> pa.ChunkedArray | None:
+def names_of_files(todo: Plan) -> pa.ChunkedArray | None:
     """The name of each sample's file in a folder dataset; None for shards."""
     if todo.options.layout != "folder":
         return None
@@ -280,12 +301,10 @@ def _files(todo: Plan) -> pa.ChunkedArray | None:
     return folder_files(todo.source.table.column("path"), todo.options.image.format, class_folders)
 
 
-def _carry_out(
-    work: BuildWork, todo: Plan, run: RunOptions, place: Place, on_shard: Callable[[ShardDone], None]
-) -> None:
+def carry_out(work: BuildWork, todo: Plan, run: RunOptions, on_shard: Callable[[ShardDone], None]) -> None:
     """Run the waiting tasks, and stop when more images are rejected than may be."""
     rejected = len(todo.source.rejects)
-    with closing(run_tasks(work.done(), work.waiting, run, place)) as dones:  # or workers would outlive an error
+    with closing(run_tasks(work.done(), work.waiting, run)) as dones:  # or workers would outlive an error
         for done in dones:
             rejected += done.rejected
             on_shard(done)

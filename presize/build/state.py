@@ -6,11 +6,10 @@ being built), and the side-car of each finished shard (presize.build.tasks.sidec
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,13 @@ from presize.errors import BuildError, OptionError, SourceError
 from presize.options import BuildOptions, RunOptions
 from presize.store.manifest import MANIFEST, STATE, Manifest, read_manifest
 from presize.system.files import remove_temporary, sync_folder, write_atomically
+from presize.system.locks import file_lock, is_alone
 
 _LOCK = ".presize.lock"
+PLANNING_LOCK = ".presize.planning.lock"
+"""Held by the part of a build that plans it, while the others wait."""
+LISTING = ".presize-listing.arrow"
+"""The samples of a build by parts (presize.build.parts.listing)."""
 NEW_MANIFEST = ".presize-manifest.json"
 """In each root, the manifest that an update is about to publish."""
 
@@ -49,6 +53,9 @@ class Place:
     def sidecar(self, shard: int) -> Path:
         return self.out / f".presize-{shard:05d}.npz"
 
+    def part_lock(self, part: int) -> Path:
+        return self.out / f".presize-part-{part:05d}.lock"
+
     def has_leftovers(self) -> bool:
         """True while a build is running, unfinished, or was killed."""
         return any(self.out.glob(".presize*"))
@@ -56,18 +63,17 @@ class Place:
     def has_finished_shards(self) -> bool:
         return any(self.out.glob(".presize-*.npz"))
 
-    def clear_temporary(self) -> None:
-        for folder in {self.out, *self.roots, *(root / "shards" for root in self.roots)}:
-            remove_temporary(folder)
-
     def clear(self) -> None:
-        """Remove state and side-cars. The state goes first: without it, side-cars are known to be leftovers."""
+        """Remove the state, side-cars, and what parts have left. The state goes first: without it, the others are known
+        to be leftovers."""
         (self.out / STATE).unlink(missing_ok=True)
-        for leftover in self.out.glob(".presize-*.npz"):
-            leftover.unlink()
+        for pattern in (".presize-*.npz", ".presize-part-*.lock", LISTING):
+            for leftover in self.out.glob(pattern):
+                leftover.unlink()
         for root in self.roots:
             (root / NEW_MANIFEST).unlink(missing_ok=True)
-        self.clear_temporary()
+        for folder in {self.out, *self.roots, *(root / "shards" for root in self.roots)}:
+            remove_temporary(folder)
 
 
 @dataclass(frozen=True)
@@ -118,47 +124,39 @@ class State:
 
 
 @contextmanager
-def lock(out: Path) -> Iterator[None]:
+def lock(out: Path, shared: bool = False) -> Iterator[None]:
     """Lock `out` for this process, and make it when it is absent. The lock ends with the process, however that ends.
+
+    Args:
+        out: the folder.
+        shared: with other parts of the same build.
 
     Raises:
         BuildError: another build holds the lock, or `out` cannot be written to.
     """
     created = not out.exists()
     path = out / _LOCK
-    held = -1
-    try:
+    with ExitStack() as stack:
         try:
             out.mkdir(parents=True, exist_ok=True)
-            while held < 0:
-                held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not _is_still(path, held):  # another build ended and removed the file between the two calls
-                    os.close(held)
-                    held = -1
+            held = stack.enter_context(file_lock(path, shared))
             if created:
                 sync_folder(out.parent)
         except BlockingIOError:
-            raise BuildError(f"another build is writing to OUT {out}; wait for it, or choose another OUT") from None
+            by_parts = not shared and (out / LISTING).exists()
+            what = "parts of a build are writing" if by_parts else "another build is writing"
+            raise BuildError(f"{what} to OUT {out}; wait, or choose another OUT") from None
         except OSError as error:
             raise BuildError(f"cannot write to OUT {out}: {error.strerror}") from None
         try:
             yield
         finally:
             with suppress(OSError):  # what stopped the build says more, and a lock file that stays locks nobody out
-                path.unlink(missing_ok=True)
+                if not shared or (is_alone(held) and not (out / STATE).exists()):
+                    (out / PLANNING_LOCK).unlink(missing_ok=True)
+                    path.unlink(missing_ok=True)
                 if created and not os.listdir(out):
                     out.rmdir()
-    finally:
-        if held >= 0:
-            os.close(held)
-
-
-def _is_still(path: Path, held: int) -> bool:
-    try:
-        return os.path.samestat(os.fstat(held), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def check_places(

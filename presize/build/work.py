@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -78,15 +78,23 @@ class BuildWork:
 
 
 def find_work(
-    todo: Plan, run: RunOptions, place: Place, state: State, files: pa.ChunkedArray | None, reuse: Origin | None
+    todo: Plan,
+    run: RunOptions,
+    place: Place,
+    state: State,
+    files: pa.ChunkedArray | None,
+    reuse: Origin | None,
+    numbers: Sequence[int] | None = None,
 ) -> BuildWork:
     """What is left to do of `todo`.
 
     Args:
         files: the name of each sample's file in a folder dataset; None for shards.
         reuse: what an update uses of the dataset in `place`.
+        numbers: the shards of a part; None for all.
     """
-    tasks = tuple(_tasks(todo, run, place, state.generation, files))
+    every = range(len(todo.shards)) if numbers is None else numbers
+    tasks = tuple(_tasks(todo, run, place, state.generation, files, every))
     if reuse is not None:
         tasks = tuple(map(reuse.copying, tasks))
     sidecars = {task.number: finished(task, state.publishing) for task in tasks}
@@ -94,13 +102,16 @@ def find_work(
     return BuildWork(tasks, found, reuse.finished() if reuse else Finished(), state.publishing)
 
 
-def _tasks(todo: Plan, run: RunOptions, place: Place, generation: int, files: pa.ChunkedArray | None) -> Iterator[Task]:
+def _tasks(
+    todo: Plan, run: RunOptions, place: Place, generation: int, files: pa.ChunkedArray | None, numbers: Sequence[int]
+) -> Iterator[Task]:
     for root in place.roots:
         with writing(root):
             (root / "shards" if files is None else root).mkdir(parents=True, exist_ok=True)
     table = todo.source.table
     around = extents(table, todo.options)
-    for number, samples in enumerate(todo.shards):
+    for number in numbers:
+        samples = todo.shards[number]
         rows = table.select(["path", "source_nbytes"]).take(pa.array(samples))
         name = generation_name(f"shards/{number:05d}.lmdb", generation)
         companions = todo.options.companions

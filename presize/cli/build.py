@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import click
 
 from presize import options as choices
 from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated, choice, cli, parsed
-from presize.cli.printing import build_summary, print_json, print_plan, print_text
-from presize.cli.progress import Progress
-from presize.formatting import size_text
-from presize.options import KEEP, BuildOptions, Coordinates, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
-
-if TYPE_CHECKING:
-    from presize.build.tasks.sidecar import ShardDone
+from presize.cli.printing import build_summary, print_json, print_part, print_plan, print_text
+from presize.cli.progress import BuildProgress
+from presize.options import (
+    KEEP,
+    BuildOptions,
+    BuildPart,
+    Coordinates,
+    ErrorBudget,
+    ImageOptions,
+    RunOptions,
+    Size,
+    SourceOptions,
+)
 
 _DEFAULT = ImageOptions()
 _RUN = RunOptions()
@@ -260,6 +266,12 @@ class _Build(click.Command):
     callback=parsed(ErrorBudget.parse),
     help="Stop after more rejected images than this.  [default: any number]",
 )
+@click.option(
+    "--part",
+    metavar="I/N",
+    callback=parsed(BuildPart.parse),
+    help="Build part I of N, on one of several machines; the command without it publishes.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan and an estimate; write nothing.")
 @click.option(
     "--update",
@@ -281,8 +293,8 @@ def build(
     pairs: tuple[str, ...], pair_formats: tuple[str, ...], pair_filters: tuple[str, ...],
     boxes: tuple[Coordinates, ...], keypoints: tuple[Coordinates, ...], bad_boxes: choices.BadBoxes,
     jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
-    timeout_s: float, max_errors: ErrorBudget | None, update: bool, overwrite: bool, dry_run: bool, report: bool,
-    as_json: bool, **image: Any,
+    timeout_s: float, max_errors: ErrorBudget | None, part: BuildPart | None, update: bool, overwrite: bool,
+    dry_run: bool, report: bool, as_json: bool, **image: Any,
 ) -> None:  # fmt: skip
     """Resize the images of SRC and pack them into OUT.
 
@@ -290,6 +302,7 @@ def build(
     shards or Parquet files, with the images in them. Run it again to finish a build that was interrupted, and with
     --update when SRC has changed.
     """
+    from presize.build.parts.part import build_part
     from presize.build.reuse import plan_update
     from presize.build.run import build_dataset, plan_build
     from presize.build.state import check_places
@@ -304,26 +317,24 @@ def build(
     run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report, timeout_s)
     known = None if classes is None else read_classes(Path(classes))
     samples = SourceOptions(labels, known, repeated, split, split_seed, keys, label_keys)
+    if dry_run and part is not None:
+        raise click.UsageError("--part: a dry run is of the whole build; leave one of --part and --dry-run out.")
     if dry_run:
         place = check_places(source, out, build_options, run)
         plan = plan_build(source, build_options, samples)
         to_build, changes = plan_update(plan, place, run) if update else (plan, None)
         print_plan(plan, to_build, changes, out, run, as_json)
         return
-    rejected = stored_bytes = 0
-    with Progress(sys.stderr, "build") as progress:
-
-        def on_shard(done: ShardDone) -> None:
-            nonlocal rejected, stored_bytes
-            rejected += done.rejected
-            stored_bytes += done.bytes
-            note = f"{size_text(stored_bytes)}, {rejected:,} rejected"
-            progress.add(done.stored + done.rejected + done.skipped, note)
-
+    with BuildProgress(sys.stderr) as progress:
         try:
+            if part is not None:
+                built = build_part(
+                    source, out, part, build_options, run, samples, on_plan=progress.begin, on_shard=progress.on_shard
+                )
+                return print_part(built, as_json)
             result = build_dataset(
                 source, out, build_options, run, samples,
-                on_plan=lambda plan: progress.begin(len(plan.source.table)), on_shard=on_shard,
+                on_plan=lambda plan: progress.begin(len(plan.source.table)), on_shard=progress.on_shard,
             )  # fmt: skip
         except KeyboardInterrupt as stop:
             raise (InterruptedByTerm if isinstance(stop, Terminated) else Interrupted)() from None

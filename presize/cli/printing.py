@@ -21,6 +21,7 @@ from presize.system.resources import usable_cores
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from presize.build.parts.part import PartResult
     from presize.build.plan import Plan
     from presize.build.run import BuildResult
     from presize.build.update import Changes
@@ -93,6 +94,31 @@ def build_summary(result: BuildResult, update: bool, keep: bool) -> str:
     if result.reports:
         lines.append(f"  report: {' and '.join(map(str, result.reports))}")
     return "\n".join(lines)
+
+
+def print_part(result: PartResult, as_json: bool) -> None:
+    """Print what a part of a build did, and which parts are not finished."""
+    from presize.build.parts.listing import parts_text
+
+    if as_json:
+        print_json(
+            part=result.part.number, parts=result.part.of, published=result.published, shards=result.shards,
+            stored=result.stored, rejected=result.rejected, skipped=result.skipped, unfinished=result.unfinished,
+            seconds=round(result.seconds, 3), out=str(result.out),
+        )  # fmt: skip
+        return
+    if result.published:
+        return print_text(f"{result.out}: published already; nothing was left to do")
+    rate = f" ({rate_text(result.images_per_s)} images/s)" if result.images_per_s else ""
+    lines = [
+        f"{result.out}: part {result.part.number} of {result.part.of}, {plural(result.shards, 'shard')}: "
+        f"{result.stored:,} images, {size_text(result.bytes)}, in {duration(result.seconds)}{rate}"
+    ]
+    if result.rejected:
+        lines.append(f"  {plural(result.rejected, 'image')} rejected")
+    unfinished = f"unfinished parts: {parts_text(result.unfinished)}"
+    ready = "all parts are finished: the same command without --part publishes the dataset"
+    print_text("\n".join([*lines, f"  {unfinished if result.unfinished else ready}"]))
 
 
 def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, run: RunOptions, as_json: bool) -> None:

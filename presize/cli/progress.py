@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from tqdm import tqdm
+
+from presize.formatting import size_text
+
+if TYPE_CHECKING:
+    from presize.build.tasks.sidecar import ShardDone
 
 _LINE_EVERY_S = 10.0
 
@@ -60,3 +65,17 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+class BuildProgress(Progress):
+    """Counts what finished shards hold, with their bytes and rejects as the note."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream, "build")
+        self._rejected = self._bytes = 0
+
+    def on_shard(self, done: ShardDone) -> None:
+        self._rejected += done.rejected
+        self._bytes += done.bytes
+        note = f"{size_text(self._bytes)}, {self._rejected:,} rejected"
+        self.add(done.stored + done.rejected + done.skipped, note)

@@ -25,7 +25,7 @@ from presize.options.choices import (
 from presize.options.companion_options import COMPANION_NAME, Companion, companion_color
 from presize.options.image_options import MAX_PIXELS, ImageOptions
 from presize.options.option_checks import check_above_0, check_choice, check_range, check_type
-from presize.options.run_options import ErrorBudget, RunOptions
+from presize.options.run_options import BuildPart, ErrorBudget, RunOptions
 from presize.options.sizes import KEEP, MAX_SIDE, Size, size_words
 from presize.options.source_options import SourceOptions, parse_shares
 
@@ -39,6 +39,7 @@ __all__ = [
     "BadBoxes",
     "BoxFormat",
     "BuildOptions",
+    "BuildPart",
     "Color",
     "Companion",
     "Coordinates",

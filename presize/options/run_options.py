@@ -1,4 +1,4 @@
-"""RunOptions: how a build is carried out."""
+"""RunOptions: how a build is carried out; BuildPart: how it is divided."""
 
 from __future__ import annotations
 
@@ -56,6 +56,42 @@ class ErrorBudget:
         if self.count is not None:
             return rejected <= self.count
         return self.share is None or rejected <= self.share * of
+
+
+_MAX_PARTS = 100_000
+
+
+@dataclass(frozen=True)
+class BuildPart:
+    """A share of a build.
+
+    Attributes:
+        number: which part, from 1 to `of`.
+        of: how many there are, at most 100,000.
+    """
+
+    number: int
+    of: int
+
+    def __post_init__(self) -> None:
+        check_range("part", self.of, 1, _MAX_PARTS)
+        check_range("part", self.number, 1, self.of)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``"3/8"`` is the third of eight.
+
+        >>> BuildPart.parse("3/8")
+        BuildPart(number=3, of=8)
+        """
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip(), re.ASCII)
+        if not match or not 1 <= int(match[1]) <= int(match[2]) <= _MAX_PARTS:
+            raise OptionError(f"part: expected I/N, part I of N, from 1/N to N/N, got {text!r}")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        """What parse() reads."""
+        return f"{self.number}/{self.of}"
 
 
 _MAX_TIMEOUT_S = 1_000_000

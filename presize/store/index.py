@@ -85,18 +85,27 @@ def write_index(root: Path, name: str, table: pa.Table) -> DataFile:
     Raises:
         BuildError: it cannot be written.
     """
-    temporary = temporary_name(root / name)
-    with writing(root / name):
+    write_arrow(root / name, table)
+    return DataFile.of(root, name, len(table))
+
+
+def write_arrow(path: Path, table: pa.Table) -> None:
+    """Write a table as one uncompressed Arrow IPC record batch, atomically.
+
+    Raises:
+        BuildError: it cannot be written.
+    """
+    temporary = temporary_name(path)
+    with writing(path):
         try:
             with pa.OSFile(str(temporary), "wb") as file:
                 with pa.ipc.new_file(file, table.schema, options=ARROW_OPTIONS) as writer:
                     writer.write_table(table.combine_chunks())
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
-            rename(temporary, root / name)
+            rename(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-    return DataFile.of(root, name, len(table))
 
 
 def _first_line(error: Exception) -> str:

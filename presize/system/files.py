@@ -8,7 +8,7 @@ import re
 import stat
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -59,14 +59,21 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name.removeprefix('.')}.{uuid.uuid4().hex}.tmp")
 
 
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp", re.DOTALL)
 
 
-def remove_temporary(folder: Path) -> None:
-    """Remove the temporary files in `folder` itself that stopped processes have left."""
+def remove_temporary(folder: Path, of: Collection[str] | None = None) -> None:
+    """Remove the temporary files in `folder` itself that stopped processes have left.
+
+    Args:
+        folder: which need not be there.
+        of: the names of the files that were being written; None for any.
+    """
+    names = None if of is None else {name.removeprefix(".") for name in of}
     if folder.is_dir():
         for path in folder.iterdir():
-            if _TEMPORARY.fullmatch(path.name):
+            match = _TEMPORARY.fullmatch(path.name)
+            if match and (names is None or match[1] in names):
                 path.unlink(missing_ok=True)
 
 

@@ -91,7 +91,7 @@ def rejects(out: Path) -> list[dict[str, object]]:
     [
         ("segfault", "the process that decoded it died, twice (SIGSEGV)", 1),
         ("hang", "it took longer than --timeout-s 2, twice", 2),
-        ("memory", "memory ran out, twice", 2),
+        pytest.param("memory", "memory ran out, twice", 2, marks=pytest.mark.slow),
         pytest.param("abort", "the process that decoded it died, twice (SIGABRT)", 2, marks=pytest.mark.slow),
         pytest.param("exit", "the process that decoded it died, twice (exit code 3)", 2, marks=pytest.mark.slow),
     ],
@@ -147,6 +147,7 @@ def test_equal_rejects_make_equal_bytes(raw: Path, crashing: Crashing, tmp_path:
     assert files(tmp_path / "1") == files(tmp_path / "2")
 
 
+@pytest.mark.slow
 def test_an_update_tries_such_an_image_again(
     raw: Path, crashing: Crashing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +167,7 @@ def test_on_error_fail_names_such_an_image(raw: Path, crashing: Crashing, tmp_pa
     assert str(caught.value) == "a/2.jpg: the process that decoded it died, twice (SIGSEGV)"
 
 
+@pytest.mark.slow
 def test_an_update_contains_them_too(raw: Path, crashing: Crashing, tmp_path: Path) -> None:
     build_dataset(raw, tmp_path / "out", OPTIONS)
     crashing(raw / "a" / "2.jpg", "segfault")

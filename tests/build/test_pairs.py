@@ -213,6 +213,7 @@ def test_on_error_fail_stops_at_the_first_missing_mask(pairs: Path, tmp_path: Pa
         build_dataset(pairs, tmp_path / "out", WITH_MASKS, replace(SERIAL, on_error="fail"))
 
 
+@pytest.mark.slow
 def test_a_mask_that_ends_its_decoder_costs_its_own_sample(
     pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -258,7 +258,11 @@ def test_files_and_shards_hold_the_same_bytes(photos: Path, tmp_path: Path) -> N
         assert (tmp_path / "folder" / data.path(i)).with_suffix(".jpg").read_bytes() == data.value(i)
 
 
-@pytest.mark.parametrize("options", [SMALL, TWO_SIZES, TO_FOLDER], ids=["lmdb", "two sizes", "folder"])
+@pytest.mark.parametrize(
+    "options",
+    [SMALL, pytest.param(TWO_SIZES, marks=pytest.mark.slow), pytest.param(TO_FOLDER, marks=pytest.mark.slow)],
+    ids=["lmdb", "two sizes", "folder"],
+)
 def test_any_number_of_jobs_gives_the_same_bytes(options: BuildOptions, raw: Path, tmp_path: Path) -> None:
     for jobs in (1, 2, 4):
         build_dataset(raw, tmp_path / str(jobs), options, RunOptions(jobs=jobs))

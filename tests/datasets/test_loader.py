@@ -95,7 +95,7 @@ def test_an_evaluation_epoch_is_the_middle_of_every_image_in_order(data: LMDBDat
         (1, "processes", "fork"),
         (2, "processes", "fork"),
         (4, "processes", "fork"),
-        (2, "processes", "spawn"),
+        pytest.param(2, "processes", "spawn", marks=pytest.mark.slow),
         (1, "threads", None),
         (3, "threads", None),
     ],
@@ -301,7 +301,7 @@ def test_a_killed_worker_is_an_error_and_no_hang(data: LMDBDataset) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    [*(pytest.param(how, marks=pytest.mark.slow) for how in ("end", "break", "error")), "Ctrl-C", "exit in the middle"],
+    [*(pytest.param(how, marks=pytest.mark.slow) for how in ("end", "break", "error", "exit in the middle")), "Ctrl-C"],
 )
 def test_a_program_leaves_no_process_behind(how: str, dataset: Path) -> None:
     script = """
@@ -331,6 +331,7 @@ def test_a_program_leaves_no_process_behind(how: str, dataset: Path) -> None:
             os.kill(pid, 0)
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_driver_is_killed(dataset: Path) -> None:
     script = """
         import multiprocessing, os, signal, sys
@@ -503,6 +504,7 @@ def test_an_error_comes_when_its_batch_is_due(damaged: LMDBDataset) -> None:
     assert taken == 20
 
 
+@pytest.mark.slow
 def test_worker_threads_leave_the_callers_torch_its_threads(dataset: Path) -> None:
     script = """
         import sys, torch

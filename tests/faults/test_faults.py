@@ -30,9 +30,9 @@ FAULTS = os.environ.get("PRESIZE_FAULTS", "6")
 def test_a_fault_at_any_system_call_loses_nothing(scenario: str, tmp_path: Path) -> None:
     prepare, options = SCENARIOS[scenario]
     start, place = tmp_path / "start", tmp_path / "place"
-    start.mkdir()
-    prepare(start / "raw", start / "out")
-    shutil.copytree(start, place)
+    place.mkdir()
+    prepare(place / "raw", place / "out")
+    shutil.copytree(place, start)
     command = ["build", place / "raw", place / "out", *options, "--backend", "sequential", "--no-report"]
     calls = calls_on(place / "out", command, tmp_path / "calls.log")
     whole = files(place / "out")

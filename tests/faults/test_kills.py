@@ -61,9 +61,9 @@ def test_a_kill_at_any_moment_loses_nothing(target: str, tmp_path: Path) -> None
         scenario = draw.choice(list(SCENARIOS))
         prepare, options = SCENARIOS[scenario]
         start, place = tmp_path / f"start-{number}", tmp_path / f"place-{number}"
-        start.mkdir()
-        prepare(start / "raw", start / "out")
-        shutil.copytree(start, place)
+        place.mkdir()
+        prepare(place / "raw", place / "out")
+        shutil.copytree(place, start)
         command = ["build", place / "raw", place / "out", *options, "--jobs", "2", "--no-report"]
         begun = time.monotonic()
         assert run(command)[0] == 0

@@ -32,9 +32,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_short_writes_change_no_byte(scenario: str, library: Path, tmp_path: Path) -> None:
     prepare, options = SCENARIOS[scenario]
     start, place = tmp_path / "start", tmp_path / "place"
-    start.mkdir()
-    prepare(start / "raw", start / "out")
-    shutil.copytree(start, place)
+    place.mkdir()
+    prepare(place / "raw", place / "out")
+    shutil.copytree(place, start)
     command = ["build", place / "raw", place / "out", *options, "--backend", "sequential", "--no-report"]
     assert run(command)[0] == 0
     whole = files(place / "out")

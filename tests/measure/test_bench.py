@@ -340,6 +340,7 @@ def test_bad_input_is_one_line(
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.slow
 def test_what_is_missing_is_built_as_what_is_given_was(raw: Path, tmp_path: Path) -> None:
     how = BuildOptions(ImageOptions(sizes=(Size(48, 48),), format="png", fit="stretch"))
     build_dataset(raw, tmp_path / "lmdb", how, SERIAL)

@@ -305,7 +305,7 @@ def test_it_tells_nothing_of_where_and_when_it_was_made(mangled: Path, tmp_path:
     assert str(mangled.parent) not in page_of(mangled)
 
 
-@pytest.mark.parametrize("layout", ["lmdb", "folder"])
+@pytest.mark.parametrize("layout", ["lmdb", pytest.param("folder", marks=pytest.mark.slow)])
 def test_it_is_the_same_for_any_number_of_jobs_and_after_a_stop(layout: str, raw: Path, tmp_path: Path) -> None:
     options = replace(SMALL, layout=layout)
     build_dataset(raw, tmp_path / "1", options, REPORTED)

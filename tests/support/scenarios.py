@@ -43,6 +43,17 @@ def changed(*options: str) -> Callable[[Path, Path], None]:
     return prepare
 
 
+def parts(*done: str) -> Callable[[Path, Path], None]:
+    def prepare(raw: Path, out: Path) -> None:
+        fresh(raw, out)
+        for part in done:
+            assert run(["build", raw, out, *BY_PARTS, "--backend", "sequential", "--part", part])[0] == 0
+
+    return prepare
+
+
+BY_PARTS = ("--size", "32", "--shard-samples", "2")
+
 SCENARIOS: dict[str, tuple[Callable[[Path, Path], None], tuple[str, ...]]] = {
     "a first build": (fresh, ("--size", "32")),
     "two sizes": (fresh, ("--size", "32", "--size", "16")),
@@ -55,4 +66,7 @@ SCENARIOS: dict[str, tuple[Callable[[Path, Path], None], tuple[str, ...]]] = {
         changed("--size", "16", "--shard-samples", "2"),
         ("--size", "32", "--size", "16", "--shard-samples", "2", "--update"),
     ),
+    "the first part": (fresh, (*BY_PARTS, "--part", "1/2")),
+    "the last part": (parts("1/2"), (*BY_PARTS, "--part", "2/2")),
+    "the command after all parts": (parts("1/2", "2/2"), BY_PARTS),
 }

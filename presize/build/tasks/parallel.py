@@ -12,23 +12,20 @@ from typing import Self
 
 import joblib
 
-from presize.build.state import Place
 from presize.build.tasks.records import Containment
 from presize.build.tasks.sidecar import ShardDone
 from presize.build.tasks.task import Task, write_shard
 from presize.errors import BuildError
 from presize.options import RunOptions
 from presize.system.child import Child, ChildDiedError
-from presize.system.files import anonymous_file
+from presize.system.files import anonymous_file, remove_temporary
 from presize.system.resources import usable_cores
 
 _ATTEMPTS = 3
 """How many workers may die over one shard. After the first no image can be the cause."""
 
 
-def run_tasks(
-    done: Iterable[ShardDone], waiting: list[Task], run: RunOptions, place: Place
-) -> Generator[ShardDone, None, None]:
+def run_tasks(done: Iterable[ShardDone], waiting: list[Task], run: RunOptions) -> Generator[ShardDone, None, None]:
     """What is `done` already, then the tasks of `waiting` as they finish."""
     yield from done
     try:
@@ -37,7 +34,14 @@ def run_tasks(
         elif waiting:
             yield from _in_processes(waiting, min(run.jobs or usable_cores(), len(waiting)), run.timeout_s)
     finally:
-        place.clear_temporary()
+        _remove_temporary(waiting)
+
+
+def _remove_temporary(tasks: list[Task]) -> None:
+    """Remove what stopped attempts at these tasks have left. What other tasks have begun may be in use."""
+    paths = {path for task in tasks for path in (task.sidecar, *(task.targets if not task.files else ()))}
+    for folder in {path.parent for path in paths}:
+        remove_temporary(folder, {path.name for path in paths})
 
 
 def _in_processes(tasks: list[Task], jobs: int, timeout_s: float) -> Iterator[ShardDone]:

@@ -1,0 +1,128 @@
+"""The samples of a build by parts: the first part lists the source, and all others read its list."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from presize.build.state import LISTING
+from presize.errors import BuildError
+from presize.formatting import plural
+from presize.options import SourceOptions
+from presize.sources.scan import Source
+from presize.sources.source_files import Container
+from presize.store.index import write_arrow
+from presize.store.rejects import Reject
+
+_FACTS, _REJECTS = b"presize", b"rejects"
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class SharedListing:
+    """What the parts of a build agree on, before any of their options is looked at.
+
+    Attributes:
+        source: the samples.
+        how: how they were listed: the source, and SourceOptions.
+        parts: how many there are.
+    """
+
+    source: Source
+    how: dict[str, Any]
+    parts: int
+
+    @classmethod
+    def of(cls, found: Source, source: str | os.PathLike[str], samples: SourceOptions, parts: int) -> SharedListing:
+        return cls(found, how_listed(source, samples), parts)
+
+    def shards(self, part: int, count: int) -> range:
+        """The numbers of a part's shards, of `count`."""
+        return range(part - 1, count, self.parts)
+
+    def check_source(self, source: str | os.PathLike[str], samples: SourceOptions, out: Path) -> None:
+        """Raise BuildError unless the parts were told to list what a command asks for."""
+        asked = how_listed(source, samples)
+        for name, value in asked.items():
+            if value != self.how.get(name):
+                option = "SRC" if name == "source" else f"--{name.replace('_', '-')}"
+                raise BuildError(
+                    f"the parts in OUT {out} have been begun with another {option} ({self.how.get(name)!r}, here "
+                    f"{value!r}); give all of them the same, or --overwrite without --part to start anew"
+                )
+
+    def check_finished(self, waiting: Sequence[int], out: Path) -> None:
+        """Raise BuildError that names the parts which `waiting`, shards to be made, belong to."""
+        if waiting:
+            missing = {number % self.parts + 1 for number in waiting}
+            which = f"part {parts_text(missing)}" if len(missing) == 1 else f"parts {parts_text(missing)}"
+            raise BuildError(
+                f"OUT {out} lacks {which} of {self.parts}, {plural(len(waiting), 'shard')}; run with "
+                f"--part {min(missing)}/{self.parts}{'' if len(missing) == 1 else ' and so on'}, then this again"
+            )
+
+
+def parts_text(parts: Iterable[int]) -> str:
+    """``1, 2 and 4``; the first dozen of many."""
+    found = [str(part) for part in sorted(parts)]
+    if len(found) > _SHOWN:
+        found = [*found[:_SHOWN], f"{len(found) - _SHOWN} more"]
+    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+
+
+def how_listed(source: str | os.PathLike[str], samples: SourceOptions) -> dict[str, Any]:
+    """What a source is listed by, as plain JSON values."""
+    options = asdict(samples) | {"labels": None if samples.labels is None else os.fspath(samples.labels)}
+    return json.loads(json.dumps({"source": os.path.realpath(source), **options})) or {}
+
+
+def write_listing(out: Path, listing: SharedListing) -> None:
+    """Raises BuildError when it cannot be written."""
+    found = listing.source
+    facts = {
+        "parts": listing.parts,
+        "how": listing.how,
+        "root": os.fspath(found.root),
+        "classes": found.classes,
+        "hidden": found.hidden,
+        "outside": found.outside,
+        "by_folder": found.by_folder,
+        "containers": found.containers,
+    }
+    kept = {_FACTS: json.dumps(facts).encode(), _REJECTS: json.dumps(found.rejects).encode()}
+    write_arrow(out / LISTING, found.table.replace_schema_metadata(kept))
+
+
+def read_listing(out: Path) -> SharedListing | None:
+    """The listing in `out`; None where there is none.
+
+    Raises:
+        BuildError: it is damaged.
+    """
+    path = out / LISTING
+    try:
+        with pa.memory_map(os.fsencode(path)) as mapped:
+            table = pa.ipc.open_file(mapped).read_all()
+        kept = table.schema.metadata
+        facts, rejects = json.loads(kept[_FACTS]), json.loads(kept[_REJECTS])
+        source = Source(
+            root=Path(facts["root"]),
+            table=table.replace_schema_metadata(None),
+            classes=None if facts["classes"] is None else tuple(facts["classes"]),
+            rejects=tuple(Reject(*reject) for reject in rejects),
+            hidden=facts["hidden"],
+            outside=facts["outside"],
+            by_folder=facts["by_folder"],
+            containers=tuple(Container(*container) for container in facts["containers"]),
+        )
+        return SharedListing(source, facts["how"], facts["parts"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (pa.ArrowException, ValueError, KeyError, TypeError):
+        raise BuildError(f"{path} is damaged; remove it, and run the parts again") from None
