@@ -1,9 +1,10 @@
 """Mutation testing: does a test notice when one token of a module changes?
 
-    python tools/mutants.py [--sample N] [--seed N] [MODULE ...]
+    python tools/mutants.py [--sample N] [--seed N] [--jobs N] [MODULE ...]
 
 Changes a copy of the installed package, one place at a time, by an operator of cosmic-ray drawn at random, and runs the
-tests of that module on it. Prints each mutant that no test noticed: test what it does, or explain why it is harmless.
+tests of that module on it. Prints each mutant that no test noticed: test what it does, or say in tools/harmless.txt why
+it does no harm.
 """
 
 from __future__ import annotations
@@ -11,19 +12,26 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import importlib
+import multiprocessing
 import os
 import random
+import re
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
 import cosmic_ray.plugins
+import pytest
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 
@@ -63,7 +71,11 @@ TESTS = {
 }
 """The modules, and what tests each, the likeliest to notice first: the first pattern that fits counts."""
 
-SECONDS = 900
+HARMLESS = Path(__file__).with_name("harmless.txt")
+HEAVY = ("torch", "torch.utils.data", "pyarrow.parquet", "hypothesis", "cv2", "lmdb", "simplejpeg", "PIL.Image")
+"""What tests import and no mutant changes."""
+
+SECONDS = 300
 """A mutant whose tests take longer hangs, which is noticed."""
 
 
@@ -135,21 +147,42 @@ def is_noticed(mutant: Mutant, tree: Path) -> bool:
 
 
 def pass_on(tree: Path, tests: tuple[str, ...]) -> bool:
-    """Whether these tests pass, in time, on the package in `tree`."""
-    pytest = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow")
+    """Whether these tests pass, in time, on the package in `tree`. They run in a copy of this process, which has
+    imported all that takes long, and nothing of the package but this script's own."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            os._exit(run_tests(tree, tests))
+        finally:
+            os._exit(1)
+    deadline = time.monotonic() + SECONDS
     try:
-        ran = subprocess.run(
-            [sys.executable, "-P", *pytest, *dict.fromkeys(tests)],  # -P: not the sources here, but PYTHONPATH
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        while time.monotonic() < deadline:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return status == 0
+            time.sleep(0.02)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
         return False
-    return ran.returncode == 0
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # what its tests have left
+
+
+def run_tests(tree: Path, tests: tuple[str, ...]) -> int:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nowhere, standard)
+    os.chdir(REPOSITORY)
+    os.environ["PYTHONPATH"] = str(tree)
+    for name in [name for name in sys.modules if name.split(".")[0] == "presize"]:
+        del sys.modules[name]
+    sys.path.insert(0, str(tree))
+    plugins = (f"no:{name}" for name in ("cacheprovider", "xdist", "anyio"))
+    options = ("-x", "-q", "--assert=plain", *(word for plugin in plugins for word in ("-p", plugin)), "-m", "not slow")
+    return int(pytest.main([*options, *dict.fromkeys(tests)]))
 
 
 def changed(mutant: Mutant, whole: str) -> str:
@@ -157,11 +190,44 @@ def changed(mutant: Mutant, whole: str) -> str:
     return str(mutate_code(whole, operator, mutant.occurrence))
 
 
-def difference(mutant: Mutant, tree: Path) -> str:
+def difference(mutant: Mutant, whole: str) -> str:
     """The lines before and after."""
-    whole = (tree / "presize" / mutant.module).read_text("utf-8")
     lines = list(difflib.unified_diff(whole.splitlines(), changed(mutant, whole).splitlines(), lineterm="", n=0))
     return "\n".join(f"    {line}" for line in lines if not line.startswith(("---", "+++", "@@")))
+
+
+def harmless() -> set[tuple[str, str]]:
+    """Module and difference of each mutant in tools/harmless.txt: the module on a line of its own, the lines before and
+    after, indented, and then in which way it does no harm."""
+    found = set()
+    module, lines = "", list[str]()
+    for line in [*HARMLESS.read_text("utf-8").splitlines(), ""]:
+        if re.match(r" {4}[-+]", line):
+            lines.append(line)
+            continue
+        if lines:
+            found.add((module, "\n".join(lines)))
+        module, lines = (line if line.endswith(".py") else module), []
+    return found
+
+
+_tree = Path()
+"""That of a worker process."""
+
+
+def copy_package(place: str) -> None:
+    """Give this worker process a tree of its own."""
+    global _tree
+    _tree = Path(place, str(os.getpid()))
+    shutil.copytree(PACKAGE, _tree / "presize")
+
+
+def tried(mutant: Mutant) -> tuple[Mutant, bool]:
+    return mutant, is_noticed(mutant, _tree)
+
+
+def pass_unchanged(tests: tuple[str, ...]) -> bool:
+    return pass_on(_tree, tests)
 
 
 def main() -> None:
@@ -169,25 +235,37 @@ def main() -> None:
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="such as store/dealing.py; all by default")
     parser.add_argument("--sample", type=int, metavar="N", help="try N mutants, drawn at random; all by default")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the drawing; 0 by default")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes; all cores by default")
     options = parser.parse_args()
     draw = random.Random(options.seed)
     found = [mutant for module in modules(options.modules) for mutant in mutants(module, draw)]
     chosen = found if options.sample is None else draw.sample(found, min(options.sample, len(found)))
-    counts: Counter[bool] = Counter()
-    with tempfile.TemporaryDirectory() as place:
-        tree = Path(place)
-        shutil.copytree(PACKAGE, tree / "presize")
-        for tests in {tests_of(mutant.module) for mutant in chosen}:
-            if not pass_on(tree, tests):
+    known, counts = harmless(), Counter[str]()
+    sys.dont_write_bytecode = True  # a change within a second would not be seen
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    for name in HEAVY:
+        importlib.import_module(name)
+    fork = multiprocessing.get_context("fork")
+    with (
+        tempfile.TemporaryDirectory() as place,
+        ProcessPoolExecutor(options.jobs, fork, copy_package, (place,)) as pool,
+    ):
+        sets = sorted({tests_of(mutant.module) for mutant in chosen})
+        for tests, passed in zip(sets, pool.map(pass_unchanged, sets), strict=True):
+            if not passed:
                 raise SystemExit(f"{' '.join(tests)}: fail without any change")
-        for number, mutant in enumerate(chosen):
+        for number, ended in enumerate(as_completed([pool.submit(tried, mutant) for mutant in chosen])):
+            mutant, noticed = ended.result()
             print(f"{number + 1} of {len(chosen)}: {mutant.module}:{mutant.line}", file=sys.stderr)
-            noticed = is_noticed(mutant, tree)
-            counts[noticed] += 1
-            if not noticed:
-                name = mutant.operator.removeprefix("core/")
-                print(f"{mutant.module}:{mutant.line}: {name}\n{difference(mutant, tree)}", flush=True)
-    print(f"{len(found)} mutants, {len(chosen)} tried: {counts[True]} noticed, {counts[False]} survived")
+            lines = difference(mutant, (PACKAGE / mutant.module).read_text("utf-8"))
+            outcome = "noticed" if noticed else "harmless" if (mutant.module, lines) in known else "survived"
+            counts[outcome] += 1
+            if outcome == "survived":
+                print(f"{mutant.module}:{mutant.line}: {mutant.operator.removeprefix('core/')}\n{lines}", flush=True)
+    print(
+        f"{len(found)} mutants, {len(chosen)} tried: {counts['noticed']} noticed, {counts['harmless']} known to be "
+        f"harmless, {counts['survived']} survived"
+    )
 
 
 if __name__ == "__main__":

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
+import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from processes import run_command
 
 CALLS = (
     "openat", "write", "pwrite64", "writev", "rename", "unlink", "mkdir", "rmdir", "fsync", "fdatasync", "sync",
@@ -50,15 +54,85 @@ def why_not() -> str | None:
     return f"strace may not trace here: {tried.stderr.strip()}" if tried.returncode else None
 
 
-def _presize(arguments: Sequence[object]) -> list[str]:
-    return [sys.executable, "-P", "-m", "presize", *map(str, arguments)]
+FORKS = """
+import json, os, signal, sys
+from contextlib import suppress
+
+import presize.build.derive
+import presize.build.parts.part
+import presize.build.run
+import presize.cli.build
+import presize.codecs.golden.self_check
+from presize.cli import main
+
+for line in sys.stdin:
+    order = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        for standard in (0, 1):
+            os.dup2(os.open(os.devnull, os.O_RDWR), standard)
+        os.dup2(os.open(order["stderr"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        if order["stopped"]:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        main(order["arguments"])
+        sys.exit()
+    print(child, flush=True)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # workers that it has left
+    print(code, flush=True)
+"""
+"""Runs commands in copies of itself: importing what a build imports takes longer than a small build."""
+
+
+class _Forks:
+    def __init__(self) -> None:
+        command = [sys.executable, "-P", "-c", FORKS]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
+        assert self._process.stdin and self._process.stdout
+        self._orders, self._answers = self._process.stdin, self._process.stdout
+
+    def run(self, arguments: Sequence[object], strace: Sequence[str], timeout_s: float) -> tuple[int, str]:
+        """The exit code (minus the signal) and the standard error of ``presize arguments``, under ``strace`` with
+        these arguments if there are any."""
+        with tempfile.NamedTemporaryFile("r", errors="replace") as stderr:
+            order = {"arguments": list(map(str, arguments)), "stderr": stderr.name, "stopped": bool(strace)}
+            self._orders.write(f"{json.dumps(order)}\n")
+            self._orders.flush()
+            child = int(self._answers.readline())
+            too_late = threading.Timer(timeout_s, os.kill, (child, signal.SIGKILL))
+            too_late.start()
+            tracer = _traced(child, strace) if strace else None
+            code = int(self._answers.readline())
+            too_late.cancel()
+            if tracer is not None:
+                tracer.wait()
+            return code, stderr.read()
+
+
+def _traced(process: int, strace: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Let strace follow a process that has stopped itself, and let the process go on."""
+    _wait_for(process, r"State:\tT")
+    tracer = subprocess.Popen(["strace", "-f", "-qq", *strace, "-p", str(process)], stderr=subprocess.DEVNULL)
+    _wait_for(process, r"TracerPid:\t[1-9]")
+    os.kill(process, signal.SIGCONT)
+    return tracer
+
+
+def _wait_for(process: int, status: str) -> None:
+    while not re.search(status, Path(f"/proc/{process}/status").read_text()):
+        time.sleep(0.001)
+
+
+_forks = functools.cache(_Forks)
 
 
 def calls_on(out: Path, arguments: Sequence[object], log: Path) -> list[tuple[str, int]]:
     """Run ``presize arguments``, and list the calls of its main thread that touch `out` or what is in it: (call, number
     among all calls of that name, from 1)."""
-    command = ["strace", "-f", "-y", "-o", str(log), "-e", f"trace={','.join(CALLS)}", *_presize(arguments)]
-    subprocess.run(command, capture_output=True, check=True)
+    code, said = _forks().run(arguments, ["-y", "-o", str(log), "-e", f"trace={','.join(CALLS)}"], timeout_s=120)
+    assert code == 0, said
     lines = log.read_text("utf-8", "replace").splitlines()
     main, counts, found = lines[0].partition(" ")[0], Counter[str](), []
     for line in lines:
@@ -73,6 +147,5 @@ def calls_on(out: Path, arguments: Sequence[object], log: Path) -> list[tuple[st
 
 def run(arguments: Sequence[object], fault: Fault | None = None, timeout_s: float = 120) -> tuple[int, str]:
     """The exit code (minus the signal) of ``presize arguments`` and what it wrote to standard error."""
-    inject = [] if fault is None else ["strace", "-f", "-qq", "-o", "/dev/null", "-e", fault.inject]
-    ran = run_command([*inject, *_presize(arguments)], timeout_s)
-    return ran.returncode, ran.stderr
+    inject = [] if fault is None else ["-o", "/dev/null", "-e", fault.inject]
+    return _forks().run(arguments, inject, timeout_s)
