@@ -21,6 +21,8 @@ from presize.system.files import remove_temporary, sync_folder, write_atomically
 from presize.system.locks import file_lock, is_alone
 
 _LOCK = ".presize.lock"
+_MOMENT_S = 2.0
+"""How long a part waits for a lock that others hold for a moment, while they end."""
 PLANNING_LOCK = ".presize.planning.lock"
 """Held by the part of a build that plans it, while the others wait."""
 LISTING = ".presize-listing.arrow"
@@ -139,7 +141,7 @@ def lock(out: Path, shared: bool = False) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             out.mkdir(parents=True, exist_ok=True)
-            held = stack.enter_context(file_lock(path, shared))
+            held = stack.enter_context(file_lock(path, shared, _MOMENT_S if shared else 0.0))
             if created:
                 sync_folder(out.parent)
         except BlockingIOError:
@@ -152,7 +154,7 @@ def lock(out: Path, shared: bool = False) -> Iterator[None]:
             yield
         finally:
             with suppress(OSError):  # what stopped the build says more, and a lock file that stays locks nobody out
-                if not shared or (is_alone(held) and not (out / STATE).exists()):
+                if not shared or (not (out / STATE).exists() and is_alone(held)):
                     (out / PLANNING_LOCK).unlink(missing_ok=True)
                     path.unlink(missing_ok=True)
                 if created and not os.listdir(out):

@@ -4,40 +4,54 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_POLL_S = 0.02
+
 
 @contextmanager
-def file_lock(path: Path, shared: bool = False, wait: bool = False) -> Iterator[int]:
+def file_lock(path: Path, shared: bool = False, patience_s: float = 0.0) -> Iterator[int]:
     """Hold a lock (flock) on `path`, which is made when it is absent, and stays.
 
     Args:
         path: the file.
         shared: with others who hold it so; otherwise alone.
-        wait: until others have released it.
+        patience_s: how long to wait until others have released it.
 
     Yields:
         The descriptor.
 
     Raises:
-        BlockingIOError: others hold it, and `wait` is False.
+        BlockingIOError: others hold it.
         OSError: the file cannot be made, or its file system has no locks.
     """
-    mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
-    held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    deadline = time.monotonic() + patience_s
+    held = _open(path)
     try:
-        fcntl.flock(held, mode)
-        while not _is_still(path, held):  # its holder has ended and removed the file between the two calls
-            os.close(held)
+        while True:
+            try:
+                fcntl.flock(held, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_POLL_S)
+                continue
+            if _is_still(path, held):
+                break
+            os.close(held)  # its holder has ended and removed the file between the two calls
             held = -1
-            held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            fcntl.flock(held, mode)
+            held = _open(path)
         yield held
     finally:
         if held >= 0:
             os.close(held)
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
 
 def is_alone(held: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -127,7 +128,7 @@ def _join(
     samples: SourceOptions,
 ) -> _Joined | None:
     """The build that is under way in OUT, or a new one; None when all is published."""
-    with file_lock(place.out / PLANNING_LOCK, wait=True):
+    with file_lock(place.out / PLANNING_LOCK, patience_s=math.inf):
         remove_temporary(place.out, of=(STATE, LISTING))  # of a part that was killed: the others wait
         listing, state = read_listing(place.out), State.read(place.out)
         if listing is not None and state is not None:
