@@ -1,11 +1,11 @@
-"""What a mask beside each image adds to a build, against the time that its own pixels take.
+"""What a mask beside each image adds to a worker's time in a build, against the time that its own pixels take.
 
     python benchmarks/building/pairs.py PHOTOS
 
-Each photograph gets a palette PNG of its size, of areas as a segmentation has them. Three variants, once a round each,
-in random order: the photographs alone are built; the photographs with their masks; and the masks alone are read,
-decoded, resized and encoded, without any build. All of it happens in this process, in short rounds, since processes,
-and minutes, differ by more than what is asked for. Times are CPU seconds. Prints a table; asserts nothing.
+Each photograph gets a palette PNG of its size, of areas as a segmentation has them. A round is one shard of a build of
+the photographs alone, the same shard of a build with masks, and the masks of its samples alone, which are read,
+decoded, resized and encoded without any build; in random order, in this process, since processes and minutes differ by more than
+what is asked for. Times are CPU seconds. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from PIL import Image, ImageOps
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from presize.build.run import build_dataset
+from presize.build.run import plan_build
+from presize.build.state import Place, State
+from presize.build.tasks.task import Task, write_shard
+from presize.build.work import find_work
 from presize.codecs.paired.companion import transcode_companion
 from presize.options import BuildOptions, Companion, ImageOptions, RunOptions, Size, SourceOptions
 from shared import measuring, processes, rates
@@ -68,22 +71,21 @@ def save_mask(path: Path, height: int, width: int, seed: int) -> None:
     image.save(path)
 
 
-def build(source: Path, out: Path, options: BuildOptions) -> int:
-    """How many samples were built."""
+def tasks(source: Path, out: Path, options: BuildOptions) -> list[Task]:
+    """One for each shard of a build into `out`, which is begun anew."""
     shutil.rmtree(out, ignore_errors=True)
-    os.sync()
-    run = RunOptions(engine="sequential", report=False)
-    return build_dataset(source, out, options, run, SourceOptions(labels="none")).stored
+    todo = plan_build(source, options, SourceOptions(labels="none"))
+    return find_work(
+        todo, RunOptions(), Place.of(out, options.image.sizes), State(todo.identity, 0), None, None
+    ).waiting
 
 
-def masks_alone(source: Path, options: ImageOptions) -> int:
-    """How many masks were read, resized and encoded."""
-    paths = sorted((source / "masks").iterdir())
-    for path in paths:
+def masks_alone(source: Path, task: Task, options: ImageOptions) -> None:
+    for name in task.companions[0].paths.split("\0"):
+        path = source / name
         with Image.open(path) as image:
             found = Size(image.height, image.width)
         transcode_companion(path.read_bytes(), found, options)
-    return len(paths)
 
 
 def summary(rows: list[rates.Row]) -> str:
@@ -94,9 +96,9 @@ def summary(rows: list[rates.Row]) -> str:
     sums = [image + mask for image, mask in zip(per_image["images"], per_image["masks"], strict=True)]
     ratios = [pair / both for pair, both in zip(per_image["pairs"], sums, strict=True)]
     lines = [
-        ["images alone, built", rates.spread(per_image["images"], ",.0f")],
-        ["masks alone, their pixels", rates.spread(per_image["masks"], ",.0f")],
-        ["pairs, built", rates.spread(per_image["pairs"], ",.0f")],
+        ["a shard of images", rates.spread(per_image["images"], ",.0f")],
+        ["its masks alone, their pixels", rates.spread(per_image["masks"], ",.0f")],
+        ["a shard of pairs", rates.spread(per_image["pairs"], ",.0f")],
         ["pairs, of the sum of both", rates.spread(ratios, ".3f")],
     ]
     first = rows[0]
@@ -105,7 +107,7 @@ def summary(rows: list[rates.Row]) -> str:
             rates.table(["", "CPU µs per sample"], lines),
             "",
             rates.other_work(rows),
-            f"{rates.rounds(rows)}, 1 process, {first['target']} px, {first['images']} photographs.",
+            f"{rates.rounds(rows)}, 1 process, {first['target']} px, shards of {first['images']} photographs.",
             f"{rates.machine(first)}.",
         ]
     )
@@ -116,29 +118,34 @@ def measure_all(options: argparse.Namespace) -> None:
     source = make_pairs(photos, options.work / f"pairs-{options.images}", options.images)
     alone = BuildOptions(ImageOptions(sizes=(Size.parse(options.target),)))
     mask = Companion("mask", "masks/{stem}.png")
-    todo: dict[str, Callable[[Path], int]] = {
-        "images": lambda out: build(source / "images", out, alone),
-        "masks": lambda _: masks_alone(source, mask.image_options(alone.image)),
-        "pairs": lambda out: build(source, out, replace(alone, companions=(mask,))),
+    images = tasks(source / "images", options.work / "out-images", alone)
+    pairs = tasks(source, options.work / "out-pairs", replace(alone, companions=(mask,)))
+    options.repeats = min(options.repeats, len(pairs) - 1)
+    todo: dict[str, Callable[[int], object]] = {
+        "images": lambda number: write_shard(images[number]),
+        "masks": lambda number: masks_alone(source, pairs[number], mask.image_options(alone.image)),
+        "pairs": lambda number: write_shard(pairs[number]),
     }
+    next_shard = dict.fromkeys(todo, 0)
 
     def run(name: str) -> Iterator[measuring.Columns]:
+        number, next_shard[name] = next_shard[name], next_shard[name] + 1
         meter, begun = processes.Meter(), time.process_time()
-        images = todo[name](options.work / "out")
-        seconds = time.process_time() - begun
-        counted = {"images": images, "cpu_seconds": round(seconds, 3), "images_per_s": round(images / seconds, 1)}
+        todo[name](number)
+        seconds, samples = time.process_time() - begun, len(pairs[number].samples)
+        counted = {"images": samples, "cpu_seconds": round(seconds, 4), "images_per_s": round(samples / seconds, 1)}
         yield {"variant": name, "target": options.target, **counted, "other_cpu": round(meter.other_cpu(), 3)}
 
     for name in todo:
-        next(run(name))  # from here on all that is read and imported is in memory
+        next(run(name))  # from here on all that is imported is in memory
     measuring.in_rounds({name: partial(run, name) for name in todo}, options, conditions(photos))
 
 
 def main() -> None:
-    arguments = measuring.parser(__doc__, __file__, repeats=15)
-    arguments.add_argument("--images", type=int, default=500)
+    arguments = measuring.parser(__doc__, __file__, repeats=35)
+    arguments.add_argument("--images", type=int, default=2300)
     arguments.add_argument("--target", default="256", metavar="SIZE", help="the --size of the builds; 256 by default")
-    measuring.run(arguments, measure_all, summary, minutes=6)
+    measuring.run(arguments, measure_all, summary, minutes=2)
 
 
 if __name__ == "__main__":
