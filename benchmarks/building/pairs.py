@@ -4,8 +4,8 @@
 
 Each photograph gets a palette PNG of its size, of areas as a segmentation has them. A round is one shard of a build of
 the photographs alone, the same shard of a build with masks, and the masks of its samples alone, which are read,
-decoded, resized and encoded without any build; in random order, in this process, since processes and minutes differ by more than
-what is asked for. Times are CPU seconds. Prints a table; asserts nothing.
+decoded, resized and encoded without any build; in random order, in this process, since processes and minutes differ by
+more than what is asked for. Times are CPU seconds. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
