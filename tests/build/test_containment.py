@@ -115,6 +115,7 @@ def test_many_such_images_in_one_shard_cost_no_more_than_themselves(
     assert (result.stored, result.rejected) == (3, 5)
 
 
+@pytest.mark.slow
 def test_a_worker_whose_memory_ran_out_does_not_stay(raw: Path, crashing: Crashing, tmp_path: Path) -> None:
     crashing(raw / "a" / "2.jpg", "memory")
     running: list[int] = []

@@ -316,7 +316,11 @@ def test_an_interrupted_build_publishes_nothing(options: BuildOptions, raw: Path
     assert not list((tmp_path / "out").rglob("*.jpg"))
 
 
-@pytest.mark.parametrize("options", [SMALL, TWO_SIZES, TO_FOLDER], ids=["lmdb", "two sizes", "folder"])
+@pytest.mark.parametrize(
+    "options",
+    [SMALL, pytest.param(TWO_SIZES, marks=pytest.mark.slow), TO_FOLDER],
+    ids=["lmdb", "two sizes", "folder"],
+)
 def test_a_resumed_build_gives_the_same_bytes(options: BuildOptions, raw: Path, tmp_path: Path) -> None:
     build_dataset(raw, tmp_path / "whole", options, REPORTED)
     interrupt(raw, tmp_path / "resumed", options)

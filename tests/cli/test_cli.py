@@ -485,7 +485,8 @@ def test_what_does_not_fit_the_output_buffer_fails_alike(tmp_path: Path) -> None
     assert (ran.returncode, ran.stderr) == (1, "presize: error: cannot print: No space left on device\n")
 
 
-@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_a_build_without_standard_error_is_silent(jobs: int, raw: Path, tmp_path: Path) -> None:
     ran = shell(f"build {raw} {tmp_path / 'out'} --size 64 --jobs {jobs} 2>&-")
     assert ran.returncode == 0

@@ -554,7 +554,8 @@ def test_workers_that_cannot_be_started_leave_none_behind(data: LMDBDataset, mon
     assert len(started) == 2 and not any(process.is_alive() for process in started)
 
 
-@pytest.mark.parametrize("options", [pytest.param("size=4k,nr_inodes=1", marks=pytest.mark.slow), "size=1m,ro"])
+@pytest.mark.slow
+@pytest.mark.parametrize("options", ["size=4k,nr_inodes=1", "size=1m,ro"])
 def test_it_needs_no_dev_shm(options: str, dataset: Path) -> None:
     printed = run_python(
         """

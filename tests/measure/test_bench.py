@@ -228,6 +228,7 @@ def test_stacks_fill_their_line() -> None:
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.slow
 def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
     command = (
         "bench", "--raw", raw, "--size", 64, "--crop", 32, "--model", "none", "--workers", 0,

@@ -124,8 +124,14 @@ PIPELINES = {
 }
 
 
+EACH = [
+    pytest.param(pipeline, id=name, marks=() if name in ("seven", "copies") else pytest.mark.slow)
+    for name, pipeline in PIPELINES.items()
+]
+
+
 @pytest.mark.parametrize("seconds", [7.3, None], ids=["time is up", "batches are done"])
-@pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=PIPELINES)
+@pytest.mark.parametrize("pipeline", EACH)
 def test_at_the_end_its_numbers_are_those_of_the_json(show: Show, pipeline: Pipeline, seconds: float | None) -> None:
     timeline = simulate(pipeline, seconds=seconds, batches=None if seconds else 25)
     seen = show(timeline)
@@ -140,7 +146,7 @@ def test_at_the_end_its_numbers_are_those_of_the_json(show: Show, pipeline: Pipe
         assert seen.text(".queued").startswith("no" if count == 0 else f"{count} finished batch")
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=PIPELINES)
+@pytest.mark.parametrize("pipeline", EACH)
 def test_at_any_event_its_queue_and_batches_are_those_of_the_json(show: Show, pipeline: Pipeline) -> None:
     timeline = simulate(pipeline, batches=12)
     seen = show(timeline)
