@@ -13,6 +13,7 @@ import argparse
 import ast
 import difflib
 import importlib
+import json
 import multiprocessing
 import os
 import random
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import cosmic_ray.plugins
+import coverage
 import pytest
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
@@ -77,6 +79,10 @@ HEAVY = ("torch", "torch.utils.data", "pyarrow.parquet", "hypothesis", "cv2", "l
 
 SECONDS = 300
 """A mutant whose tests take longer hangs, which is noticed."""
+
+
+Covering = dict[str, dict[int, list[str]]]
+"""For each module the tests that run a line."""
 
 
 class Mutant(NamedTuple):
@@ -135,25 +141,40 @@ def tests_of(module: str) -> tuple[str, ...]:
     return next(tests for pattern, tests in TESTS.items() if fnmatch(module, pattern))
 
 
-def is_noticed(mutant: Mutant, tree: Path) -> bool:
-    """Whether a test fails on the package in `tree` with this change, which is then undone."""
+def is_noticed(mutant: Mutant, tree: Path, covering: Covering, known: bool) -> bool:
+    """Whether a test fails on the package in `tree` with this change, which is then undone: one that runs the line, or
+    any other, unless the mutant is `known` to do no harm."""
     path = tree / "presize" / mutant.module
     whole = path.read_text("utf-8")
+    tests, likely = tests_of(mutant.module), tests_that_run(mutant, whole, covering)
     path.write_text(changed(mutant, whole), "utf-8")
     try:
-        return not pass_on(tree, tests_of(mutant.module))
+        return bool(likely and not pass_on(tree, likely)) or not (known or pass_on(tree, tests))
     finally:
         path.write_text(whole, "utf-8")
 
 
-def pass_on(tree: Path, tests: tuple[str, ...]) -> bool:
+def tests_that_run(mutant: Mutant, source: str, covering: Covering) -> tuple[str, ...]:
+    """Those that run any line of the statement which the mutant changes."""
+    first = last = mutant.line
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= (node.end_lineno or 0):
+            body = getattr(node, "body", None)
+            end = body[0].lineno - 1 if body else node.end_lineno or 0
+            if mutant.line <= end:
+                first, last = node.lineno, end
+    runs = covering.get(mutant.module, {})
+    return tuple(dict.fromkeys(test for line in range(first, last + 1) for test in runs.get(line, ())))
+
+
+def pass_on(tree: Path, tests: tuple[str, ...], coverage_of: Path | None = None) -> bool:
     """Whether these tests pass, in time, on the package in `tree`. They run in a copy of this process, which has
     imported all that takes long, and nothing of the package but this script's own."""
     child = os.fork()
     if child == 0:
         try:
             os.setsid()
-            os._exit(run_tests(tree, tests))
+            os._exit(run_tests(tree, tests, coverage_of))
         finally:
             os._exit(1)
     deadline = time.monotonic() + SECONDS
@@ -171,7 +192,19 @@ def pass_on(tree: Path, tests: tuple[str, ...]) -> bool:
             os.killpg(child, signal.SIGKILL)  # what its tests have left
 
 
-def run_tests(tree: Path, tests: tuple[str, ...]) -> int:
+class _Contexts:
+    """A plug-in of pytest that tells coverage which test runs."""
+
+    def __init__(self, found: coverage.Coverage) -> None:
+        self._found = found
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._found.switch_context(nodeid)
+
+
+def run_tests(tree: Path, tests: tuple[str, ...], coverage_of: Path | None) -> int:
+    """The exit code of pytest. `coverage_of` is where to write the Covering of these tests."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nowhere, standard)
@@ -181,8 +214,23 @@ def run_tests(tree: Path, tests: tuple[str, ...]) -> int:
         del sys.modules[name]
     sys.path.insert(0, str(tree))
     plugins = (f"no:{name}" for name in ("cacheprovider", "xdist", "anyio"))
-    options = ("-x", "-q", "--assert=plain", *(word for plugin in plugins for word in ("-p", plugin)), "-m", "not slow")
-    return int(pytest.main([*options, *dict.fromkeys(tests)]))
+    options = ["-x", "-q", "--assert=plain", *(word for plugin in plugins for word in ("-p", plugin)), "-m", "not slow"]
+    options += dict.fromkeys(tests)
+    if coverage_of is None:
+        return int(pytest.main(options))
+    found = coverage.Coverage(data_file=None, config_file=False, source=[str(tree / "presize")])
+    found.start()
+    code = int(pytest.main(options, plugins=[_Contexts(found)]))
+    found.stop()
+    data = found.get_data()
+    covering = {
+        Path(file).relative_to(tree / "presize").as_posix(): {
+            line: [test for test in tests if test] for line, tests in data.contexts_by_lineno(file).items()
+        }
+        for file in data.measured_files()
+    }
+    coverage_of.write_text(json.dumps(covering))
+    return code
 
 
 def changed(mutant: Mutant, whole: str) -> str:
@@ -190,8 +238,9 @@ def changed(mutant: Mutant, whole: str) -> str:
     return str(mutate_code(whole, operator, mutant.occurrence))
 
 
-def difference(mutant: Mutant, whole: str) -> str:
+def difference(mutant: Mutant) -> str:
     """The lines before and after."""
+    whole = (PACKAGE / mutant.module).read_text("utf-8")
     lines = list(difflib.unified_diff(whole.splitlines(), changed(mutant, whole).splitlines(), lineterm="", n=0))
     return "\n".join(f"    {line}" for line in lines if not line.startswith(("---", "+++", "@@")))
 
@@ -211,6 +260,10 @@ def harmless() -> set[tuple[str, str]]:
     return found
 
 
+def is_known(mutant: Mutant, known: set[tuple[str, str]]) -> bool:
+    return (mutant.module, difference(mutant)) in known
+
+
 _tree = Path()
 """That of a worker process."""
 
@@ -222,12 +275,17 @@ def copy_package(place: str) -> None:
     shutil.copytree(PACKAGE, _tree / "presize")
 
 
-def tried(mutant: Mutant) -> tuple[Mutant, bool]:
-    return mutant, is_noticed(mutant, _tree)
+def tried(mutant: Mutant, covering: Covering, known: bool) -> tuple[Mutant, bool]:
+    return mutant, is_noticed(mutant, _tree, covering, known)
 
 
-def pass_unchanged(tests: tuple[str, ...]) -> bool:
-    return pass_on(_tree, tests)
+def covered(tests: tuple[str, ...]) -> Covering | None:
+    """Which tests run which lines; None where they fail without any change."""
+    file = _tree / "covering.json"
+    if not pass_on(_tree, tests, file):
+        return None
+    found = json.loads(file.read_text())
+    return {module: {int(line): runs for line, runs in lines.items()} for module, lines in found.items()}
 
 
 def main() -> None:
@@ -251,17 +309,23 @@ def main() -> None:
         ProcessPoolExecutor(options.jobs, fork, copy_package, (place,)) as pool,
     ):
         sets = sorted({tests_of(mutant.module) for mutant in chosen})
-        for tests, passed in zip(sets, pool.map(pass_unchanged, sets), strict=True):
-            if not passed:
+        coverings: dict[tuple[str, ...], Covering] = {}
+        for tests, covering in zip(sets, pool.map(covered, sets), strict=True):
+            if covering is None:
                 raise SystemExit(f"{' '.join(tests)}: fail without any change")
-        for number, ended in enumerate(as_completed([pool.submit(tried, mutant) for mutant in chosen])):
+            coverings[tests] = covering
+        waiting = []
+        for mutant in chosen:
+            runs = coverings[tests_of(mutant.module)].get(mutant.module, {})
+            waiting.append(pool.submit(tried, mutant, {mutant.module: runs}, is_known(mutant, known)))
+        for number, ended in enumerate(as_completed(waiting)):
             mutant, noticed = ended.result()
             print(f"{number + 1} of {len(chosen)}: {mutant.module}:{mutant.line}", file=sys.stderr)
-            lines = difference(mutant, (PACKAGE / mutant.module).read_text("utf-8"))
-            outcome = "noticed" if noticed else "harmless" if (mutant.module, lines) in known else "survived"
+            outcome = "noticed" if noticed else "harmless" if is_known(mutant, known) else "survived"
             counts[outcome] += 1
             if outcome == "survived":
-                print(f"{mutant.module}:{mutant.line}: {mutant.operator.removeprefix('core/')}\n{lines}", flush=True)
+                name = mutant.operator.removeprefix("core/")
+                print(f"{mutant.module}:{mutant.line}: {name}\n{difference(mutant)}", flush=True)
     print(
         f"{len(found)} mutants, {len(chosen)} tried: {counts['noticed']} noticed, {counts['harmless']} known to be "
         f"harmless, {counts['survived']} survived"
