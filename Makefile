@@ -4,8 +4,8 @@
 #   make test-all  all tests, those on random input with EFFORT times as many examples
 #   make test-no-extension   the tests of building and reading with libjpeg-turbo in the place of presize's own decoder
 #   make test-trainers   Lightning and Accelerate, which it installs, train from Loader and make_loader
-#   make torture   builds killed, and refused, at every system call: hours
-#   make mutants   one change at a time to the code: does a test notice? SAMPLE=N tries N of them, all take days
+#   make torture   builds killed, and refused, at every system call: an hour or two
+#   make mutants   one change at a time to the code: does a test notice? SAMPLE=N tries N of them, all take hours
 #   make fuzz      the JPEG decoder and the readers of datasets, fuzzed for TIME seconds, an hour by default
 #   make check     tests, linter, types
 #   make bench     a small benchmark on the CPU: raw folder, presized folder, LMDB

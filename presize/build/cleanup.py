@@ -15,7 +15,7 @@ from presize.errors import PresizeWarning
 from presize.store.data_files import is_data_file
 from presize.store.filenames import is_safe
 from presize.store.manifest import MANIFEST, Manifest, read_manifest
-from presize.system.files import rename, writing
+from presize.system.files import names_in, rename, writing
 
 
 def finish_publishing(place: Place) -> None:
@@ -51,7 +51,7 @@ def remove_replaced(root: Path, state: State, index: pa.Table | None = None) -> 
 def remove_unpublished(root: Path, manifest: Manifest | None, keep: Sequence[str] = ()) -> None:
     """Remove the data files in `root` that neither `manifest` nor `keep` names, and all staged files."""
     named = {file.file for file in manifest.files()} if manifest else set()
-    names = [path.relative_to(root).as_posix() for path in [*root.glob("*"), *root.glob("shards/*")]]
+    names = [*names_in(root), *(f"shards/{name}" for name in names_in(root / "shards"))]
     gone = [name for name in names if is_data_file(name) and name not in named and name not in keep]
     for name in gone:
         (root / name).unlink()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -17,7 +18,7 @@ from typing import Any
 from presize.errors import BuildError, OptionError, SourceError
 from presize.options import BuildOptions, RunOptions
 from presize.store.manifest import MANIFEST, STATE, Manifest, read_manifest
-from presize.system.files import remove_temporary, sync_folder, write_atomically
+from presize.system.files import names_in, remove_temporary, sync_folder, write_atomically
 from presize.system.locks import file_lock, is_alone
 
 _LOCK = ".presize.lock"
@@ -27,6 +28,8 @@ PLANNING_LOCK = ".presize.planning.lock"
 """Held by the part of a build that plans it, while the others wait."""
 LISTING = ".presize-listing.arrow"
 """The samples of a build by parts (presize.build.parts.listing)."""
+_LEFTOVER = re.compile(r"\.presize-\d+\.npz|\.presize-part-\d+\.lock|" + re.escape(LISTING))
+"""Side-cars, and what parts leave."""
 NEW_MANIFEST = ".presize-manifest.json"
 """In each root, the manifest that an update is about to publish."""
 
@@ -60,18 +63,18 @@ class Place:
 
     def has_leftovers(self) -> bool:
         """True while a build is running, unfinished, or was killed."""
-        return any(self.out.glob(".presize*"))
+        return any(name.startswith(".presize") for name in names_in(self.out))
 
     def has_finished_shards(self) -> bool:
-        return any(self.out.glob(".presize-*.npz"))
+        return any(_LEFTOVER.fullmatch(name) and name.endswith(".npz") for name in names_in(self.out))
 
     def clear(self) -> None:
         """Remove the state, side-cars, and what parts have left. The state goes first: without it, the others are known
         to be leftovers."""
         (self.out / STATE).unlink(missing_ok=True)
-        for pattern in (".presize-*.npz", ".presize-part-*.lock", LISTING):
-            for leftover in self.out.glob(pattern):
-                leftover.unlink()
+        for name in names_in(self.out):
+            if _LEFTOVER.fullmatch(name):
+                (self.out / name).unlink()
         for root in self.roots:
             (root / NEW_MANIFEST).unlink(missing_ok=True)
         for folder in {self.out, *self.roots, *(root / "shards" for root in self.roots)}:

@@ -59,6 +59,18 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name.removeprefix('.')}.{uuid.uuid4().hex}.tmp")
 
 
+def names_in(folder: Path) -> list[str]:
+    """The names of all that is in a folder; nothing where there is no folder.
+
+    Raises:
+        OSError: it cannot be listed. Path.glob would call it empty then.
+    """
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp", re.DOTALL)
 
 
@@ -70,11 +82,10 @@ def remove_temporary(folder: Path, of: Collection[str] | None = None) -> None:
         of: the names of the files that were being written; None for any.
     """
     names = None if of is None else {name.removeprefix(".") for name in of}
-    if folder.is_dir():
-        for path in folder.iterdir():
-            match = _TEMPORARY.fullmatch(path.name)
-            if match and (names is None or match[1] in names):
-                path.unlink(missing_ok=True)
+    for name in names_in(folder):
+        match = _TEMPORARY.fullmatch(name)
+        if match and (names is None or match[1] in names):
+            (folder / name).unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -157,3 +159,16 @@ def test_a_file_that_cannot_be_removed_is_a_build_error(tmp_path: Path) -> None:
     make(tmp_path, "1.jpg/2.jpg")
     with pytest.raises(BuildError, match="Is a directory"):
         remove_files(tmp_path, ["1.jpg"])
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error_and_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage(tmp_path, "cats/1.jpg", 7, b"image")
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError):
+        remove_staged(tmp_path)
+
+
+def refuse(folder: object) -> None:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))

@@ -55,16 +55,26 @@ def why_not() -> str | None:
 
 
 FORKS = """
-import json, os, signal, sys
+import json, os, signal, sys, tempfile
 from contextlib import suppress
+from pathlib import Path
+
+from PIL import Image
 
 import presize.build.derive
 import presize.build.parts.part
-import presize.build.run
-import presize.cli.build
 import presize.codecs.golden.self_check
+from presize.build.run import build_dataset
 from presize.cli import main
+from presize.options import BuildOptions, RunOptions
 
+with tempfile.TemporaryDirectory() as place:  # what is imported, or computed once a process, by a build alone
+    raw = Path(place, "raw")
+    raw.mkdir()
+    Image.new("RGB", (300, 300)).save(raw / "0.jpg")
+    for layout in ("lmdb", "folder"):
+        alone = RunOptions(engine="sequential", report=False)
+        build_dataset(raw, Path(place, layout), BuildOptions(layout=layout), alone)
 for line in sys.stdin:
     order = json.loads(line)
     child = os.fork()
@@ -75,8 +85,11 @@ for line in sys.stdin:
         os.dup2(os.open(order["stderr"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
         if order["stopped"]:
             os.kill(os.getpid(), signal.SIGSTOP)
-        main(order["arguments"])
-        sys.exit()
+        try:
+            main(order["arguments"])
+        except SystemExit as end:
+            sys.stderr.flush()
+            os._exit(end.code)  # taking down an interpreter of this size takes longer than the build
     print(child, flush=True)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with suppress(ProcessLookupError):

@@ -49,8 +49,14 @@ _STAGED = re.compile(r"\.\d{9,}\.tmp", re.ASCII)
 
 
 def remove_staged(root: Path) -> None:
-    """Remove what an abandoned build has staged under `root`, as remove_files does."""
-    found = (os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names)
+    """Remove what an abandoned build has staged under `root`, as remove_files does. Raises OSError when a folder cannot
+    be listed."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    walk = os.walk(root, onerror=fail) if root.is_dir() else ()
+    found = (os.path.join(folder, name) for folder, _, names in walk for name in names)
     remove_files(root, [os.path.relpath(path, root) for path in found if _STAGED.fullmatch(os.path.basename(path))])
 
 
