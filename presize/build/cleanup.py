@@ -38,7 +38,9 @@ def remove_replaced(root: Path, state: State, index: pa.Table | None = None) -> 
         try:
             with (root / name).open("rb") as file, pa.ipc.open_file(file) as old:
                 gone = set(old.read_all().column("file").to_pylist()) - keep
-        except (OSError, KeyError, pa.ArrowInvalid):
+        except (OSError, KeyError, pa.ArrowInvalid) as error:
+            if getattr(error, "errno", None) is not None:  # it may be read the next time
+                raise
             message = f"{root / name} is damaged: the images of the replaced dataset are unknown, and are left in place"
             warnings.warn(message, PresizeWarning, stacklevel=2)
             continue

@@ -1,4 +1,4 @@
-"""What is in a folder, when there is one and when it cannot be listed."""
+"""What publishing removes: a folder or an index that cannot be read, for once, is neither empty nor damaged."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from presize.build.cleanup import remove_unpublished
-from presize.build.state import Place
+from presize.build.cleanup import remove_replaced, remove_unpublished
+from presize.build.state import Place, State
 from presize.system.files import names_in
 
 
@@ -34,3 +34,12 @@ def test_a_folder_that_cannot_be_listed_is_not_called_empty(tmp_path: Path, monk
     ):
         with pytest.raises(PermissionError):
             look()
+
+
+def test_an_index_that_cannot_be_read_for_once_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "index.arrow").touch()
+    monkeypatch.setattr(Path, "open", lambda path, *_: refuse(path))
+    with pytest.raises(PermissionError):
+        remove_replaced(tmp_path, State({}, 1, replaces=("index.arrow",)))
