@@ -61,10 +61,11 @@ class SharedListing:
         """Raise BuildError that names the parts which `waiting`, shards to be made, belong to."""
         if waiting:
             missing = {number % self.parts + 1 for number in waiting}
-            which = f"part {parts_text(missing)}" if len(missing) == 1 else f"parts {parts_text(missing)}"
+            several = len(missing) > 1
             raise BuildError(
-                f"OUT {out} lacks {which} of {self.parts}, {plural(len(waiting), 'shard')}; run with "
-                f"--part {min(missing)}/{self.parts}{'' if len(missing) == 1 else ' and so on'}, then this again"
+                f"OUT {out} lacks {'parts' if several else 'part'} {parts_text(missing)} of {self.parts}, "
+                f"{plural(len(waiting), 'shard')}; run with --part {min(missing)}/{self.parts}"
+                f"{' and so on' if several else ''}, then this again"
             )
 
 
@@ -79,7 +80,8 @@ def parts_text(parts: Iterable[int]) -> str:
 def how_listed(source: str | os.PathLike[str], samples: SourceOptions) -> dict[str, Any]:
     """What a source is listed by, as plain JSON values."""
     options = asdict(samples) | {"labels": None if samples.labels is None else os.fspath(samples.labels)}
-    return json.loads(json.dumps({"source": os.path.realpath(source), **options})) or {}
+    found: dict[str, Any] = json.loads(json.dumps({"source": os.path.realpath(source), **options}))
+    return found
 
 
 def write_listing(out: Path, listing: SharedListing) -> None:
