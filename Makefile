@@ -4,6 +4,8 @@
 #   make test-all  all tests, those on random input with EFFORT times as many examples
 #   make test-no-extension   the tests of building and reading with libjpeg-turbo in the place of presize's own decoder
 #   make test-trainers   Lightning and Accelerate, which it installs, train from Loader and make_loader
+#   make test-engines   builds on clusters of Dask, Ray and Spark, which it installs (Spark needs Java 17), and on which
+#                  workers, schedulers and networks are lost
 #   make torture   builds killed, and refused, at every system call: an hour or two
 #   make mutants   one change at a time to the code: does a test notice? SAMPLE=N tries N of them, all take hours
 #   make fuzz      the JPEG decoder and the readers of datasets, fuzzed for TIME seconds, an hour by default
@@ -22,7 +24,7 @@ TIME ?= 3600
 SOURCES = $(shell find presize datasets -name '*.py' -o -name '*.c' -o -name '*.pyi' -o -path '*/templates/*') pyproject.toml README.md
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt
 
-.PHONY: demo test test-all test-no-extension test-trainers torture mutants fuzz check bench clean
+.PHONY: demo test test-all test-no-extension test-trainers test-engines torture mutants fuzz check bench clean
 
 test: $(VENV)/.presize
 	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m "not slow"
@@ -37,6 +39,10 @@ test-no-extension: $(VENV)/.presize
 test-trainers: $(VENV)/.presize
 	$(PIP) ".[trainers]"
 	$(BIN)/pytest tests/trainers
+
+test-engines: $(VENV)/.presize
+	$(PIP) ".[dask,ray,spark]"
+	$(BIN)/pytest -o faulthandler_timeout=0 $(if $(ONLY),-k "$(ONLY)") tests/engines
 
 torture: $(VENV)/.presize
 	PRESIZE_FAULTS=all $(BIN)/pytest -n $(JOBS) -o faulthandler_timeout=0 tests/faults

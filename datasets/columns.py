@@ -287,6 +287,13 @@ def _is_even(column: Any) -> bool:
     return len({int(length) for chunk in chunks for length in np.unique(np.asarray(chunk.value_lengths()))}) < 2
 
 
+def chosen_target(data: Dataset, target: Target) -> Target:
+    """`target`, and None for the label of a dataset without one."""
+    if target == "label" and "label" not in data.index.schema.names:
+        return None
+    return dict(target) if isinstance(target, Mapping) else target
+
+
 def find_split(data: Dataset | JoinedData, rows: Records | None, name: Any, column: str) -> Records:
     """Which of the samples, `rows` of `data` or all of it, have the value `name` in a column: ascending positions.
 

@@ -82,12 +82,15 @@ class JoinedData:
         if name not in self._numbers:
             columns = [part.numbers(name) for part in self.parts]
             if name == "shard":
-                shards = np.cumsum([0, *(int(column.max(initial=-1)) + 1 for column in columns)])
-                columns = [column + first for column, first in zip(columns, shards, strict=False)]
+                columns = [column + first for column, first in zip(columns, self._first_shards(), strict=False)]
             joined = np.concatenate(columns)
             joined.flags.writeable = False
             self._numbers[name] = joined
         return self._numbers[name]
+
+    def _first_shards(self) -> npt.NDArray[np.int64]:
+        """The number of the first shard of each part, and of the one after all."""
+        return np.cumsum([0, *(int(part.numbers("shard").max(initial=-1)) + 1 for part in self.parts)])
 
     def check_column(self, name: str) -> None:
         """Raise DatasetError unless the offsets of a column are valid. Reads all of it."""
@@ -108,6 +111,18 @@ class JoinedData:
         """The error that names a sample as its own dataset does."""
         part, number = self._find(sample)
         return part.damage(number, what)
+
+    def fetch_ahead(self, groups: Sequence[Sequence[int]]) -> None:
+        """As Dataset.fetch_ahead, with the numbers of shards that numbers("shard") has."""
+        firsts = self._first_shards().tolist()
+        for part, first, end in zip(self.parts, firsts, firsts[1:], strict=False):
+            own = ([number - first for number in group if first <= number < end] for group in groups)
+            part.fetch_ahead([group for group in own if group])
+
+    def check_order(self, by_shards: bool) -> None:
+        """As Dataset.check_order."""
+        for part in self.parts:
+            part.check_order(by_shards)
 
     def _find(self, sample: int) -> tuple[Dataset | JoinedData, int]:
         i = int(np.searchsorted(self._starts, sample, "right")) - 1

@@ -16,7 +16,7 @@ import torch.utils.data
 
 from presize.codecs import jpeg_decoder
 from presize.datasets.collate import BatchWithLists, Stays, Views, WholeBatch, collate_targets
-from presize.datasets.columns import Records, Target, Targets, Vocabulary, find_split, find_splits
+from presize.datasets.columns import Records, Target, Targets, Vocabulary, chosen_target, find_split, find_splits
 from presize.datasets.crops import Crop, Crops, Shown
 from presize.datasets.fuse import Fused
 from presize.datasets.fuse import fuse as fuse_transform
@@ -28,7 +28,7 @@ from presize.datasets.sample_images import SampleImages
 from presize.datasets.sampler import visits
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import MAX_PIXELS, check_choice, check_type
-from presize.store.dataset import Dataset
+from presize.remote.cache import open_dataset
 from presize.system.pagecache import Preload
 
 
@@ -39,7 +39,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     use what the parent opened, and the index is mapped and shared. Safe across threads.
 
     Args:
-        root: the folder with manifest.json.
+        root: the folder with manifest.json, or its URL: s3://BUCKET/PATH, http(s)://, gs:// or az:// (docs/remote.md).
         transform, target_transform: called with the image and the target, as in torchvision.
         target: the index column that comes beside the image; several names give a tuple, a dict of names a dict of
             their values; None, or a dataset without labels, gives the image alone. Boxes and keypoints come as tensors,
@@ -61,9 +61,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             tells which is which.
         readahead: whether the kernel reads more of a shard than the missing page. None suits random order, see
             presize.store.dataset.Dataset; True suits ShardShuffled.
-        preload: "page-cache" reads all shards into the page cache before returning; the kernel may evict them later.
-            "memory" also locks them there for as long as this dataset lives in this process, for which ``ulimit -l``
-            must allow. Workers, forked or spawned, do not repeat it: all workers and ranks share the one copy.
+        preload: "page-cache" reads all shards into the page cache; the kernel may evict them later. "memory" also locks
+            them there while this dataset lives in this process, for which ``ulimit -l`` must allow; workers share it.
         max_pixels: an image of more pixels counts as damaged: a dataset from strangers may claim any size. The default
             is that of ``presize build``.
         check: compare the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
@@ -72,8 +71,13 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             in place of the image, all cropped and mirrored alike, and the image alone is transformed.
         flip_pairs: keypoints that change places where an image is mirrored, by their numbers: ``[(1, 2), (3, 4)]``.
         tv_tensors: boxes, keypoints and masks that are tensors are those of torchvision.tv_tensors.
+        cache_dir: for a URL, where shards are kept that are fetched as they are needed, for all processes of this user
+            and for the next run; None for ``~/.cache``.
+        cache_bytes: that all shards in `cache_dir` may take, None for any number. Those used longest ago are removed.
+            A larger dataset can be read shard by shard, with order=ShardShuffled.
 
     Raises:
+        RemoteError: the URL cannot be read; here, or where a shard is fetched.
         DatasetError: `root` is not a dataset, or one that is unfinished, truncated, newer, or of another layout.
         OptionError: an option is out of range, or the dataset cannot be preloaded: it needs more memory than is
             available, or may not be locked.
@@ -99,14 +103,14 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         companions: Sequence[str] | None = None,
         flip_pairs: FlipPairs = (),
         tv_tensors: bool = False,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
-        check_decode(decode)
+        check_decode(decode, is_cropped=crop is not None or bool(flip))
         if preload is not None:
             check_choice("preload", preload, Preload)
-        if decode == "bytes" and (crop is not None or flip):
-            raise OptionError("decode: bytes are not decoded, so they cannot be cropped or flipped; choose another")
         self.root = os.fspath(root)
-        self.data = Dataset(root, readahead, max_pixels, check)
+        self.data = open_dataset(root, readahead, max_pixels, check, cache_dir, cache_bytes, companions)
         self.fused: Fused | None = None
         check_type("fuse", fuse, bool)
         if fuse:
@@ -121,9 +125,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         check_pil(decode, self.data.manifest)
         self.decode: Decode = decode
         self._rows: Numbers | None = None  # of a subset: the numbers of its samples in `data`
-        if target == "label" and "label" not in self.data.index.schema.names:
-            target = None
-        self.target: Target = dict(target) if isinstance(target, Mapping) else target
+        self.target: Target = chosen_target(self.data, target)
         check_type("vocabulary", {} if vocabulary is None else vocabulary, Mapping)
         self.vocabulary: Vocabulary = vocabulary or {}
         self.multi_hot = (multi_hot,) if isinstance(multi_hot, str) else tuple(multi_hot)
@@ -208,6 +210,10 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         """The numbers in `data` of these samples of a dataset that may be a subset: int64 (n,)."""
         return samples if self._rows is None else self._rows[samples]
 
+    def fetch_ahead(self, groups: Sequence[Sequence[int]]) -> None:
+        """As Dataset.fetch_ahead."""
+        self.data.fetch_ahead(groups)
+
     def numbers(self, name: str) -> npt.NDArray[Any]:
         """A numeric index column without nulls, a number for each sample; a DatasetError where there is none."""
         values: npt.NDArray[Any] = self.data.numbers(name)
@@ -227,8 +233,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
         With `crop` and decode "tensor" the images are views of one batch, which presize.datasets.collate uses as it is.
 
-        Samples are read in the order in which they lie on disk; transforms are called in the order of `indices`, as
-        with one call for each sample. A subclass with its own ``__getitem__`` has that called.
+        Samples are read in their order on disk; transforms are called in the order of `indices`. A subclass with its
+        own ``__getitem__`` has that called.
         """
         if type(self).__getitem__ is not LMDBDataset.__getitem__:
             return [self[index] for index in indices]
@@ -268,7 +274,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def batch_targets(self, records: Records, shown: Sequence[Shown | None] | None = None) -> Any:
         """The targets of many samples at once, as presize.datasets.collate combines them: int64 (n,) for class
-        numbers. None for a dataset without a target.
+        numbers; None without a target.
 
         Args:
             records: their numbers in `data`, as from records().
@@ -308,12 +314,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     @property
     def targets(self) -> npt.NDArray[Any]:
-        """The targets of all samples, as an array, where ImageFolder has a list.
-
-        It is this dataset's own copy, made at the first use, 4 bytes a sample for class numbers: torch warns of arrays
-        that cannot be written to. Changing it does not change what samples come with. For columns of text or lists it
-        is an array of objects, made anew at each call, for multi_hot a matrix (samples, values). Without a target, or
-        with several, there is no such attribute.
+        """The targets of all samples, as an array, where ImageFolder has a list: a copy, made at the first use. For
+        columns of text or lists it is an array of objects, for multi_hot a matrix (samples, values). Without a target,
+        or with several, there is no such attribute.
         """
         if not isinstance(self.target, str):
             raise AttributeError(f"{self.root} was opened with target={self.target!r}: targets needs one column")
@@ -334,11 +337,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return np.arange(len(self)) if self._rows is None else self._rows
 
     def dev_shm_bytes(self, batch_size: int) -> int:
-        """Roughly the bytes of /dev/shm that a batch takes on its way from a DataLoader's worker.
-
-        8 bytes a sample for the target, and the pixels; without a crop, those of a stored image of mean size. Pixels
-        of batches that are read as one (crop, decode "tensor", no transform) are elsewhere.
-        """
+        """Roughly the bytes of /dev/shm that a batch takes on its way from a DataLoader's worker: 8 a sample, and the
+        pixels (without a crop of an image of mean size), but for batches that are read as one."""
         pixels = 0 if self._reads_batches() else self._images.nbytes()
         return int(batch_size * (pixels + 8))
 

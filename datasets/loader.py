@@ -19,6 +19,7 @@ from presize.datasets.dataloader_names import PREFETCH, check_loader_options, co
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.device_decode import DecodeOn, Decoder, cut_reader, decode_rows, find_decoder
 from presize.datasets.reading.order import Last, Order, choose_order
+from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.reading.shared_batches import as_images
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
 from presize.datasets.reading.transfer import Normalization, Normalize, as_device, copied_ahead, pin, to_device
@@ -134,6 +135,7 @@ class Loader:
         self.context = check_loader_options(options, context, self.device)
         self.skipped = 0
         order = choose_order(len(dataset), shuffle, seed, order)
+        dataset.data.check_order(isinstance(order, ShardShuffled))
         self.sampler = EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, last=last)
         # What trainers ask of a DataLoader, by its names.
         self.num_workers, self.drop_last = self.workers, last == "drop"

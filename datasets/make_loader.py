@@ -21,7 +21,9 @@ from torch._utils import ExceptionWrapper
 
 from presize.datasets.collate import collate
 from presize.datasets.dataloader_names import PREFETCH, check_make_loader_options, common_options
+from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.reading.order import Last, Order, choose_order
+from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.sampler import EpochSampler
 from presize.datasets.subsets import as_lmdb_dataset
 from presize.errors import LoaderError, OptionError
@@ -139,6 +141,8 @@ def make_loader(
         dataset = as_lmdb_dataset(dataset)
     length = len(dataset)  # type: ignore[arg-type]
     order = choose_order(length, shuffle, seed, order)
+    if isinstance(dataset, LMDBDataset):
+        dataset.data.check_order(isinstance(order, ShardShuffled))
     if workers:
         if hasattr(dataset, "dev_shm_bytes"):  # an LMDBDataset, or another that can tell
             _check_shared_memory(dataset.dev_shm_bytes(batch_size), workers * prefetch, workers)

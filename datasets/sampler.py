@@ -16,6 +16,7 @@ import torch.utils.data
 
 from presize.datasets.reading.order import MOST_SEED, Last, Order
 from presize.datasets.reading.schedule import Schedule
+from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.errors import OptionError
 from presize.options import check_range
 
@@ -66,7 +67,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
     Resuming: a DataLoader draws indices ahead of the batches it hands out, so that only the consumer of the batches
     knows the position. It passes that to ``state_after(batches, batch_size)``, or to ``state_dict(consumed)`` in global
     positions. load_state_dict() resumes with any number of ranks or workers and with another batch size: with "keep"
-    each position left comes exactly once.
+    each position left comes exactly once. Only ShardShuffled(by_host=True) needs the same ranks and hosts again.
 
     It stays in the process of the DataLoader, not in its workers. One iteration at a time.
 
@@ -80,7 +81,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             support without its join().
 
     Raises:
-        OptionError: the rank, the batch size or `last` is out of range.
+        OptionError: the rank, the batch size or `last` is out of range, or the order was made for other ranks.
     """
 
     def __init__(
@@ -97,6 +98,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         self._share = rank, ranks
         self._schedule = Schedule(len(order), batch_size, last=last)
         self._schedule = self._shared()
+        if ranks is not None or _distributed():
+            self._check_ranks(self._schedule)
         self._epoch = 0
         self._start = 0
         self._begun = False
@@ -104,12 +107,20 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
     def _shared(self) -> Schedule:
         """The schedule of this rank as things are: trainers initialize torch.distributed after loaders are made."""
         rank, ranks = self._share
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         if ranks is None:
-            ranks = torch.distributed.get_world_size() if distributed else 1
+            ranks = torch.distributed.get_world_size() if _distributed() else 1
         if rank is None:
-            rank = torch.distributed.get_rank() if distributed else 0
+            rank = torch.distributed.get_rank() if _distributed() else 0
         return replace(self._schedule, ranks=ranks, rank=rank)
+
+    @property
+    def _order_ranks(self) -> int | None:
+        """How many ranks the order was made for, if its samples depend on that."""
+        return self.order.ranks if isinstance(self.order, ShardShuffled) else None
+
+    def _check_ranks(self, schedule: Schedule) -> None:
+        if self._order_ranks not in (None, schedule.ranks):
+            raise OptionError(f"order: was made for {self._order_ranks} ranks, and there are {schedule.ranks}")
 
     @property
     def schedule(self) -> Schedule:
@@ -155,11 +166,17 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
 
         Returns:
             The epoch, and the global position at which it begins.
+
+        Raises:
+            OptionError: the order is by host and was made for another number of ranks; or a cache is too small for it.
         """
+        schedule = self._shared()
+        self._check_ranks(schedule)
         if self._begun:
             self._epoch, self._start = self._epoch + 1, 0
-        self._schedule = self._shared()
-        self._begun = True
+        self._schedule, self._begun = schedule, True
+        if isinstance(self.order, ShardShuffled):
+            self.order.data.fetch_ahead(self.order.groups_ahead(self._epoch, self._start, schedule.rank))
         return self._epoch, self._start
 
     def set_epoch(self, epoch: int) -> None:
@@ -207,7 +224,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         """Resume where state_dict() was taken, with any number of ranks or workers or another batch size.
 
         Raises:
-            OptionError: the state is of another order, seed or length, or no state.
+            OptionError: the state is of another order, seed or length, or no state, or `consumed` is not what all
+                ranks of an order by host have consumed.
         """
         if not isinstance(state, Mapping):
             raise OptionError(f"state: expected what state_dict() returned, got {reprlib.repr(state)}")
@@ -218,6 +236,11 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         epoch, consumed = state.get("epoch"), state.get("consumed")
         check_range("state: epoch", epoch, 0, MOST_SEED)
         check_range("state: consumed", consumed, 0, len(self.order))
+        ranks = self._order_ranks or 1
+        if state["consumed"] % ranks and consumed != len(self.order):
+            raise OptionError(
+                f"state: consumed: expected a multiple of {ranks}, the ranks of the order, got {consumed}"
+            )
         self._epoch, self._start, self._begun = int(state["epoch"]), int(state["consumed"]), False
 
     def _identity(self) -> dict[str, int]:
@@ -226,6 +249,10 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             "length": len(self.order),
             "population": self.order.population,
             "seed": self.order.seed,
-            # Of its class, the window of ShardShuffled, and the CRC of weights or targets.
+            # Of its class, the window and the hosts of ShardShuffled, and the CRC of weights or targets.
             "order": zlib.crc32(repr(self.order).encode()),
         }
+
+
+def _distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

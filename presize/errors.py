@@ -8,6 +8,7 @@ PresizeError                 one clear line; the command line prints it and exit
 │   └── CrashError           decoding it crashed, took too long or ran out of memory, which depends on the machine
 ├── DatasetError             a dataset is missing, unfinished, damaged, newer than this presize, or foreign
 ├── BuildError               a build cannot start or go on; what is finished is kept and can be resumed
+├── RemoteError              a store cannot be reached, refuses, or has something else; what has been fetched is kept
 ├── LoaderError              a loader cannot go on: a worker process died, for example
 ├── BenchError               a benchmark cannot start or go on; what it has measured is kept
 └── DiagnosisError           there is nothing to diagnose: the loader or the training step failed
@@ -50,6 +51,10 @@ class DatasetError(PresizeError):
 
 class BuildError(PresizeError):
     """A build cannot start or go on. What it has finished is kept, and the same command resumes it."""
+
+
+class RemoteError(PresizeError):
+    """An object store or a web server cannot be reached, refuses, or has something else than it should."""
 
 
 class LoaderError(PresizeError):

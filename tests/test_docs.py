@@ -74,10 +74,13 @@ for program in sys.argv[1:]:
 
 
 MEASURING = ("presize bench ", "presize diagnose ")
+ELSEWHERE = (*MEASURING, "presize fetch ", "presize upload ")
+"""What tests of its own run: those that measure take long, and tests/remote has a server, and runs the
+programs of docs/remote.md."""
 ALL_COMMANDS = list(dict.fromkeys(command for page in PAGES for command in commands(page)))
 BUILDS = [command for command in ALL_COMMANDS if command.startswith("presize build ")]
 README_COMMANDS = list(dict.fromkeys(commands(ROOT / "README.md")))
-WITH_PROGRAMS = [page for page in (ROOT / "docs").glob("*.md") if blocks(page, "python")]
+WITH_PROGRAMS = [page for page in (ROOT / "docs").glob("*.md") if blocks(page, "python") and page.stem != "remote"]
 
 
 def run(code: str, arguments: list[str], place: Path) -> None:
@@ -153,13 +156,13 @@ def test_the_readme_shows_every_command() -> None:
 
 
 def test_commands_of_the_readme_run_as_written(readme_place: Path) -> None:
-    others = [command for command in README_COMMANDS if command not in BUILDS and not command.startswith(MEASURING)]
+    others = [command for command in README_COMMANDS if command not in BUILDS and not command.startswith(ELSEWHERE)]
     run(RUN_COMMANDS, others, readme_place)
 
 
 @pytest.mark.slow
 def test_commands_run_as_written(place: Path) -> None:
-    others = [command for command in ALL_COMMANDS if command not in BUILDS and not command.startswith(MEASURING)]
+    others = [command for command in ALL_COMMANDS if command not in BUILDS and not command.startswith(ELSEWHERE)]
     run(RUN_COMMANDS, others, place)
 
 

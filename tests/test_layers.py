@@ -24,12 +24,13 @@ MAY_IMPORT = {
     "system": GROUND,
     "codecs": GROUND,
     "store": GROUND | {"system", "codecs"},
-    "sources": GROUND | {"system", "codecs", "store"},
+    "sources": GROUND | {"system", "codecs", "store", "remote"},
     "report": GROUND | {"codecs", "store"},
+    "remote": GROUND | {"system", "store"},
     "build": GROUND | {"system", "codecs", "store", "sources", "report"},
     "measure": GROUND | {"system", "codecs", "store", "sources", "report", "build"},
     "doctor": GROUND | {"system", "codecs", "store", "measure"},
-    "datasets": GROUND | {"system", "codecs", "store", "sources", "datasets/reading", "datasets/timing"},
+    "datasets": GROUND | {"system", "codecs", "store", "sources", "remote", "datasets/reading", "datasets/timing"},
     "datasets/reading": GROUND | {"system", "codecs", "store", "datasets"},
     "datasets/timing": GROUND | {"system", "codecs", "store", "sources", "measure", "datasets", "datasets/reading"},
 }
@@ -38,9 +39,13 @@ product leans on measuring."""
 
 LIBRARIES = {
     "click": {"cli"},
+    "distributed": {"build/engines/dask"},
     "jinja2": {"report/html"},
     "joblib": {"build/tasks/parallel"},
-    "lmdb": {"store/shard"},
+    "lmdb": {"store/shard", "store/shard_reader"},
+    "obstore": {"remote/bucket"},
+    "pyspark": {"build/engines/spark"},
+    "ray": {"build/engines/ray"},
     "torch": {"datasets", "datasets/reading", "datasets/timing"},
     "tqdm": {"cli/progress"},
 }

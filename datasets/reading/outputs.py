@@ -21,9 +21,11 @@ from presize.store.manifest import Manifest
 Decode = Literal["pil", "numpy", "tensor", "bytes"]
 
 
-def check_decode(decode: str) -> None:
-    """Raise OptionError unless `decode` is one of the choices."""
+def check_decode(decode: str, is_cropped: bool = False) -> None:
+    """Raise OptionError unless `decode` is one of the choices, and goes with a crop where there is one."""
     check_choice("decode", decode, Decode)
+    if decode == "bytes" and is_cropped:
+        raise OptionError("decode: bytes are not decoded, so they cannot be cropped or flipped; choose another")
 
 
 def check_pil(decode: Decode, manifest: Manifest) -> None:

@@ -1,24 +1,28 @@
-"""ShardShuffled: an order that stays inside a few shards at a time, for datasets larger than memory. Pure; no torch."""
+"""ShardShuffled: an order that stays inside a few shards at a time, for datasets larger than memory. No torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from presize.datasets.reading.order import MOST_SAMPLES, MOST_SEED, Numbers, Positions
 from presize.datasets.reading.permutation import permute
-from presize.errors import DatasetError
+from presize.errors import DatasetError, OptionError
 from presize.options import check_range
 
 _ROWS_AT_ONCE = 2**20
 
 _SHARDS_AT_LEAST = 2**20
 """Shard numbers below this are counted even where there are fewer samples; a damaged one must not fill memory."""
+
+_DIVISIONS = 2**62
+"""Streams of random numbers from this one on divide shards; those below it permute shards and the samples of groups."""
 
 
 class ShardColumn(Protocol):
@@ -27,6 +31,24 @@ class ShardColumn(Protocol):
     def __len__(self) -> int: ...
 
     def numbers(self, name: str) -> npt.NDArray[Any]: ...
+
+    def fetch_ahead(self, groups: Sequence[Sequence[int]]) -> None: ...
+
+
+class _Groups(NamedTuple):
+    """The groups of an epoch, in a sequence of all samples: host after host, and shard after shard of each.
+
+    Attributes:
+        hosts: where the samples of each host begin in the sequence, with the length at the end, int64 (hosts + 1,).
+        bounds: where each group begins in the sequence, with the length at the end, int64 (groups + 1,).
+        shards: the shards of each group.
+        lows: where each of these shards begins in the sequence: before its group, if a host before it has a part.
+    """
+
+    hosts: Positions
+    bounds: Positions
+    shards: list[Numbers]
+    lows: list[Positions]
 
 
 @dataclass(frozen=True)
@@ -45,37 +67,72 @@ class ShardShuffled:
     sqrt(p (1 - p) / M) for a class of share p (0.05 % for p = 0.1 and M = 262,144); and samples of one shard are in
     the same group in every epoch.
 
-    Memory: the sample numbers of two groups, 8 bytes each, in each process that uses it, and a count a shard. A group
-    is found by a pass over the mapped shard column when it begins: about 4 ms a million samples of the dataset.
+    Hosts: with `by_host` each host reads only a part of the dataset in an epoch, which its ranks share; each epoch
+    deals the shards anew. The shards, in the epoch's order, are cut into one run for each host, of as many samples as
+    its ranks have positions, and groups are formed within each run. So each sample still comes exactly once. A shard
+    at a cut is divided at random and read by both hosts: hosts - 1 shards at most. Whole shards only would have to
+    repeat or drop samples. Where there are fewer shards than hosts, several hosts read the same one. A state can be
+    resumed with equally many ranks and hosts only. The samples that last="pad" repeats may be of another host's shards.
+
+    Memory: the sample numbers of two groups, 8 bytes each, in each process that uses it, and a few numbers a shard. A
+    group is found by a pass over the mapped shard column when it begins: about 4 ms a million samples of the dataset.
     Pickled without these, and the dataset as its path. Thread-safe.
 
     Attributes:
         data: an opened presize.store.dataset.Dataset, such as LMDBDataset.data.
         seed: of the order and the crops, from 0.
         window: shards in a group, from 1.
+        by_host: give each host shards of its own.
+        ranks: how many there are on all hosts together; None reads torchrun's WORLD_SIZE. Only with `by_host`.
+        ranks_per_host: as many on each host: rank r is on host r // ranks_per_host, as torchrun numbers them. None
+            reads its LOCAL_WORLD_SIZE. Only with `by_host`.
 
     Raises:
+        OptionError: an option is out of range, `ranks` is no multiple of `ranks_per_host`, or with `by_host` one of
+            them is neither given nor in the environment.
         DatasetError: when first asked for samples, if the index is damaged and names an impossible shard.
     """
 
     data: ShardColumn = field(repr=False)
     seed: int = 0
     window: int = 8
+    by_host: bool = False
+    ranks: int | None = None
+    ranks_per_host: int | None = None
     # Caches of the methods below; on the class they would keep every dataset ever shuffled open.
     _counts: Callable[[], Numbers] = field(init=False, repr=False, compare=False)
-    _groups: Callable[[int], tuple[list[Numbers], Positions]] = field(init=False, repr=False, compare=False)
+    _groups: Callable[[int], _Groups] = field(init=False, repr=False, compare=False)
     _members: Callable[[int, int], Numbers] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_range("seed", self.seed, 0, MOST_SEED)
         check_range("window", self.window, 1, MOST_SAMPLES)
+        self._set_ranks()
         # Two groups: a batch may straddle them, and each batch is computed twice, as samples and as keys.
         object.__setattr__(self, "_counts", lru_cache(maxsize=1)(self._count))
         object.__setattr__(self, "_groups", lru_cache(maxsize=2)(self._group))
         object.__setattr__(self, "_members", lru_cache(maxsize=2)(self._find))
 
-    def __reduce__(self) -> tuple[type[ShardShuffled], tuple[ShardColumn, int, int]]:
-        return ShardShuffled, (self.data, self.seed, self.window)
+    def _set_ranks(self) -> None:
+        for name, variable in (("ranks", "WORLD_SIZE"), ("ranks_per_host", "LOCAL_WORLD_SIZE")):
+            value = getattr(self, name)
+            if self.by_host:
+                value = _from_torchrun(variable) if value is None else value
+                check_range(name, value, 1, MOST_SAMPLES)
+                object.__setattr__(self, name, value)
+            elif value is not None:
+                raise OptionError(f"{name}: needs by_host=True, got {value!r} without it")
+        ranks, per_host = self._sharing
+        if ranks % per_host:
+            raise OptionError(f"ranks: expected a multiple of ranks_per_host, {per_host}, got {ranks}")
+
+    def __repr__(self) -> str:
+        # States have a CRC of it: that of an order without by_host must stay as it is.
+        hosts = f", by_host=True, ranks={self.ranks}, ranks_per_host={self.ranks_per_host}" if self.by_host else ""
+        return f"{type(self).__qualname__}(seed={self.seed!r}, window={self.window!r}{hosts})"
+
+    def __reduce__(self) -> tuple[type[ShardShuffled], tuple[object, ...]]:
+        return ShardShuffled, (self.data, self.seed, self.window, self.by_host, self.ranks, self.ranks_per_host)
 
     def __len__(self) -> int:
         return len(self.data)
@@ -84,19 +141,56 @@ class ShardShuffled:
     def population(self) -> int:
         return len(self.data)
 
+    @property
+    def _sharing(self) -> tuple[int, int]:
+        """(ranks, ranks_per_host); without by_host as if there were one rank, so that positions are the sequence."""
+        return self.ranks or 1, self.ranks_per_host or 1
+
     def samples(self, epoch: int, positions: Positions) -> Numbers:
-        bounds = self._groups(epoch)[1]
-        group_of = np.searchsorted(bounds, positions, "right") - 1
-        found = np.empty(len(positions), np.int64)
+        groups = self._groups(epoch)
+        ranks, per_host = self._sharing
+        turns, rank = np.divmod(positions, ranks)
+        hosts, rank_in_host = np.divmod(rank, per_host)
+        places = groups.hosts[hosts] + turns * per_host + rank_in_host
+        group_of = np.searchsorted(groups.bounds, places, "right") - 1
+        found = np.empty(len(places), np.int64)
         for group in np.unique(group_of).tolist():
             here = group_of == group
             members = self._members(epoch, group)
-            within = permute(positions[here] - bounds[group], len(members), (self.seed, epoch, 1 + group))
+            within = permute(places[here] - groups.bounds[group], len(members), (self.seed, epoch, 1 + group))
             found[here] = members[within]
         return found
 
     def keys(self, epoch: int, positions: Positions) -> Numbers:
         return self.samples(epoch, positions)
+
+    def groups_ahead(self, epoch: int, start: int, rank: int = 0) -> list[list[int]]:
+        """The shards that a host is yet to read in an epoch, group by group, for code that fetches them ahead.
+
+        Args:
+            epoch: from 0.
+            start: a global position, 0 to length. The groups begin with that of the host's first position from there
+                on; there are none if it has no such position.
+            rank: any rank of the host. Without by_host all ranks read the same groups.
+
+        Raises:
+            OptionError: `start` or `rank` is out of range.
+        """
+        check_range("start", start, 0, len(self))
+        check_range("rank", rank, 0, MOST_SAMPLES if self.ranks is None else self.ranks - 1)
+        host = rank // self.ranks_per_host if self.ranks_per_host else 0
+        groups = self._groups(epoch)
+        low = groups.hosts[host] + self._positions_of(host, start)
+        first = int(np.searchsorted(groups.bounds, low, "right")) - 1
+        stop = int(np.searchsorted(groups.bounds, groups.hosts[host + 1]))
+        occupied = [shards[self._counts()[shards] > 0].tolist() for shards in groups.shards[first:stop]]
+        return [shards for shards in occupied if shards]
+
+    def _positions_of(self, hosts: Numbers | int, before: int) -> Numbers:
+        """How many of the positions below `before` are those of each host's ranks."""
+        ranks, per_host = self._sharing
+        turns, more = divmod(before, ranks)
+        return np.asarray(turns * per_host + np.clip(more - per_host * hosts, 0, per_host))
 
     def _count(self) -> Numbers:
         """The number of samples in each shard."""
@@ -112,17 +206,47 @@ class ShardShuffled:
             counts = more
         return counts
 
-    def _group(self, epoch: int) -> tuple[list[Numbers], Positions]:
-        """The shards of each group, and the position at which each begins, with the length at the end."""
+    def _group(self, epoch: int) -> _Groups:
         counts = self._counts()
         order = permute(np.arange(len(counts)), len(counts), (self.seed, epoch, 0))
-        groups = np.array_split(order, -(-len(counts) // self.window))
-        return groups, np.cumsum([0, *(counts[group].sum() for group in groups)])
+        ends = np.cumsum(counts[order])
+        begins = ends - counts[order]
+        ranks, per_host = self._sharing
+        hosts = np.cumsum([0, *self._positions_of(np.arange(ranks // per_host), len(self))])
+        firsts = [0, *np.searchsorted(ends, hosts[1:-1], "right")]
+        stops = [*np.searchsorted(begins, hosts[1:-1], "left"), len(order)]
+        shards, lows, sizes = [], [], [0]
+        for first, stop, low, high in zip(firsts, stops, hosts[:-1], hosts[1:], strict=True):
+            for places in np.array_split(np.arange(first, stop), max(1, -(-(stop - first) // self.window))):
+                shards.append(order[places])
+                lows.append(begins[places])
+                sizes.append((np.minimum(ends[places], high) - np.maximum(begins[places], low)).sum())
+        return _Groups(hosts, np.cumsum(sizes), shards, lows)
 
     def _find(self, epoch: int, group: int) -> Numbers:
         """The samples of a group, ascending. In parts: all rows at once would not fit the caches, or memory."""
+        groups = self._groups(epoch)
         wanted = np.zeros(len(self._counts()), np.bool_)
-        wanted[self._groups(epoch)[0][group]] = True
+        wanted[groups.shards[group]] = True
         column = self.data.numbers("shard")
-        lows = range(0, len(column), _ROWS_AT_ONCE)
-        return np.concatenate([low + np.flatnonzero(wanted[column[low : low + _ROWS_AT_ONCE]]) for low in lows])
+        parts = range(0, len(column), _ROWS_AT_ONCE)
+        members = np.concatenate([low + np.flatnonzero(wanted[column[low : low + _ROWS_AT_ONCE]]) for low in parts])
+        for shard, low in zip(groups.shards[group], groups.lows[group], strict=True):
+            first, stop = groups.bounds[group : group + 2] - low
+            count = int(self._counts()[shard])
+            if first > 0 or stop < count:  # a host before or after this one has a part of it
+                turns = permute(np.arange(count), count, (self.seed, epoch, _DIVISIONS + int(shard)))
+                kept = np.ones(len(members), np.bool_)
+                kept[column[members] == shard] = (turns >= first) & (turns < stop)
+                members = members[kept]
+        return members
+
+
+def _from_torchrun(variable: str) -> int:
+    value = os.environ.get(variable, "")
+    if not value.isdecimal():
+        raise OptionError(
+            "by_host: give ranks= and ranks_per_host=, or start with torchrun, which sets WORLD_SIZE and "
+            "LOCAL_WORLD_SIZE"
+        )
+    return int(value)

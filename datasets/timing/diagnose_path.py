@@ -23,7 +23,8 @@ from presize.formatting import plural
 from presize.measure import read_speed
 from presize.measure.bench_options import DiagnoseOptions, Variant
 from presize.measure.diagnosis import Diagnosis
-from presize.store.manifest import MANIFEST, read_manifest
+from presize.store.data_files import MANIFEST
+from presize.store.manifest import read_manifest
 from presize.system.resources import usable_cores
 
 _MOST_BROKEN = 100

@@ -73,6 +73,7 @@ def scaled(table: pa.Table, options: BuildOptions, size: Size, heights: Ints, wi
     """
     if not options.boxes and not options.keypoints:
         return table
+    heights, widths = heights.astype(np.int64), widths.astype(np.int64)
     moves, frames = _moves(options.image, size, heights, widths)
     for place in options.boxes:
         rows = _rows(table, place)

@@ -12,9 +12,9 @@ import pyarrow as pa
 from presize.build.state import NEW_MANIFEST, Place, State
 from presize.build.tasks import staging
 from presize.errors import PresizeWarning
-from presize.store.data_files import is_data_file
+from presize.store.data_files import MANIFEST, is_data_file
 from presize.store.filenames import is_safe
-from presize.store.manifest import MANIFEST, Manifest, read_manifest
+from presize.store.manifest import Manifest, read_manifest
 from presize.system.files import names_in, rename, writing
 
 

@@ -24,10 +24,10 @@ from presize.build.inputs import Inputs, join
 from presize.build.plan import Plan, TriedCodecs, make_plan
 from presize.build.publish import publish
 from presize.build.resume import begin
-from presize.build.run import try_codecs
 from presize.build.state import Place, check_places, lock
 from presize.build.tasks.parallel import run_tasks
 from presize.build.tasks.sidecar import ShardDone
+from presize.build.tasks.trial import try_codecs
 from presize.build.work import BuildWork, find_work
 from presize.codecs.resize import target
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
@@ -197,7 +197,7 @@ def _carry_out(
     with closing(run_tasks(work.done(), work.waiting, run)) as dones:
         for done in dones:
             on_shard(done)
-    (manifest,) = publish(plan, state, work.finish(place), place, None)
+    (manifest,) = publish(plan, state, work.finish(), place, None)
     place.clear()
     return manifest
 

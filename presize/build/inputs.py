@@ -25,8 +25,8 @@ from presize.sources.scan import Source
 from presize.store.filenames import path_problem
 from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS
 from presize.store.manifest import Manifest
-from presize.store.rejects import Reject
-from presize.store.shard import ShardReader
+from presize.store.rejects_file import Rejects
+from presize.store.shard_reader import ShardReader
 
 Rows = npt.NDArray[np.int64]
 
@@ -139,7 +139,7 @@ def join(
         bases[0].roots[0],
         table,
         known,
-        tuple(_rejects(bases, prefix)) if only is None else (),
+        Rejects.joined(_rejects(bases, prefix)) if only is None else Rejects(),
         sum(counts.get("hidden", 0) for counts in left_out),
         sum(counts.get("outside", 0) for counts in left_out),
     )
@@ -198,8 +198,7 @@ def _concatenated(bases: Sequence[Base], prefix: bool) -> pa.Table:
         made -= {*_OF_SOURCES, *(f"{name}_{column}" for name in base.companions for column in _OF_SOURCES)}
         table = index.select([name for name in index.column_names if name not in made])
         if prefix:
-            number_text, slash = (pa.scalar(text, pa.large_string()) for text in (str(number), "/"))
-            paths = pc.binary_join_element_wise(number_text, table.column("path"), slash)
+            paths = _prefixed(table.column("path"), number)
             table = table.set_column(table.column_names.index("path"), "path", paths)
         tables.append(table.replace_schema_metadata(None))
     try:
@@ -264,7 +263,12 @@ def _renumbered(
     return found
 
 
-def _rejects(bases: Sequence[Base], prefix: bool) -> Iterator[Reject]:
+def _rejects(bases: Sequence[Base], prefix: bool) -> Iterator[Rejects]:
     for number, base in enumerate(bases):
-        for reject in base.rejects:
-            yield reject._replace(path=f"{number}/{reject.path}") if prefix else reject
+        path, *others = base.rejects.columns.columns
+        yield Rejects.with_columns([_prefixed(path, number), *others]) if prefix else base.rejects
+
+
+def _prefixed(paths: pa.Array | pa.ChunkedArray, number: int) -> pa.Array | pa.ChunkedArray:
+    number_text, slash = (pa.scalar(text, pa.large_string()) for text in (str(number), "/"))
+    return pc.binary_join_element_wise(number_text, paths, slash)

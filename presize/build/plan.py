@@ -116,7 +116,7 @@ def differences(
                 found.append("the class list has changed")
             elif name == "codecs":
                 if old["options"] == new["options"]:  # what codecs make is compared under the same options alone
-                    found.append(_other_codecs(*versions))
+                    found.append(other_codecs(*versions))
             else:
                 of_companion = name.partition("options.companions.")[2].replace(".", " ")
                 words = f"{_words(name, was)}, is {_words(name, value)}"
@@ -124,7 +124,7 @@ def differences(
     return found
 
 
-def _other_codecs(then: dict[str, str], now: dict[str, str]) -> str:
+def other_codecs(then: dict[str, str], now: dict[str, str]) -> str:
     changed = [name for name in now if then.get(name) != now[name]]
     if not changed:
         return "the same versions of all libraries make other bytes here: another processor, or another build of them"

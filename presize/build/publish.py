@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +20,36 @@ from presize.build.cleanup import finish_publishing, remove_replaced, remove_unp
 from presize.build.plan import Plan
 from presize.build.state import NEW_MANIFEST, Place, State
 from presize.build.tasks import staging
-from presize.build.tasks.sidecar import Finished, size_columns
+from presize.build.tasks.sidecar import Finished, Rejected, size_columns
 from presize.codecs.source_facts import unpack
 from presize.errors import BuildError
 from presize.options import Size
+from presize.sources.scan import Source
 from presize.sources.source_files import read_again
 from presize.store import shard
-from presize.store.data_files import CompanionFiles, DataFile, companion_shard, generation_name
-from presize.store.index import index_columns, write_index
-from presize.store.manifest import MANIFEST, Manifest, publish_manifest
-from presize.store.rejects import NOT_AN_IMAGE, Reject, may_pass, to_jsonl
+from presize.store.data_files import MANIFEST, CompanionFiles, DataFile, companion_shard, generation_name
+from presize.store.index import INDEX_COLUMNS, index_columns, write_index
+from presize.store.manifest import Manifest, publish_manifest
+from presize.store.rejects_file import REPEATED_TEXT, Rejects, to_jsonl
+from presize.store.shard_reader import ShardReader
 from presize.system.files import sync_folder, write_atomically, writing
+
+
+class _Merged(NamedTuple):
+    """All side-cars together, in the order of the dataset.
+
+    Attributes:
+        samples: the row in the source table of each record.
+        columns: those of a Sidecar but ``sample``, each in the type of the index; and ``shard`` and ``row``, where each
+            record lies.
+        shards: the name of each shard, for each size and companion its bytes and SHA-256, and its records.
+        rejects: the files that were not stored, those that the source rejected first.
+    """
+
+    samples: npt.NDArray[np.int64]
+    columns: dict[str, npt.NDArray[Any]]
+    shards: list[tuple[str, list[tuple[int, str]], int]]
+    rejects: Rejects
 
 
 @dataclass(frozen=True)
@@ -68,20 +88,17 @@ def publish(
     Raises:
         BuildError: not one image could be stored, or a file cannot be written.
     """
-    if not any(len(shard.sidecar.samples) for shard in finished.shards):
+    merged = _merge(finished, plan.source)
+    if not len(merged.samples):
         _give_up(place)
-        unstored = finished.rejects()
-        first = f"; the first: {unstored[0][2]}" if unstored else ""
+        unread = len(plan.source.rejects)
+        first = f"; the first: {merged.rejects[unread].reason}" if len(merged.rejects) > unread else ""
         raise BuildError(f"none of the {len(plan.source.table)} files of {plan.source.root} could be stored{first}")
-    columns = _merged(finished)
-    rejects = _rejects(plan, finished)
-    datasets = [
-        _Dataset(k, root, _index(plan, columns, k, files), columns["sample"]) for k, root in enumerate(place.roots)
-    ]
-    manifests = [_write_data(plan, state, finished, dataset, rejects) for dataset in datasets]
+    datasets = [_Dataset(k, root, _index(plan, merged, k, files), merged.samples) for k, root in enumerate(place.roots)]
+    manifests = [_write_data(plan, state, merged, dataset) for dataset in datasets]
     if report:
         manifests = [
-            _write_report(plan, dataset, manifest, rejects)
+            _write_report(plan, dataset, manifest, merged.rejects)
             for dataset, manifest in zip(datasets, manifests, strict=True)
         ]
     if state.update:
@@ -128,28 +145,66 @@ def _give_up(place: Place) -> None:
             root.rmdir()
 
 
-def _merged(finished: Finished) -> dict[str, npt.NDArray[Any]]:
-    """The columns of all side-cars in dataset order, with ``shard`` and ``row``, where each record lies."""
-    sidecars = [shard.sidecar for shard in finished.shards]
-    lengths = [len(sidecar.samples) for sidecar in sidecars]
-    order = np.concatenate([sidecar.samples for sidecar in sidecars]).argsort()
-    names = sidecars[0].columns
-    merged = {name: np.concatenate([sidecar.columns[name] for sidecar in sidecars])[order] for name in names}
-    merged["shard"] = np.repeat(np.arange(len(sidecars)), lengths)[order]
-    merged["row"] = np.concatenate([np.arange(length) for length in lengths])[order]
-    return merged
+_REJECTED = pa.schema({"sample": pa.int64(), "error": REPEATED_TEXT, "reason": REPEATED_TEXT})
 
 
-def _index(plan: Plan, merged: dict[str, npt.NDArray[Any]], size: int, files: pa.ChunkedArray | None) -> pa.Table:
-    stored = plan.source.table.take(pa.array(merged["sample"]))
-    sides = merged["source_height"], merged["source_width"]
+def _merge(finished: Finished, source: Source) -> _Merged:
+    """Read the side-cars one by one."""
+    files = len(source.table)
+    is_stored = np.zeros(files, bool)
+    columns: dict[str, npt.NDArray[Any]] = {}
+    shards, rejected = [], []
+    for number, (name_of_shard, read) in enumerate(finished.shards):
+        sidecar = read()
+        samples = sidecar.samples
+        is_stored[samples] = True
+        places = {"shard": np.full(len(samples), number), "row": np.arange(len(samples))}
+        for name, values in (sidecar.columns | places).items():
+            if name != "sample":
+                columns.setdefault(name, np.zeros(files, _dtype(name)))[samples] = values
+        shards.append((name_of_shard, sidecar.shards, len(samples)))
+        if sidecar.rejects:
+            rejected.append(_rejected_columns(sidecar.rejects))
+    if not is_stored.all():
+        columns = {name: columns.pop(name)[is_stored] for name in list(columns)}
+    rejects = [source.rejects, _rejects(source, pa.Table.from_batches(rejected, _REJECTED))]
+    if finished.still_rejected is not None:
+        rejects.append(finished.still_rejected.forgetting())
+    return _Merged(np.flatnonzero(is_stored), columns, shards, Rejects.joined(rejects))
+
+
+def _rejected_columns(rejected: Sequence[Rejected]) -> pa.RecordBatch:
+    arrays = [pa.array(values, kind) for values, kind in zip(zip(*rejected, strict=True), _REJECTED.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_REJECTED)
+
+
+def _rejects(source: Source, rejected: pa.Table) -> Rejects:
+    """The files of samples that were rejected."""
+    files = source.table.select(["path", "source_nbytes", "source_mtime_ns"])
+    path, *state = files.take(rejected.column("sample").combine_chunks()).columns
+    return Rejects.with_columns([path, rejected.column("error"), rejected.column("reason"), *state]).forgetting()
+
+
+def _dtype(name: str) -> Any:
+    """The type of a side-car's column, such as ``nbytes_0`` or ``mask_nbytes_0``, in the index."""
+    stem = re.sub(r"_\d+$", "", name)
+    column = next(column for column in INDEX_COLUMNS if stem == column or stem.endswith(f"_{column}"))
+    return INDEX_COLUMNS[column].to_pandas_dtype()
+
+
+def _index(plan: Plan, merged: _Merged, size: int, files: pa.ChunkedArray | None) -> pa.Table:
+    stored = plan.source.table
+    if len(merged.samples) < len(stored):
+        stored = stored.take(pa.array(merged.samples))
+    values = merged.columns
+    sides = values["source_height"], values["source_width"]
     if size == 0:
         warn_of_bad_boxes(stored, plan.options, *sides)
     stored = scaled(stored, plan.options, plan.options.image.sizes[size], *sides)
     companions = [companion.name for companion in plan.options.companions]
-    values = merged | {name: merged[f"{name}_{size}"] for name in size_columns(companions)}
+    values = values | {name: values[f"{name}_{size}"] for name in size_columns(companions)}
     if files is not None:
-        stored = stored.append_column("file", files.take(pa.array(merged["sample"])))
+        stored = stored.append_column("file", files.take(pa.array(merged.samples)))
     columns = {
         name: stored.column(name) if name in stored.column_names else pa.array(values[name], kind)
         for name, kind in index_columns(plan.options.layout, plan.options.checksum, companions).items()
@@ -158,30 +213,16 @@ def _index(plan: Plan, merged: dict[str, npt.NDArray[Any]], size: int, files: pa
     return pa.table(columns | {name: stored.column(name) for name in labels})
 
 
-def _rejects(plan: Plan, finished: Finished) -> list[Reject]:
-    rejected = finished.rejects()
-    rows = plan.source.table.take(pa.array([sample for sample, _, _ in rejected], pa.int64()))
-    files = zip(*(rows.column(name).to_pylist() for name in ("path", "source_nbytes", "source_mtime_ns")), strict=True)
-    found = [
-        Reject(path, error, reason, *(() if may_pass(error, reason) else (nbytes, mtime_ns)))
-        for (path, nbytes, mtime_ns), (_, error, reason) in zip(files, rejected, strict=True)
-    ]
-    return [*plan.source.rejects, *found]
-
-
-def _write_data(plan: Plan, state: State, finished: Finished, dataset: _Dataset, rejects: list[Reject]) -> Manifest:
+def _write_data(plan: Plan, state: State, merged: _Merged, dataset: _Dataset) -> Manifest:
     """Write the index and the rejects. Returns the manifest that names them, and the shards."""
     root = dataset.root
     rejects_name = generation_name("rejects.jsonl", state.generation)
-    write_atomically(root / rejects_name, to_jsonl(rejects))
+    write_atomically(root / rejects_name, to_jsonl(merged.rejects))
     lmdb = plan.options.layout == "lmdb"
-    shards = [
-        DataFile(name, *sidecar.shards[dataset.number], len(sidecar.samples))
-        for name, sidecar in finished.shards
-        if lmdb
-    ]
-    skipped = sum(reject.error == NOT_AN_IMAGE for reject in rejects)
-    companions = (_companion_files(plan, finished, dataset, number) for number in range(len(plan.options.companions)))
+    shards = [DataFile(name, *written[dataset.number], rows) for name, written, rows in merged.shards if lmdb]
+    rejects = len(merged.rejects)
+    skipped = merged.rejects.skipped
+    companions = (_companion_files(plan, merged, dataset, number) for number in range(len(plan.options.companions)))
     return Manifest(
         layout=plan.options.layout,
         identity=plan.identity,
@@ -192,21 +233,21 @@ def _write_data(plan: Plan, state: State, finished: Finished, dataset: _Dataset,
         samples=len(dataset.index),
         bytes=pc.sum(dataset.index.column("nbytes")).as_py(),
         left_out={
-            "rejected": len(rejects) - skipped,
+            "rejected": rejects - skipped,
             "skipped": skipped,
             "hidden": plan.source.hidden,
             "outside": plan.source.outside,
         },
         engine=shard.ENGINE if lmdb else None,
         index=write_index(root, generation_name("index.arrow", state.generation), dataset.index),
-        rejects=DataFile.of(root, rejects_name, len(rejects)),
+        rejects=DataFile.of(root, rejects_name, rejects),
         shards=tuple(shards),
         versions=plan.versions,
         companions=tuple(companions),
     )
 
 
-def _companion_files(plan: Plan, finished: Finished, dataset: _Dataset, number: int) -> CompanionFiles:
+def _companion_files(plan: Plan, merged: _Merged, dataset: _Dataset, number: int) -> CompanionFiles:
     """The shards of the companion of this number, in one size."""
     companion = plan.options.companions[number]
     place = (1 + number) * len(plan.options.image.sizes) + dataset.number
@@ -219,13 +260,13 @@ def _companion_files(plan: Plan, finished: Finished, dataset: _Dataset, number: 
         depth=16 if is_deep else 8,
         bytes=pc.sum(dataset.index.column(f"{companion.name}_nbytes")).as_py(),
         shards=tuple(
-            DataFile(companion_shard(companion.name, name), *sidecar.shards[place], len(sidecar.samples))
-            for name, sidecar in finished.shards
+            DataFile(companion_shard(companion.name, name), *written[place], rows)
+            for name, written, rows in merged.shards
         ),
     )
 
 
-def _write_report(plan: Plan, dataset: _Dataset, manifest: Manifest, rejects: list[Reject]) -> Manifest:
+def _write_report(plan: Plan, dataset: _Dataset, manifest: Manifest, rejects: Rejects) -> Manifest:
     """Write the page about a dataset that lacks just its manifest. Returns that, with the page in it."""
     from presize.report.build_report import BuildReport, build_page
     from presize.report.comparison import compare  # OpenCV and jinja2, which nothing else of a build needs
@@ -246,7 +287,7 @@ def _write_report(plan: Plan, dataset: _Dataset, manifest: Manifest, rejects: li
     numbered = dataset.index.select(list(index_columns(manifest.layout)))
     numbered = numbered.append_column("sample", pa.array(dataset.samples))
     with ExitStack() as stack:
-        shards = [stack.enter_context(closing(shard.ShardReader(root / f.file, f.bytes))) for f in manifest.shards]
+        shards = [stack.enter_context(closing(ShardReader(root / f.file, f.bytes))) for f in manifest.shards]
         comparisons, failures = compare(plan.options.image, Size.parse(manifest.size), numbered, source_of, value_of)
     name = generation_name("report.html", manifest.generation)
     page = build_page(BuildReport(manifest, dataset.index, rejects, comparisons, failures))

@@ -24,12 +24,14 @@ from presize.sources.companions import companion_paths
 from presize.sources.containers.recognize import recognize
 from presize.sources.scan import Source, scan
 from presize.sources.source_files import read_source
-from presize.store.data_files import DataFile
+from presize.sources.store_source import Url
+from presize.store.data_files import MANIFEST, DataFile
 from presize.store.filenames import is_safe
 from presize.store.index import companion_index, read_index
-from presize.store.manifest import MANIFEST, Manifest, read_manifest
-from presize.store.shard import MapFull, ShardReader, ShardWriter, commit_records, map_bytes
+from presize.store.manifest import Manifest, read_manifest
+from presize.store.shard import MapFull, ShardWriter, commit_records, map_bytes
 from presize.store.shard_pages import recorded_map_bytes
+from presize.store.shard_reader import ShardReader
 from presize.store.verify import Problem, check_data_file
 from presize.system.files import remove_temporary, sync_folder, temporary_name, working_in
 from presize.system.resources import usable_cores
@@ -84,10 +86,11 @@ def repair_dataset(
         DatasetError: `out` holds no dataset of shards.
         BuildError: a build is writing to `out`, or it cannot be written to.
     """
-    containers = recognize(source, samples.keys is not None)
-    if containers is None and not os.path.isdir(source):
+    url = Url.of(source)
+    containers = None if url else recognize(source, samples.keys is not None)
+    if containers is None and not url and not os.path.isdir(source):
         raise SourceError(f"the source {os.fspath(source)} is not a folder; give the one that {out} was built from")
-    raw = _Raw(Path(source)) if containers is None else _Raw(Path(containers.root), scan(source, samples, True))
+    raw = _Raw(url or Path(source)) if containers is None else _Raw(Path(containers.root), scan(source, samples, True))
     out = Path(out)
     roots = [out] if (out / MANIFEST).exists() else sorted(path.parent for path in out.glob(f"*/{MANIFEST}"))
     manifests = {root: read_manifest(root) for root in roots or [out]}  # which says what is there instead of a dataset
@@ -122,7 +125,7 @@ class _DifferentError(Exception):
 class _Raw:
     """The images that a dataset was built from: a folder, and where it consists of containers, what they hold."""
 
-    root: Path
+    root: Path | Url
     source: Source | None = None
 
     @cached_property

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,9 @@ from presize.store.data_files import DataFile
 from presize.store.dealing import shard_limit
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
 from presize.store.manifest import Manifest, read_manifest
-from presize.store.rejects import Reject, read_rejects
-from presize.store.shard import ENGINE, ShardReader
+from presize.store.rejects_file import Rejects, read_rejects
+from presize.store.shard import ENGINE
+from presize.store.shard_reader import ShardReader
 from presize.store.verify import check_data_file
 from presize.system.files import check_file
 from presize.system.resources import usable_cores
@@ -61,7 +62,7 @@ class Base:
     indexes: tuple[pa.RecordBatch, ...]
     samples: pa.Table
     rows: tuple[Rows, ...]
-    rejects: tuple[Reject, ...]
+    rejects: Rejects
     damaged: tuple[int, ...] = ()
 
     @property
@@ -104,12 +105,10 @@ class Reuse:
         """The shards that stay, and the files that stay rejected."""
         base = self.base
         shards = base.manifests[0].shards
-        kept = (FinishedShard(shards[number].file, self._sidecar(number)) for number in self.update.kept.tolist())
-        samples = self.update.rejected
-        places = base.samples.column("row").to_numpy()[self.update.origin[samples]]
-        rejects = [base.rejects[place] for place in places.tolist()]
-        still_rejected = zip(samples.tolist(), rejects, strict=True)
-        return Finished(tuple(kept), tuple((sample, reject.error, reject.reason) for sample, reject in still_rejected))
+        kept = self.update.kept.tolist()
+        stay = (FinishedShard(shards[number].file, partial(self._sidecar, number)) for number in kept)
+        places = base.samples.column("row").to_numpy()[self.update.origin[self.update.rejected]]
+        return Finished(tuple(stay), base.rejects.take(places) if len(places) else None)
 
     @cached_property
     def _sample_of(self) -> Rows:
@@ -164,7 +163,7 @@ def read_base(place: Place) -> Base:
             other.column(name).equals(index.column(name)) for name in same
         ):
             raise DatasetError(f"{root} and {place.roots[0]} are from different builds; {_ANEW}")
-    rejects = tuple(read_rejects(place.roots[0] / manifests[0].rejects.file))
+    rejects = read_rejects(place.roots[0] / manifests[0].rejects.file)
     rows = _rows(place.roots[0], index, shards)
     samples = _samples(index, manifests[0], rejects)
     base = Base(place.roots, manifests, indexes, samples, rows, rejects)
@@ -215,19 +214,16 @@ def _states(companions: Iterable[str], names: Sequence[str] = ("source_nbytes", 
     return [f"{prefix}{name}" for prefix in prefixes(companions) for name in names]
 
 
-def _samples(index: pa.RecordBatch, manifest: Manifest, rejects: Sequence[Reject]) -> pa.Table:
-    known = [(i, reject) for i, reject in enumerate(rejects) if reject.source_nbytes is not None]
+def _samples(index: pa.RecordBatch, manifest: Manifest, rejects: Rejects) -> pa.Table:
+    rows = np.flatnonzero(rejects.columns.column("source_nbytes").is_valid())
+    known = rejects.columns.select(["path", "source_nbytes", "source_mtime_ns"]).take(pa.array(rows))
     companions = [companion.name for companion in manifest.companions]
-    columns: dict[str, list[Any]] = {name: [0] * len(known) for name in _states(companions)}
+    names = _states(companions)
     if manifest.checksum:
-        columns |= {name: [0] * len(known) for name in _states(companions, ["source_crc32"])}
-    columns |= {
-        "path": [reject.path for _, reject in known],
-        "source_nbytes": [reject.source_nbytes for _, reject in known],
-        "source_mtime_ns": [reject.source_mtime_ns for _, reject in known],
-        "shard": [-1] * len(known),
-        "row": [i for i, _ in known],
-    }
+        names += _states(companions, ["source_crc32"])
+    columns: dict[str, Any] = {name: np.zeros(len(rows), np.int64) for name in names}
+    columns |= {name: known.column(name) for name in known.schema.names}
+    columns |= {"shard": np.full(len(rows), -1), "row": rows}
     stored = pa.Table.from_batches([index]).select(list(columns))
     return pa.concat_tables([stored, pa.table(columns, stored.schema)])
 

@@ -7,8 +7,6 @@ tasks: it publishes shards of the old dataset along with those it makes.
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -19,9 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import PIL
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from presize.build.annotations import check_annotations
 from presize.build.parts.listing import SharedListing, read_listing
@@ -32,25 +28,18 @@ from presize.build.reuse import find_reuse
 from presize.build.state import Place, check_places, lock
 from presize.build.tasks.parallel import run_tasks
 from presize.build.tasks.sidecar import ShardDone
+from presize.build.tasks.trial import suffixes_of, try_codecs, with_plugins
 from presize.build.update import Changes
 from presize.build.work import BuildWork, check_space, find_work
-from presize.codecs.golden.outcome import codecs_digest
 from presize.codecs.source_facts import Losses, losses, unpack
-from presize.codecs.special import plugins
 from presize.errors import BuildError, ImageError
 from presize.options import BuildOptions, RunOptions, SourceOptions
 from presize.sources.companions import add_companions
 from presize.sources.scan import Source, scan
-from presize.store.dealing import deal
 from presize.store.filenames import folder_files
 from presize.store.index import read_index
 from presize.store.manifest import Manifest
-from presize.store.specimen import container_digest
 from presize.system.files import working_in
-
-_WRITERS = (
-    "cykooz.resizer", "lmdb", "numpy", "opencv-python-headless", "pillow", "presize", "pyarrow", "simplejpeg",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -125,7 +114,8 @@ def plan_listed(listing: SharedListing, options: BuildOptions) -> Plan:
 
 
 def _plan_of(source: Source, options: BuildOptions, codecs: TriedCodecs) -> Plan:
-    return make_plan(source, options, with_plugins(codecs, source.table.column("path")), os.sysconf("SC_PAGE_SIZE"))
+    suffixes = suffixes_of(source.table.column("path"))
+    return make_plan(source, options, with_plugins(codecs, suffixes), os.sysconf("SC_PAGE_SIZE"))
 
 
 def build_dataset(
@@ -220,32 +210,6 @@ def _facts(root: Path, manifest: Manifest) -> npt.NDArray[np.uint32]:
     return np.asarray(index.column("source_facts").to_numpy())
 
 
-def try_codecs(options: BuildOptions) -> TriedCodecs:
-    """What the codecs make of the golden images, LMDB and Arrow of a specimen, and the deal of 97 samples to 5 shards.
-    Takes about 50 ms, once a process; and as long again where OpenCV is not imported yet."""
-    made = hashlib.sha256(f"{codecs_digest(options.image)} {container_digest(options.layout)}".encode())
-    for companion in options.companions:
-        made.update(codecs_digest(companion.image_options(options.image)).encode())
-    for shard in deal(97, 5):
-        made.update(shard.astype("<i8").tobytes())
-    return TriedCodecs(made.hexdigest(), codec_versions())
-
-
-def with_plugins(codecs: TriedCodecs, paths: pa.ChunkedArray) -> TriedCodecs:
-    """`codecs`, and the plug-ins that the names of files call for: the golden images are of other formats."""
-    suffixes = pc.unique(pc.utf8_lower(pc.replace_substring_regex(paths, r"^.*\.", "."))).to_pylist()
-    found = plugins.versions(suffixes)
-    if not found:
-        return codecs
-    return TriedCodecs(hashlib.sha256(f"{codecs.digest} {found}".encode()).hexdigest(), codecs.versions | found)
-
-
-def codec_versions() -> dict[str, str]:
-    """The versions of all libraries that decide the bytes of a dataset."""
-    # pillow-simd, where it replaces Pillow, is another distribution, with a version of its own.
-    return {name: PIL.__version__ if name == "pillow" else importlib.metadata.version(name) for name in _WRITERS}
-
-
 class _Built(NamedTuple):
     """What _build returns.
 
@@ -286,11 +250,14 @@ def _build(
         listing.check_finished([task.number for task in work.waiting], place.out)
     check_space(todo, place, work)
     carry_out(work, todo, run, on_shard)
-    manifests = publish(todo, state, work.finish(place), place, files, run.report)
-    place.clear()
     files_in_all = len(todo.source.table)
+    resumed = files_in_all - sum(task.to_make for task in work.waiting)
+    finished = work.finish()
+    del work  # which has the name of every file
+    manifests = publish(todo, state, finished, place, files, run.report)
+    place.clear()
     changes = reuse.update.changes if reuse else Changes.all_built(files_in_all)
-    return _Built(manifests, files_in_all - sum(task.to_make for task in work.waiting), changes)
+    return _Built(manifests, resumed, changes)
 
 
 def names_of_files(todo: Plan) -> pa.ChunkedArray | None:

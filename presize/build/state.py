@@ -17,7 +17,10 @@ from typing import Any
 
 from presize.errors import BuildError, OptionError, SourceError
 from presize.options import BuildOptions, RunOptions
-from presize.store.manifest import MANIFEST, STATE, Manifest, read_manifest
+from presize.sources.store_source import Url
+from presize.store.absence import STATE
+from presize.store.data_files import MANIFEST
+from presize.store.manifest import Manifest, read_manifest
 from presize.system.files import names_in, remove_temporary, sync_folder, write_atomically
 from presize.system.locks import file_lock, is_alone
 
@@ -175,7 +178,7 @@ def check_places(
     Raises:
         OptionError: `run` asks for an update of a folder dataset.
         SourceError: one of `source` and `out` lies inside the other.
-        BuildError: `out` holds something that presize did not make, or has a name that is not UTF-8.
+        BuildError: `out` is a URL, holds something that presize did not make, or has a name that is not UTF-8.
         DatasetError: `out` holds the dataset of another program, or of a newer presize.
     """
     if run.update and options.layout == "folder":
@@ -183,11 +186,14 @@ def check_places(
             "update: the files of a folder cannot be replaced all at once; with --to folder use --overwrite instead, "
             "which builds the folder anew"
         )
+    if "://" in os.fspath(out):
+        raise BuildError(f"OUT {out}: a build writes to a folder; give one, and then presize upload FOLDER {out}")
     place = Place.of(out, options.image.sizes)
     inner, outer = place.out.resolve(), Path(source).resolve()
-    if inner.is_relative_to(outer):
+    is_folder = Url.of(source) is None
+    if is_folder and inner.is_relative_to(outer):
         raise SourceError(f"OUT {out} lies inside the source {source}; choose a place outside of it")
-    if outer.is_relative_to(inner):
+    if is_folder and outer.is_relative_to(inner):
         raise SourceError(f"the source {source} lies inside OUT {out}; choose a place apart from it")
     try:
         os.fspath(place.out).encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -43,13 +44,13 @@ class BuildWork:
 
     Attributes:
         tasks: all that the plan has.
-        found: the side-cars of those that an earlier run finished, by shard number.
+        found: what became of the samples of those that an earlier run finished, by shard number.
         reused: what an update takes over from the dataset that is there; empty in a build from scratch.
         publishing: whether a folder's files may have their names already.
     """
 
     tasks: tuple[Task, ...]
-    found: dict[int, Sidecar]
+    found: dict[int, ShardDone]
     reused: Finished
     publishing: bool
 
@@ -61,20 +62,28 @@ class BuildWork:
     def done(self) -> Iterator[ShardDone]:
         """What became of the samples that were dealt with before this run."""
         yield from self.reused.done()
-        yield from (sidecar.done for sidecar in self.found.values())
+        yield from self.found.values()
 
-    def finish(self, place: Place) -> Finished:
-        """All that the dataset is made of, once the waiting tasks have been carried out.
-
-        Raises:
-            BuildError: a finished shard has gone.
-        """
-        written = [(task, self.found.get(task.number) or finished(task, self.publishing)) for task in self.tasks]
-        shards = [FinishedShard(_name(task), sidecar) for task, sidecar in written if sidecar is not None]
-        if len(shards) < len(written):
-            gone = len(written) - len(shards)
-            raise BuildError(f"{gone} finished shards have gone from {place.out}; run again to make them")
+    def finish(self) -> Finished:
+        """All that the dataset is made of, once the waiting tasks have been carried out."""
+        tasks = map(_without_samples, self.tasks)
+        shards = (FinishedShard(_name(task), partial(_sidecar, task, self.publishing)) for task in tasks)
         return replace(self.reused, shards=(*self.reused.shards, *shards))
+
+
+def _without_samples(task: Task) -> Task:
+    """What is left to know of a task that is carried out. The names of ten million files are half a gigabyte."""
+    if task.options.layout == "folder":
+        return task
+    none = task.samples[:0]
+    return replace(task, samples=none, nbytes=none, paths="", copies=None, places=None, companions=(), extents=None)
+
+
+def _sidecar(task: Task, publishing: bool) -> Sidecar:
+    sidecar = finished(task, publishing)
+    if sidecar is None:
+        raise BuildError(f"finished shard {task.number} has gone from {task.sidecar.parent}; run again to make it")
+    return sidecar
 
 
 def find_work(
@@ -94,12 +103,16 @@ def find_work(
         numbers: the shards of a part; None for all.
     """
     every = range(len(todo.shards)) if numbers is None else numbers
-    tasks = tuple(_tasks(todo, run, place, state.generation, files, every))
-    if reuse is not None:
-        tasks = tuple(map(reuse.copying, tasks))
-    sidecars = {task.number: finished(task, state.publishing) for task in tasks}
-    found = {number: sidecar for number, sidecar in sidecars.items() if sidecar is not None}
-    return BuildWork(tasks, found, reuse.finished() if reuse else Finished(), state.publishing)
+    tasks, found = [], {}
+    for task in _tasks(todo, run, place, state.generation, files, every):
+        if reuse is not None:
+            task = reuse.copying(task)
+        sidecar = finished(task, state.publishing)
+        if sidecar is not None:
+            found[task.number] = sidecar.done
+            task = _without_samples(task)
+        tasks.append(task)
+    return BuildWork(tuple(tasks), found, reuse.finished() if reuse else Finished(), state.publishing)
 
 
 def _tasks(

@@ -1,6 +1,7 @@
 """The command line: parse, one library call, print, exit code. The only package that knows click.
 
-Each command is a module of its name. group: what they share. printing, progress: output on a terminal.
+Each command is a module of its name; those that measure are in measuring/. group: what they share. printing, progress:
+output on a terminal.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from typing import NoReturn
 import click
 
 from presize.cli import (  # noqa: F401  # each adds its command
-    bench,
     build,
     derive,
-    diagnose,
     doctor,
     export,
+    fetch,
     info,
     repair,
     sample,
-    simulate,
+    upload,
     verify,
 )
 from presize.cli.group import cli, terminate
+from presize.cli.measuring import bench, diagnose, simulate  # noqa: F401
 from presize.errors import OptionError, PresizeError, PresizeWarning
 from presize.formatting import printable
 

@@ -243,8 +243,9 @@ class _Build(click.Command):
     type=choice(choices.Engine),
     default=_RUN.engine,
     show_default=True,
-    help="What does the work: processes, which contain crashes, or this one alone, which contains nothing.",
+    help="What does the work: processes, which contain crashes; this one alone, which contains nothing; a cluster.",
 )
+@click.option("--scheduler", metavar="ADDRESS", help="The cluster's: tcp://HOST:8786, HOST:6379, spark://HOST:7077.")
 @click.option(
     "--timeout-s",
     type=float,
@@ -286,15 +287,13 @@ class _Build(click.Command):
 @click.option("--report/--no-report", default=True, show_default=True, help="Write report.html about the build.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def build(
-    source: str, out: str, sizes: tuple[Size, ...], filter_: choices.Filter, format_: choices.Format,
-    layout: choices.Layout, shard_samples: int | None, follow_links: bool, checksum: bool, labels: str | None,
-    classes: str | None, repeated: choices.Repeated, split: str | None, split_seed: int,
-    keys: str | None, label_keys: str | None,
-    pairs: tuple[str, ...], pair_formats: tuple[str, ...], pair_filters: tuple[str, ...],
-    boxes: tuple[Coordinates, ...], keypoints: tuple[Coordinates, ...], bad_boxes: choices.BadBoxes,
-    jobs: int | None, engine: choices.Engine, on_error: choices.OnError,
-    timeout_s: float, max_errors: ErrorBudget | None, part: BuildPart | None, update: bool, overwrite: bool,
-    dry_run: bool, report: bool, as_json: bool, **image: Any,
+    source: str, out: str, sizes: tuple[Size, ...], filter_: choices.Filter, format_: choices.Format, layout:
+    choices.Layout, shard_samples: int | None, follow_links: bool, checksum: bool, labels: str | None, classes: str |
+    None, repeated: choices.Repeated, split: str | None, split_seed: int, keys: str | None, label_keys: str | None,
+    pairs: tuple[str, ...], pair_formats: tuple[str, ...], pair_filters: tuple[str, ...], boxes: tuple[Coordinates,
+    ...], keypoints: tuple[Coordinates, ...], bad_boxes: choices.BadBoxes, jobs: int | None, engine: choices.Engine,
+    scheduler: str | None, on_error: choices.OnError, timeout_s: float, max_errors: ErrorBudget | None, part: BuildPart
+    | None, update: bool, overwrite: bool, dry_run: bool, report: bool, as_json: bool, **image: Any,
 ) -> None:  # fmt: skip
     """Resize the images of SRC and pack them into OUT.
 
@@ -314,7 +313,9 @@ def build(
     build_options = BuildOptions(
         image_options, layout, shard_samples, follow_links, checksum, companions, boxes, keypoints, bad_boxes
     )
-    run = RunOptions(jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report, timeout_s)
+    run = RunOptions(
+        jobs, engine, on_error, max_errors or ErrorBudget(), overwrite, update, report, timeout_s, scheduler
+    )
     known = None if classes is None else read_classes(Path(classes))
     samples = SourceOptions(labels, known, repeated, split, split_seed, keys, label_keys)
     if dry_run and part is not None:

@@ -17,20 +17,21 @@ _LINE_EVERY_S = 10.0
 
 
 class Progress:
-    """Counts images on `stream`, with their rate, the time left, and a note. Silent until begin().
+    """Counts images, or bytes, on `stream`, with their rate, the time left, and a note. Silent until begin().
 
-    A context manager, for one thread.
+    A context manager, for one thread at a time.
     """
 
-    def __init__(self, stream: TextIO, what: str) -> None:
+    def __init__(self, stream: TextIO, what: str, in_bytes: bool = False) -> None:
         self._stream = stream
+        self._in_bytes = in_bytes
         self._what = what
         self._bar: tqdm | None = None
         self._total = self._done = 0
         self._start = self._last_line = 0.0
 
     def begin(self, total: int) -> None:
-        """Start counting towards `total` images."""
+        """Start counting towards `total`."""
         self._total = total
         self._start = self._last_line = time.monotonic()
         if self._stream.isatty():
@@ -38,22 +39,27 @@ class Progress:
                 total=total,
                 file=self._stream,
                 desc=self._what,
-                unit="img",
+                unit="B" if self._in_bytes else "img",
+                unit_scale=self._in_bytes,
                 dynamic_ncols=True,
                 smoothing=0.05,
             )
 
-    def add(self, images: int, note: str = "") -> None:
-        """Count `images` more, and show `note`."""
-        self._done += images
+    def add(self, more: int, note: str = "") -> None:
+        """Count `more`, and show `note`."""
+        self._done += more
         if self._bar is not None:
             self._bar.set_postfix_str(note, refresh=False)
-            self._bar.update(images)
+            self._bar.update(more)
         elif self._done and time.monotonic() - self._last_line >= _LINE_EVERY_S:
             self._last_line = time.monotonic()
             rate = self._done / (self._last_line - self._start)
             left_s = (self._total - self._done) / rate
-            line = f"{self._what}: {self._done:,} of {self._total:,} images, {rate:,.0f}/s, {left_s:,.0f} s left"
+            if self._in_bytes:
+                counts = f"{size_text(self._done)} of {size_text(self._total)}, {size_text(rate)}/s"
+            else:
+                counts = f"{self._done:,} of {self._total:,} images, {rate:,.0f}/s"
+            line = f"{self._what}: {counts}, {left_s:,.0f} s left"
             self._stream.write(f"{line}, {note}\n" if note else f"{line}\n")
             self._stream.flush()
 

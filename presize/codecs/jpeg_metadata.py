@@ -14,6 +14,7 @@ from presize.codecs.jpeg_segments import (
     EXIF,
     MARKER_AFTER_SCAN,
     MPF,
+    SOS,
     XMP,
     is_adobe,
     is_jfif,
@@ -55,13 +56,13 @@ def strip_and_count(data: bytes, keep_metadata: bool) -> tuple[bytes, int]:
                 pieces.append(_kept_metadata(data, marker, begin, end, keep_metadata))
             else:
                 pieces.append(data[begin:end])
+            scans += marker == SOS
             position = end
         found = MARKER_AFTER_SCAN.search(data, position)
         if found is None:
             raise ImageError("truncated JPEG: no end marker")
         pieces.append(view[position : found.start()])
         position = found.start()
-        scans += 1
         if data[position + 1] == EOI:
             pieces.append(b"\xff\xd9")
             return b"".join(pieces), scans

@@ -84,9 +84,9 @@ class JpegHeader:
     exif: bytes | None
     xmp: bytes | None
     comment: bytes | None
-    quality: int = 0
-    several: bool = False
-    scan_begin: int = 0
+    quality: int
+    several: bool
+    scan_begin: int
 
     @property
     def components(self) -> int:

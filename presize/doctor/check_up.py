@@ -13,9 +13,8 @@ from presize.doctor.facts import CheckUp, Finding, Level
 from presize.doctor.findings import verdict
 from presize.formatting import plural, printable
 from presize.measure.read_speed import Reading, list_content, measure
-from presize.store.shard import max_open_shards
 from presize.system.machine import Torch, read_cpu, read_limits, read_nvidia, read_shared_memory
-from presize.system.resources import read_memory
+from presize.system.resources import max_open_shards, read_memory
 from presize.system.storage import find_storage
 
 _MOST_READERS = 16

@@ -24,7 +24,8 @@ from presize.measure.conditions import conditions
 from presize.measure.listings import LISTERS, Listing, Numbers, common_samples, link_samples
 from presize.measure.results import Results, row_of, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
-from presize.store.manifest import MANIFEST, read_manifest
+from presize.store.data_files import MANIFEST
+from presize.store.manifest import read_manifest
 from presize.system.files import write_atomically, writing
 from presize.system.pagecache import drop, preload, resident_share
 

@@ -20,7 +20,7 @@ from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.sources.scan import scan_images
 from presize.store.index import read_index
 from presize.store.manifest import Manifest, read_manifest
-from presize.store.rejects import read_rejects
+from presize.store.rejects_file import read_rejects
 from presize.system.files import writing
 
 Numbers = npt.NDArray[np.int64]

@@ -53,7 +53,7 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
         (
             r"^<method 'read\w*' of '_io\.", r"^<built-in method (_io|io|posix|nt)\.", r"^<method 'recv\w*' of '_so",
             r"/pathlib\.py:(read_bytes|open)$", r"/(zipfile|tarfile)\.py:", r"^(lmdb|fsspec|h5py|pyarrow)/",
-            r"^<method '\w+' of '(Transaction|Cursor)' objects>", r"presize/store/shard\.py:",
+            r"^<method '\w+' of '(Transaction|Cursor)' objects>", r"presize/store/shard_reader\.py:",
         ),
     ),
 )  # fmt: skip

@@ -95,6 +95,7 @@ class BuildPart:
 
 
 _MAX_TIMEOUT_S = 1_000_000
+_SCHEDULERS = {"dask": "tcp://HOST:8786", "ray": "HOST:6379", "spark": "spark://HOST:7077"}
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ class RunOptions:
     Attributes:
         jobs: processes, at least 1; None uses every core this process may use.
         engine: "processes" contains crashes: an image that ends its decoder, twice, is rejected; "sequential" uses
-            this process alone, whatever `jobs` is, and contains nothing.
+            this process alone, whatever `jobs` is, and contains nothing. "dask", "ray" and "spark" have the workers of
+            a cluster do it, which contain crashes as "processes" does.
         on_error: "skip" records images that cannot be stored and goes on; "fail" stops at the first.
         max_errors: how many rejected images a build tolerates.
         overwrite: replace a dataset that was made from another source or with other options.
@@ -112,7 +114,9 @@ class RunOptions:
             they may lie in other shards.
         report: write report.html, a page about the build, into each dataset.
         timeout_s: an image that takes longer is tried once more, alone, and then rejected; above 0 and up to
-            1,000,000 seconds. By "processes" alone.
+            1,000,000 seconds. Not by "sequential".
+        scheduler: the address of the cluster's: ``tcp://HOST:8786`` of Dask, ``HOST:6379`` or ``auto`` of Ray,
+            ``spark://HOST:7077`` or ``yarn`` of Spark. None for the other engines, which have none.
     """
 
     jobs: int | None = None
@@ -123,6 +127,7 @@ class RunOptions:
     update: bool = False
     report: bool = True
     timeout_s: float = 300.0
+    scheduler: str | None = None
 
     def __post_init__(self) -> None:
         check_choice("backend", self.engine, Engine)
@@ -137,3 +142,21 @@ class RunOptions:
             check_range("jobs", self.jobs, 1, 4096)
         if not 0 < self.timeout_s <= _MAX_TIMEOUT_S:
             raise OptionError(f"timeout_s: expected seconds above 0, up to {_MAX_TIMEOUT_S:,}, got {self.timeout_s!r}")
+        self._check_cluster()
+
+    def _check_cluster(self) -> None:
+        on_cluster = self.engine not in ("processes", "sequential")
+        if on_cluster and not self.scheduler:
+            raise OptionError(
+                f"scheduler: --backend {self.engine} needs the address of the cluster's, such as "
+                f"{_SCHEDULERS[self.engine]}"
+            )
+        if not on_cluster and self.scheduler is not None:
+            raise OptionError(
+                f"scheduler: --backend {self.engine} has none, got {self.scheduler!r}; it is for "
+                f"{', '.join(_SCHEDULERS)}"
+            )
+        if on_cluster and self.jobs is not None:
+            raise OptionError(
+                f"jobs: with --backend {self.engine} the cluster decides how much runs at once, got {self.jobs}"
+            )

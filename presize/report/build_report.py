@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,8 @@ from presize.report import charts
 from presize.report.comparison import DIFFERENCE_GAIN, Comparison, Failure
 from presize.report.html import template
 from presize.store.manifest import Manifest
-from presize.store.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
+from presize.store.rejects import IMAGE_SUFFIXES
+from presize.store.rejects_file import Rejects
 
 PAIRS, WORST = 24, 3
 REASONS, PATHS = 20, 5
@@ -71,7 +71,7 @@ class BuildReport:
 
     manifest: Manifest
     index: pa.Table
-    rejects: Sequence[Reject]
+    rejects: Rejects
     comparisons: Sequence[Comparison]
     failures: Sequence[Failure]
 
@@ -106,6 +106,8 @@ def build_page(report: BuildReport) -> str:
     shards = [*manifest.shards, *(shard for companion in manifest.companions for shard in companion.shards)]
     disk_bytes = manifest.index.bytes + (sum(shard.bytes for shard in shards) or manifest.bytes)
     worst = sorted(report.comparisons, key=lambda one: (one.ssim, one.psnr, one.path))[:WORST]
+    order = report.rejects.order()
+    is_skipped = report.rejects.is_skipped.to_numpy(zero_copy_only=False)[order]
     return template("build.html").render(
         manifest=manifest,
         image=image,
@@ -123,8 +125,8 @@ def build_page(report: BuildReport) -> str:
         else None,
         low_quality=int(((quality > 0) & (quality < image["quality"])).sum()),
         conversions=_conversions(report, columns),
-        rejects=_reject_groups(report.rejects, skipped=False),
-        skipped=_reject_groups(report.rejects, skipped=True),
+        rejects=_reject_groups(report.rejects, order[~is_skipped]),
+        skipped=_reject_groups(report.rejects, order[is_skipped]),
         pairs=sorted(report.comparisons[:PAIRS], key=lambda one: one.path),
         comparisons=report.comparisons,
         parity=_parity(report.comparisons),
@@ -283,19 +285,20 @@ def _misnamed(paths: pa.ChunkedArray, kinds: charts.Numbers) -> charts.Numbers:
     return wrong
 
 
-def _reject_groups(rejects: Sequence[Reject], skipped: bool) -> dict[str, Any]:
-    """The most frequent reasons, each with the number of files and the first of them."""
-    found = [reject for reject in sorted(rejects) if (reject.error == NOT_AN_IMAGE) == skipped]
-    counts = Counter(reject.reason for reject in found)
-    groups: dict[str, list[str]] = {reason: [] for reason, _ in counts.most_common(REASONS)}
-    for reject in found:
-        if len(groups.get(reject.reason, [""] * PATHS)) < PATHS:
-            groups[reject.reason].append(reject.path)
-    return {
-        "total": len(found),
-        "groups": [(reason, counts[reason], paths) for reason, paths in groups.items()],
-        "other": sum(counts.values()) - sum(counts[reason] for reason in groups),
-    }
+def _reject_groups(rejects: Rejects, rows: charts.Numbers) -> dict[str, Any]:
+    """The most frequent reasons, each with the number of files and the first of them.
+
+    Args:
+        rows: Those of the rejects that count, in the order of their paths.
+    """
+    reason = rejects.columns.column("reason")
+    numbers = reason.indices.to_numpy()[rows]
+    found, first, counts = np.unique(numbers, return_index=True, return_counts=True)
+    groups = []
+    for k in np.lexsort((first, -counts))[:REASONS]:
+        paths = rejects.take(rows[numbers == found[k]][:PATHS])
+        groups.append((reason.dictionary[found[k]].as_py(), int(counts[k]), [reject.path for reject in paths]))
+    return {"total": len(rows), "groups": groups, "other": len(rows) - sum(count for _, count, _ in groups)}
 
 
 def _parity(comparisons: Sequence[Comparison]) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from presize.errors import ImageError, OptionError, SourceError
 from presize.options import Companion
 from presize.sources.scan import Source
 from presize.sources.source_files import starts_like_an_image
+from presize.sources.store_source import Url
 from presize.sources.walk import Refused, files_of
 from presize.store.filenames import is_safe
 from presize.store.index import COMPANION_COLUMNS
 from presize.store.rejects import NOT_AN_IMAGE, Reject, claims_to_be_an_image, of_companion
+from presize.store.rejects_file import Rejects
 
 _CHUNK = 65536
 
@@ -40,6 +43,10 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
     """
     if not companions:
         return source
+    if isinstance(source.root, Url):
+        raise SourceError(
+            f"--pair {companions[0].name}: pairs are read from a folder; copy {source.root} to a disk first"
+        )
     if source.containers:
         raise SourceError(f"--pair {companions[0].name}: {source.containers[0].path} holds samples; pairs need files")
     _check_columns(source.table, companions)
@@ -60,7 +67,8 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
         raise SourceError(f"no sample of {source.root} can be used; {paths[0]}: the {reason}: {missing!r}")
     stays = np.ones(len(table), np.bool_)
     stays[rows] = False
-    return replace(source, table=table.filter(pa.array(stays)), rejects=(*source.rejects, *rejects))
+    left_out = Rejects.joined([source.rejects, Rejects.of(rejects)])
+    return replace(source, table=table.filter(pa.array(stays)), rejects=left_out)
 
 
 def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequence[str]) -> tuple[Companion, ...]:
@@ -171,6 +179,6 @@ def _look_up(
 
 
 def _reject(source: Source, path: str, reason: str) -> Reject:
-    if claims_to_be_an_image(path) or starts_like_an_image(source.root, path):
+    if claims_to_be_an_image(path) or starts_like_an_image(Path(source.root), path):
         return Reject(path, ImageError.__name__, reason)
     return Reject(path, NOT_AN_IMAGE, "not an image format that presize reads")

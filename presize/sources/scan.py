@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +27,14 @@ from presize.sources.containers.recognize import Containers, recognize
 from presize.sources.labels import check_classes, class_labels, naming, read_table
 from presize.sources.source_files import Container, Places, SourceFile, source_files, starts_like_an_image
 from presize.sources.splits import with_folder_labels, with_splits
+from presize.sources.store_listing import StoreWalk, look_up
+from presize.sources.store_source import Url
 from presize.sources.table_files import IMAGE_NAMES, is_list
 from presize.sources.tree import class_column, list_tree, warn_of_images
 from presize.sources.walk import Folder, Identity, Refused, Walk, files_of, identity
 from presize.store.dealing import Runs
 from presize.store.index import INDEX_COLUMNS
-from presize.store.rejects import Reject
+from presize.store.rejects_file import Rejects
 
 _CHUNK = 65536
 
@@ -42,7 +44,7 @@ class Source:
     """The samples of a build.
 
     Attributes:
-        root: the source folder, absolute.
+        root: the source folder, absolute; or its URL.
         table: one row per file, in dataset order.
         classes: the class names that ``label`` indexes; None when the labels are not classes.
         rejects: files and folders that are rejected unread: links out of the source, names that are not UTF-8, ...
@@ -53,10 +55,10 @@ class Source:
             PLACE_COLUMNS, too.
     """
 
-    root: Path
+    root: Path | Url
     table: pa.Table
     classes: tuple[str, ...] | None
-    rejects: tuple[Reject, ...] = ()
+    rejects: Rejects = field(default_factory=Rejects)
     hidden: int = 0
     outside: int = 0
     by_folder: bool = False
@@ -100,7 +102,7 @@ def scan(
     LMDBs, tar shards and Parquet files are recognized (presize.sources.containers).
 
     Args:
-        root: the source folder, or a container.
+        root: the source folder, its URL, or a container.
         samples: how the source is read.
         follow_links: follow links that lead out of the source; otherwise they are rejects.
 
@@ -112,21 +114,23 @@ def scan(
     """
     with naming("classes"):
         known = None if samples.classes is None else check_classes(samples.classes)
-    found = None if samples.table is not None else recognize(root, samples.keys is not None)
+    url = Url.of(root)
+    found = None if samples.table is not None or url else recognize(root, samples.keys is not None)
     if samples.keys is not None and found is None:
         raise SourceError(f"--keys needs an LMDB, tar shards or Parquet files; source {os.fspath(root)!r} has none")
     if found is not None:
         source = _scan_containers(found, samples, known, follow_links)
         return source if samples.split == "folders" else replace(source, table=with_splits(source.table, samples))
-    folder, its_identity = _resolve(root)
+    place, chain = (url, ()) if url else _resolve(root)
     if samples.table is not None:
         with naming(f"labels {os.fspath(samples.table)!r}"):
             listed = read_table(samples.table, root, samples.repeated)
             if "label" not in listed.column_names and is_list(samples.table):
                 listed = with_folder_labels(listed, samples)
-            source = _scan_table(folder, listed, known, follow_links)
+            source = _scan_table(place, listed, known, follow_links)
     else:
-        source = _scan_tree(Walk(folder, follow_links), Folder("", (its_identity,)), samples, known)
+        walk = StoreWalk(url) if url else Walk(place, follow_links)
+        source = _scan_tree(walk, Folder("", chain), samples, known)
     return replace(source, table=with_splits(source.table, samples))
 
 
@@ -147,7 +151,9 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
     others = np.flatnonzero(~is_image)
     for start in range(0, len(others), _CHUNK):
         rows = others[start : start + _CHUNK]
-        is_image[rows] = [starts_like_an_image(source.root, path) for path in paths.take(pa.array(rows)).to_pylist()]
+        is_image[rows] = [
+            starts_like_an_image(Path(source.root), path) for path in paths.take(pa.array(rows)).to_pylist()
+        ]
     if not is_image.any():
         raise SourceError(f"{os.fspath(root)} holds no images")
     return replace(source, table=source.table.filter(pa.array(is_image)))
@@ -162,7 +168,7 @@ def _scan_containers(
     )
 
 
-def _resolve(root: str | os.PathLike[str]) -> tuple[str, Identity]:
+def _resolve(root: str | os.PathLike[str]) -> tuple[str, tuple[Identity]]:
     name = os.fspath(root)
     try:
         status = os.stat(name)
@@ -173,10 +179,10 @@ def _resolve(root: str | os.PathLike[str]) -> tuple[str, Identity]:
         raise SourceError(f"source {name!r}: {reason}; expected a folder of images") from None
     if not stat.S_ISDIR(status.st_mode):
         raise SourceError(f"source {name!r} is a file; expected a folder of images")
-    return os.path.realpath(name), identity(status)
+    return os.path.realpath(name), (identity(status),)
 
 
-def _scan_tree(walk: Walk, top: Folder, samples: SourceOptions, known: tuple[str, ...] | None) -> Source:
+def _scan_tree(walk: Walk | StoreWalk, top: Folder, samples: SourceOptions, known: tuple[str, ...] | None) -> Source:
     tree, classes = list_tree(walk, top, samples)
     if known is not None and classes is None:
         raise SourceError(f"--classes needs class folders, or --labels; source {walk.root!r} has no folders of classes")
@@ -190,7 +196,9 @@ def _scan_tree(walk: Walk, top: Folder, samples: SourceOptions, known: tuple[str
     return source
 
 
-def _source(walk: Walk, table: pa.Table, classes: tuple[str, ...] | None, outside: int, by_folder: bool) -> Source:
+def _source(
+    walk: Walk | StoreWalk, table: pa.Table, classes: tuple[str, ...] | None, outside: int, by_folder: bool
+) -> Source:
     if len(table) == 0:
         counts = {"hidden": walk.hidden, "beside the class folders": outside, "refused": len(walk.rejects)}
         found = [f"{count} {what}" for what, count in counts.items() if count]
@@ -208,7 +216,11 @@ def _source(walk: Walk, table: pa.Table, classes: tuple[str, ...] | None, outsid
             PresizeWarning,
             stacklevel=4,
         )
-    return Source(Path(walk.root), table, classes, tuple(walk.rejects), walk.hidden, outside, by_folder)
+    return Source(_root(walk.root), table, classes, Rejects.of(walk.rejects), walk.hidden, outside, by_folder)
+
+
+def _root(place: str) -> Path | Url:
+    return place if isinstance(place, Url) else Path(place)
 
 
 def _scan_table(root: str, table: pa.Table, classes: tuple[str, ...] | None, follow_links: bool) -> Source:
@@ -218,9 +230,10 @@ def _scan_table(root: str, table: pa.Table, classes: tuple[str, ...] | None, fol
         columns["label"], known = class_labels(columns["label"], classes)
     elif classes is not None:
         raise SourceError("--classes needs a label column of strings")
-    sizes, mtimes = _look_up(table.column("path"), root, follow_links)
+    paths = table.column("path")
+    sizes, mtimes = look_up(root, paths) if isinstance(root, Url) else _look_up(paths, root, follow_links)
     files = {"path": columns.pop("path"), "source_nbytes": sizes, "source_mtime_ns": mtimes}
-    return Source(Path(root), pa.table(files | columns), known)
+    return Source(_root(root), pa.table(files | columns), known)
 
 
 def _look_up(paths: pa.ChunkedArray, root: str, follow_links: bool) -> list[pa.ChunkedArray]:

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from presize.codecs.sniff import sniff
 from presize.errors import BuildError, ImageError
+from presize.sources.store_source import Url, read_object
 from presize.store.rejects import claims_to_be_an_image
 from presize.system.files import open_at_once
 
@@ -105,21 +106,21 @@ SLOW_S = 0.0005
 """A file that takes longer is slow: ten times the time of the page cache, a quarter of the time of the codecs."""
 
 _SLOW_FILES = 4  # more than fast ones
-_FILES_AHEAD = 16
+_FILES_AHEAD = 4  # for each thread
 _BYTES_AHEAD = 64 << 20
 
 
 def read_in_order(
-    read: Callable[[T], bytes], files: Iterable[tuple[T, int]]
+    read: Callable[[T], bytes], files: Iterable[tuple[T, int]], threads: int = THREADS
 ) -> Generator[Callable[[], bytes], None, None]:
     """Read files in order; ahead of time once several of them were slow.
 
-    Reading ahead takes THREADS threads, up to 16 files or 64 MiB. Closing the generator waits for the reads in
-    progress.
+    Reading ahead takes up to four files a thread, or 64 MiB. Closing the generator waits for the reads in progress.
 
     Args:
         read: reads one file.
         files: (file, size in bytes) of each.
+        threads: how many read ahead.
 
     Yields:
         For each file a function that returns what ``read(file)`` returns, or raises what it raises. Call it once,
@@ -140,16 +141,18 @@ def read_in_order(
         yield partial(timed, file)
         if slow >= _SLOW_FILES:
             break
-    yield from _read_ahead(read, others)
+    yield from _read_ahead(read, others, threads)
 
 
-def _read_ahead(read: Callable[[T], bytes], files: Iterator[tuple[T, int]]) -> Iterator[Callable[[], bytes]]:
-    with ThreadPoolExecutor(THREADS, "presize-read") as threads:
+def _read_ahead(
+    read: Callable[[T], bytes], files: Iterator[tuple[T, int]], count: int
+) -> Iterator[Callable[[], bytes]]:
+    with ThreadPoolExecutor(count, "presize-read") as threads:
         ahead: deque[tuple[Future[bytes], int]] = deque()
         bytes_ahead = 0
         try:
             for file, nbytes in files:
-                while ahead and (len(ahead) == _FILES_AHEAD or bytes_ahead + nbytes > _BYTES_AHEAD):
+                while ahead and (len(ahead) == _FILES_AHEAD * count or bytes_ahead + nbytes > _BYTES_AHEAD):
                     future, its_bytes = ahead.popleft()
                     bytes_ahead -= its_bytes
                     yield future.result
@@ -174,7 +177,9 @@ _LARGE_BYTES = 64 << 20
 _MAX_BYTES = 1 << 31
 
 
-def read_source(source: Path, path: str, nbytes: int, container: Container | None = None, offset: int = 0) -> bytes:
+def read_source(
+    source: Path | Url, path: str, nbytes: int, container: Container | None = None, offset: int = 0
+) -> bytes:
     """The content of a source file (see SourceFile); of a large one that does not start like an image, the start alone.
 
     Raises:
@@ -185,7 +190,7 @@ def read_source(source: Path, path: str, nbytes: int, container: Container | Non
     try:
         return _read(source, file)
     except OSError as error:
-        if _is_about(file, error) and source.is_dir():
+        if _is_about(file, error) and Path(source).is_dir():
             raise ImageError(f"cannot be read: {error.strerror}") from None
         raise _unreadable(source, file, f"{error.strerror}; run again to resume") from None
 
@@ -195,12 +200,12 @@ def _is_about(file: SourceFile, error: OSError) -> bool:
     return error.errno in (_ABOUT_THE_FILE if file.container is None else {errno.EIO})
 
 
-def _unreadable(source: Path, file: SourceFile, reason: str) -> BuildError:
+def _unreadable(source: Path | Url, file: SourceFile, reason: str) -> BuildError:
     path = file.path if file.container is None else file.container.path
     return BuildError(f"cannot read {path!r} in {source}: {reason}")
 
 
-def read_again(source: Path, file: SourceFile) -> bytes:
+def read_again(source: Path | Url, file: SourceFile) -> bytes:
     """read_source() of a file that has been read before, for report.html, whose bytes must not depend on luck.
 
     A failing disk may fail at one read and not at the next: the read is repeated once, then the build stops.
@@ -214,14 +219,16 @@ def read_again(source: Path, file: SourceFile) -> bytes:
     try:
         return _read(source, file)
     except OSError as error:
-        if _is_about(file, error) and error.errno != errno.EIO and source.is_dir():
+        if _is_about(file, error) and error.errno != errno.EIO and Path(source).is_dir():
             raise ImageError(f"cannot be read: {error.strerror}") from None
         again = f"again for report.html: {error.strerror}; run again to resume, with --no-report if it fails again"
         raise _unreadable(source, file, again) from None
 
 
-def _read(source: Path, wanted: SourceFile) -> bytes:
+def _read(source: Path | Url, wanted: SourceFile) -> bytes:
     path, nbytes, container, offset = wanted
+    if isinstance(source, Url):
+        return read_object(source, path, nbytes)
     if container is not None and container.column:
         from presize.sources.containers.parquet_rows import read_row  # pyarrow, which other sources do not need
 
@@ -257,11 +264,11 @@ def starts_like_an_image(source: Path, path: str) -> bool:
 _BLOCK_BYTES = 1 << 20
 
 
-def crc32_of(root: Path, source: SourceFile) -> int | None:
+def crc32_of(root: Path | Url, source: SourceFile) -> int | None:
     """The CRC-32 of a source file; None when it cannot be read."""
     crc32 = 0
     try:
-        if source.container is not None:
+        if source.container is not None or isinstance(root, Url):
             return zlib.crc32(read_source(root, *source))
         with open(os.path.join(root, source.path), "rb", buffering=0) as file:
             while block := file.read(_BLOCK_BYTES):

@@ -12,6 +12,7 @@ import pyarrow as pa
 from presize.errors import PresizeWarning, SourceError
 from presize.formatting import plural
 from presize.options import SourceOptions
+from presize.sources.store_listing import StoreWalk
 from presize.sources.walk import Folder, Walk
 from presize.store.rejects import claims_to_be_an_image
 
@@ -28,7 +29,7 @@ class Tree:
             class, None that of files that are no samples.
     """
 
-    walk: Walk
+    walk: Walk | StoreWalk
     runs: list[tuple[str | None, int]] = field(default_factory=list)
 
     def enter(self, folder: Folder) -> list[Folder]:
@@ -55,7 +56,7 @@ class Tree:
         return pa.concat_tables(samples), pa.concat_tables(beside)
 
 
-def list_tree(walk: Walk, top: Folder, samples: SourceOptions) -> tuple[Tree, tuple[str, ...] | None]:
+def list_tree(walk: Walk | StoreWalk, top: Folder, samples: SourceOptions) -> tuple[Tree, tuple[str, ...] | None]:
     """The files below `top`, and the sorted names of the class folders.
 
     With ``--labels none`` and in a source without class folders all files of the source, or of its splits, are samples,

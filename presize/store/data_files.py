@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from presize.options import COMPANION_NAME, Filter, Format
 from presize.system.files import file_digest
 
+MANIFEST = "manifest.json"
 _FILE_NAMES = re.compile(
     r"index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html"
     rf"|shards/({COMPANION_NAME}-)?\d{{5,}}(-\d+)?\.lmdb",
@@ -58,6 +61,23 @@ class CompanionFiles:
     depth: int
     bytes: int
     shards: tuple[DataFile, ...]
+
+
+class ShardOrigin(Protocol):
+    """Where the shards of a dataset come from whose folder is a cache (presize.remote.cache.Cache)."""
+
+    @property
+    def most(self) -> int | None:
+        """Bytes of shards that there is room for; None for any number."""
+        ...
+
+    def provide(self, files: Sequence[DataFile]) -> None:
+        """Have these shards in the folder at the same time."""
+        ...
+
+    def fetch_ahead(self, groups: Sequence[Sequence[DataFile]]) -> None:
+        """Begin to fetch shards that will be read, group after group."""
+        ...
 
 
 def generation_name(name: str, generation: int) -> str:

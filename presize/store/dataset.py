@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from presize.codecs.stored_value import DAMAGE, Pixels, decode_value
-from presize.errors import DatasetError
+from presize.errors import DatasetError, OptionError
+from presize.formatting import size_text
 from presize.options import MAX_PIXELS, check_range, check_type
+from presize.store.data_files import DataFile, ShardOrigin
 from presize.store.index import companion_index, read_index
 from presize.store.manifest import Manifest, read_manifest
-from presize.store.shard import ENGINE, ShardReader, readahead_pays
-from presize.system.pagecache import MappedFile, Preload, preload, window_bytes
+from presize.store.shard import ENGINE
+from presize.store.shard_reader import CannotOpenError, ShardReader
+from presize.system.pagecache import MappedFile, Preload, preload, readahead_pays, window_bytes
 from presize.system.resources import available_memory
+
+OnDamage = Callable[[int, DatasetError], None]
 
 
 class Dataset:
@@ -32,12 +38,13 @@ class Dataset:
     Args:
         root: the folder of the dataset.
         readahead: whether the kernel reads more of a shard than the missing page. None lets
-            presize.store.shard.readahead_pays choose for reading in random order, by the mean size of a record, the
-            available memory and the file system. Datasets that read the same file in one process share the choice
+            presize.system.pagecache.readahead_pays choose for reading in random order, by the mean size of a record,
+            the available memory and the file system. Datasets that read the same file in one process share the choice
             of the first to read it.
         max_pixels: an image of more pixels (height x width), at least 1, counts as damaged: it is not decoded.
         check: compare the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
             process first reads it. False leaves both out: then a flipped bit may change pixels, labels or paths.
+        origin: where shards come from that are not in `root`; None when all are.
 
     Raises:
         DatasetError: there is no dataset, or it is damaged, newer than this presize, or foreign.
@@ -49,6 +56,7 @@ class Dataset:
         readahead: bool | None = None,
         max_pixels: int = MAX_PIXELS,
         check: bool = True,
+        origin: ShardOrigin | None = None,
     ) -> None:
         check_range("max_pixels", max_pixels, 1, 2**40)
         check_type("check", check, bool)
@@ -66,6 +74,9 @@ class Dataset:
         if readahead is not None:
             check_type("readahead", readahead, bool)
         self._readahead = readahead  # as requested, for pickling
+        self._origin = origin
+        self.read_with = self.companions
+        """The companions that are read with the images, and fetched ahead with them; all of them at first."""
         self._companion: str | None = None
         self._index_sha256 = self.manifest.index.sha256
         self._set_up()
@@ -73,7 +84,8 @@ class Dataset:
     def _set_up(self) -> None:
         """What follows from the manifest and the index."""
         self.readahead = self._choose_readahead() if self._readahead is None else self._readahead
-        self._shards = [ShardReader(path, nbytes, self.readahead) for path, nbytes in self._files()]
+        self._shards = list(map(self._reader, self.manifest.shards))
+        self._renewed: set[int] = set()
         # As memoryviews, which give Python ints, in a third of the time of an array.
         self._shard_of = self.numbers("shard").data
         self._row_of = self.numbers("row").data
@@ -108,10 +120,13 @@ class Dataset:
     def __len__(self) -> int:
         return self.manifest.samples
 
-    def __reduce__(self) -> tuple[Any, tuple[tuple[Path, bool | None, int, bool], str, str | None]]:
-        return _reopen, (
-            (self.root, self._readahead, self.max_pixels, self.check), self._index_sha256, self._companion,
-        )  # fmt: skip
+    def _reader(self, file: DataFile) -> ShardReader:
+        fetch = None if self._origin is None else partial(self._origin.provide, [file])
+        return ShardReader(self.root / file.file, file.bytes, self.readahead, fetch)
+
+    def __reduce__(self) -> tuple[Any, tuple[tuple[Any, ...], str, str | None]]:
+        arguments = self.root, self._readahead, self.max_pixels, self.check, self._origin
+        return _reopen, (arguments, self._index_sha256, self._companion)
 
     def __getattr__(self, name: str) -> Any:
         """Only called for what is missing: all of it, where a pickle could not be opened."""
@@ -125,12 +140,51 @@ class Dataset:
     def _choose_readahead(self) -> bool:
         files = self._files()
         nbytes = sum(nbytes for _, nbytes in files)
-        window = window_bytes(files[0][0] if files else self.root)
-        return readahead_pays(nbytes / max(1, len(self)), nbytes, available_memory(), window)
+        return readahead_pays(nbytes / len(self), nbytes, available_memory(), window_bytes(self.root / "shards"))
 
     def preload(self, how: Preload) -> list[MappedFile]:
         """Read all shards into the page cache, as presize.system.pagecache.preload does it."""
+        self._provide(range(len(self._shards)))
         return preload(self._files(), how)
+
+    def fetch_ahead(self, groups: Iterable[Sequence[int]]) -> None:
+        """Begin to fetch the shards of these numbers, with those of companions, unless all stay in the folder.
+
+        Args:
+            groups: of shards that are read together, in the order in which they will be read. When one of a group is
+                read, those of the groups before may be removed.
+
+        Raises:
+            OptionError: two groups in a row are more than the cache can hold.
+        """
+        if self._origin is not None:
+            shards = self._read_together()
+            self._origin.fetch_ahead([[files[number] for number in group for files in shards] for group in groups])
+
+    def _read_together(self) -> list[tuple[DataFile, ...]]:
+        """The shards of the images, and of the companions that are read with them."""
+        companions = [companion for companion in self.manifest.companions if companion.name in self.read_with]
+        return [self.manifest.shards, *(companion.shards for companion in companions)]
+
+    def check_order(self, by_shards: bool) -> None:
+        """Raise OptionError when samples in this order need more shards at a time than there is room for.
+
+        Args:
+            by_shards: whether it is ShardShuffled.
+        """
+        most = None if self._origin is None else self._origin.most
+        nbytes = sum(file.bytes for files in self._read_together() for file in files)
+        if most is not None and nbytes > most and not by_shards:
+            raise OptionError(
+                f"cache_bytes: {size_text(most)} cannot hold this dataset of {size_text(nbytes)}, so it can only be "
+                "read shard by shard: give order=ShardShuffled(dataset.data, seed=...), or a larger cache_bytes"
+            )
+
+    def _provide(self, shards: Iterable[int]) -> None:
+        if self._origin is not None:
+            closed = [self.manifest.shards[number] for number in shards if not self._shards[number].is_open]
+            if closed:
+                self._origin.provide(closed)
 
     def column(self, name: str) -> pa.Array:
         """An index column. Raises DatasetError, with the names of all columns, when there is no such column."""
@@ -165,9 +219,7 @@ class Dataset:
             raise DatasetError(f"the index of {self.root} is damaged: the path of sample {sample} is out of bounds")
         return bytes(self._path_bytes[start:end]).decode("utf-8", "replace")
 
-    def values(
-        self, samples: Sequence[int], on_damage: Callable[[int, DatasetError], None] | None = None
-    ) -> Iterator[tuple[int, memoryview]]:
+    def values(self, samples: Sequence[int], on_damage: OnDamage | None = None) -> Iterator[tuple[int, memoryview]]:
         """For each of `samples` its position in that list and its stored value, in the order on disk.
 
         A view is valid until the next one is requested: copy it to keep it.
@@ -181,20 +233,42 @@ class Dataset:
             DatasetError: a shard or a record is missing, or is not the one that the index describes.
         """
         shard_of, row_of = self._shard_of, self._row_of
-        for shard, row, position in sorted((shard_of[i], row_of[i], at) for at, i in enumerate(samples)):
-            if not 0 <= shard < len(self._shards):
-                raise DatasetError(f"the index of {self.root} is damaged: there is no shard {shard}")
-            with self._shards[shard] as get:
-                value = get(row)
-                if len(value) != self._nbytes[samples[position]]:
-                    raise self.damage(samples[position], "its length differs from the index")
-                if self._is_sound(samples[position], value):
+        places = sorted((shard_of[i], row_of[i], at) for at, i in enumerate(samples))
+        if places and not 0 <= places[0][0] <= places[-1][0] < len(self._shards):
+            wrong = places[0][0] if places[0][0] < 0 else places[-1][0]
+            raise DatasetError(f"the index of {self.root} is damaged: there is no shard {wrong}")
+        self._provide({shard for shard, _, _ in places})
+        for shard, row, position in places:
+            sample, reader = samples[position], self._shards[shard]
+            try:
+                with reader as get:
+                    value = get(row)
+                    if len(value) != self._nbytes[sample]:
+                        raise self.damage(sample, "its length differs from the index")
+                    if not self._is_sound(sample, value):
+                        raise _ChangedError(self.damage(sample, "its CRC-32 differs from the index"))
                     yield position, value
+            except CannotOpenError:
+                raise
+            except DatasetError as error:
+                if self._renew(shard, reader):
+                    yield from ((position, value) for _, value in self.values([sample], _at(position, on_damage)))
+                elif on_damage is None or not isinstance(error, _ChangedError):
+                    raise
                 else:
-                    error = self.damage(samples[position], "its CRC-32 differs from the index")
-                    if on_damage is None:
-                        raise error
                     on_damage(position, error)
+
+    def _renew(self, shard: int, damaged: ShardReader) -> bool:
+        """Whether to read a shard once more: a damaged one is removed from a cache, once, for the origin to bring it
+        again."""
+        if self._shards[shard] is not damaged:  # another thread has been here
+            return True
+        if self._origin is None or shard in self._renewed:
+            return False
+        self._renewed.add(shard)
+        damaged.remove()
+        self._shards[shard] = self._reader(self.manifest.shards[shard])  # another thread may be reading with that one
+        return True
 
     def _is_sound(self, sample: int, value: memoryview) -> bool:
         """Whether the CRC-32 of a record is that of the index. Computed once; of threads that mark records in the same
@@ -242,7 +316,16 @@ class Dataset:
         )
 
 
-def _reopen(arguments: tuple[Path, bool | None, int, bool], index_sha256: str, companion: str | None = None) -> Dataset:
+class _ChangedError(DatasetError):
+    """A record is not the one that was written."""
+
+
+def _at(position: int, on_damage: OnDamage | None) -> OnDamage | None:
+    """For the one sample at a position."""
+    return None if on_damage is None else lambda _, error: on_damage(position, error)
+
+
+def _reopen(arguments: tuple[Any, ...], index_sha256: str, companion: str | None = None) -> Dataset:
     """A dataset from its pickle, in a spawned worker for example. One that has gone or was replaced meanwhile raises
     its DatasetError on first use: an error while unpickling would end a worker before it can tell anyone."""
     try:

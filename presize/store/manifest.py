@@ -17,10 +17,10 @@ from typing import Any, cast
 
 from presize.errors import DatasetError
 from presize.options import Color, Depth, Filter, Format, Layout, StoredColor, check_choice, companion_color
-from presize.store.data_files import CompanionFiles, DataFile, is_companion_name, is_data_file
+from presize.store.absence import what_is_there
+from presize.store.data_files import MANIFEST, CompanionFiles, DataFile, is_companion_name, is_data_file
 from presize.system.files import open_at_once, write_atomically
 
-MANIFEST = "manifest.json"
 VERSION = 2
 """The latest version that this presize reads; see version_of."""
 
@@ -185,13 +185,19 @@ def read_manifest(root: str | os.PathLike[str]) -> Manifest:
                 raise DatasetError(f"{root / MANIFEST} is not a regular file; copy or build the dataset again")
             text = file.read()
     except (FileNotFoundError, NotADirectoryError):
-        raise DatasetError(_what_is_there(root)) from None
+        raise DatasetError(what_is_there(root)) from None
     except OSError as error:
         raise DatasetError(f"{root / MANIFEST}: {error.strerror}") from None
+    return parse_manifest(text, root)
+
+
+def parse_manifest(text: bytes, root: Path | str) -> Manifest:
+    """The manifest with this content, of the dataset in `root`, as read_manifest gives it."""
+    where = f"{root}/{MANIFEST}"
     try:
         values = json.loads(text, object_pairs_hook=_object)
         if not isinstance(values, dict) or values.get("format") != "presize":
-            raise DatasetError(f"{root / MANIFEST} is not a presize manifest, but that of another program")
+            raise DatasetError(f"{where} is not a presize manifest, but that of another program")
         version = _count(values["version"])
         if version > VERSION:
             raise DatasetError(
@@ -203,7 +209,7 @@ def read_manifest(root: str | os.PathLike[str]) -> Manifest:
         what = f"it has no {error}"
     except (ValueError, TypeError, RecursionError) as error:
         what = str(error)
-    raise DatasetError(f"{root / MANIFEST} is damaged: {what}; copy or build the dataset again")
+    raise DatasetError(f"{where} is damaged: {what}; copy or build the dataset again")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -319,26 +325,3 @@ def _dict(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, got {reprlib.repr(value)}")
     return value
-
-
-STATE = ".presize.json"
-"""Present in OUT while a build is unfinished."""
-
-
-def _what_is_there(root: Path) -> str:
-    try:
-        names = sorted(os.listdir(root))  # first, and once: somebody may be replacing it
-    except FileNotFoundError:
-        return f"{root} does not exist; expected a folder that presize build has made"
-    except NotADirectoryError:
-        return f"{root} is a file; expected a folder that presize build has made"
-    except OSError as error:
-        return f"{root}: {error.strerror}"
-    if STATE in names or (root.parent / STATE).exists():
-        return f"{root} holds an unfinished build; run the same presize build again to finish it"
-    inside = [name for name in names if (root / name / MANIFEST).exists()]
-    if inside:
-        return f"{root} holds the datasets {', '.join(inside)}; open one of them, such as {root / inside[0]}"
-    return (
-        f"{root} is not a presize dataset: it has no {MANIFEST}; presize build makes a dataset from a folder of images"
-    )

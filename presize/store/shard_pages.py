@@ -183,8 +183,8 @@ def child_pages(nodes: Nodes) -> Words:
 
 def _children(nodes: Nodes) -> Words:
     key_bytes = nodes.header >> np.uint64(48)
-    ours = (key_bytes == 0) | (key_bytes == _KEY_BYTES)  # the first of a page may have no key
-    require((ours & (nodes.begin + NODE_BYTES + _KEY_BYTES <= nodes.page_bytes) | (key_bytes == 0)).all(), _NO_KEY)
+    ours = (key_bytes == _KEY_BYTES) & (nodes.begin + NODE_BYTES + _KEY_BYTES <= nodes.page_bytes)
+    require((ours | (key_bytes == 0)).all(), _NO_KEY)  # the first of a page may have none
     return child_pages(nodes)
 
 

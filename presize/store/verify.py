@@ -21,7 +21,8 @@ from presize.store.data_files import DataFile
 from presize.store.filenames import is_safe
 from presize.store.index import companion_index, read_index
 from presize.store.manifest import Manifest, read_manifest
-from presize.store.shard import ShardReader, check_structure
+from presize.store.shard import check_structure
+from presize.store.shard_reader import ShardReader
 from presize.system.files import file_digest
 from presize.system.resources import usable_cores
 
@@ -70,7 +71,7 @@ def verify_dataset(
     except DatasetError as error:
         return manifest.samples, [*problems, Problem(manifest.index.file, str(error))]
     except pa.ArrowInvalid as error:
-        return manifest.samples, [*problems, Problem(manifest.index.file, str(error).splitlines()[0])]
+        return manifest.samples, [*problems, Problem(manifest.index.file, str(error))]
     problems += (Problem(manifest.index.file, what) for what in _check_index(manifest, index))
     names = [companion.name for companion in manifest.companions]
     stored = [(manifest, index), *((manifest.companion(name), companion_index(index, name)) for name in names)]
@@ -106,7 +107,7 @@ def _check_index(manifest: Manifest, index: pa.RecordBatch) -> Iterator[str]:
     if len(set(paths)) < len(paths):
         yield "a path is listed twice"
     if manifest.classes is not None:
-        labels = index["label"].to_numpy(zero_copy_only=False)
+        labels = index["label"].to_numpy()
         if labels.min() < 0 or labels.max() >= len(manifest.classes):
             yield f"a label is out of range for {len(manifest.classes)} classes"
     if manifest.layout == "lmdb":

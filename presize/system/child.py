@@ -90,6 +90,12 @@ class Child:
         except (EOFError, OSError):
             raise ChildDiedError(self._process.wait()) from None
 
+    def leave(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Have it run a function that nobody waits for, and end then, or with close(). It can be called no more."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._pipe.send((function, args, kwargs))
+        self._pipe.close()
+
     def kill(self) -> None:
         """End it at once, from any thread. A call in progress raises ChildDiedError."""
         self._process.kill()

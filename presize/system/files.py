@@ -8,7 +8,7 @@ import re
 import stat
 import tempfile
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -88,8 +88,12 @@ def remove_temporary(folder: Path, of: Collection[str] | None = None) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write `content` so that `path` holds either its old content or all of the new, even after a crash.
+
+    Args:
+        path: the file.
+        content: in one piece, or in several that need not be there all at once.
 
     Raises:
         BuildError: it cannot be written.
@@ -98,7 +102,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     with writing(path):
         try:
             with temporary.open("wb") as file:
-                file.write(content)
+                file.writelines([content] if isinstance(content, bytes) else content)
                 file.flush()
                 os.fsync(file.fileno())
             rename(temporary, path)
@@ -152,6 +156,23 @@ def file_digest(path: Path) -> tuple[int, str]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return file.tell(), digest
+
+
+def is_file_of(path: str | os.PathLike[str], nbytes: int) -> bool:
+    """Whether there is a file of this size."""
+    try:
+        return os.stat(path).st_size == nbytes
+    except FileNotFoundError:
+        return False
+
+
+def is_same_file(path: str, inode: tuple[int, int]) -> bool:
+    """Whether the file at `path` is still the one of this device and inode."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return (status.st_dev, status.st_ino) == inode
 
 
 def check_file(path: str | os.PathLike[str], nbytes: int) -> os.stat_result:

@@ -176,3 +176,26 @@ def window_bytes(path: str | os.PathLike[str]) -> int:
             with contextlib.suppress(OSError, ValueError):
                 return int(Path(window).read_text()) << 10
     return _DEFAULT_WINDOW_BYTES
+
+
+_WINDOW_RECORDS = 12
+"""Reading a record of a twelfth of the window page by page (4 KiB) takes about as long as reading the whole window,
+where a request takes 50 µs and throughput is 1 GB/s. In benchmarks/storage/results/storage.csv (2026-11-21) a window of
+128 KiB breaks even between 10 and 30 kB. Disks of higher latency break even sooner."""
+
+
+def readahead_pays(record_bytes: float, dataset_bytes: int, memory_bytes: int, window_bytes: int) -> bool:
+    """True when readahead makes random reads from a cold cache faster.
+
+    It does when the dataset fits into memory, since what is read ahead is needed later in the epoch; and when records
+    are large, since LMDB touches a record page by page, and without readahead each page is a request to the disk.
+    Small records of a dataset larger than memory are faster without readahead: most of a window would be evicted
+    before it is needed. In a warm cache it makes no difference.
+
+    Args:
+        record_bytes: the mean size of a record.
+        dataset_bytes: the size of all shards.
+        memory_bytes: the available memory.
+        window_bytes: how far the kernel reads ahead.
+    """
+    return dataset_bytes <= memory_bytes or record_bytes * _WINDOW_RECORDS >= window_bytes

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,16 @@ def _inside(path: str, mount: Mount) -> list[str]:
         return []
     parts = [part for part in path.removeprefix(root).split("/") if part]
     return [] if ".." in parts else parts
+
+
+# --- open files ---
+
+
+def max_open_shards() -> int:
+    """Half of the files that this process may open (``ulimit -n``), at least 8 and at most 30,000, which is half of
+    the memory maps that Linux allows a process."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 30_000 if soft == resource.RLIM_INFINITY else min(max(8, soft // 2), 30_000)
 
 
 # --- memory ---

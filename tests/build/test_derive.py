@@ -26,6 +26,7 @@ from presize.codecs.transcode import transcode
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
 from presize.options import KEEP, BuildOptions, Coordinates, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
+from presize.store.rejects_file import read_rejects
 from presize.store.verify import verify_dataset
 from tampering import change_manifest, change_offset, change_records, flip_record, read_table, with_value, write_table
 
@@ -256,6 +257,17 @@ def test_a_path_that_two_datasets_have_is_refused_until_their_numbers_are_put_be
     new = derived([one, other], tmp_path / "new", prefix=True)
     assert [new.path(i) for i in range(3)] == ["0/cat/1.png", "1/cat/1.png", "1/cat/2.png"]
     assert [new.value(i) for i in range(3)] == [value for root in (one, other) for _, value in stored(root)]
+
+
+def test_rejects_of_several_datasets_are_listed_under_their_numbers(tmp_path: Path) -> None:
+    roots = [tmp_path / name for name in ("one", "other")]
+    for root in roots:
+        (root / "raw" / "cat").mkdir(parents=True)
+        (root / "raw" / "cat" / "é.jpg").write_bytes(b"<html>404</html>")
+    derived([built(root, "cat/1.png") for root in roots], tmp_path / "new", prefix=True)
+    before = [read_rejects(root / "out" / "rejects.jsonl")[0] for root in roots]
+    after = read_rejects(tmp_path / "new" / "rejects.jsonl")
+    assert list(after) == [one._replace(path=f"{number}/cat/é.jpg") for number, one in enumerate(before)]
 
 
 def test_datasets_of_different_sizes_are_brought_to_one(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from presize import BuildOptions, Dataset, ImageOptions, RunOptions, Size, build
 from presize.build.run import plan_build
 from presize.errors import BuildError, SourceError
 from presize.options import SourceOptions
-from presize.store.rejects import read_rejects
+from presize.store.rejects_file import read_rejects
 from presize.store.verify import verify_dataset
 
 COUNT = 30

@@ -19,7 +19,7 @@ from commands import Ran
 from foreign import tar_samples, write_tar
 from paired import make_pairs
 from pictures import smooth_image
-from presize.build.parts.listing import parts_text
+from presize.build.parts.listing import SharedListing, parts_text, read_listing, write_listing
 from presize.build.parts.part import PartResult, build_part
 from presize.build.run import build_dataset
 from presize.build.tasks.sidecar import ShardDone
@@ -33,7 +33,10 @@ from presize.options import (
     Size,
     SourceOptions,
 )
+from presize.sources.scan import scan
 from presize.store.dataset import Dataset
+from presize.store.rejects import Reject
+from presize.store.rejects_file import Rejects
 from presize.store.verify import verify_dataset
 
 FIVES = replace(SMALL, shard_samples=5)
@@ -312,6 +315,22 @@ def test_a_part_stops_for_too_many_rejects(on_error: str, photos: Path, tmp_path
     run = replace(SERIAL, on_error="fail") if on_error == "fail" else replace(SERIAL, max_errors=ErrorBudget(0))
     with pytest.raises(ImageError if on_error == "fail" else BuildError, match=r"01\.png|--max-errors 0"):
         build_part(photos, tmp_path / "out", BuildPart(1, 1), FIVES, run)
+
+
+@pytest.mark.parametrize(
+    "rejects",
+    [
+        [],
+        [Reject("a", "SourceError", "a link")],
+        [Reject('é\n"], [🐈', "SourceError", "[, "), Reject("b", "ImageError", "empty", 1, -(2**63))],
+    ],
+)
+def test_a_listing_holds_rejects(rejects: list[Reject], photos: Path, tmp_path: Path) -> None:
+    source = replace(scan(photos), rejects=Rejects.of(rejects))
+    write_listing(tmp_path, SharedListing.of(source, photos, SourceOptions(), 2))
+    read = read_listing(tmp_path)
+    assert read is not None
+    assert list(read.source.rejects) == rejects
 
 
 def test_a_damaged_listing_is_one_line(photos: Path, tmp_path: Path) -> None:

@@ -51,6 +51,16 @@ def test_the_samples_of_a_shard_are_as_many_as_was_asked_for() -> None:
     assert shard_limit(1_000_000, 10, 3) == 10
 
 
+@pytest.mark.parametrize(
+    ("samples", "companions", "limit"),
+    [(65_536, 1, None), (65_537, 1, 257), (1_000_000, 1, 3907), (1_000_000, 3, 7813), (100_000_000, 1, 32_768)],
+)
+def test_how_many_samples_a_shard_with_companions_holds_never_changes(
+    samples: int, companions: int, limit: int | None
+) -> None:
+    assert shard_limit(samples, None, companions) == limit, "datasets in the field depend on it"
+
+
 @given(samples=st.integers(1, 3000), shards=st.integers(1, 60))
 def test_each_sample_lies_in_exactly_one_shard(samples: int, shards: int) -> None:
     dealt = deal(samples, shards)
@@ -118,6 +128,7 @@ def test_there_are_no_more_shards_than_runs_unless_asked_for() -> None:
     [
         (100, 1, "a shard has ten samples, which would be one run"),
         (10_000, 6, "16 runs in a shard of a hundred"),
+        (57_600, 15, "16 runs in a shard of 240"),
         (1_100_000, 64, "more would not be read faster"),
     ],
 )

@@ -204,7 +204,9 @@ def test_no_worker_stays_and_a_forked_child_can_build_too(photos: Path, tmp_path
 
 def test_a_second_build_of_the_same_out_is_refused(photos: Path, tmp_path: Path) -> None:
     build = start(photos, tmp_path / "out")
+    build.send_signal(signal.SIGSTOP)  # or it could end before the second one has begun
     second = run(photos, tmp_path / "out")
+    build.send_signal(signal.SIGCONT)
     build.communicate(timeout=PATIENCE_S)
     assert (build.returncode, second.returncode) == (0, 1)
     assert "another build is writing" in second.stderr

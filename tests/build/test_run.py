@@ -28,14 +28,16 @@ import presize.store.shard
 from builds import REPORTED, SERIAL, SMALL, files, patch_publishing
 from pictures import smooth_image
 from presize.build.plan import Plan
-from presize.build.run import build_dataset, codec_versions
+from presize.build.run import build_dataset
 from presize.build.tasks.sidecar import ShardDone
 from presize.build.tasks.task import Task
+from presize.build.tasks.trial import codec_versions
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+from presize.store.absence import STATE
 from presize.store.dataset import Dataset
 from presize.store.index import read_index
-from presize.store.manifest import STATE, read_manifest
+from presize.store.manifest import read_manifest
 from presize.store.verify import verify_dataset
 from presize.system.files import temporary_name
 
@@ -717,6 +719,14 @@ def test_a_source_without_one_good_image_publishes_nothing(tmp_path: Path) -> No
         build_dataset(tmp_path / "photos", tmp_path / "out", SMALL, REPORTED)
 
 
+def test_the_first_reason_of_a_build_that_stored_nothing_is_that_of_a_file_that_was_read(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").symlink_to("/dev/null")
+    (tmp_path / "photos" / "b.jpg").write_bytes(b"<html>404</html>")
+    with pytest.raises(BuildError, match=r"none of the 1 files .* could be stored; the first: an HTML page"):
+        build_dataset(tmp_path / "photos", tmp_path / "out", SMALL, REPORTED)
+
+
 @pytest.mark.parametrize("options", [SMALL, TWO_SIZES, TO_FOLDER], ids=["lmdb", "two sizes", "folder"])
 def test_a_build_that_stored_nothing_refuses_no_later_one(options: BuildOptions, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
@@ -875,3 +885,10 @@ def test_a_folder_over_shards_leaves_no_empty_folder_wherever_it_is_stopped(
     assert (tmp_path / "out" / "shards").is_dir()
     build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
     assert not (tmp_path / "out" / "shards").exists(), "ImageFolder would take it for a class"
+
+
+def test_a_url_is_no_out(photos: Path) -> None:
+    with pytest.raises(
+        BuildError, match=r"^OUT s3://data/64: a build writes to a folder; give one, and then presize up"
+    ):
+        build_dataset(photos, "s3://data/64")

@@ -101,6 +101,14 @@ def test_the_header_of_a_real_file_is_read(
         ([JFIF, adobe(0)], b"\1\2\3", "YCbCr", "JFIF counts before Adobe"),
         ([segment(0xEE, b"Adobe\0")], b"RGB", "RGB", "an Adobe segment too short to count"),
         ([segment(0xE0, b"JFIF\0")], b"RGB", "RGB", "a JFIF segment too short to count"),
+        ([segment(0xEE, adobe(1)[4:-1])], b"RGB", "RGB", "an Adobe segment a byte too short"),
+        ([segment(0xE0, JFIF[4:-1])], b"RGB", "RGB", "a JFIF segment a byte too short"),
+        ([segment(0xEE, adobe(1)[4:] + b"more")], b"RGB", "YCbCr", "a longer Adobe segment"),
+        ([segment(0xEE, b"Adobi" + adobe(1)[9:])], b"RGB", "RGB", "Adobe's marker, not its name"),
+        ([segment(0xED, b"Adobe_CM\0\1\2\3\4\5")], b"RGB", "RGB", "Adobe's name, not its marker"),
+        ([segment(0xFE, b""), JFIF], b"RGB", "YCbCr", "JFIF after an empty comment"),
+        ([segment(0xFE, b""), adobe(1)], b"RGB", "YCbCr", "Adobe after an empty comment"),
+        ([JFIF, segment(0xE0, b"JFXX\0\x10" + b"_" * 12)], b"RGB", "YCbCr", "JFIF, then its extension"),
         ([], b"\1\2\3\4", "CMYK", "four components"),
         ([adobe(0)], b"\1\2\3\4", "CMYK", "Adobe: no transform"),
         ([adobe(2)], b"\1\2\3\4", "YCCK", "Adobe: transform"),
@@ -149,6 +157,9 @@ def test_the_process_follows_from_the_frame_marker(sof: int, process: str, huffm
         (b"\xff\xd8" + segment(0xC0, b"\x08\0\x08\0\x08\3") + segment(0xDA, b""), "of the wrong length"),
         (header(ids=b""), "of the wrong length"),
         (header().replace(b"\1\x11\0", b"\1\x51\0"), "sampling factors 5x1"),
+        (header().replace(b"\1\x11\0", b"\1\x01\0"), "sampling factors 0x1"),
+        (header().replace(b"\1\x11\0", b"\1\x15\0"), "sampling factors 1x5"),
+        (header().replace(b"\1\x11\0", b"\1\x10\0"), "sampling factors 1x0"),
     ],
 )
 def test_a_malformed_header_is_refused_with_a_reason(data: bytes, reason: str) -> None:
@@ -157,8 +168,25 @@ def test_a_malformed_header_is_refused_with_a_reason(data: bytes, reason: str) -
     assert reason in str(caught.value)
 
 
-def test_fill_bytes_and_stray_bytes_between_segments_are_passed_over() -> None:
-    data = header(JFIF, b"\xff\xff\xff", segment(0xFE, b"hi"), b"stray\xff\0\xff\xd0")
+@pytest.mark.parametrize("factors", [0x11, 0x14, 0x41, 0x44], ids=hex)
+def test_sampling_factors_go_up_to_four(factors: int) -> None:
+    data = header().replace(b"\1\x11\0", bytes((1, factors, 0)))
+    assert jpeg_segments.parse(data).sampling[0] == (factors >> 4, factors & 15)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [b"\xff", b"\xff\xff\xff", b"\0", b"\xfe", b"\xfe\xe0", b"\xfe\xe0\0\2", b"\xff\0", b"\xff\0\xff\xd0", b"stray"],
+    ids=bytes.hex,
+)
+def test_fill_bytes_and_stray_bytes_between_segments_are_passed_over(between: bytes) -> None:
+    data = header(JFIF, between, segment(0xFE, b"hi"), between)
+    assert [data[begin : begin + 2] for _, begin, _ in jpeg_segments.segments(data)] == [
+        b"\xff\xe0",
+        b"\xff\xfe",
+        b"\xff\xc0",
+        b"\xff\xda",
+    ]
     read = jpeg_segments.parse(data)
     assert (read.comment, read.colorspace) == (b"hi", "YCbCr")
 
@@ -241,6 +269,9 @@ def test_the_quality_is_read_from_the_tables(quality: int, grey: bool) -> None:
     assert jpeg_segments.parse(saved(image, quality=quality)).quality == quality
 
 
+QUALITIES = range(1, 101)
+
+
 def table(number: int, values: list[int]) -> bytes:
     wide = max(values) > 255
     return bytes([number | wide << 4]) + b"".join(value.to_bytes(1 + wide, "big") for value in values)
@@ -248,7 +279,7 @@ def table(number: int, values: list[int]) -> bytes:
 
 def test_the_tables_of_each_quality_are_those_of_libjpeg() -> None:
     image = Image.new("L", (8, 8))
-    tables = [Image.open(io.BytesIO(saved(image, quality=quality))).quantization[0] for quality in range(1, 101)]
+    tables = [Image.open(io.BytesIO(saved(image, quality=quality))).quantization[0] for quality in QUALITIES]
     assert jpeg_segments._sums() == [-sum(table) for table in tables]
 
 
@@ -264,16 +295,63 @@ def test_the_tables_of_each_quality_are_those_of_libjpeg() -> None:
         ([table(1, [255] * 64) + table(0, [1] * 64)], 100, "two in one segment"),
         ([table(1, [255] * 64), table(0, [1] * 64)], 100, "two segments"),
         ([table(0, [1] * 64)[:-1]], 0, "cut short"),
+        ([table(0, [0] * 64)], 0, "of zeros"),
+        ([table(0, [0] * 63 + [1])], 100, "finer than there is"),
+        ([table(1, [1] * 64) + table(0, [300] + [1] * 63)], 95, "of 16 bits, second in its segment"),
+        ([table(8, [255] * 64) + table(0, [1] * 64)], 100, "after one of a number that no decoder takes"),
+        ([table(0, [1] * 64), table(0, [255] * 64)], 1, "two of the same number: the last counts, as in a decoder"),
     ],
 )
 def test_the_quality_of_odd_tables_is_the_nearest(payloads: list[bytes], quality: int, reason: str) -> None:
     assert jpeg_segments.parse(header(*(segment(0xDB, payload) for payload in payloads))).quality == quality, reason
 
 
+def test_the_quality_of_any_table_is_the_nearest_and_of_two_the_lower() -> None:
+    image = Image.new("L", (8, 8))
+    sums = {
+        quality: sum(Image.open(io.BytesIO(saved(image, quality=quality))).quantization[0]) for quality in QUALITIES
+    }
+    for value in (0, 2, 12, 100, 255, 256, 259, 300, 511, 1000, 65535):
+        for count in range(1, 64):
+            values = [value] * count + [1] * (64 - count)
+            nearest = min(QUALITIES, key=lambda quality: (abs(sums[quality] - sum(values)), quality))
+            assert jpeg_segments.parse(header(segment(0xDB, table(0, values)))).quality == nearest, values
+
+
 def test_metadata_is_found() -> None:
     read = jpeg_segments.parse(ENCODINGS["much metadata"])
     assert read.icc == b"p" * 70_000
     assert (read.exif, read.xmp, read.comment) == (exif(), b"<x/>", b"c")
+
+
+XMP = b"http://ns.adobe.com/xap/1.0/\0"
+
+
+def test_the_first_metadata_of_each_kind_counts_in_any_order() -> None:
+    others = segment(0xE1, b"of another kind"), segment(0xE1, b"http://ns.adobe.com/xmp/extension/\0<long/>")
+    found = segment(0xE1, XMP + b"<x/>"), segment(0xFE, b"c"), segment(0xE1, b"Exif\0\0" + exif())
+    later = segment(0xE1, b"Exif\0\0" + exif(value=3)), segment(0xE1, XMP + b"<later/>"), segment(0xFE, b"later")
+    read = jpeg_segments.parse(header(*others, *found, *later))
+    assert (read.exif, read.xmp, read.comment, read.orientation) == (exif(), b"<x/>", b"c", 6)
+
+
+@pytest.mark.parametrize(
+    ("segments", "several", "reason"),
+    [
+        ([], False, "no index"),
+        ([segment(0xE2, b"MPF\0MM\0*")], True, "an index"),
+        ([segment(0xE2, b"MPF\0")], True, "an index of nothing"),
+        ([segment(0xFE, b""), segment(0xE2, b"MPF\0")], True, "an index after an empty comment"),
+        ([segment(0xE2, b"MPF\0"), segment(0xE2, b"FPXR\0")], True, "an index before another segment"),
+        ([segment(0xE2, b"FPXR\0"), segment(0xE2, b"MPF\0")], True, "an index after another segment"),
+        ([segment(0xE2, b"MPF\0"), icc_part(1, 1, b"p")], True, "an index before a profile"),
+        ([segment(0xE2, b"FPXR\0")], False, "another segment of the same marker"),
+        ([segment(0xE1, b"MPF\0")], False, "another marker"),
+        ([segment(0xE2, b"MPF"), segment(0xFE, b"")], False, "its name cut short"),
+    ],
+)
+def test_an_index_of_further_pictures_is_noted(segments: list[bytes], several: bool, reason: str) -> None:
+    assert jpeg_segments.parse(header(*segments)).several is several, reason
 
 
 @pytest.mark.parametrize(
@@ -371,16 +449,6 @@ def test_nothing_put_in_changes_nothing() -> None:
     assert jpeg_metadata.with_metadata(saved()) == saved()
 
 
-def test_metadata_is_left_out_when_it_does_not_fit_into_a_segment() -> None:
-    at_most = jpeg_metadata.with_metadata(
-        saved(), b"e" * jpeg_metadata.MAX_EXIF, b"x" * jpeg_metadata.MAX_XMP, b"c" * jpeg_metadata.MAX_COMMENT
-    )
-    read = jpeg_segments.parse(at_most)
-    assert read.exif is not None and read.xmp is not None and read.comment is not None
-    more = [b"_" * (limit + 1) for limit in (jpeg_metadata.MAX_EXIF, jpeg_metadata.MAX_XMP, jpeg_metadata.MAX_COMMENT)]
-    assert jpeg_metadata.with_metadata(saved(), *more) == saved()
-
-
 def check_never_anything_but_an_image_error(data: bytes) -> None:
     with_orientation_reset(data)
     assert 1 <= orientation_of(data) <= 8
@@ -454,13 +522,35 @@ def test_a_jpeg_of_too_many_scans_is_refused(scans: int, max_pixels: int) -> Non
         jpeg_segments.check_scans(with_scans(scans), 384, max_pixels)
 
 
+@pytest.mark.parametrize(
+    ("scans", "pixels", "max_pixels"), [(100, 1, 10**9), (10, 1000, 1000), (1, 10_000, 1000), (0, 10_001, 1000)]
+)
+def test_as_many_scans_as_are_decoded_pass_whatever_else_the_bytes_are(
+    scans: int, pixels: int, max_pixels: int
+) -> None:
+    jpeg_segments.check_scans(b"\xff\xda" * scans, pixels, max_pixels)
+
+
+@pytest.mark.parametrize(
+    ("scans", "pixels", "max_pixels", "in_all"),
+    [(101, 1, 10**6, 10**7), (11, 1000, 1000, 10_000), (10, 1001, 1000, 10_000), (1, 10_001, 1000, 10_000)],
+)
+def test_one_scan_or_pixel_more_is_refused(scans: int, pixels: int, max_pixels: int, in_all: int) -> None:
+    with pytest.raises(ImageError) as caught:
+        jpeg_segments.check_scans(header() + b"\xff\xda" * (scans - 1), pixels, max_pixels)
+    assert str(caught.value) == (
+        f"{scans} scans of {pixels} pixels each, more than are decoded (at most 100 scans, and {in_all} pixels in all)"
+    )
+
+
 def test_an_ordinary_progressive_jpeg_has_few_scans() -> None:
     jpeg_segments.check_scans(saved(progressive=True), 1000, 1000)
 
 
-def test_scans_of_a_thumbnail_in_the_metadata_do_not_count() -> None:
-    data = jpeg_metadata.with_metadata(saved(), exif=b"II*\0\x08\0\0\0" + b"\xff\xda" * 200)
-    jpeg_segments.check_scans(data, 1000, 1000)
+@pytest.mark.parametrize(("scans", "max_pixels"), [(200, 1000), (200, 10**9), (50, 1000), (50, 100)])
+def test_scans_of_a_thumbnail_in_the_metadata_do_not_count(scans: int, max_pixels: int) -> None:
+    data = jpeg_metadata.with_metadata(saved(), exif=b"II*\0\x08\0\0\0" + b"\xff\xda" * scans)
+    jpeg_segments.check_scans(data, 1000, max_pixels)
 
 
 MANY_TABLES = """

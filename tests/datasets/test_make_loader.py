@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 from textwrap import dedent
 from traceback import clear_frames
@@ -156,6 +157,21 @@ def test_ranks_share_each_epoch(dataset: Path) -> None:
         for path in targets
     ]
     assert sorted(paths) == sorted(data.data.path(i) for i in range(len(data)))
+
+
+@pytest.mark.parametrize("make", [make_loader, Loader])
+def test_two_hosts_of_two_ranks_each_read_their_own_shards(make: Any, dataset: Path) -> None:
+    data = LMDBDataset(dataset, crop=CenterCrop(24), decode="tensor", target="path")
+    shards = dict(zip((data.data.path(i) for i in range(len(data))), data.numbers("shard").tolist(), strict=True))
+    order = ShardShuffled(data.data, seed=3, window=2, by_host=True, ranks=4, ranks_per_host=2)
+    loaders = [make(data, 5, order=order, workers=0, rank=rank, ranks=4) for rank in range(4)]
+    for epoch in range(2):
+        read = [[path for _, targets in loader for path in targets] for loader in loaders]
+        assert sorted(chain(*read)) == sorted(shards)
+        hosts = [{shards[path] for path in read[rank] + read[rank + 1]} for rank in (0, 2)]
+        for rank in range(4):
+            assert hosts[rank // 2] == set(chain(*order.groups_ahead(epoch, 0, rank)))
+        assert len(hosts[0] & hosts[1]) <= 1
 
 
 # --- where it stands ---

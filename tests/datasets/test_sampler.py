@@ -266,6 +266,9 @@ class FourShards:
     def numbers(self, name: str) -> Any:  # noqa: ARG002
         return np.arange(20, dtype=np.int32) % 4
 
+    def fetch_ahead(self, groups: object) -> None:
+        pass
+
 
 @pytest.mark.parametrize(
     ("order", "message"),
@@ -302,6 +305,48 @@ def test_the_window_of_a_shuffle_by_shards_belongs_to_its_state() -> None:
     assert loaded(ShardShuffled(FourShards(), 1, window=2), state).start == 3
     with pytest.raises(OptionError, match="order"):
         loaded(ShardShuffled(FourShards(), 1, window=3), state)
+
+
+def by_host(ranks: int, ranks_per_host: int) -> ShardShuffled:
+    return ShardShuffled(FourShards(), 1, window=1, by_host=True, ranks=ranks, ranks_per_host=ranks_per_host)
+
+
+def test_the_hosts_of_an_order_belong_to_its_state() -> None:
+    state = EpochSampler(by_host(4, 2)).state_dict(consumed=8)
+    assert loaded(by_host(4, 2), state, rank=3, ranks=4).start == 8
+    for other in (by_host(8, 2), by_host(4, 1), ShardShuffled(FourShards(), 1, window=1)):
+        with pytest.raises(OptionError, match="state: expected one saved with order "):
+            loaded(other, state)
+    with pytest.raises(OptionError, match="state: consumed: expected a multiple of 4, the ranks of the order, got 9"):
+        loaded(by_host(4, 2), {**state, "consumed": 9})
+
+
+def test_an_order_by_host_needs_the_ranks_that_it_was_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OptionError, match="order: was made for 8 ranks, and there are 4"):
+        EpochSampler(by_host(8, 2), rank=0, ranks=4)
+    sampler = EpochSampler(by_host(2, 1))  # before the trainer initializes torch.distributed
+    with pytest.raises(OptionError, match="order: was made for 2 ranks, and there are 1"):
+        sampler.begin()
+    for name, value in (("is_initialized", True), ("get_world_size", 2), ("get_rank", 1)):
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+    assert sampler.begin() == (0, 0)
+    with pytest.raises(OptionError, match="order: was made for 8 ranks, and there are 2"):
+        EpochSampler(by_host(8, 2))
+
+
+@given(hosts=st.integers(1, 3), ranks_per_host=st.integers(1, 3), batches=st.integers(0, 5), more=st.integers(1, 5))
+def test_an_order_by_host_resumes_with_the_rest_of_the_shards_of_each_host(
+    hosts: int, ranks_per_host: int, batches: int, more: int
+) -> None:
+    order, ranks = by_host(hosts * ranks_per_host, ranks_per_host), hosts * ranks_per_host
+    samplers = [EpochSampler(order, rank=rank, ranks=ranks) for rank in range(ranks)]
+    whole = [list(sampler) for sampler in samplers]
+    assert sorted(chain(*whole)) == list(range(20))
+    state = samplers[0].state_after(batches, batch_size=2)
+    for rank in range(ranks):
+        resumed = loaded(order, state, rank=rank, ranks=ranks, batch_size=more)
+        ended = state["epoch"] == 1
+        assert list(resumed) == (list(samplers[rank]) if ended else whole[rank][2 * batches :])
 
 
 @pytest.mark.parametrize(

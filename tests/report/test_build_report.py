@@ -28,9 +28,12 @@ from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts,
 from presize.errors import BuildError, OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
 from presize.report import charts, comparison
+from presize.report.build_report import REASONS, _reject_groups
 from presize.sources import source_files
 from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
+from presize.store.rejects import Reject
+from presize.store.rejects_file import Rejects
 from presize.store.verify import Problem, verify_dataset
 from presize.system.files import open_at_once
 
@@ -107,6 +110,16 @@ def test_rejects_stand_in_it_with_their_reasons(mangled: Path) -> None:
     ):
         assert words in page
     assert "3 images could not be stored" in page, "it is said first"
+
+
+def test_the_most_frequent_reasons_stand_first_and_those_as_frequent_in_the_order_of_paths() -> None:
+    reasons = ["once", *["often"] * 9, *(f"twice {number}" for number in range(40)), *["twice 7", "twice 39"]]
+    rejects = Rejects.of(Reject(f"{number:02d}", "ImageError", reason) for number, reason in enumerate(reasons))
+    found = _reject_groups(rejects, np.flip(rejects.order()))
+    counts = Counter(reversed(reasons)).most_common(REASONS)
+    assert [(reason, count) for reason, count, _ in found["groups"]] == counts
+    assert found["groups"][0][2] == ["09", "08", "07", "06", "05"]
+    assert found["total"] == found["other"] + sum(count for _, count in counts) == len(reasons)
 
 
 def test_a_build_without_rejects_has_no_warnings(photos: Path, tmp_path: Path) -> None:

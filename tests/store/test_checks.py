@@ -15,6 +15,8 @@ import pytest
 import presize.store.index
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
+from presize.store.index import read_index
+from presize.store.manifest import read_manifest
 from processes import fork
 from tampering import flip_record, read_table
 
@@ -61,6 +63,8 @@ def test_a_changed_index_is_refused_when_it_is_opened(copied: Path) -> None:
     with_other_label(copied)
     with pytest.raises(DatasetError, match=r"index\.arrow is damaged: its SHA-256 differs from the manifest; copy or"):
         Dataset(copied)
+    with pytest.raises(DatasetError, match="SHA-256"):
+        read_index(copied, read_manifest(copied))
 
 
 def test_without_checks_a_changed_index_gives_other_labels(copied: Path, dataset: Path) -> None:

@@ -59,6 +59,11 @@ def test_a_companion_is_read_as_a_dataset_of_the_same_samples(built: Path) -> No
     assert [sizes[i] for i in everything] == masks.numbers("nbytes").tolist() == data.numbers("mask_nbytes").tolist()
 
 
+def test_what_a_dataset_stores_is_its_images_and_their_companions(built: Path) -> None:
+    data = Dataset(built)
+    assert data.manifest.stored_bytes == data.numbers("nbytes").sum() + data.numbers("mask_nbytes").sum()
+
+
 def test_its_pixels_are_class_numbers(built: Path) -> None:
     for position, mask in (masks := Dataset(built).companion("mask")).pixels(range(12)):
         assert mask.dtype == np.uint8 and mask.shape == masks.shape(position)
@@ -120,6 +125,11 @@ def test_a_manifest_with_such_a_companion_is_damaged(change: dict[str, Any], wha
     with pytest.raises(DatasetError) as caught:
         read_manifest(copied)
     assert what in str(caught.value)
+
+
+def test_a_companion_may_have_16_bits(copied: Path) -> None:
+    change_manifest(copied, lambda values: values["companions"][0].update(depth=16))
+    assert Dataset(copied).companion("mask").manifest.depth == 16
 
 
 def test_a_companion_is_named_once(copied: Path) -> None:

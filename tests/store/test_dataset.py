@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import struct
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,8 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-import presize.store.shard
+import presize.store.dataset
+import presize.store.shard_reader
 from builds import SERIAL
 from pictures import smooth_image
 from presize.build.run import build_dataset
@@ -25,6 +27,7 @@ from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Color, Format, ImageOptions, RunOptions, Size
 from presize.store.dataset import Dataset
+from presize.store.manifest import read_manifest
 from presize.store.verify import verify_dataset
 from tampering import (
     change_manifest,
@@ -41,6 +44,15 @@ from tampering import (
 def copied(dataset: Path, tmp_path: Path) -> Path:
     """A copy of `dataset`, to be changed at will."""
     return Path(shutil.copytree(dataset, tmp_path / "copied"))
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> Path:
+    """A dataset of one sample, a.png."""
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(smooth_image(40, 40)).save(tmp_path / "photos" / "a.png")
+    build_dataset(tmp_path / "photos", tmp_path / "single", BuildOptions(ImageOptions(sizes=(Size(32, 32),))), SERIAL)
+    return tmp_path / "single"
 
 
 def read_all(data: Dataset) -> list[bytes]:
@@ -75,6 +87,22 @@ def test_no_samples_are_no_values(dataset: Path) -> None:
 def test_paths_are_those_of_the_index(dataset: Path) -> None:
     data = Dataset(dataset)
     assert [data.path(i) for i in range(len(data))] == data.column("path").to_pylist()
+
+
+def test_a_dataset_may_have_a_single_sample(single: Path) -> None:
+    data = Dataset(single)
+    assert (len(data), data.path(0), data.shape(0)) == (1, "a.png", (32, 32))
+    assert len(data.value(0)) == data.numbers("nbytes")[0]
+
+
+def test_the_offsets_of_paths_may_have_more_bytes_than_they_need(copied: Path) -> None:
+    content = (copied / "index.arrow").read_bytes()
+    place_and_bytes = struct.pack("<qq", 0, 8 * 57)
+    assert content.count(place_and_bytes) == 1
+    (copied / "index.arrow").write_bytes(content.replace(place_and_bytes, struct.pack("<qq", 0, 8 * 57 + 1)))
+    index_has_changed(copied)
+    data = Dataset(copied)
+    assert [data.path(i) for i in range(56)] == data.column("path").to_pylist()
 
 
 def test_numbers_are_read_only_and_lie_in_the_mapped_file(dataset: Path) -> None:
@@ -112,6 +140,40 @@ def test_readahead_is_as_asked_for_or_chosen_here_and_after_travelling(dataset: 
     for data in (Dataset(dataset, readahead), pickle.loads(pickle.dumps(Dataset(dataset, readahead)))):
         assert data.readahead is (readahead is not False)  # this one fits into any memory
         assert {shard.readahead for shard in data._shards} == {data.readahead}
+
+
+@pytest.mark.parametrize("samples", [1, 56])
+def test_beyond_memory_readahead_is_for_records_of_a_twelfth_of_the_window_or_more(
+    samples: int, single: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = single if samples == 1 else dataset
+    twelve_records = 12 * sum(shard.bytes for shard in read_manifest(root).shards) // samples
+    monkeypatch.setattr(presize.store.dataset, "available_memory", lambda: 0)
+    for window, chosen in ((twelve_records - 1, True), (twelve_records + 1, False)):
+        monkeypatch.setattr(presize.store.dataset, "window_bytes", lambda _, window=window: window)
+        assert Dataset(root).readahead is chosen
+
+
+def test_the_window_is_that_of_the_disk_that_the_shards_are_on(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = (copied / "shards").rename(tmp_path.resolve() / "elsewhere")
+    (copied / "shards").symlink_to(elsewhere)
+
+    def window_bytes(path: Path) -> int:
+        return 1 << 40 if path.resolve().is_relative_to(elsewhere) else 0
+
+    monkeypatch.setattr(presize.store.dataset, "available_memory", lambda: 0)
+    monkeypatch.setattr(presize.store.dataset, "window_bytes", window_bytes)
+    assert not Dataset(copied).readahead
+
+
+@pytest.mark.parametrize("max_pixels", [0, 2**40 + 1])
+def test_max_pixels_below_1_or_above_a_trillion_is_refused(max_pixels: int, dataset: Path) -> None:
+    with pytest.raises(OptionError, match=rf"max_pixels: expected a whole number from 1 to {2**40}, got {max_pixels}"):
+        Dataset(dataset, max_pixels=max_pixels)
+    nearest = min(max(max_pixels, 1), 2**40)
+    assert Dataset(dataset, max_pixels=nearest).max_pixels == nearest
 
 
 def test_a_relative_path_means_the_same_from_anywhere(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,8 +339,16 @@ def test_a_path_that_lies_outside_the_index_is_damage(copied: Path, offset: int)
     data = Dataset(copied)
     with pytest.raises(DatasetError, match=r"is damaged: the path of sample (19|20) is out of bounds"):
         [data.path(i) for i in range(len(data))]
-    with pytest.raises(DatasetError, match=r"column 'path' of .* is damaged: "):
+    with pytest.raises(DatasetError, match=r"column 'path' of .* is damaged: \w.*$"):
         data.check_column("path")
+
+
+@pytest.mark.parametrize("sample", [19, 20])
+@pytest.mark.parametrize("offset", [10**12, -1])
+def test_neither_path_beside_an_offset_outside_the_index_is_read(copied: Path, offset: int, sample: int) -> None:
+    change_offset(copied, "path", 20, offset)
+    with pytest.raises(DatasetError, match=rf"is damaged: the path of sample {sample} is out of bounds"):
+        Dataset(copied).path(sample)
 
 
 def test_a_path_that_is_no_utf8_is_shown_as_well_as_can_be(copied: Path) -> None:
@@ -353,7 +423,7 @@ def test_a_dataset_that_was_overwritten_reads_on_what_it_has_open(
 
 def _opened_before(data: Dataset) -> Dataset:
     """`data` as it was before it had read anything."""
-    data._shards = [presize.store.shard.ShardReader(shard.path, shard.nbytes) for shard in data._shards]
+    data._shards = [presize.store.shard_reader.ShardReader(shard.path, shard.nbytes) for shard in data._shards]
     return data
 
 
@@ -390,12 +460,12 @@ def test_reading_that_is_broken_off_lets_its_shard_go(dataset: Path) -> None:
         next(values)
         return values
 
-    before = sum(shard.readers for shard in presize.store.shard._open_shards.values())
+    before = sum(shard.readers for shard in presize.store.shard_reader._open_shards.values())
     with ThreadPoolExecutor(1) as pool:
         begun = pool.submit(begin).result()
-    assert sum(shard.readers for shard in presize.store.shard._open_shards.values()) == before + 1
+    assert sum(shard.readers for shard in presize.store.shard_reader._open_shards.values()) == before + 1
     del begun  # in another thread than it was begun in
-    assert sum(shard.readers for shard in presize.store.shard._open_shards.values()) == before
+    assert sum(shard.readers for shard in presize.store.shard_reader._open_shards.values()) == before
 
 
 # --- old bytes ---

@@ -104,6 +104,7 @@ def test_each_format_has_its_suffix(format: Format, name: str) -> None:
 
 def test_no_paths_give_no_names() -> None:
     assert named([]) == []
+    assert file_names(pa.chunked_array([], pa.large_string()), "jpeg").to_pylist() == []
 
 
 def test_a_name_of_255_bytes_is_the_longest() -> None:
@@ -111,9 +112,9 @@ def test_a_name_of_255_bytes_is_the_longest() -> None:
     assert named([longest]) == [longest]
 
 
-def test_a_name_that_becomes_too_long_is_named() -> None:
+def test_the_first_name_that_becomes_too_long_is_named() -> None:
     with pytest.raises(SourceError, match=r"'x{254}\.jpg' would be longer than 255 bytes"):
-        named(["x" * 254])
+        named(["a.jpg", "x" * 254, "y" * 254])
 
 
 def files_of_a_folder(path: str, classes: list[str]) -> list[str]:
@@ -178,7 +179,9 @@ def test_many_paths_are_judged_as_each_alone(path: str) -> None:
     ("paths", "words"),
     [
         (["a", "b", "a"], "the path 'a' twice"),
+        (["a", "b", "c", "b", "c"], "the path 'b' twice"),
         (["a/" * 3000 + "b"], "longer than 4095 bytes"),
+        (["a", "b/" * 3000 + "c", "d/" * 3000 + "e"], "the path 'b/b/"),
         (["a", "../b"], "the path '../b', which leads out of the folder"),
     ],
 )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import os
 import random
 import shutil
+import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ from effort import EFFORT
 from presize.errors import DatasetError
 from presize.store.data_files import generation_name, is_data_file
 from presize.store.index import read_index
-from presize.store.manifest import classes_digest, digest_of, publish_manifest, read_manifest
+from presize.store.manifest import classes_digest, digest_of, publish_manifest, read_manifest, sealed
 from processes import run_python
 from tampering import (
     change_manifest,
@@ -66,8 +69,54 @@ def test_names_of_classes_stand_in_a_manifest_as_they_are_written(dataset: Path,
 
 
 def test_a_manifest_may_have_more_than_this_version_knows(damaged: Path) -> None:
-    change_manifest(damaged, lambda values: values.update(note="added by hand"))
+    change_manifest(damaged, lambda values: values.update(note="added by hand", counts={str(i): i for i in range(500)}))
     assert read_manifest(damaged).samples == 56
+
+
+def test_the_bytes_of_a_manifest_and_of_its_hash_are_the_same_for_ever() -> None:
+    first = (Path(__file__).parents[1] / "fixtures" / "format-1" / "manifest.json").read_bytes()  # without a hash
+    end = f',\n "sha256": "{hashlib.sha256(first).hexdigest()}"\n}}\n'.encode()
+    assert sealed(json.loads(first)) == first.removesuffix(b"\n}\n") + end
+
+
+def test_a_manifest_of_version_1_says_nothing_of_companions(dataset: Path) -> None:
+    values = manifest_values(dataset)
+    assert values["version"] == 1
+    assert "companions" not in values
+
+
+def test_the_order_of_its_keys_does_not_change_a_digest() -> None:
+    assert digest_of({"a": 1, "b": {"c": 2, "d": 3}}) == digest_of({"b": {"d": 3, "c": 2}, "a": 1})
+
+
+@pytest.mark.parametrize(("color", "channels"), [("gray", 1), ("rgb", 3), ("keep", 3), ("rgba", 4)])
+def test_the_color_decides_on_the_channels_of_a_batch(color: str, channels: int, damaged: Path) -> None:
+    change_manifest(damaged, put("identity", "options", "image", "color", value=color))
+    assert read_manifest(damaged).channels == channels
+
+
+@pytest.mark.parametrize(
+    ("color", "depth", "plain"),
+    [
+        ("rgb", 8, True),
+        ("keep", 8, True),
+        ("gray", 8, True),
+        ("rgba", 8, False),
+        ("rgb", 16, False),
+        ("gray", 16, False),
+        ("rgba", 16, False),
+    ],
+)
+def test_only_images_of_8_bits_without_alpha_are_plain(color: str, depth: int, plain: bool, damaged: Path) -> None:
+    change_manifest(damaged, lambda values: values["identity"]["options"]["image"].update(color=color, depth=depth))
+    manifest = read_manifest(damaged)
+    with nullcontext() if plain else pytest.raises(DatasetError, match=r"^bench trains on 8-bit RGB, and this dataset"):
+        manifest.check_plain("bench")
+
+
+def test_the_largest_count_has_63_bits(damaged: Path) -> None:
+    change_manifest(damaged, put("bytes", value=2**63 - 1))
+    assert read_manifest(damaged).bytes == 2**63 - 1
 
 
 def flipped(content: bytes, bits: Iterable[int]) -> Iterator[tuple[int, bytes]]:
@@ -212,6 +261,7 @@ def put(*place: str | int, value: object) -> Callable[[dict[str, Any]], object]:
         (put("shards", 0, "bytes", value=-1), "expected a count, got -1"),
         (put("shards", 0, "bytes", value=True), "expected a count, got True"),
         (put("shards", 0, "bytes", value=4096.0), "expected a count, got 4096.0"),
+        (put("shards", 0, "bytes", value=2**63), "expected a count, got 9223372036854775808"),
         (put("shards", 0, "bytes", value=10**30), "expected a count, got 1000"),
         (put("shards", 0, "rows", value=10**6), "its shards do not add up to its samples"),
         (put("shards", 0, value=None), "expected an object, got None"),
@@ -284,6 +334,11 @@ def test_whatever_stands_in_a_manifest_it_is_read_or_refused(
 
 
 # --- what is there instead ---
+
+
+def test_a_url_is_no_folder() -> None:
+    with pytest.raises(DatasetError, match=r"^s3:/data/64 is no folder; copy a dataset from a URL with presize fetch"):
+        read_manifest("s3://data/64")
 
 
 def nothing(_: Path) -> str:
@@ -397,6 +452,7 @@ def twice(name: str) -> Callable[[pa.Table], pa.Table]:
         (as_type("nbytes", pa.int32()), "expected one column nbytes of type int64 without nulls"),
         (as_type("path", pa.string()), "expected one column path of type large_string without nulls"),
         (as_type("label", pa.float32()), "expected one column label of type int32 without nulls"),
+        (lambda table: table.drop_columns(["source_facts", "label"]), "expected one column label of type int32"),
         (twice("row"), "expected one column row of type int32 without nulls"),
         (lambda table: table.slice(0, 55), "has 55 rows where the manifest says 56"),
         (lambda table: pa.concat_tables([table, table]).combine_chunks(), "has 112 rows where the manifest says 56"),
@@ -442,9 +498,10 @@ def test_an_index_that_is_no_arrow_file_is_refused(damaged: Path, content: bytes
     assert "\n" not in str(caught.value)
 
 
-def test_a_truncated_index_is_refused_before_it_is_mapped(damaged: Path) -> None:
-    os.truncate(damaged / "index.arrow", 1000)
-    with pytest.raises(DatasetError, match=r"index\.arrow has 1000 bytes where the manifest says \d+: truncated"):
+@pytest.mark.parametrize("nbytes", [1000, 1_000_000])
+def test_an_index_of_another_size_is_refused_before_it_is_mapped(nbytes: int, damaged: Path) -> None:
+    os.truncate(damaged / "index.arrow", nbytes)
+    with pytest.raises(DatasetError, match=rf"index\.arrow has {nbytes} bytes where the manifest says \d+: truncated"):
         read_index(damaged, read_manifest(damaged))
 
 
@@ -528,16 +585,52 @@ def test_only_names_that_presize_gives_are_its_files(name: str, ours: bool) -> N
 # Hostile indexes
 
 
-@pytest.mark.parametrize("compression", ["zstd", "lz4"])
-def test_a_compressed_index_is_refused_before_it_is_read(compression: str, dataset: Path, tmp_path: Path) -> None:
-    out = copied_to(dataset, tmp_path / "out")
-    table = read_table(out)
-    options = pa.ipc.IpcWriteOptions(compression=compression)
-    with pa.OSFile(str(out / "index.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema, options=options) as new:
+def write_otherwise(root: Path, **options: Any) -> None:
+    """Write the index again, with these options of Arrow."""
+    table, how = read_table(root), pa.ipc.IpcWriteOptions(**options)
+    with pa.OSFile(str(root / "index.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema, options=how) as new:
         new.write_table(table)
-    index_has_changed(out)
+    index_has_changed(root)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_compressed_index_is_refused_before_it_is_read(legacy: bool, compression: str, damaged: Path) -> None:
+    write_otherwise(damaged, compression=compression, use_legacy_format=legacy)
     with pytest.raises(DatasetError, match="it is compressed or has dictionaries"):
-        read_index(out, read_manifest(out))
+        read_index(damaged, read_manifest(damaged))
+
+
+def test_an_index_in_the_format_of_old_arrow_libraries_is_read(damaged: Path) -> None:
+    write_otherwise(damaged, use_legacy_format=True)
+    assert read_index(damaged, read_manifest(damaged)).num_rows == 56
+
+
+DICTIONARIES, BATCHES = 2, 3
+"""The numbers of two fields of the footer of an Arrow file."""
+
+
+def drop_from_footer(root: Path, field: int) -> None:
+    """Say in the footer of the index that it has no such field, which need not be there when it is empty."""
+    content = bytearray((root / "index.arrow").read_bytes())
+    end = len(content) - 10
+    begin = end - struct.unpack_from("<i", content, end)[0]
+    footer = begin + struct.unpack_from("<I", content, begin)[0]
+    fields = footer - struct.unpack_from("<i", content, footer)[0]
+    struct.pack_into("<H", content, fields + 4 + 2 * field, 0)
+    (root / "index.arrow").write_bytes(content)
+    index_has_changed(root)
+
+
+def test_an_index_need_not_list_the_dictionaries_that_it_does_not_have(damaged: Path) -> None:
+    drop_from_footer(damaged, DICTIONARIES)
+    assert read_index(damaged, read_manifest(damaged)).num_rows == 56
+
+
+def test_an_index_that_lists_no_batches_is_refused(damaged: Path) -> None:
+    drop_from_footer(damaged, BATCHES)
+    with pytest.raises(DatasetError, match="is damaged: it has 0 record batches, not 1"):
+        read_index(damaged, read_manifest(damaged))
 
 
 def test_an_index_with_dictionaries_is_refused(dataset: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""rejects.jsonl, and which names claim to be an image."""
+"""rejects.jsonl and its columns, and which names claim to be an image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.errors import DatasetError
-from presize.store.rejects import Reject, claims_to_be_an_image, read_rejects, to_jsonl
+from presize.store import rejects_file
+from presize.store.rejects import BOXES, CRASH, NOT_AN_IMAGE, Reject, claims_to_be_an_image, of_companion
+from presize.store.rejects_file import SCHEMA, Rejects, read_rejects, to_jsonl
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"]), max_size=6)
 ERRORS = st.sampled_from(["ImageError", "SourceError"])
@@ -19,6 +21,26 @@ REJECT = st.builds(Reject, TEXT, ERRORS, TEXT, COUNT, COUNT) | st.builds(
     Reject, TEXT, ERRORS, TEXT, st.none(), st.none()
 )
 REJECTS = st.lists(REJECT, max_size=6, unique_by=lambda reject: reject[:3])
+TIES = st.lists(
+    st.builds(
+        Reject,
+        st.sampled_from(["", "a", "b", "é", "\uffff", "🐈"]),
+        ERRORS,
+        st.sampled_from(["", "empty", "🐈"]),
+        st.none() | st.sampled_from([-(2**63), 0, 2**63 - 1]),
+        st.none() | st.sampled_from([-(2**63), 0, 2**63 - 1]),
+    )
+)
+
+
+def oracle(rejects: list[Reject]) -> bytes:
+    """What rejects.jsonl is defined as."""
+    lines = sorted(rejects, key=lambda reject: [(value is not None, value) for value in reject])
+    return "".join(f"{json.dumps(reject.known(), ensure_ascii=False)}\n" for reject in lines).encode()
+
+
+def jsonl(rejects: list[Reject]) -> bytes:
+    return b"".join(to_jsonl(Rejects.of(rejects)))
 
 
 @given(rejects=REJECTS)
@@ -26,9 +48,9 @@ def test_rejects_read_back_as_they_were_written(
     rejects: list[Reject], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.mktemp("rejects") / "rejects.jsonl"
-    file.write_bytes(to_jsonl(rejects))
+    file.write_bytes(jsonl(rejects))
     assert [Reject(**json.loads(line)) for line in file.read_bytes().splitlines()] == sorted(rejects)
-    assert read_rejects(file) == sorted(rejects)
+    assert list(read_rejects(file)) == sorted(rejects)
 
 
 @pytest.mark.parametrize(
@@ -62,22 +84,93 @@ def test_a_file_that_holds_something_else_is_damaged(line: str, reason: str, tmp
 def test_a_line_without_sound_counts_has_none(counts: str, tmp_path: Path) -> None:
     facts = '"path": "a", "error": "ImageError", "reason": "empty"'
     (tmp_path / "rejects.jsonl").write_text("{" + ", ".join(filter(None, [facts, counts])) + "}\n")
-    assert read_rejects(tmp_path / "rejects.jsonl") == [Reject("a", "ImageError", "empty")]
+    assert list(read_rejects(tmp_path / "rejects.jsonl")) == [Reject("a", "ImageError", "empty")]
 
 
 @given(rejects=REJECTS, data=st.data())
 def test_the_order_in_which_they_were_met_does_not_show(rejects: list[Reject], data: st.DataObject) -> None:
-    assert to_jsonl(data.draw(st.permutations(rejects))) == to_jsonl(rejects)
+    assert jsonl(data.draw(st.permutations(rejects))) == jsonl(rejects)
+
+
+@given(rejects=REJECTS | TIES)
+def test_the_file_is_the_sorted_lines_with_none_before_values(rejects: list[Reject]) -> None:
+    assert jsonl(rejects) == oracle(rejects)
+
+
+@given(parts=st.lists(REJECTS | TIES, max_size=4))
+def test_parts_whose_dictionaries_differ_join_to_one(parts: list[list[Reject]]) -> None:
+    joined = Rejects.joined(map(Rejects.of, parts))
+    assert list(joined) == [reject for part in parts for reject in part]
+    assert b"".join(to_jsonl(joined)) == oracle(list(joined))
+
+
+def test_more_rejects_than_are_worked_on_at_once_are_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rejects_file, "_ROWS_AT_ONCE", 3)
+    rejects = [Reject(f"{number % 8}.jpg", "ImageError", f"reason {number}", number, None) for number in range(20)]
+    pieces = list(to_jsonl(Rejects.of(rejects)))
+    assert len(pieces) == 7
+    assert b"".join(pieces) == oracle(rejects)
+    known = [reject._replace(source_mtime_ns=1) for reject in rejects]
+    (tmp_path / "rejects.jsonl").write_bytes(jsonl(known))
+    assert list(read_rejects(tmp_path / "rejects.jsonl")) == sorted(known)
+
+
+def test_reading_a_file_makes_columns_in_which_a_reason_stands_once(tmp_path: Path) -> None:
+    (tmp_path / "rejects.jsonl").write_bytes(jsonl([Reject(f"{number}", "ImageError", "empty") for number in range(9)]))
+    read = read_rejects(tmp_path / "rejects.jsonl")
+    assert read.columns.schema == SCHEMA
+    assert read.columns.column("reason").dictionary.to_pylist() == ["empty"]
+
+
+def test_a_row_is_asked_for_as_of_a_list() -> None:
+    rejects = Rejects.of([Reject("a", "ImageError", "empty"), Reject("b", NOT_AN_IMAGE, "text", 1, 2)])
+    assert (rejects[0].path, rejects[-1]) == ("a", Reject("b", NOT_AN_IMAGE, "text", 1, 2))
+    with pytest.raises(IndexError):
+        rejects[2]
+
+
+@given(rejects=st.lists(st.builds(Reject, TEXT, st.sampled_from(["ImageError", NOT_AN_IMAGE]), TEXT, COUNT, COUNT)))
+def test_files_that_are_no_images_are_counted_as_skipped(rejects: list[Reject]) -> None:
+    assert Rejects.of(rejects).skipped == sum(reject.error == NOT_AN_IMAGE for reject in rejects)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "is_forgotten"),
+    [
+        ("ImageError", "truncated", False),
+        ("ImageError", "cannot be read: Input/output error", True),
+        ("ImageError", "it changed during the build", True),
+        ("ImageError", of_companion("mask") + " is missing", True),
+        ("ImageError", f"{BOXES}: outside", True),
+        ("ImageError", "the file cannot be read", False),
+        (CRASH, "killed by SIGSEGV", True),
+    ],
+)
+def test_the_state_of_a_file_that_may_be_stored_the_next_time_is_forgotten(
+    error: str, reason: str, is_forgotten: bool
+) -> None:
+    other, reject = Reject("a", "ImageError", "empty", 1, 2), Reject("b", error, reason, 3, 4)
+    forgotten = reject._replace(source_nbytes=None, source_mtime_ns=None) if is_forgotten else reject
+    assert list(Rejects.of([other, reject]).forgetting()) == [other, forgotten]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", ""])
+def test_lines_end_as_those_of_any_text(end: str, tmp_path: Path) -> None:
+    lines = [json.dumps(Reject(path, "ImageError", "empty").known()) for path in "ab"]
+    (tmp_path / "rejects.jsonl").write_bytes(f"{lines[0]}{end or chr(10)}{lines[1]}{end}".encode())
+    assert [reject.path for reject in read_rejects(tmp_path / "rejects.jsonl")] == ["a", "b"]
 
 
 def test_a_line_is_for_people_and_programs() -> None:
-    assert to_jsonl([Reject("cat é/🐈\n.jpg", "ImageError", "truncated")]) == (
+    assert jsonl([Reject("cat é/🐈\n.jpg", "ImageError", "truncated")]) == (
         '{"path": "cat é/🐈\\n.jpg", "error": "ImageError", "reason": "truncated"}\n'.encode()
     )
 
 
 def test_no_rejects_are_an_empty_file() -> None:
-    assert to_jsonl([]) == b""
+    assert jsonl([]) == b""
 
 
 @pytest.mark.parametrize(
@@ -98,3 +191,31 @@ def test_no_rejects_are_an_empty_file() -> None:
 )
 def test_a_name_claims_to_be_an_image_by_its_suffix(path: str, claims: bool, reason: str) -> None:
     assert claims_to_be_an_image(path) == claims, reason
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"path": "a", "error": "ImageError"}', "a line has no 'reason'"),
+        ("nothing", "Expecting value: line 1 column 1 (char 0)"),
+    ],
+)
+def test_damage_is_told_in_a_sentence(line: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "rejects.jsonl").write_text(line + "\n")
+    with pytest.raises(DatasetError) as caught:
+        read_rejects(tmp_path / "rejects.jsonl")
+    assert str(caught.value) == f"{tmp_path}/rejects.jsonl is damaged: {words}; copy or build the dataset again"
+
+
+def test_a_line_without_counts_comes_before_the_same_with_them() -> None:
+    facts = ("a.jpg", "ImageError", "truncated")  # as two datasets may have it that are merged
+    assert jsonl([Reject(*facts, 3, 4), Reject(*facts)]) == (
+        b'{"path": "a.jpg", "error": "ImageError", "reason": "truncated"}\n'
+        b'{"path": "a.jpg", "error": "ImageError", "reason": "truncated", "source_nbytes": 3, "source_mtime_ns": 4}\n'
+    )
+
+
+def test_counts_of_63_bits_and_a_sign_are_kept(tmp_path: Path) -> None:
+    counts = f'"source_nbytes": {2**63 - 1}, "source_mtime_ns": {-(2**63)}'
+    (tmp_path / "rejects.jsonl").write_text(f'{{"path": "a", "error": "ImageError", "reason": "empty", {counts}}}\n')
+    assert [*read_rejects(tmp_path / "rejects.jsonl")] == [Reject("a", "ImageError", "empty", 2**63 - 1, -(2**63))]

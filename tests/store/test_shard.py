@@ -20,19 +20,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import presize.store.shard
+import presize.store.shard_reader
 from presize.errors import BuildError, DatasetError
 from presize.store.shard import (
     MapFull,
-    ShardReader,
     ShardWriter,
     check_structure,
     commit_records,
     map_bytes,
-    max_open_shards,
-    readahead_pays,
 )
-from processes import run_python
+from presize.store.shard_reader import ShardReader
+from presize.system.files import check_file
+from processes import fork, run_python
 
 MIB = 1 << 20
 
@@ -90,6 +89,37 @@ def test_records_of_unusual_sizes_are_stored(tmp_path: Path, values: list[bytes]
 def test_commits_fall_between_any_two_records(tmp_path: Path, commit: int) -> None:
     values = [record(0, row) for row in range(6)]
     assert read(write(tmp_path / "a.lmdb", values, commit_records=commit), 6) == values
+
+
+def stat(path: Path) -> dict[str, int]:
+    """What LMDB tells about a shard."""
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env:
+        return {**env.stat(), **env.info()}
+
+
+@pytest.mark.parametrize(
+    ("values", "commit", "transactions", "reason"),
+    [
+        ([b"x"] * 6, 1, 6, "each record alone"),
+        ([b"x"] * 6, 2, 3, "the last one is full"),
+        ([b"x"] * 6, 4, 2, "and what is left"),
+        ([b"x"] * 6, 7, 1, "all together"),
+        ([bytes(64 * MIB), b"x"], 100, 2, "64 MiB are enough for one transaction"),
+        ([bytes(64 * MIB - 1), b"x", b"x"], 100, 2, "which may be a little more"),
+    ],
+)
+def test_transactions_hold_as_many_records_as_was_said_or_64_mib(
+    tmp_path: Path, values: list[bytes], commit: int, transactions: int, reason: str
+) -> None:
+    write(tmp_path / "a.lmdb", values, map_bytes=128 * MIB, commit_records=commit)
+    assert stat(tmp_path / "a.lmdb")["last_txnid"] == transactions, reason
+
+
+def test_leaf_pages_are_filled(tmp_path: Path) -> None:
+    write(tmp_path / "a.lmdb", [bytes(1000)] * 1000)
+    found = stat(tmp_path / "a.lmdb")
+    records_per_page = (found["psize"] - 16) // (2 + 8 + 8 + 1000)
+    assert found["leaf_pages"] == -(-1000 // records_per_page)
 
 
 def test_the_same_records_make_the_same_bytes(tmp_path: Path) -> None:
@@ -150,6 +180,21 @@ def test_records_of_the_size_that_was_said_fit_the_map(tmp_path: Path, records: 
     room = map_bytes(records, record_bytes)
     write(tmp_path / "a.lmdb", [bytes(record_bytes)] * records, room, commit_records(record_bytes))
     assert room % MIB == 0
+
+
+@pytest.mark.parametrize(
+    ("records", "record_bytes", "mib"),
+    [(0, 0, 1), (1, 5 * MIB, 326), (1000, 30_000, 35), (MIB - 64, 1000, 5160), (MIB - 63, 1000, 5161)],
+)
+def test_the_size_of_the_map_never_changes(records: int, record_bytes: int, mib: int) -> None:
+    assert map_bytes(records, record_bytes) == mib * MIB, "the bytes of datasets in the field depend on it"
+
+
+@pytest.mark.parametrize(
+    ("record_bytes", "records"), [(0, 16_131), (1, 16_128), (30_000, 1964), (MIB, 63), (64 * MIB, 1), (1 << 40, 1)]
+)
+def test_the_number_of_records_of_a_transaction_never_changes(record_bytes: int, records: int) -> None:
+    assert commit_records(record_bytes) == records, "the bytes of datasets in the field depend on it"
 
 
 def test_large_records_are_committed_sooner(tmp_path: Path) -> None:
@@ -225,6 +270,48 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path, commit: int, at: str) -> 
             f"{at} cannot write {disk}/a.lmdb: No space left on device; what is finished is kept, run again to resume",
             "[]",
         ]
+
+
+@contextmanager
+def files_of_at_most(nbytes: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_what_lmdb_reports_as_an_input_output_error_has_its_true_reason(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="File too large; "), files_of_at_most(MIB):
+        write(tmp_path / "a.lmdb", [bytes(100_000)] * 100)
+
+
+class WatchedEnvironment:
+    """An environment of LMDB that calls `synced` with the `force` of each sync() once it is done."""
+
+    def __init__(self, env: lmdb.Environment, synced: Callable[[bool], None]) -> None:
+        self._env, self._synced = env, synced
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._env, name)
+
+    def sync(self, force: bool = False) -> None:
+        self._env.sync(force)
+        self._synced(force)
+
+
+def test_a_shard_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[bool, bool]] = []  # by force, and before it had its name
+    really_open = lmdb.open
+
+    def opened(*args: object, **options: object) -> WatchedEnvironment:
+        path = tmp_path / "a.lmdb"
+        return WatchedEnvironment(really_open(*args, **options), lambda f: synced.append((f, not path.exists())))
+
+    monkeypatch.setattr(presize.store.shard_reader.lmdb, "open", opened)
+    write(tmp_path / "a.lmdb", [bytes(10_000)] * 10)
+    assert synced == [(True, True)], "LMDB syncs an environment that is opened with sync=False only by force"
 
 
 def test_a_folder_that_is_not_there_cannot_be_written_to(tmp_path: Path) -> None:
@@ -344,6 +431,26 @@ def test_a_damaged_page_is_an_error_and_no_crash(tmp_path: Path) -> None:
         get(0)
 
 
+def test_a_page_that_is_damaged_while_its_shard_is_open_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    reader = write(path, [b"x" * 100] * 5)
+    with reader as get:
+        get(0)
+        with path.open("r+b") as file:
+            file.seek(8192)
+            file.write(bytes(reader.nbytes - 8192))
+        with pytest.raises(DatasetError) as caught:
+            get(0)
+    assert str(caught.value) == f"{path} is damaged: Located page was wrong type; copy or build it again"
+
+
+def test_a_shard_that_other_code_has_open_is_an_error_that_says_so(tmp_path: Path) -> None:
+    reader = write(tmp_path / "a.lmdb", [b"x"])
+    words = r"a\.lmdb cannot be opened as a shard: The environment .*/a\.lmdb' is already open in this process"
+    with lmdb.open(reader.path, subdir=False, readonly=True, lock=False), pytest.raises(DatasetError, match=words):
+        read(reader, 1)
+
+
 def test_a_file_is_opened_once_however_its_path_is_spelled(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -367,38 +474,6 @@ def test_a_shard_replaced_at_its_path_is_another_shard(tmp_path: Path) -> None:
         assert (bytes(get_old(0)), bytes(get_new(0))) == (b"old" * 3000, b"new" * 3000)
 
 
-KIB, GIB = 1 << 10, 1 << 30
-
-
-@pytest.mark.parametrize(
-    ("record_bytes", "dataset_bytes", "window_bytes", "pays", "reason"),
-    [
-        (30_000, 500 * GIB, 128 * KIB, True, "eight pages, each waited for alone, take longer than the window"),
-        (1_000, 500 * GIB, 128 * KIB, False, "tiny records of a dataset larger than memory"),
-        (1_000, 50 * GIB, 128 * KIB, True, "what is read around them stays until it is wanted"),
-        (30_000, 500 * GIB, 8 << 20, False, "a window of 280 records, of which one is wanted"),
-        (30_000, 50 * GIB, 8 << 20, True, "all of which will be wanted"),
-        (200_000, 500 * GIB, 1 << 20, True, "raw pixels"),
-        (0, 0, 128 * KIB, True, "a dataset without a sample"),
-    ],
-)
-def test_readahead_is_for_what_fits_into_memory_and_for_large_records(
-    record_bytes: int, dataset_bytes: int, window_bytes: int, pays: bool, reason: str
-) -> None:
-    assert readahead_pays(record_bytes, dataset_bytes, 64 * GIB, window_bytes) is pays, reason
-
-
-@given(st.tuples(*[st.integers(0, 1 << 45)] * 4), st.integers(0, 1 << 45))
-def test_more_memory_larger_records_and_a_smaller_window_never_speak_against_readahead(
-    sizes: tuple[int, int, int, int], more: int
-) -> None:
-    record, dataset, memory, window = sizes
-    if readahead_pays(record, dataset, memory, window):
-        assert readahead_pays(record + more, dataset, memory, window)
-        assert readahead_pays(record, dataset, memory + more, window)
-        assert readahead_pays(record, dataset, memory, max(0, window - more))
-
-
 def is_mapped_for_random_reading(path: Path) -> bool:
     """What LMDB told the kernel about the map of a shard that is open: "rr" among its flags."""
     smaps = Path("/proc/self/smaps").read_text(errors="replace")  # other tests' names are no UTF-8
@@ -412,6 +487,11 @@ def test_the_kernel_is_told_whether_to_read_ahead(tmp_path: Path, readahead: boo
     reader = pickle.loads(pickle.dumps(ShardReader(written.path, written.nbytes, readahead)))
     assert len(read(reader, 20)) == 20
     assert is_mapped_for_random_reading(tmp_path / "a.lmdb") is not readahead
+
+
+def test_a_reader_reads_ahead_unless_told_otherwise(tmp_path: Path) -> None:
+    read(write(tmp_path / "a.lmdb", [b"x"]), 1)
+    assert not is_mapped_for_random_reading(tmp_path / "a.lmdb")
 
 
 def test_of_two_readers_of_a_file_the_first_to_read_decides_about_readahead(tmp_path: Path) -> None:
@@ -440,12 +520,12 @@ def open_files(folder: Path) -> list[str]:
 @pytest.fixture
 def three_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Room for three more shards than are open before the test."""
-    room = len(presize.store.shard._open_shards) + 3
+    room = len(presize.store.shard_reader._open_shards) + 3
     with monkeypatch.context() as patched, ExitStack() as stack:
-        for shard in [*presize.store.shard._open_shards.values()]:  # those of other tests stay
+        for shard in [*presize.store.shard_reader._open_shards.values()]:  # those of other tests stay
             shard.readers += 1
             stack.callback(setattr, shard, "readers", shard.readers - 1)
-        patched.setattr(presize.store.shard, "max_open_shards", lambda: room)
+        patched.setattr(presize.store.shard_reader, "max_open_shards", lambda: room)
         yield
 
 
@@ -485,6 +565,18 @@ def test_close_leaves_a_shard_open_that_is_read_from(tmp_path: Path, shards: lis
     assert open_files(tmp_path) == ["00.lmdb"]
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_close_in_a_child_leaves_a_shard_open_that_its_parent_opened(tmp_path: Path, shards: list[ShardReader]) -> None:
+    def closed_by_child() -> int:
+        shards[0].close()
+        return 0 if open_files(tmp_path) == ["00.lmdb"] else 2
+
+    read(shards[0], 4)
+    assert os.waitstatus_to_exitcode(os.waitpid(fork(closed_by_child), 0)[1]) == 0
+    shards[0].close()
+    assert open_files(tmp_path) == []
+
+
 @pytest.mark.usefixtures("three_at_once")
 def test_a_reader_may_be_left_in_another_thread(tmp_path: Path, shards: list[ShardReader]) -> None:
     stack = ExitStack()
@@ -514,7 +606,7 @@ def test_the_garbage_collector_may_end_a_reader_while_a_shard_is_opened(
         gc.collect()
         return really_open(*args, **options)
 
-    monkeypatch.setattr(presize.store.shard.lmdb, "open", open_and_collect)
+    monkeypatch.setattr(presize.store.shard_reader.lmdb, "open", open_and_collect)
     thread = threading.Thread(target=read, args=(shards[1], 4), daemon=True)
     thread.start()
     thread.join(10)
@@ -522,26 +614,11 @@ def test_the_garbage_collector_may_end_a_reader_while_a_shard_is_opened(
     assert not thread.is_alive(), "the lock was taken twice by one thread"
 
 
-@pytest.mark.parametrize(
-    ("soft", "shards", "reason"),
-    [
-        (1024, 512, "the usual limit: the other half is for the program"),
-        (10, 8, "fewer would open and close all the time"),
-        (1_048_576, 30_000, "as in containers: Linux allows a process 65,530 maps"),
-        (resource.RLIM_INFINITY, 30_000, "no limit on files is none on maps"),
-    ],
-)
-def test_the_number_of_open_shards_follows_from_the_limits(
-    soft: int, shards: int, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
-    assert max_open_shards() == shards, reason
-
-
 MANY_SHARDS = """
     import os, random, resource, sys, threading
     from pathlib import Path
-    from presize.store.shard import ShardReader, ShardWriter
+    from presize.store.shard import ShardWriter
+    from presize.store.shard_reader import ShardReader
     folder = Path(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
 
@@ -587,7 +664,8 @@ NO_FILES_LEFT = """
     import os, resource, sys
     from pathlib import Path
     from presize.errors import DatasetError
-    from presize.store.shard import ShardReader, ShardWriter
+    from presize.store.shard import ShardWriter
+    from presize.store.shard_reader import ShardReader
     with ShardWriter(Path(sys.argv[1]), 1 << 20, 10) as writer:
         reader = ShardReader(sys.argv[1], writer.publish()[0])
     used = len(os.listdir("/proc/self/fd")) - 1
@@ -610,7 +688,8 @@ def test_a_program_that_has_no_files_left_is_told_what_to_do(tmp_path: Path) -> 
 FORKS = """
     import os, random, sys, threading, time
     from pathlib import Path
-    from presize.store.shard import ShardReader, ShardWriter
+    from presize.store.shard import ShardWriter
+    from presize.store.shard_reader import ShardReader
     folder, forks = Path(sys.argv[1]), int(sys.argv[2])
 
     def record(shard, row):
@@ -659,7 +738,8 @@ def test_children_forked_while_threads_read_read_the_same(tmp_path: Path) -> Non
 CHILD_MEMORY = """
     import os, sys
     from pathlib import Path
-    from presize.store.shard import ShardReader, ShardWriter
+    from presize.store.shard import ShardWriter
+    from presize.store.shard_reader import ShardReader
     with ShardWriter(Path(sys.argv[1]), 1 << 20, 10) as writer:
         for row in range(10):
             writer.append(bytes(1000))
@@ -694,9 +774,10 @@ def test_reading_in_a_forked_child_keeps_no_memory(tmp_path: Path) -> None:
 INHERITED = """
     import os, sys
     from pathlib import Path
-    import presize.store.shard
-    from presize.store.shard import ShardReader, ShardWriter
-    presize.store.shard.max_open_shards = lambda: 3
+    import presize.store.shard_reader
+    from presize.store.shard import ShardWriter
+    from presize.store.shard_reader import ShardReader
+    presize.store.shard_reader.max_open_shards = lambda: 3
     readers = []
     for k in range(8):
         path = Path(sys.argv[1]) / f"{k}.lmdb"
@@ -725,3 +806,24 @@ INHERITED = """
 
 def test_a_child_closes_nothing_that_its_parent_opened(tmp_path: Path) -> None:
     assert run_python(INHERITED, tmp_path).split() == ["0", "1", "2", "7"]
+
+
+def test_a_file_that_is_removed_while_it_is_opened_is_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.lmdb"
+    nbytes = write(path, [b"one"]).nbytes
+    kept, fetched = shutil.copy(path, tmp_path / "kept"), []
+
+    def fetch() -> None:
+        fetched.append(shutil.copy(kept, path))
+
+    def removed(path: str, nbytes: int) -> os.stat_result:
+        if not fetched:
+            os.unlink(path)
+        return check_file(path, nbytes)
+
+    monkeypatch.setattr(presize.store.shard_reader, "check_file", removed)
+    with ShardReader(path, nbytes, fetch=fetch) as get:
+        assert bytes(get(0)) == b"one"
+    assert len(fetched) == 1

@@ -8,17 +8,22 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import lmdb
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.errors import DatasetError
-from presize.store.shard import ShardReader, ShardWriter, commit_records, map_bytes
-from presize.store.shard_pages import check_pages
+from presize.store import shard_pages
+from presize.store.shard import ShardWriter, commit_records, map_bytes
+from presize.store.shard_pages import LEAF, check_pages, child_pages, leaf_pages, read_nodes, recorded_map_bytes
+from presize.store.shard_reader import ShardReader
 from processes import run_python
 
 PAGE = 4096
-MAIN, LAST_PAGE = 16 + 24 + 48, 16 + 24 + 96  # in a meta page: the tree, and the last page in use
+MAP_BYTES, PAGE_BYTES, MAIN, LAST_PAGE = 16 + 16, 16 + 24, 16 + 24 + 48, 16 + 24 + 96
+"""In a meta page: the size of the map, that of a page, the tree, and the last page in use."""
 
 
 def write(path: Path, sizes: list[int]) -> Path:
@@ -61,6 +66,13 @@ def first_leaf(data: bytearray) -> int:
     return PAGE * (lo | hi << 16)
 
 
+def move_node(data: bytearray, page: int, number: int, to: int) -> None:
+    """Give the header of a node another place in its page."""
+    begin = node(data, page, number)
+    data[page + to : page + to + 8] = data[begin : begin + 8]
+    struct.pack_into("<H", data, page + 16 + 2 * number, to)
+
+
 def pack(layout: str, at: Callable[[bytearray], int], *values: int) -> Callable[[bytearray], None]:
     return lambda data: struct.pack_into(layout, data, at(data), *values)
 
@@ -73,59 +85,208 @@ def both_metas(layout: str, at: int, value: int) -> Callable[[bytearray], None]:
     return change
 
 
-LIES = {
-    "a value is longer than the file": pack("<HH", lambda d: node(d, first_leaf(d), 3), 0, 0x7FFF),
-    "a value of 4 GB": pack("<HH", lambda d: node(d, first_leaf(d), 3), 0xFFFF, 0xFFFF),
-    "a value begins behind the last page": pack("<Q", lambda d: node(d, first_leaf(d), 0) + 16, 2**40),
-    "a value begins in a meta page": pack("<Q", lambda d: node(d, first_leaf(d), 0) + 16, 1),
-    "a page number of 64 bits": pack("<Q", lambda d: node(d, first_leaf(d), 0) + 16, 2**64 - 1),
-    "an inline value leaves its page": pack("<HHH", lambda d: node(d, first_leaf(d), 0), 5000, 0, 0),
-    "a node that holds a tree": pack("<H", lambda d: node(d, first_leaf(d), 0) + 4, 0x02),
-    "a node that holds duplicates": pack("<H", lambda d: node(d, first_leaf(d), 0) + 4, 0x04),
-    "a long key": pack("<H", lambda d: node(d, first_leaf(d), 1) + 6, 0xFFFF),
-    "a key twice": pack(">Q", lambda d: node(d, first_leaf(d), 1) + 8, 0),
-    "a pointer out of its page": pack("<H", lambda d: first_leaf(d) + 16, 0xFFFE),
-    "a pointer into the header": pack("<H", lambda d: first_leaf(d) + 16, 0),
-    "more nodes than a page has room for": pack("<H", lambda d: first_leaf(d) + 12, 0xFFF0),
-    "a leaf without nodes": pack("<H", lambda d: first_leaf(d) + 12, 16),
-    "a leaf that is a branch": pack("<H", lambda d: first_leaf(d) + 10, 0x01),
-    "a leaf of another number": pack("<Q", first_leaf, 7),
-    "a branch with one child": pack("<H", lambda d: root_of(d) + 12, 18),
-    "a branch that leads to itself": lambda d: struct.pack_into(
-        "<HHH", d, node(d, root_of(d), 0), root_of(d) // PAGE, 0, 0
-    ),
-    "a child twice": lambda d: struct.pack_into("<HHH", d, node(d, root_of(d), 1), first_leaf(d) // PAGE, 0, 0),
-    "a child behind the last page": pack("<HHH", lambda d: node(d, root_of(d), 1), 0xFFFF, 0xFFFF, 0xFFFF),
-    "a root behind the last page": both_metas("<Q", MAIN + 40, 2**33),
-    "a root in a meta page": both_metas("<Q", MAIN + 40, 0),
-    "no root": both_metas("<Q", MAIN + 40, 2**64 - 1),
-    "a tree deeper than it is": both_metas("<H", MAIN + 6, 31),
-    "a tree that ends too early": both_metas("<H", MAIN + 6, 1),
-    "a tree without levels": both_metas("<H", MAIN + 6, 0),
-    "other records than there are": both_metas("<Q", MAIN + 32, 7),
-    "keys of another order": both_metas("<H", MAIN + 4, 0x02),
-    "duplicates in the tree": both_metas("<H", MAIN + 4, 0x04),
-    "a last page behind the end": both_metas("<Q", LAST_PAGE, 10**6),
-    "a last page of 64 bits": both_metas("<Q", LAST_PAGE, 2**64 - 1),
-    "pages of no bytes": both_metas("<I", 40, 0),
-    "pages of 3 bytes": both_metas("<I", 40, 3),
-    "pages of 2 GB": both_metas("<I", 40, 2**31),
-    "another program's magic": both_metas("<I", 16, 0),
-    "the other engine's version": both_metas("<I", 20, 2),
-    "nothing but zeros": lambda d: d.__setitem__(slice(None), bytes(len(d))),
-}  # fmt: skip
+def why_refused(path: Path) -> str | None:
+    """What check_pages says about a shard, without what all of its errors have; None when it is sound."""
+    try:
+        check_pages(path)
+    except DatasetError as error:
+        before, after = f"{path} is damaged: ", "; copy or build the dataset again"
+        assert str(error).startswith(before)
+        assert str(error).endswith(after)
+        return str(error)[len(before) : -len(after)]
+    return None
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_page_that_lies_is_refused(lie: str, whole: Path, tmp_path: Path) -> None:
+LIES: list[tuple[str, list[tuple[str, Callable[[bytearray], None]]]]] = [
+    ("a value leaves the file", [
+        ("a value is longer than the file", pack("<HH", lambda d: node(d, first_leaf(d), 3), 0, 0x7FFF)),
+        ("a value of 4 GB", pack("<HH", lambda d: node(d, first_leaf(d), 3), 0xFFFF, 0xFFFF)),
+    ]),
+    ("a value lies outside of the file", [
+        ("a value begins behind the last page", pack("<Q", lambda d: node(d, first_leaf(d), 0) + 16, 2**40)),
+        ("a value begins in a meta page", pack("<Q", lambda d: node(d, first_leaf(d), 0) + 16, 1)),
+        ("a page number of 64 bits", pack("<Q", lambda d: node(d, first_leaf(d), 0) + 16, 2**64 - 1)),
+    ]),
+    ("a value leaves its page", [
+        ("an inline value leaves its page", pack("<HHH", lambda d: node(d, first_leaf(d), 0), 5000, 0, 0)),
+    ]),
+    ("a node is of another kind", [
+        ("a node that holds a tree", pack("<H", lambda d: node(d, first_leaf(d), 0) + 4, 0x02)),
+        ("a node that holds duplicates", pack("<H", lambda d: node(d, first_leaf(d), 0) + 4, 0x04)),
+    ]),
+    ("a key is not one of ours", [
+        ("a long key", pack("<H", lambda d: node(d, first_leaf(d), 1) + 6, 0xFFFF)),
+        ("a long key in a branch", pack("<H", lambda d: node(d, root_of(d), 1) + 6, 0xFFFF)),
+        ("a key behind its page", lambda d: move_node(d, first_leaf(d), 1, PAGE - 8)),
+        ("a key of a branch behind its page", lambda d: move_node(d, root_of(d), 1, PAGE - 8)),
+    ]),
+    ("its rows are not 0, 1, 2, …", [
+        ("a key twice", pack(">Q", lambda d: node(d, first_leaf(d), 1) + 8, 0)),
+    ]),
+    ("a node lies outside of its page", [
+        ("a pointer out of its page", pack("<H", lambda d: first_leaf(d) + 16, 0xFFFE)),
+        ("a pointer to the last bytes of its page", pack("<H", lambda d: first_leaf(d) + 16, PAGE - 4)),
+        ("a pointer into the header", pack("<H", lambda d: first_leaf(d) + 16, 0)),
+        ("a pointer to an odd byte", lambda d: struct.pack_into(
+            "<H", d, first_leaf(d) + 18, node(d, first_leaf(d), 1) - first_leaf(d) + 1
+        )),
+    ]),
+    ("a page overlaps itself", [
+        ("more nodes than a page has room for", pack("<H", lambda d: first_leaf(d) + 12, 0xFFF0)),
+        ("a leaf without nodes", pack("<H", lambda d: first_leaf(d) + 12, 16)),
+        ("a leaf that ends in its header", pack("<H", lambda d: first_leaf(d) + 12, 14)),
+        ("nodes that begin behind their page", pack("<H", lambda d: first_leaf(d) + 14, PAGE + 2)),
+    ]),
+    ("a page of its tree is of another kind", [
+        ("a leaf that is a branch", pack("<H", lambda d: first_leaf(d) + 10, 0x01)),
+        ("a leaf of keys without nodes", pack("<H", lambda d: first_leaf(d) + 10, 0x22)),
+        ("a branch that leads to itself", lambda d: struct.pack_into(
+            "<HHH", d, node(d, root_of(d), 0), root_of(d) // PAGE, 0, 0
+        )),
+        ("a tree deeper than it is", both_metas("<H", MAIN + 6, 31)),
+        ("a tree that ends too early", both_metas("<H", MAIN + 6, 1)),
+    ]),
+    ("a page of its tree has another's number", [
+        ("a leaf of another number", pack("<Q", first_leaf, 7)),
+    ]),
+    ("a page of its tree has no children", [
+        ("a branch with one child", pack("<H", lambda d: root_of(d) + 12, 18)),
+    ]),
+    ("its tree has a page twice", [
+        ("a child twice", lambda d: struct.pack_into("<HHH", d, node(d, root_of(d), 1), first_leaf(d) // PAGE, 0, 0)),
+    ]),
+    ("a page of its tree lies outside of it", [
+        ("a child behind the last page", pack("<HHH", lambda d: node(d, root_of(d), 1), 0xFFFF, 0xFFFF, 0xFFFF)),
+        ("a root behind the last page", both_metas("<Q", MAIN + 40, 2**33)),
+        ("a root in a meta page", both_metas("<Q", MAIN + 40, 0)),
+        ("a root in the other meta page", both_metas("<Q", MAIN + 40, 1)),
+    ]),
+    ("it has no root", [
+        ("no root", both_metas("<Q", MAIN + 40, 2**64 - 1)),
+    ]),
+    ("its tree has no levels", [
+        ("a tree without levels", both_metas("<H", MAIN + 6, 0)),
+    ]),
+    ("it has 400 records where it says 7", [
+        ("other records than there are", both_metas("<Q", MAIN + 32, 7)),
+    ]),
+    ("its tree is of another kind", [
+        ("keys of another order", both_metas("<H", MAIN + 4, 0x02)),
+        ("duplicates in the tree", both_metas("<H", MAIN + 4, 0x04)),
+    ]),
+    ("it has 1662976 bytes, too few for its pages", [
+        ("a last page behind the end", both_metas("<Q", LAST_PAGE, 10**6)),
+        ("a last page of 64 bits", both_metas("<Q", LAST_PAGE, 2**64 - 1)),
+    ]),
+    ("its pages have 0 bytes", [("pages of no bytes", both_metas("<I", PAGE_BYTES, 0))]),
+    ("its pages have 3 bytes", [("pages of 3 bytes", both_metas("<I", PAGE_BYTES, 3))]),
+    ("its pages have 2147483648 bytes", [("pages of 2 GB", both_metas("<I", PAGE_BYTES, 2**31))]),
+    ("its meta pages differ in the size of a page", [
+        ("pages of two sizes", pack("<I", lambda _: PAGE + PAGE_BYTES, 2 * PAGE)),
+    ]),
+    ("it is no LMDB file of engine 0.9", [
+        ("another program's magic", both_metas("<I", 16, 0)),
+        ("the other engine's version", both_metas("<I", 20, 2)),
+        ("meta pages that are branches", both_metas("<H", 10, 0x01)),
+        ("nothing but zeros", lambda d: d.__setitem__(slice(None), bytes(len(d)))),
+    ]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "change"),
+    [pytest.param(words, change, id=lie) for words, lies in LIES for lie, change in lies],
+)
+def test_a_page_that_lies_is_refused(
+    words: str, change: Callable[[bytearray], None], whole: Path, tmp_path: Path
+) -> None:
     data = bytearray(whole.read_bytes())
-    LIES[lie](data)
+    change(data)
     assert data != whole.read_bytes()
-    (tmp_path / "a.lmdb").write_bytes(data)
-    with pytest.raises(DatasetError, match=r"a\.lmdb is damaged: .*; copy or build the dataset again"):
-        check_pages(tmp_path / "a.lmdb")
-    with pytest.raises(DatasetError), ShardReader(tmp_path / "a.lmdb", len(data)) as get:
+    path = tmp_path / "a.lmdb"
+    path.write_bytes(data)
+    assert why_refused(path) == words
+    with pytest.raises(DatasetError), ShardReader(path, len(data)) as get:
         get(0)
+
+
+@pytest.mark.parametrize("at_end", [16 + 8 + 8 + 96, 16 + 8 + 8 + 40])
+def test_a_value_may_end_with_its_page_but_not_behind_it(at_end: int, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.lmdb", [at_end - 32])
+    assert why_refused(path) is None
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<H", data, node(data, root_of(data), 0), at_end - 31)
+    path.write_bytes(data)
+    assert why_refused(path) == "a value leaves its page"
+
+
+@pytest.mark.parametrize(("behind", "words"), [(0, None), (1, "a value leaves the file")])
+def test_a_value_may_end_with_the_file_but_not_behind_it(
+    behind: int, words: str | None, whole: Path, tmp_path: Path
+) -> None:
+    data = bytearray(whole.read_bytes())
+    at = node(data, first_leaf(data), 3)
+    first_page = int(struct.unpack_from("<Q", data, at + 16)[0])
+    struct.pack_into("<I", data, at, len(data) - first_page * PAGE - 16 + behind)
+    (tmp_path / "a.lmdb").write_bytes(data)
+    assert why_refused(tmp_path / "a.lmdb") == words
+
+
+@pytest.mark.parametrize(
+    ("page_bytes", "sound"),
+    [(256, False), (512, True), (3000, False), (16_384, True), (32_768, True), (65_536, False)],
+)
+def test_pages_may_have_any_size_that_lmdb_makes(page_bytes: int, sound: bool, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.lmdb", [])
+    data = bytearray(2 * page_bytes)
+    for number in (0, 1):
+        begin = number * page_bytes
+        data[begin : begin + 256] = path.read_bytes()[number * PAGE :][:256]
+        struct.pack_into("<I", data, begin + PAGE_BYTES, page_bytes)
+    path.write_bytes(data)
+    assert why_refused(path) == (None if sound else f"its pages have {page_bytes} bytes")
+
+
+@pytest.mark.parametrize("records", [2, 3])
+def test_the_meta_page_of_the_later_transaction_counts(records: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    with ShardWriter(path, 1 << 20, commit_records=1) as writer:
+        for _ in range(records):
+            writer.append(b"x")
+        writer.publish()
+    data = bytearray(path.read_bytes())
+    later = newest_meta(data)
+    assert later == PAGE * (records % 2)
+    struct.pack_into("<Q", data, PAGE - later + MAIN + 32, 7)
+    path.write_bytes(data)
+    assert why_refused(path) is None
+    struct.pack_into("<Q", data, later + MAIN + 32, 7)
+    path.write_bytes(data)
+    assert why_refused(path) == f"it has {records} records where it says 7"
+
+
+@pytest.mark.parametrize(("damaged", "words"), [(0, "it has 400 records where it says 7"), (PAGE, None)])
+def test_of_two_meta_pages_of_the_same_transaction_the_first_counts(
+    damaged: int, words: str | None, whole: Path, tmp_path: Path
+) -> None:
+    data = bytearray(whole.read_bytes())
+    data[:256] = data[PAGE : PAGE + 256] = data[newest_meta(data) :][:256]
+    struct.pack_into("<Q", data, damaged + MAIN + 32, 7)
+    (tmp_path / "a.lmdb").write_bytes(data)
+    assert why_refused(tmp_path / "a.lmdb") == words
+
+
+@pytest.mark.parametrize("behind", [1, 2, PAGE])
+def test_bytes_behind_the_last_page_do_no_harm(behind: int, whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.lmdb").write_bytes(whole.read_bytes() + bytes(behind))
+    assert why_refused(tmp_path / "a.lmdb") is None
+
+
+@pytest.mark.parametrize("missing", [1, 2, PAGE])
+def test_a_shard_without_its_last_bytes_is_refused(missing: int, whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.lmdb").write_bytes(whole.read_bytes()[:-missing])
+    nbytes = whole.stat().st_size - missing & ~1
+    assert why_refused(tmp_path / "a.lmdb") == f"it has {nbytes} bytes, too few for its pages"
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 100, PAGE, PAGE + 100, 2 * PAGE])
@@ -135,11 +296,41 @@ def test_a_shard_cut_short_under_a_manifest_that_knows_it_is_refused(nbytes: int
         get(0)
 
 
+def test_the_nodes_of_a_tree_are_found_whatever_their_keys(tmp_path: Path) -> None:
+    path, keys = tmp_path / "other.lmdb", [b"%05d" % number for number in range(3000)]
+    with lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 22) as env, env.begin(write=True) as txn:
+        for name in keys:
+            txn.put(name, b"x" * 10)
+    content = path.read_bytes()
+    meta = shard_pages.newest_meta(memoryview(content))
+    file = np.frombuffer(content, "<u2")
+    nodes = read_nodes(file, leaf_pages(file, meta, len(content), child_pages), meta.page_bytes, LEAF)
+    assert [content[begin + 8 : begin + 13] for begin in nodes.page + nodes.begin] == keys
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "sizes"),
+    [(2 * PAGE, [5, 7]), (PAGE + 40, [5, 7]), (PAGE + 39, [5]), (40, [5]), (39, []), (0, [])],
+)
+def test_the_sizes_of_the_map_are_read_from_all_that_is_left_of_the_meta_pages(
+    nbytes: int, sizes: list[int], whole: Path, tmp_path: Path
+) -> None:
+    data = bytearray(whole.read_bytes()[: 2 * PAGE])
+    for number, size in enumerate([5, 7]):
+        struct.pack_into("<Q", data, number * PAGE + MAP_BYTES, size)
+    (tmp_path / "a.lmdb").write_bytes(data[:nbytes])
+    assert recorded_map_bytes(tmp_path / "a.lmdb", PAGE) == sizes
+
+
+def test_a_shard_that_is_gone_has_no_sizes_of_the_map(tmp_path: Path) -> None:
+    assert recorded_map_bytes(tmp_path / "gone.lmdb", PAGE) == []
+
+
 FLIPS = """
     import random, sys
     from pathlib import Path
     from presize.errors import DatasetError
-    from presize.store.shard import ShardReader
+    from presize.store.shard_reader import ShardReader
     whole, folder, flips = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2]), int(sys.argv[3])
     places = [int(place) for place in sys.argv[4].split(",")]  # of pages that LMDB follows
     draw, refused = random.Random(int(sys.argv[5])), 0

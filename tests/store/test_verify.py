@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +15,22 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from builds import REPORTED
+from builds import REPORTED, SERIAL
 from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.errors import DatasetError
 from presize.options import BuildOptions, ImageOptions, Layout, Size
 from presize.store.verify import verify_dataset
 from presize.system.files import file_digest
-from tampering import index_has_changed, manifest_values, write_manifest
+from tampering import (
+    change_manifest,
+    index_has_changed,
+    manifest_values,
+    read_table,
+    with_column,
+    write_manifest,
+    write_table,
+)
 
 
 def built(tmp_path: Path, layout: Layout = "lmdb") -> Path:
@@ -80,6 +89,42 @@ def test_progress_counts_every_image(tmp_path: Path) -> None:
     counts: list[int] = []
     verify_dataset(built(tmp_path), on_images=counts.append)
     assert sum(counts) == 6
+
+
+def large_folder(tmp_path: Path) -> Path:
+    """A folder dataset of 1001 samples, all of them in one file."""
+    out = built(tmp_path, "folder")
+    rows = pa.concat_tables([read_table(out).slice(0, 1)] * 1001).combine_chunks()
+    write_table(out, with_column(rows, "path", pa.array([str(i) for i in range(1001)], pa.large_string())))
+    change_manifest(out, lambda values: values.update(samples=1001))
+    return out
+
+
+def test_jobs_is_the_number_of_threads(tmp_path: Path) -> None:
+    out = large_folder(tmp_path)
+    before, running = set(threading.enumerate()), set[threading.Thread]()
+    verify_dataset(out, jobs=1, on_images=lambda _: running.update(threading.enumerate()))
+    assert len(running - before) == 1
+
+
+def test_each_sample_of_a_large_folder_is_checked_once(tmp_path: Path) -> None:
+    checked: list[int] = []
+    assert verify_dataset(large_folder(tmp_path), on_images=checked.append) == (1001, [])
+    assert sum(checked) == 1001
+
+
+def test_a_large_image_is_decoded_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    Image.fromarray(smooth_image(600, 500)).save(tmp_path / "raw" / "a.png")
+    build_dataset(tmp_path / "raw", tmp_path / "out", BuildOptions(ImageOptions(sizes=(Size(600, 500),))), SERIAL)
+    assert verify_dataset(tmp_path / "out") == (1, [])
+
+
+def test_a_class_may_have_no_images(tmp_path: Path) -> None:
+    out = built(tmp_path)
+    edit_index(out, "label", [1] * 6)
+    reseal(out)
+    assert problems(out) == []
 
 
 @pytest.mark.parametrize("file", ["shards/00001.lmdb", "index.arrow", "rejects.jsonl"])
@@ -173,6 +218,7 @@ def test_a_record_that_no_decoder_takes_is_found(tmp_path: Path) -> None:
         ("shard", [9] * 6, "it does not list each of the 3 rows of shards/00000.lmdb once"),
         ("path", ["a"] * 6, "a path is listed twice"),
         ("path", ["../a", "b", "c", "d", "e", "f"], "1 paths lead out of the source, the first is '../a'"),
+        ("path", ["a", "b", "../c", "..", "e", "f"], "2 paths lead out of the source, the first is '../c'"),
     ],
 )
 def test_an_index_that_does_not_agree_is_found(column: str, values: list[Any], words: str, tmp_path: Path) -> None:
@@ -180,6 +226,14 @@ def test_an_index_that_does_not_agree_is_found(column: str, values: list[Any], w
     edit_index(out, column, values)
     reseal(out)
     assert any(words in problem for problem in problems(out))
+
+
+def test_a_path_that_is_no_text_is_found(tmp_path: Path) -> None:
+    out = built(tmp_path)
+    content = (out / "index.arrow").read_bytes()
+    (out / "index.arrow").write_bytes(content.replace(b"class-0/4.png", b"class-0/\xff.png"))
+    reseal(out)
+    assert problems(out) == ["index.arrow: In column 0: Invalid: Invalid UTF8 sequence at string index 2"]
 
 
 def test_a_file_that_was_exchanged_is_found(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ import numpy as np
 from presize.datasets import CenterCrop, FolderDataset, LMDBDataset
 from presize.datasets.reading.batches import BatchReader
 from presize.errors import DatasetError, ImageError
-from presize.store.manifest import MANIFEST, read_manifest
+from presize.store.data_files import MANIFEST
+from presize.store.manifest import read_manifest
 from presize.store.verify import verify_dataset
 from processes import fork
 

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import presize.system.pagecache
 from presize.datasets import LMDBDataset, Loader, Resize
 from presize.errors import DatasetError, OptionError
-from presize.system.pagecache import MappedFile, drop, preload, window_bytes
+from presize.system.pagecache import MappedFile, drop, preload, readahead_pays, window_bytes
 from presize.system.resources import Memory
 from processes import run_python
 from tampering import change_manifest
 
-MIB = 1 << 20
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 @pytest.fixture
@@ -185,3 +187,34 @@ def test_workers_read_a_preloaded_dataset(dataset: Path, context: str) -> None:
     ds = LMDBDataset(dataset, preload="memory")
     with Loader(ds, 8, crop=Resize(32), workers=2, context=context) as loader:
         assert sum(len(images) for images, _ in loader) == len(ds)
+
+
+@pytest.mark.parametrize(
+    ("record_bytes", "dataset_bytes", "window_bytes", "pays", "reason"),
+    [
+        (30_000, 500 * GIB, 128 * KIB, True, "eight pages, each waited for alone, take longer than the window"),
+        (1_000, 500 * GIB, 128 * KIB, False, "tiny records of a dataset larger than memory"),
+        (1_000, 50 * GIB, 128 * KIB, True, "what is read around them stays until it is wanted"),
+        (30_000, 500 * GIB, 8 << 20, False, "a window of 280 records, of which one is wanted"),
+        (30_000, 50 * GIB, 8 << 20, True, "all of which will be wanted"),
+        (200_000, 500 * GIB, 1 << 20, True, "raw pixels"),
+        (10_923, 500 * GIB, 128 * KIB, True, "a twelfth of the window"),
+        (10_922, 500 * GIB, 128 * KIB, False, "a byte less than a twelfth of the window"),
+        (0, 0, 128 * KIB, True, "a dataset without a sample"),
+    ],
+)
+def test_readahead_is_for_what_fits_into_memory_and_for_large_records(
+    record_bytes: int, dataset_bytes: int, window_bytes: int, pays: bool, reason: str
+) -> None:
+    assert readahead_pays(record_bytes, dataset_bytes, 64 * GIB, window_bytes) is pays, reason
+
+
+@given(st.tuples(*[st.integers(0, 1 << 45)] * 4), st.integers(0, 1 << 45))
+def test_more_memory_larger_records_and_a_smaller_window_never_speak_against_readahead(
+    sizes: tuple[int, int, int, int], more: int
+) -> None:
+    record, dataset, memory, window = sizes
+    if readahead_pays(record, dataset, memory, window):
+        assert readahead_pays(record + more, dataset, memory, window)
+        assert readahead_pays(record, dataset, memory + more, window)
+        assert readahead_pays(record, dataset, memory, max(0, window - more))

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import importlib
 import os
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
-from presize.system.resources import available_memory, control_groups, cpu_quota, read_memory, usable_cores
+from presize.system.resources import (
+    available_memory,
+    control_groups,
+    cpu_quota,
+    max_open_shards,
+    read_memory,
+    usable_cores,
+)
 from trees import roots
 
 MIB = 1 << 20
@@ -168,3 +176,19 @@ def test_loaders_have_a_worker_for_each_usable_core(dataset: Path, monkeypatch: 
     data = LMDBDataset(dataset, crop=RandomResizedCrop(24), decode="tensor")
     assert Loader(data, 4).workers == 3
     assert make_loader(data, 4).num_workers == 3
+
+
+@pytest.mark.parametrize(
+    ("soft", "shards", "reason"),
+    [
+        (1024, 512, "the usual limit: the other half is for the program"),
+        (10, 8, "fewer would open and close all the time"),
+        (1_048_576, 30_000, "as in containers: Linux allows a process 65,530 maps"),
+        (resource.RLIM_INFINITY, 30_000, "no limit on files is none on maps"),
+    ],
+)
+def test_the_number_of_open_shards_follows_from_the_limits(
+    soft: int, shards: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
+    assert max_open_shards() == shards, reason

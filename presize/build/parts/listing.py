@@ -17,8 +17,9 @@ from presize.formatting import plural
 from presize.options import SourceOptions
 from presize.sources.scan import Source
 from presize.sources.source_files import Container
+from presize.sources.store_source import Url
 from presize.store.index import write_arrow
-from presize.store.rejects import Reject
+from presize.store.rejects_file import SCHEMA, Rejects
 
 _FACTS, _REJECTS = b"presize", b"rejects"
 _SHOWN = 12
@@ -80,7 +81,7 @@ def parts_text(parts: Iterable[int]) -> str:
 def how_listed(source: str | os.PathLike[str], samples: SourceOptions) -> dict[str, Any]:
     """What a source is listed by, as plain JSON values."""
     options = asdict(samples) | {"labels": None if samples.labels is None else os.fspath(samples.labels)}
-    found: dict[str, Any] = json.loads(json.dumps({"source": os.path.realpath(source), **options}))
+    found: dict[str, Any] = json.loads(json.dumps({"source": Url.of(source) or os.path.realpath(source), **options}))
     return found
 
 
@@ -90,14 +91,14 @@ def write_listing(out: Path, listing: SharedListing) -> None:
     facts = {
         "parts": listing.parts,
         "how": listing.how,
-        "root": os.fspath(found.root),
+        "root": str(found.root),
         "classes": found.classes,
         "hidden": found.hidden,
         "outside": found.outside,
         "by_folder": found.by_folder,
         "containers": found.containers,
     }
-    kept = {_FACTS: json.dumps(facts).encode(), _REJECTS: json.dumps(found.rejects).encode()}
+    kept = {_FACTS: json.dumps(facts).encode(), _REJECTS: _packed(found.rejects)}
     write_arrow(out / LISTING, found.table.replace_schema_metadata(kept))
 
 
@@ -112,12 +113,12 @@ def read_listing(out: Path) -> SharedListing | None:
         with pa.memory_map(os.fsencode(path)) as mapped:
             table = pa.ipc.open_file(mapped).read_all()
         kept = table.schema.metadata
-        facts, rejects = json.loads(kept[_FACTS]), json.loads(kept[_REJECTS])
+        facts = json.loads(kept[_FACTS])
         source = Source(
-            root=Path(facts["root"]),
+            root=Url.of(facts["root"]) or Path(facts["root"]),
             table=table.replace_schema_metadata(None),
             classes=None if facts["classes"] is None else tuple(facts["classes"]),
-            rejects=tuple(Reject(*reject) for reject in rejects),
+            rejects=_unpacked(kept[_REJECTS]),
             hidden=facts["hidden"],
             outside=facts["outside"],
             by_folder=facts["by_folder"],
@@ -128,3 +129,19 @@ def read_listing(out: Path) -> SharedListing | None:
         return None
     except (pa.ArrowException, ValueError, KeyError, TypeError):
         raise BuildError(f"{path} is damaged; remove it, and run the parts again") from None
+
+
+def _packed(rejects: Rejects) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as stream:
+        stream.write_batch(rejects.columns)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def _unpacked(packed: bytes) -> Rejects:
+    """Raises pa.ArrowException when they are damaged."""
+    with pa.ipc.open_stream(packed) as stream:
+        columns = stream.read_all()
+    columns.validate(full=True)
+    return Rejects.with_columns(columns.select(SCHEMA.names).columns)

@@ -20,7 +20,7 @@ from presize.build.tasks.sidecar import ShardDone
 from presize.build.work import check_space, find_work
 from presize.errors import BuildError, ImageError, OptionError
 from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions
-from presize.store.manifest import STATE
+from presize.store.absence import STATE
 from presize.system.files import remove_temporary, working_in
 from presize.system.locks import file_lock
 
@@ -169,7 +169,7 @@ def _carry_out(
     todo, listing, state = joined
     numbers = listing.shards(part.number, len(todo.shards))
     work = find_work(todo, run, place, state, names_of_files(todo), None, numbers)
-    files = sum(len(task.samples) for task in work.tasks)
+    files = sum(len(todo.shards[number]) for number in numbers)
     on_plan(files)
     check_space(todo, place, work)
     dones: list[ShardDone] = []

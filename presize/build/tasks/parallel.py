@@ -31,6 +31,10 @@ def run_tasks(done: Iterable[ShardDone], waiting: list[Task], run: RunOptions) -
     try:
         if run.engine == "sequential":
             yield from map(write_shard, waiting)
+        elif run.engine != "processes" and waiting:
+            from presize.build.engines.cluster import run_on_cluster
+
+            yield from run_on_cluster(waiting, run)
         elif waiting:
             yield from _in_processes(waiting, min(run.jobs or usable_cores(), len(waiting)), run.timeout_s)
     finally:
@@ -51,18 +55,18 @@ def _in_processes(tasks: list[Task], jobs: int, timeout_s: float) -> Iterator[Sh
     # A build that stops early does so on purpose: no warning about tasks that were not waited for. (A warnings
     # filter would not do, since joblib's threads restore the module's filters while it warns.)
     parallel._warn_exit_early = lambda: None
-    with _Workers(timeout_s) as workers, closing(parallel(map(joblib.delayed(workers.write), tasks))) as dones:
+    with Workers(timeout_s) as workers, closing(parallel(map(joblib.delayed(workers.write), tasks))) as dones:
         try:
             yield from dones
         finally:
             workers.kill()  # so that their threads end
 
 
-class _StoppedError(Exception):
+class StoppedError(Exception):
     """The build has stopped, and nobody waits for this task."""
 
 
-class _Workers:
+class Workers:
     """Worker processes, each started when a thread needs one more."""
 
     def __init__(self, timeout_s: float) -> None:
@@ -94,7 +98,7 @@ class _Workers:
     def _take(self) -> Child:
         with self._lock:
             if self._killed:
-                raise _StoppedError
+                raise StoppedError
             if self._idle:
                 return self._idle.pop()
         try:

@@ -21,7 +21,9 @@ from presize.codecs import transcode
 from presize.codecs.paired.companion import transcode_companion
 from presize.errors import BuildError, CrashError, ImageError
 from presize.options import BuildOptions, ImageOptions
-from presize.sources.source_files import SourceFile, read_in_order, read_source
+from presize.sources import store_source
+from presize.sources.source_files import THREADS, SourceFile, read_in_order, read_source
+from presize.sources.store_source import Url
 from presize.store.rejects import of_companion
 from presize.system.child import Child, ChildDiedError
 from presize.system.turnstile import Turnstile
@@ -49,14 +51,14 @@ class Recipe(NamedTuple):
         companions: the name of each companion, and how it is stored.
     """
 
-    source: Path
+    source: Path | Url
     image: ImageOptions
     checksum: bool
     read_ahead: bool = True
     companions: tuple[tuple[str, ImageOptions], ...] = ()
 
     @classmethod
-    def of(cls, source: Path, options: BuildOptions, read_ahead: bool = True) -> Recipe:
+    def of(cls, source: Path | Url, options: BuildOptions, read_ahead: bool = True) -> Recipe:
         companions = ((companion.name, companion.image_options(options.image)) for companion in options.companions)
         return cls(source, options.image, options.checksum, read_ahead, tuple(companions))
 
@@ -208,7 +210,8 @@ def _read(recipe: Recipe, samples: Iterator[Sources]) -> Generator[Callable[[], 
 
     files = chain.from_iterable(samples)
     if recipe.read_ahead:
-        return read_in_order(read, ((file, file.nbytes) for file in files))
+        threads = store_source.THREADS if isinstance(recipe.source, Url) else THREADS
+        return read_in_order(read, ((file, file.nbytes) for file in files), threads)
     return (partial(read, file) for file in files)
 
 

@@ -7,17 +7,19 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from presize.store.rejects import NOT_AN_IMAGE
 from presize.system.files import temporary_name, writing
+
+if TYPE_CHECKING:  # it needs pyarrow, and workers do not
+    from presize.store.rejects_file import Rejects
 
 SIZE_COLUMNS = ("height", "width", "nbytes", "crc32")
 """The columns of the index that each size has of its own."""
@@ -60,12 +62,6 @@ class ShardDone(NamedTuple):
     bytes: int
 
 
-def rejects_done(rejects: Sequence[Rejected], number: int | None = None) -> ShardDone:
-    """What became of samples none of which was stored."""
-    skipped = sum(error == NOT_AN_IMAGE for _, error, _ in rejects)
-    return ShardDone(number, 0, len(rejects) - skipped, skipped, 0)
-
-
 @dataclass(frozen=True)
 class Sidecar:
     """A finished shard's part of the index.
@@ -94,7 +90,8 @@ class Sidecar:
     @property
     def done(self) -> ShardDone:
         stored_bytes = sum(int(c.sum()) for name, c in self.columns.items() if _STORED_BYTES.search(name))
-        return rejects_done(self.rejects, self.number)._replace(stored=len(self.samples), bytes=stored_bytes)
+        skipped = sum(error == NOT_AN_IMAGE for _, error, _ in self.rejects)
+        return ShardDone(self.number, len(self.samples), len(self.rejects) - skipped, skipped, stored_bytes)
 
 
 class FinishedShard(NamedTuple):
@@ -102,11 +99,12 @@ class FinishedShard(NamedTuple):
 
     Attributes:
         name: its file, from the folder of each size; without meaning for folder datasets.
-        sidecar: its part of the index.
+        read: gives its part of the index, which is not kept: those of ten million samples are a gigabyte. Raises
+            BuildError when it has gone.
     """
 
     name: str
-    sidecar: Sidecar
+    read: Callable[[], Sidecar]
 
 
 @dataclass(frozen=True)
@@ -115,20 +113,18 @@ class Finished:
 
     Attributes:
         shards: in the order in which the index numbers them.
-        still_rejected: samples that an update does not try again, since their files are as they were.
+        still_rejected: files that an update does not try again, since they are as they were; None where there are none.
     """
 
     shards: tuple[FinishedShard, ...] = ()
-    still_rejected: tuple[Rejected, ...] = ()
+    still_rejected: Rejects | None = None
 
     def done(self) -> Iterator[ShardDone]:
         """What became of all of its samples."""
-        yield from (shard.sidecar.done for shard in self.shards)
-        if self.still_rejected:
-            yield rejects_done(self.still_rejected)
-
-    def rejects(self) -> list[Rejected]:
-        return [*chain.from_iterable(shard.sidecar.rejects for shard in self.shards), *self.still_rejected]
+        yield from (shard.read().done for shard in self.shards)
+        if self.still_rejected is not None:
+            skipped = self.still_rejected.skipped
+            yield ShardDone(None, 0, len(self.still_rejected) - skipped, skipped, 0)
 
 
 def write_sidecar(path: Path, sidecar: Sidecar, digest: str) -> None:

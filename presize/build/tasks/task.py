@@ -28,8 +28,10 @@ from presize.codecs import transcode
 from presize.errors import CrashError, DatasetError, ImageError, NotAnImageError
 from presize.options import BuildOptions, OnError, Size
 from presize.sources.source_files import Places, SourceFile, source_files
+from presize.sources.store_source import Url
 from presize.store import shard
 from presize.store.rejects import BOXES, NOT_AN_IMAGE
+from presize.store.shard_reader import ShardReader
 
 
 class Copies(NamedTuple):
@@ -43,7 +45,7 @@ class Copies(NamedTuple):
             than the size of the task is resized, and a damaged record cannot be made again.
     """
 
-    shards: tuple[tuple[shard.ShardReader, ...], ...]
+    shards: tuple[tuple[ShardReader, ...], ...]
     columns: dict[str, npt.NDArray[np.int64]]
     are_sources: bool = False
 
@@ -86,7 +88,7 @@ class Task:
 
     number: int
     digest: str
-    source: Path
+    source: Path | Url
     sidecar: Path
     targets: tuple[Path, ...]
     options: BuildOptions

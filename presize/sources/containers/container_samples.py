@@ -30,6 +30,7 @@ from presize.sources.walk import LINK_OUT, as_utf8, is_inside, is_utf8, mtime_ns
 from presize.store.dealing import neighbours
 from presize.store.filenames import unsafe_paths
 from presize.store.rejects import Reject
+from presize.store.rejects_file import Rejects
 
 _FIELDS_NAMED = 5
 _OWN_COLUMNS = ("path", "source_nbytes", "source_mtime_ns", *PLACE_COLUMNS)
@@ -40,7 +41,7 @@ class ContainerSamples(NamedTuple):
 
     table: pa.Table
     classes: tuple[str, ...] | None
-    rejects: tuple[Reject, ...]
+    rejects: Rejects
     hidden: int
     containers: tuple[Container, ...]
 
@@ -83,7 +84,7 @@ def list_samples(
     return ContainerSamples(
         table=listed.table.select([*_OWN_COLUMNS, *fields]),
         classes=known,
-        rejects=tuple(listed.rejects),
+        rejects=Rejects.of(listed.rejects),
         hidden=sum(one.hidden for one in contents),
         containers=tuple(containers),
     )

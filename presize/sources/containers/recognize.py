@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from presize.errors import DatasetError, SourceError
-from presize.store.manifest import MANIFEST, read_manifest
+from presize.store.data_files import MANIFEST
+from presize.store.manifest import read_manifest
 from presize.store.rejects import claims_to_be_an_image
 from presize.system.files import open_at_once
 

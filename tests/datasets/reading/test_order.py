@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import pickle
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,9 @@ class Shards:
         assert name == "shard"
         return self.column
 
+    def fetch_ahead(self, groups: Sequence[Sequence[int]]) -> None:
+        pass
+
 
 def dealt(samples: int, shards: int) -> Shards:
     """As a build deals them."""
@@ -63,6 +66,17 @@ def epoch_of(order: Order, epoch: int = 0) -> npt.NDArray[np.int64]:
     return order.samples(epoch, np.arange(len(order)))
 
 
+def hosts_of(data: Shards, ranks: int, ranks_per_host: int, window: int = 8, seed: int = 1) -> ShardShuffled:
+    return ShardShuffled(data, seed, window, by_host=True, ranks=ranks, ranks_per_host=ranks_per_host)
+
+
+def read_by(order: ShardShuffled, host: int, epoch: int = 0, start: int = 0) -> npt.NDArray[np.int64]:
+    """What the ranks of a host read together of an epoch from global position `start`."""
+    assert order.ranks is not None and order.ranks_per_host is not None
+    positions = np.arange(start, len(order))
+    return order.samples(epoch, positions[positions % order.ranks // order.ranks_per_host == host])
+
+
 def z_score(counts: npt.NDArray[np.int64], expected: npt.NDArray[np.float64] | float) -> float:
     """How many standard deviations chi-square lies above what chance gives."""
     freedom = len(counts) - 1
@@ -73,6 +87,7 @@ ORDERS: list[Order] = [
     Sequential(5000),
     Shuffled(5000, seed=7),
     ShardShuffled(dealt(5000, 20), seed=7, window=3),
+    ShardShuffled(dealt(5000, 20), seed=7, window=3, by_host=True, ranks=6, ranks_per_host=2),
     Weighted(np.arange(5000), seed=7),
     class_balanced(np.arange(5000) // 1700, seed=7),
 ]
@@ -102,20 +117,20 @@ def test_each_epoch_and_each_seed_has_an_order_of_its_own(order: Order) -> None:
         if isinstance(order, Weighted):
             return Weighted(np.arange(5000), seed)
         assert isinstance(order, Shuffled | ShardShuffled | ClassBalanced)
-        return replace(order, seed=seed) if not isinstance(order, ShardShuffled) else ShardShuffled(order.data, seed, 3)
+        return replace(order, seed=seed)
 
     epochs = [tuple(epoch_of(order, epoch)) for epoch in range(20)]
     seeds = [tuple(epoch_of(with_seed(seed))) for seed in (0, 1, 2, 2**63 - 1)]
     assert len({*epochs, *seeds}) == 24
 
 
-@pytest.mark.parametrize("order", ORDERS[:3], ids=lambda order: type(order).__name__)
+@pytest.mark.parametrize("order", ORDERS[:4], ids=lambda order: type(order).__name__)
 def test_without_replacement_a_visit_is_known_by_its_sample(order: Order) -> None:
     positions = np.arange(100)
     assert order.keys(1, positions).tolist() == order.samples(1, positions).tolist()
 
 
-@pytest.mark.parametrize("order", ORDERS[3:], ids=lambda order: type(order).__name__)
+@pytest.mark.parametrize("order", ORDERS[4:], ids=lambda order: type(order).__name__)
 def test_with_replacement_each_visit_has_a_key_that_no_sample_has(order: Order) -> None:
     keys = order.keys(1, np.arange(len(order)))
     assert len(set(keys)) == len(order)
@@ -149,6 +164,7 @@ def test_the_order_of_a_seed_never_changes() -> None:
     assert Shuffled(1_281_167, seed=1).samples(2, positions).tolist() == GOLDEN["feistel"]
     assert Shuffled(14_197_122, seed=1).samples(2, positions).tolist() == GOLDEN["feistel, longer"]
     assert ShardShuffled(dealt(5000, 20), 1, 4).samples(2, positions).tolist() == GOLDEN["shards"]
+    assert hosts_of(dealt(5000, 3), 4, 2, window=4).samples(2, positions).tolist() == GOLDEN["shards by host"]
     assert Weighted(np.arange(5000), 1).samples(2, positions).tolist() == GOLDEN["weighted"]
     assert class_balanced(np.arange(5000) // 1700, 1).samples(2, positions).tolist() == GOLDEN["balanced"]
 
@@ -158,6 +174,7 @@ GOLDEN = {
     "feistel": [617697, 705462, 90253, 1065363, 592250, 904716],
     "feistel, longer": [1310962, 1875837, 12443626, 11987191, 5824994, 9006389],
     "shards": [2674, 4034, 4359, 1897, 1786, 4863],
+    "shards by host": [867, 2487, 2318, 2586, 1323, 1594],
     "weighted": [3666, 4625, 2038, 4107, 3151, 4184],
     "balanced": [3372, 3809, 390, 3706, 2682, 4653],
 }
@@ -240,6 +257,122 @@ def test_a_shard_that_cannot_be_is_damage(shard: int) -> None:
         ShardShuffled(Shards(column)).samples(0, np.arange(3))
 
 
+@st.composite
+def shared_shards(draw: st.DrawFn) -> tuple[Shards, ShardShuffled, int]:
+    """Shards of any sizes, an order that shares them over hosts, and how many hosts."""
+    sizes = draw(st.lists(st.integers(0, 40), min_size=1, max_size=15))
+    column = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    data = Shards(np.random.default_rng(draw(st.integers(0, 9))).permutation(column))
+    hosts, per_host = draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    return data, hosts_of(data, hosts * per_host, per_host, draw(st.integers(1, 16)), draw(SEEDS)), hosts
+
+
+@given(shared=shared_shards(), epoch=st.integers(0, 1000))
+def test_hosts_together_have_every_sample_once(shared: tuple[Shards, ShardShuffled, int], epoch: int) -> None:
+    data, order, _ = shared
+    assert np.array_equal(np.sort(epoch_of(order, epoch)), np.arange(len(data)))
+
+
+@given(shared=shared_shards(), epoch=st.integers(0, 9))
+def test_at_each_cut_between_hosts_one_shard_at_most_is_shared(
+    shared: tuple[Shards, ShardShuffled, int], epoch: int
+) -> None:
+    data, order, hosts = shared
+    reads = [len(set(data.column[read_by(order, host, epoch)])) for host in range(hosts)]
+    assert sum(reads) <= len(set(data.column)) + hosts - 1
+
+
+@given(shared=shared_shards(), epoch=st.integers(0, 9), at=st.floats(0, 1), choice=st.integers(0, 19))
+def test_the_ranks_of_a_host_read_the_groups_that_lie_ahead_and_nothing_else(
+    shared: tuple[Shards, ShardShuffled, int], epoch: int, at: float, choice: int
+) -> None:
+    data, order, hosts = shared
+    assert order.ranks_per_host is not None
+    host, start = choice % hosts, int(at * len(data))
+    rank = host * order.ranks_per_host + choice % order.ranks_per_host
+    groups = order.groups_ahead(epoch, 0, rank)
+    group_of = {shard: number for number, group in enumerate(groups) for shard in group}
+    assert sum(map(len, groups)) == len(group_of), "no shard is in two groups of a host"
+    visited = data.column[read_by(order, host, epoch)].tolist()
+    assert set(visited) == set(group_of)
+    numbers = [group_of[shard] for shard in visited]
+    assert numbers == sorted(numbers)
+    left = data.column[read_by(order, host, epoch, start)].tolist()
+    assert order.groups_ahead(epoch, start, rank) == (groups[group_of[left[0]] :] if left else [])
+
+
+def test_without_hosts_all_ranks_read_the_groups_that_lie_ahead() -> None:
+    data = dealt(900, 9)
+    order = ShardShuffled(data, seed=1, window=4)
+    visited = data.column[epoch_of(order, 2)].reshape(3, 300)
+    for start, first in [(0, 0), (299, 0), (300, 1), (899, 2), (900, 3)]:
+        groups = order.groups_ahead(2, start, rank=start)
+        assert [set(group) for group in groups] == [set(group) for group in visited[first:]]
+
+
+def test_no_group_ahead_has_a_shard_without_samples() -> None:
+    data = Shards(np.repeat(np.array([0, 5, 7], np.int32), 10))
+    groups = ShardShuffled(data, seed=3, window=1).groups_ahead(0, 0)
+    assert sorted(groups) == [[0], [5], [7]]
+
+
+def test_groups_are_even_within_each_host() -> None:
+    order = hosts_of(dealt(1800, 18), ranks=4, ranks_per_host=2, window=4)
+    assert [[len(group) for group in order.groups_ahead(0, 0, rank)] for rank in (0, 3)] == [[3, 3, 3]] * 2
+
+
+def test_each_epoch_deals_the_shards_to_the_hosts_anew() -> None:
+    data = dealt(6000, 60)
+    order = hosts_of(data, ranks=4, ranks_per_host=2)
+    parts = [set(data.column[read_by(order, 0, epoch)]) for epoch in range(20)]
+    assert [len(part) for part in parts] == [30] * 20
+    assert set().union(*parts) == set(range(60))
+    kept = [len(part & following) for part, following in pairwise(parts)]
+    assert np.mean(kept) == pytest.approx(15, abs=3)
+
+
+def test_a_shard_is_divided_among_hosts_at_random() -> None:
+    """Not by sample number, which is by class in a sorted folder."""
+    order = hosts_of(dealt(4000, 1), ranks=4, ranks_per_host=1)
+    parts = [[read_by(order, host, epoch) for host in range(4)] for epoch in range(10)]
+    assert {len(part) for part in chain(*parts)} == {1000}
+    scores = [z_score(np.bincount(part // 400, minlength=10), 100.0) for part in chain(*parts)]
+    assert -1 < np.mean(scores) < 1  # -0.5: drawn without replacement; a standard error of 0.1
+    assert 150 < len(set(parts[0][0]) & set(parts[1][0])) < 350
+
+
+def test_on_one_host_the_order_is_the_plain_one() -> None:
+    data = dealt(5000, 20)
+    plain = ShardShuffled(data, 1, 3)
+    assert epoch_of(hosts_of(data, 4, 4, window=3), 2).tolist() == epoch_of(plain, 2).tolist()
+
+
+def test_a_state_knows_the_hosts_of_an_order_by_its_repr() -> None:
+    """A state has a CRC of the repr. That of a plain order must not change, or states on disk would be refused."""
+    data = dealt(5000, 20)
+    assert repr(ShardShuffled(data, 3, 4)) == "ShardShuffled(seed=3, window=4)"
+    by_host = "ShardShuffled(seed=1, window=8, by_host=True, ranks=6, ranks_per_host=2)"
+    assert repr(hosts_of(data, 6, 2)) == by_host
+
+
+def test_hosts_are_those_of_torchrun_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = dealt(5000, 20)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    order = ShardShuffled(data, by_host=True)
+    assert (order.ranks, order.ranks_per_host) == (8, 4)
+    assert ShardShuffled(data, by_host=True, ranks=16).ranks == 16
+    assert ShardShuffled(data).ranks is None
+    pickled = pickle.dumps(order)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    again = pickle.loads(pickled)
+    assert (again.ranks, again.ranks_per_host) == (8, 4)
+    assert epoch_of(again).tolist() == epoch_of(order).tolist()
+    with pytest.raises(OptionError, match="by_host: give ranks= and ranks_per_host=, or start with torchrun, which se"):
+        ShardShuffled(data, by_host=True)
+
+
 def class_variance(order: Order, classes: npt.NDArray[np.int64], batch: int) -> float:
     """Variance of the number of a batch's samples of a class, relative to that of a global shuffle
     (hypergeometric), over all classes and the batches of five epochs."""
@@ -306,6 +439,12 @@ def test_orders_with_replacement_are_as_long_as_the_dataset_unless_told() -> Non
         (lambda: Shuffled(3, seed=-1), "seed: expected a whole number from 0 to 9223372036854775807, got -1"),
         (lambda: Shuffled(3, seed=2**63), "seed: expected .* got 9223372036854775808"),
         (lambda: ShardShuffled(dealt(3, 1), window=0), "window: expected a whole number from 1 .* got 0"),
+        (lambda: ShardShuffled(dealt(3, 1), ranks=2), "ranks: needs by_host=True, got 2 without it"),
+        (lambda: ShardShuffled(dealt(3, 1), ranks_per_host=2), "ranks_per_host: needs by_host=True, got 2 without it"),
+        (lambda: hosts_of(dealt(3, 1), 0, 1), "ranks: expected a whole number from 1 .* got 0"),
+        (lambda: hosts_of(dealt(3, 1), 6, 4), "ranks: expected a multiple of ranks_per_host, 4, got 6"),
+        (lambda: hosts_of(dealt(3, 1), 4, 2).groups_ahead(0, 0, 4), "rank: expected a whole number from 0 to 3, got 4"),
+        (lambda: hosts_of(dealt(3, 1), 4, 2).groups_ahead(0, 4), "start: expected a whole number from 0 to 3, got 4"),
         (lambda: Weighted([]), "weights: expected one number a sample, got none"),
         (lambda: Weighted([[1.0]]), r"weights: expected one number .* got an array of shape \(1, 1\) and type float64"),
         (lambda: Weighted(["a"]), "weights: expected one number a sample, got an array of shape .* type <U1"),
@@ -315,6 +454,8 @@ def test_orders_with_replacement_are_as_long_as_the_dataset_unless_told() -> Non
         (lambda: Weighted([0, 0]), "weights: expected at least one above 0, got 2 of 0"),
         (lambda: Weighted([1], length=-1), "length: expected a whole number from 0"),
         (lambda: class_balanced([]), "targets: expected one whole number a sample, got none"),
+        (lambda: class_balanced(np.zeros(0, int)), "targets: expected one whole number a sample, got none"),
+        (lambda: class_balanced([[1]]), r"targets: .* got an array of shape \(1, 1\) and type int64"),
         (lambda: class_balanced([0.5]), r"targets: .* got an array of shape \(1,\) and type float64"),
         (lambda: Schedule(10, 0), "batch_size: expected a whole number from 1 .* got 0"),
         (lambda: Schedule(10, 1, ranks=0), "ranks: expected a whole number from 1 .* got 0"),

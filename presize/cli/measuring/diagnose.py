@@ -73,7 +73,7 @@ def diagnose(path: str, size: Size, no_trial: bool, out: str | None, as_json: bo
     from presize.datasets.timing.diagnose_path import diagnose_path
     from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text
     from presize.measure.listings import build_trial
-    from presize.store.manifest import MANIFEST
+    from presize.store.data_files import MANIFEST
 
     asked = DiagnoseOptions(**options)
     check_page(out)

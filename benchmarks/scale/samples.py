@@ -1,0 +1,262 @@
+"""How time and memory grow with the number of samples, from the scan of a folder to the order of an epoch.
+
+    python benchmarks/scale/samples.py --work FOLDER [--samples 10000,100000,1000000] [--repeats 1]
+
+The folder is a tree of hard links in class folders of 1,300. The shards are files without content, with side-cars as a
+build writes them: what is measured is all that a build does beside images, and what a reader does before the first.
+Each stage runs in a process of its own, with the page cache warm. Asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.build.plan import Plan, TriedCodecs, make_plan
+from presize.build.publish import publish
+from presize.build.state import Place, State
+from presize.build.tasks.sidecar import Sidecar, write_sidecar
+from presize.build.work import find_work
+from presize.options import BuildOptions, RunOptions
+from presize.sources.scan import Source, scan
+from presize.store.dataset import Dataset
+from shared import measuring, rates
+from shared.conditions import machine
+
+A_CLASS, A_LINK = 1300, 60_000
+"""Images in a class, as in ImageNet; names of one file, which ext4 limits to 65,000."""
+STORED_BYTES = 30_000
+BATCH, BATCHES = 256, 100
+
+A_STORED, REASONS = 100, ("truncated", "not an image", "too many pixels", "no scan")
+"""Where nearly all samples are rejected, one of so many is stored; why the others are not, of which a tenth have a
+reason of their own."""
+
+STAGES = ("scan", "plan", "resume", "publish", "reject", "open", "shuffle")
+PREPARING = ("tree", "sidecars", "rejected")
+
+
+def make_tree(tree: Path, samples: int) -> None:
+    tree.mkdir(parents=True)
+    for at in range(samples):
+        if at % A_LINK == 0:
+            file = tree.parent / f"link-{at // A_LINK}.jpg"
+            file.write_bytes(b"\xff\xd8\xff" + bytes(100))
+        if at % A_CLASS == 0:
+            folder = tree / f"n{at // A_CLASS:08d}"
+            folder.mkdir()
+        os.link(file, folder / f"{folder.name}_{at % A_CLASS:04d}.JPEG")
+
+
+def source(samples: int) -> Source:
+    """What a scan of such a tree finds, without the tree."""
+    classes = -(-samples // A_CLASS)
+    names = pa.array([f"n{number:08d}" for number in range(classes)])
+    number = np.arange(samples)
+    label = pa.array(number // A_CLASS)
+    ends = pa.array([f"_{number:04d}.JPEG" for number in range(A_CLASS)]).take(pa.array(number % A_CLASS))
+    folder = names.take(label)
+    table = pa.table(
+        {
+            "path": pc.binary_join_element_wise(folder, "/", folder, ends, "").cast(pa.large_string()),
+            "source_nbytes": pa.array(np.full(samples, 110_000)),
+            "source_mtime_ns": pa.array(np.full(samples, 1_700_000_000_000_000_000)),
+            "label": label.cast(pa.int32()),
+        }
+    )
+    return Source(Path("/nowhere"), table, tuple(names.to_pylist()), by_folder=True)
+
+
+def plan(samples: int) -> Plan:
+    return make_plan(source(samples), BuildOptions(), TriedCodecs("of no images", {}), 4096)
+
+
+def reasons(samples: list[int]) -> list[tuple[int, str, str]]:
+    """Rejects of a side-car."""
+    return [
+        (at, "ImageError", f"it ends after {at} bytes" if at % 10 == 0 else REASONS[at % len(REASONS)])
+        for at in samples
+    ]
+
+
+def prepare(out: Path, samples: int, is_stored: int = 1) -> None:
+    """The files of a build whose shards are all finished.
+
+    Args:
+        is_stored: one of so many samples is; all others are rejected.
+    """
+    todo, place = plan(samples), Place.of(out, BuildOptions().image.sizes)
+    (out / "shards").mkdir(parents=True)
+    State(todo.identity, 0).write(out)
+    work = find_work(todo, RunOptions(), place, State(todo.identity, 0), None, None)
+    draw = np.random.default_rng(0)
+    for task in work.tasks:
+        stored = task.samples % is_stored == 0
+        rejects = reasons(task.samples[~stored].tolist())
+        rows = int(stored.sum())
+        nbytes = draw.integers(STORED_BYTES // 2, 2 * STORED_BYTES, rows)
+        columns = {"sample": task.samples[stored]} | {
+            name: np.full(rows, value)
+            for name, value in (("source_height", 400), ("source_width", 500), ("source_facts", 1), ("source_crc32", 0))
+        }
+        columns |= {"height_0": np.full(rows, 256), "width_0": np.full(rows, 320), "nbytes_0": nbytes}
+        columns |= {"crc32_0": draw.integers(0, 2**32, rows)}
+        del columns["source_crc32"]
+        with task.targets[0].open("wb") as shard:
+            shard.truncate(int(nbytes.sum()))
+        sidecar = Sidecar(task.number, columns, [(int(nbytes.sum()), "0" * 64)], rejects)
+        write_sidecar(task.sidecar, sidecar, task.digest)
+
+
+Stage = Callable[[], object]
+
+
+def stage(name: str, work: Path, samples: int) -> tuple[Stage, Stage]:
+    """What comes before, and what is measured."""
+    out, tree = work / ("rejected" if name in ("rejected", "reject") else "out"), work / "tree"
+    place = Place.of(out, BuildOptions().image.sizes)
+    state: dict[str, Any] = {}
+    if name == "tree":
+        return (lambda: None), (lambda: make_tree(tree, samples))
+    if name == "sidecars":
+        return (lambda: None), (lambda: prepare(out, samples))
+    if name == "rejected":
+        return (lambda: None), (lambda: prepare(out, samples, A_STORED))
+    if name == "scan":
+        return (lambda: None), (lambda: scan(tree))
+    if name == "plan":
+        return (lambda: state.update(source=source(samples))), (
+            lambda: make_plan(state["source"], BuildOptions(), TriedCodecs("of no images", {}), 4096)
+        )
+
+    def planned() -> None:
+        state["plan"] = plan(samples)
+
+    def resume() -> None:
+        state["work"] = find_work(state["plan"], RunOptions(), place, State(state["plan"].identity, 0), None, None)
+
+    if name == "resume":
+        return planned, resume
+    if name in ("publish", "reject"):
+        return (lambda: (planned(), resume())), (
+            lambda: publish(
+                state["plan"], State(state["plan"].identity, 0), state.pop("work").finish(), place, files=None
+            )
+        )
+    if name == "open":
+        return (lambda: None), (lambda: state.update(data=Dataset(out)))
+    from presize.datasets.reading.order import Shuffled
+
+    def shuffle() -> None:
+        order = Shuffled(samples)
+        for batch in range(BATCHES):
+            order.samples(0, np.arange(batch * BATCH, (batch + 1) * BATCH) % samples)
+
+    return (lambda: None), shuffle
+
+
+def own_bytes() -> int:
+    """Memory of this process that is no page of a file: mapped files are shared by all who read them."""
+    found = re.search(r"^Anonymous: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def measured(name: str, work: Path, samples: int) -> dict[str, object]:
+    """In this process: seconds, and megabytes: memory of its own that stays, and the peak of all, what came before
+    included."""
+    before, run = stage(name, work, samples)
+    before()
+    private = own_bytes()
+    start = time.perf_counter()
+    run()
+    seconds = time.perf_counter() - start
+    return {
+        "seconds": round(seconds, 4),
+        "private_mb": round((own_bytes() - private) / 1e6, 1),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, 1),
+    }
+
+
+def in_child(name: str, work: Path, samples: int) -> dict[str, object]:
+    command = [sys.executable, __file__, "--stage", name, "--work", str(work), "--samples", str(samples)]
+    found: dict[str, object] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return found
+
+
+def measure(options: argparse.Namespace) -> None:
+    rows: list[measuring.Columns] = []
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    for samples in options.samples:
+        work = options.work / f"scale-{samples}"
+        shutil.rmtree(work, ignore_errors=True)
+        for name in PREPARING:
+            in_child(name, work, samples)
+        for number in range(options.repeats):
+            for name in STAGES:
+                if name == "publish" and number:
+                    shutil.rmtree(work / "out")
+                    shutil.rmtree(work / "rejected")
+                    in_child("sidecars", work, samples)
+                    in_child("rejected", work, samples)
+                found = in_child(name, work, samples)
+                rows.append(
+                    {"date": date, "stage": name, "samples": samples, "round": number} | found | machine(options.work)
+                )
+                print(f"{samples:,}: {name}: {found}", file=sys.stderr)
+                rates.write(options.csv, rows)
+        shutil.rmtree(work)
+
+
+def summary(rows: list[rates.Row]) -> str:
+    sizes = rates.numbers_in(rows, "samples")
+
+    def cells(name: str) -> Iterator[str]:
+        for samples in sizes:
+            mine = rates.select(rows, stage=name, samples=samples)
+            seconds, peak = (median(rates.column(mine, column)) for column in ("seconds", "peak_mb"))
+            yield f"{seconds:.2g} s, {peak:,.0f} MB" if seconds < 10 else f"{seconds:.0f} s, {peak:,.0f} MB"
+
+    heads = ["time, peak of memory", *(f"{samples:,}" for samples in sizes)]
+    where = f"{rows[0]['cpu']}, {rows[0]['cores']} cores, {rows[0]['file_system']}, {rows[0]['date']}"
+    return f"{rates.table(heads, ([name, *cells(name)] for name in STAGES if rates.select(rows, stage=name)))}\n{where}"
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--work", type=Path, metavar="FOLDER")
+    arguments.add_argument("--table", action="store_true", help="print the table of the CSV again")
+    arguments.add_argument("--samples", type=measuring.numbers, default=(10_000, 100_000, 1_000_000), metavar="N,N")
+    arguments.add_argument("--repeats", type=int, default=1, metavar="N")
+    arguments.add_argument("--stage", choices=PREPARING + STAGES, help="in this process: for the script itself")
+    arguments.add_argument("--csv", type=Path, default=Path(__file__).parent / "results" / "samples.csv")
+    options = arguments.parse_args()
+    if options.stage:
+        print(json.dumps(measured(options.stage, options.work, options.samples[0])))
+        return
+    if not options.table:
+        if options.work is None:
+            arguments.error("expected --work or --table")
+        measure(options)
+    print(summary(rates.read(options.csv)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""presize fetch."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from presize.cli.group import EPILOG, Interrupted, cli
+from presize.cli.printing import print_json, print_text
+from presize.cli.progress import Progress
+from presize.formatting import duration, plural, size_text
+
+
+@cli.command(epilog=EPILOG)
+@click.argument("url", metavar="URL")
+@click.argument("out", metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def fetch(url: str, out: str, as_json: bool) -> None:
+    """Copy a dataset from URL to the folder DIR.
+
+    URL is that of the folder with manifest.json: s3://BUCKET/PATH, https://HOST/PATH, gs:// or az://. Run it again to
+    finish a copy that was interrupted.
+    """
+    from presize.remote.fetch import fetch_dataset
+
+    with Progress(sys.stderr, "fetch", in_bytes=True) as progress:
+        try:
+            result = fetch_dataset(url, out, on_plan=progress.begin, on_bytes=progress.add)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted; the same command goes on from here") from None
+    if as_json:
+        print_json(
+            samples=result.samples, bytes=result.bytes, fetched=result.fetched, seconds=round(result.seconds, 3),
+            out=str(result.out),
+        )  # fmt: skip
+        return
+    print_text(
+        f"{result.out}: {plural(result.samples, 'image')}, {size_text(result.bytes)}, "
+        f"{size_text(result.fetched)} of it fetched in {duration(result.seconds)}"
+    )

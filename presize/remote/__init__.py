@@ -1,0 +1,1 @@
+"""Datasets in object stores and on web servers."""

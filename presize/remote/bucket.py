@@ -1,0 +1,305 @@
+"""The objects below a URL, read and written by obstore. The only importer of it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from presize.errors import RemoteError
+from presize.system.files import writing
+
+SCHEMES = ("s3", "http", "https", "gs", "az")
+_CHUNK = 1 << 20
+_SHA256 = "sha256"
+_ATTEMPTS = 6
+"""How often in a row a download may break off without a byte more; the pauses between add up to 6 s."""
+_CONNECT_S, _SILENCE_S = 10, 30
+
+
+class Listed(NamedTuple):
+    """An object: its path from the URL, its size in bytes, and when it was changed, in nanoseconds since 1970."""
+
+    path: str
+    nbytes: int
+    mtime_ns: int
+
+
+class Bucket:
+    """What lies below a URL: s3://BUCKET/PREFIX, http(s)://HOST/PATH, gs:// or az://.
+
+    Credentials, region and endpoint are those of the environment, as obstore reads them: AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, or those of the machine. For all threads of one process; a
+    child that is forked must not use it, since the threads that work for it are not forked.
+
+    Raises:
+        RemoteError: the URL is none, obstore is not installed, or there are no credentials.
+    """
+
+    def __init__(self, url: str) -> None:
+        scheme, separator, rest = url.partition("://")
+        if scheme not in SCHEMES or not separator or not rest.strip("/"):
+            known = ", ".join(f"{name}://" for name in SCHEMES)
+            raise RemoteError(f"URL {url!r}: expected {known} and a place")
+        try:
+            import obstore.store
+        except ImportError:
+            raise RemoteError(f'{url} needs obstore, which is not installed: pip install "presize[remote]"') from None
+        self.url = url.rstrip("/")
+        self._obstore = obstore
+        self._get = obstore.get
+        self._no_ranges = obstore.exceptions.NotSupportedError
+        self._failures = (obstore.exceptions.BaseError, OSError, ValueError)
+        options: Any = {
+            "allow_http": True,  # where the user's endpoint is one
+            "connect_timeout": timedelta(seconds=_CONNECT_S),
+            "read_timeout": timedelta(seconds=_SILENCE_S),
+            "timeout": timedelta(days=7),  # of a whole object, however slow
+        }
+        retries: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=_CONNECT_S)}
+        with self._at_name(""):
+            # With each part that is written, for the store to compare.
+            checked: Any = {"checksum_algorithm": "SHA256"} if scheme == "s3" else {}
+            self._store = obstore.store.from_url(self.url, client_options=options, retry_config=retries, **checked)
+
+    @contextmanager
+    def _at_name(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except RemoteError:
+            raise
+        except FileNotFoundError as error:
+            raise RemoteError(f"{self._at(name)} does not exist ({_reason(error)})") from None
+        except self._failures as error:
+            raise RemoteError(f"{self._at(name)}: {_reason(error)}") from None
+
+    @contextmanager
+    def _breaking_off(self, name: str) -> Iterator[None]:
+        """A store that does not answer, or not now, may answer a moment later."""
+        try:
+            yield
+        except self._obstore.exceptions.GenericError as error:
+            raise _BrokenOffError(f"{self._at(name)}: {_reason(error)}") from None
+
+    def _at(self, name: str) -> str:
+        return f"{self.url}/{name}".rstrip("/")
+
+    def read(self, name: str, most: int) -> bytes:
+        """An object of at most `most` bytes.
+
+        Raises:
+            RemoteError: it is larger, is not there, or cannot be read.
+        """
+        with self._at_name(name):
+            found = self._get(self._store, name)
+            self._check_size(name, found.meta["size"], most)
+            return bytes(found.bytes())
+
+    def _check_size(self, name: str, nbytes: int, most: int) -> None:
+        if nbytes > most:
+            raise RemoteError(f"{self._at(name)} has {nbytes} bytes, more than the {most} expected")
+
+    def download(self, name: str, nbytes: int, path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> None:
+        """Write an object of `nbytes` to `path`, or the rest of it where some is there. A connection that breaks off is
+        taken up again where it was.
+
+        Args:
+            on_bytes: called with the number of bytes that were written since the last call. What it raises ends the
+                download.
+
+        Raises:
+            RemoteError: the object has another size, is not there, or cannot be read.
+            BuildError: the disk is full, or cannot be written.
+        """
+        broken_off = 0
+        with writing(path), path.open("ab") as file:
+            while (have := file.tell()) < nbytes:
+                try:
+                    for chunk in self._chunks(name, have, nbytes):
+                        file.write(chunk)
+                        on_bytes(len(chunk))
+                except _BrokenOffError as error:
+                    broken_off = 1 if file.tell() > have else broken_off + 1
+                    if broken_off == _ATTEMPTS:
+                        raise RemoteError(str(error)) from None
+                    time.sleep(0.1 * 2**broken_off)
+
+    def _chunks(self, name: str, start: int, nbytes: int) -> Iterator[Any]:
+        """The bytes of an object from `start` on; neither fewer nor more, whatever the server sends."""
+        skip, left = 0, nbytes - start
+        with self._at_name(name), self._breaking_off(name):
+            try:
+                found = self._get(self._store, name, options={"range": {"offset": start}} if start else None)
+            except self._no_ranges:  # as some web servers
+                found, skip = self._get(self._store, name), start
+            if found.meta["size"] != nbytes:
+                raise RemoteError(f"{self._at(name)} has {found.meta['size']} bytes where the manifest says {nbytes}")
+            stream = iter(found.stream(min_chunk_size=_CHUNK))
+        while True:
+            try:
+                with self._at_name(name):
+                    chunk = next(stream, None)
+            except RemoteError as error:
+                raise _BrokenOffError(str(error)) from None
+            if chunk is None:
+                break
+            new = memoryview(chunk)[skip:]
+            skip -= len(chunk) - len(new)
+            left -= len(new)
+            if left < 0:
+                raise RemoteError(f"{self._at(name)} has more bytes than the {nbytes} that the manifest says")
+            yield new
+        if left:
+            raise _BrokenOffError(f"{self._at(name)} ended {left} bytes too early")
+
+    def find(self, name: str, most: int) -> tuple[bytes, str] | None:
+        """An object of at most `most` bytes, and its tag, which replace() asks for. None where it is not there.
+
+        Raises:
+            RemoteError: it is larger, or cannot be read.
+        """
+        with self._at_name(name):
+            try:
+                found = self._get(self._store, name)
+            except FileNotFoundError:
+                return None
+            self._check_size(name, found.meta["size"], most)
+            return bytes(found.bytes()), str(found.meta["e_tag"])
+
+    def list(self) -> Iterator[Listed]:
+        """All objects below the URL, in the order of their names.
+
+        Raises:
+            RemoteError: they cannot be listed.
+        """
+        pages = iter(self._obstore.list(self._store))
+        while True:
+            with self._at_name(""):
+                page = next(pages, None)
+            if page is None:
+                break
+            for found in page:
+                yield self._listed(found)
+
+    def look(self, name: str) -> Listed | None:
+        """An object; None where it is not there.
+
+        Raises:
+            RemoteError: the store does not tell.
+        """
+        with self._at_name(name):
+            try:
+                return self._listed(self._obstore.head(self._store, name))
+            except FileNotFoundError:
+                return None
+
+    @staticmethod
+    def _listed(found: Any) -> Listed:
+        changed = found["last_modified"]
+        return Listed(found["path"], found["size"], int(changed.timestamp()) * 10**9 + changed.microsecond * 1000)
+
+    def content(self, name: str, nbytes: int) -> bytes | None:
+        """An object of `nbytes`; None where there is none, or one of another size.
+
+        Raises:
+            RemoteError: it cannot be read.
+        """
+        for attempt in range(_ATTEMPTS):
+            with self._at_name(name):
+                try:
+                    found = self._get(self._store, name)
+                    return bytes(found.bytes()) if found.meta["size"] == nbytes else None
+                except FileNotFoundError:
+                    return None
+                except self._obstore.exceptions.GenericError:  # a connection that broke off, most often
+                    if attempt == _ATTEMPTS - 1:
+                        raise
+            time.sleep(0.1 * 2**attempt)
+        return None
+
+    def beginning(self, name: str, nbytes: int) -> bytes:
+        """The first `nbytes` of an object.
+
+        Raises:
+            RemoteError: it is not there, or cannot be read.
+        """
+        with self._at_name(name):
+            return bytes(self._obstore.get_range(self._store, name, start=0, length=nbytes))
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write an object; False, and nothing was written, where there is one of that name.
+
+        Raises:
+            RemoteError: it cannot be written.
+        """
+        with self._at_name(name):
+            try:
+                self._obstore.put(self._store, name, content, mode="create", use_multipart=False)
+            except self._obstore.exceptions.AlreadyExistsError:
+                return False
+        return True
+
+    def replace(self, name: str, content: bytes, tag: str) -> bool:
+        """Write an object in the place of the one with this tag; False, and nothing is written, where it is another.
+
+        Raises:
+            RemoteError: it cannot be written.
+        """
+        with self._at_name(name):
+            try:
+                self._obstore.put(self._store, name, content, mode={"e_tag": tag}, use_multipart=False)
+            except (self._obstore.exceptions.PreconditionError, FileNotFoundError):
+                return False
+        return True
+
+    def holds(self, name: str, nbytes: int, sha256: str) -> bool:
+        """Whether upload() has written an object, and nobody another one since.
+
+        Raises:
+            RemoteError: the store does not tell.
+        """
+        with self._at_name(name):
+            try:
+                found = self._get(self._store, name, options={"head": True})
+            except FileNotFoundError:
+                return False
+            return bool(found.meta["size"] == nbytes and found.attributes.get(_SHA256) == sha256)
+
+    def upload(self, name: str, chunks: Iterator[bytes], sha256: str) -> None:
+        """Write an object, and its SHA-256 beside it. It is there when all of it is: one that is interrupted, or whose
+        `chunks` raise, leaves the name as it was.
+
+        Raises:
+            RemoteError: it cannot be written.
+        """
+        with self._at_name(name):
+            self._obstore.put(self._store, name, chunks, attributes={_SHA256: sha256})
+
+    def remove(self, name: str) -> None:
+        """Remove an object, if it is there.
+
+        Raises:
+            RemoteError: it cannot be removed.
+        """
+        with self._at_name(name), suppress(FileNotFoundError):
+            self._obstore.delete(self._store, name)
+
+
+class _BrokenOffError(Exception):
+    """A connection that has sent something sends no more."""
+
+
+def _reason(error: Exception) -> str:
+    """What obstore says, without where it has asked and what that was made of."""
+    said = str(error)
+    status = re.search(r"non-2xx status code: (\d+ [\w -]+)", said)
+    code = re.search(r"<Code>(\w+)</Code>", said)
+    if status:
+        return f"{status[1].strip()}{f', {code[1]}' if code else ''}"
+    first = said.partition("\n")[0]
+    asking = r"Error performing \w+ \S+ in \S+( after \d+ retries.*?)? +- "
+    return re.sub(rf"^(Generic \w+ error: )?(Error performing list request: )?({asking})?", "", first)

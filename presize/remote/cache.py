@@ -1,0 +1,144 @@
+"""A dataset in a store, read through a folder of this machine to which its shards come when they are needed."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from presize.errors import OptionError, PresizeError, RemoteError
+from presize.formatting import plural, size_text
+from presize.options import check_range
+from presize.remote import cache_folder
+from presize.remote.cache_folder import PLACE, CacheFolder
+from presize.store.data_files import DataFile
+from presize.store.dataset import Dataset
+from presize.system.child import Child, ChildDiedError
+
+
+def open_dataset(
+    root: str | os.PathLike[str],
+    readahead: bool | None,
+    max_pixels: int,
+    check: bool,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int | None = None,
+    companions: Sequence[str] | None = None,
+) -> Dataset:
+    """The Dataset in the folder `root`; or at the URL `root`, from whose Cache it is read.
+
+    Raises:
+        OptionError: `cache_dir` or `cache_bytes` come with a folder.
+        DatasetError, RemoteError, BuildError: as Dataset and Cache.
+    """
+    if isinstance(root, str) and "://" in root:
+        cache = Cache(root, cache_dir, cache_bytes)
+        data = Dataset(cache.root, readahead, max_pixels, check, cache)
+        data.read_with = data.read_with if companions is None else tuple(companions)
+        return data
+    for name, value in (("cache_dir", cache_dir), ("cache_bytes", cache_bytes)):
+        if value is not None:
+            raise OptionError(f"{name}: is for URLs, such as s3://BUCKET/PATH, and {root} is a folder; leave it out")
+    return Dataset(root, readahead, max_pixels, check)
+
+
+def default_cache_dir() -> Path:
+    """``$XDG_CACHE_HOME``, by default ``~/.cache``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+class Cache:
+    """What a Dataset gets its shards from when they are in a store (presize.store.data_files.ShardOrigin).
+
+    For all threads and processes of this machine: each shard comes once. It can be pickled. Needs no obstore in this
+    process, see presize.remote.cache_folder.
+
+    Args:
+        url: of the folder with manifest.json, as for fetch_dataset.
+        cache_dir: where the shards are kept, from run to run; None for default_cache_dir(). All is in a folder of it,
+            presize-shards, to which nobody else has access.
+        cache_bytes: that all shards there may take together, at least 1; None for any number.
+
+    Attributes:
+        root: the folder of the dataset, with its manifest and its index.
+
+    Raises:
+        RemoteError, DatasetError, OptionError, BuildError: as presize.remote.cache_folder.prepare.
+    """
+
+    def __init__(
+        self, url: str, cache_dir: str | os.PathLike[str] | None = None, cache_bytes: int | None = None
+    ) -> None:
+        if cache_bytes is not None:
+            check_range("cache_bytes", cache_bytes, 1, 2**63 - 1)
+        self._url = url
+        kept_in = Path(os.path.realpath(default_cache_dir() if cache_dir is None else cache_dir), PLACE)
+        self.root: Path = _in_child(url, cache_folder.prepare, url, kept_in)
+        self._folder = CacheFolder(self.root, cache_bytes)
+        self._stop: Callable[[], object] | None = None  # of what fetches ahead
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_stop": None}
+
+    @property
+    def most(self) -> int | None:
+        """Bytes that the shards may take; None for any number."""
+        return self._folder.most
+
+    def provide(self, files: Sequence[DataFile]) -> None:
+        """Have all of these files in the folder at the same time.
+
+        Raises:
+            RemoteError, BuildError: as presize.remote.cache_folder.fetch.
+            OptionError: they are more than the cache may hold, or the disk is full.
+        """
+        if not all(map(self._folder.has, files)):
+            self._check_room(files, f"{plural(len(files), 'shard')} that are read together")
+            _in_child(self._url, cache_folder.fetch, self._url, self._folder, files)
+
+    def fetch_ahead(self, groups: Sequence[Sequence[DataFile]]) -> None:
+        """Begin to fetch files in the background, in the order in which they will be read, as far ahead as there is
+        room; in place of what was begun before. What fails is fetched again by provide(), which says why.
+
+        Args:
+            groups: of files that are read together. Two of them are in the cache at a time.
+
+        Raises:
+            OptionError: two groups are more than the cache may hold.
+        """
+        if self.most is not None:
+            for two in zip(groups, [*groups[1:], ()], strict=True):
+                self._check_room([*two[0], *two[1]], "two groups of shards")
+        if self._stop is not None:
+            self._stop()
+        if any(not self._folder.has(file) for group in groups for file in group):
+            child = Child()
+            child.leave(cache_folder.fetch_ahead, self._url, self._folder, groups)
+            self._stop = weakref.finalize(self, _end, child, os.getpid())
+
+    def _check_room(self, files: Sequence[DataFile], why: str) -> None:
+        nbytes = sum(file.bytes for file in files)
+        if self.most is not None and nbytes > self.most:
+            raise OptionError(
+                f"cache_bytes: {size_text(self.most)} cannot hold {why}, {size_text(nbytes)}; give more, or read shard "
+                "by shard, with order=ShardShuffled(dataset.data, window=...) and a smaller window"
+            )
+
+
+def _in_child(url: str, function: Any, *args: Any) -> Any:
+    try:
+        with closing(Child()) as child:
+            return child.call(function, *args)
+    except PresizeError as error:
+        error.__notes__.clear()  # where it was raised over there: for mistakes of ours
+        raise
+    except ChildDiedError as error:
+        raise RemoteError(f"{url}: the process that fetches from it ended ({error}); run again") from None
+
+
+def _end(child: Child, owner: int) -> None:
+    if os.getpid() == owner:  # what was forked has a copy of the Cache
+        child.close()

@@ -1,0 +1,269 @@
+"""The folder of a cached dataset: what is there, room for more, and the files that are fetched to it.
+
+What fetches runs in processes of its own (presize.system.child): a process that has used obstore must not be forked,
+and one that was forked must not use it. Training does both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from presize.errors import DatasetError, OptionError, RemoteError
+from presize.formatting import size_text
+from presize.remote.bucket import Bucket
+from presize.remote.connections import Connections
+from presize.remote.download import MANIFEST_BYTES, download_file, part_of, size_of
+from presize.store.data_files import MANIFEST, DataFile
+from presize.store.manifest import parse_manifest
+from presize.system.files import file_digest, is_file_of, write_atomically
+from presize.system.locks import file_lock
+
+PLACE = "presize-shards"
+"""The folder of the cache in the one that a user gives, in which there may be anything else."""
+
+_FOREVER_S = float("inf")
+_POLL_S = 0.1
+_ROOM_LOCK = ".lock"
+_DATASET = re.compile(r"[0-9a-f]{64}")
+
+
+class _Kept(NamedTuple):
+    """A shard in the cache, or one that is on its way. They sort by when they were used."""
+
+    used_ns: int
+    path: Path
+    bytes: int
+
+
+@dataclass(frozen=True)
+class CacheFolder:
+    """Where the shards of a dataset in a store are kept on this machine, for all processes that read it.
+
+    Attributes:
+        root: the dataset, in PLACE, in a folder that is named by the SHA-256 of its manifest.
+        most: bytes that the shards of all datasets in the cache may take together; None for any number.
+    """
+
+    root: Path
+    most: int | None
+
+    def has(self, file: DataFile) -> bool:
+        """Whether a file is there. It was compared with its SHA-256 before it had its name."""
+        return is_file_of(self.root / file.file, file.bytes)
+
+    def make_room(self, file: DataFile, keep: Collection[str]) -> bool:
+        """Reserve room for a file. Where it lacks, shards of any dataset in the cache are removed, those first that
+        were used longest ago. Processes that have opened one read on, and its room is free when the last closes it.
+
+        Args:
+            file: of this dataset.
+            keep: files of this dataset that stay.
+
+        Returns:
+            False where these, and what others are fetching, take the room.
+
+        Raises:
+            OptionError: the disk is full.
+        """
+        path = self.root / file.file
+        with file_lock(self.root.parent / _ROOM_LOCK, patience_s=_FOREVER_S):
+            if self.most is not None:
+                others = sorted(kept for kept in self._kept() if kept.path != path)
+                surplus = sum(kept.bytes for kept in others) + file.bytes - self.most
+                stay = {self.root / name for name in keep}
+                for kept in others:
+                    if surplus > 0 and kept.path not in stay and _remove(kept.path):
+                        surplus -= kept.bytes
+                if surplus > 0:
+                    return False
+            free = shutil.disk_usage(self.root).free
+            if file.bytes - size_of(part_of(path)) > free:
+                raise OptionError(
+                    f"cache_dir: {self.root.parent} has {size_text(free)} free, and {file.file} needs "
+                    f"{size_text(file.bytes)}; make room, choose another, or give a smaller cache_bytes"
+                )
+            _lock_of(path).write_text(str(file.bytes))
+            return True
+
+    def _kept(self) -> Iterator[_Kept]:
+        for dataset in os.scandir(self.root.parent):
+            if _DATASET.fullmatch(dataset.name):
+                yield from self._kept_of(Path(dataset.path, "shards"))
+
+    def _kept_of(self, folder: Path) -> Iterator[_Kept]:
+        for entry in os.scandir(folder) if folder.is_dir() else ():
+            with suppress(FileNotFoundError):  # it has just come, or gone
+                status = entry.stat()
+                if entry.name.endswith(".lmdb"):
+                    yield _Kept(status.st_mtime_ns, folder / entry.name, status.st_size)
+                    continue
+                shard = folder / entry.name.removeprefix(".").removesuffix(".lock").removesuffix(".part")
+                if entry.name.endswith(".lock") and not shard.exists():
+                    yield _Kept(status.st_mtime_ns, shard, int((folder / entry.name).read_text() or 0))
+                elif entry.name.endswith(".part") and not _lock_of(shard).exists():  # left by a process that ended
+                    yield _Kept(status.st_mtime_ns, shard, status.st_size)
+
+
+def _lock_of(path: Path) -> Path:
+    """Locked by whoever fetches a file. It says how many bytes the file will have."""
+    return path.with_name(f".{path.name}.lock")
+
+
+def _remove(path: Path) -> bool:
+    """Remove a shard, unless it is being fetched."""
+    try:
+        with file_lock(_lock_of(path)):
+            path.unlink(missing_ok=True)
+            part_of(path).unlink(missing_ok=True)
+            _lock_of(path).unlink()
+    except BlockingIOError:
+        return False
+    return True
+
+
+def prepare(url: str, place: Path) -> Path:
+    """Have the manifest and the index of the dataset at `url` in its folder of the cache at `place`, and return that.
+
+    Raises:
+        RemoteError: what is at `url` cannot be read, or is not what its manifest says; obstore is not installed.
+        DatasetError: there is no presize dataset at `url`, or one of image files.
+        OptionError: the cache is not for this user alone, or cannot be written.
+        BuildError: the disk is full.
+    """
+    bucket = Bucket(url)
+    text = bucket.read(MANIFEST, MANIFEST_BYTES)
+    manifest = parse_manifest(text, bucket.url)
+    if manifest.layout == "folder":
+        raise DatasetError(f"{url} is a folder of image files; copy it with presize fetch, and read that")
+    root = place / hashlib.sha256(text).hexdigest()
+    with _writing_in(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (place, root, root / "shards"):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            _check_private(folder)
+        index = root / manifest.index.file
+        with file_lock(_lock_of(index), patience_s=_FOREVER_S):
+            if not index.exists() or file_digest(index) != (manifest.index.bytes, manifest.index.sha256):
+                index.unlink(missing_ok=True)
+                download_file(bucket, manifest.index, index)
+            write_atomically(root / MANIFEST, text)
+    return root
+
+
+def _check_private(folder: Path) -> None:
+    """Nobody else may put anything there: what is there is not compared with its SHA-256 once more."""
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise OptionError(
+            f"cache_dir: {folder} is not for you alone; remove it, chmod 700, or choose another cache_dir"
+        )
+
+
+@contextmanager
+def _writing_in(folder: Path) -> Iterator[None]:
+    """Turn an OSError about any file in the cache into an OptionError that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise OptionError(f"cache_dir: {error.filename or folder}: {error.strerror}; choose another") from None
+
+
+def fetch(url: str, folder: CacheFolder, files: Sequence[DataFile]) -> None:
+    """Have these files in the folder at the same time: those that are not there are fetched, several at a time, or
+    waited for where another process is fetching them.
+
+    Raises:
+        RemoteError, BuildError: as download_file.
+        OptionError: the disk is full.
+    """
+    bucket, connections = Bucket(url), Connections()
+    keep = {file.file for file in files}
+
+    def fetch_one(file: DataFile) -> None:
+        with file_lock(_lock_of(folder.root / file.file), patience_s=_FOREVER_S):
+            while not folder.has(file) and not folder.make_room(file, keep):
+                time.sleep(_POLL_S)
+            _download(bucket, folder, file, connections)
+
+    with _writing_in(folder.root):
+        connections.all_of(fetch_one, files)
+
+
+def fetch_ahead(url: str, folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> None:
+    """Fetch files in the order in which they will be read, as far ahead as there is room. What cannot be fetched is
+    left to whoever needs it, who is told why.
+
+    Args:
+        groups: of files that are read together. When one of a group is used, those of the groups before may go.
+    """
+    bucket, connections = Bucket(url), Connections()
+
+    def fetch_one(file: DataFile) -> None:
+        with suppress(RemoteError), file_lock(_lock_of(folder.root / file.file), patience_s=_FOREVER_S):
+            _download(bucket, folder, file, connections)
+
+    with _writing_in(folder.root):
+        connections.all_of(fetch_one, _as_room_comes(folder, groups))
+
+
+def _download(bucket: Bucket, folder: CacheFolder, file: DataFile, connections: Connections) -> None:
+    path = folder.root / file.file
+    try:
+        if not folder.has(file):
+            download_file(bucket, file, path, connections.passed, _mark_unused)
+    finally:
+        _lock_of(path).unlink()
+
+
+def _as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> Iterator[DataFile]:
+    """The files of `groups` in their order, each when there is room for it."""
+    at = _Reading(folder, groups)
+    for number, group in enumerate(groups):
+        for count, file in enumerate(group, 1):
+            while not folder.has(file):
+                begun = time.monotonic()
+                needed = at.files(number, count)
+                # Whether or not others have removed some of these, no more are wanted at a time.
+                fits = folder.most is None or sum(one.bytes for one in needed) <= folder.most
+                if fits and folder.make_room(file, {one.file for one in needed}):
+                    yield file
+                    break
+                time.sleep(max(_POLL_S, 10 * (time.monotonic() - begun)))  # a look at a large cache takes a while
+
+
+def _mark_unused(path: Path) -> None:
+    """Whoever opens a shard sets both of its times."""
+    os.utime(path, ns=(0, time.time_ns()))
+
+
+class _Reading:
+    """Finds out which group of files is being read."""
+
+    def __init__(self, folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> None:
+        self._folder, self._groups, self._group = folder, groups, 0
+        self._begun_ns = time.time_ns()
+
+    def files(self, last: int, count: int) -> list[DataFile]:
+        """Those of the group that is being read and of those that follow, up to `count` of group `last`."""
+        for number in range(last, self._group, -1):
+            if any(map(self._is_used, self._groups[number])):
+                self._group = number
+                break
+        before = (file for group in self._groups[self._group : last] for file in group)
+        return [*before, *self._groups[last][:count]]
+
+    def _is_used(self, file: DataFile) -> bool:
+        try:
+            return (self._folder.root / file.file).stat().st_atime_ns > self._begun_ns
+        except FileNotFoundError:
+            return False

@@ -1,0 +1,190 @@
+"""A dataset copied from a URL, file by file: each is compared with the manifest, which comes last."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from presize.errors import BuildError, DatasetError, RemoteError
+from presize.formatting import size_text
+from presize.remote.bucket import Bucket
+from presize.remote.connections import Connections
+from presize.remote.download import MANIFEST_BYTES, download_file, part_of, size_of
+from presize.store.absence import FETCHING
+from presize.store.data_files import MANIFEST, OUR_NAMES, DataFile
+from presize.store.filenames import is_safe
+from presize.store.index import read_index
+from presize.store.manifest import Manifest, parse_manifest
+from presize.system.files import file_digest, names_in, sync_folder, working_in, write_atomically
+from presize.system.locks import file_lock
+
+_LOCK = ".presize.lock"
+
+
+@dataclass(frozen=True)
+class FetchResult:
+    """What was fetched.
+
+    Attributes:
+        out: the folder, as it was given.
+        samples: in the dataset.
+        bytes: of all of its files.
+        fetched: bytes that came over the network.
+        seconds: from the request for the manifest to its rename.
+    """
+
+    out: Path
+    samples: int
+    bytes: int
+    fetched: int
+    seconds: float
+
+
+def fetch_dataset(
+    url: str,
+    out: str | os.PathLike[str],
+    *,
+    on_plan: Callable[[int], None] = lambda _: None,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> FetchResult:
+    """Copy the dataset at `url` to the folder `out`, where it appears when all of it is there. Calling it again
+    finishes a copy that was interrupted, from the byte at which it was, and does nothing when all is there.
+
+    Args:
+        url: of the folder with manifest.json: s3://BUCKET/PATH, http(s)://HOST/PATH, gs:// or az:// (see Bucket).
+        out: a new folder, an empty one, or one of a copy of this dataset.
+        on_plan: called with the number of bytes that are to be fetched, before the images of a folder dataset, whose
+            sizes are in its index.
+        on_bytes: called, in any thread, with the number of bytes that have come since the last call.
+
+    Raises:
+        RemoteError: what is at `url` cannot be read, or is not what its manifest says; obstore is not installed.
+        DatasetError: there is no presize dataset at `url`, or another in `out`.
+        BuildError: `out` cannot be written, is too small, or holds something else.
+    """
+    start = time.perf_counter()
+    out, bucket = Path(out), Bucket(url)
+    text = bucket.read(MANIFEST, MANIFEST_BYTES)
+    manifest = parse_manifest(text, bucket.url)
+    nbytes = len(text) + sum(file.bytes for file in manifest.files())
+    with working_in(out), _locked(out):
+        if not _begin(out, text, manifest, bucket.url):
+            return FetchResult(out, manifest.samples, nbytes, 0, time.perf_counter() - start)
+        connections = Connections(on_bytes)
+        copy = _Copy(bucket, out, connections)
+        files = [file for file in manifest.files() if not _is_there(out, file)]
+        missing = sum(file.bytes - size_of(part_of(out / file.file)) for file in files)
+        _check_space(out, missing)
+        on_plan(missing)
+        connections.all_of(copy.file, files)
+        if manifest.layout == "folder":
+            index = read_index(out, manifest, check=False)  # its SHA-256 was compared
+            nbytes += sum(index.column("nbytes").to_numpy())
+            connections.all_of(copy.image, _images(index, bucket.url))
+            os.sync()
+        for folder in {out, *((out / file.file).parent for file in manifest.files())}:
+            sync_folder(folder)
+        write_atomically(out / MANIFEST, text)
+        (out / FETCHING).unlink()
+    return FetchResult(out, manifest.samples, nbytes, connections.bytes, time.perf_counter() - start)
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    created = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(file_lock(out / _LOCK))
+        except BlockingIOError:
+            raise BuildError(f"another command is writing to {out}; wait, or choose another folder") from None
+        try:
+            yield
+        finally:
+            (out / _LOCK).unlink(missing_ok=True)
+            if created and not names_in(out):
+                out.rmdir()
+
+
+def _begin(out: Path, text: bytes, manifest: Manifest, url: str) -> bool:
+    """Note in `out` what is being fetched, unless it is noted already; False when all of it is there."""
+    names = sorted(name for name in names_in(out) if name != _LOCK)
+    if MANIFEST in names:
+        if (out / MANIFEST).read_bytes() != text:
+            raise DatasetError(f"{out} holds another dataset than {url}; fetch that to a new folder")
+        (out / FETCHING).unlink(missing_ok=True)
+        return False
+    if FETCHING not in names:
+        if names:
+            raise BuildError(f"{out} holds {names[0]!r} and no copy of a dataset; choose an empty or a new folder")
+        for folder in {(out / file.file).parent for file in manifest.files()}:
+            folder.mkdir(exist_ok=True)
+        write_atomically(out / FETCHING, text)
+    elif (out / FETCHING).read_bytes() != text:
+        raise DatasetError(
+            f"the dataset at {url} has changed since this copy was begun; remove {out} and fetch it again"
+        )
+    return True
+
+
+def _is_there(out: Path, file: DataFile) -> bool:
+    path = out / file.file  # which may be empty: rejects.jsonl of a build without rejects
+    return path.exists() and size_of(path) == file.bytes and file_digest(path) == (file.bytes, file.sha256)
+
+
+def _check_space(out: Path, nbytes: int) -> None:
+    free = shutil.disk_usage(out).free
+    if nbytes > free:
+        raise BuildError(
+            f"{out} has {size_text(free)} free and needs {size_text(nbytes)}; make room, or choose another"
+        )
+
+
+_Image = tuple[str, int, int]
+"""The file of an image, its size and its CRC-32."""
+
+
+def _images(index: pa.RecordBatch, url: str) -> Iterator[_Image]:
+    """Those of a folder dataset. Raises DatasetError for a name that leads out of it, or is one of ours."""
+    for batch in (index.slice(at, 10_000) for at in range(0, index.num_rows, 10_000)):
+        for image in zip(*(batch.column(name).to_pylist() for name in ("file", "nbytes", "crc32")), strict=True):
+            if not is_safe(image[0]) or re.match(OUR_NAMES, image[0]):
+                raise DatasetError(f"{url}: {image[0]!r} is no name of an image; nothing was written for it")
+            yield image
+
+
+class _Copy:
+    """Fetches files to `out`."""
+
+    def __init__(self, bucket: Bucket, out: Path, connections: Connections) -> None:
+        self._bucket, self._out, self._connections = bucket, out, connections
+
+    def file(self, file: DataFile) -> None:
+        """Fetch a file of the manifest."""
+        download_file(self._bucket, file, self._out / file.file, self._connections.passed)
+
+    def image(self, image: _Image) -> None:
+        """Fetch a file of a folder dataset."""
+        name, nbytes, crc32 = image
+        path = self._out / name
+        if size_of(path) == nbytes and zlib.crc32(path.read_bytes()) == crc32:
+            return
+        value = self._bucket.read(name, nbytes)
+        self._connections.passed(len(value))
+        if len(value) != nbytes or zlib.crc32(value) != crc32:
+            raise RemoteError(
+                f"{self._bucket.url}/{name}: its CRC-32 differs from the index: it was damaged or replaced"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = part_of(path)
+        part.write_bytes(value)
+        os.replace(part, path)

@@ -1,0 +1,164 @@
+"""A dataset copied to a URL, file by file: its manifest comes last, and until then there is no dataset."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from presize.errors import DatasetError, RemoteError
+from presize.remote.bucket import Bucket
+from presize.remote.connections import Connections
+from presize.remote.download import MANIFEST_BYTES
+from presize.store.data_files import MANIFEST, DataFile, is_data_file
+from presize.store.manifest import Manifest, parse_manifest, read_manifest
+from presize.system.files import check_file
+
+CLAIM = ".presize-uploading.json"
+"""Says which dataset is being copied to a place."""
+
+_CLAIM_BYTES = 1 << 16
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class UploadResult:
+    """What was copied.
+
+    Attributes:
+        url: where to.
+        samples: in the dataset.
+        bytes: of all of its files.
+        uploaded: bytes that went over the network.
+        seconds: all of it took.
+    """
+
+    url: str
+    samples: int
+    bytes: int
+    uploaded: int
+    seconds: float
+
+
+def upload_dataset(
+    root: str | os.PathLike[str],
+    url: str,
+    *,
+    on_plan: Callable[[int], None] = lambda _: None,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> UploadResult:
+    """Copy the dataset in the folder `root` to `url`, where it appears when all of it is there. Calling it again
+    finishes a copy that was interrupted, with the files that are not there yet, and does nothing when all are.
+
+    A newer state of the dataset that is there, as ``presize build --update`` makes it, takes its place: files that both
+    have are not copied again, and what the old one alone has is removed once the new one is there. Another dataset is
+    refused. Of several copies to one place the store decides, by writes that fail where there is something already.
+
+    Args:
+        root: a dataset of shards.
+        url: s3://BUCKET/PATH, gs:// or az:// (see Bucket).
+        on_plan: called with the number of bytes that are to be copied.
+        on_bytes: called, in any thread, with the number of bytes that have gone since the last call.
+
+    Raises:
+        DatasetError: there is no dataset in `root`, or it is damaged, or one of image files.
+        RemoteError: another dataset is at `url`, or is being copied there; it cannot be written, or has no such writes.
+    """
+    start = time.perf_counter()
+    root, bucket = Path(root), Bucket(url)
+    if bucket.url.startswith("http"):
+        raise RemoteError(f"{bucket.url}: a web server takes no files; give s3://, gs:// or az://")
+    manifest = read_manifest(root)
+    if manifest.layout == "folder":
+        raise DatasetError(f"{root} is a folder of image files; copy it with a tool of the store")
+    text = (root / MANIFEST).read_bytes()
+    nbytes = len(text) + sum(file.bytes for file in manifest.files())
+    _claim(bucket, text, manifest)
+    there = bucket.find(MANIFEST, MANIFEST_BYTES)
+    connections = Connections(on_bytes)
+    if there is None or there[0] != text:
+        if there is not None:
+            _check_follows(manifest, parse_manifest(there[0], bucket.url), bucket.url)
+        _copy_files(bucket, root, manifest, connections, on_plan)
+        published = bucket.create(MANIFEST, text) if there is None else bucket.replace(MANIFEST, text, there[1])
+        if not published and (bucket.find(MANIFEST, MANIFEST_BYTES) or (b"",))[0] != text:
+            raise RemoteError(f"{bucket.url}: another dataset has appeared there meanwhile; choose another place")
+    ours = _files_of(manifest)
+    for found in bucket.list():
+        if is_data_file(found.path) and found.path not in ours:
+            bucket.remove(found.path)
+    bucket.remove(CLAIM)
+    return UploadResult(bucket.url, manifest.samples, nbytes, connections.bytes, time.perf_counter() - start)
+
+
+def _files_of(manifest: Manifest) -> dict[str, DataFile]:
+    return {file.file: file for file in manifest.files()}
+
+
+def _claim(bucket: Bucket, text: bytes, manifest: Manifest) -> None:
+    """Note at the place what is being copied there. A second copy of the same dataset may join: its bytes are equal."""
+    probe = f".presize-{uuid.uuid4().hex}"
+    refuses = bucket.create(probe, b"") and not bucket.create(probe, b"")
+    bucket.remove(probe)
+    if not refuses:
+        raise RemoteError(
+            f"{bucket.url}: this store does not refuse to write what is there already (If-None-Match), so that two "
+            "copies to one place could mix; copy it with another tool, or to another store"
+        )
+    claim = json.dumps({"manifest": hashlib.sha256(text).hexdigest(), "digest": manifest.digest}).encode()
+    while not bucket.create(CLAIM, claim):
+        found = bucket.find(CLAIM, _CLAIM_BYTES)
+        if found is not None and found[0] == claim:
+            return
+        if found is not None:
+            raise RemoteError(
+                f"another dataset is being copied to {bucket.url}, or its copy ended early; choose another place, or "
+                f"remove {bucket.url}/{CLAIM} if nobody copies there"
+            )
+
+
+def _check_follows(new: Manifest, old: Manifest, url: str) -> None:
+    """Raise RemoteError unless the new dataset is a later state of the one that is there: it has shards of it, and its
+    other files have other names, so that readers find the old ones until it takes their place."""
+    files, shards = _files_of(old), {*old.shards} & {*new.shards}
+    if not shards or any(files.get(file.file, file) != file for file in new.files()):
+        raise RemoteError(f"{url} holds another dataset; choose another place")
+    if new.generation <= old.generation:
+        raise RemoteError(f"{url} holds a newer state of this dataset; presize fetch copies it from there")
+
+
+def _copy_files(
+    bucket: Bucket, root: Path, manifest: Manifest, connections: Connections, on_plan: Callable[[int], None]
+) -> None:
+    missing: list[DataFile] = []
+
+    def look(file: DataFile) -> None:
+        check_file(root / file.file, file.bytes)
+        if not bucket.holds(file.file, file.bytes, file.sha256):
+            missing.append(file)
+
+    def copy(file: DataFile) -> None:
+        bucket.upload(file.file, _chunks(root, file, connections), file.sha256)
+        if not bucket.holds(file.file, file.bytes, file.sha256):
+            raise RemoteError(f"{bucket.url}/{file.file} is not what was written there; run again")
+
+    connections.all_of(look, manifest.files())
+    on_plan(sum(file.bytes for file in missing))
+    connections.all_of(copy, missing)
+
+
+def _chunks(root: Path, file: DataFile, connections: Connections) -> Iterator[bytes]:
+    """The bytes of a file. Raises DatasetError at its end when they are not those of the manifest."""
+    digest = hashlib.sha256()
+    with (root / file.file).open("rb") as opened:
+        while chunk := opened.read(_CHUNK):
+            digest.update(chunk)
+            connections.passed(len(chunk))
+            yield chunk
+    if digest.hexdigest() != file.sha256:
+        raise DatasetError(f"{root / file.file}: its SHA-256 differs from the manifest; presize repair makes it again")

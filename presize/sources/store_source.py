@@ -1,0 +1,60 @@
+"""Images in an object store: reading them. Listing them is in store_listing, which workers do not need."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from presize.codecs.sniff import sniff
+from presize.errors import BuildError, ImageError, RemoteError
+from presize.remote.bucket import SCHEMES, Bucket
+
+THREADS = 16
+"""In each worker process: a request takes some tens of milliseconds, ten images' worth of decoding."""
+
+_SNIFFED_BYTES = 4096
+_WHOLE_BYTES = 64 << 20
+"""Of a larger object the beginning is looked at before all of it is read."""
+
+
+class Url(str):
+    """The place of images in a store: s3://BUCKET/PATH, http(s)://HOST/PATH, gs:// or az://."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, source: str | os.PathLike[str]) -> Url | None:
+        """None for a folder, whatever its name looks like."""
+        name = os.fspath(source)
+        is_url = name.partition("://")[0] in SCHEMES and "://" in name and not os.path.lexists(name)
+        return cls(name.rstrip("/")) if is_url else None
+
+
+def bucket_of(url: Url) -> Bucket:
+    """One for a process, which has its own connections."""
+    return _bucket_at(url, os.environ.get("AWS_ENDPOINT_URL"))
+
+
+@functools.lru_cache(4)
+def _bucket_at(url: Url, endpoint: str | None) -> Bucket:  # noqa: ARG001  # the environment that Bucket reads
+    return Bucket(url)
+
+
+def read_object(url: Url, path: str, nbytes: int) -> bytes:
+    """The content of an object; of a large one that does not start like an image, the start alone.
+
+    Raises:
+        ImageError: it has changed since it was listed, or has gone.
+        BuildError: it cannot be read for another reason.
+    """
+    try:
+        if nbytes > _WHOLE_BYTES and sniff(head := bucket_of(url).beginning(path, _SNIFFED_BYTES)) is None:
+            return head
+        data = bucket_of(url).content(path, nbytes)
+    except RemoteError as error:
+        raise BuildError(f"{error}; run again to resume") from None
+    if data is None:
+        raise ImageError(
+            f"it changed during the build: it had {nbytes} bytes when listed, and has another size, or gone"
+        )
+    return data

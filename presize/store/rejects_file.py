@@ -1,0 +1,168 @@
+"""rejects.jsonl, and its lines as columns: ten million rejects are not ten million Python objects."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.errors import DatasetError
+from presize.store.rejects import CRASH, MAY_PASS, NOT_AN_IMAGE, Reject
+
+_ROWS_AT_ONCE = 65536
+
+REPEATED_TEXT = pa.dictionary(pa.int32(), pa.large_string())
+"""Errors and reasons, most of which are those of many files."""
+
+SCHEMA = pa.schema(
+    {
+        "path": pa.large_string(),
+        "error": REPEATED_TEXT,
+        "reason": REPEATED_TEXT,
+        "source_nbytes": pa.int64(),
+        "source_mtime_ns": pa.int64(),
+    }
+)
+"""The columns of rejects, those of a Reject."""
+
+
+@dataclass(frozen=True)
+class Rejects:
+    """Files that were not stored, in any order. A Reject is made when a row is asked for, and not kept.
+
+    Attributes:
+        columns: of SCHEMA.
+    """
+
+    columns: pa.RecordBatch = field(default_factory=lambda: pa.RecordBatch.from_pylist([], SCHEMA))
+
+    @classmethod
+    def of(cls, rejects: Iterable[Reject]) -> Rejects:
+        """Raises UnicodeEncodeError for texts with lone surrogates."""
+        rest = iter(rejects)
+        parts = iter(lambda: list(islice(rest, _ROWS_AT_ONCE)), [])
+        return cls.joined(cls.with_columns(zip(*part, strict=True)) for part in parts)
+
+    @classmethod
+    def with_columns(cls, columns: Iterable[object]) -> Rejects:
+        """Those of SCHEMA, in its order: arrays, chunked arrays, or lists of values."""
+        arrays = [_flat(column, kind) for column, kind in zip(columns, SCHEMA.types, strict=True)]
+        return cls(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Rejects]) -> Rejects:
+        """One part after the other. Of parts that nobody else holds, such as a generator's, each column is given away
+        once it is copied: all of them twice would be a gigabyte for ten million."""
+        batches = [part.columns for part in parts if len(part)]
+        if len(batches) == 1:
+            return cls(batches[0])
+        columns = pa.Table.from_batches(batches, SCHEMA).columns
+        del batches
+        return cls.with_columns(columns.pop(0) for _ in SCHEMA)
+
+    def __len__(self) -> int:
+        return int(self.columns.num_rows)
+
+    def __getitem__(self, row: int) -> Reject:
+        return next(iter(self.slice(range(len(self))[row], 1)))
+
+    def __iter__(self) -> Iterator[Reject]:
+        for start in range(0, len(self), _ROWS_AT_ONCE):
+            part = self.slice(start, _ROWS_AT_ONCE).columns
+            yield from map(Reject, *(_values(column) for column in part.columns))
+
+    def slice(self, start: int, rows: int) -> Rejects:
+        return Rejects(self.columns.slice(start, rows))
+
+    def take(self, rows: npt.NDArray[np.integer] | pa.Array) -> Rejects:
+        return Rejects(self.columns.take(pa.array(rows)))
+
+    @property
+    def is_skipped(self) -> pa.BooleanArray:
+        """For each whether it is a file that is not an image, and not named like one."""
+        errors = self.columns.column("error")
+        return pc.equal(errors.dictionary, NOT_AN_IMAGE).take(errors.indices)
+
+    @property
+    def skipped(self) -> int:
+        """The number of them that are skipped."""
+        return int(self.is_skipped.true_count)
+
+    def order(self) -> npt.NDArray[np.uint64]:
+        """The rows by path, then by all other columns, None before values: no two orders of one set differ."""
+        path, error, reason, *counts = self.columns.columns
+        keys = [path, _ranks(error), _ranks(reason)]
+        for count in counts:
+            keys += [count.is_valid().cast(pa.uint8()), count]
+        names = [str(number) for number in range(len(keys))]
+        order = pc.sort_indices(pa.table(keys, names), [(name, "ascending") for name in names])
+        return np.asarray(order.to_numpy())
+
+    def forgetting(self) -> Rejects:
+        """Without the size and the time of files that may be stored the next time, so that updates try them again."""
+        path, error, reason, *counts = self.columns.columns
+        passing = functools.reduce(pc.or_, (pc.starts_with(reason.dictionary, begin) for begin in MAY_PASS))
+        crashed = pc.equal(error.dictionary, CRASH)
+        may_pass = pc.or_(passing.take(reason.indices), crashed.take(error.indices))
+        forgotten = (pc.if_else(may_pass, pa.scalar(None, pa.int64()), count) for count in counts)
+        return Rejects.with_columns([path, error, reason, *forgotten])
+
+
+def to_jsonl(rejects: Rejects) -> Iterator[bytes]:
+    """The content of rejects.jsonl, in pieces: UTF-8, one JSON object per line, sorted by path and so independent of
+    --jobs."""
+    encode = json.JSONEncoder(ensure_ascii=False).encode
+    order = rejects.order()
+    for start in range(0, len(order), _ROWS_AT_ONCE):
+        lines = (encode(reject.known()) for reject in rejects.take(order[start : start + _ROWS_AT_ONCE]))
+        yield "".join(f"{line}\n" for line in lines).encode()
+
+
+def read_rejects(path: Path) -> Rejects:
+    """The lines of a rejects.jsonl, of earlier versions as well. Raises DatasetError when a line is invalid."""
+    try:
+        with path.open("rb") as file:
+            return Rejects.of(_reject(json.loads(line)) for lines in file for line in lines.splitlines())
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror}; copy or build the dataset again") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = f"a line has no {error}" if isinstance(error, KeyError) else error
+        raise DatasetError(f"{path} is damaged: {reason}; copy or build the dataset again") from None
+
+
+def _reject(line: dict[str, object]) -> Reject:
+    texts = [line[name] for name in ("path", "error", "reason")]
+    counts = [line.get(name) for name in ("source_nbytes", "source_mtime_ns")]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("a line has no path, error and reason")
+    str(texts[0]).encode()  # raises for lone surrogates
+    if not all(type(count) is int and -(2**63) <= count < 2**63 for count in counts):
+        counts = [None, None]
+    return Reject(*texts, *counts)  # type: ignore[arg-type]
+
+
+def _flat(column: object, kind: pa.DataType) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    return pa.array(column, kind)
+
+
+def _values(column: pa.Array) -> list[object]:
+    """The values of a column; of a dictionary, which may be large, only those that are used."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    found: list[object] = column.to_pylist()
+    return found
+
+
+def _ranks(texts: pa.DictionaryArray) -> pa.Array:
+    """Numbers that compare as the texts do."""
+    return pc.rank(texts.dictionary, tiebreaker="dense").cast(pa.int32()).take(texts.indices)

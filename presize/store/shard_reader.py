@@ -1,0 +1,212 @@
+"""Reads shards: each is opened once a process, whoever asks for it, and closed when too many are open."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import lmdb
+
+from presize.errors import DatasetError
+from presize.store.shard import ENGINE_MAJOR, key, reason_of
+from presize.store.shard_pages import check_pages
+from presize.system.files import check_file, is_file_of, is_same_file
+from presize.system.resources import max_open_shards
+
+
+class CannotOpenError(DatasetError):
+    """A shard cannot be opened now, for no fault of its own: too many files are open, for example."""
+
+
+class ShardReader:
+    """Reads one shard: ``with reader as get: value = get(row)``.
+
+    `get` returns a memoryview of the map that is valid only inside the ``with`` block. Threads may share a reader,
+    and forked children may keep using it. All readers of the same file in a process share an LMDB environment,
+    since LMDB refuses to open a file twice. It is opened on first use and, when many are open, closed while it is
+    idle. A pickled reader holds path, size and readahead.
+
+    Args:
+        path: the shard.
+        nbytes: the size that it must have.
+        readahead: whether the kernel reads more than the requested page; see
+            presize.system.pagecache.readahead_pays. Of several readers of a file, the one that opens it decides.
+        fetch: called, in any thread, when the file is not there, as one in a cache may not be; it has to bring it.
+            None for files that stay.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], nbytes: int, readahead: bool = True, fetch: Callable[[], None] | None = None
+    ) -> None:
+        self.path = os.fspath(path)
+        self.nbytes = nbytes
+        self.readahead = readahead
+        self._fetch = fetch
+        self._shard: _OpenShard | None = None
+
+    def __enter__(self) -> Callable[[int], memoryview]:
+        """Raises DatasetError when the file is missing, is not a shard, or does not have its size."""
+        while (shard := self._entered()) is None:
+            if self._fetch is not None:
+                self._fetch()  # not under the lock, and again where others have removed it meanwhile
+        return shard.get
+
+    def _entered(self) -> _OpenShard | None:
+        """None when the file has to be fetched first."""
+        with _lock:
+            try:
+                if self._shard is None or self._shard.closed:
+                    self._shard = _open(self.path, self.nbytes, self.readahead, self._fetch is not None)
+            except DatasetError:
+                if self._fetch is None or is_file_of(self.path, self.nbytes):
+                    raise
+                return None
+            _open_shards.move_to_end(self._shard.inode)
+            self._shard.readers += 1
+            return self._shard
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be read even if the file has gone."""
+        return self._shard is not None and not self._shard.closed
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with _lock:
+            if self._shard is not None:  # the one that was entered: it is not closed while read from
+                self._shard.readers -= 1
+
+    def remove(self) -> None:
+        """Remove the file, unless it is another one by now than this reader has opened."""
+        with _lock, suppress(FileNotFoundError):
+            if self._shard is None or is_same_file(self.path, self._shard.inode):
+                os.unlink(self.path)
+
+    def entries(self) -> int:
+        """How many records the shard holds."""
+        with self:
+            return 0 if self._shard is None else int(self._shard.env.stat()["entries"])
+
+    def close(self) -> None:
+        """Close the file, unless someone is reading from it or a parent process opened it. Then code other than
+        presize can open it in this process. The next use opens it again."""
+        with _lock:
+            shard = self._shard
+            if shard is not None and not shard.closed and shard.readers == 0 and shard.pid == os.getpid():
+                _close(shard)
+
+    def __reduce__(self) -> tuple[type[ShardReader], tuple[Any, ...]]:
+        return ShardReader, (self.path, self.nbytes, self.readahead, self._fetch)
+
+
+class _OpenShard:
+    """One LMDB environment of this process. Counted and closed under _lock; `get` needs no lock."""
+
+    def __init__(self, path: str, inode: tuple[int, int], env: lmdb.Environment, is_cached: bool) -> None:
+        self.path = path
+        self.inode = inode
+        self.env = env
+        self.is_cached = is_cached
+        self.pid = os.getpid()
+        self.readers = 0
+        self.closed = False
+        self._idle: list[Callable[[bytes], memoryview | None]] = []
+
+    def get(self, row: int) -> memoryview:
+        """The record, as a view of the map. Raises DatasetError when there is no such row.
+
+        A transaction serves one thread at a time. Since shards never change, it can stay open at no cost and be
+        reused. (A new one for each call would leak in forked children, where lmdb frees none.)
+        """
+        try:
+            try:
+                lookup = self._idle.pop()
+            except IndexError:
+                lookup = self.env.begin(buffers=True).get
+            value = lookup(key(row)) if row >= 0 else None
+        except lmdb.Error as error:
+            raise DatasetError(f"{self.path} is damaged: {reason_of(error)}; copy or build it again") from None
+        self._idle.append(lookup)
+        if value is None:
+            raise DatasetError(f"{self.path} has no row {row}: the index belongs to another dataset")
+        return value
+
+
+_open_shards: OrderedDict[tuple[int, int], _OpenShard] = OrderedDict()
+"""All environments of this process by device and inode, least recently used first."""
+
+# Reentrant, since the garbage collector may finalize a reader while this thread opens a shard.
+_lock = threading.RLock()
+# A forked child must find the table consistent. It keeps using what its parent opened: LMDB would refuse to open
+# those files again, and closing them can hang while threads of the parent read.
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
+
+def _open(path: str, nbytes: int, readahead: bool, is_cached: bool) -> _OpenShard:
+    status = check_file(path, nbytes)
+    inode = (status.st_dev, status.st_ino)
+    if inode not in _open_shards:
+        _close_idle(room_for=1)
+        if is_cached:
+            _close_removed()
+            with suppress(FileNotFoundError):  # as it may be by now, of which the next line tells
+                os.utime(path, ns=(time.time_ns(),) * 2)  # for whoever looks for what was not used for long
+        _open_shards[inode] = _OpenShard(path, inode, _open_environment(path, readahead), is_cached)
+    return _open_shards[inode]
+
+
+def _open_environment(path: str, readahead: bool) -> lmdb.Environment:
+    try:
+        check_pages(path)
+        return lmdb.open(
+            os.fsencode(path),
+            subdir=False,
+            readonly=True,
+            create=False,
+            lock=False,  # shards never change; and it works on read-only media
+            readahead=readahead,
+            lib_version=ENGINE_MAJOR,
+        )
+    except (lmdb.Error, OSError) as error:
+        reason = reason_of(error)
+        hint = "; allow more with ulimit -n" if reason == os.strerror(errno.EMFILE) else ""
+        raise CannotOpenError(f"{path} cannot be opened as a shard: {reason}{hint}") from None
+
+
+def _close_idle(room_for: int) -> None:
+    """Close the environments that have been idle longest, except those that a parent process opened."""
+    surplus = len(_open_shards) + room_for - max_open_shards()
+    for shard in _idle()[:surplus] if surplus > 0 else ():
+        _close(shard)
+
+
+def _idle() -> list[_OpenShard]:
+    return [shard for shard in _open_shards.values() if shard.readers == 0 and shard.pid == os.getpid()]
+
+
+_looked_at = 0  # how many were open after the last _close_removed()
+
+
+def _close_removed() -> None:
+    """Close the environments of files that a cache has removed, whose room is free then. It looks at them when there
+    are some more than the last time."""
+    global _looked_at
+    if len(_open_shards) > _looked_at + 4:
+        for shard in _idle():
+            if shard.is_cached and not is_same_file(shard.path, shard.inode):
+                _close(shard)
+        _looked_at = len(_open_shards)
+
+
+def _close(shard: _OpenShard) -> None:
+    del _open_shards[shard.inode]
+    shard.closed = True
+    shard.env.close()

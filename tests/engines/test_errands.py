@@ -1,0 +1,291 @@
+"""What drivers and workers of a cluster do, without an engine: a pool of threads takes its place."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from builds import files
+from commands import Ran
+from pictures import smooth_image
+from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, build_dataset, build_part
+from presize.build.engines import cluster, errand
+from presize.build.engines.address import check_listening
+from presize.build.engines.errand import Courier, Errand, carry_out
+from presize.build.state import State
+from presize.errors import BuildError, ImageError
+from servers import http
+
+OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), shard_samples=2)
+RUN = RunOptions(engine="dask", scheduler="somewhere", report=False)
+
+
+class Threads:
+    """An engine of two threads of this process.
+
+    Args:
+        on_errand: called with each errand before it is carried out.
+        on_check: called when nothing has happened for a while.
+    """
+
+    def __init__(
+        self,
+        on_errand: Callable[[Errand], object] = lambda _: None,
+        on_check: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._on_errand, self._on_check = on_errand, on_check
+        self._pool = ThreadPoolExecutor(2)
+        self.submitted = self.most_waiting = self.ended = 0
+
+    def slots(self) -> int:
+        return 2
+
+    def submit(self, courier: Courier, version: str, errand: bytes) -> Future[bytes | str]:
+        self.submitted += 1
+        self.most_waiting = max(self.most_waiting, self.submitted - self.ended)
+        return self._pool.submit(self._work, courier, version, errand)
+
+    def _work(self, courier: Courier, version: str, errand: bytes) -> bytes | str:
+        self._on_errand(pickle.loads(errand))
+        try:
+            return courier(version, errand)
+        finally:
+            self.ended += 1
+
+    def check(self) -> None:
+        self._on_check()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """12 photographs, one of which is broken: six shards."""
+    for number in range(12):
+        path = tmp_path / "raw" / "ab"[number % 2] / f"{number:02}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(smooth_image(20, 30, seed=number)).save(path, "JPEG")
+    (tmp_path / "raw" / "a" / "00.jpg").write_bytes(b"\xff\xd8\xff")
+    return tmp_path / "raw"
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
+    """Makes an engine of a test's own the one that is called dask."""
+
+    def put(engine: Any) -> Any:
+        monkeypatch.setitem(cluster.ENGINES, "dask", lambda _: engine)
+        return engine
+
+    return put
+
+
+Use = Callable[[Any], Any]
+
+
+def test_an_engine_makes_the_bytes_of_a_sequential_build(photos: Path, use: Use, tmp_path: Path) -> None:
+    use(Threads())
+    shards: list[int | None] = []
+    result = build_dataset(photos, tmp_path / "out", OPTIONS, RUN, on_shard=lambda done: shards.append(done.number))
+    assert (result.stored, result.rejected, sorted(shards)) == (11, 1, list(range(6)))  # type: ignore[type-var]
+    build_dataset(photos, tmp_path / "alone", OPTIONS, replace(RUN, engine="sequential", scheduler=None))
+    assert files(tmp_path / "out") == files(tmp_path / "alone")
+
+
+def test_no_more_is_handed_out_than_workers_need_to_go_on(photos: Path, use: Use, tmp_path: Path) -> None:
+    threads = use(Threads())
+    build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
+    assert threads.submitted == 6
+    assert threads.most_waiting <= 5  # two for each slot, and one that has ended and was not seen yet
+
+
+def test_an_engine_carries_out_a_part(photos: Path, use: Use, tmp_path: Path) -> None:
+    threads = use(Threads())
+    build_part(photos, tmp_path / "out", BuildPart(1, 2), OPTIONS, RUN)
+    assert threads.submitted == 3
+
+
+def test_an_engine_carries_out_an_update(photos: Path, use: Use, tmp_path: Path) -> None:
+    alone = replace(RUN, engine="sequential", scheduler=None)
+    for out in ("out", "alone"):
+        build_dataset(photos, tmp_path / out, OPTIONS, alone)
+    Image.fromarray(smooth_image(20, 30, seed=99)).save(photos / "b" / "01.jpg", "JPEG")
+    threads = use(Threads())
+    build_dataset(photos, tmp_path / "out", OPTIONS, replace(RUN, update=True))
+    build_dataset(photos, tmp_path / "alone", OPTIONS, replace(alone, update=True))
+    assert threads.submitted == 1
+    assert files(tmp_path / "out") == files(tmp_path / "alone")
+
+
+def test_an_engine_that_fails_leaves_what_is_finished(photos: Path, use: Use, tmp_path: Path) -> None:
+    def fail(sent: Errand) -> None:
+        if sent.task.number == 4:
+            raise OSError("the worker has gone\nTraceback: ...")
+
+    use(Threads(on_errand=fail))
+    with pytest.raises(BuildError) as caught:
+        build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
+    assert str(caught.value) == "dask failed: the worker has gone; what is finished is kept, run again to resume"
+    use(Threads())
+    assert build_dataset(photos, tmp_path / "out", OPTIONS, RUN).resumed > 0
+
+
+def test_a_scheduler_that_is_lost_while_nothing_happens_ends_the_build(
+    photos: Path, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent(Threads):
+        def submit(self, *_: object) -> Future[bytes | str]:
+            return Future()
+
+    def lost() -> None:
+        raise ConnectionError("it is lost")
+
+    monkeypatch.setattr(cluster, "_CHECK_S", 0.01)
+    use(Silent(on_check=lost))
+    with pytest.raises(BuildError, match="dask failed: it is lost; what is finished is kept"):
+        build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
+
+
+def test_an_image_error_of_a_worker_is_that_of_the_build(photos: Path, use: Use, tmp_path: Path) -> None:
+    use(Threads())
+    with pytest.raises(ImageError, match=r"a/00\.jpg: "):
+        build_dataset(photos, tmp_path / "out", OPTIONS, replace(RUN, on_error="fail"))
+
+
+def test_a_bug_of_ours_on_a_worker_is_raised_as_it_is(
+    photos: Path, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(*_: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(errand.Workers, "write", bug)
+    use(Threads())
+    with pytest.raises(ZeroDivisionError, match="ours"):
+        build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
+
+
+@pytest.mark.parametrize(
+    ("engine", "module"), [("dask", "distributed"), ("ray", "ray"), ("spark", "pyspark")], ids=["dask", "ray", "spark"]
+)
+def test_an_engine_that_is_not_installed_says_how_to_install_it(
+    engine: str, module: str, presize: Callable[..., Ran], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    ran = presize("build", photos, tmp_path / "out", "--backend", engine, "--scheduler", "127.0.0.1:1")
+    assert ran.code == 2
+    assert f'{engine} needs {module}, which is not installed: pip install "presize[{engine}]"' in ran.err
+
+
+@pytest.mark.parametrize("address", ["", "host", "tcp://host", "[::1", "host:port"])
+def test_an_address_without_host_and_port_is_none(address: str) -> None:
+    with pytest.raises(OSError, match="expected HOST:PORT"):
+        check_listening(address)
+
+
+def test_what_listens_and_is_no_scheduler_is_named(tmp_path: Path) -> None:
+    with http(tmp_path) as port:
+        check_listening(f"127.0.0.1:{port}")
+        with pytest.raises(OSError, match="something else listens there"):
+            check_listening(f"127.0.0.1:{port}", by_grpc=True)
+
+
+def test_something_else_that_listens_is_no_dask(
+    presize: Callable[..., Ran], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("presize.build.engines.dask._CONNECT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        ran = presize("build", photos, tmp_path / "out", "--backend", "dask", "--scheduler", address)
+    assert ran.code == 1
+    assert ran.err == f"presize: error: scheduler: there is no dask at {address}: no answer within 0.5 s\n"
+
+
+@pytest.fixture
+def sent(photos: Path, tmp_path: Path, use: Use) -> Iterator[Errand]:
+    """An errand whose build waits for it."""
+    errands: list[Errand] = []
+
+    def stop(it: Errand) -> None:
+        errands.append(it)
+        raise InterruptedError
+
+    use(Threads(on_errand=stop))
+    with pytest.raises(BuildError):
+        build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
+    yield errands[0]
+
+
+def refusal(it: Errand) -> str:
+    answer = carry_out(pickle.dumps(it))
+    assert isinstance(answer, str)
+    return answer
+
+
+def test_a_worker_that_does_not_see_the_source_says_so(sent: Errand, tmp_path: Path) -> None:
+    (tmp_path / "raw").rename(tmp_path / "elsewhere")
+    expected = f": SRC {tmp_path / 'raw'}: No such file or directory; all workers have to see it at that path"
+    assert refusal(sent).endswith(expected)
+
+
+def test_a_worker_that_does_not_see_out_says_so(sent: Errand, tmp_path: Path) -> None:
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
+    assert f": OUT {tmp_path / 'out'}: No such file or directory; all workers" in refusal(sent)
+
+
+@pytest.mark.parametrize("state", ["none", "another"])
+def test_a_worker_that_sees_another_folder_says_so(state: str, sent: Errand) -> None:
+    if state == "none":
+        (sent.out / ".presize.json").unlink()
+    else:
+        State({"options": "others"}, 0).write(sent.out)
+    assert f"OUT {sent.out} is another folder there; it has to be on a file system that all workers share" in refusal(
+        sent
+    )
+
+
+def test_a_worker_with_other_libraries_names_both(sent: Errand) -> None:
+    versions = sent.codecs.versions | {"simplejpeg": "0.1"}
+    assert "it was made with simplejpeg 0.1, here is simplejpeg" in refusal(
+        sent._replace(codecs=sent.codecs._replace(digest="other", versions=versions))
+    )
+
+
+def test_a_worker_without_a_plug_in_is_refused(sent: Errand) -> None:
+    versions = sent.codecs.versions | {"pillow-heif": "none"}
+    assert "pillow-heif" in refusal(sent._replace(suffixes=[".heic"], codecs=sent.codecs._replace(versions=versions)))
+
+
+def test_a_worker_stops_when_its_build_has_been_replaced(sent: Errand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that was cut off must not put an old shard in the place of a new one."""
+
+    killed: list[bool] = []
+
+    class Slow(errand.Workers):
+        def write(self, task: Any) -> Any:
+            State({"options": "others"}, 0).write(sent.out)
+            while not killed:
+                time.sleep(0.01)
+            return super().write(task)
+
+        def kill(self) -> None:
+            super().kill()
+            killed.append(True)
+
+    monkeypatch.setattr(errand, "Workers", Slow)
+    outcome = pickle.loads(carry_out(pickle.dumps(sent)))  # type: ignore[arg-type]
+    assert isinstance(outcome, BuildError)
+    assert str(outcome) == f"OUT {sent.out} has been built otherwise meanwhile"
+    assert not sent.task.targets[0].exists()

@@ -1,0 +1,615 @@
+"""Datasets read from a store: shards come when they are needed, once for a machine, and go when there is no room."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader
+
+from builds import SERIAL, SMALL
+from paired import make_pairs
+from presize import build_dataset
+from presize.datasets import (
+    EpochSampler,
+    LMDBDataset,
+    Loader,
+    RandomResizedCrop,
+    ShardShuffled,
+    make_loader,
+)
+from presize.datasets.subsets import as_lmdb_dataset
+from presize.errors import DatasetError, OptionError, RemoteError
+from presize.options import BuildOptions, Companion, ImageOptions, Size, SourceOptions
+from presize.remote import cache_folder
+from presize.remote.cache import Cache, default_cache_dir
+from presize.remote.cache_folder import PLACE, CacheFolder
+from presize.store.data_files import DataFile
+from presize.store.dataset import Dataset
+from presize.system.child import Child
+from presize.system.locks import file_lock
+from processes import children, run_command, run_python
+from servers import BUCKET, Proxy, cutting, point_to, s3, upload
+
+URL = f"s3://{BUCKET}/sets/64"
+CROP = RandomResizedCrop(48)
+PATIENCE_S = 60
+PAGE = Path(__file__).parents[2] / "docs" / "remote.md"
+
+
+@pytest.fixture(scope="module")
+def shards(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 56 samples of `raw` in 8 shards."""
+    out = tmp_path_factory.mktemp("shards") / "64"
+    build_dataset(raw, out, BuildOptions(SMALL.image, shard_samples=8), SERIAL)
+    return out
+
+
+@pytest.fixture(scope="module")
+def server(shards: Path) -> Iterator[int]:
+    """The port of an S3 server that has `shards` at URL."""
+    with pytest.MonkeyPatch.context() as patch, s3(patch) as port:
+        upload(shards, "sets/64")
+        yield port
+
+
+@pytest.fixture
+def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """What lies before the server, and counts."""
+    with cutting(server, most=None) as proxy:
+        point_to(monkeypatch, proxy.port)
+        yield proxy
+
+
+def kept(cache: Path) -> list[str]:
+    """The shards in a cache."""
+    return sorted(path.name for path in cache.rglob("shards/*.lmdb"))
+
+
+def asked_for(proxy: Proxy) -> list[str]:
+    """The shards that were asked for."""
+    return sorted(path.rpartition("/")[2] for path in proxy.asked if path.endswith(".lmdb"))
+
+
+def kept_bytes(cache: Path) -> int:
+    return sum(path.stat().st_size for path in cache.rglob("shards/*.lmdb"))
+
+
+def bytes_of(root: Path) -> int:
+    return sum(file.bytes for file in Dataset(root).manifest.shards)
+
+
+def wait_until(seen: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not seen():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.02)
+
+
+def batches(dataset: LMDBDataset, workers: int = 0, window: int = 2, epochs: int = 1) -> list[tuple[Any, Any]]:
+    """Those of epochs shard by shard."""
+    loader = Loader(dataset, 5, order=ShardShuffled(dataset.data, seed=3, window=window), workers=workers)
+    return [batch for _ in range(epochs) for batch in loader]
+
+
+def assert_equal(ours: list[tuple[Any, Any]], theirs: list[tuple[Any, Any]]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])
+
+
+@pytest.mark.usefixtures("server")
+def test_a_url_is_read_as_the_folder_is(shards: Path, tmp_path: Path) -> None:
+    ours, theirs = LMDBDataset(URL, cache_dir=tmp_path / "cache"), LMDBDataset(shards)
+    assert (len(ours), ours.classes) == (56, theirs.classes)
+    for k in (0, 17, 55):
+        assert (ours[k][0].tobytes(), ours[k][1]) == (theirs[k][0].tobytes(), theirs[k][1])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("server")
+def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "program.py").write_text(program)
+    ran = run_command([sys.executable, "program.py"], cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert len(kept(tmp_path / "CACHE")) == 8
+
+
+def test_only_shards_that_are_needed_are_fetched(shards: Path, proxy: Proxy, tmp_path: Path) -> None:
+    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+    assert kept(tmp_path) == []
+    dataset[0]
+    first = Dataset(shards).numbers("shard")[0]
+    assert kept(tmp_path) == asked_for(proxy) == [f"{first:05}.lmdb"]
+
+
+def test_what_was_fetched_is_there_for_the_next_run(proxy: Proxy, tmp_path: Path) -> None:
+    every = range(56)
+    before = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path).__getitems__(every)
+    proxy.asked.clear()
+    assert LMDBDataset(URL, decode="bytes", cache_dir=tmp_path).__getitems__(every) == before
+    assert [path.rpartition("/")[2] for path in proxy.asked] == ["manifest.json"]
+
+
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_all_workers_share_what_is_fetched(context: str, shards: Path, proxy: Proxy, tmp_path: Path) -> None:
+    loaders = [
+        make_loader(dataset, 8, shuffle=True, seed=1, workers=2, multiprocessing_context=context)
+        for dataset in (
+            LMDBDataset(URL, crop=CROP, decode="tensor", cache_dir=tmp_path),
+            LMDBDataset(shards, crop=CROP, decode="tensor"),
+        )
+    ]
+    assert_equal(*[list(loader) for loader in loaders])
+    assert asked_for(proxy) == [f"{number:05}.lmdb" for number in range(8)]
+
+
+def test_a_pickled_dataset_asks_for_nothing_that_is_there(proxy: Proxy, tmp_path: Path) -> None:
+    dataset = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path)
+    first = dataset[0]
+    proxy.asked.clear()
+    assert pickle.loads(pickle.dumps(dataset))[0] == first
+    assert proxy.asked == []
+
+
+def test_a_connection_that_is_cut_again_and_again_gives_the_same_batches(
+    shards: Path, server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cutting(server, most=30_000) as proxy:
+        point_to(monkeypatch, proxy.port)
+        ours = batches(LMDBDataset(URL, crop=CROP, cache_dir=tmp_path), workers=2)
+    assert proxy.cut > 0
+    assert_equal(ours, batches(LMDBDataset(shards, crop=CROP)))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.usefixtures("server")
+def test_a_cache_of_two_groups_is_enough_shard_by_shard(workers: int, shards: Path, tmp_path: Path) -> None:
+    room = 2 * bytes_of(shards) // 3
+    dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path, cache_bytes=room)
+    loader = Loader(dataset, 5, order=ShardShuffled(dataset.data, seed=3, window=2), workers=workers)
+    ours = []
+    for _ in range(3):
+        for batch in loader:
+            ours.append(batch)
+            assert kept_bytes(tmp_path) <= room
+    assert_equal(ours, batches(LMDBDataset(shards, crop=CROP), epochs=3))
+
+
+@pytest.mark.usefixtures("server")
+def test_shards_that_were_removed_are_not_held_open(shards: Path, tmp_path: Path) -> None:
+    batches(LMDBDataset(URL, crop=CROP, cache_dir=tmp_path, cache_bytes=2 * bytes_of(shards) // 3), epochs=4)
+    held = re.findall(rf"{re.escape(str(tmp_path))}\S+ \(deleted\)", Path("/proc/self/maps").read_text())
+    assert len(held) <= 8, "of 32 that were read"
+
+
+def test_shards_come_before_they_are_asked_for(proxy: Proxy, tmp_path: Path) -> None:
+    dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path)
+    epoch = iter(Loader(dataset, 4, order=ShardShuffled(dataset.data, seed=0, window=1), workers=0))
+    next(epoch)
+    wait_until(lambda: len(kept(tmp_path)) == 8)
+    assert asked_for(proxy) == kept(tmp_path), "each once"
+
+
+@pytest.mark.usefixtures("server")
+def test_shards_come_ahead_as_far_as_there_is_room(shards: Path, tmp_path: Path) -> None:
+    largest = max(file.bytes for file in Dataset(shards).manifest.shards)
+    dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path, cache_bytes=3 * largest)
+    order = ShardShuffled(dataset.data, seed=0, window=1)
+    names = [f"{number:05}.lmdb" for (number,) in order.groups_ahead(0, 0)]
+    loader = DataLoader(dataset, 4, sampler=EpochSampler(order), collate_fn=len)
+    epoch = iter(loader)
+    next(epoch)
+    wait_until(lambda: set(names[:3]) <= set(kept(tmp_path)))
+    for _ in range(2):
+        next(epoch)  # the second shard is opened: the first one may go
+    wait_until(lambda: names[3] in kept(tmp_path))
+    assert names[0] not in kept(tmp_path)
+
+
+def test_in_a_resumed_epoch_only_the_rest_is_fetched(proxy: Proxy, tmp_path: Path) -> None:
+    dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path)
+    loader = Loader(dataset, 4, order=ShardShuffled(dataset.data, seed=0, window=1), workers=0)
+    state = {**loader.state_dict(), "consumed": 40}
+    loader.load_state_dict(state)
+    assert sum(len(targets) for _, targets in loader) == 16
+    left = [f"{number:05}.lmdb" for (number,) in loader.sampler.order.groups_ahead(0, 40)]
+    assert asked_for(proxy) == sorted(left)
+    assert len(left) < 8
+
+
+@pytest.mark.usefixtures("server")
+def test_each_host_fetches_its_own_shards_alone(tmp_path: Path) -> None:
+    fetched = []
+    for host in range(2):
+        dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / str(host))
+        order = ShardShuffled(dataset.data, window=1, by_host=True, ranks=4, ranks_per_host=2)
+        for rank in (2 * host, 2 * host + 1):
+            list(Loader(dataset, 4, order=order, rank=rank, ranks=4, workers=0))
+        fetched.append(set(kept(tmp_path / str(host))))
+    assert len(fetched[0] & fetched[1]) == 1, "the one that is divided between them"
+    assert len(fetched[0] | fetched[1]) == 8
+
+
+def test_companions_come_with_the_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_pairs(tmp_path / "raw")
+    (tmp_path / "labels.csv").write_text(
+        "path,mask\n" + "".join(f"images/{number:02}.jpg,masks/{number:02}.png\n" for number in range(12))
+    )
+    options = BuildOptions(
+        ImageOptions((Size(32, 32),)), shard_samples=4, companions=(Companion("mask", column="mask"),)
+    )
+    build_dataset(tmp_path / "raw", tmp_path / "out", options, SERIAL, SourceOptions(labels=tmp_path / "labels.csv"))
+    crop = RandomResizedCrop(24)
+    with s3(monkeypatch):
+        upload(tmp_path / "out", "pairs")
+        ours = LMDBDataset(f"s3://{BUCKET}/pairs", crop=crop, cache_dir=tmp_path / "cache")
+        order = ShardShuffled(ours.data, window=1)
+        read = list(Loader(ours, 3, order=order, workers=0))
+    for (one, mask), (other, other_mask) in zip(
+        read, Loader(LMDBDataset(tmp_path / "out", crop=crop), 3, order=order, workers=0), strict=True
+    ):
+        assert torch.equal(one, other)
+        assert torch.equal(mask, other_mask)
+
+
+def test_companions_that_are_not_read_do_not_come() -> None:
+    data = Dataset.__new__(Dataset)
+    groups = []
+
+    class Origin:
+        most = None
+
+        def fetch_ahead(self, files: Any) -> None:
+            groups.append([[file.file for file in group] for group in files])
+
+    shard, mask = (DataFile(f"shards/{name}00000.lmdb", 1, "", 1) for name in ("", "mask-"))
+    manifest = SimpleNamespace(shards=(shard,), companions=(SimpleNamespace(name="mask", shards=(mask,)),))
+    vars(data).update(_origin=Origin(), manifest=manifest, read_with=("mask",))
+    data.fetch_ahead([[0]])
+    data.read_with = ()
+    data.fetch_ahead([[0]])
+    assert groups == [[[shard.file, mask.file]], [[shard.file]]]
+
+
+@pytest.mark.usefixtures("server")
+def test_of_two_datasets_as_one_the_shards_of_both_come_ahead(tmp_path: Path) -> None:
+    parts = [LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / name) for name in "ab"]
+    joined = as_lmdb_dataset(ConcatDataset(parts))
+    joined.data.fetch_ahead([[1, 9], [14]])
+    wait_until(lambda: kept(tmp_path / "b") == ["00001.lmdb", "00006.lmdb"])
+    wait_until(lambda: kept(tmp_path / "a") == ["00001.lmdb"])
+
+
+@pytest.mark.usefixtures("server")
+def test_what_fetches_ahead_ends_with_its_dataset(tmp_path: Path) -> None:
+    dataset = LMDBDataset(URL, cache_dir=tmp_path, cache_bytes=200_000)
+    before = set(children(os.getpid()))
+    dataset.data.fetch_ahead([[number] for number in range(8)])
+    (child,) = set(children(os.getpid())) - before
+    del dataset
+    wait_until(lambda: not Path(f"/proc/{child}").exists())
+
+
+# --- orders that a cache is too small for ---
+
+
+@pytest.fixture
+def small(shards: Path, tmp_path: Path) -> LMDBDataset:
+    """A dataset whose cache holds half of it."""
+    return LMDBDataset(URL, crop=CROP, decode="tensor", cache_dir=tmp_path, cache_bytes=bytes_of(shards) // 2)
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("load", [Loader, make_loader])
+def test_a_dataset_larger_than_its_cache_can_only_be_read_shard_by_shard(load: Any, small: LMDBDataset) -> None:
+    message = (
+        r"^cache_bytes: [\d.]+ kB cannot hold this dataset of [\d.]+ kB, so it can only be read shard by shard: "
+        r"give order=ShardShuffled\(dataset.data, seed=...\), or a larger cache_bytes$"
+    )
+    with pytest.raises(OptionError, match=message):
+        load(small, 4, shuffle=True, workers=0)
+
+
+@pytest.mark.usefixtures("server")
+def test_more_shards_at_once_than_the_cache_holds_are_one_line(small: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match=r"^cache_bytes: [\d.]+ kB cannot hold 8 shards that are read together, "):
+        small.__getitems__(range(56))
+
+
+@pytest.mark.usefixtures("server")
+def test_a_window_of_more_shards_than_the_cache_holds_is_one_line(small: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match=r"^cache_bytes: [\d.]+ kB cannot hold two groups of shards, [\d.]+ kB; give"):
+        batches(small, window=3)
+
+
+@pytest.mark.parametrize("option", ["cache_dir", "cache_bytes"])
+def test_a_folder_has_no_cache(option: str, shards: Path) -> None:
+    options: dict[str, Any] = {option: 5}
+    with pytest.raises(OptionError, match=rf"^{option}: is for URLs, such as s3://BUCKET/PATH, and .* is a folder"):
+        LMDBDataset(shards, **options)
+
+
+def test_a_cache_of_no_byte_is_one_line() -> None:
+    with pytest.raises(
+        OptionError, match=r"^cache_bytes: expected a whole number from 1 to 9223372036854775807, got 0$"
+    ):
+        LMDBDataset(URL, cache_bytes=0)
+
+
+# --- crashes and damage ---
+
+
+def test_a_shard_that_had_begun_to_come_goes_on(shards: Path, proxy: Proxy, tmp_path: Path) -> None:
+    root = Cache(URL, tmp_path).root
+    whole = (shards / "shards" / "00000.lmdb").read_bytes()
+    (root / "shards" / ".00000.lmdb.part").write_bytes(whole[: len(whole) // 2])
+    proxy.answered = 0
+    dataset = Dataset(root, origin=Cache(URL, tmp_path))
+    sample = dataset.numbers("shard").tolist().index(0)
+    dataset.value(sample)
+    assert proxy.answered < len(whole) * 3 / 4
+    assert (root / "shards" / "00000.lmdb").read_bytes() == whole
+
+
+KILLED = """
+import os, sys, threading, signal
+from presize.datasets import LMDBDataset
+dataset = LMDBDataset(sys.argv[1], decode="bytes", cache_dir=sys.argv[2])
+threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGKILL)).start()
+for k in range(len(dataset)):
+    dataset[k]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("server")
+def test_a_cache_outlives_its_readers(shards: Path, tmp_path: Path) -> None:
+    for _ in range(3):
+        with pytest.raises(AssertionError):
+            run_python(KILLED, URL, tmp_path)
+    ours, theirs = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path), LMDBDataset(shards, decode="bytes")
+    assert [ours[k] for k in range(56)] == [theirs[k] for k in range(56)]
+
+
+def cut_short(content: bytes, _: bytes) -> bytes:
+    return content[:5000]
+
+
+def with_a_wrong_record(content: bytes, record: bytes) -> bytes:
+    at = content.index(record) + len(record) // 2
+    return content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :]
+
+
+def without_structure(content: bytes, _: bytes) -> bytes:
+    return b"\7" * len(content)
+
+
+@pytest.mark.parametrize("damage", [cut_short, with_a_wrong_record, without_structure])
+@pytest.mark.usefixtures("server")
+def test_a_damaged_shard_of_a_cache_is_fetched_again(
+    damage: Callable[[bytes, bytes], bytes], shards: Path, tmp_path: Path
+) -> None:
+    record = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path)[5][0]
+    (path,) = tmp_path.rglob("shards/*.lmdb")
+    damaged = damage(path.read_bytes(), record)
+    path.unlink()  # this process has it mapped
+    path.write_bytes(damaged)
+    assert LMDBDataset(URL, decode="bytes", cache_dir=tmp_path)[5][0] == record
+    assert path.read_bytes() == (shards / "shards" / path.name).read_bytes()
+
+
+def test_damage_at_the_origin_is_one_line(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(shards, tmp_path / "set")
+    for path in (tmp_path / "set" / "shards").iterdir():
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with s3(monkeypatch):
+        upload(tmp_path / "set", "damaged")
+        dataset = LMDBDataset(f"s3://{BUCKET}/damaged", cache_dir=tmp_path / "cache")
+        with pytest.raises(RemoteError, match=r"\.lmdb: its SHA-256 differs from the manifest"):
+            dataset[0]
+    assert kept(tmp_path / "cache") == []
+
+
+def test_a_shard_that_is_not_there_is_one_line(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3(monkeypatch):
+        shutil.copytree(shards, tmp_path / "set", ignore=lambda *_: ["shards"])
+        upload(tmp_path / "set", "gone")
+        dataset = LMDBDataset(f"s3://{BUCKET}/gone", cache_dir=tmp_path / "cache")
+        with pytest.raises(RemoteError, match=rf"^s3://{BUCKET}/gone/shards/\d+\.lmdb does not exist"):
+            list(Loader(LMDBDataset(f"s3://{BUCKET}/gone", crop=CROP, cache_dir=tmp_path / "cache"), 4, workers=2))
+        with pytest.raises(RemoteError, match="does not exist"):
+            dataset[0]
+
+
+@pytest.mark.usefixtures("server")
+def test_no_dataset_at_the_url_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RemoteError, match=rf"^s3://{BUCKET}/none/manifest\.json does not exist"):
+        LMDBDataset(f"s3://{BUCKET}/none", cache_dir=tmp_path)
+
+
+def test_a_folder_of_image_files_is_one_line(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_dataset(raw, tmp_path / "folder", BuildOptions(SMALL.image, "folder"), SERIAL)
+    with s3(monkeypatch):
+        upload(tmp_path / "folder", "folder")
+        with pytest.raises(DatasetError, match=r"^s3://data/folder is a folder of image files; copy it with presize"):
+            LMDBDataset(f"s3://{BUCKET}/folder", cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.usefixtures("server")
+def test_a_fetching_process_that_dies_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(URL, tmp_path)
+    monkeypatch.setattr(cache_folder, "fetch", lambda *_: None)
+    monkeypatch.setattr(Child, "call", lambda child, *_: (child.kill(), child._receive()))
+    message = rf"^{URL}: the process that fetches from it ended \(SIGKILL\); run again$"
+    with pytest.raises(RemoteError, match=message):
+        cache.provide([DataFile("shards/00000.lmdb", 1, "", 1)])
+
+
+# --- the folder ---
+
+
+@pytest.mark.usefixtures("server")
+def test_a_cache_is_private(tmp_path: Path) -> None:
+    root = Cache(URL, tmp_path / "new" / "cache").root
+    assert {path.stat().st_mode & 0o777 for path in (root, root.parent, root / "shards")} == {0o700}
+    assert root.parent == tmp_path / "new" / "cache" / PLACE
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("above", [0, 1])
+def test_a_folder_that_others_may_read_is_refused(above: int, tmp_path: Path) -> None:
+    root = Cache(URL, tmp_path).root
+    [root, root.parent][above].chmod(0o755)
+    with pytest.raises(
+        OptionError, match=r"^cache_dir: .* is not for you alone; remove it, chmod 700, or choose another"
+    ):
+        Cache(URL, tmp_path)
+
+
+@pytest.mark.usefixtures("server")
+def test_a_damaged_index_is_fetched_again(shards: Path, tmp_path: Path) -> None:
+    index = Cache(URL, tmp_path).root / "index.arrow"
+    index.write_bytes(bytes(index.stat().st_size))
+    Cache(URL, tmp_path)
+    assert index.read_bytes() == (shards / "index.arrow").read_bytes()
+
+
+@pytest.mark.usefixtures("server")
+def test_what_else_is_in_the_folder_stays(shards: Path, tmp_path: Path) -> None:
+    shutil.copytree(shards, tmp_path / "64")
+    shutil.copytree(shards, tmp_path / PLACE / "64")
+    (tmp_path / PLACE).chmod(0o700)
+    dataset = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path, cache_bytes=60_000)
+    for k in range(9):
+        dataset[k]
+    assert len(kept(tmp_path / "64")) == len(kept(tmp_path / PLACE / "64")) == 8
+
+
+@pytest.mark.usefixtures("server")
+def test_a_link_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    root = Cache(URL, tmp_path).root
+    root.rename(tmp_path / "elsewhere")
+    root.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OptionError, match=r"^cache_dir: "):
+        Cache(URL, tmp_path)
+
+
+def test_the_default_folder_is_that_of_the_desktop_standards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache_dir() == tmp_path
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_cache_dir() == tmp_path / ".cache"
+
+
+@pytest.mark.usefixtures("server")
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OptionError, match=r"^cache_dir: .*/file\S*: (Not a directory|File exists); choose another$"):
+        Cache(URL, tmp_path / "file")
+
+
+def folder_with(tmp_path: Path, most: int | None, *used: tuple[str, int]) -> CacheFolder:
+    """A cache of two datasets, with (path, bytes) in the order in which they were used."""
+    for age, (name, nbytes) in enumerate(used):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(nbytes))
+        os.utime(path, (age, age))
+    (tmp_path / OWN / "shards").mkdir(parents=True, exist_ok=True)
+    return CacheFolder(tmp_path / OWN, most)
+
+
+OWN, OTHER = "a" * 64, "b" * 64
+NEW = DataFile("shards/9.lmdb", 100, "", 1)
+
+
+def test_the_shards_that_were_used_longest_ago_go_first_whosever_they_are(tmp_path: Path) -> None:
+    folder = folder_with(
+        tmp_path, 300, (f"{OTHER}/shards/1.lmdb", 100), (f"{OWN}/shards/2.lmdb", 60), (f"{OWN}/shards/3.lmdb", 100)
+    )
+    assert folder.make_room(NEW, keep=())
+    assert kept(tmp_path) == ["2.lmdb", "3.lmdb"]
+
+
+def test_no_more_goes_than_must(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, 300, (f"{OWN}/shards/1.lmdb", 100), (f"{OWN}/shards/2.lmdb", 100))
+    assert folder.make_room(NEW, keep=())
+    assert kept(tmp_path) == ["1.lmdb", "2.lmdb"]
+
+
+def test_what_is_needed_stays(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, 200, (f"{OWN}/shards/1.lmdb", 100), (f"{OWN}/shards/2.lmdb", 100))
+    assert folder.make_room(NEW, keep={"shards/1.lmdb"})
+    assert kept(tmp_path) == ["1.lmdb"]
+    other = DataFile("shards/8.lmdb", 200, "", 1)
+    assert not folder.make_room(other, keep={"shards/1.lmdb"})
+    assert kept(tmp_path) == ["1.lmdb"]
+
+
+def test_room_is_reserved_before_a_file_comes(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, 150)
+    assert folder.make_room(NEW, keep=())
+    assert folder.make_room(NEW, keep=()), "it is the same room"
+    assert not folder.make_room(DataFile("shards/8.lmdb", 100, "", 1), keep={NEW.file})
+
+
+def test_what_somebody_fetches_is_left_alone(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, 150)
+    assert folder.make_room(NEW, keep=())
+    part = tmp_path / OWN / "shards" / ".9.lmdb.part"
+    part.write_bytes(bytes(50))
+    with file_lock(tmp_path / OWN / "shards" / ".9.lmdb.lock"):
+        assert not folder.make_room(DataFile("shards/8.lmdb", 100, "", 1), keep=())
+    assert folder.make_room(DataFile("shards/8.lmdb", 100, "", 1), keep=()), "left by a process that ended"
+    assert not part.exists()
+
+
+def test_no_more_comes_ahead_than_there_is_room_for_whatever_others_remove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class WaitError(Exception):
+        pass
+
+    def wait(_: float) -> None:
+        raise WaitError
+
+    folder = folder_with(tmp_path, 400)
+    files_ahead = cache_folder._as_room_comes(folder, [[DataFile(f"shards/{k}.lmdb", 100, "", 1)] for k in range(9)])
+    for file in islice(files_ahead, 4):
+        (tmp_path / OWN / ".lock").unlink(missing_ok=True)
+        (tmp_path / OWN / "shards" / f".{Path(file.file).name}.lock").unlink()
+    monkeypatch.setattr(time, "sleep", wait)
+    with pytest.raises(WaitError):
+        next(files_ahead)
+
+
+def test_a_full_disk_is_said_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_with(tmp_path, None)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1000, 901, 99))
+    message = f"cache_dir: {tmp_path} has 99 bytes free, and shards/9.lmdb needs 100 bytes; make room, choose another"
+    with pytest.raises(OptionError, match=f"^{re.escape(message)}"):
+        folder.make_room(NEW, keep=())
+    (tmp_path / OWN / "shards" / ".9.lmdb.part").write_bytes(b"1")
+    assert folder.make_room(NEW, keep=()), "a byte of it is there already"
+
+
+def test_a_missing_shard_without_a_cache_stays_an_error(shards: Path, tmp_path: Path) -> None:
+    shutil.copytree(shards, tmp_path / "set")
+    (tmp_path / "set" / "shards" / "00003.lmdb").unlink()
+    dataset = LMDBDataset(tmp_path / "set", decode="bytes")
+    with pytest.raises(DatasetError, match=r"00003\.lmdb: No such file or directory; the dataset is incomplete"):
+        [dataset[k] for k in range(56)]

@@ -1,0 +1,352 @@
+"""Datasets fetched from real servers: whole or not at all, and on from where a copy ended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Timer
+from typing import ClassVar
+
+import pyarrow as pa
+import pytest
+
+from builds import SERIAL, SMALL, files
+from commands import Ran
+from presize import build_dataset
+from presize.errors import BuildError, DatasetError, PresizeError, RemoteError
+from presize.options import BuildOptions, ImageOptions, Size
+from presize.remote import fetch as module
+from presize.remote.bucket import Bucket
+from presize.remote.fetch import fetch_dataset
+from presize.sources.sample import SampleOptions, make_samples
+from presize.store.absence import FETCHING
+from presize.store.data_files import MANIFEST
+from presize.store.dataset import Dataset
+from presize.store.manifest import read_manifest
+from presize.store.verify import verify_dataset
+from processes import run_command
+from servers import BUCKET, cutting, http, point_to, s3, upload
+from tampering import change_manifest
+
+URL = f"s3://{BUCKET}/sets/64"
+
+
+@pytest.fixture
+def server(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The port of an S3 server that has `dataset` at URL."""
+    with s3(monkeypatch) as port:
+        upload(dataset, "sets/64")
+        yield port
+
+
+@pytest.mark.usefixtures("server")
+def test_a_dataset_comes_as_it_is(dataset: Path, tmp_path: Path) -> None:
+    came: list[int] = []
+    planned: list[int] = []
+    result = fetch_dataset(f"{URL}/", tmp_path / "copy", on_plan=planned.append, on_bytes=came.append)
+    assert files(tmp_path / "copy") == files(dataset)
+    assert (result.samples, result.bytes) == (56, sum(path.stat().st_size for path in dataset.rglob("*.*")))
+    assert planned == [sum(came)] == [result.fetched]
+    assert verify_dataset(tmp_path / "copy") == (56, [])
+
+
+@pytest.mark.usefixtures("server")
+def test_a_copy_that_is_whole_is_nothing_to_do(dataset: Path, tmp_path: Path) -> None:
+    fetch_dataset(URL, tmp_path / "copy")
+    assert fetch_dataset(URL, tmp_path / "copy").fetched == 0
+    assert files(tmp_path / "copy") == files(dataset)
+
+
+def test_an_empty_file_comes_too(tmp_path: Path) -> None:
+    make_samples(tmp_path / "photos", SampleOptions(images=2, classes=1, long_side=64))
+    build_dataset(tmp_path / "photos", tmp_path / "out", SMALL, SERIAL)
+    assert not (tmp_path / "out" / "rejects.jsonl").stat().st_size
+    with http(tmp_path) as port:
+        fetch_dataset(f"http://127.0.0.1:{port}/out", tmp_path / "copy")
+    assert files(tmp_path / "copy") == files(tmp_path / "out")
+
+
+def test_a_web_server_will_do(dataset: Path, tmp_path: Path) -> None:
+    with http(dataset.parent) as port:
+        fetch_dataset(f"http://127.0.0.1:{port}/{dataset.name}", tmp_path / "copy")
+    assert files(tmp_path / "copy") == files(dataset)
+
+
+def test_a_web_server_without_ranges_sends_the_beginning_once_more(dataset: Path, tmp_path: Path) -> None:
+    part = tmp_path / "copy" / ".index.arrow.part"
+    part.parent.mkdir()
+    shutil.copy(dataset / MANIFEST, tmp_path / "copy" / FETCHING)
+    (tmp_path / "copy" / "shards").mkdir()
+    part.write_bytes((dataset / "index.arrow").read_bytes()[:1000])
+    with http(dataset.parent) as port:
+        fetch_dataset(f"http://127.0.0.1:{port}/{dataset.name}", tmp_path / "copy")
+    assert files(tmp_path / "copy") == files(dataset)
+
+
+def test_a_folder_dataset_comes_with_its_images(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_dataset(raw, tmp_path / "folder", BuildOptions(ImageOptions(sizes=(Size(64, 64),)), "folder"), SERIAL)
+    with s3(monkeypatch):
+        upload(tmp_path / "folder", "sets/64")
+        result = fetch_dataset(URL, tmp_path / "copy")
+        (tmp_path / "copy" / MANIFEST).rename(tmp_path / "copy" / FETCHING)
+        some = next((tmp_path / "copy").rglob("*.jpg"))
+        some.write_bytes(b"half")
+        fetch_dataset(URL, tmp_path / "copy")
+    assert files(tmp_path / "copy") == files(tmp_path / "folder")
+    assert result.bytes == sum(path.stat().st_size for path in (tmp_path / "folder").rglob("*.*"))
+
+
+@pytest.mark.usefixtures("server")
+def test_a_copy_goes_on_from_the_byte_at_which_it_ended(dataset: Path, tmp_path: Path) -> None:
+    class StopError(Exception):
+        pass
+
+    def stop(_: int) -> None:
+        raise StopError
+
+    with pytest.raises(StopError):
+        fetch_dataset(URL, tmp_path / "copy", on_bytes=stop)
+    assert read_error(tmp_path / "copy") == (
+        f"{tmp_path / 'copy'} holds an unfinished copy; run the same presize fetch again to finish it"
+    )
+    had = sum(path.stat().st_size for path in (tmp_path / "copy").rglob(".*.part"))
+    assert had > 0
+    result = fetch_dataset(URL, tmp_path / "copy")
+    assert result.fetched == sum(file.bytes for file in read_manifest(dataset).files()) - had
+    assert files(tmp_path / "copy") == files(dataset)
+
+
+def read_error(out: Path) -> str:
+    with pytest.raises(DatasetError) as caught:
+        read_manifest(out)
+    return str(caught.value)
+
+
+def test_a_connection_that_is_cut_again_and_again_is_taken_up_where_it_was(
+    dataset: Path, server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("presize.remote.bucket._CHUNK", 1 << 12)
+    with cutting(server, most=60_000) as proxy:
+        point_to(monkeypatch, proxy.port)
+        result = fetch_dataset(URL, tmp_path / "copy")
+    assert proxy.cut > 0
+    assert files(tmp_path / "copy") == files(dataset)
+    assert result.fetched == sum(file.bytes for file in read_manifest(dataset).files()), "no byte came twice"
+
+
+def test_a_store_that_is_away_for_a_moment_is_waited_for(
+    dataset: Path, server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cutting(server, most=None) as proxy:
+        point_to(monkeypatch, proxy.port)
+
+        def meanwhile(_: int) -> None:
+            proxy.most = 0
+            Timer(1, lambda: setattr(proxy, "most", None)).start()
+
+        fetch_dataset(URL, tmp_path / "copy", on_plan=meanwhile)
+    assert proxy.cut > 0
+    assert files(tmp_path / "copy") == files(dataset)
+
+
+def test_a_server_that_breaks_off_for_ever_is_one_line(
+    server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    with cutting(server, most=None) as proxy:
+        point_to(monkeypatch, proxy.port)
+
+        def cut_from_now_on(_: int) -> None:
+            proxy.most = 0
+
+        with pytest.raises(RemoteError) as caught:
+            fetch_dataset(URL, tmp_path / "copy", on_plan=cut_from_now_on)
+    assert str(caught.value).startswith(f"{URL}/")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "copy" / MANIFEST).exists()
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        ([], "/x ended 10 bytes too early"),
+        ([b"12345", b"678901"], "/x has more bytes than the 10 that the manifest says"),
+    ],
+    ids=["nothing", "more"],
+)
+def test_a_server_that_sends_too_little_or_too_much_is_one_line(
+    sent: list[bytes], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Answer:
+        meta: ClassVar = {"size": 10}
+
+        def stream(self, **_: object) -> list[bytes]:
+            return sent
+
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    bucket = Bucket("http://127.0.0.1:9/somewhere")
+    monkeypatch.setattr(bucket, "_get", lambda *_, **__: Answer())
+    with pytest.raises(RemoteError) as caught:
+        bucket.download("x", 10, tmp_path / "x")
+    assert str(caught.value) == f"http://127.0.0.1:9/somewhere{message}"
+    assert (tmp_path / "x").stat().st_size <= 10
+
+
+@pytest.mark.parametrize("where", ["shards/00000.lmdb", "index.arrow"])
+def test_a_file_that_is_not_what_the_manifest_says_is_not_kept(
+    where: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(dataset, tmp_path / "damaged")
+    content = bytearray((tmp_path / "damaged" / where).read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "damaged" / where).write_bytes(content)
+    with s3(monkeypatch):
+        upload(tmp_path / "damaged", "sets/64")
+        with pytest.raises(RemoteError, match=f"{URL}/{where}: its SHA-256 differs from the manifest"):
+            fetch_dataset(URL, tmp_path / "copy")
+        assert not (tmp_path / "copy" / where).exists()
+        upload(dataset, "sets/64")
+        fetch_dataset(URL, tmp_path / "copy")
+    assert files(tmp_path / "copy") == files(dataset)
+
+
+def test_a_file_of_another_size_is_not_fetched(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(dataset, tmp_path / "long")
+    with (tmp_path / "long" / "index.arrow").open("ab") as file:
+        file.write(b"more")
+    with s3(monkeypatch):
+        upload(tmp_path / "long", "sets/64")
+        nbytes = (dataset / "index.arrow").stat().st_size
+        with pytest.raises(RemoteError, match=f"index.arrow has {nbytes + 4} bytes where the manifest says {nbytes}"):
+            fetch_dataset(URL, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("name", ["../../outside.lmdb", "/etc/cron.d/x", "shards/../../x.lmdb"])
+def test_a_manifest_that_names_files_outside_is_refused(
+    name: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(dataset, tmp_path / "hostile")
+    change_manifest(tmp_path / "hostile", lambda values: values["shards"][0].update(file=name))
+    with s3(monkeypatch):
+        upload(tmp_path / "hostile", "sets/64")
+        with pytest.raises(DatasetError, match="is not the name of a file of a dataset"):
+            fetch_dataset(URL, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize("name", ["../x.jpg", "/x.jpg", "a/../../x.jpg", "manifest.json", ".presize.json", ""])
+def test_an_image_of_a_folder_may_not_lie_outside_or_be_one_of_our_files(name: str) -> None:
+    index = pa.record_batch({"file": ["a/1.jpg", name], "nbytes": [1, 1], "crc32": [0, 0]})
+    with pytest.raises(DatasetError, match="is no name of an image; nothing was written for it"):
+        list(module._images(index, URL))
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        (f"s3://{BUCKET}/nothing", f"s3://{BUCKET}/nothing/{MANIFEST} does not exist (404 Not Found, NoSuchKey)"),
+        ("s3://nobody/64", f"s3://nobody/64/{MANIFEST} does not exist (404 Not Found, NoSuchBucket)"),
+        ("s3://", "URL 's3://': expected s3://, http://, https://, gs://, az:// and a place"),
+        ("ftp://host/64", "URL 'ftp://host/64': expected s3://, http://, https://, gs://, az:// and a place"),
+        ("/some/folder", "URL '/some/folder': expected s3://, http://, https://, gs://, az:// and a place"),
+    ],
+)
+def test_what_is_not_there_is_one_line(url: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(RemoteError) as caught:
+        fetch_dataset(url, tmp_path / "copy")
+    assert str(caught.value) == message
+    assert not (tmp_path / "copy").exists()
+
+
+def test_nobody_who_answers_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point_to(monkeypatch, 9)
+    with pytest.raises(RemoteError) as caught:
+        fetch_dataset(URL, tmp_path / "copy")
+    assert str(caught.value).startswith(f"{URL}/{MANIFEST}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_credentials_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point_to(monkeypatch, 9)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(RemoteError, match=r"^s3://data/sets/64: Missing AccessKeyId$"):
+        fetch_dataset(URL, tmp_path / "copy")
+
+
+def test_without_obstore_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(RemoteError, match=r'needs obstore, which is not installed: pip install "presize\[remote\]"'):
+        fetch_dataset(URL, tmp_path / "copy")
+
+
+def other_dataset(out: Path) -> None:
+    out.mkdir()
+    (out / MANIFEST).write_text("{}")
+
+
+def something(out: Path) -> None:
+    out.mkdir()
+    (out / "thesis.tex").touch()
+
+
+def changed(out: Path) -> None:
+    out.mkdir()
+    (out / FETCHING).write_text("{}")
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (other_dataset, DatasetError, "holds another dataset than s3://data/sets/64; fetch that to a new folder"),
+        (something, BuildError, "holds 'thesis.tex' and no copy of a dataset; choose an empty or a new folder"),
+        (changed, DatasetError, "the dataset at s3://data/sets/64 has changed since this copy was begun; remove "),
+        (lambda out: out.touch(), BuildError, "File exists"),
+    ],
+    ids=["another dataset", "something else", "a copy of what was there before", "a file"],
+)
+def test_what_is_in_the_folder_stays(
+    make: Callable[[Path], None], kind: type[PresizeError], message: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "copy")
+    before = files(tmp_path)
+    with pytest.raises(kind, match=message):
+        fetch_dataset(URL, tmp_path / "copy")
+    assert files(tmp_path) == before
+
+
+@pytest.mark.usefixtures("server")
+def test_a_disk_that_is_too_small_is_said_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(BuildError, match=r"has 1 kB free and needs .* make room"):
+        fetch_dataset(URL, tmp_path / "copy")
+
+
+@pytest.mark.usefixtures("server")
+def test_the_command_fetches_and_says_how_much(presize: Callable[..., Ran], tmp_path: Path) -> None:
+    ran = presize("fetch", URL, tmp_path / "copy", "--json")
+    said = json.loads(ran.out)
+    assert (ran.code, said["samples"], said["out"]) == (0, 56, str(tmp_path / "copy"))
+    assert len(Dataset(tmp_path / "copy")) == 56
+    again = presize("fetch", URL, tmp_path / "copy")
+    assert "56 images" in again.out
+    assert "0 bytes of it fetched" in again.out
+    assert presize("fetch", "nowhere", tmp_path / "b").err.startswith("presize: error: URL 'nowhere': expected s3://")
+
+
+@pytest.mark.usefixtures("server")
+def test_a_copy_that_is_killed_goes_on(dataset: Path, tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).with_name("presize")), "fetch", URL, str(tmp_path / "copy")]
+    process = subprocess.Popen(command)
+    while process.poll() is None and not (tmp_path / "copy" / FETCHING).exists():
+        pass
+    process.kill()
+    process.wait()
+    assert run_command(command).returncode == 0
+    assert files(tmp_path / "copy") == files(dataset)

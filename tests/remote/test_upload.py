@@ -1,0 +1,274 @@
+"""Datasets copied to real servers: whole or not at all, one at a place, and on from where a copy ended."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from builds import SERIAL, SMALL, files
+from commands import Ran
+from presize import build_dataset
+from presize.errors import DatasetError, RemoteError
+from presize.options import BuildOptions, ImageOptions, RunOptions, Size
+from presize.remote.bucket import Bucket
+from presize.remote.fetch import fetch_dataset
+from presize.remote.upload import CLAIM, upload_dataset
+from presize.sources.sample import SampleOptions, make_samples
+from presize.store.data_files import MANIFEST
+from presize.store.manifest import read_manifest
+from servers import BUCKET, Proxy, cutting, point_to, s3
+
+SHARDS = BuildOptions(SMALL.image, shard_samples=8)
+UPDATE = RunOptions(engine="sequential", report=False, update=True)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[int]:
+    """The port of an S3 server."""
+    with pytest.MonkeyPatch.context() as patch, s3(patch) as port:
+        yield port
+
+
+@pytest.fixture
+def url(server: int, request: pytest.FixtureRequest) -> str:  # noqa: ARG001
+    """A place of its own."""
+    return f"s3://{BUCKET}/{request.node.name.replace('_', '-')}"
+
+
+@pytest.fixture
+def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """What lies before the server."""
+    with cutting(server, most=None) as proxy:
+        point_to(monkeypatch, proxy.port)
+        yield proxy
+
+
+def add_photo(photos: Path) -> None:
+    some = min(photos.rglob("*.jpg"))
+    shutil.copy(some, some.with_name(f"new-{some.name}"))
+
+
+def fetched(url: str, folder: Path) -> dict[str, str]:
+    """The files of the dataset at `url`, by a copy of it in `folder`."""
+    fetch_dataset(url, folder)
+    return files(folder)
+
+
+class StopError(Exception):
+    pass
+
+
+def stopping_after(nbytes: int) -> Callable[[int], None]:
+    left = [nbytes]
+
+    def stop(passed: int) -> None:
+        left[0] -= passed
+        if left[0] < 0:
+            raise StopError
+
+    return stop
+
+
+def test_a_dataset_arrives_as_it_is(dataset: Path, url: str, tmp_path: Path) -> None:
+    gone: list[int] = []
+    planned: list[int] = []
+    result = upload_dataset(dataset, f"{url}/", on_plan=planned.append, on_bytes=gone.append)
+    assert fetched(url, tmp_path / "copy") == files(dataset)
+    assert planned == [sum(gone)] == [result.uploaded]
+    assert (result.url, result.samples) == (url, 56)
+    assert Bucket(url).find(CLAIM, 1000) is None
+
+
+def test_a_copy_that_is_whole_is_nothing_to_do(dataset: Path, url: str) -> None:
+    upload_dataset(dataset, url)
+    assert upload_dataset(dataset, url).uploaded == 0
+
+
+def test_an_interrupted_copy_is_no_dataset_and_goes_on(raw: Path, url: str, tmp_path: Path) -> None:
+    build_dataset(raw, tmp_path / "set", SHARDS, SERIAL)
+    whole = sum(file.bytes for file in read_manifest(tmp_path / "set").files())
+    with pytest.raises(StopError):
+        upload_dataset(tmp_path / "set", url, on_bytes=stopping_after(whole * 3 // 4))
+    with pytest.raises(RemoteError, match=r"manifest\.json does not exist"):
+        fetch_dataset(url, tmp_path / "copy")
+    assert upload_dataset(tmp_path / "set", url).uploaded < whole
+    assert fetched(url, tmp_path / "copy") == files(tmp_path / "set")
+
+
+def test_a_connection_that_is_dropped_is_one_line_and_the_copy_goes_on(
+    dataset: Path, url: str, proxy: Proxy, tmp_path: Path
+) -> None:
+    proxy.most_asked = 100_000
+    with pytest.raises(RemoteError, match=rf"^{url}/\S+: HTTP error"):
+        upload_dataset(dataset, url)
+    assert proxy.cut > 0
+    proxy.most_asked = None
+    upload_dataset(dataset, url)
+    assert fetched(url, tmp_path / "copy") == files(dataset)
+
+
+def test_a_damaged_file_is_not_copied(dataset: Path, url: str, tmp_path: Path) -> None:
+    root = shutil.copytree(dataset, tmp_path / "set")
+    shard = root / "shards" / "00000.lmdb"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    with pytest.raises(DatasetError, match=r"00000\.lmdb: its SHA-256 differs from the manifest; presize repair"):
+        upload_dataset(root, url)
+    assert Bucket(url).find("shards/00000.lmdb", 10**9) is None
+
+
+def test_a_file_that_is_missing_is_said_before_any_is_copied(dataset: Path, url: str, tmp_path: Path) -> None:
+    root = shutil.copytree(dataset, tmp_path / "set")
+    (root / "shards" / "00000.lmdb").unlink()
+    with pytest.raises(DatasetError, match=r"00000\.lmdb: No such file"):
+        upload_dataset(root, url)
+    assert Bucket(url).find("index.arrow", 10**9) is None
+
+
+def test_an_updated_dataset_takes_the_place_of_the_old_one(raw: Path, url: str, tmp_path: Path) -> None:
+    photos = shutil.copytree(raw, tmp_path / "photos")
+    build_dataset(photos, tmp_path / "set", SHARDS, SERIAL)
+    old = upload_dataset(tmp_path / "set", url)
+    before = {file.file for file in read_manifest(tmp_path / "set").files()}
+    add_photo(photos)
+    build_dataset(photos, tmp_path / "set", SHARDS, UPDATE)
+    assert upload_dataset(tmp_path / "set", url).uploaded < old.uploaded / 2
+    assert fetched(url, tmp_path / "copy") == files(tmp_path / "set")
+    gone = before - {file.file for file in read_manifest(tmp_path / "set").files()}
+    assert gone
+    assert not [name for name in gone if Bucket(url).find(name, 10**9)]
+
+
+def test_another_dataset_at_a_place_is_left_alone(dataset: Path, raw: Path, url: str, tmp_path: Path) -> None:
+    build_dataset(raw, tmp_path / "32", BuildOptions(ImageOptions((Size(32, 32),))), SERIAL)
+    upload_dataset(dataset, url)
+    with pytest.raises(RemoteError, match=f"^{url} holds another dataset; choose another place$"):
+        upload_dataset(tmp_path / "32", url)
+    assert fetched(url, tmp_path / "copy") == files(dataset)
+
+
+def test_an_older_state_does_not_replace_a_newer_one(raw: Path, url: str, tmp_path: Path) -> None:
+    photos = shutil.copytree(raw, tmp_path / "photos")
+    build_dataset(photos, tmp_path / "set", SHARDS, SERIAL)
+    shutil.copytree(tmp_path / "set", tmp_path / "old")
+    add_photo(photos)
+    build_dataset(photos, tmp_path / "set", SHARDS, UPDATE)
+    upload_dataset(tmp_path / "set", url)
+    with pytest.raises(RemoteError, match=f"^{url} holds a newer state of this dataset; presize fetch copies it from"):
+        upload_dataset(tmp_path / "old", url)
+    assert fetched(url, tmp_path / "copy") == files(tmp_path / "set")
+
+
+def test_an_unrelated_dataset_of_a_later_generation_is_refused(
+    dataset: Path, raw: Path, url: str, tmp_path: Path
+) -> None:
+    photos = shutil.copytree(raw, tmp_path / "photos")
+    build_dataset(photos, tmp_path / "set", BuildOptions(ImageOptions((Size(32, 32),))), SERIAL)
+    add_photo(photos)
+    build_dataset(photos, tmp_path / "set", BuildOptions(ImageOptions((Size(32, 32),))), UPDATE)
+    upload_dataset(dataset, url)
+    with pytest.raises(RemoteError, match=f"^{url} holds another dataset; choose another place$"):
+        upload_dataset(tmp_path / "set", url)
+    assert fetched(url, tmp_path / "copy") == files(dataset)
+
+
+def test_what_a_replaced_dataset_left_is_removed_by_the_next_copy(raw: Path, url: str, tmp_path: Path) -> None:
+    build_dataset(raw, tmp_path / "set", SHARDS, SERIAL)
+    upload_dataset(tmp_path / "set", url)
+    for name in ("shards/00000-7.lmdb", "index-7.arrow", "notes.txt"):
+        assert Bucket(url).create(name, b"left")
+    upload_dataset(tmp_path / "set", url)
+    assert [name for name in ("shards/00000-7.lmdb", "index-7.arrow", "notes.txt") if Bucket(url).find(name, 9)] == [
+        "notes.txt"
+    ]
+
+
+def test_two_copies_of_different_datasets_to_a_place_do_not_mix(
+    dataset: Path, raw: Path, url: str, tmp_path: Path
+) -> None:
+    build_dataset(raw, tmp_path / "32", BuildOptions(ImageOptions((Size(32, 32),))), SERIAL)
+    with pytest.raises(StopError):
+        upload_dataset(tmp_path / "32", url, on_bytes=stopping_after(0))
+    message = (
+        f"^another dataset is being copied to {url}, or its copy ended early; choose another place, or remove {url}/"
+    )
+    with pytest.raises(RemoteError, match=message):
+        upload_dataset(dataset, url)
+    Bucket(url).remove(CLAIM)
+    upload_dataset(dataset, url)
+    assert fetched(url, tmp_path / "copy") == files(dataset)
+
+
+def test_two_copies_of_one_dataset_to_a_place_end_well(dataset: Path, url: str, tmp_path: Path) -> None:
+    second = []
+
+    def meanwhile(_: int) -> None:
+        if not second:
+            second.append(upload_dataset(dataset, url))
+
+    upload_dataset(dataset, url, on_plan=meanwhile)
+    assert second
+    assert fetched(url, tmp_path / "copy") == files(dataset)
+
+
+def test_a_manifest_that_appears_meanwhile_is_left_alone(dataset: Path, url: str) -> None:
+    def meanwhile(_: int) -> None:
+        Bucket(url).create(MANIFEST, b"another")
+
+    with pytest.raises(RemoteError, match="another dataset has appeared there meanwhile; choose another place"):
+        upload_dataset(dataset, url, on_plan=meanwhile)
+    assert Bucket(url).read(MANIFEST, 1000) == b"another"
+
+
+def test_a_store_that_overwrites_is_refused(dataset: Path, url: str, proxy: Proxy) -> None:
+    proxy.left_out = "if-none-match"
+    with pytest.raises(RemoteError, match=r"this store does not refuse to write what is there already \(If-None-Match"):
+        upload_dataset(dataset, url)
+    assert Bucket(url).find(CLAIM, 1000) is None
+    assert Bucket(url).find("index.arrow", 10**9) is None
+
+
+def test_a_bucket_that_is_not_there_is_one_line(dataset: Path, server: int) -> None:  # noqa: ARG001
+    with pytest.raises(RemoteError, match=r"^s3://nowhere/set/\S+ does not exist \(404 Not Found, NoSuchBucket\)$"):
+        upload_dataset(dataset, "s3://nowhere/set")
+
+
+def test_a_web_server_takes_no_dataset(dataset: Path) -> None:
+    with pytest.raises(RemoteError, match=r"^http://127.0.0.1:1/x: a web server takes no files; give s3://, gs:// or "):
+        upload_dataset(dataset, "http://127.0.0.1:1/x")
+
+
+def test_a_folder_of_images_is_not_copied(raw: Path, url: str, tmp_path: Path) -> None:
+    build_dataset(raw, tmp_path / "folder", BuildOptions(SMALL.image, "folder"), SERIAL)
+    with pytest.raises(DatasetError, match="folder is a folder of image files; copy it with a tool of the store"):
+        upload_dataset(tmp_path / "folder", url)
+
+
+def test_no_dataset_is_one_line(url: str, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="does not exist"):
+        upload_dataset(tmp_path / "none", url)
+
+
+def test_the_command_uploads_and_says_how_much(presize: Callable[..., Ran], url: str, tmp_path: Path) -> None:
+    make_samples(tmp_path / "photos", SampleOptions(images=4, classes=2, long_side=64))
+    build_dataset(tmp_path / "photos", tmp_path / "set", SMALL, SERIAL)
+    ran = presize("upload", tmp_path / "set", url)
+    assert re.fullmatch(rf"{url}: 4 images, [\d.]+ kB, [\d.]+ kB of it uploaded in .*\n", ran.out), ran
+    found = json.loads(presize("upload", tmp_path / "set", url, "--json").out)
+    assert (found["samples"], found["uploaded"], found["url"]) == (4, 0, url)
+
+
+@pytest.mark.usefixtures("server")
+def test_the_commands_of_the_readme_upload_and_fetch(
+    dataset: Path, presize: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(dataset, tmp_path / "OUT")
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "README.md").read_text()
+    for command in re.findall(r"^\$ presize ((?:upload|fetch) .*)$", page, re.MULTILINE):
+        assert presize(*command.split()).code == 0
+    assert files(tmp_path / "COPY") == files(dataset)

@@ -1,0 +1,305 @@
+"""Photographs in a bucket or on a web server: listed and built as those of a folder are."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import boto3
+import numpy as np
+import pytest
+
+from builds import SERIAL, SMALL, files
+from commands import Ran
+from presize import build_dataset
+from presize.build.parts.listing import SharedListing, read_listing, write_listing
+from presize.build.parts.part import build_part
+from presize.build.repair import repair_dataset
+from presize.errors import BuildError, SourceError
+from presize.options import BuildOptions, BuildPart, Companion, RunOptions, SourceOptions
+from presize.sources.scan import Source, scan
+from presize.sources.store_source import Url
+from presize.store.rejects_file import read_rejects
+from servers import BUCKET, Proxy, cutting, http, point_to, s3, upload
+
+SHARDS = BuildOptions(SMALL.image, shard_samples=16)
+UPDATE = RunOptions(engine="sequential", report=False, update=True)
+
+
+@pytest.fixture
+def photos(raw: Path, tmp_path: Path) -> Path:
+    """A source with all that a listing has to get right."""
+    folder = shutil.copytree(raw, tmp_path / "photos")
+    first, second = sorted(path for path in folder.iterdir())[:2]
+    some = sorted(first.glob("*.jpg"))
+    for name in (
+        "sub dir/a b.jpg",
+        "sub dir/ü%20+#?&=~.jpg",
+        "sub-dir/z.jpg",
+        "sub/deeper/y.jpg",
+        "sub0.jpg",
+        "sub/x.jpg",
+    ):
+        (first / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(some[0], first / name)
+    (second / "notes.txt").write_text("no image")
+    for hidden in (".git/a.jpg", ".git/b.jpg", f"{first.name}/.DS_Store", f"{first.name}/.thumbs/deep/c.jpg"):
+        (folder / hidden).parent.mkdir(parents=True, exist_ok=True)
+        (folder / hidden).write_bytes(b"hidden")
+    (folder / "beside.txt").write_text("beside the class folders")
+    return folder
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    """A place of its own: servers of one process have the same buckets."""
+    return tmp_path.name
+
+
+@pytest.fixture
+def server(photos: Path, prefix: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The port of an S3 server that has `photos`."""
+    with s3(monkeypatch) as port:
+        upload(photos, prefix)
+        yield port
+
+
+@pytest.fixture
+def url(server: int, prefix: str) -> str:  # noqa: ARG001
+    """Where `photos` are."""
+    return f"s3://{BUCKET}/{prefix}"
+
+
+@pytest.fixture
+def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    with cutting(server, most=None) as proxy:
+        point_to(monkeypatch, proxy.port)
+        yield proxy
+
+
+def put(name: str, content: bytes) -> None:
+    boto3.client("s3").put_object(Bucket=BUCKET, Key=name, Body=content)
+
+
+def remove(name: str) -> None:
+    boto3.client("s3").delete_object(Bucket=BUCKET, Key=name)
+
+
+def listed(source: Source) -> list[object]:
+    """All of a listing that does not depend on where the files are."""
+    table = source.table.drop_columns("source_mtime_ns")
+    return [table.to_pydict(), source.classes, source.hidden, source.outside, source.by_folder]
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("options", [SourceOptions(), SourceOptions(labels="none")])
+def test_a_bucket_is_listed_as_the_folder_is(url: str, photos: Path, options: SourceOptions) -> None:
+    assert listed(scan(url, options)) == listed(scan(photos, options))
+
+
+def test_objects_that_stand_for_folders_are_none(
+    url: str, prefix: str, photos: Path, raw: Path, tmp_path: Path
+) -> None:
+    first = min(path.name for path in raw.iterdir())
+    for marker in ("", f"{first}/", f"{first}/sub/", f"{first}/sub/deeper/"):
+        put(f"{prefix}/{marker}", b"")
+    put(f"{prefix}/{first}/empty.jpg", b"")
+    (photos / first / "empty.jpg").write_bytes(b"")
+    assert listed(scan(url)) == listed(scan(photos))
+    build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
+
+
+def test_a_bucket_of_splits_is_listed_as_the_folder_is(
+    prefix: str, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for split in ("train", "val"):
+        shutil.copytree(raw, tmp_path / "splits" / split)
+    with s3(monkeypatch):
+        upload(tmp_path / "splits", prefix)
+        options = SourceOptions(split="folders")
+        assert listed(scan(f"s3://{BUCKET}/{prefix}", options)) == listed(scan(tmp_path / "splits", options))
+
+
+def test_a_flat_bucket_is_listed_as_the_folder_is(
+    prefix: str, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in raw.rglob("*.jpg"):
+        shutil.copy(path, tmp_path / f"{path.parent.name}-{path.name}")
+    with s3(monkeypatch):
+        upload(tmp_path, prefix)
+        assert listed(scan(f"s3://{BUCKET}/{prefix}/")) == listed(scan(tmp_path))
+
+
+@pytest.mark.usefixtures("server")
+def test_a_build_makes_the_shards_that_it_makes_of_the_folder(url: str, photos: Path, tmp_path: Path) -> None:
+    build_dataset(photos, tmp_path / "one", SHARDS, SERIAL)
+    build_dataset(url, tmp_path / "other", SHARDS, RunOptions(jobs=2))
+    one, other = files(tmp_path / "one" / "shards"), files(tmp_path / "other" / "shards")
+    assert one == other
+    assert len(one) == 5
+    reasons = [[(reject.path, reject.reason) for reject in read_rejects(out / "rejects.jsonl")] for out in (
+        tmp_path / "one", tmp_path / "other")]  # fmt: skip
+    assert reasons[0] == reasons[1]
+
+
+@pytest.mark.usefixtures("server")
+def test_a_label_table_says_which_objects_are_read(url: str, photos: Path, tmp_path: Path) -> None:
+    paths = sorted(path.relative_to(photos).as_posix() for path in photos.glob("[0-9]*/*.jpg"))[::7]
+    (tmp_path / "labels.csv").write_text("path,label\n" + "".join(f"{path},{k % 2}\n" for k, path in enumerate(paths)))
+    options = SourceOptions(labels=tmp_path / "labels.csv")
+    assert listed(scan(url, options)) == listed(scan(photos, options))
+
+
+@pytest.mark.usefixtures("server")
+def test_a_listed_object_that_is_not_there_is_one_line(url: str, tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("path,label\nnowhere.jpg,a\nbeside.txt,a\n")
+    with pytest.raises(
+        SourceError, match=rf"1 of its 2 paths cannot be used, the first: 'nowhere.jpg' .*; source {url}"
+    ):
+        scan(url, SourceOptions(labels=tmp_path / "labels.csv"))
+
+
+def test_a_web_server_is_read_with_a_label_table(photos: Path, tmp_path: Path) -> None:
+    paths = sorted(path.relative_to(photos).as_posix() for path in photos.glob("[0-9]*/*.jpg"))[:9]
+    (tmp_path / "labels.csv").write_text("path,label\n" + "".join(f"{path},{k % 2}\n" for k, path in enumerate(paths)))
+    options = SourceOptions(labels=tmp_path / "labels.csv")
+    with http(photos) as port:
+        build_dataset(f"http://127.0.0.1:{port}", tmp_path / "web", SHARDS, SERIAL, options)
+        with pytest.raises(SourceError, match="a web server does not list its files; give their paths with --labels"):
+            scan(f"http://127.0.0.1:{port}")
+        (tmp_path / "labels.csv").write_text("path,label\nnowhere.jpg,a\n")
+        with pytest.raises(SourceError, match=r"'nowhere\.jpg' does not exist"):
+            scan(f"http://127.0.0.1:{port}", options)
+    (tmp_path / "labels.csv").write_text("path,label\n" + "".join(f"{path},{k % 2}\n" for k, path in enumerate(paths)))
+    build_dataset(photos, tmp_path / "local", SHARDS, SERIAL, options)
+    assert files(tmp_path / "web" / "shards") == files(tmp_path / "local" / "shards")
+
+
+@pytest.mark.usefixtures("server")
+def test_objects_that_change_or_go_while_they_are_built_are_rejected(
+    url: str, prefix: str, photos: Path, tmp_path: Path
+) -> None:
+    first, second = sorted(path.relative_to(photos).as_posix() for path in photos.glob("[0-9]*/00*.jpg"))[:2]
+
+    def meanwhile(_: object) -> None:
+        put(f"{prefix}/{first}", b"another content")
+        remove(f"{prefix}/{second}")
+
+    build_dataset(url, tmp_path / "out", SHARDS, SERIAL, on_plan=meanwhile)
+    found = {reject.path: reject.reason for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
+    assert {found[first].partition(":")[0], found[second].partition(":")[0]} == {"it changed during the build"}
+
+
+def test_a_connection_that_is_cut_again_and_again_changes_nothing(
+    url: str, photos: Path, proxy: Proxy, tmp_path: Path
+) -> None:
+    source = scan(url)
+    proxy.most = 70_000
+    build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
+    assert proxy.cut > 0
+    assert len(source.table) == 67
+    build_dataset(photos, tmp_path / "local", SHARDS, SERIAL)
+    assert files(tmp_path / "out" / "shards") == files(tmp_path / "local" / "shards")
+
+
+@pytest.mark.slow
+def test_a_store_that_goes_away_is_one_line_and_the_build_goes_on(
+    url: str, photos: Path, proxy: Proxy, tmp_path: Path
+) -> None:
+    def meanwhile(_: object) -> None:
+        proxy.most = 0
+
+    with pytest.raises(BuildError, match=rf"^{url}/\S.*; run again to resume$"):
+        build_dataset(url, tmp_path / "out", SHARDS, SERIAL, on_shard=meanwhile)
+    proxy.most = None
+    result = build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
+    assert result.resumed > 0
+    build_dataset(photos, tmp_path / "local", SHARDS, SERIAL)
+    assert files(tmp_path / "out" / "shards") == files(tmp_path / "local" / "shards")
+
+
+def test_an_update_reads_what_is_new_and_nothing_else(
+    url: str, prefix: str, photos: Path, proxy: Proxy, tmp_path: Path
+) -> None:
+    build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
+    some = next(photos.glob("[0-9]*/00*.jpg"))
+    put(f"{prefix}/{some.parent.name}/new.jpg", some.read_bytes())
+    proxy.asked.clear()
+    result = build_dataset(url, tmp_path / "out", SHARDS, UPDATE)
+    assert (result.changes.built, result.changes.removed) == (1, 0)
+    assert [path.rpartition("/")[2] for path in proxy.asked if "list-type" not in path] == ["new.jpg"]
+
+
+@pytest.mark.usefixtures("server")
+def test_a_damaged_shard_is_made_again_from_the_bucket(url: str, tmp_path: Path) -> None:
+    build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
+    shard = tmp_path / "out" / "shards" / "00001.lmdb"
+    whole = shard.read_bytes()
+    shard.write_bytes(bytes(len(whole)))
+    repair_dataset(url, tmp_path / "out")
+    assert shard.read_bytes() == whole
+
+
+@pytest.mark.usefixtures("server")
+def test_a_name_that_leads_out_of_the_bucket_is_one_line(url: str, prefix: str) -> None:
+    put(f"{prefix}/0-red-disc/../../c.jpg", b"x")
+    with pytest.raises(SourceError, match=rf"^source {url}: .*invalid path: .*0-red-disc/../../c.jpg") as caught:
+        scan(url)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("server")
+def test_an_empty_place_is_one_line(url: str) -> None:
+    with pytest.raises(
+        SourceError, match=rf"^source '{url}/nothing' holds no files \(nothing at all\); expected image"
+    ):
+        scan(f"{url}/nothing")
+
+
+@pytest.mark.usefixtures("server")
+def test_a_bucket_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(SourceError, match=r"^source s3://nowhere/raw: .*(404|NoSuchBucket)"):
+        scan("s3://nowhere/raw")
+
+
+@pytest.mark.usefixtures("server")
+def test_pairs_want_a_folder(url: str, tmp_path: Path) -> None:
+    options = BuildOptions(SMALL.image, companions=(Companion("mask", "{stem}.png"),))
+    with pytest.raises(SourceError, match=f"^--pair mask: pairs are read from a folder; copy {url} to a disk first"):
+        build_dataset(url, tmp_path / "out", options, SERIAL)
+
+
+@pytest.mark.usefixtures("server")
+def test_parts_agree_on_the_listing_of_a_bucket(url: str, tmp_path: Path) -> None:
+    source = scan(url)
+    write_listing(tmp_path, SharedListing.of(source, f"{url}/", SourceOptions(), 2))
+    read = read_listing(tmp_path)
+    assert read is not None
+    assert isinstance(read.source.root, Url)
+    assert (read.source.root, read.how["source"]) == (url, url)
+    assert read.source.table.equals(source.table)
+    rows = np.arange(3)
+    assert read.source.files(rows) == source.files(rows)
+
+
+@pytest.mark.usefixtures("server")
+def test_the_commands_of_the_page_build_from_a_bucket(
+    url: str, presize: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "remote.md").read_text()
+    commands = re.findall(r"^presize (build s3://.*)$", page, re.MULTILINE)
+    assert commands
+    for command in commands:
+        ran = presize(*command.replace("BUCKET/PHOTOS", url.removeprefix("s3://")).split())
+        assert ran.code == 0, ran.err
+
+
+def test_parts_build_from_a_bucket(url: str, photos: Path, tmp_path: Path) -> None:
+    for part in (1, 2):
+        build_part(url, tmp_path / "out", BuildPart(part, 2), SHARDS, SERIAL)
+    build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
+    build_dataset(photos, tmp_path / "local", SHARDS, SERIAL)
+    assert files(tmp_path / "out" / "shards") == files(tmp_path / "local" / "shards")

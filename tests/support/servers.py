@@ -1,0 +1,164 @@
+"""Real servers on this machine: S3 by moto, HTTP, and a proxy before them that cuts connections."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+BUCKET = "data"
+
+
+@contextmanager
+def s3(patch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The port of an S3 server with an empty bucket, to which the environment leads."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        _, port = server.get_host_and_port()
+        point_to(patch, port)
+        boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}").create_bucket(Bucket=BUCKET)
+        yield port
+    finally:
+        server.stop()
+
+
+def point_to(patch: pytest.MonkeyPatch, port: int) -> None:
+    """Let the environment lead to an S3 server on this port."""
+    patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    patch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    patch.setenv("AWS_REGION", "us-east-1")
+    patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+
+
+def upload(folder: Path, prefix: str) -> None:
+    """Put all files below a folder into the bucket of the environment."""
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            client.put_object(
+                Bucket=BUCKET, Key=f"{prefix}/{path.relative_to(folder).as_posix()}", Body=path.read_bytes()
+            )
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def http(folder: Path) -> Iterator[int]:
+    """The port of a web server of `folder`, which knows no ranges."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=os.fspath(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class Proxy:
+    """Passes connections on to a port of this machine, and ends each after so many bytes of answers.
+
+    Attributes:
+        port: its own.
+        most: bytes of answers for each connection from now on; None for all.
+        most_asked: bytes of requests for each connection from now on; None for all.
+        left_out: the name of a header that it leaves out of requests.
+        cut: connections that it has ended.
+        asked: the paths that were asked for, in order.
+        answered: bytes of answers that it has passed on.
+    """
+
+    def __init__(self, port: int, most: int | None) -> None:
+        self._to, self.most, self.cut = port, most, 0
+        self.most_asked: int | None = None
+        self.left_out = ""
+        self.asked: list[str] = []
+        self.answered = 0
+        self._threads: list[threading.Thread] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listening.getsockname()[1])
+        self._start(self._accept)
+
+    def _start(self, function: Callable[..., None], *args: object) -> None:
+        self._threads.append(threading.Thread(target=function, args=args))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                self._start(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._to)) as server:
+            asking = threading.Thread(target=self._ask, args=(client, server))
+            asking.start()
+            self._answer(server, client, self.most)
+            asking.join()
+
+    def _ask(self, client: socket.socket, server: socket.socket) -> None:
+        passed = 0
+        with suppress(OSError):
+            while chunk := client.recv(1 << 14):
+                passed += len(chunk)
+                if self.most_asked is not None and passed > self.most_asked:
+                    self.cut += 1
+                    break
+                self.asked += re.findall(r"^GET (\S+)", chunk.decode("latin-1"), re.MULTILINE)
+                if self.left_out:
+                    chunk = re.sub(rf"{self.left_out}: .*\r\n".encode(), b"", chunk, flags=re.IGNORECASE)
+                server.sendall(chunk)
+        self._end(client, server)
+
+    def _answer(self, server: socket.socket, client: socket.socket, most: int | None) -> None:
+        passed = 0
+        with suppress(OSError):
+            while chunk := server.recv(1 << 14):
+                passed += len(chunk)
+                if most is not None and passed > most:
+                    self.cut += 1
+                    break
+                client.sendall(chunk)
+                self.answered += len(chunk)
+        self._end(server, client)
+
+    def _end(self, one: socket.socket, other: socket.socket) -> None:
+        for end in (one, other):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Wait for the connections that are open, and take no more."""
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        for thread in self._threads:
+            thread.join()
+
+
+@contextmanager
+def cutting(port: int, most: int | None) -> Iterator[Proxy]:
+    proxy = Proxy(port, most)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
