@@ -191,7 +191,8 @@ def ray(folder: Path, workers: int = 2, env: Mapping[str, str] | None = None) ->
     program = Path(sys.executable).with_name("ray")
     common = ("--block", "--disable-usage-stats", "--object-store-memory", 100_000_000)
     quiet = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_health_check_period_ms": "500"}
-    with processes(folder / "ray.log") as start:
+    log = folder / "ray.log"
+    with processes(log) as start:
         head = start(
             program, "start", "--head", "--node-ip-address", "127.0.0.1", "--port", port, "--num-cpus", 0,
             "--include-dashboard", "false", *common, env=quiet,
@@ -205,6 +206,8 @@ def ray(folder: Path, workers: int = 2, env: Mapping[str, str] | None = None) ->
                     env={**quiet, **(env or {})},
                 )
             )  # fmt: skip
+            # One after the other: of two that start at a time, one may end because the other has its ports.
+            wait_until(lambda: log.read_text().count("Ray runtime started") == len(cluster.workers) + 1, "Ray's node")
         yield cluster
 
 
