@@ -191,7 +191,7 @@ def test_a_cache_of_two_groups_is_enough_shard_by_shard(workers: int, shards: Pa
 @pytest.mark.usefixtures("server")
 def test_shards_that_were_removed_are_not_held_open(shards: Path, tmp_path: Path) -> None:
     batches(LMDBDataset(URL, crop=CROP, cache_dir=tmp_path, cache_bytes=2 * bytes_of(shards) // 3), epochs=4)
-    held = re.findall(rf"{re.escape(str(tmp_path))}\S+ \(deleted\)", Path("/proc/self/maps").read_text())
+    held = re.findall(rf"{re.escape(str(tmp_path))}\S+ \(deleted\)", os.fsdecode(Path("/proc/self/maps").read_bytes()))
     assert len(held) <= 8, "of 32 that were read"
 
 
