@@ -12,10 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from presize.build.derive import DeriveOptions, DeriveResult, derive_dataset, plan_derive
+    from presize.build.deriving.derive import DeriveOptions, DeriveResult, derive_dataset, plan_derive
     from presize.build.parts.part import PartResult, build_part
     from presize.build.repair import Repair, repair_dataset
     from presize.build.run import BuildResult, build_dataset, plan_build
+    from presize.build.to_url import build_to_url
     from presize.errors import PresizeError
     from presize.options import BuildOptions, BuildPart, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
     from presize.sources.sample import make_samples
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "build.derive": ("DeriveOptions", "DeriveResult", "derive_dataset", "plan_derive"),
+    "build.deriving.derive": ("DeriveOptions", "DeriveResult", "derive_dataset", "plan_derive"),
     "build.parts.part": ("PartResult", "build_part"),
     "build.repair": ("Repair", "repair_dataset"),
     "build.run": ("BuildResult", "build_dataset", "plan_build"),
+    "build.to_url": ("build_to_url",),
     "store.dataset": ("Dataset",),
     "errors": ("PresizeError",),
     "store.export": ("export_dataset",),
@@ -54,6 +56,7 @@ __all__ = [
     "SourceOptions",
     "build_dataset",
     "build_part",
+    "build_to_url",
     "derive_dataset",
     "export_dataset",
     "make_samples",

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "sources": GROUND | {"system", "codecs", "store", "remote"},
     "report": GROUND | {"codecs", "store"},
     "remote": GROUND | {"system", "store"},
-    "build": GROUND | {"system", "codecs", "store", "sources", "report"},
+    "build": GROUND | {"system", "codecs", "store", "sources", "report", "remote"},
     "measure": GROUND | {"system", "codecs", "store", "sources", "report", "build"},
     "doctor": GROUND | {"system", "codecs", "store", "measure"},
     "datasets": GROUND | {"system", "codecs", "store", "sources", "remote", "datasets/reading", "datasets/timing"},

@@ -47,7 +47,7 @@ class BuildResult:
     """What a build did.
 
     Attributes:
-        out: the folder, as it was given.
+        out: the folder or URL, as it was given.
         files: in the source.
         stored: images.
         rejected: files that claim to be images and could not be stored.
@@ -64,7 +64,7 @@ class BuildResult:
         losses: images that lost something that another option keeps.
     """
 
-    out: Path
+    out: Path | str
     files: int
     stored: int
     rejected: int
@@ -76,7 +76,7 @@ class BuildResult:
     seconds: float
     resumed: int
     changes: Changes
-    reports: tuple[Path, ...] = ()
+    reports: tuple[Path | str, ...] = ()
     unchanged: int = 0
     losses: Losses = field(default_factory=Losses)
 
@@ -166,40 +166,68 @@ def build_dataset(
         listing.check_source(source, samples, place.out)
         todo = plan_listed(listing, options)
     on_plan(todo)
+    built = build_planned(todo, run, place, on_shard, listing)
+    return result_of(built, todo, Path(out), place.roots[0], time.perf_counter() - start)
+
+
+def build_planned(
+    todo: Plan,
+    run: RunOptions,
+    place: Place,
+    on_shard: Callable[[ShardDone], None] = lambda _: None,
+    listing: SharedListing | None = None,
+) -> Built:
+    """Carry out `todo` in `place`, as build_dataset does.
+
+    Args:
+        listing: what a part has listed, of a build that was begun by parts.
+    """
     if todo.source.rejects and run.on_error == "fail":
         first_reject = todo.source.rejects[0]
         raise ImageError(f"{first_reject.path}: {first_reject.reason}")
     with working_in(place.out):
-        manifests = place.manifests()
-        if run.overwrite or run.update or place.has_leftovers() or not is_all_of(todo, manifests):
+        published = place.manifests()
+        if run.overwrite or run.update or place.has_leftovers() or not is_all_of(todo, published):
             with lock(place.out):
-                built = _build(todo, run, place, on_shard, listing)
-        else:
-            built = _nothing_to_do(todo, run, place)
+                return _build(todo, run, place, on_shard, listing)
+        return nothing_to_do(todo, run, published)
+
+
+def result_of(built: Built, todo: Plan, out: Path | str, root: Path, seconds: float) -> BuildResult:
+    """What to tell about a build.
+
+    Args:
+        out: the folder or URL, as it was given.
+        root: where the index of its first size is.
+        seconds: all of it took.
+    """
     first = built.manifests[0]
-    facts = _facts(place.roots[0], first)
+    facts = _facts(root, first)
     return BuildResult(
-        out=Path(out),
+        out=out,
         files=len(todo.source.table),
         stored=first.samples,
         bytes=sum(manifest.stored_bytes for manifest in built.manifests),
         shards=len(first.shards),
-        seconds=time.perf_counter() - start,
+        seconds=seconds,
         resumed=built.resumed,
         changes=built.changes,
-        reports=_reports(out, options, built.manifests),
+        reports=_reports(out, todo.options, built.manifests),
         unchanged=int(unpack(facts, "kept").sum()),
         losses=losses(facts, first.identity["options"]["image"]),
         **first.left_out,
     )
 
 
-def _reports(out: str | os.PathLike[str], options: BuildOptions, published: Sequence[Manifest]) -> tuple[Path, ...]:
-    """The paths of the pages, below `out` as it was given."""
+def _reports(out: Path | str, options: BuildOptions, published: Sequence[Manifest]) -> tuple[Path | str, ...]:
+    """The pages, below `out` as it was given."""
     several = len(options.image.sizes) > 1
-    return tuple(
-        Path(out, manifest.size if several else "", manifest.report.file) for manifest in published if manifest.report
-    )
+    names = [
+        f"{manifest.size}/{manifest.report.file}" if several else manifest.report.file
+        for manifest in published
+        if manifest.report
+    ]
+    return tuple(out / name if isinstance(out, Path) else f"{out.rstrip('/')}/{name}" for name in names)
 
 
 def _facts(root: Path, manifest: Manifest) -> npt.NDArray[np.uint32]:
@@ -210,8 +238,8 @@ def _facts(root: Path, manifest: Manifest) -> npt.NDArray[np.uint32]:
     return np.asarray(index.column("source_facts").to_numpy())
 
 
-class _Built(NamedTuple):
-    """What _build returns.
+class Built(NamedTuple):
+    """What there is to tell of a build.
 
     Attributes:
         manifests: that of each size.
@@ -224,27 +252,28 @@ class _Built(NamedTuple):
     changes: Changes
 
 
-def _nothing_to_do(todo: Plan, run: RunOptions, place: Place) -> _Built:
-    published = [manifest for manifest in place.manifests() if manifest]
+def nothing_to_do(todo: Plan, run: RunOptions, manifests: Sequence[Manifest | None]) -> Built:
+    """What there is to tell when the dataset of each size is published already."""
+    published = [manifest for manifest in manifests if manifest]
     _check_rejects(published[0].left_out["rejected"], todo, run)
-    return _Built(published, len(todo.source.table), Changes(published[0].samples, 0, 0, 0))
+    return Built(published, len(todo.source.table), Changes(published[0].samples, 0, 0, 0))
 
 
 def _build(
     todo: Plan, run: RunOptions, place: Place, on_shard: Callable[[ShardDone], None], listing: SharedListing | None
-) -> _Built:
+) -> Built:
     """Carry out a plan in OUT, which is locked."""
     files = names_of_files(todo)
     state = begin(todo, place, run)
     if state is None:  # another process has built it meanwhile
-        return _nothing_to_do(todo, run, place)
+        return nothing_to_do(todo, run, place.manifests())
     todo = replace(todo, identity=state.identity)  # an earlier release may have begun it, with an identity of its form
     reuse = find_reuse(todo, place, run) if state.update else None
     if reuse is not None:
         todo = replace(todo, shards=reuse.update.shards)
         if not todo.shards and all(manifest and manifest.digest == todo.digest for manifest in place.manifests()):
             place.clear()
-            return _nothing_to_do(todo, run, place)
+            return nothing_to_do(todo, run, place.manifests())
     work = find_work(todo, run, place, state, files, reuse)
     if listing is not None:
         listing.check_finished([task.number for task in work.waiting], place.out)
@@ -257,7 +286,7 @@ def _build(
     manifests = publish(todo, state, finished, place, files, run.report)
     place.clear()
     changes = reuse.update.changes if reuse else Changes.all_built(files_in_all)
-    return _Built(manifests, resumed, changes)
+    return Built(manifests, resumed, changes)
 
 
 def names_of_files(todo: Plan) -> pa.ChunkedArray | None:

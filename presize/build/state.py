@@ -187,7 +187,7 @@ def check_places(
             "which builds the folder anew"
         )
     if "://" in os.fspath(out):
-        raise BuildError(f"OUT {out}: a build writes to a folder; give one, and then presize upload FOLDER {out}")
+        raise BuildError(f"OUT {out}: a URL is for presize.build_to_url; give a folder")
     place = Place.of(out, options.image.sizes)
     inner, outer = place.out.resolve(), Path(source).resolve()
     is_folder = Url.of(source) is None

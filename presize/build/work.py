@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -126,15 +127,16 @@ def _tasks(
     for number in numbers:
         samples = todo.shards[number]
         rows = table.select(["path", "source_nbytes"]).take(pa.array(samples))
-        name = generation_name(f"shards/{number:05d}.lmdb", generation)
         companions = todo.options.companions
-        shards = [name, *(companion_shard(companion.name, name) for companion in companions)]
+        files_of_task = (
+            shard_files(place, number, generation, companions) if files is None else place.roots * (1 + len(companions))
+        )
         yield Task(
             number=number,
             digest=todo.digest,
             source=todo.source.root,
             sidecar=place.sidecar(number),
-            targets=tuple(root / shard if files is None else root for shard in shards for root in place.roots),
+            targets=files_of_task,
             options=todo.options,
             on_error=run.on_error,
             samples=samples,
@@ -145,6 +147,13 @@ def _tasks(
             companions=tuple(_companion_paths(companion, table, samples) for companion in companions),
             extents=None if around is None else around[samples],
         )
+
+
+def shard_files(place: Place, number: int, generation: int, companions: Sequence[Companion]) -> tuple[Path, ...]:
+    """The files of a shard in the order of Sidecar.shards: of each size, then of each size of each companion."""
+    name = generation_name(f"shards/{number:05d}.lmdb", generation)
+    names = [name, *(companion_shard(companion.name, name) for companion in companions)]
+    return tuple(root / name for name in names for root in place.roots)
 
 
 def _companion_paths(companion: Companion, table: pa.Table, samples: npt.NDArray[np.int64]) -> CompanionPaths:

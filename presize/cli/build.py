@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
 from presize import options as choices
-from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated, choice, cli, parsed
+from presize.cli.group import EPILOG, BuildCommand, Interrupted, InterruptedByTerm, Terminated, choice, cli, parsed
 from presize.cli.printing import build_summary, print_json, print_part, print_plan, print_text
-from presize.cli.progress import BuildProgress
+from presize.cli.progress import BuildProgress, Progress
 from presize.options import (
     KEEP,
     BuildOptions,
@@ -29,26 +30,7 @@ _RUN = RunOptions()
 _SAMPLES = SourceOptions()
 
 
-class _Build(click.Command):
-    """Takes ``--tiles`` without a value for ``--tiles resized``, and ``--no-tiles`` for ``--tiles none``."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        words = get_args(choices.Tiles)
-        no_words = []
-        args = ["--tiles=none" if arg == "--no-tiles" else arg for arg in args]
-        for at, (arg, following) in enumerate(zip(args, [*args[1:], "-"], strict=True)):
-            if arg == "--tiles" and following not in words:
-                args[at] = "--tiles=resized"
-                no_words += [] if following.startswith("-") else [following]
-        try:
-            return super().parse_args(ctx, args)
-        except click.UsageError as error:
-            if no_words and "extra argument" in error.message:  # what follows --tiles is neither SRC nor OUT
-                raise click.UsageError(f"--tiles: expected {', '.join(words)}, got {no_words[0]!r}.", ctx) from None
-            raise
-
-
-@cli.command(cls=_Build, epilog=EPILOG)
+@cli.command(cls=BuildCommand, epilog=EPILOG)
 @click.argument("source", metavar="SRC")
 @click.argument("out", metavar="OUT")
 @click.option(
@@ -273,6 +255,11 @@ class _Build(click.Command):
     callback=parsed(BuildPart.parse),
     help="Build part I of N, on one of several machines; the command without it publishes.",
 )
+@click.option(
+    "--scratch",
+    metavar="DIR",
+    help="Where shards are built when OUT is a URL, with room for all of them.  [default: ~/.cache]",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan and an estimate; write nothing.")
 @click.option(
     "--update",
@@ -293,18 +280,20 @@ def build(
     pairs: tuple[str, ...], pair_formats: tuple[str, ...], pair_filters: tuple[str, ...], boxes: tuple[Coordinates,
     ...], keypoints: tuple[Coordinates, ...], bad_boxes: choices.BadBoxes, jobs: int | None, engine: choices.Engine,
     scheduler: str | None, on_error: choices.OnError, timeout_s: float, max_errors: ErrorBudget | None, part: BuildPart
-    | None, update: bool, overwrite: bool, dry_run: bool, report: bool, as_json: bool, **image: Any,
+    | None, scratch: str | None, update: bool, overwrite: bool, dry_run: bool, report: bool, as_json: bool,
+    **image: Any,
 ) -> None:  # fmt: skip
     """Resize the images of SRC and pack them into OUT.
 
     SRC is a folder of class folders, a folder of images, or any folder with --labels; or LMDBs, WebDataset's tar
-    shards or Parquet files, with the images in them. Run it again to finish a build that was interrupted, and with
-    --update when SRC has changed.
+    shards or Parquet files, with the images in them. SRC and OUT may be URLs, such as s3://BUCKET/PATH. Run it again to
+    finish a build that was interrupted, and with --update when SRC has changed.
     """
     from presize.build.parts.part import build_part
     from presize.build.reuse import plan_update
     from presize.build.run import build_dataset, plan_build
     from presize.build.state import check_places
+    from presize.build.to_url import build_to_url, scratch_out
     from presize.sources.companions import companions_of
     from presize.sources.labels import read_classes
 
@@ -318,22 +307,32 @@ def build(
     )
     known = None if classes is None else read_classes(Path(classes))
     samples = SourceOptions(labels, known, repeated, split, split_seed, keys, label_keys)
+    to_url = "://" in out
     if dry_run and part is not None:
         raise click.UsageError("--part: a dry run is of the whole build; leave one of --part and --dry-run out.")
+    if part is not None and to_url:
+        raise click.UsageError(f"--part: all parts write to one folder; build there, then presize upload it to {out}.")
+    if scratch is not None and not to_url:
+        raise click.UsageError(f"--scratch: is for an OUT that is a URL, and {out} is a folder; leave it out.")
     if dry_run:
-        place = check_places(source, out, build_options, run)
+        if to_url and update:
+            raise click.UsageError(f"--dry-run: an update is planned in a folder; presize fetch {out} to one first.")
+        place = check_places(source, scratch_out(out, scratch) if to_url else out, build_options, run)
         plan = plan_build(source, build_options, samples)
         to_build, changes = plan_update(plan, place, run) if update else (plan, None)
         print_plan(plan, to_build, changes, out, run, as_json)
         return
-    with BuildProgress(sys.stderr) as progress:
+    with BuildProgress(sys.stderr) as progress, Progress(sys.stderr, "upload", in_bytes=True) as uploading:
         try:
             if part is not None:
                 built = build_part(
                     source, out, part, build_options, run, samples, on_plan=progress.begin, on_shard=progress.on_shard
                 )
                 return print_part(built, as_json)
-            result = build_dataset(
+            begin: Any = build_dataset
+            if to_url:
+                begin = partial(build_to_url, scratch=scratch, on_rest=uploading.begin, on_bytes=uploading.add)
+            result = begin(
                 source, out, build_options, run, samples,
                 on_plan=lambda plan: progress.begin(len(plan.source.table)), on_shard=progress.on_shard,
             )  # fmt: skip

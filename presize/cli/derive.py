@@ -15,7 +15,7 @@ from presize.formatting import duration, plural, size_text
 from presize.options import RunOptions, Size
 
 if TYPE_CHECKING:
-    from presize.build.derive import DeriveResult
+    from presize.build.deriving.derive import DeriveResult
 
 
 @cli.command(epilog=EPILOG)
@@ -49,7 +49,7 @@ def derive(
     """
     if not datasets:
         raise click.UsageError(f"Missing argument 'NEW': {new} is read, and the new dataset needs a place of its own.")
-    from presize.build.derive import DeriveOptions, derive_dataset, plan_derive
+    from presize.build.deriving.derive import DeriveOptions, derive_dataset, plan_derive
     from presize.sources.labels import naming, read_classes, read_paths
 
     paths = None

@@ -12,6 +12,7 @@ from typing import Any, get_args
 import click
 
 from presize import __version__
+from presize.options.choices import Tiles
 
 EPILOG = "Exit codes: 0 done, 1 a failure, 2 wrong use, 130 interrupted."
 
@@ -38,6 +39,25 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
         return None if value is None else parse(value)
 
     return read
+
+
+class BuildCommand(click.Command):
+    """Takes ``--tiles`` without a value for ``--tiles resized``, and ``--no-tiles`` for ``--tiles none``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = get_args(Tiles)
+        no_words = []
+        args = ["--tiles=none" if arg == "--no-tiles" else arg for arg in args]
+        for at, (arg, following) in enumerate(zip(args, [*args[1:], "-"], strict=True)):
+            if arg == "--tiles" and following not in words:
+                args[at] = "--tiles=resized"
+                no_words += [] if following.startswith("-") else [following]
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if no_words and "extra argument" in error.message:  # what follows --tiles is neither SRC nor OUT
+                raise click.UsageError(f"--tiles: expected {', '.join(words)}, got {no_words[0]!r}.", ctx) from None
+            raise
 
 
 def choice(literal: Any) -> click.Choice[str]:

@@ -73,7 +73,9 @@ class Bucket:
         except RemoteError:
             raise
         except FileNotFoundError as error:
-            raise RemoteError(f"{self._at(name)} does not exist ({_reason(error)})") from None
+            reason = _reason(error)
+            missing = f"the bucket of {self.url}" if "NoSuchBucket" in reason else self._at(name)
+            raise RemoteError(f"{missing} does not exist ({reason})") from None
         except self._failures as error:
             raise RemoteError(f"{self._at(name)}: {_reason(error)}") from None
 

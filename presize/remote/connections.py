@@ -43,8 +43,12 @@ class Connections:
                 while running:
                     running = _after_one(running)
             except BaseException:
-                self._stopped.set()
+                self.stop()
                 raise
+
+    def stop(self) -> None:
+        """End what is under way as soon as it goes on, and begin nothing more."""
+        self._stopped.set()
 
     def passed(self, nbytes: int) -> None:
         """Count bytes that have passed. Raises, to end this one, when another one has failed."""

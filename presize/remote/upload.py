@@ -49,6 +49,7 @@ def upload_dataset(
     root: str | os.PathLike[str],
     url: str,
     *,
+    claim: bytes | None = None,
     on_plan: Callable[[int], None] = lambda _: None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> UploadResult:
@@ -62,6 +63,7 @@ def upload_dataset(
     Args:
         root: a dataset of shards.
         url: s3://BUCKET/PATH, gs:// or az:// (see Bucket).
+        claim: with which the place was claimed before; None to claim it for all copies of this dataset.
         on_plan: called with the number of bytes that are to be copied.
         on_bytes: called, in any thread, with the number of bytes that have gone since the last call.
 
@@ -70,15 +72,14 @@ def upload_dataset(
         RemoteError: another dataset is at `url`, or is being copied there; it cannot be written, or has no such writes.
     """
     start = time.perf_counter()
-    root, bucket = Path(root), Bucket(url)
-    if bucket.url.startswith("http"):
-        raise RemoteError(f"{bucket.url}: a web server takes no files; give s3://, gs:// or az://")
+    root, bucket = Path(root), writable_bucket(url)
     manifest = read_manifest(root)
     if manifest.layout == "folder":
         raise DatasetError(f"{root} is a folder of image files; copy it with a tool of the store")
     text = (root / MANIFEST).read_bytes()
     nbytes = len(text) + sum(file.bytes for file in manifest.files())
-    _claim(bucket, text, manifest)
+    ours = json.dumps({"manifest": hashlib.sha256(text).hexdigest(), "digest": manifest.digest}).encode()
+    claim_place(bucket, claim or ours)
     there = bucket.find(MANIFEST, MANIFEST_BYTES)
     connections = Connections(on_bytes)
     if there is None or there[0] != text:
@@ -88,9 +89,9 @@ def upload_dataset(
         published = bucket.create(MANIFEST, text) if there is None else bucket.replace(MANIFEST, text, there[1])
         if not published and (bucket.find(MANIFEST, MANIFEST_BYTES) or (b"",))[0] != text:
             raise RemoteError(f"{bucket.url}: another dataset has appeared there meanwhile; choose another place")
-    ours = _files_of(manifest)
+    files = _files_of(manifest)
     for found in bucket.list():
-        if is_data_file(found.path) and found.path not in ours:
+        if is_data_file(found.path) and found.path not in files:
             bucket.remove(found.path)
     bucket.remove(CLAIM)
     return UploadResult(bucket.url, manifest.samples, nbytes, connections.bytes, time.perf_counter() - start)
@@ -100,8 +101,20 @@ def _files_of(manifest: Manifest) -> dict[str, DataFile]:
     return {file.file: file for file in manifest.files()}
 
 
-def _claim(bucket: Bucket, text: bytes, manifest: Manifest) -> None:
-    """Note at the place what is being copied there. A second copy of the same dataset may join: its bytes are equal."""
+def writable_bucket(url: str) -> Bucket:
+    """Raises RemoteError for a URL that takes no files."""
+    bucket = Bucket(url)
+    if bucket.url.startswith("http"):
+        raise RemoteError(f"{bucket.url}: a web server takes no files; give s3://, gs:// or az://")
+    return bucket
+
+
+def claim_place(bucket: Bucket, claim: bytes) -> None:
+    """Note at the place what is being copied there. Another copy may join with the same claim: its bytes are equal.
+
+    Raises:
+        RemoteError: the place has been claimed otherwise, or the store lets two claim one place.
+    """
     probe = f".presize-{uuid.uuid4().hex}"
     refuses = bucket.create(probe, b"") and not bucket.create(probe, b"")
     bucket.remove(probe)
@@ -110,7 +123,6 @@ def _claim(bucket: Bucket, text: bytes, manifest: Manifest) -> None:
             f"{bucket.url}: this store does not refuse to write what is there already (If-None-Match), so that two "
             "copies to one place could mix; copy it with another tool, or to another store"
         )
-    claim = json.dumps({"manifest": hashlib.sha256(text).hexdigest(), "digest": manifest.digest}).encode()
     while not bucket.create(CLAIM, claim):
         found = bucket.find(CLAIM, _CLAIM_BYTES)
         if found is not None and found[0] == claim:
@@ -142,23 +154,33 @@ def _copy_files(
         if not bucket.holds(file.file, file.bytes, file.sha256):
             missing.append(file)
 
-    def copy(file: DataFile) -> None:
-        bucket.upload(file.file, _chunks(root, file, connections), file.sha256)
-        if not bucket.holds(file.file, file.bytes, file.sha256):
-            raise RemoteError(f"{bucket.url}/{file.file} is not what was written there; run again")
-
     connections.all_of(look, manifest.files())
     on_plan(sum(file.bytes for file in missing))
-    connections.all_of(copy, missing)
+    connections.all_of(lambda file: upload_file(bucket, root, file, connections.passed), missing)
 
 
-def _chunks(root: Path, file: DataFile, connections: Connections) -> Iterator[bytes]:
+def upload_file(bucket: Bucket, root: Path, file: DataFile, on_bytes: Callable[[int], None]) -> None:
+    """Copy one file of the folder `root`.
+
+    Args:
+        on_bytes: called with the number of bytes that go. What it raises ends the copy.
+
+    Raises:
+        DatasetError: its bytes are not those of `file`.
+        RemoteError: it cannot be written, or was not.
+    """
+    bucket.upload(file.file, _chunks(root, file, on_bytes), file.sha256)
+    if not bucket.holds(file.file, file.bytes, file.sha256):
+        raise RemoteError(f"{bucket.url}/{file.file} is not what was written there; run again")
+
+
+def _chunks(root: Path, file: DataFile, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
     """The bytes of a file. Raises DatasetError at its end when they are not those of the manifest."""
     digest = hashlib.sha256()
     with (root / file.file).open("rb") as opened:
         while chunk := opened.read(_CHUNK):
             digest.update(chunk)
-            connections.passed(len(chunk))
+            on_bytes(len(chunk))
             yield chunk
     if digest.hexdigest() != file.sha256:
         raise DatasetError(f"{root / file.file}: its SHA-256 differs from the manifest; presize repair makes it again")

@@ -17,8 +17,8 @@ from builds import SERIAL, SMALL, files
 from commands import Ran
 from paired import WITH_MASKS, make_pairs
 from pictures import smooth_image
-from presize.build import derive
-from presize.build.derive import DeriveOptions, derive_dataset, plan_derive
+from presize.build.deriving import derive
+from presize.build.deriving.derive import DeriveOptions, derive_dataset, plan_derive
 from presize.build.run import build_dataset
 from presize.codecs.encode import encode
 from presize.codecs.source_facts import unpack

@@ -888,7 +888,5 @@ def test_a_folder_over_shards_leaves_no_empty_folder_wherever_it_is_stopped(
 
 
 def test_a_url_is_no_out(photos: Path) -> None:
-    with pytest.raises(
-        BuildError, match=r"^OUT s3://data/64: a build writes to a folder; give one, and then presize up"
-    ):
+    with pytest.raises(BuildError, match=r"^OUT s3://data/64: a URL is for presize.build_to_url; give a folder"):
         build_dataset(photos, "s3://data/64")

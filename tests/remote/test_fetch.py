@@ -250,7 +250,7 @@ def test_an_image_of_a_folder_may_not_lie_outside_or_be_one_of_our_files(name: s
     ("url", "message"),
     [
         (f"s3://{BUCKET}/nothing", f"s3://{BUCKET}/nothing/{MANIFEST} does not exist (404 Not Found, NoSuchKey)"),
-        ("s3://nobody/64", f"s3://nobody/64/{MANIFEST} does not exist (404 Not Found, NoSuchBucket)"),
+        ("s3://nobody/64", "the bucket of s3://nobody/64 does not exist (404 Not Found, NoSuchBucket)"),
         ("s3://", "URL 's3://': expected s3://, http://, https://, gs://, az:// and a place"),
         ("ftp://host/64", "URL 'ftp://host/64': expected s3://, http://, https://, gs://, az:// and a place"),
         ("/some/folder", "URL '/some/folder': expected s3://, http://, https://, gs://, az:// and a place"),

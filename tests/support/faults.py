@@ -61,7 +61,7 @@ from pathlib import Path
 
 from PIL import Image
 
-import presize.build.derive
+import presize.build.deriving.derive
 import presize.build.parts.part
 import presize.codecs.golden.self_check
 from presize.build.run import build_dataset

@@ -84,6 +84,7 @@ class Proxy:
         left_out: the name of a header that it leaves out of requests.
         cut: connections that it has ended.
         asked: the paths that were asked for, in order.
+        put: the paths to which something was written, in order.
         answered: bytes of answers that it has passed on.
     """
 
@@ -92,6 +93,7 @@ class Proxy:
         self.most_asked: int | None = None
         self.left_out = ""
         self.asked: list[str] = []
+        self.put: list[str] = []
         self.answered = 0
         self._threads: list[threading.Thread] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -123,7 +125,9 @@ class Proxy:
                 if self.most_asked is not None and passed > self.most_asked:
                     self.cut += 1
                     break
-                self.asked += re.findall(r"^GET (\S+)", chunk.decode("latin-1"), re.MULTILINE)
+                text = chunk.decode("latin-1")
+                self.asked += re.findall(r"^GET (\S+)", text, re.MULTILINE)
+                self.put += re.findall(r"^PUT (\S+)", text, re.MULTILINE)
                 if self.left_out:
                     chunk = re.sub(rf"{self.left_out}: .*\r\n".encode(), b"", chunk, flags=re.IGNORECASE)
                 server.sendall(chunk)

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from presize.build.annotations import scaled
-from presize.build.inputs import Inputs, join
+from presize.build.deriving.inputs import Inputs, join
 from presize.build.plan import Plan, TriedCodecs, make_plan
 from presize.build.publish import publish
 from presize.build.resume import begin

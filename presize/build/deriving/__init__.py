@@ -1,0 +1,1 @@
+"""A dataset from other datasets, whose records are copied."""

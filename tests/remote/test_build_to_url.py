@@ -1,0 +1,227 @@
+"""Builds whose OUT is a URL, on a real server: whole or not at all, and on from where a build ended."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from builds import SERIAL, SMALL, files
+from clusters import wait_until
+from commands import Ran
+from presize import build_dataset, build_to_url
+from presize.errors import BuildError, OptionError, RemoteError
+from presize.options import BuildOptions, ImageOptions, RunOptions, Size
+from presize.remote.bucket import Bucket
+from presize.remote.fetch import fetch_dataset
+from presize.remote.upload import CLAIM
+from presize.store.data_files import MANIFEST
+from servers import BUCKET, Proxy, cutting, point_to, s3
+
+SHARDS = BuildOptions(SMALL.image, shard_samples=8)
+UPDATE = RunOptions(engine="sequential", report=False, update=True)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[int]:
+    """The port of an S3 server."""
+    with pytest.MonkeyPatch.context() as patch, s3(patch) as port:
+        yield port
+
+
+@pytest.fixture
+def url(server: int, request: pytest.FixtureRequest) -> str:  # noqa: ARG001
+    """A place of its own."""
+    return f"s3://{BUCKET}/built/{request.node.name.replace('_', '-')}"
+
+
+@pytest.fixture
+def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """What lies before the server."""
+    with cutting(server, most=None) as proxy:
+        point_to(monkeypatch, proxy.port)
+        yield proxy
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    return tmp_path / "scratch"
+
+
+def fetched(url: str, folder: Path) -> dict[str, str]:
+    """The files of the dataset at `url`, by a copy of it in `folder`."""
+    fetch_dataset(url, folder)
+    return files(folder)
+
+
+def names(url: str) -> list[str]:
+    return [found.path for found in Bucket(url).list()]
+
+
+@pytest.fixture
+def photos(raw: Path, tmp_path: Path) -> Path:
+    """Some of the photographs, a folder that may be changed."""
+    folder = tmp_path / "photos"
+    for path in sorted(raw.rglob("*.jpg"))[::3]:
+        (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, folder / path.parent.name)
+    return folder
+
+
+def shards_put(proxy: Proxy) -> set[str]:
+    return set(re.findall(r"shards/[\w.-]+", " ".join(proxy.put)))
+
+
+class StopError(Exception):
+    pass
+
+
+def stop(_: object) -> None:
+    raise StopError
+
+
+def test_a_build_makes_at_a_url_what_it_makes_in_a_folder(
+    photos: Path, url: str, scratch: Path, tmp_path: Path
+) -> None:
+    local = build_dataset(photos, tmp_path / "out", SHARDS, SERIAL)
+    result = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    assert fetched(url, tmp_path / "copy") == files(tmp_path / "out")
+    assert (result.out, result.stored, result.unchanged) == (url, local.stored, local.unchanged)
+    assert CLAIM not in names(url)
+    assert not [path for path in scratch.rglob("*") if path.is_file()]
+
+
+def test_each_size_has_a_place_of_its_own(photos: Path, url: str, scratch: Path, tmp_path: Path) -> None:
+    options = BuildOptions(ImageOptions(sizes=(Size(16, 16), Size(32, 32))), shard_samples=8)
+    result = build_to_url(photos, url, options, scratch=scratch)
+    build_dataset(photos, tmp_path / "out", options)
+    assert result.reports == (f"{url}/16/report.html", f"{url}/32/report.html")
+    for size in ("16", "32"):
+        assert fetched(f"{url}/{size}", tmp_path / f"copy{size}") == files(tmp_path / "out" / size)
+
+
+def test_shards_go_while_others_are_built(photos: Path, url: str, scratch: Path, proxy: Proxy) -> None:
+    def wait_for_it(_: object) -> None:
+        wait_until(lambda: shards_put(proxy), "the first shard")
+
+    build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch, on_shard=wait_for_it)
+
+
+def test_an_interrupted_build_is_no_dataset_and_resumes(photos: Path, url: str, scratch: Path, tmp_path: Path) -> None:
+    with pytest.raises(StopError):
+        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch, on_shard=stop)
+    assert MANIFEST not in names(url)
+    result = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    assert result.resumed > 0
+    build_dataset(photos, tmp_path / "out", SHARDS, SERIAL)
+    assert fetched(url, tmp_path / "copy") == files(tmp_path / "out")
+
+
+def test_an_interrupted_copy_is_no_dataset_and_goes_on(photos: Path, url: str, scratch: Path, tmp_path: Path) -> None:
+    with pytest.raises(StopError):
+        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch, on_rest=stop)
+    assert MANIFEST not in names(url)
+    result = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    assert result.resumed == result.files
+    build_dataset(photos, tmp_path / "out", SHARDS, SERIAL)
+    assert fetched(url, tmp_path / "copy") == files(tmp_path / "out")
+
+
+def test_a_place_belongs_to_one_build(photos: Path, url: str, scratch: Path, tmp_path: Path) -> None:
+    with pytest.raises(StopError):
+        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch, on_shard=stop)
+    before = names(url)
+    with pytest.raises(RemoteError, match=r"another dataset is being copied to .*, or its copy ended early"):
+        build_to_url(photos, url, SHARDS, SERIAL, scratch=tmp_path / "elsewhere")
+    assert names(url) == before
+
+
+def test_what_is_there_already_is_nothing_to_do(photos: Path, url: str, scratch: Path) -> None:
+    first = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    again = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    assert again.resumed == again.files
+    assert (again.stored, again.bytes, again.losses) == (first.stored, first.bytes, first.losses)
+    assert CLAIM not in names(url)
+
+
+@pytest.mark.parametrize("at", ["the claim", "the folder"])
+def test_a_build_that_ended_while_it_cleaned_up_is_cleaned_up(
+    at: str, photos: Path, url: str, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(StopError):
+        if at == "the claim":
+            patch.setattr(Bucket, "remove", lambda *words: stop(words) if CLAIM in words else None)
+        else:
+            patch.setattr("presize.build.to_url.shutil.rmtree", lambda *_, **words: None if words else stop(words))
+        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    assert [path for path in scratch.rglob("*") if path.is_file()]
+    result = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    assert result.resumed == result.files
+    assert CLAIM not in names(url)
+    assert not [path for path in scratch.rglob("*") if path.is_file()]
+
+
+def test_another_dataset_is_refused_before_anything_is_built(photos: Path, url: str, scratch: Path) -> None:
+    build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    other = BuildOptions(ImageOptions(sizes=(Size(24, 24),)), shard_samples=8)
+    with pytest.raises(BuildError, match=r"holds a dataset that differs \(.*\); choose another OUT"):
+        build_to_url(photos, url, other, RunOptions(overwrite=True), scratch=scratch, on_shard=stop)
+
+
+def test_an_update_copies_what_is_new(photos: Path, url: str, scratch: Path, proxy: Proxy, tmp_path: Path) -> None:
+    build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    build_dataset(photos, tmp_path / "out", SHARDS, SERIAL)
+    some = min(photos.rglob("*.jpg"))
+    shutil.copy(some, some.with_name(f"new-{some.name}"))
+    proxy.put.clear()
+    result = build_to_url(photos, url, SHARDS, UPDATE, scratch=scratch)
+    build_dataset(photos, tmp_path / "out", SHARDS, UPDATE)
+    assert result.changes.built == 1
+    assert len(shards_put(proxy)) == 1
+    assert fetched(url, tmp_path / "copy") == files(tmp_path / "out")
+
+
+def test_a_store_that_fails_ends_the_build_with_a_line(
+    photos: Path, url: str, scratch: Path, proxy: Proxy, tmp_path: Path
+) -> None:
+    def cut(_: object) -> None:
+        proxy.close()
+
+    with pytest.raises(RemoteError, match=r"Connection refused|error sending request|Generic S3 error"):
+        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch, on_plan=cut)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_dataset_is_refused(photos: Path, url: str, scratch: Path) -> None:
+    with pytest.raises(OptionError, match="to: a folder of images is made on this machine alone"):
+        build_to_url(photos, url, BuildOptions(layout="folder"), scratch=scratch)
+
+
+def test_the_command_says_where_the_dataset_is(
+    photos: Path, url: str, scratch: Path, presize: Callable[..., Ran]
+) -> None:
+    words = ("build", photos, url, "--size", "32", "--scratch", scratch)
+    ran = presize(*words)
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith(f"{url}: 19 images, "), ran.out
+    assert json.loads(presize(*words, "--json").out)["reports"] == [f"{url}/report.html"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["s3://data/x", "--part", "1/2"], "--part: all parts write to one folder"),
+        (["s3://data/x", "--dry-run", "--update"], "--dry-run: an update is planned in a folder"),
+        (["out", "--scratch", "here"], "--scratch: is for an OUT that is a URL"),
+    ],
+)
+def test_what_goes_with_folders_alone_is_one_line(
+    words: list[str], message: str, photos: Path, presize: Callable[..., Ran]
+) -> None:
+    ran = presize("build", photos, *words)
+    assert ran.code == 2
+    assert message in ran.err
