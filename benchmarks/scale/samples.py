@@ -2,9 +2,10 @@
 
     python benchmarks/scale/samples.py --work FOLDER [--samples 10000,100000,1000000] [--repeats 1]
 
-The folder is a tree of hard links in class folders of 1,300. The shards are files without content, with side-cars as a
-build writes them: what is measured is all that a build does beside images, and what a reader does before the first.
-Each stage runs in a process of its own, with the page cache warm. Asserts nothing.
+The folder is a tree of hard links in class folders of 1,300. The bucket is a server of this machine that makes up a
+page of its listing when it is asked for it. The shards are files without content, with side-cars as a build writes
+them: what is measured is all that a build does beside images, and what a reader does before the first. Each stage runs
+in a process of its own, with the page cache warm. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -50,7 +56,7 @@ A_STORED, REASONS = 100, ("truncated", "not an image", "too many pixels", "no sc
 """Where nearly all samples are rejected, one of so many is stored; why the others are not, of which a tenth have a
 reason of their own."""
 
-STAGES = ("scan", "plan", "resume", "publish", "reject", "open", "shuffle")
+STAGES = ("scan", "bucket", "plan", "resume", "publish", "reject", "open", "shuffle", "continue")
 PREPARING = ("tree", "sidecars", "rejected")
 
 
@@ -64,6 +70,70 @@ def make_tree(tree: Path, samples: int) -> None:
             folder = tree / f"n{at // A_CLASS:08d}"
             folder.mkdir()
         os.link(file, folder / f"{folder.name}_{at % A_CLASS:04d}.JPEG")
+
+
+def name_of(number: int) -> str:
+    folder = f"n{number // A_CLASS:08d}"
+    return f"{folder}/{folder}_{number % A_CLASS:04d}.JPEG"
+
+
+PAGE = 1000
+"""Objects in an answer of S3's."""
+
+
+class _Bucket(BaseHTTPRequestHandler):
+    """Lists the objects of a bucket, and has nothing else."""
+
+    samples = 0
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        token = re.search(r"continuation-token=(\d+)", self.path)
+        start = int(token[1]) if token else 0
+        end = min(start + PAGE, self.samples)
+        objects = "".join(
+            f"<Contents><Key>photos/{name_of(number)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+            f'<ETag>"{number:x}"</ETag><Size>110000</Size><StorageClass>STANDARD</StorageClass></Contents>'
+            for number in range(start, end)
+        )
+        more = end < self.samples
+        following = f"<NextContinuationToken>{end}</NextContinuationToken>" if more else ""
+        body = (
+            "<ListBucketResult><Name>data</Name><Prefix>photos/</Prefix>"
+            f"<KeyCount>{end - start}</KeyCount><MaxKeys>{PAGE}</MaxKeys><IsTruncated>{str(more).lower()}</IsTruncated>"
+            f"{objects}{following}</ListBucketResult>"
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def serve_bucket(samples: int, to: Connection) -> None:
+    _Bucket.samples = samples
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Bucket)
+    to.send(server.server_port)
+    server.serve_forever()
+
+
+@contextmanager
+def bucket(samples: int) -> Iterator[None]:
+    """A server of a bucket, in a process of its own, to which the environment leads."""
+    ours, theirs = get_context("spawn").Pipe()
+    server = get_context("spawn").Process(target=serve_bucket, args=(samples, theirs), daemon=True)
+    server.start()
+    os.environ |= {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ours.recv()}",
+        "AWS_ACCESS_KEY_ID": "somebody",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }
+    yield
+    server.terminate()
 
 
 def source(samples: int) -> Source:
@@ -142,6 +212,9 @@ def stage(name: str, work: Path, samples: int) -> tuple[Stage, Stage]:
         return (lambda: None), (lambda: prepare(out, samples, A_STORED))
     if name == "scan":
         return (lambda: None), (lambda: scan(tree))
+    if name == "bucket":
+        serving = bucket(samples)
+        return serving.__enter__, (lambda: scan("s3://data/photos"))
     if name == "plan":
         return (lambda: state.update(source=source(samples))), (
             lambda: make_plan(state["source"], BuildOptions(), TriedCodecs("of no images", {}), 4096)
@@ -163,14 +236,21 @@ def stage(name: str, work: Path, samples: int) -> tuple[Stage, Stage]:
         )
     if name == "open":
         return (lambda: None), (lambda: state.update(data=Dataset(out)))
-    from presize.datasets.reading.order import Shuffled
+    from presize.datasets import EpochSampler, Shuffled
 
     def shuffle() -> None:
         order = Shuffled(samples)
         for batch in range(BATCHES):
             order.samples(0, np.arange(batch * BATCH, (batch + 1) * BATCH) % samples)
 
-    return (lambda: None), shuffle
+    def go_on() -> None:
+        """From the middle of an epoch."""
+        sampler = EpochSampler(Shuffled(samples), batch_size=BATCH)
+        sampler.load_state_dict(sampler.state_dict(samples // 2))
+        for _ in islice(sampler, BATCH * BATCHES):
+            pass
+
+    return (lambda: None), (go_on if name == "continue" else shuffle)
 
 
 def own_bytes() -> int:
