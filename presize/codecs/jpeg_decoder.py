@@ -95,7 +95,6 @@ def _try() -> None:
         if off is not None:
             _switched_off = off
             _compiled = None
-            _is_tried = True
             if off.warning and _right_to_warn.acquire(blocking=False):
                 warnings.warn(off.warning, PresizeWarning, stacklevel=4)
     _is_tried = True

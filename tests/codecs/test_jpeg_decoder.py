@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 import pytest
 import simplejpeg
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -27,6 +27,7 @@ from pictures import smooth_image
 from presize.codecs import jpeg_decoder, jpeg_tiles
 from presize.codecs.jpeg_decoder import Mode
 from presize.codecs.stored_value import decode_value
+from presize.errors import ImageError
 
 ROOT = Path(__file__).parents[2]
 C_SOURCES = ("presize/codecs/_jpeg_decoder.c", "presize/codecs/jpeg/any.c", "presize/codecs/jpeg/avx2.c")
@@ -339,6 +340,36 @@ def test_without_the_compiled_code_it_decodes_nothing_and_a_value_is_the_same(mo
     np.testing.assert_array_equal(decode_value(value, "jpeg", "rgb", (64, 96)), before)
 
 
+@pytest.mark.parametrize(("height", "width"), [(9, 1), (1, 9), (61, 90)])
+@pytest.mark.parametrize("scale", [1, 2, 4, 8])
+def test_libjpeg_decodes_at_the_scale_that_it_is_told(height: int, width: int, scale: int) -> None:
+    data = encoded(picture(height, width, seed=2))
+    pixels = jpeg_decoder.decode_with_libjpeg(data, "RGB", (height, width), scale, max_pixels=10**6)
+    assert pixels.shape == (-(-height // scale), -(-width // scale), 3)
+
+
+STRAY = encoded(picture(40, 60, seed=2))[:-2] + b"stray bytes\xff\xd9"
+
+
+@pytest.mark.parametrize(("data", "is_accepted"), [(STRAY, True), (STRAY[:-2], False)], ids=["stray bytes", "no end"])
+def test_what_libjpeg_warns_of_is_an_error_unless_it_may_be_there_and_the_jpeg_ends_well(
+    data: bytes, is_accepted: bool
+) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        jpeg_decoder.decode_strictly(data, "RGB", (40, 60), max_pixels=10**6)
+    with contextlib.nullcontext() if is_accepted else pytest.raises(ValueError, match=r"\w"):
+        pixels = jpeg_decoder.decode_with_libjpeg(data, "RGB", (40, 60), 1, max_pixels=10**6, strict=False)
+        np.testing.assert_array_equal(pixels, simplejpeg.decode_jpeg(STRAY, strict=False))
+
+
+def test_the_pixels_of_all_scans_count_against_the_limit() -> None:
+    data = by_pillow(progressive=True)
+    assert data.count(b"\xff\xda") == 10
+    assert jpeg_decoder.decode_strictly(data, "RGB", (40, 60), max_pixels=40 * 60).shape == (40, 60, 3)
+    with pytest.raises(ImageError, match="10 scans of 2400 pixels each"):
+        jpeg_decoder.decode_strictly(data, "RGB", (40, 60), max_pixels=40 * 60 - 1)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("scale", [1, 2, 4, 8])
 @pytest.mark.parametrize("sampling", ["4:2:0", "grey"])
@@ -357,6 +388,7 @@ def test_what_falls_back_to_libjpeg_has_the_same_pixels(
 @compiled
 @settings(deadline=None)
 @given(st.binary(min_size=1, max_size=40), st.lists(st.binary(max_size=12), min_size=1, max_size=9), st.booleans())
+@example(b"\0", [b""] * 24, True)  # the markers three times over
 def test_tiles_are_measured_the_same_without_the_compiled_code(head: bytes, parts: list[bytes], sound: bool) -> None:
     tiles = [part.replace(b"\xff", b"\xff\0") if sound else part for part in parts]
     markers = [bytes((0xFF, 0xD0 + i % 8)) for i in range(len(tiles) - 1)] + [b"\xff\xd9"]
@@ -367,6 +399,27 @@ def test_tiles_are_measured_the_same_without_the_compiled_code(head: bytes, part
         assert jpeg_decoder.tile_lengths(data, len(head), len(tiles)) == lengths
     if sound:
         assert lengths == np.array([len(tile) + 2 for tile in tiles], ">u2").tobytes()
+
+
+@pytest.mark.parametrize("is_compiled", [pytest.param(True, marks=compiled), False])
+@pytest.mark.parametrize(
+    ("data", "tiles"),
+    [
+        (b"\xff\xd0\xff\xd1\xff\xd9\0", 3),
+        (b"\xff\xd0\xff\xd2\xff\xd9", 3),
+        (b"\xff\xd0\xff\xd1\xff\xd2", 3),
+        (b"\xff\xd0\xff\xd9", 3),
+        (b"\xff\xd9", 3),
+        (b"\0\0\0", 3),
+    ],
+    ids=["a byte behind the end", "out of order", "no end", "too few", "more tiles than bytes", "no markers"],
+)
+def test_tiles_whose_markers_are_not_theirs_have_no_lengths(
+    data: bytes, tiles: int, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_compiled:
+        monkeypatch.setattr(jpeg_decoder, "_compiled", None)
+    assert jpeg_decoder.tile_lengths(data, 0, tiles) is None
 
 
 @compiled

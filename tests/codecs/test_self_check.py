@@ -119,9 +119,10 @@ def test_every_way_to_the_compiled_code_tries_it_first(
     first_use: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jpeg_decoder, "_compiled", module(decode=failing))
-    with pytest.warns(PresizeWarning, match="self-check"):
+    with pytest.warns(PresizeWarning, match="self-check") as said:
         first_use()
     assert jpeg_decoder._compiled is None
+    assert said[0].filename == __file__, "it names the caller"
 
 
 @compiled
@@ -194,12 +195,13 @@ def test_the_environment_decides_about_avx2_before_the_self_check(
 
 
 @compiled
+@pytest.mark.parametrize("value", ["turbo", "LIBJPEG"])
 def test_what_the_environment_means_otherwise_is_warned_about_and_switches_it_off(
-    monkeypatch: pytest.MonkeyPatch,
+    value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(jpeg_decoder.VARIABLE, "turbo")
+    monkeypatch.setenv(jpeg_decoder.VARIABLE, value)
     with pytest.warns(
-        PresizeWarning, match="^PRESIZE_DECODER: expected auto, no-avx2 or libjpeg, got 'turbo'; libjpeg-turbo"
+        PresizeWarning, match=f"^PRESIZE_DECODER: expected auto, no-avx2 or libjpeg, got '{value}'; libjpeg-turbo"
     ):
         assert jpeg_decoder.decode(IMAGE, "RGB", SHAPE) is None
     assert not jpeg_decoder.is_available()
