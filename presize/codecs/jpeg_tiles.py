@@ -30,8 +30,8 @@ _MAX_TILES = (0xFFFF - _FIXED_BYTES) // 2
 _RESTARTS = b"".join(bytes((0xFF, 0xD0 + i)) for i in range(8)) * (_MAX_TILES // 8 + 1)
 _CYCLE = np.frombuffer(_RESTARTS, np.uint8)[1::2].copy()  # their second bytes
 _SOF0, _DHT, _EOI, _SOS, _DRI, _APP9 = 0xC0, 0xC4, 0xD9, 0xDA, 0xDD, 0xE9
-# Tables, metadata and the interval; any other segment before the scan makes a JPEG none of ours.
-_HARMLESS = frozenset((_DHT, 0xDB, _DRI, 0xFE, *range(0xE0, 0xF0)))
+# Tables and metadata. Beside one frame and one interval, any other segment before the scan makes a JPEG none of ours.
+_HARMLESS = frozenset((_DHT, 0xDB, 0xFE, *range(0xE0, 0xF0)))
 
 _NEAR = 1024  # a header without metadata has about 640 bytes
 _CACHED_HEADER_BYTES = 2048
@@ -188,10 +188,10 @@ def cut(data: bytes | memoryview, top: int, left: int, height: int, width: int) 
         if at < 0:
             return None
     lengths_at = at + 4 + len(_TAG)
-    sos = at + 2 + (data[at + 2] << 8 | data[at + 3])
+    sos = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
     if sos + 4 > len(data):
         return None
-    scan = sos + 2 + (data[sos + 2] << 8 | data[sos + 3])
+    scan = sos + 2 + int.from_bytes(data[sos + 2 : sos + 4], "big")
     header = bytes(data[:at]) + data[sos:scan]
     layout = _layout(header)
     if layout is None:
@@ -264,7 +264,7 @@ def _parsed(header: bytes) -> _Layout | None:
             frame, size_at = header[begin + 4 : end], begin + 5
         elif marker == _DRI and not interval:
             interval = header[begin + 4 : end]
-        elif marker == _SOF0 or marker == _DRI or marker not in _HARMLESS:
+        elif marker not in _HARMLESS:
             return None
     scan = header[segments[-1][1] + 4 :]
     count = frame[5] if len(frame) >= 9 else 0
@@ -307,10 +307,9 @@ def _segments(data: bytes) -> list[tuple[int, int, int]] | None:
     end = 2
     while end + 4 <= len(data) and data[end] == 0xFF:
         begin, marker = end, data[end + 1]
-        end += 2 + (data[begin + 2] << 8 | data[begin + 3])
-        if end < begin + 4 or end > len(data):
-            return None
+        # Behind a length below 2 there is no marker, since neither of its own bytes is FF.
+        end += 2 + int.from_bytes(data[begin + 2 : begin + 4], "big")
         segments.append((marker, begin, end))
         if marker == _SOS:
-            return segments
+            return segments if end <= len(data) else None
     return None

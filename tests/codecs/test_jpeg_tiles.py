@@ -59,6 +59,10 @@ def tiled(height: int, width: int, sampling: str = "4:2:0", quality: int = 90) -
     return data
 
 
+def with_bytes(data: bytes, at: int, value: bytes) -> bytes:
+    return data[:at] + value + data[at + len(value) :]
+
+
 def decoded(data: bytes | memoryview, scale: int = 1) -> np.ndarray:
     """As training reads it: strictly, so that a stray or a missing byte is an error."""
     height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
@@ -226,6 +230,7 @@ def refused() -> dict[str, bytes]:
         "CMYK": cmyk.getvalue(),
         "an interval that divides no row": plain(64, 80, interval=4),
         "an interval of one": plain(64, 80, interval=1),
+        "an interval of one in a row of two": plain(64, 32, interval=1),
         "an interval of two rows": plain(64, 80, interval=10),
         "bytes after the end": sound + b"\0",
         "truncated": sound[:-2],
@@ -262,11 +267,24 @@ def test_a_tile_too_long_for_the_index_means_no_index() -> None:
     assert with_index(data) is data
 
 
-def test_more_tiles_than_a_segment_can_list_mean_no_index() -> None:
-    for rows, indexed in ((32762 // 64, True), (32762 // 64 + 1, False)):
-        grey = np.zeros((8 * rows, 8 * 256), np.uint8)
-        data = bytes(cv2.imencode(".jpg", grey, [cv2.IMWRITE_JPEG_RST_INTERVAL, 4])[1])
-        assert (with_index(data) is not data) == indexed
+@pytest.mark.parametrize(("rows", "columns", "indexed"), [(181, 181, True), (201, 163, False)])
+def test_more_tiles_than_a_segment_can_list_mean_no_index(rows: int, columns: int, indexed: bool) -> None:
+    """There is no image of exactly 32,762 tiles, only of one less or one more."""
+    grey = np.zeros((8 * rows, 16 * columns), np.uint8)
+    data = bytes(cv2.imencode(".jpg", grey, [cv2.IMWRITE_JPEG_RST_INTERVAL, 2])[1])
+    assert (with_index(data) is not data) == indexed
+    assert (cut(with_index(data), 8 * rows - 8, 16 * columns - 16, 8, 16) is not None) == indexed
+
+
+@pytest.mark.parametrize(("height", "width"), [(0, 96), (64, 0)])
+def test_an_image_of_no_pixels_has_no_index(height: int, width: int) -> None:
+    sound = plain(64, 96)
+    header = with_bytes(
+        sound[: sound.find(b"\xff\xda") + 14], sound.find(b"\xff\xc0") + 5, struct.pack(">HH", height, width)
+    )
+    # More tiles than an index can list.
+    data = header + b"".join(bytes((0xFF, 0xD0 + number % 8)) for number in range((1 << 15) - 1)) + b"\xff\xd9"
+    assert with_index(data) is data
 
 
 def test_the_index_is_what_the_format_page_says() -> None:
@@ -412,6 +430,19 @@ def test_an_index_of_another_version_is_left_alone(version: int) -> None:
     assert cut(bytes(data), 0, 0, 8, 8) is None
 
 
+def test_metadata_is_not_kept() -> None:
+    values = [
+        jpeg_metadata.with_metadata(tiled(64, 80), exif=b"II*\0\x08\0\0\0" + bytes((number,)) * 60_000)
+        for number in range(20)
+    ]
+    tracemalloc.start()
+    try:
+        assert all(cut(value, 0, 0, 8, 8) is not None for value in values)
+        assert tracemalloc.get_traced_memory()[0] < 200_000
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_huge_image_on_paper_takes_no_memory() -> None:
     data = bytearray(HOSTILE)
     frame = data.find(b"\xff\xc0")
@@ -441,10 +472,6 @@ def test_an_index_is_made_for_whatever_bytes_or_not_at_all(flips: list[tuple[int
 # --- what guards the index ---
 
 
-def with_bytes(data: bytes, at: int, value: bytes) -> bytes:
-    return data[:at] + value + data[at + len(value) :]
-
-
 @pytest.mark.parametrize(
     ("at", "value", "reason"),
     [
@@ -471,6 +498,52 @@ def test_an_index_that_lists_more_or_fewer_tiles_than_there_are_is_left_alone(ti
 @pytest.mark.parametrize("more", [b"\0", b"\xff\xd9", b"\0" * 100])
 def test_bytes_behind_the_last_tile_leave_the_index_alone(more: bytes) -> None:
     assert cut(HOSTILE + more, 0, 0, 8, 8) is None
+
+
+@pytest.mark.parametrize(("tile", "is_cut"), [(1, True), (2, True), (3, False), (4, False), (5, True)])
+def test_an_index_must_be_right_where_the_tiles_begin_and_end_that_a_box_needs(tile: int, is_cut: bool) -> None:
+    lengths = list(struct.unpack_from(">8H", HOSTILE, INDEX + 13))
+    lengths[tile] += 1
+    lengths[tile + 1] -= 1
+    changed = with_bytes(HOSTILE, INDEX + 13, struct.pack(">8H", *lengths))
+    part = cut(changed, 34, 2, 10, 40)  # in tile 4 of 0 to 7
+    assert (part is not None) == is_cut
+    if part is not None:
+        np.testing.assert_array_equal(
+            decoded(part.data)[part.top :, part.left :][:10, :40], whole(HOSTILE)[34:44, 2:42]
+        )
+
+
+def with_payload(data: bytes, marker: int, payload: bytes) -> bytes:
+    """`data` with another payload in the first segment of this marker."""
+    begin = data.index(bytes((0xFF, marker)))
+    end = begin + 2 + int.from_bytes(data[begin + 2 : begin + 4], "big")
+    return data[: begin + 2] + struct.pack(">H", 2 + len(payload)) + payload + data[end:]
+
+
+FRAME = HOSTILE.find(b"\xff\xc0")
+INTERVAL = HOSTILE.find(b"\xff\xdd")
+GREY = tiled(8, 96, "grey")
+DOUBTFUL = {
+    "a reserved marker for its frame": with_bytes(HOSTILE, FRAME + 1, b"\xbf"),
+    "12 bits a sample": with_bytes(HOSTILE, FRAME + 4, b"\x0c"),
+    "a row that is no multiple of its tiles": with_bytes(HOSTILE, FRAME + 7, b"\0\x70"),
+    "MCUs of no height": with_bytes(HOSTILE, FRAME + 11, b"\x20"),
+    "chroma of twice the height": with_bytes(HOSTILE, FRAME + 14, b"\x12"),
+    "grey of twice the height": with_bytes(GREY, GREY.find(b"\xff\xc0") + 11, b"\x12"),
+    "a frame that ends too early": with_payload(HOSTILE, 0xC0, HOSTILE[FRAME + 4 : FRAME + 18]),
+    "an interval of 0": with_bytes(HOSTILE, INTERVAL + 4, b"\0\0"),
+    "an interval of one byte": with_payload(HOSTILE, 0xDD, b"\3"),
+    "an interval of three bytes": with_payload(HOSTILE, 0xDD, b"\0\0\3"),
+    "half an index, behind the scan's header": HOSTILE[:INDEX] + HOSTILE[SCAN - 14 : SCAN] + HOSTILE[INDEX:][:20],
+    "two intervals": HOSTILE[:INTERVAL] + b"\xff\xdd\0\4\0\3" + HOSTILE[INTERVAL:],
+    "another interval later": HOSTILE[:INDEX] + b"\xff\xdd\0\4\0\6" + HOSTILE[INDEX:],
+}
+
+
+@pytest.mark.parametrize("data", DOUBTFUL.values(), ids=DOUBTFUL.keys())
+def test_a_header_that_makes_no_sense_of_the_tiles_means_no_cut(data: bytes) -> None:
+    assert cut(data, 0, 0, 8, 8) is None
 
 
 HARMLESS = {0xC4, 0xDB, *range(0xE0, 0xF0), 0xFE}
