@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import runpy
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -107,12 +108,44 @@ def test_metadata_and_tables_stay_as_they_were() -> None:
 
 
 @compiled
+def test_the_names_of_components_are_kept() -> None:
+    data = bytearray(jpeg(noisy(64, 64), quality=80))
+    frame, scan = data.index(b"\xff\xc0"), data.index(b"\xff\xda")
+    data[frame + 10 : frame + 19 : 3] = data[scan + 5 : scan + 11 : 2] = b"YUV"
+    tiled = recoded(bytes(data))
+    assert tiled != data
+    assert np.array_equal(simplejpeg.decode_jpeg(tiled), simplejpeg.decode_jpeg(bytes(data)))
+
+
+@compiled
+def test_tables_in_one_segment_are_those_in_a_segment_each() -> None:
+    data = jpeg(noisy(64, 64), quality=80)
+    begin, scan = data.index(b"\xff\xc4"), data.index(b"\xff\xda")
+    tables, at = [], begin
+    while at < scan:
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        tables.append(data[at + 4 : end])
+        at = end
+    assert len(tables) == 4
+    together = b"".join(tables)
+    joined = data[:begin] + struct.pack(">BBH", 0xFF, 0xC4, 2 + len(together)) + together + data[scan:]
+    assert recoded(joined) == recoded(data)
+
+
+@compiled
 def test_recoding_twice_changes_nothing() -> None:
     tiled = recoded(jpeg(noisy(64, 96), quality=90, optimize=True))
     assert recoded(tiled) is tiled, "it has an index"
     begin = tiled.index(b"\xff\xe9")
     without = tiled[:begin] + tiled[begin + 2 + int.from_bytes(tiled[begin + 2 : begin + 4], "big") :]
     assert recoded(without) == tiled
+
+
+def with_factors(factors: int) -> bytes:
+    """A JPEG whose frame header says this of luma: how many blocks an MCU has across, 4 bits, and down."""
+    data = jpeg(noisy(64, 64))
+    at = data.index(b"\xff\xc0") + 11
+    return data[:at] + bytes((factors,)) + data[at + 1 :]
 
 
 LEFT_ALONE = {
@@ -122,6 +155,9 @@ LEFT_ALONE = {
     "no JPEG": b"\x89PNG\r\n",
     "nothing": b"",
     "a header alone": jpeg(noisy(64, 64))[:400],
+    "an empty frame": b"\xff\xd8\xff\xc0\0\2\xff\xda\0\2",
+    "MCUs of no blocks": with_factors(0x02),
+    "4:1:1": with_factors(0x41),
 }
 
 
@@ -177,11 +213,46 @@ def recoded_without_avx2(data: bytes) -> bytes:
 
 
 @compiled
-def test_an_image_of_one_colour_has_room_for_its_longer_codes() -> None:
-    data = jpeg(np.full((256, 8 * 211), 77, np.uint8), optimize=True)  # a row of so many blocks is one tile
+@pytest.mark.parametrize(("height", "width"), [(256, 8 * 211), (800, 800)], ids=["long tiles", "many tiles"])
+def test_an_image_of_one_colour_has_room_for_its_longer_codes(height: int, width: int) -> None:
+    data = jpeg(np.full((height, width), 77, np.uint8), optimize=True)  # a row of 211 blocks is one tile
     tiled = recoded(data)
     assert tiled is not data
     assert coefficients(tiled) == coefficients(data)
+
+
+def of_short_codes(end_bits: int) -> bytes:
+    """A grey JPEG whose DC coefficients are 1365 and 0 by turns: such a difference has a code of 1 bit, which T.81's
+    table K.4 has in 11 bits, and the end of a block one of `end_bits`."""
+    columns = 8179  # a prime number, so that a row is one tile
+    bits = "".join("0" + value + "0" * end_bits for value in ("10101010101", "01010101010")) * (columns // 2 + 1)
+    bits = bits[: (12 + end_bits) * columns]
+    row = int(bits + "1" * (-len(bits) % 8), 2).to_bytes(-(-len(bits) // 8), "big")
+    assert b"\xff" not in row
+    segments = [
+        (0xDB, b"\0" + b"\1" * 64),
+        (0xC0, struct.pack(">BHHBBBB", 8, 16, 8 * columns, 1, 1, 0x11, 0)),
+        (0xC4, b"\x01\1" + bytes(15) + b"\x0b"),
+        (0xC4, b"\x10" + bytes(int(length == end_bits) for length in range(1, 17)) + b"\0"),
+        (0xDD, struct.pack(">H", columns)),
+        (0xDA, b"\1\1\x10\0\x3f\0"),
+    ]
+    header = (struct.pack(">BBH", 0xFF, marker, 2 + len(payload)) + payload for marker, payload in segments)
+    return b"".join((b"\xff\xd8", *header, row, b"\xff\xd0", row, b"\xff\xd9"))
+
+
+@compiled
+def test_a_scan_that_becomes_nearly_twice_as_long_has_room() -> None:
+    data = of_short_codes(end_bits=3)
+    tiled = recoded(data)
+    assert 1.8 < len(tiled) / len(data) < 2
+    assert np.array_equal(simplejpeg.decode_jpeg(tiled), simplejpeg.decode_jpeg(data))
+
+
+@compiled
+def test_a_scan_that_becomes_more_than_twice_as_long_is_left_as_it_is() -> None:
+    data = of_short_codes(end_bits=2)
+    assert recoded(data) is data
 
 
 def test_without_the_compiled_code_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
