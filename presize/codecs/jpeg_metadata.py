@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 from presize.codecs.jpeg_segments import (
     APP0,
@@ -68,14 +69,17 @@ def strip_and_count(data: bytes, keep_metadata: bool) -> tuple[bytes, int]:
             return b"".join(pieces), scans
 
 
-def bare(data: bytes) -> bytes:
+def bare(data: bytes, found: Iterable[tuple[int, int, int]] | None = None) -> bytes:
     """`data` without the metadata before its first scan, for decoders that fail on it.
 
     Like strip, but all that follows the first scan's header stays, valid or not.
+
+    Args:
+        found: the segments of its header, where they are known.
     """
     pieces = [data[:2]]
     position = 2
-    for marker, begin, end in segments(data):
+    for marker, begin, end in segments(data) if found is None else found:
         if APP0 <= marker <= 0xEF or marker == COM:
             pieces.append(_kept_metadata(data, marker, begin, end, keep_metadata=False))
         else:

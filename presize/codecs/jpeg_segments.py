@@ -70,7 +70,7 @@ class JpegHeader:
         quality: the IJG quality, 1 to 100, whose luma table is nearest to that of the first component; 0 when it has
             none.
         several: whether the file has an index of further pictures (MPO).
-        scan_begin: the byte at which the first scan's header begins.
+        segments: (marker, begin, end) of each, to the end of the first scan's header (see segments).
     """
 
     height: int
@@ -86,7 +86,12 @@ class JpegHeader:
     comment: bytes | None
     quality: int
     several: bool
-    scan_begin: int
+    segments: tuple[tuple[int, int, int], ...]
+
+    @property
+    def scan_begin(self) -> int:
+        """The byte at which the first scan's header begins."""
+        return self.segments[-1][1]
 
     @property
     def components(self) -> int:
@@ -107,8 +112,8 @@ def parse(data: bytes) -> JpegHeader:
     tables: list[bytes] = []
     exif = xmp = comment = None
     icc_parts: list[bytes] = []
-    begin = 0
-    for marker, begin, end in segments(data):
+    found = tuple(segments(data))
+    for marker, begin, end in found:
         if marker in FRAMES:
             if frame is not None:
                 raise ImageError("broken JPEG: two frame headers")
@@ -148,7 +153,7 @@ def parse(data: bytes) -> JpegHeader:
         comment,
         _quality(b"".join(tables), frame[8]),
         several,
-        begin,
+        found,
     )
 
 

@@ -66,7 +66,8 @@ def _jpeg(data: bytes, options: ImageOptions) -> Unchanged | None:
         return None
     in_one_scan = header.process == "baseline" and data[header.scan_begin + 4] == header.components
     if in_one_scan and not header.several and not options.keep_metadata and data.endswith(b"\xff\xd9"):
-        value = jpeg_metadata.bare(data)  # without searching its scan, which takes as long as all the rest
+        # Without searching its scan, which takes as long as all the rest.
+        value = jpeg_metadata.bare(data, header.segments)
     else:
         value, scans = jpeg_metadata.strip_and_count(data, options.keep_metadata)
         if scans > 1:
