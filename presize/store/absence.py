@@ -19,9 +19,10 @@ def what_is_there(root: Path) -> str:
     try:
         names = sorted(os.listdir(root))  # first, and once: somebody may be replacing it
     except FileNotFoundError:
-        if re.match(r"\w+:/\w", os.fspath(root)):  # of a URL, as Path has it
+        if url := re.search(r"(?:^|/)(s3|https?|gs|az):/([^/].*)", os.fspath(root)):  # as Path has it
             return (
-                f"{root} is no folder; copy a dataset from a URL with presize fetch, or read it with LMDBDataset(URL)"
+                f"{url[1]}://{url[2]} is no folder; copy a dataset from a URL with presize fetch, or read it with "
+                "LMDBDataset(URL)"
             )
         return f"{root} does not exist; expected a folder that presize build has made"
     except NotADirectoryError:

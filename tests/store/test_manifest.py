@@ -337,7 +337,7 @@ def test_whatever_stands_in_a_manifest_it_is_read_or_refused(
 
 
 def test_a_url_is_no_folder() -> None:
-    with pytest.raises(DatasetError, match=r"^s3:/data/64 is no folder; copy a dataset from a URL with presize fetch"):
+    with pytest.raises(DatasetError, match=r"^s3://data/64 is no folder; copy a dataset from a URL with presize fetch"):
         read_manifest("s3://data/64")
 
 
