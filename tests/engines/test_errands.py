@@ -18,7 +18,7 @@ from PIL import Image
 from builds import files
 from commands import Ran
 from pictures import smooth_image
-from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, build_dataset, build_part
+from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, SourceOptions, build_dataset, build_part
 from presize.build.engines import cluster, errand
 from presize.build.engines.address import check_listening
 from presize.build.engines.errand import Courier, Errand, carry_out
@@ -211,6 +211,23 @@ def test_something_else_that_listens_is_no_dask(
         ran = presize("build", photos, tmp_path / "out", "--backend", "dask", "--scheduler", address)
     assert ran.code == 1
     assert ran.err == f"presize: error: scheduler: there is no dask at {address}: no answer within 0.5 s\n"
+
+
+def test_a_source_on_the_web_is_no_folder_that_workers_have_to_see(photos: Path, tmp_path: Path, use: Use) -> None:
+    table = tmp_path / "photos.txt"
+    table.write_text("".join(f"{path.relative_to(photos).as_posix()}\n" for path in sorted(photos.rglob("*.*"))))
+    use(Threads())
+    with http(photos) as port:
+        samples = SourceOptions(labels=str(table))
+        build_dataset(f"http://127.0.0.1:{port}/", tmp_path / "out", OPTIONS, RUN, samples)
+        build_dataset(
+            f"http://127.0.0.1:{port}/",
+            tmp_path / "alone",
+            OPTIONS,
+            replace(RUN, engine="sequential", scheduler=None),
+            samples,
+        )
+    assert files(tmp_path / "out") == files(tmp_path / "alone")
 
 
 @pytest.fixture

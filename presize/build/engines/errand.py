@@ -18,6 +18,7 @@ from presize.build.tasks.sidecar import ShardDone
 from presize.build.tasks.task import Task
 from presize.build.tasks.trial import try_codecs, with_plugins
 from presize.errors import BuildError
+from presize.sources.store_source import Url
 
 _WATCH_S = 0.5
 
@@ -95,6 +96,8 @@ def carry_out(pickled: bytes) -> bytes | str:
 def _obstacle(errand: Errand) -> str:
     """Why this worker would not make what the driver would; empty when it would."""
     for name, path in (("SRC", errand.task.source), ("OUT", errand.out)):
+        if isinstance(path, Url):  # reading says what there is to say
+            continue
         try:
             os.stat(path)
         except OSError as error:
