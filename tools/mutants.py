@@ -53,8 +53,8 @@ TESTS = {
     "store/export/__init__.py": ("tests/store/test_export.py",),
     "store/export/exported.py": ("tests/store/test_export.py", "tests/store/test_export_tar.py"),
     "store/export/to_folder.py": ("tests/store/test_export.py",),
-    "store/export/to_parquet.py": ("tests/store/test_export_parquet.py",),
-    "store/export/to_tar.py": ("tests/store/test_export_tar.py",),
+    "store/export/to_parquet.py": ("tests/store/test_export_parquet.py", "tests/store/test_export.py"),
+    "store/export/to_tar.py": ("tests/store/test_export_tar.py", "tests/store/test_export.py"),
     "store/filenames.py": ("tests/store/test_filenames.py", "tests/store/test_export.py"),
     "store/manifest.py": (
         "tests/store/test_manifest.py",

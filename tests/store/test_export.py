@@ -7,6 +7,7 @@ import json
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -14,16 +15,17 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from builds import SERIAL, files
+from builds import SERIAL, SMALL, files
+from captioned import captioned
 from paired import WITH_MASKS, make_pairs
 from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.errors import BuildError, DatasetError
-from presize.options import BuildOptions, Format, ImageOptions, Size
+from presize.options import BuildOptions, ExportLayout, Format, ImageOptions, Size
 from presize.store.dataset import Dataset
 from presize.store.export import export_dataset
 from presize.store.export.exported import Exported
-from tampering import read_table, with_column, write_table
+from tampering import change_offset, read_table, with_column, write_table
 
 
 def built(tmp_path: Path, format: Format = "jpeg") -> Path:
@@ -51,6 +53,11 @@ def test_an_empty_class_keeps_its_folder(tmp_path: Path) -> None:
     assert (tmp_path / "files" / "ants").is_dir()
 
 
+def test_a_class_whose_name_has_a_slash_is_a_folder_in_a_folder(tmp_path: Path) -> None:
+    export_dataset(captioned(tmp_path, rows=[{"path": "a.png", "label": "pets/cat"}]), tmp_path / "files")
+    assert (tmp_path / "files" / "pets" / "cat").is_dir()
+
+
 @pytest.mark.parametrize(("format", "kind"), [("png", "PNG"), ("webp", "WEBP"), ("raw", "PNG")])
 def test_the_suffix_follows_the_stored_format(format: Format, kind: str, tmp_path: Path) -> None:
     out = built(tmp_path, format)
@@ -61,10 +68,25 @@ def test_the_suffix_follows_the_stored_format(format: Format, kind: str, tmp_pat
         assert np.array_equal(np.asarray(image), next(pixels for _, pixels in Dataset(out).pixels([2])))
 
 
-def test_progress_counts_every_image(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", get_args(ExportLayout))
+def test_progress_counts_every_image(layout: ExportLayout, tmp_path: Path) -> None:
     counted: list[None] = []
-    export_dataset(built(tmp_path), tmp_path / "files", on_image=lambda: counted.append(None))
+    export_dataset(built(tmp_path), tmp_path / "files", lambda: counted.append(None), layout)
     assert len(counted) == 3
+
+
+@pytest.mark.parametrize("layout", get_args(ExportLayout))
+def test_a_folder_that_is_there_is_filled_if_it_is_empty(layout: ExportLayout, dataset: Path, tmp_path: Path) -> None:
+    export_dataset(dataset, tmp_path / "absent", layout=layout)
+    (tmp_path / "empty").mkdir()
+    export_dataset(dataset, tmp_path / "empty", layout=layout)
+    assert len(files(tmp_path / "empty")) == len(files(tmp_path / "absent")) > 0
+
+
+def test_a_file_is_no_empty_folder(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BuildError, match="file is not an empty folder; choose a new one"):
+        export_dataset(dataset, tmp_path / "file")
 
 
 def test_a_folder_that_holds_something_is_not_touched(tmp_path: Path) -> None:
@@ -98,6 +120,23 @@ def test_paths_of_a_hostile_index_are_refused_before_anything_is_written(
     with pytest.raises(DatasetError, match=words):
         export_dataset(out, tmp_path / "files")
     assert not (tmp_path / "files").exists()
+
+
+@pytest.mark.parametrize("column", ["path", "caption"])
+def test_damaged_text_of_the_index_is_refused_before_anything_is_written(column: str, tmp_path: Path) -> None:
+    out = captioned(tmp_path)
+    change_offset(out, column, 2, 1)  # before the text of row 1 begins
+    with pytest.raises(DatasetError, match=f"column '{column}' of {out} is damaged"):
+        export_dataset(out, tmp_path / "files", layout="parquet")
+    assert not (tmp_path / "files").exists()
+
+
+def test_an_image_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    out = built(tmp_path)
+    paths = ["cats/a.jpg", "cats/b.jpg", f"{'c' * 300}/c.jpg"]
+    write_table(out, with_column(read_table(out), "path", pa.array(paths, pa.large_string())))
+    with pytest.raises(BuildError, match=rf"^export: cannot write {tmp_path}/files/c{{300}}: File name too long$"):
+        export_dataset(out, tmp_path / "files")
 
 
 def test_a_folder_whose_name_is_too_long_is_one_line(dataset: Path, tmp_path: Path) -> None:
@@ -149,6 +188,14 @@ def test_companions_are_columns_of_images_in_parquet(tmp_path: Path) -> None:
 def test_no_column_of_a_companion_is_exported_as_one_of_the_label_table(tmp_path: Path) -> None:
     exported = Exported.of(with_masks(tmp_path).root)
     assert set(exported.columns) <= {"label"}
+
+
+def test_the_checksum_of_sources_is_not_exported_as_a_column_of_the_label_table(tmp_path: Path) -> None:
+    built(tmp_path)
+    build_dataset(tmp_path / "raw" / "cats", tmp_path / "sums", replace(SMALL, checksum=True), SERIAL)
+    exported = Exported.of(tmp_path / "sums")
+    assert "source_crc32" in exported.dataset.index.schema.names
+    assert exported.columns == ()
 
 
 def test_a_companion_that_is_called_image_keeps_its_name(tmp_path: Path) -> None:

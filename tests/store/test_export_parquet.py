@@ -65,6 +65,24 @@ def test_a_row_group_holds_a_bounded_number_of_bytes(dataset: Path, tmp_path: Pa
             assert sum(len(row["bytes"]) for row in rows) < 20_000 + largest
 
 
+def test_files_and_row_groups_are_as_large_as_the_documentation_says() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "derive.md").read_text("utf-8")
+    assert f"of up to {to_parquet.FILE_BYTES / 2**20:g} MiB each" in page
+    assert f"A row group has about {to_parquet.GROUP_BYTES / 2**20:g} MiB" in page
+
+
+@pytest.mark.parametrize("row", [{"path": "a.png", "caption": "a cat"}, {"path": "a.png"}])
+def test_only_the_columns_of_the_label_table_have_dictionaries_and_statistics(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
+    export_dataset(captioned(tmp_path, rows=[row]), tmp_path / "rows", layout="parquet")
+    (path,) = (tmp_path / "rows").iterdir()
+    group = pq.read_metadata(path).row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    assert {column.path_in_schema for column in columns if column.has_dictionary_page} == row.keys() - {"path"}
+    assert {column.path_in_schema for column in columns if column.is_stats_set} == row.keys() - {"path"}
+
+
 def test_every_export_has_the_same_bytes(tmp_path: Path) -> None:
     out = captioned(tmp_path)
     for place in ("one", "other"):

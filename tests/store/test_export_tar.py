@@ -135,6 +135,11 @@ def test_a_class_name_with_a_line_break_is_refused(tmp_path: Path) -> None:
         export_dataset(captioned(tmp_path, rows=rows), tmp_path / "tars", layout="tar")
 
 
+def test_text_in_json_is_utf_8_that_people_can_read(tmp_path: Path) -> None:
+    export_dataset(captioned(tmp_path), tmp_path / "tars", layout="tar")
+    assert "\"a dog, 'Ödön'\"".encode() in samples(tmp_path / "tars")["dogs/sub/b"]["json"]
+
+
 def test_dates_become_text(tmp_path: Path) -> None:
     out = captioned(tmp_path)
     days = pa.array([datetime.date(2026, 11, day) for day in (1, 2, 3, 4)])
@@ -160,7 +165,7 @@ def test_a_disk_that_is_full_is_one_line(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(BuildError, match=r"export: cannot write .*: No space left on device"):
+    with pytest.raises(BuildError, match=f"^export: cannot write {tmp_path / 'files'}: No space left on device$"):
         export_dataset(dataset, tmp_path / "files", layout=layout)
     assert list((tmp_path / "files").iterdir()) == []
 
@@ -175,6 +180,11 @@ def test_keys_are_distinct_and_end_where_webdataset_ends_them(parts: list[list[s
     assert len(set(keys)) == len(keys)
     assert all(key.rpartition("/")[2] and "." not in key.rpartition("/")[2] for key in keys)
     assert [key.rpartition("/")[0] for key in keys] == ["/".join(path[:-1]) for path in parts]
+
+
+def test_only_a_key_that_would_be_there_twice_ends_with_the_number_of_its_sample() -> None:
+    names = pa.chunked_array([pa.array(["a.b.jpg", "c.jpg", "a_b.jpg"], pa.large_string())])
+    assert sample_keys(names).to_pylist() == ["a_b-0", "c", "a_b-2"]
 
 
 WEBDATASET = """

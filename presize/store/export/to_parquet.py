@@ -60,7 +60,7 @@ def _schema(exported: Exported) -> pa.Schema:
 def _writing(exported: Exported) -> dict[str, Any]:
     """How columns are encoded: images neither compressed nor looked through for statistics."""
     others = list(exported.columns)
-    return {"compression": "none", "use_dictionary": others or False, "write_statistics": others or False}
+    return {"compression": "none", "use_dictionary": others, "write_statistics": others}
 
 
 def _numbers(exported: Exported, nbytes: int) -> npt.NDArray[np.int64]:
