@@ -169,6 +169,22 @@ def test_the_order_of_a_seed_never_changes() -> None:
     assert class_balanced(np.arange(5000) // 1700, 1).samples(2, positions).tolist() == GOLDEN["balanced"]
 
 
+@pytest.mark.parametrize(
+    ("length", "samples", "reason"),
+    [
+        (1024, [485, 149, 626, 480, 501, 912], "the longest that is sorted"),
+        (1025, [1017, 506, 793, 97, 727, 859], "the shortest that is not"),
+        (1027, [813, 745, 554, 634, 741, 546], "its sides are 49 and 21, and 49 is the last that is tried"),
+        (1056, [220, 40, 735, 129, 525, 948], "32 times 33: the longer side comes first"),
+        (1166, [594, 373, 1143, 1150, 1080, 1039], "53 times 22, but 53 is one more than is tried"),
+        (100202021, [74355669, 26215831, 90183449, 55526422, 87691415, 99736258], "the last of the 4,097 tries fits"),
+        (102490747, [79728985, 13406248, 2917561, 64748901, 94480232, 58327030], "one try more would fit better"),
+    ],
+)
+def test_the_order_of_a_length_never_changes(length: int, samples: list[int], reason: str) -> None:
+    assert Shuffled(length, seed=1).samples(2, np.arange(6)).tolist() == samples, reason
+
+
 GOLDEN = {
     "sorted": [485, 149, 626, 480, 501, 912],
     "feistel": [617697, 705462, 90253, 1065363, 592250, 904716],
