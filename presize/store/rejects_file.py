@@ -143,7 +143,6 @@ def _reject(line: dict[str, object]) -> Reject:
     counts = [line.get(name) for name in ("source_nbytes", "source_mtime_ns")]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("a line has no path, error and reason")
-    str(texts[0]).encode()  # raises for lone surrogates
     if not all(type(count) is int and -(2**63) <= count < 2**63 for count in counts):
         counts = [None, None]
     return Reject(*texts, *counts)  # type: ignore[arg-type]

@@ -62,6 +62,7 @@ def test_rejects_read_back_as_they_were_written(
         ('{"path": "a", "error": "ImageError"}', "no reason"),
         ('{"path": 1, "error": "ImageError", "reason": "empty"}', "a path that is no text"),
         ('{"path": "\\ud800", "error": "ImageError", "reason": "empty"}', "a path that is no Unicode"),
+        ('{"path": "a", "error": "ImageError", "reason": "\\ud800"}', "a reason that is no Unicode"),
     ],
 )
 def test_a_file_that_holds_something_else_is_damaged(line: str, reason: str, tmp_path: Path) -> None:

@@ -446,7 +446,7 @@ def test_a_page_that_is_damaged_while_its_shard_is_open_is_an_error_and_no_crash
 
 def test_a_shard_that_other_code_has_open_is_an_error_that_says_so(tmp_path: Path) -> None:
     reader = write(tmp_path / "a.lmdb", [b"x"])
-    words = r"a\.lmdb cannot be opened as a shard: The environment .*/a\.lmdb' is already open in this process"
+    words = r"a\.lmdb cannot be opened as a shard: The environment .*/a\.lmdb' is already open in this process[^;]*$"
     with lmdb.open(reader.path, subdir=False, readonly=True, lock=False), pytest.raises(DatasetError, match=words):
         read(reader, 1)
 
@@ -554,6 +554,15 @@ def test_a_closed_reader_leaves_the_file_to_others_and_reads_again(tmp_path: Pat
     shards[0].close()
     assert open_files(tmp_path) == []
     assert read(shards[0], 4) == [record(0, row) for row in range(4)]
+
+
+def test_a_reader_is_open_from_its_first_use_until_it_is_closed(shards: list[ShardReader]) -> None:
+    found = [shards[0].is_open]
+    read(shards[0], 4)
+    found.append(shards[0].is_open)
+    shards[0].close()
+    found.append(shards[0].is_open)
+    assert found == [False, True, False]
 
 
 def test_close_leaves_a_shard_open_that_is_read_from(tmp_path: Path, shards: list[ShardReader]) -> None:
@@ -771,41 +780,19 @@ def test_reading_in_a_forked_child_keeps_no_memory(tmp_path: Path) -> None:
     assert grown_kib < 300, "a transaction for each read would leave 5000 KiB behind"
 
 
-INHERITED = """
-    import os, sys
-    from pathlib import Path
-    import presize.store.shard_reader
-    from presize.store.shard import ShardWriter
-    from presize.store.shard_reader import ShardReader
-    presize.store.shard_reader.max_open_shards = lambda: 3
-    readers = []
-    for k in range(8):
-        path = Path(sys.argv[1]) / f"{k}.lmdb"
-        with ShardWriter(path, 1 << 20, 10) as writer:
-            writer.append(b"%d" % k)
-            readers.append(ShardReader(path, writer.publish()[0]))
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.usefixtures("three_at_once")
+def test_a_child_closes_nothing_that_its_parent_opened(tmp_path: Path, shards: list[ShardReader]) -> None:
+    def read_by_child() -> int:
+        right = all(read(shards[k], 4) == [record(k, row) for row in range(4)] for k in (3, 4, 5, 6, 7, 0, 1, 2, 7))
+        return 0 if right and open_files(tmp_path) == [f"{k:02}.lmdb" for k in (0, 1, 2, 7)] else 2
 
-    def read(k):
-        with readers[k] as get:
-            return bytes(get(0)) == b"%d" % k
-
-    def open_shards():
-        links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
-        return sorted(Path(os.readlink(link)).stem for link in links if os.path.exists(link)
-                      and os.readlink(link).endswith(".lmdb"))
-
-    assert all(map(read, (0, 1, 2)))
-    child = os.fork()
-    if child == 0:
-        assert all(map(read, (3, 4, 5, 6, 7, 0, 1, 2, 7)))
-        print(*open_shards(), flush=True)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-"""
+    for k in (8, 0, 1, 2):
+        read(shards[k], 4)
+    assert os.waitstatus_to_exitcode(os.waitpid(fork(read_by_child), 0)[1]) == 0
 
 
-def test_a_child_closes_nothing_that_its_parent_opened(tmp_path: Path) -> None:
-    assert run_python(INHERITED, tmp_path).split() == ["0", "1", "2", "7"]
+# --- a cache ---
 
 
 def test_a_file_that_is_removed_while_it_is_opened_is_fetched_again(
@@ -827,3 +814,29 @@ def test_a_file_that_is_removed_while_it_is_opened_is_fetched_again(
     with ShardReader(path, nbytes, fetch=fetch) as get:
         assert bytes(get(0)) == b"one"
     assert len(fetched) == 1
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_a_shard_that_is_opened_counts_as_used_if_it_is_in_a_cache(is_cached: bool, tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    nbytes = write(path, [b"x"]).nbytes
+    os.utime(path, ns=(0, 0))
+    read(ShardReader(path, nbytes, fetch=(lambda: None) if is_cached else None), 1)
+    assert (path.stat().st_mtime_ns > 0) is is_cached, "caches remove what was used longest ago"
+
+
+def test_what_a_cache_has_removed_is_closed_when_some_more_are_open(
+    tmp_path: Path, shards: list[ShardReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = [ShardReader(shard.path, shard.nbytes, fetch=lambda: None) for shard in shards]
+    for reader in shards[:2]:
+        read(reader, 4)
+    now_open = len(presize.store.shard_reader._open_shards)
+    monkeypatch.setattr(presize.store.shard_reader, "_looked_at", now_open)
+    for reader in (*cached[2:4], *shards[4:8]):
+        read(reader, 4)
+    os.unlink(cached[2].path)
+    os.unlink(shards[4].path)  # by somebody else: it can be read as long as it is open
+    read(cached[8], 4)
+    numbers = (0, 1, 3, 4, 5, 6, 7, 8)
+    assert open_files(tmp_path) == [f"{k:02}.lmdb{' (deleted)' if k == 4 else ''}" for k in numbers]
