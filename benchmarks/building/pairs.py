@@ -1,16 +1,19 @@
-"""What a mask beside each image adds to a worker's time in a build, against the time that its own pixels take.
+"""What a mask beside each image adds to a build, against the time that its own pixels take.
 
     python benchmarks/building/pairs.py PHOTOS
 
 Each photograph gets a palette PNG of its size, of areas as a segmentation has them. A round is one shard of a build of
 the photographs alone, the same shard of a build with masks, and the masks of its samples alone, which are read,
 decoded, resized and encoded without any build; in random order, in this process, since processes and minutes differ by
-more than what is asked for. Times are CPU seconds. Prints a table; asserts nothing.
+more than what is asked for. The same once more with builds by the command, with one worker, and with the masks alone in
+a process of their own, less the start-up of the same round: of two photographs. Times are CPU seconds. Prints a table;
+asserts nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -31,11 +34,13 @@ from presize.build.tasks.task import Task, write_shard
 from presize.build.work import find_work
 from presize.codecs.paired.companion import transcode_companion
 from presize.options import BuildOptions, Companion, ImageOptions, RunOptions, Size, SourceOptions
-from shared import measuring, processes, rates
+from shared import builds, measuring, processes, rates
 from shared.conditions import conditions, find_photos
 
 _AREA = 40
 """The mean side of an area of one class, in pixels."""
+_BUILD, _START = 2000, 2
+"""Photographs in a whole build, and in one that is all start-up."""
 
 
 def make_pairs(photos: list[Path], root: Path, images: int) -> Path:
@@ -80,34 +85,56 @@ def tasks(source: Path, out: Path, options: BuildOptions) -> list[Task]:
     ).waiting
 
 
-def masks_alone(source: Path, task: Task, options: ImageOptions) -> None:
-    for name in task.companions[0].paths.split("\0"):
+def names_of_masks(task: Task) -> list[str]:
+    return task.companions[0].paths.split("\0")
+
+
+def masks_alone(source: Path, names: list[str], options: ImageOptions) -> None:
+    for name in names:
         path = source / name
         with Image.open(path) as image:
             found = Size(image.height, image.width)
         transcode_companion(path.read_bytes(), found, options)
 
 
+def all_masks_alone(options: argparse.Namespace) -> None:
+    """So many of a folder of pairs, in this process, which prints how many, and how long it took. All are planned: that
+    is in the start-up, too."""
+    begun = time.perf_counter()
+    mask = Companion("mask", "masks/{stem}.png")
+    alone = ImageOptions(sizes=(Size.parse(options.target),))
+    found = tasks(options.source, options.work / "out-masks", BuildOptions(alone, companions=(mask,)))
+    names = [name for task in found for name in names_of_masks(task)][: options.masks_alone]
+    masks_alone(options.source, names, mask.image_options(alone))
+    print(json.dumps({"samples": len(names), "seconds": time.perf_counter() - begun}))
+
+
 def summary(rows: list[rates.Row]) -> str:
-    found = {name: rates.select(rows, variant=name) for name in ("images", "masks", "pairs")}
-    per_image = {
-        name: [1e6 * float(row["cpu_seconds"]) / float(row["images"]) for row in each] for name, each in found.items()
-    }
-    sums = [image + mask for image, mask in zip(per_image["images"], per_image["masks"], strict=True)]
-    ratios = [pair / both for pair, both in zip(per_image["pairs"], sums, strict=True)]
-    lines = [
-        ["a shard of images", rates.spread(per_image["images"], ",.0f")],
-        ["its masks alone, their pixels", rates.spread(per_image["masks"], ",.0f")],
-        ["a shard of pairs", rates.spread(per_image["pairs"], ",.0f")],
-        ["pairs, of the sum of both", rates.spread(ratios, ".3f")],
-    ]
-    first = rows[0]
+    def per_image(name: str, start: str = "") -> list[float]:
+        found = rates.select(rows, variant=name)
+        starts = rates.column(rates.select(rows, variant=start), "cpu_seconds") if start else [0.0] * len(found)
+        return [
+            1e6 * (float(row["cpu_seconds"]) - begin) / float(row["images"])
+            for row, begin in zip(found, starts, strict=True)
+        ]
+
+    of_shards = [per_image(name) for name in ("images", "masks", "pairs")]
+    of_builds = [per_image(f"{name}_of_build", f"{name}_start") for name in ("images", "masks", "pairs")]
+    columns = []
+    for images, masks, pairs in (of_shards, of_builds):
+        ratios = [pair / (image + mask) for image, mask, pair in zip(images, masks, pairs, strict=True)]
+        columns.append([*(rates.spread(each, ",.0f") for each in (images, masks, pairs)), rates.spread(ratios, ".3f")])
+    names = ("images", "their masks alone, the pixels", "pairs", "pairs, of the sum of both")
+    first, build = rates.select(rows, variant="images")[0], rates.select(rows, variant="images_of_build")[0]
     return "\n".join(
         [
-            rates.table(["", "CPU µs per sample"], lines),
+            rates.table(
+                ["CPU µs per sample", "a shard", "a whole build, without start-up"], zip(names, *columns, strict=True)
+            ),
             "",
             rates.other_work(rows),
-            f"{rates.rounds(rows)}, 1 process, {first['target']} px, shards of {first['images']} photographs.",
+            f"{rates.rounds(rows)}, 1 worker, {first['target']} px, shards of {first['images']} photographs, builds of "
+            f"{build['images']}.",
             f"{rates.machine(first)}.",
         ]
     )
@@ -121,12 +148,27 @@ def measure_all(options: argparse.Namespace) -> None:
     images = tasks(source / "images", options.work / "out-images", alone)
     pairs = tasks(source, options.work / "out-pairs", replace(alone, companions=(mask,)))
     options.repeats = min(options.repeats, len(pairs) - 1)
+    mask_options = mask.image_options(alone.image)
     todo: dict[str, Callable[[int], object]] = {
         "images": lambda number: write_shard(images[number]),
-        "masks": lambda number: masks_alone(source, pairs[number], mask.image_options(alone.image)),
+        "masks": lambda number: masks_alone(source, names_of_masks(pairs[number]), mask_options),
         "pairs": lambda number: write_shard(pairs[number]),
     }
     next_shard = dict.fromkeys(todo, 0)
+    how = ("--size", options.target, "--labels", "none", "--jobs", "1")
+    with_mask, out = ("--pair", f"{mask.name}={mask.pattern}"), options.work / "out-build"
+    builds_of: dict[str, builds.Variant] = {}
+    for suffix, count in (("start", _START), ("of_build", _BUILD)):
+        folder = make_pairs(photos, options.work / f"pairs-{count}", count)
+        builds_of[f"images_{suffix}"] = builds.presize_build(folder / "images", out, *how)
+        builds_of[f"pairs_{suffix}"] = builds.presize_build(folder, out, *how, *with_mask)
+
+    def run_build(name: str) -> Iterator[measuring.Columns]:
+        yield {"variant": name, "target": options.target, **builds.measure(builds_of[name])}
+
+    for suffix, count in (("start", _START), ("of_build", _BUILD)):
+        words = [sys.executable, __file__, str(folder), "--target", options.target, "--masks-alone", str(count)]
+        builds_of[f"masks_{suffix}"] = builds.Variant(words, out)
 
     def run(name: str) -> Iterator[measuring.Columns]:
         number, next_shard[name] = next_shard[name], next_shard[name] + 1
@@ -138,14 +180,22 @@ def measure_all(options: argparse.Namespace) -> None:
 
     for name in todo:
         next(run(name))  # from here on all that is imported is in memory
-    measuring.in_rounds({name: partial(run, name) for name in todo}, options, conditions(photos))
+    variants = {
+        **{name: partial(run, name) for name in todo},
+        **{name: partial(run_build, name) for name in builds_of},
+    }
+    measuring.in_rounds(variants, options, conditions(photos))
 
 
 def main() -> None:
-    arguments = measuring.parser(__doc__, __file__, repeats=35)
+    arguments = measuring.parser(__doc__, __file__, repeats=15)
     arguments.add_argument("--images", type=int, default=2300)
+    arguments.add_argument("--masks-alone", type=int, metavar="N", help="for the script itself")
     arguments.add_argument("--target", default="256", metavar="SIZE", help="the --size of the builds; 256 by default")
-    measuring.run(arguments, measure_all, summary, minutes=2)
+    if "--masks-alone" in sys.argv:
+        all_masks_alone(arguments.parse_args())
+        return
+    measuring.run(arguments, measure_all, summary, minutes=5)
 
 
 if __name__ == "__main__":
