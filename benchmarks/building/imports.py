@@ -182,9 +182,9 @@ def measure_all(options: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=5)
-    arguments.add_argument("--images", type=int, default=50_000)
+    arguments.add_argument("--images", type=int, default=100_000)
     arguments.add_argument("--target", default="keep", metavar="SIZE", help="the --size of the builds; keep by default")
-    measuring.run(arguments, measure_all, summary, minutes=4)
+    measuring.run(arguments, measure_all, summary, minutes=6)
 
 
 if __name__ == "__main__":
