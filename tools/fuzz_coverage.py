@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--renew", action="store_true")
     options = parser.parse_args()
     if shutil.which("clang") is None:
-        sys.exit("clang is missing: apt-get install clang")
+        sys.exit("clang is missing: apt-get install clang libclang-rt-dev")
     choice = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="presize-fuzz-") as temporary:
         folder = Path(temporary)

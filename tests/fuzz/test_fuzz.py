@@ -6,7 +6,9 @@ import random
 import re
 import runpy
 import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,16 @@ def test_what_is_accepted_of_random_jpegs_has_the_pixels_of_libjpeg_turbo(corpus
         assert wrong is None, f"{wrong}: {data.hex()}"
 
 
+def has_sanitizers() -> bool:
+    """Whether clang is here with libFuzzer, which Debian's package of it does not bring."""
+    if not shutil.which("clang"):
+        return False
+    program = "int LLVMFuzzerTestOneInput(const char *data, long bytes) { return data == 0 && bytes; }"
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["clang", "-fsanitize=fuzzer,address,undefined", "-x", "c", "-", "-o", f"{folder}/target"]
+        return subprocess.run(command, input=program, text=True, capture_output=True).returncode == 0
+
+
 def ran(script: str, *args: object) -> str:
     command = [sys.executable, str(ROOT / "tools" / script), *map(str, args)]
     result = run_command(command, timeout_s=300 + 60 * EFFORT)
@@ -58,7 +70,7 @@ def ran(script: str, *args: object) -> str:
 
 @pytest.mark.slow
 @compiled
-@pytest.mark.skipif(not shutil.which("clang"), reason="needs clang")
+@pytest.mark.skipif(not has_sanitizers(), reason="needs clang with its sanitizers: apt-get install libclang-rt-dev")
 def test_coverage_leads_to_no_file_that_crashes_the_decoder_or_is_decoded_wrongly() -> None:
     said = ran("fuzz_coverage.py", "--seconds", 10 * EFFORT)
     found = re.fullmatch(r"(\d+) inputs; \d+ files of new coverage, (\d+) times accepted, none wrongly\n", said)
