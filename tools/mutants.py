@@ -62,6 +62,7 @@ TESTS = {
         "tests/store/test_companions.py",
     ),
     "store/rejects*.py": ("tests/store/test_rejects.py", "tests/build/test_update.py"),
+    "store/dataset.py": (*STORE, "tests/remote/test_cache.py"),
     "store/shard.py": ("tests/store/test_shard.py", *STORE),
     "store/shard_reader.py": ("tests/store/test_shard.py", *STORE, "tests/remote/test_cache.py"),
     "store/shard_pages.py": ("tests/store/test_shard_pages.py", *STORE),

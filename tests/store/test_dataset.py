@@ -325,6 +325,14 @@ def test_an_index_that_points_nowhere_is_damage(copied: Path, column: str, value
     assert data.value(5)
 
 
+@pytest.mark.parametrize("number", [8, -1])
+def test_a_shard_that_is_not_there_is_named_among_others(copied: Path, number: int) -> None:
+    write_table(copied, with_value(read_table(copied), "shard", 4, number))
+    data = Dataset(copied)
+    with pytest.raises(DatasetError, match=rf"is damaged: there is no shard {number}$"):
+        list(data.values(range(len(data))))
+
+
 def test_an_index_of_raw_pixels_with_a_wrong_size_is_damage(mixed: Path, tmp_path: Path) -> None:
     options = ImageOptions(sizes=(Size(16, 16),), format="raw")
     build_dataset(mixed, tmp_path / "OUT", BuildOptions(options), SERIAL)
