@@ -6,8 +6,9 @@ import os
 import pickle
 import shutil
 import struct
+import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
@@ -26,6 +27,7 @@ from presize.codecs import encode
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Color, Format, ImageOptions, RunOptions, Size
+from presize.store.data_files import DataFile
 from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.verify import verify_dataset
@@ -508,3 +510,63 @@ def test_a_dataset_of_format_1_says_the_same_of_itself_for_ever() -> None:
     ]
     assert manifest.left_out["rejected"] == 1
     assert verify_dataset(OLD, jobs=1) == (6, [])
+
+
+# --- from an origin ---
+
+
+class Copying:
+    """An origin that copies shards from a folder."""
+
+    most: int | None = 1 << 40
+
+    def __init__(self, source: Path, root: Path) -> None:
+        self._source, self._root = source, root
+
+    def provide(self, files: Sequence[DataFile]) -> None:
+        for file in files:
+            if not (self._root / file.file).exists():
+                shutil.copy(self._source / file.file, self._root / file.file)
+
+    def fetch_ahead(self, groups: Sequence[Sequence[DataFile]]) -> None:
+        pass
+
+
+def test_any_order_is_good_where_there_is_room_for_all(dataset: Path, copied: Path) -> None:
+    Dataset(copied, origin=Copying(dataset, copied)).check_order(by_shards=False)
+
+
+def test_a_record_that_is_damaged_at_its_origin_is_reported_at_its_position(dataset: Path, copied: Path) -> None:
+    write_table(copied, with_value(read_table(copied), "crc32", 4, 1))
+    data = Dataset(copied, origin=Copying(dataset, copied))
+    damaged: list[tuple[int, str]] = []
+    found = sorted(at for at, _ in data.values([3, 5, 4], lambda at, error: damaged.append((at, str(error)))))
+    assert found == [0, 1]
+    assert [at for at, _ in damaged] == [2]
+    assert damaged[0][1].startswith("sample 4 ")
+    with pytest.raises(DatasetError, match=r"^sample 4 .* its CRC-32 differs from the index"):
+        list(data.values([3, 5, 4]))
+
+
+def test_a_shard_that_another_thread_has_renewed_is_read_once_more(
+    dataset: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Dataset(dataset).value(5)
+    for path in (copied / "shards").iterdir():
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content.replace(record, bytes(len(record))))
+    data = Dataset(copied, origin=Copying(dataset, copied))
+    is_sound, first, others = Dataset._is_sound, iter([True]), list[bytes]()
+
+    def meanwhile(self: Dataset, sample: int, value: memoryview) -> bool:
+        found = is_sound(self, sample, value)
+        if not found and next(first, False):
+            thread = threading.Thread(target=lambda: others.append(data.value(5)))
+            thread.start()
+            thread.join()
+        return found
+
+    monkeypatch.setattr(Dataset, "_is_sound", meanwhile)
+    assert data.value(5) == record
+    assert others == [record]
