@@ -95,6 +95,7 @@ def test_a_build_makes_at_a_url_what_it_makes_in_a_folder(
     assert not [path for path in scratch.rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_each_size_has_a_place_of_its_own(photos: Path, url: str, scratch: Path, tmp_path: Path) -> None:
     options = BuildOptions(ImageOptions(sizes=(Size(16, 16), Size(32, 32))), shard_samples=8)
     result = build_to_url(photos, url, options, scratch=scratch)

@@ -87,6 +87,7 @@ def test_a_web_server_without_ranges_sends_the_beginning_once_more(dataset: Path
     assert files(tmp_path / "copy") == files(dataset)
 
 
+@pytest.mark.slow
 def test_a_folder_dataset_comes_with_its_images(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_dataset(raw, tmp_path / "folder", BuildOptions(ImageOptions(sizes=(Size(64, 64),)), "folder"), SERIAL)
     with s3(monkeypatch):
@@ -138,6 +139,7 @@ def test_a_connection_that_is_cut_again_and_again_is_taken_up_where_it_was(
     assert result.fetched == sum(file.bytes for file in read_manifest(dataset).files()), "no byte came twice"
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_for_a_moment_is_waited_for(
     dataset: Path, server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +155,7 @@ def test_a_store_that_is_away_for_a_moment_is_waited_for(
     assert files(tmp_path / "copy") == files(dataset)
 
 
+@pytest.mark.slow
 def test_a_server_that_breaks_off_for_ever_is_one_line(
     server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ def test_objects_that_stand_for_folders_are_none(
     build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
 
 
+@pytest.mark.slow
 def test_a_bucket_of_splits_is_listed_as_the_folder_is(
     prefix: str, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_bucket_of_splits_is_listed_as_the_folder_is(
         assert listed(scan(f"s3://{BUCKET}/{prefix}", options)) == listed(scan(tmp_path / "splits", options))
 
 
+@pytest.mark.slow
 def test_a_flat_bucket_is_listed_as_the_folder_is(
     prefix: str, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
