@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,31 +20,10 @@ from presize.remote.bucket import Bucket
 from presize.remote.fetch import fetch_dataset
 from presize.remote.upload import CLAIM
 from presize.store.data_files import MANIFEST
-from servers import BUCKET, Proxy, cutting, point_to, s3
+from servers import Proxy
 
 SHARDS = BuildOptions(SMALL.image, shard_samples=8)
 UPDATE = RunOptions(engine="sequential", report=False, update=True)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[int]:
-    """The port of an S3 server."""
-    with pytest.MonkeyPatch.context() as patch, s3(patch) as port:
-        yield port
-
-
-@pytest.fixture
-def url(server: int, request: pytest.FixtureRequest) -> str:  # noqa: ARG001
-    """A place of its own."""
-    return f"s3://{BUCKET}/built/{request.node.name.replace('_', '-')}"
-
-
-@pytest.fixture
-def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """What lies before the server."""
-    with cutting(server, most=None) as proxy:
-        point_to(monkeypatch, proxy.port)
-        yield proxy
 
 
 @pytest.fixture

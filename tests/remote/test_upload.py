@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,31 +21,10 @@ from presize.remote.upload import CLAIM, upload_dataset
 from presize.sources.sample import SampleOptions, make_samples
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import read_manifest
-from servers import BUCKET, Proxy, cutting, point_to, s3
+from servers import Proxy
 
 SHARDS = BuildOptions(SMALL.image, shard_samples=8)
 UPDATE = RunOptions(engine="sequential", report=False, update=True)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[int]:
-    """The port of an S3 server."""
-    with pytest.MonkeyPatch.context() as patch, s3(patch) as port:
-        yield port
-
-
-@pytest.fixture
-def url(server: int, request: pytest.FixtureRequest) -> str:  # noqa: ARG001
-    """A place of its own."""
-    return f"s3://{BUCKET}/{request.node.name.replace('_', '-')}"
-
-
-@pytest.fixture
-def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """What lies before the server."""
-    with cutting(server, most=None) as proxy:
-        point_to(monkeypatch, proxy.port)
-        yield proxy
 
 
 def add_photo(photos: Path) -> None:
