@@ -68,7 +68,7 @@ def build_to_url(
         on_bytes: called then, in any thread, with the number of bytes that have gone since the last call.
 
     Raises:
-        OptionError: a folder dataset was asked for.
+        OptionError: a folder dataset was asked for, or `scratch` cannot be written to.
         RemoteError: another dataset is at `url`, or is being copied there; it cannot be written, or has no writes that
             fail where there is something already.
         Others as build_dataset does.
@@ -123,7 +123,12 @@ def _folder_of(url: str, scratch: str | os.PathLike[str] | None) -> Path:
 
 @contextmanager
 def _locked(folder: Path, url: str) -> Iterator[None]:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(
+            f"scratch: cannot write to {folder.parents[1]}: {error.strerror}; choose a folder with room for the dataset"
+        ) from None
     try:
         with file_lock(folder / _LOCK):
             shutil.rmtree(folder / _DONE, ignore_errors=True)

@@ -176,6 +176,12 @@ def test_a_store_that_fails_ends_the_build_with_a_line(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_scratch_that_cannot_be_written_is_one_line(photos: Path, url: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OptionError, match=rf"^scratch: cannot write to {tmp_path}/file: Not a directory; choose"):
+        build_to_url(photos, url, SHARDS, SERIAL, scratch=tmp_path / "file")
+
+
 def test_a_folder_dataset_is_refused(photos: Path, url: str, scratch: Path) -> None:
     with pytest.raises(OptionError, match="to: a folder of images is made on this machine alone"):
         build_to_url(photos, url, BuildOptions(layout="folder"), scratch=scratch)
