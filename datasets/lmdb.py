@@ -120,8 +120,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             crop, flip, transform, decode = self.fused.crop, self.fused.flip, self.fused.rest, self.fused.decode
             if crop is None:
                 warnings.warn(f"fuse: nothing was taken over: {self.fused.reason}", PresizeWarning, stacklevel=2)
-        self.transform = transform
-        self.target_transform = target_transform
+        self.transform, self.target_transform = transform, target_transform
         check_pil(decode, self.data.manifest)
         self.decode: Decode = decode
         self._rows: Numbers | None = None  # of a subset: the numbers of its samples in `data`
@@ -129,8 +128,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         check_type("vocabulary", {} if vocabulary is None else vocabulary, Mapping)
         self.vocabulary: Vocabulary = vocabulary or {}
         self.multi_hot = (multi_hot,) if isinstance(multi_hot, str) else tuple(multi_hot)
-        self.flip_pairs = flip_pairs
-        self.tv_tensors = tv_tensors
+        self.flip_pairs, self.tv_tensors = flip_pairs, tv_tensors
         self.companions = self.data.companions if companions is None else tuple(companions)
         self._images = SampleImages(self.data, decode, self.companions, tv_tensors)
         if crop is not None or flip:
@@ -254,11 +252,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     def _position(self, index: SupportsIndex) -> int:
         i = operator.index(index)
-        length = len(self)
-        if not -length <= i < length:
+        if not -(length := len(self)) <= i < length:
             raise IndexError(f"sample {i} of {self.root}: expected from {-length} to {length - 1}")
-        i %= length
-        return i if self._rows is None else self._rows.item(i)
+        return i % length if self._rows is None else self._rows.item(i)
 
     def _sample(self, i: int, image: Any, shown: Shown | None = None) -> Any:
         if self.transform is not None:
@@ -323,8 +319,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if self._own_targets is not None:
             return self._own_targets
         targets = self._targets.array(self._all_records())
-        if targets.dtype != object:
-            self._own_targets = targets
+        self._own_targets = None if targets.dtype == object else targets
         return targets
 
     @property
@@ -348,3 +343,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def __repr__(self) -> str:
         fused = "" if self.fused is None else f", {self.fused!r}"
         return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r}{fused})"
+
+    def _repr_html_(self) -> str | None:
+        from presize.view.notebook import dataset_html  # for notebooks alone
+
+        return dataset_html(self.data, self._all_records(), repr(self))

@@ -7,10 +7,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from presize.datasets.collate import Images
@@ -24,7 +22,7 @@ from presize.datasets.reading.shared_batches import as_images
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
 from presize.datasets.reading.transfer import Normalization, Normalize, as_device, copied_ahead, pin, to_device
 from presize.datasets.reading.whole_batches import values_batch
-from presize.datasets.reading.workers import Answer, BatchRequest, Mode, WorkerPool, read
+from presize.datasets.reading.workers import Answer, BatchRequest, Mode, ReadBatch, WorkerPool, read
 from presize.datasets.sample_images import companion_batch
 from presize.datasets.sampler import EpochSampler
 from presize.datasets.subsets import as_lmdb_dataset
@@ -167,6 +165,10 @@ class Loader:
         self._delivered = 0
         self._on_batch: Callable[[Answer], None] | None = None
 
+    def __repr__(self) -> str:
+        read_by = f"order={self.sampler.order!r}, workers={self.workers}, device={str(self.device)!r}"
+        return f"Loader({self.dataset!r}, {self.batch_size}, {read_by})"
+
     def __len__(self) -> int:
         """Batches on this rank in a whole epoch. One that is resumed has fewer left."""
         return self.sampler.schedule.batch_count(0)
@@ -248,7 +250,7 @@ class Loader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self, epoch: int, start: int) -> Generator[_Batch, None, None]:
+    def _read(self, epoch: int, start: int) -> Generator[ReadBatch, None, None]:
         """The batches of an epoch, in order, in slots of shared memory."""
         schedule, order = self.sampler.schedule, self.sampler.order
         count = schedule.batch_count(start)
@@ -279,7 +281,7 @@ class Loader:
                 raise answer.error
             self.skipped += len(answer.skipped)
             request = request.without(answer.skipped)
-            yield _Batch(slots.hand_over(request.slot, len(request.samples), busy=len(pending)), request)
+            yield ReadBatch(slots.hand_over(request.slot, len(request.samples), busy=len(pending)), request)
 
     def _begin(self) -> tuple[FreeSlots, WorkerPool | None]:
         if self._slots is None:
@@ -297,7 +299,7 @@ class Loader:
             self._slots = FreeSlots(shared)
         return self._slots, self._pool
 
-    def _on_device(self, batches: Generator[_Batch, None, None]) -> Generator[Any, None, None]:
+    def _on_device(self, batches: Generator[ReadBatch, None, None]) -> Generator[Any, None, None]:
         with closing(batches):
             if self.device.type != "cuda":
                 for batch in batches:
@@ -313,14 +315,14 @@ class Loader:
                     yield self._batch(images, targets)
                     del images, targets
 
-    def _sent(self, batch: _Batch) -> tuple[Images, Any]:
+    def _sent(self, batch: ReadBatch) -> tuple[Images, Any]:
         """A batch on the device, or on its way to it."""
         images, damaged = self._images(batch)
         _, samples, seed, epoch, keys = batch.request.without(damaged)
         shown = self.dataset._targets.shown(self._reader, samples, seed, epoch, keys)
         return images, to_device(self.dataset.batch_targets(samples, shown), self.device)
 
-    def _images(self, batch: _Batch) -> tuple[Images, list[int]]:
+    def _images(self, batch: ReadBatch) -> tuple[Images, list[int]]:
         """The images of a batch, and the positions of those that are damaged, which are left out."""
         if self._decoder is None:
             rows = as_images(batch.rows)
@@ -341,10 +343,3 @@ class Loader:
         if self._normalize is not None and not self._normalized_by_workers:
             images = self._normalize.views(images, self._reader.views)
         return images if targets is None else (images, targets)
-
-
-class _Batch(NamedTuple):
-    """rows: of each view uint8 (B, height, width, channels), or those of cut_reader(). request: of these rows."""
-
-    rows: list[npt.NDArray[np.uint8]]
-    request: BatchRequest

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from presize.build.deriving.derive import DeriveOptions, DeriveResult, derive_dataset, plan_derive
+    from presize.build.deriving.like import Likeness, like_dataset
     from presize.build.parts.part import PartResult, build_part
+    from presize.build.progress_bar import ProgressBar
     from presize.build.repair import Repair, repair_dataset
     from presize.build.run import BuildResult, build_dataset, plan_build
     from presize.build.to_url import build_to_url
@@ -23,12 +25,15 @@ if TYPE_CHECKING:
     from presize.store.dataset import Dataset
     from presize.store.export import export_dataset
     from presize.store.verify import verify_dataset
+    from presize.view.page import view_dataset
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "build.deriving.derive": ("DeriveOptions", "DeriveResult", "derive_dataset", "plan_derive"),
+    "build.deriving.like": ("Likeness", "like_dataset"),
     "build.parts.part": ("PartResult", "build_part"),
+    "build.progress_bar": ("ProgressBar",),
     "build.repair": ("Repair", "repair_dataset"),
     "build.run": ("BuildResult", "build_dataset", "plan_build"),
     "build.to_url": ("build_to_url",),
@@ -38,6 +43,7 @@ _HOMES = {
     "options": ("BuildOptions", "ErrorBudget", "ImageOptions", "BuildPart", "RunOptions", "Size", "SourceOptions"),
     "sources.sample": ("make_samples",),
     "store.verify": ("verify_dataset",),
+    "view.page": ("view_dataset",),
 }
 __all__ = [
     "BuildOptions",
@@ -48,8 +54,10 @@ __all__ = [
     "DeriveResult",
     "ErrorBudget",
     "ImageOptions",
+    "Likeness",
     "PartResult",
     "PresizeError",
+    "ProgressBar",
     "Repair",
     "RunOptions",
     "Size",
@@ -59,12 +67,18 @@ __all__ = [
     "build_to_url",
     "derive_dataset",
     "export_dataset",
+    "like_dataset",
     "make_samples",
     "plan_build",
     "plan_derive",
     "repair_dataset",
     "verify_dataset",
+    "view_dataset",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -69,10 +69,21 @@ def seconds_text(seconds: float) -> str:
 def rate_text(per_s: float) -> str:
     """A rate in three digits, trailing zeros kept, or all before the point.
 
-    >>> [rate_text(rate) for rate in (3.1, 31.416, 314.16, 3141.6)]
-    ['3.10', '31.4', '314', '3,142']
+    >>> [rate_text(rate) for rate in (3.1, 9.999, 31.416, 314.16, 3141.6)]
+    ['3.10', '10.0', '31.4', '314', '3,142']
     """
-    return f"{per_s:,.{0 if per_s >= 100 else 1 if per_s >= 10 else 2}f}"
+    rounded = _rounded(per_s)
+    return f"{per_s:,.{0 if rounded >= 100 else 1 if rounded >= 10 else 2}f}"
+
+
+def factor_text(factor: float) -> str:
+    """How many times as much: two decimals up to 2, then one, and none from 10 on.
+
+    >>> [factor_text(factor) for factor in (1.0, 1.294, 1.996, 2.914, 9.96, 37.2)]
+    ['1.00', '1.29', '2.0', '2.9', '10', '37']
+    """
+    digits = 0 if round(factor, 1) >= 10 else 1 if round(factor, 2) >= 2 else 2
+    return f"{factor:,.{digits}f}"
 
 
 def printable(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import json
 import os
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+import presize
+import presize.datasets
 from annotated import annotate
 from builds import SERIAL, SMALL
 from foreign import write_sources
@@ -28,7 +31,10 @@ from presize.store.manifest import read_manifest
 from processes import run_command
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+QUICKSTART = ROOT / "docs" / "quickstart.md"
+FIRST = [ROOT / "README.md", QUICKSTART]
+"""What newcomers read: make test runs what these show, make test-all what the others do."""
+PAGES = [*FIRST, *sorted(set((ROOT / "docs").glob("*.md")) - {QUICKSTART})]
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -41,7 +47,7 @@ def commands(page: Path) -> list[str]:
     return [line[2:] for line in lines if line.startswith("$ presize ")]
 
 
-OPTIONAL = ("torchvision", "kornia", "webdataset", "datasets")
+OPTIONAL = ("albumentations", "torchvision", "kornia", "webdataset", "datasets")
 """What programs import that no installation of presize brings."""
 
 
@@ -49,7 +55,7 @@ def needed(program: str) -> list[str]:
     return [name for name in OPTIONAL if re.search(rf"^(import|from) {name}\b", program, re.MULTILINE)]
 
 
-TRAINING = next(block for block in blocks(ROOT / "README.md", "python") if "DataLoader" in block)
+TRAINING = next(block for block in blocks(QUICKSTART, "python") if "DataLoader" in block)
 
 # The commands in one process, and the programs of a page in another: importing takes as long as running.
 RUN_COMMANDS = """
@@ -79,8 +85,8 @@ ELSEWHERE = (*MEASURING, "presize fetch ", "presize upload ")
 programs of docs/remote.md."""
 ALL_COMMANDS = list(dict.fromkeys(command for page in PAGES for command in commands(page)))
 BUILDS = [command for command in ALL_COMMANDS if command.startswith("presize build ")]
-README_COMMANDS = list(dict.fromkeys(commands(ROOT / "README.md")))
-WITH_PROGRAMS = [page for page in (ROOT / "docs").glob("*.md") if blocks(page, "python") and page.stem != "remote"]
+FIRST_COMMANDS = list(dict.fromkeys(command for page in FIRST for command in commands(page)))
+WITH_PROGRAMS = [page for page in PAGES if blocks(page, "python") and page.stem != "remote" and page not in FIRST]
 
 
 def run(code: str, arguments: list[str], place: Path) -> None:
@@ -110,16 +116,16 @@ def write_tables(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def readme_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the builds of the README make."""
-    folder = tmp_path_factory.mktemp("readme")
+def first_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the builds of the first pages make."""
+    folder = tmp_path_factory.mktemp("first")
     write_raw(folder)
-    run(RUN_COMMANDS, [command for command in BUILDS if command in README_COMMANDS], folder)
+    run(RUN_COMMANDS, [command for command in BUILDS if command in FIRST_COMMANDS], folder)
     return folder
 
 
 def write_raw(folder: Path) -> None:
-    """What the README builds from."""
+    """What the first pages build from."""
     make_samples(folder / "RAW", SampleOptions(images=36, classes=3, long_side=420))
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[:9]
     table = "".join(f"{path},{'even' if i % 2 else 'odd'}\n" for i, path in enumerate(photos))
@@ -128,7 +134,7 @@ def write_raw(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the builds of all pages make, run in order, the README's first. Takes half a minute."""
+    """A folder with what the builds of all pages make, run in order, the first pages' first. Takes half a minute."""
     folder = tmp_path_factory.mktemp("docs")
     write_raw(folder)
     annotate(sorted((folder / "RAW").rglob("*.jpg"))[:24], folder)
@@ -150,14 +156,44 @@ def run_programs(page: Path, folder: Path) -> None:
     run(RUN_PROGRAMS, names, folder)
 
 
-def test_the_readme_shows_every_command() -> None:
-    shown = {shlex.split(command)[1] for command in commands(ROOT / "README.md")}
-    assert shown | {"sample"} == set(cli.commands)
+def test_the_documentation_shows_every_command() -> None:
+    assert {shlex.split(command)[1] for command in ALL_COMMANDS} == set(cli.commands)
 
 
-def test_commands_of_the_readme_run_as_written(readme_place: Path) -> None:
-    others = [command for command in README_COMMANDS if command not in BUILDS and not command.startswith(ELSEWHERE)]
-    run(RUN_COMMANDS, others, readme_place)
+def test_the_page_of_commands_lists_every_command() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "cli.md").read_text("utf-8"), re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(cli.commands)
+
+
+def test_the_page_of_python_lists_every_public_name() -> None:
+    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    public = {f"{module.__name__}.{name}" for module in (presize, presize.datasets) for name in module.__all__}
+    assert public - set(re.findall(r"^- `([\w.]+)`$", page, re.MULTILINE)) == set()
+
+
+def test_every_page_is_linked_from_the_first() -> None:
+    index = (ROOT / "docs" / "index.md").read_text("utf-8")
+    linked = set(re.findall(r"\]\((\w+\.md)\)", index))
+    assert linked == {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120
+
+
+def test_the_page_of_choices_has_the_figures_of_its_pictures() -> None:
+    page = (ROOT / "docs" / "choosing.md").read_text("utf-8")
+    with (ROOT / "docs" / "pictures" / "losses.csv").open(encoding="utf-8") as table:
+        rows = [
+            f"| {row['value']} | {row['kb']} |" + f" {row['psnr_db']} |" * bool(row["psnr_db"])
+            for row in csv.DictReader(table)
+        ]
+    assert [row for row in rows if row not in page] == []
+
+
+def test_commands_of_the_first_pages_run_as_written(first_place: Path) -> None:
+    others = [command for command in FIRST_COMMANDS if command not in BUILDS and not command.startswith(ELSEWHERE)]
+    run(RUN_COMMANDS, others, first_place)
 
 
 @pytest.mark.slow
@@ -172,8 +208,9 @@ def test_commands_that_measure_run_as_written(name: str, place: Path) -> None:
     run(RUN_COMMANDS, [command for command in ALL_COMMANDS if command.startswith(name)], place)
 
 
-def test_programs_of_the_readme_run_as_written(readme_place: Path) -> None:
-    run_programs(ROOT / "README.md", readme_place)
+@pytest.mark.parametrize("page", FIRST, ids=lambda page: page.name)
+def test_programs_of_the_first_pages_run_as_written(page: Path, first_place: Path) -> None:
+    run_programs(page, first_place)
 
 
 @pytest.mark.slow
@@ -244,10 +281,10 @@ def test_programs_with_other_libraries_run_as_written(page: Path, number: int, p
     run(RUN_PROGRAMS, [f"{page.stem}_other_{number}.py"], place)
 
 
-def test_the_readme_trains_for_two_epochs(readme_place: Path) -> None:
-    program = readme_place / "train.py"
+def test_the_quick_start_trains_for_two_epochs(first_place: Path) -> None:
+    program = first_place / "train.py"
     program.write_text(TRAINING)
-    ran = subprocess.run([sys.executable, program], cwd=readme_place, capture_output=True, text=True, check=True)
+    ran = subprocess.run([sys.executable, program], cwd=first_place, capture_output=True, text=True, check=True)
     assert re.fullmatch(r"epoch 0: loss \d+\.\d+\nepoch 1: loss \d+\.\d+\n", ran.stdout)
 
 
@@ -271,9 +308,9 @@ def test_the_format_page_lists_every_column_of_the_index() -> None:
     assert all(f"`{name}`" in page for name in INDEX_COLUMNS)
 
 
-def test_the_format_page_tells_all_that_is_left_out(readme_place: Path) -> None:
+def test_the_format_page_tells_all_that_is_left_out(first_place: Path) -> None:
     page = (ROOT / "docs" / "format.md").read_text("utf-8")
-    assert all(f"`{name}` (" in page for name in read_manifest(readme_place / "OUT").left_out)
+    assert all(f"`{name}` (" in page for name in read_manifest(first_place / "OUT").left_out)
 
 
 @pytest.mark.parametrize("classes", [3, pytest.param(0, marks=pytest.mark.slow)], ids=["classes", "no classes"])

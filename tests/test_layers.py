@@ -26,11 +26,13 @@ MAY_IMPORT = {
     "store": GROUND | {"system", "codecs"},
     "sources": GROUND | {"system", "codecs", "store", "remote"},
     "report": GROUND | {"codecs", "store"},
+    "view": GROUND | {"system", "codecs", "store", "report"},
     "remote": GROUND | {"system", "store"},
-    "build": GROUND | {"system", "codecs", "store", "sources", "report", "remote"},
+    "build": GROUND | {"system", "codecs", "store", "sources", "report", "remote", "view"},
     "measure": GROUND | {"system", "codecs", "store", "sources", "report", "build"},
     "doctor": GROUND | {"system", "codecs", "store", "measure"},
-    "datasets": GROUND | {"system", "codecs", "store", "sources", "remote", "datasets/reading", "datasets/timing"},
+    "datasets": GROUND
+    | {"system", "codecs", "store", "sources", "remote", "view", "datasets/reading", "datasets/timing"},
     "datasets/reading": GROUND | {"system", "codecs", "store", "datasets"},
     "datasets/timing": GROUND | {"system", "codecs", "store", "sources", "measure", "datasets", "datasets/reading"},
 }
@@ -47,7 +49,7 @@ LIBRARIES = {
     "pyspark": {"build/engines/spark"},
     "ray": {"build/engines/ray"},
     "torch": {"datasets", "datasets/reading", "datasets/timing"},
-    "tqdm": {"cli/progress"},
+    "tqdm": {"build/progress_bar", "cli/progress"},
 }
 """Libraries that one room, or one module, hides from all others."""
 
@@ -131,7 +133,8 @@ PURE = [
     "doctor/machine_findings", "doctor/storage_findings", "measure/bench_report", "measure/diagnosis",
     "measure/diagnosis_report", "measure/loader_alone", "measure/profile", "measure/results",
     "measure/simulate/events", "measure/simulate/pipeline", "measure/simulate/timeline", "measure/simulation_report",
-    "measure/stages", "report/build_report", "report/charts", "report/html", "report/quality", "store/dealing",
+    "measure/stages", "report/build_report", "report/charts", "report/html", "report/quality", "report/remarks",
+    "report/thumbnails", "store/dealing", "view/marks",
     *(name for name in MODULES if room_of(name) == "codecs"),
 ]  # fmt: skip
 
@@ -190,7 +193,15 @@ def test_a_module_begins_with_a_sentence_and_has_at_most_350_lines() -> None:
         ("import presize.build.run", ["torch", "click", "cv2", "jinja2"]),
         (
             "import presize.datasets",
-            ["presize.measure", "presize.build", "presize.sources.labels", "joblib", "click", "torchvision"],
+            [
+                "presize.measure",
+                "presize.build",
+                "presize.view",
+                "presize.sources.labels",
+                "joblib",
+                "click",
+                "torchvision",
+            ],
         ),
     ],
 )
@@ -204,6 +215,14 @@ def test_every_public_name_can_be_had() -> None:
     import presize
 
     assert all(getattr(presize, name) is not None for name in presize.__all__)
+
+
+def test_every_public_name_is_listed() -> None:
+    import presize
+    import presize.datasets
+
+    for module in (presize, presize.datasets):
+        assert set(module.__all__) <= set(dir(module))
 
 
 def test_an_unknown_public_name_is_an_attribute_error() -> None:

@@ -1,42 +1,95 @@
-"""What a wheel holds, and that our `datasets` folder takes the place of nobody else's."""
+"""What a wheel holds, that it needs no compiler, and that our `datasets` folder takes the place of nobody else's."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+WITHOUT_A_COMPILER = {"CC": "false", "PATH": "/nowhere"}
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The names in a wheel built from a copy of this tree."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of this tree, which tools/wheels.sh builds from a copy."""
     folder = tmp_path_factory.mktemp("wheel")
-    for name in ("presize", "datasets"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder)
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", folder / "dist", folder]
-    subprocess.run(command, check=True, capture_output=True)
-    (built,) = (folder / "dist").iterdir()
-    with zipfile.ZipFile(built) as archive:
+    environment = {**os.environ, "PYTHON": sys.executable}
+    subprocess.run(
+        ["bash", ROOT / "tools" / "wheels.sh", folder, "none"], check=True, capture_output=True, env=environment
+    )
+    (built,) = folder.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
         return archive.namelist()
 
 
-def test_a_wheel_holds_every_module(wheel: list[str]) -> None:
+def test_a_wheel_holds_every_module(names: list[str]) -> None:
     ours = {f"presize/{path.relative_to(ROOT / 'presize').as_posix()}" for path in (ROOT / "presize").rglob("*.py")}
     readers = {f"presize/datasets/{path.name}" for path in (ROOT / "datasets").glob("*.py")}
     templates = {f"presize/report/templates/{path.name}" for path in (ROOT / "presize/report/templates").iterdir()}
-    assert ours | readers | templates | {"presize/py.typed"} <= set(wheel)
+    assert ours | readers | templates | {"presize/py.typed"} <= set(names)
 
 
-def test_a_wheel_holds_nothing_beside_presize(wheel: list[str]) -> None:
-    assert {name.split("/")[0].split("-")[0] for name in wheel} == {"presize"}
+def test_a_wheel_holds_nothing_beside_presize(names: list[str]) -> None:
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"presize"}
+
+
+@pytest.mark.skipif(bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="Python is free-threaded")
+def test_one_wheel_serves_all_versions_of_python(wheel: Path, names: list[str]) -> None:
+    assert "-cp311-abi3-linux_" in wheel.name
+    assert "presize/codecs/_jpeg_decoder.abi3.so" in names
+
+
+RUN_SETUP = """
+import runpy, sys, sysconfig
+
+sysconfig.get_config_vars()["Py_GIL_DISABLED"] = 1
+sys.argv = ["setup.py", "-q", "bdist_wheel", "--dist-dir", sys.argv[1]]
+runpy.run_path("setup.py", run_name="__main__")
+"""
+
+
+def test_free_threaded_python_gets_a_wheel_of_its_own(tmp_path: Path) -> None:
+    """It is only said to be free-threaded, so the decoder cannot be compiled for it; setuptools refuses before that."""
+    pytest.importorskip("setuptools", minversion="77")
+    for name in ("presize", "datasets"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    command = [sys.executable, "-W", "ignore", "-c", RUN_SETUP, tmp_path / "dist"]
+    ran = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, **WITHOUT_A_COMPILER}
+    )
+    assert ran.returncode == 0, ran.stderr
+    (built,) = (tmp_path / "dist").iterdir()
+    assert "abi3" not in built.name and f"-cp{sys.version_info.major}{sys.version_info.minor}" in built.name
+
+
+def test_the_decoder_of_a_wheel_runs_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
+    """In an environment that has presize from the wheel, and from this one whatever presize depends on."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
+    python = tmp_path / "bin" / "python"
+    environment = {**os.environ, **WITHOUT_A_COMPILER}
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps", wheel],
+        check=True, capture_output=True, env=environment,
+    )  # fmt: skip
+    (site,) = tmp_path.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    program = "from presize.codecs import jpeg_decoder as d; print(d.__file__, d.is_available())"
+    ran = subprocess.run([python, "-c", program], cwd="/", capture_output=True, text=True, check=True, env=environment)
+    assert ran.stdout == f"{site / 'presize' / 'codecs' / 'jpeg_decoder.py'} True\n"
 
 
 def test_importing_the_folder_by_its_own_name_says_what_to_do() -> None:

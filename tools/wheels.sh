@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Fill a folder with wheels for a machine without network: benchmarks/gpu/gpu.sh --wheels DIR installs from it.
+# Fill a folder with wheels: presize's own, for `make wheels` to audit, and those that a machine without network needs,
+# which benchmarks/gpu/gpu.sh --wheels DIR installs from it.
 #
 #     tools/wheels.sh DIR [few | all | none | PACKAGE ...]
 #
@@ -10,6 +11,7 @@
 # Versions are those of tools/constraints.txt where it has them. The wheels are for Linux on x86-64.
 #
 # FOR chooses the Python of that machine (3.12); PYTHON chooses the interpreter whose pip builds and downloads.
+# PRESIZE_BUILD=strict fails where the JPEG decoder cannot be compiled, which is otherwise left out.
 set -euo pipefail
 
 fail() {
@@ -29,7 +31,7 @@ pip() { "$PYTHON" -m pip --quiet --disable-pip-version-check "$@"; }
 # From a copy: setuptools leaves build/ in the tree, and would pack what an earlier build left there.
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-cp -r "$root/pyproject.toml" "$root/README.md" "$root/LICENSE" "$root/presize" "$root/datasets" "$copy"
+cp -r "$root/pyproject.toml" "$root/setup.py" "$root/README.md" "$root/LICENSE" "$root/presize" "$root/datasets" "$copy"
 rm -f "$folder"/presize-*.whl
 pip wheel --no-deps --wheel-dir "$folder" "$copy" || fail "presize: pip could not build its wheel"
 

@@ -79,6 +79,18 @@ class Answer(NamedTuple):
     worker: int = 0
 
 
+class ReadBatch(NamedTuple):
+    """A batch as it was read.
+
+    Attributes:
+        rows: of each view uint8 (B, height, width, channels), or those of cut_reader().
+        request: of these rows.
+    """
+
+    rows: list[npt.NDArray[np.uint8]]
+    request: BatchRequest
+
+
 def read(request: BatchRequest, reader: BatchReader, slots: SharedSlots, skip: bool) -> Answer:
     """Read a batch in this thread."""
     begin_s, cpu_s = time.perf_counter(), time.thread_time()

@@ -12,10 +12,10 @@ import pyarrow as pa
 from presize.build.state import NEW_MANIFEST, Place, State
 from presize.build.tasks import staging
 from presize.errors import PresizeWarning
-from presize.store.data_files import MANIFEST, is_data_file
+from presize.store.data_files import MANIFEST, REPORT, is_data_file
 from presize.store.filenames import is_safe
 from presize.store.manifest import Manifest, read_manifest
-from presize.system.files import names_in, rename, writing
+from presize.system.files import names_in, rename, write_atomically, writing
 
 
 def finish_publishing(place: Place) -> None:
@@ -25,7 +25,14 @@ def finish_publishing(place: Place) -> None:
         if (root / NEW_MANIFEST).exists():
             with writing(root / MANIFEST):
                 rename(root / NEW_MANIFEST, root / MANIFEST)
-        remove_unpublished(root, read_manifest(root))
+        leave_published(root, read_manifest(root))
+
+
+def leave_published(root: Path, manifest: Manifest) -> None:
+    """Leave nothing but what `manifest`, which is published, names; its page by the name of the one before it, too."""
+    remove_unpublished(root, manifest)
+    if manifest.report is not None and manifest.report.file != REPORT:
+        write_atomically(root / REPORT, (root / manifest.report.file).read_bytes())
 
 
 def remove_replaced(root: Path, state: State, index: pa.Table | None = None) -> None:
@@ -53,6 +60,8 @@ def remove_replaced(root: Path, state: State, index: pa.Table | None = None) -> 
 def remove_unpublished(root: Path, manifest: Manifest | None, keep: Sequence[str] = ()) -> None:
     """Remove the data files in `root` that neither `manifest` nor `keep` names, and all staged files."""
     named = {file.file for file in manifest.files()} if manifest else set()
+    if manifest and manifest.report:
+        named.add(REPORT)
     names = [*names_in(root), *(f"shards/{name}" for name in names_in(root / "shards"))]
     gone = [name for name in names if is_data_file(name) and name not in named and name not in keep]
     for name in gone:

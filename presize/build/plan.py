@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from presize.formatting import plural
 from presize.options import TILES_RECORDED, BuildOptions
 from presize.sources.scan import Source
 from presize.store.dealing import deal, shard_count, shard_limit
@@ -110,7 +111,8 @@ def differences(
         if was != value and name != "source.files":
             if name == "source.sha256":
                 found.append(
-                    f"the source has changed ({old['source']['files']} files then, {new['source']['files']} now)"
+                    f"the source has changed ({plural(old['source']['files'], 'file')} then, "
+                    f"{new['source']['files']:,} now)"
                 )
             elif name == "classes":
                 found.append("the class list has changed")

@@ -16,18 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.build.annotations import scaled, warn_of_bad_boxes
-from presize.build.cleanup import finish_publishing, remove_replaced, remove_unpublished
+from presize.build.cleanup import finish_publishing, leave_published, remove_replaced, remove_unpublished
 from presize.build.plan import Plan
 from presize.build.state import NEW_MANIFEST, Place, State
 from presize.build.tasks import staging
 from presize.build.tasks.sidecar import Finished, Rejected, size_columns
 from presize.codecs.source_facts import unpack
 from presize.errors import BuildError
+from presize.formatting import plural
 from presize.options import Size
 from presize.sources.scan import Source
 from presize.sources.source_files import read_again
 from presize.store import shard
-from presize.store.data_files import MANIFEST, CompanionFiles, DataFile, companion_shard, generation_name
+from presize.store.data_files import MANIFEST, REPORT, CompanionFiles, DataFile, companion_shard, generation_name
 from presize.store.index import INDEX_COLUMNS, index_columns, write_index
 from presize.store.manifest import Manifest, publish_manifest
 from presize.store.rejects_file import REPEATED_TEXT, Rejects, to_jsonl
@@ -93,7 +94,9 @@ def publish(
         _give_up(place)
         unread = len(plan.source.rejects)
         first = f"; the first: {merged.rejects[unread].reason}" if len(merged.rejects) > unread else ""
-        raise BuildError(f"none of the {len(plan.source.table)} files of {plan.source.root} could be stored{first}")
+        raise BuildError(
+            f"of {plural(len(plan.source.table), 'file')} in {plan.source.root} none could be stored{first}"
+        )
     datasets = [_Dataset(k, root, _index(plan, merged, k, files), merged.samples) for k, root in enumerate(place.roots)]
     manifests = [_write_data(plan, state, merged, dataset) for dataset in datasets]
     if report:
@@ -130,7 +133,7 @@ def _publish_build(
             sync_folder(dataset.root / "shards")
         publish_manifest(dataset.root, manifest)
         remove_replaced(dataset.root, state, dataset.index)
-        remove_unpublished(dataset.root, manifest)
+        leave_published(dataset.root, manifest)
         if is_folder and plan.source.by_folder:
             _keep_empty_classes(dataset.root, plan.source.classes or ())
 
@@ -270,6 +273,7 @@ def _write_report(plan: Plan, dataset: _Dataset, manifest: Manifest, rejects: Re
     """Write the page about a dataset that lacks just its manifest. Returns that, with the page in it."""
     from presize.report.build_report import BuildReport, build_page
     from presize.report.comparison import compare  # OpenCV and jinja2, which nothing else of a build needs
+    from presize.report.remarks import leaner_quality
 
     root = dataset.root
 
@@ -288,8 +292,10 @@ def _write_report(plan: Plan, dataset: _Dataset, manifest: Manifest, rejects: Re
     numbered = numbered.append_column("sample", pa.array(dataset.samples))
     with ExitStack() as stack:
         shards = [stack.enter_context(closing(ShardReader(root / f.file, f.bytes))) for f in manifest.shards]
-        comparisons, failures = compare(plan.options.image, Size.parse(manifest.size), numbered, source_of, value_of)
-    name = generation_name("report.html", manifest.generation)
+        leaner = leaner_quality(dataset.index.column("source_facts").to_numpy(), manifest.identity["options"]["image"])
+        size = Size.parse(manifest.size)
+        comparisons, failures = compare(plan.options.image, size, numbered, source_of, value_of, leaner)
+    name = generation_name(REPORT, manifest.generation)
     page = build_page(BuildReport(manifest, dataset.index, rejects, comparisons, failures))
     write_atomically(root / name, page.encode())
     return replace(manifest, report=DataFile.of(root, name, len(comparisons)))

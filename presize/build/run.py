@@ -33,12 +33,16 @@ from presize.build.update import Changes
 from presize.build.work import BuildWork, check_space, find_work
 from presize.codecs.source_facts import Losses, losses, unpack
 from presize.errors import BuildError, ImageError
+from presize.formatting import duration, plural, size_text
 from presize.options import BuildOptions, RunOptions, SourceOptions
 from presize.sources.companions import add_companions
 from presize.sources.scan import Source, scan
+from presize.store.data_files import REPORT, DataFile
 from presize.store.filenames import folder_files
 from presize.store.index import read_index
 from presize.store.manifest import Manifest
+from presize.store.rejects import Reject
+from presize.store.rejects_file import REJECTS_TOLD, first_rejects
 from presize.system.files import working_in
 
 
@@ -62,6 +66,8 @@ class BuildResult:
         reports: report.html of each size, where there is one.
         unchanged: images whose compressed pixels are stored as they were, where they did not have to be resized.
         losses: images that lost something that another option keeps.
+        rejects_file: that of the first size.
+        first_rejects: a few of the images that it lists.
     """
 
     out: Path | str
@@ -79,6 +85,8 @@ class BuildResult:
     reports: tuple[Path | str, ...] = ()
     unchanged: int = 0
     losses: Losses = field(default_factory=Losses)
+    rejects_file: Path | str = ""
+    first_rejects: tuple[Reject, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -88,6 +96,15 @@ class BuildResult:
     def images_per_s(self) -> float:
         """Files that this run dealt with, per second."""
         return (self.files - self.resumed) / self.seconds
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what was stored, and some of it."""
+        from presize.view.notebook import build_html
+
+        facts = [f"{plural(self.stored, 'image')}, {size_text(self.bytes)}, in {duration(self.seconds)}"]
+        if self.rejected:
+            facts.append(f"{plural(self.rejected, 'image')} rejected; the reasons are in its rejects file")
+        return build_html(self.out, [*facts, *self.losses.sentences()])
 
 
 def plan_build(
@@ -212,22 +229,28 @@ def result_of(built: Built, todo: Plan, out: Path | str, root: Path, seconds: fl
         seconds=seconds,
         resumed=built.resumed,
         changes=built.changes,
-        reports=_reports(out, todo.options, built.manifests),
+        reports=tuple(map(_page, _places(out, todo.options, [(each, each.report) for each in built.manifests]))),
         unchanged=int(unpack(facts, "kept").sum()),
         losses=losses(facts, first.identity["options"]["image"]),
+        rejects_file=_places(out, todo.options, [(first, first.rejects)])[0],
+        first_rejects=first_rejects(root / first.rejects.file, REJECTS_TOLD),
         **first.left_out,
     )
 
 
-def _reports(out: Path | str, options: BuildOptions, published: Sequence[Manifest]) -> tuple[Path | str, ...]:
-    """The pages, below `out` as it was given."""
+def _places(
+    out: Path | str, options: BuildOptions, files: Sequence[tuple[Manifest, DataFile | None]]
+) -> tuple[Path | str, ...]:
+    """Where files of datasets are, below `out` as it was given."""
     several = len(options.image.sizes) > 1
-    names = [
-        f"{manifest.size}/{manifest.report.file}" if several else manifest.report.file
-        for manifest in published
-        if manifest.report
-    ]
+    names = [f"{manifest.size}/{file.file}" if several else file.file for manifest, file in files if file]
     return tuple(out / name if isinstance(out, Path) else f"{out.rstrip('/')}/{name}" for name in names)
+
+
+def _page(page: Path | str) -> Path | str:
+    """A report by the name that it keeps. A store, and what was fetched from one, has that of its generation alone."""
+    kept = page.with_name(REPORT) if isinstance(page, Path) else None
+    return kept if kept is not None and kept.is_file() else page
 
 
 def _facts(root: Path, manifest: Manifest) -> npt.NDArray[np.uint32]:
@@ -310,9 +333,13 @@ def carry_out(work: BuildWork, todo: Plan, run: RunOptions, on_shard: Callable[[
 def _check_rejects(rejected: int, todo: Plan, run: RunOptions) -> None:
     """Raise when more images are rejected than `run` allows."""
     if rejected and run.on_error == "fail":
-        raise ImageError(f"{rejected} images were rejected before this run; --overwrite tries them again")
+        raise ImageError(f"{_were_rejected(rejected)} before this run; --overwrite tries them again")
     if not run.max_errors.allows(rejected, of=len(todo.source.table) + len(todo.source.rejects)):
         raise BuildError(
-            f"{rejected} images were rejected, more than --max-errors {run.max_errors} allows; "
+            f"{_were_rejected(rejected)}, more than --max-errors {run.max_errors} allows; "
             "the same command with a larger budget goes on from here"
         )
+
+
+def _were_rejected(count: int) -> str:
+    return plural(count, "image was", "images were") + " rejected"

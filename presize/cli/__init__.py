@@ -1,7 +1,7 @@
 """The command line: parse, one library call, print, exit code. The only package that knows click.
 
-Each command is a module of its name; those that measure are in measuring/. group: what they share. printing, progress:
-output on a terminal.
+Each command is a module of its name; those that make datasets are in building/, those that measure in measuring/.
+group: what they share. printing, progress: output on a terminal.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import NoReturn
 import click
 
 from presize.cli import (  # noqa: F401  # each adds its command
-    build,
-    derive,
+    completion,
     doctor,
     export,
     fetch,
     info,
-    repair,
     sample,
     upload,
     verify,
+    view,
 )
+from presize.cli.building import build, derive, repair  # noqa: F401
 from presize.cli.group import cli, terminate
 from presize.cli.measuring import bench, diagnose, simulate  # noqa: F401
 from presize.errors import OptionError, PresizeError, PresizeWarning

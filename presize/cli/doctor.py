@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from presize.cli.group import EPILOG, cli
+from presize.cli.group import PATH, cli, examples
 from presize.cli.printing import print_json, print_text
 
 if TYPE_CHECKING:
     from presize.system.machine import Torch
 
 
-@cli.command(epilog=EPILOG)
-@click.argument("path", metavar="[PATH]", required=False)
+@cli.command(
+    epilog=examples(
+        "presize doctor",
+        "presize doctor OUT",
+        "presize doctor RAW --json",
+    )
+)
+@click.argument("path", metavar="[PATH]", type=PATH, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(path: str | None, as_json: bool) -> None:
-    """Find what slows down loading on this machine, and how to fix it.
+    """Find what slows down loading here, and how to fix it.
 
     PATH is a dataset, a folder of images or a file. How fast it can be read is measured within a few seconds;
     nothing is written. The exit code is 0 whatever is found.

@@ -6,16 +6,21 @@ import sys
 
 import click
 
-from presize.cli.group import EPILOG, choice, cli
+from presize.cli.group import PATH, choice, cli, examples, quiet_option
 from presize.cli.printing import print_text
 from presize.cli.progress import Progress
 from presize.formatting import plural
 from presize.options import ExportLayout
 
 
-@cli.command(epilog=EPILOG)
-@click.argument("dataset", metavar="OUT")
-@click.argument("folder", metavar="DIR")
+@cli.command(
+    epilog=examples(
+        "presize export OUT FILES",
+        "presize export OUT SHARDS --to tar",
+    )
+)
+@click.argument("dataset", metavar="OUT", type=PATH)
+@click.argument("folder", metavar="DIR", type=PATH)
 @click.option(
     "--to",
     "layout",
@@ -24,12 +29,14 @@ from presize.options import ExportLayout
     show_default=True,
     help="Image files, tar shards for WebDataset, or Parquet for Hugging Face's datasets.",
 )
-def export(dataset: str, folder: str, layout: ExportLayout) -> None:
+@quiet_option
+def export(dataset: str, folder: str, layout: ExportLayout, quiet: bool) -> None:
     """Write the images of OUT into DIR, for other programs."""
     from presize.store.export import export_dataset
     from presize.store.manifest import read_manifest
 
-    with Progress(sys.stderr, "export") as progress:
+    with Progress(sys.stderr, "export", quiet=quiet) as progress:
         progress.begin(read_manifest(dataset).samples)
         written = export_dataset(dataset, folder, lambda: progress.add(1), layout)
-    print_text(f"{folder}: {plural(written, 'image')}")
+    if not quiet:
+        print_text(f"{folder}: {plural(written, 'image')}")

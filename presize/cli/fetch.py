@@ -6,17 +6,23 @@ import sys
 
 import click
 
-from presize.cli.group import EPILOG, Interrupted, cli
+from presize.cli.group import PATH, Interrupted, cli, examples, quiet_option
 from presize.cli.printing import print_json, print_text
 from presize.cli.progress import Progress
 from presize.formatting import duration, plural, size_text
 
 
-@cli.command(epilog=EPILOG)
+@cli.command(
+    epilog=examples(
+        "presize fetch s3://BUCKET/SETS/256 OUT",
+        "presize fetch https://HOST/SETS/256 OUT",
+    )
+)
 @click.argument("url", metavar="URL")
-@click.argument("out", metavar="DIR")
+@click.argument("out", metavar="DIR", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def fetch(url: str, out: str, as_json: bool) -> None:
+@quiet_option
+def fetch(url: str, out: str, as_json: bool, quiet: bool) -> None:
     """Copy a dataset from URL to the folder DIR.
 
     URL is that of the folder with manifest.json: s3://BUCKET/PATH, https://HOST/PATH, gs:// or az://. Run it again to
@@ -24,7 +30,7 @@ def fetch(url: str, out: str, as_json: bool) -> None:
     """
     from presize.remote.fetch import fetch_dataset
 
-    with Progress(sys.stderr, "fetch", in_bytes=True) as progress:
+    with Progress(sys.stderr, "fetch", in_bytes=True, quiet=quiet) as progress:
         try:
             result = fetch_dataset(url, out, on_plan=progress.begin, on_bytes=progress.add)
         except KeyboardInterrupt:
@@ -35,7 +41,8 @@ def fetch(url: str, out: str, as_json: bool) -> None:
             out=str(result.out),
         )  # fmt: skip
         return
-    print_text(
-        f"{result.out}: {plural(result.samples, 'image')}, {size_text(result.bytes)}, "
-        f"{size_text(result.fetched)} of it fetched in {duration(result.seconds)}"
-    )
+    if not quiet:
+        print_text(
+            f"{result.out}: {plural(result.samples, 'image')}, {size_text(result.bytes)}, "
+            f"{size_text(result.fetched)} of it fetched in {duration(result.seconds)}"
+        )

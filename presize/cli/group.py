@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -12,22 +13,42 @@ from typing import Any, get_args
 import click
 
 from presize import __version__
-from presize.options.choices import Tiles
+from presize.errors import PresizeWarning
+from presize.formatting import plural
+from presize.options.choices import SPELLINGS, Tiles
+from presize.system.resources import usable_cores
 
 EPILOG = "Exit codes: 0 done, 1 a failure, 2 wrong use, 130 interrupted."
+PATH = click.Path(readable=False)
+"""Files, folders and URLs: shells complete their names, and only what uses them checks them."""
+_JOBS_PER_CORE = 4
+"""A source that is slow to read may keep so many processes busy."""
+
+
+def examples(*commands: str) -> str:
+    """The end of a command's help."""
+    return "\n".join([f"{EPILOG}\n", "\b", "Examples:", *(f"  {command}" for command in commands)])
+
+
+quiet_option = click.option(
+    "-q", "--quiet", is_flag=True, help="Print neither progress nor a summary; warnings and errors stay."
+)
 
 
 @click.group(
-    no_args_is_help=False,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=EPILOG,
 )
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
-@click.version_option(__version__, prog_name="presize")
-@click.pass_obj
-def cli(settings: dict[str, bool], debug: bool) -> None:
+@click.version_option(__version__, "-V", "--version", prog_name="presize")
+@click.pass_context
+def cli(context: click.Context, /, debug: bool) -> None:
     """Resize a folder of images once, pack it as LMDB shards, and train without waiting for data."""
-    settings["debug"] = debug
+    context.obj["debug"] = debug
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(2)
 
 
 def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
@@ -48,7 +69,7 @@ class BuildCommand(click.Command):
         words = get_args(Tiles)
         no_words = []
         args = ["--tiles=none" if arg == "--no-tiles" else arg for arg in args]
-        for at, (arg, following) in enumerate(zip(args, [*args[1:], "-"], strict=True)):
+        for at, (arg, following) in enumerate(zip(args, [*args, "-"][1:], strict=True)):
             if arg == "--tiles" and following not in words:
                 args[at] = "--tiles=resized"
                 no_words += [] if following.startswith("-") else [following]
@@ -60,8 +81,26 @@ class BuildCommand(click.Command):
             raise
 
 
-def choice(literal: Any) -> click.Choice[str]:
-    return click.Choice([str(value) for value in get_args(literal)])
+class SpelledChoice(click.Choice):  # type: ignore[type-arg]  # click 8.1 knows no Choice[str]
+    """A choice that takes other spellings, such as jpg for jpeg."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(SPELLINGS.get(value, value), param, ctx)
+
+
+def choice(literal: Any) -> SpelledChoice:
+    return SpelledChoice([str(value) for value in get_args(literal)])
+
+
+def warn_of_jobs(jobs: int | None) -> None:
+    """Warn of a number of processes that is far beyond that of the cores."""
+    cores = usable_cores()
+    if jobs is not None and jobs > _JOBS_PER_CORE * cores:
+        warnings.warn(
+            f"--jobs {jobs}: {plural(cores, 'core')} can be used here; more processes take memory, and time to start, "
+            "and gain nothing",
+            PresizeWarning, stacklevel=2,
+        )  # fmt: skip
 
 
 def check_page(out: str | None) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import click
 
-from presize.cli.group import EPILOG, cli
+from presize.cli.group import PATH, cli, examples
 from presize.cli.printing import print_json, print_text, several_lines
 from presize.formatting import plural, size_text
 from presize.options import size_words
 
 
-@cli.command(epilog=EPILOG)
-@click.argument("dataset", metavar="OUT")
+@cli.command(
+    epilog=examples(
+        "presize info OUT",
+        "presize info OUT --json",
+    )
+)
+@click.argument("dataset", metavar="OUT", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(dataset: str, as_json: bool) -> None:
     """Show what the dataset OUT holds and how it was made."""

@@ -17,14 +17,16 @@ _LINE_EVERY_S = 10.0
 
 
 class Progress:
-    """Counts images, or bytes, on `stream`, with their rate, the time left, and a note. Silent until begin().
+    """Counts images, or bytes, on `stream`, with their rate, the time left, and a note. Silent until begin(), and
+    throughout if `quiet`.
 
     A context manager, for one thread at a time.
     """
 
-    def __init__(self, stream: TextIO, what: str, in_bytes: bool = False) -> None:
+    def __init__(self, stream: TextIO, what: str, in_bytes: bool = False, quiet: bool = False) -> None:
         self._stream = stream
         self._in_bytes = in_bytes
+        self._quiet = quiet
         self._what = what
         self._bar: tqdm | None = None
         self._total = self._done = 0
@@ -34,7 +36,7 @@ class Progress:
         """Start counting towards `total`."""
         self._total = total
         self._start = self._last_line = time.monotonic()
-        if self._stream.isatty():
+        if self._stream.isatty() and not self._quiet:
             self._bar = tqdm(
                 total=total,
                 file=self._stream,
@@ -51,7 +53,7 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix_str(note, refresh=False)
             self._bar.update(more)
-        elif self._done and time.monotonic() - self._last_line >= _LINE_EVERY_S:
+        elif self._done and not self._quiet and time.monotonic() - self._last_line >= _LINE_EVERY_S:
             self._last_line = time.monotonic()
             rate = self._done / (self._last_line - self._start)
             left_s = (self._total - self._done) / rate
@@ -76,8 +78,8 @@ class Progress:
 class BuildProgress(Progress):
     """Counts what finished shards hold, with their bytes and rejects as the note."""
 
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream, "build")
+    def __init__(self, stream: TextIO, quiet: bool = False) -> None:
+        super().__init__(stream, "build", quiet=quiet)
         self._rejected = self._bytes = 0
 
     def on_shard(self, done: ShardDone) -> None:

@@ -7,14 +7,19 @@ from pathlib import Path
 
 import click
 
-from presize.cli.group import EPILOG, cli
+from presize.cli.group import PATH, cli, examples, quiet_option
 from presize.cli.printing import print_text
 from presize.cli.progress import Progress
 from presize.formatting import plural
 
 
-@cli.command(epilog=EPILOG)
-@click.argument("folder", metavar="DIR")
+@cli.command(
+    epilog=examples(
+        "presize sample RAW",
+        "presize sample RAW --images 1000 --classes 10",
+    )
+)
+@click.argument("folder", metavar="DIR", type=PATH)
 @click.option("--images", type=int, default=200, show_default=True, metavar="N", help="Number of files.")
 @click.option("--classes", type=int, default=4, show_default=True, metavar="N", help="Number of class folders.")
 @click.option(
@@ -29,11 +34,13 @@ from presize.formatting import plural
     "--broken", type=int, default=0, show_default=True, metavar="N", help="Number of broken files among them."
 )
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Random seed.")
-def sample(folder: str, images: int, **options: int) -> None:
+@quiet_option
+def sample(folder: str, images: int, quiet: bool, **options: int) -> None:
     """Generate photo-like images in DIR, to try presize with."""
     from presize.sources.sample import SampleOptions, make_samples
 
-    with Progress(sys.stderr, "sample") as progress:
+    with Progress(sys.stderr, "sample", quiet=quiet) as progress:
         progress.begin(images)
         written = make_samples(Path(folder), SampleOptions(images=images, **options), lambda: progress.add(1))
-    print_text(f"{folder}: {plural(written, 'file')} in {plural(options['classes'], 'class', 'classes')}")
+    if not quiet:
+        print_text(f"{folder}: {plural(written, 'file')} in {plural(options['classes'], 'class', 'classes')}")

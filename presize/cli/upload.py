@@ -6,24 +6,30 @@ import sys
 
 import click
 
-from presize.cli.group import EPILOG, Interrupted, cli
+from presize.cli.group import PATH, Interrupted, cli, examples, quiet_option
 from presize.cli.printing import print_json, print_text
 from presize.cli.progress import Progress
 from presize.formatting import duration, plural, size_text
 
 
-@cli.command(epilog=EPILOG)
-@click.argument("root", metavar="OUT")
+@cli.command(
+    epilog=examples(
+        "presize upload OUT s3://BUCKET/SETS/256",
+        "presize upload OUT gs://BUCKET/SETS/256 -q",
+    )
+)
+@click.argument("root", metavar="OUT", type=PATH)
 @click.argument("url", metavar="URL")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def upload(root: str, url: str, as_json: bool) -> None:
+@quiet_option
+def upload(root: str, url: str, as_json: bool, quiet: bool) -> None:
     """Copy the dataset in the folder OUT to URL.
 
     URL is s3://BUCKET/PATH, gs:// or az://. Run it again to finish a copy that was interrupted, or after an update.
     """
     from presize.remote.upload import upload_dataset
 
-    with Progress(sys.stderr, "upload", in_bytes=True) as progress:
+    with Progress(sys.stderr, "upload", in_bytes=True, quiet=quiet) as progress:
         try:
             result = upload_dataset(root, url, on_plan=progress.begin, on_bytes=progress.add)
         except KeyboardInterrupt:
@@ -34,7 +40,8 @@ def upload(root: str, url: str, as_json: bool) -> None:
             url=result.url,
         )  # fmt: skip
         return
-    print_text(
-        f"{result.url}: {plural(result.samples, 'image')}, {size_text(result.bytes)}, "
-        f"{size_text(result.uploaded)} of it uploaded in {duration(result.seconds)}"
-    )
+    if not quiet:
+        print_text(
+            f"{result.url}: {plural(result.samples, 'image')}, {size_text(result.bytes)}, "
+            f"{size_text(result.uploaded)} of it uploaded in {duration(result.seconds)}"
+        )

@@ -6,17 +6,23 @@ import sys
 
 import click
 
-from presize.cli.group import EPILOG, cli
+from presize.cli.group import PATH, cli, examples, quiet_option
 from presize.cli.printing import print_json, print_text
 from presize.cli.progress import Progress
 from presize.formatting import plural, printable
 
 
-@cli.command(epilog=EPILOG)
-@click.argument("dataset", metavar="OUT")
+@cli.command(
+    epilog=examples(
+        "presize verify OUT",
+        "presize verify OUT --jobs 2 --json",
+    )
+)
+@click.argument("dataset", metavar="OUT", type=PATH)
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Threads.  [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def verify(dataset: str, jobs: int | None, as_json: bool) -> None:
+@quiet_option
+def verify(dataset: str, jobs: int | None, as_json: bool, quiet: bool) -> None:
     """Read every byte of the dataset OUT and report damage.
 
     The exit code is 1 if there is any.
@@ -24,7 +30,7 @@ def verify(dataset: str, jobs: int | None, as_json: bool) -> None:
     from presize.store.manifest import read_manifest
     from presize.store.verify import verify_dataset
 
-    with Progress(sys.stderr, "verify") as progress:
+    with Progress(sys.stderr, "verify", quiet=quiet) as progress:
         manifest = read_manifest(dataset)
         progress.begin(manifest.samples * (1 + len(manifest.companions)))
         samples, problems = verify_dataset(dataset, jobs=jobs, on_images=progress.add)
@@ -33,8 +39,9 @@ def verify(dataset: str, jobs: int | None, as_json: bool) -> None:
     else:
         for problem in problems:
             print_text(printable(f"{problem.file}: {problem.what}"))
-        print_text(f"{dataset}: {plural(samples, 'sample')}, {plural(len(problems), 'problem')}")
-        if any(problem.file.startswith("shards/") for problem in problems):
-            print_text("  presize repair SRC OUT makes damaged shards again")
+        if not quiet:
+            print_text(f"{dataset}: {plural(samples, 'sample')}, {plural(len(problems), 'problem')}")
+            if any(problem.file.startswith("shards/") for problem in problems):
+                print_text("  presize repair SRC OUT makes damaged shards again")
     if problems:
         raise click.exceptions.Exit(1)

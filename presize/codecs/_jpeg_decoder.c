@@ -20,7 +20,10 @@
 
 #ifndef WITHOUT_PYTHON
 #define PY_SSIZE_T_CLEAN
+#include <pyconfig.h>
+#ifndef Py_GIL_DISABLED /* free-threaded Python has no limited API */
 #define Py_LIMITED_API 0x030B0000
+#endif
 #include <Python.h>
 #endif
 
@@ -159,7 +162,13 @@ static int choose_processor(PyObject *module)
     return 0;
 }
 
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, choose_processor}, {0, NULL}};
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, choose_processor},
+#ifdef Py_GIL_DISABLED
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_jpeg_decoder", NULL, 0, methods, slots, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__jpeg_decoder(void) { return PyModuleDef_Init(&module); }

@@ -85,8 +85,10 @@ def bare(data: bytes, found: Iterable[tuple[int, int, int]] | None = None) -> by
         else:
             pieces.append(data[begin:end])
         position = end
-    pieces.append(data[position:])
-    return b"".join(pieces)
+    head = b"".join(pieces)
+    if len(head) == position and data.startswith(head):
+        return data  # most JPEGs of other datasets: there is nothing to remove
+    return head + data[position:]
 
 
 def with_metadata(

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from presize.formatting import plural, rate_text
-from presize.measure.results import Kind, Results, Summary, summarise
+from presize.formatting import factor_text, plural, rate_text
+from presize.measure.results import MODEL_WORDS, Kind, Results, Summary, summarise
 from presize.measure.stages import Spread, verdict
 from presize.report import charts
 from presize.report.html import template
@@ -75,7 +75,7 @@ COLUMNS = (
         lambda one: rate_text(one.first_epoch_images_per_s),
         "images/s of the first epoch, the start of the workers included",
     ),
-    Column("speed-up", lambda one: f"{one.speedup:.2f}", "times as fast as the first row"),
+    Column("speed-up", lambda one: factor_text(one.speedup), "times as fast as the first row"),
     Column(
         "U",
         _share("utilisation"),
@@ -104,6 +104,28 @@ def table_of(variants: Sequence[Summary]) -> tuple[list[Column], list[list[str]]
     return columns, [[NAMES[one.variant], *(column.text(one) or "" for column in columns)] for one in variants]
 
 
+def headline(results: Results) -> str:
+    """The result in a line: for each model, how much faster the fastest variant is than the first."""
+    said: dict[str, str] = {}
+    for kind, variants in summarise(results).items():
+        said.setdefault(kind.model, _compared(kind, variants))  # by the first of its kinds
+    result = "; ".join(said.values()) or "no runs yet"
+    return f"{result[0].upper()}{result[1:]}"
+
+
+def _compared(kind: Kind, variants: Sequence[Summary]) -> str:
+    first, fastest = variants[0], max(variants, key=lambda one: one.images_per_s.median)
+    names = [f"the {name}" if "folder" in name else name for name in (NAMES[first.variant], NAMES[fastest.variant])]
+    trains = "" if kind.model == "none" else f"{MODEL_WORDS[kind.model]} trains "
+    if len(variants) == 1:
+        rate = f"{rate_text(first.images_per_s.median)} images/s"
+        return f"{trains}on {rate} from {names[0]}" if trains else f"{names[0]} reads {rate}"
+    if fastest.images_per_s.min <= first.images_per_s.max:
+        return f"{trains}no faster than from {names[0]}" if trains else f"nothing reads faster than {names[0]}"
+    gain = f"{factor_text(fastest.speedup)} times as fast"
+    return f"{trains}{gain} from {names[1]}" if trains else f"{names[1]} reads {gain} as {names[0]}"
+
+
 def verdicts(kind: Kind, variants: Sequence[Summary]) -> list[str]:
     """Verdicts on the first variant and on the fastest."""
     fastest = max(variants, key=lambda one: one.images_per_s.median)
@@ -122,7 +144,7 @@ def verdicts(kind: Kind, variants: Sequence[Summary]) -> list[str]:
 
 def bench_text(results: Results) -> str:
     """A table for each kind of runs, verdicts, notes and conditions, for a terminal."""
-    lines: list[str] = []
+    lines = [f"{headline(results)}.", ""]
     for kind, variants in summarise(results).items():
         columns, rows = table_of(variants)
         cells = [["", *(column.heading for column in columns)], *rows]
@@ -169,6 +191,7 @@ def bench_page(results: Results) -> str:
         parts.append((kind, columns, rows, verdicts(kind, variants), found))
     return template("bench.html").render(
         results=results,
+        headline=headline(results),
         parts=parts,
         progress=_progress(results),
         measured=_measured(results),

@@ -13,10 +13,10 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from presize.formatting import plural, rate_text, seconds_text
+from presize.formatting import factor_text, plural, rate_text, seconds_text
 from presize.measure.loader_alone import LEAST_CORES, WORDS, Alternative, Loading
 from presize.measure.simulate import Pipeline, Timeline, Times, fewest_workers, simulate, sweep
-from presize.measure.stages import COMPUTE_BOUND, Stages, verdict
+from presize.measure.stages import Stages, explanation, headline
 
 WORTH_WHILE = 1.05
 """Advice with a smaller gain is not given: runs differ by that much."""
@@ -37,12 +37,29 @@ class Advice(NamedTuple):
         images_per_s: Predicted rate of training.
         gain: That rate over the present one.
         pipeline: What was simulated to predict it.
+        step_gain: The part of `gain` that comes from a faster step, as the layout of its batches is another.
     """
 
     what: str
     images_per_s: float
     gain: float
     pipeline: Pipeline
+    step_gain: float = 1.0
+
+    @property
+    def loading_gain(self) -> float:
+        """The part of `gain` that comes from loading: times `step_gain` it is `gain`."""
+        return self.gain / self.step_gain
+
+    @property
+    def split(self) -> str:
+        """Where the gain comes from, in words; empty where it comes from loading alone."""
+        if max(self.step_gain, 1 / self.step_gain) < WORTH_WHILE:
+            return ""
+        return (
+            f"{factor_text(self.loading_gain)} × from loading, "
+            f"{factor_text(self.step_gain)} × from the layout of its batches"
+        )
 
 
 @dataclass(frozen=True)
@@ -182,16 +199,9 @@ class Diagnosis:
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
         """What would make training at least WORTH_WHILE times as fast, best first."""
-        if self.stages.stalls.utilisation >= COMPUTE_BOUND:
-            return ()
-        found = list(self._workers_advice())
-        found += map(self._alternative_advice, self.alternatives)
-        if self.unpinned_s is not None and not self.pinned:
-            faster_s = self.trained_s - (self.unpinned_s - self.copied_s)
-            if faster_s > 0:
-                rate = self.loading.images / faster_s
-                gain = rate / self.images_per_s
-                found.append(Advice("Pin memory: pin_memory=True.", rate, gain, self.pipeline()))
+        found = [self._alternative_advice(other) for other in self.alternatives]
+        if self.stages.bottleneck != "compute":
+            found += [*self._workers_advice(), *self._pinning_advice()]
         worth = [advice for advice in found if advice.gain >= WORTH_WHILE]
         return tuple(sorted(worth, key=lambda advice: -advice.gain))
 
@@ -213,11 +223,23 @@ class Diagnosis:
             found.append(self._advised(f"Prefetch {more} batches per worker.", replace(now, prefetch=more)))
         return found
 
+    def _pinning_advice(self) -> list[Advice]:
+        if self.unpinned_s is None or self.pinned:
+            return []
+        faster_s = self.trained_s - (self.unpinned_s - self.copied_s)
+        if faster_s <= 0:
+            return []
+        rate = self.loading.images / faster_s
+        return [Advice("Pin memory: pin_memory=True.", rate, rate / self.images_per_s, self.pipeline())]
+
     def _alternative_advice(self, other: Alternative) -> Advice:
         chosen = other.loading.chosen
         best = self._best_workers(other) if chosen else other.loading.workers
         how = f" with {plural(best, 'worker')}" if chosen else ""
-        return self._advised(f"{other.name}{how}.", self.pipeline(other, best))
+        pipeline = self.pipeline(other, best)
+        advised = self._advised(f"{other.name}{how}.", pipeline)
+        same_step = replace(pipeline, step=self.pipeline(workers=best).step)
+        return advised._replace(step_gain=advised.images_per_s / self.predict(same_step))
 
     def _advised(self, what: str, pipeline: Pipeline) -> Advice:
         rate = self.predict(pipeline)
@@ -243,25 +265,35 @@ class Diagnosis:
         return {count: self.predict(self.pipeline(workers=count)) for count in counts}
 
     @property
+    def headline(self) -> str:
+        """The bottleneck in a few words."""
+        return headline(self.stages, "GPU" if self.device == "cuda" else "training step")
+
+    @property
+    def explanation(self) -> str:
+        """What stalls training, and the best advice, in one paragraph."""
+        said = [explanation(self.stages, round(self.loading.images))]
+        is_compute = self.stages.bottleneck == "compute"
+        slowest = self.loading.slowest
+        if slowest is not None and not is_compute:
+            part, share = slowest
+            load = seconds_text(self.loading.load.mean_s)
+            said.append(f"A worker takes {load} per batch, {share:.0%} of it for {WORDS[part]}.")
+        if self.advice:
+            best = self.advice[0]
+            split = f" ({best.split})" if best.split else ""
+            said.append(
+                f"{best.what[:-1]}: that should give {rate_text(best.images_per_s)} images/s, "
+                f"{factor_text(best.gain)} times the present {rate_text(self.images_per_s)}{split}."
+            )
+        elif not is_compute:
+            said.append("Nothing that was simulated would make it more than 5% faster.")
+        return " ".join(said)
+
+    @property
     def verdict(self) -> str:
         """The bottleneck and the best advice, in one paragraph."""
-        stages = self.stages
-        said = [verdict(stages, round(self.loading.images))]
-        if stages.stalls.utilisation < COMPUTE_BOUND:
-            slowest = self.loading.slowest
-            if slowest is not None:
-                part, share = slowest
-                load = seconds_text(self.loading.load.mean_s)
-                said.append(f"A worker takes {load} per batch, {share:.0%} of it for {WORDS[part]}.")
-            if self.advice:
-                best = self.advice[0]
-                said.append(
-                    f"{best.what[:-1]}: that should give {rate_text(best.images_per_s)} images/s, {best.gain:.1f} "
-                    f"times the present {rate_text(self.images_per_s)}."
-                )
-            else:
-                said.append("Nothing that was simulated would make it more than 5% faster.")
-        return " ".join(said)
+        return f"{self.headline}. {self.explanation}"
 
     @property
     def picture(self) -> list[tuple[str, Timeline]]:
@@ -269,11 +301,18 @@ class Diagnosis:
         variants = [("as it is", self.pipeline()), *((advice.what[:-1], advice.pipeline) for advice in self.advice[:1])]
         return [(name, simulate(pipeline, batches=_PICTURE_BATCHES)) for name, pipeline in variants]
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the verdict, what to do, and the evidence."""
+        from presize.measure.diagnosis_report import diagnosis_fragment
+
+        return diagnosis_fragment(self)
+
     def known(self) -> dict[str, Any]:
         """All of it as plain values of JSON."""
         stalls = self.stages.stalls
         return {
             "verdict": self.verdict,
+            "bottleneck": self.stages.bottleneck,
             "utilisation": stalls.utilisation,
             "stalls": {"copy": stalls.copy, "preparation": stalls.preparation},
             "images_per_s": self.images_per_s,
@@ -283,6 +322,8 @@ class Diagnosis:
                     "what": advice.what,
                     "images_per_s": advice.images_per_s,
                     "gain": advice.gain,
+                    "loading_gain": advice.loading_gain,
+                    "step_gain": advice.step_gain,
                     "workers": advice.pipeline.workers,
                     "prefetch": advice.pipeline.prefetch,
                 }

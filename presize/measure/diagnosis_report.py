@@ -5,26 +5,21 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator
+from statistics import fmean
 
 import numpy as np
 
-from presize.formatting import plural, rate_text, seconds_text
+from presize.formatting import duration, factor_text, plural, rate_text, seconds_text
 from presize.measure.diagnosis import Diagnosis
 from presize.measure.loader_alone import WORDS
 from presize.measure.profile import PARTS
 from presize.measure.simulation_report import PictureVariant, picture, picture_policy
-from presize.measure.stages import COMPUTE_BOUND, Quantiles
+from presize.measure.stages import Quantiles
 from presize.report import charts
 from presize.report.html import template
 
-
-def headline(found: Diagnosis) -> str:
-    """The verdict in a few words."""
-    utilisation = found.stages.stalls.utilisation
-    where = "GPU" if found.device == "cuda" else "training step"
-    if utilisation >= COMPUTE_BOUND:
-        return f"No speed-up possible: the {where} is busy {utilisation:.0%} of the time"
-    return f"Data-bound: the {where} is busy {utilisation:.0%} of the time"
+_ALIKE = 0.05
+"""Shares of the time that differ by less count as the same."""
 
 
 def evidence(found: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -67,11 +62,13 @@ def evidence(found: Diagnosis) -> Iterator[tuple[str, str]]:
 
 def diagnosis_text(found: Diagnosis, width: int = 100) -> str:
     """The verdict, what to do and its gain, and the evidence, in lines of at most `width` characters."""
-    lines = [f"{headline(found)}.", "", *textwrap.wrap(found.verdict, width), ""]
+    lines = [f"{found.headline}.", "", *textwrap.wrap(found.explanation, width), ""]
     if found.advice:
         lines.append("What to do (gains do not add up):")
         for advice in found.advice:
-            lines.append(f"  {rate_text(advice.images_per_s):>7} images/s, {advice.gain:.2f} ×   {advice.what}")
+            gain = f"{factor_text(advice.gain):>4} ×"
+            lines.append(f"  {rate_text(advice.images_per_s):>7} images/s, {gain}   {advice.what}")
+            lines += [f"{'':29}{advice.split}"] if advice.split else []
         lines.append("")
     known = list(evidence(found))
     column = max(len(what) for what, _ in known)
@@ -82,8 +79,54 @@ def diagnosis_text(found: Diagnosis, width: int = 100) -> str:
     )
     if found.notes:
         lines += ["", *(line for note in found.notes for line in textwrap.wrap(note, width))]
-    lines += ["", f"The diagnosis took {found.seconds:.0f} s."]
+    lines += ["", f"The diagnosis took {duration(found.seconds)}."]
     return "\n".join(lines)
+
+
+def diagnosis_fragment(found: Diagnosis) -> str:
+    """A piece of HTML, such as a notebook shows: as diagnosis_text() without the rates by workers."""
+    advice = [
+        (advice.what, f"{rate_text(advice.images_per_s)} images/s, {factor_text(advice.gain)} ×")
+        for advice in found.advice
+    ]
+    facts = [found.explanation, *found.notes]
+    rows = [*advice, *evidence(found)]
+    return template("notebook.html").render(title=found.headline, facts=facts, rows=rows, cards=[])
+
+
+def pictured(found: Diagnosis) -> list[PictureVariant]:
+    """The pipeline as it is, with what was measured of it, and with the best advice, with what that should give."""
+    sentences = [f"As measured, {found.headline[0].lower()}{found.headline[1:]}. {difference(found)}".rstrip()]
+    sentences += [
+        f"Predicted: {rate_text(advice.images_per_s)} images/s, {factor_text(advice.gain)} times the present rate."
+        for advice in found.advice[:1]
+    ]
+    return [
+        PictureVariant(name, timeline, round(found.loading.images), sentence)
+        for (name, timeline), sentence in zip(found.picture, sentences, strict=True)
+    ]
+
+
+def difference(found: Diagnosis) -> str:
+    """Why training waits for another share of the time in the animation of the pipeline as it is than was measured, in
+    a sentence; empty if for about the same."""
+    measured, shown = 1 - found.stages.stalls.utilisation, found.picture[0][1]
+    if abs(shown.stall - measured) < _ALIKE:
+        return ""
+    spans = [step.end_s - step.begin_s for step in shown.steps if step.begin_s is not None and step.end_s is not None]
+    alone_s, copy_s = found.step.mean_s, shown.pipeline.copy.mean_s
+    reasons = []
+    if spans and fmean(spans) > (1 + _ALIKE) * alone_s:
+        reasons.append(
+            f"a step takes {seconds_text(fmean(spans))} beside the loader, all of which counts as training there, and "
+            f"{seconds_text(alone_s)} alone"
+        )
+    if copy_s >= _ALIKE * found.trained_s:
+        reasons.append(f"copying a batch, {seconds_text(copy_s)}, is not waiting there")
+    if abs(found.agreement - 1) >= _ALIKE:
+        reasons.append(f"the simulation is {factor_text(found.agreement)} times as fast as the measurement")
+    why = "; ".join(reasons) or "it includes the start"
+    return f"The animation shows it waiting {shown.stall:.0%} of the time, not {measured:.0%}: {why}."
 
 
 def diagnosis_page(found: Diagnosis, of: str) -> str:
@@ -107,12 +150,11 @@ def diagnosis_page(found: Diagnosis, of: str) -> str:
         found=found,
         of=of,
         policy=picture_policy(),
-        picture=picture(
-            [PictureVariant(name, timeline, round(found.loading.images)) for name, timeline in found.picture]
-        ),
-        headline=headline(found),
-        good=found.stages.stalls.utilisation >= COMPUTE_BOUND,
+        picture=picture(pictured(found)),
+        good=found.stages.bottleneck == "compute",
         evidence=list(evidence(found)),
         charts=found_charts,
+        took=duration(found.seconds),
         rate=rate_text,
+        factor=factor_text,
     )

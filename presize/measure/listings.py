@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import BenchError, DatasetError
+from presize.formatting import plural
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.sources.scan import scan_images
 from presize.store.index import read_index
@@ -80,7 +81,8 @@ def list_presized(root: str | os.PathLike[str]) -> Listing:
     rows = pc.index_in(there, value_set=index.column("file")).to_numpy(zero_copy_only=False)
     if len(there) != len(index) or np.isnan(rows.astype(float)).any():
         raise DatasetError(
-            f"{os.fspath(root)} has {len(there)} images where its manifest says {len(index)}, or others; build it again"
+            f"{os.fspath(root)} has {plural(len(there), 'image')} where its manifest says {len(index)}, or others; "
+            "build it again"
         )
     files = tuple(folder.root / path for path in there.to_pylist())
     return _listing(root, manifest, index.take(pa.array(rows.astype(np.int64))), files)

@@ -13,7 +13,7 @@ from typing import Any
 
 from presize.formatting import plural
 from presize.measure.bench_options import READS, VARIANTS, Run, Variant
-from presize.measure.stages import COMPUTE_BOUND, Spread, Stages, break_even_epochs
+from presize.measure.stages import Spread, Stages, break_even_epochs
 
 Row = dict[str, Any]
 """A run as one flat row: its options, and what it measured."""
@@ -93,6 +93,9 @@ def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, 
     }
 
 
+MODEL_WORDS = {"none": "no model, the loader alone", "small": "small CNN", "resnet50": "ResNet-50"}
+
+
 @dataclass(frozen=True)
 class Kind:
     """What all runs of one table have in common. They differ in their variants."""
@@ -109,9 +112,8 @@ class Kind:
         return cls(*(row[name] for name in ("model", "device", "workers", "pin_memory", "cold", "batch")))
 
     def __str__(self) -> str:
-        what = {"none": "no model, the loader alone", "small": "small CNN", "resnet50": "ResNet-50"}[self.model]
         words = [
-            what,
+            MODEL_WORDS[self.model],
             *([f"on {self.device}"] if self.model != "none" or self.device != "cpu" else []),
             f"batches of {self.batch}",
             plural(self.workers, "worker"),
@@ -178,7 +180,7 @@ def _summaries(results: Results, kind: Kind, groups: dict[Kind, dict[Variant, li
         variant: _stages(steps, warm.get(variant, []), variants[variant] if kind.cold else []) for variant in there
     }
     raw = stages.get("raw")
-    can_gain = "raw" in there and (raw is None or raw.stalls.utilisation < COMPUTE_BOUND)
+    can_gain = "raw" in there and (raw is None or raw.bottleneck != "compute")
     found = []
     for variant in there:
         build_s = results.build_s.get(READS[variant])
@@ -255,8 +257,13 @@ def to_json(results: Results) -> str:
 def _plain(one: Summary) -> dict[str, Any]:
     values = asdict(one)
     if one.stages is not None:
-        stages = {"bound": one.stages.bound, "disagreement": one.stages.disagreement}
-        values["stages"] |= asdict(one.stages.stalls) | stages
+        stages = one.stages
+        values["stages"] |= asdict(stages.stalls)
+        values["stages"] |= {
+            "bottleneck": stages.bottleneck,
+            "bound": stages.bound,
+            "disagreement": stages.disagreement,
+        }
     if one.break_even is not None and math.isinf(one.break_even):
         values["break_even"] = None  # JSON has no infinity
     return values

@@ -18,9 +18,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from presize.formatting import plural, rate_text, seconds_text
+from presize.formatting import factor_text, plural, rate_text, seconds_text
 from presize.measure.simulate import Pipeline, Timeline, Times, fewest_workers
-from presize.measure.stages import COMPUTE_BOUND
+from presize.measure.stages import COMPUTE_BOUND, bottleneck, bottleneck_words
 from presize.report.html import asset, template
 
 SHOWN_STEPS, SHOWN_LOADS = 1500, 3000
@@ -37,11 +37,13 @@ class PictureVariant:
         title: Its name. It may be hostile: it is escaped.
         timeline: The simulation.
         batch: Images in a batch; None if not known.
+        sentence: What is said of it; None for its verdict.
     """
 
     title: str
     timeline: Timeline
     batch: int | None = None
+    sentence: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,36 +74,59 @@ def described(pipeline: Pipeline) -> str:
 
 def verdict(timeline: Timeline) -> str:
     """The bottleneck of a pipeline, and what would remove it, in a sentence or two."""
-    pipeline, stall = timeline.pipeline, f"training stalls {timeline.stall:.0%} of the time"
-    if timeline.utilisation >= COMPUTE_BOUND:
-        return f"No speed-up possible: training works {timeline.utilisation:.0%} of the time."
-    if pipeline.workers == 0:
-        return f"Loading is the bottleneck: {stall}, as it loads each batch itself. Workers load while it trains."
+    return f"{_words(timeline)}: {_reason(timeline)}"
+
+
+def _words(timeline: Timeline) -> str:
+    """The bottleneck in a few words."""
+    pipeline, stall = timeline.pipeline, "Loading"
     if timeline.stall < 1 - COMPUTE_BOUND:
-        return "Loading is not the bottleneck: copies, or too few cores, take the time that training does not work."
+        stall = "Copying" if pipeline.copy.mean_s else "A lack of cores"
+    elif _is_pinning(pipeline):
+        stall = "Pinning"
+    return bottleneck_words(timeline.utilisation, stall)
+
+
+def _reason(timeline: Timeline) -> str:
+    """Why that is the bottleneck, and what would remove it."""
+    pipeline, stall = timeline.pipeline, f"training stalls {timeline.stall:.0%} of the time"
+    if bottleneck(timeline.utilisation) == "compute":
+        return f"training works {timeline.utilisation:.0%} of the time."
+    if pipeline.workers == 0:
+        return f"{stall}, as it loads each batch itself. Workers load while it trains."
+    if timeline.stall < 1 - COMPUTE_BOUND:
+        return (
+            f"training works {timeline.utilisation:.0%} of the time, and waits for a batch {timeline.stall:.0%} of it."
+        )
     loaded, trained = _most_loaded(pipeline), 1 / (pipeline.step.mean_s + pipeline.copy.mean_s)
     rates = f"load at most {rate_text(loaded)} batches/s, and training could take {rate_text(trained)}"
     if loaded > 0.98 * trained:
         return (
-            f"Uneven load times are the bottleneck: {stall}, waiting for the next batch in order, although workers "
-            f"{rates}. More workers or more prefetch even that out."
+            f"{stall}, waiting for the next batch in order, although workers {rates}: load times are uneven. More "
+            "workers or more prefetch even that out."
         )
-    if pipeline.pin.mean_s and loaded == 1 / pipeline.pin.mean_s:
+    if _is_pinning(pipeline):
         return (
-            f"Pinning is the bottleneck: {stall}. One thread pins at most {rate_text(loaded)} batches/s, and training "
-            f"could take {rate_text(trained)}."
+            f"{stall}. One thread pins at most {rate_text(loaded)} batches/s, and training could take "
+            f"{rate_text(trained)}."
         )
     needed = math.ceil(trained * pipeline.load.mean_s * (1 - 1e-9))
     cores = pipeline.cores or math.inf
     if needed * pipeline.load_cores <= cores:
-        fix = f"{needed:,} workers, or loading {trained / loaded:.1f} times as fast, would keep up"
+        fix = f"{needed:,} workers, or loading {factor_text(trained / loaded)} times as fast, would keep up"
     else:
         faster = trained * pipeline.load.mean_s * pipeline.load_cores / cores
         fix = (
             f"{needed:,} workers would keep up, but {plural(cores, 'core')} are too few for them, so loading has to "
-            f"become {faster:.1f} times as fast"
+            f"become {factor_text(faster)} times as fast"
         )
-    return f"Loading is the bottleneck: {stall}. The workers {rates}; {fix}."
+    return f"{stall}. The workers {rates}; {fix}."
+
+
+def _is_pinning(pipeline: Pipeline) -> bool:
+    """Whether the pinning thread is slower than the workers and training."""
+    slowest = 1 / pipeline.pin.mean_s if pipeline.workers and pipeline.pin.mean_s else math.inf
+    return slowest == _most_loaded(pipeline) < 0.98 / (pipeline.step.mean_s + pipeline.copy.mean_s)
 
 
 def _most_loaded(pipeline: Pipeline) -> float:
@@ -151,7 +176,7 @@ def comparison(variants: Sequence[PictureVariant]) -> str | None:
     if len(variants) < 2 or not variants[0].timeline.batches:
         return None
     before, after = variants[0].timeline.batches_per_s(), variants[-1].timeline.batches_per_s()
-    return f"{after / before:.2f} times as fast: {rate_text(after)} instead of {rate_text(before)} batches/s"
+    return f"{factor_text(after / before)} times as fast: {rate_text(after)} instead of {rate_text(before)} batches/s"
 
 
 def simulation_text(variants: Sequence[PictureVariant], sweep: Mapping[int, Timeline] | None = None) -> str:
@@ -194,7 +219,7 @@ def picture(variants: Sequence[PictureVariant], *, whole_page: bool = False) -> 
         variants=[
             {
                 "title": variant.title,
-                "sentence": verdict(variant.timeline),
+                "sentence": verdict(variant.timeline) if variant.sentence is None else variant.sentence,
                 "workers": variant.timeline.pipeline.workers,
                 "in_order": variant.timeline.pipeline.in_order,
                 "batch": variant.batch,
@@ -218,8 +243,7 @@ def picture_policy() -> str:
 def simulation_html(variants: Sequence[PictureVariant], sweep: Mapping[int, Timeline] | None = None) -> str:
     """A page with the animation and all that simulation_text says. Equal timelines give equal pages."""
     first = variants[0].timeline
-    batches = f"{plural(first.batches, 'batch', 'batches')} in {seconds_text(first.seconds)}"
-    headline = comparison(variants) or f"{batches}: training works {first.utilisation:.0%} of the time"
+    headline = comparison(variants) or f"{_words(first)}: training works {first.utilisation:.0%} of the time"
     return template("simulation.html").render(
         headline=headline,
         policy=picture_policy(),

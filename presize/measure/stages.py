@@ -1,4 +1,4 @@
-"""Times of training steps -> rates, utilisation, stalls, break-even, and a verdict in words. Pure; no torch.
+"""Times of training steps -> rates, utilisation, stalls, break-even, the bottleneck and its words. Pure; no torch.
 
 The stages are those of DS-Analyzer (Mohan et al., VLDB 2021): a step on a batch that is already on the device, a step
 that first copies a batch there, an epoch of the real loader with its files in the page cache, and one with its files on
@@ -13,16 +13,51 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import median
-from typing import Self
+from typing import Final, Literal, Self
 
 import numpy as np
 
 from presize.errors import OptionError
-from presize.formatting import rate_text, seconds_text
+from presize.formatting import factor_text, rate_text, seconds_text
 
-COMPUTE_BOUND = 0.95
-"""From this utilisation on training counts as compute-bound: a loader that costs nothing would make it at most
-1 / 0.95 = 1.05 times as fast, and runs differ by about that. MLPerf Storage asks for 0.90."""
+Bottleneck = Literal["loading", "balanced", "compute"]
+
+BANDS: Final[tuple[tuple[Bottleneck, float, str], ...]] = (
+    ("loading", 0.80, "{} is the bottleneck"),
+    ("balanced", 0.95, "{} and compute are balanced"),
+    ("compute", math.inf, "Compute is the bottleneck"),
+)
+"""Each bottleneck, the utilisation below which it is the one, and its words, with what stalls training put in. A loader
+that costs nothing would make training at most 1.25 times as fast from 0.80 on, and 1.05 times from 0.95 on, where runs
+differ by about that. MLPerf Storage asks for 0.90."""
+
+COMPUTE_BOUND: Final = BANDS[1][1]
+"""From this utilisation on faster loading is not worth while."""
+
+_STALLS: Final = {
+    "copy": ("Copying to the device", "Copying to the device"),
+    "preparation": ("Loading", "Preparing batches"),
+    "fetch": ("The disk", "Fetching from disk"),
+}
+"""For each stall what counts as the bottleneck, and the work that stalls training."""
+
+
+def bottleneck(utilisation: float) -> Bottleneck:
+    """What holds training back, by the share of the time that the step itself takes.
+
+    >>> [bottleneck(utilisation) for utilisation in (0.31, 0.8, 0.91, 0.95)]
+    ['loading', 'balanced', 'balanced', 'compute']
+    """
+    return next(name for name, below, _ in BANDS if utilisation < below)
+
+
+def bottleneck_words(utilisation: float, stall: str = "Loading") -> str:
+    """The bottleneck in words. `stall`: what stalls training, the beginning of a sentence.
+
+    >>> bottleneck_words(0.31, "Copying")
+    'Copying is the bottleneck'
+    """
+    return next(words for _, below, words in BANDS if utilisation < below).format(stall)
 
 
 @dataclass(frozen=True)
@@ -73,6 +108,11 @@ class Stalls:
     copy: float
     preparation: float
     fetch: float
+
+    @property
+    def largest(self) -> str:
+        """Which of the three stalls takes most of the time."""
+        return max(_STALLS, key=lambda name: float(getattr(self, name)))
 
 
 @dataclass(frozen=True)
@@ -132,6 +172,10 @@ class Stages:
         """How many times as fast training would be if loading cost nothing: 1 / U."""
         return 1 / self.stalls.utilisation
 
+    @property
+    def bottleneck(self) -> Bottleneck:
+        return bottleneck(self.stalls.utilisation)
+
 
 def break_even_epochs(build_s: float, before_s: float, after_s: float) -> float:
     """Epochs after which a build breaks even: build_s / (before_s - after_s).
@@ -153,23 +197,26 @@ def break_even_epochs(build_s: float, before_s: float, after_s: float) -> float:
     return build_s / (before_s - after_s) if after_s < before_s else math.inf
 
 
-def verdict(stages: Stages, batch: int) -> str:
-    """The bottleneck, and what removing it could bring, in one or two sentences. `batch`: images in a step."""
+def headline(stages: Stages, step: str = "training step") -> str:
+    """The bottleneck and the utilisation in a few words, without a full stop. `step`: what is busy."""
+    stalls = stages.stalls
+    words = bottleneck_words(stalls.utilisation, _STALLS[stalls.largest][0])
+    return f"{words}: the {step} is busy {stalls.utilisation:.0%} of the time"
+
+
+def explanation(stages: Stages, batch: int) -> str:
+    """What stalls training, and what faster loading could bring, in a sentence or two. `batch`: images in a step."""
     stalls = stages.stalls
     rate = rate_text(batch / stages.resident_s)
     source = f"with batches already on the device, a step takes {seconds_text(stages.resident_s)}, {rate} images/s"
-    if stalls.utilisation >= COMPUTE_BOUND:
-        return (
-            f"No speed-up possible: U is {stalls.utilisation:.2f}, and a loader that costs nothing would make training "
-            f"at most {stages.bound:.2f} times as fast ({source})."
-        )
-    name, share = max(
-        (("Copying to the device", stalls.copy), ("Preparing batches", stalls.preparation), ("The disk", stalls.fetch)),
-        key=lambda part: part[1],
-    )
-    largest, total = f"{share:.0%}", f"{1 - stalls.utilisation:.0%}"
-    in_all = "" if largest == total else f", all stalls together {total}"
-    return (
-        f"{name} is the bottleneck: it stalls training {largest} of the time{in_all}. U is {stalls.utilisation:.2f}, "
-        f"so faster loading can make training up to {stages.bound:.1f} times as fast ({source})."
-    )
+    bound = f"Faster loading can make training at most {factor_text(stages.bound)} times as fast ({source})."
+    if stages.bottleneck == "compute":
+        return bound
+    share, total = f"{getattr(stalls, stalls.largest):.0%}", f"{1 - stalls.utilisation:.0%}"
+    in_all = "" if share == total else f", all stalls together {total}"
+    return f"{_STALLS[stalls.largest][1]} stalls training {share} of the time{in_all}. {bound}"
+
+
+def verdict(stages: Stages, batch: int) -> str:
+    """headline() and explanation(), in sentences."""
+    return f"{headline(stages)}. {explanation(stages, batch)}"

@@ -2,6 +2,7 @@
 
 from presize.options.build_options import ALWAYS_RECORDED, TILES_RECORDED, BuildOptions, Coordinates
 from presize.options.choices import (
+    SPELLINGS,
     BadBoxes,
     BoxFormat,
     Color,
@@ -35,6 +36,7 @@ __all__ = [
     "KEEP",
     "MAX_PIXELS",
     "MAX_SIDE",
+    "SPELLINGS",
     "TILES_RECORDED",
     "BadBoxes",
     "BoxFormat",

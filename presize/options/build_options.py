@@ -59,8 +59,8 @@ class BuildOptions:
         shard_samples: samples a shard, at least 1; None chooses by the number of samples (presize.store.dealing).
         follow_links: follow links that lead out of the source.
         checksum: keep the CRC-32 of each source file in the index; an update then compares that instead of
-            modification times. Off by default, since it adds 1.1 % to the time of an image
-            (benchmarks/building/results/checksum.csv, 2026-11-21).
+            modification times. Off by default, since it adds 1.5 % to the time of an image
+            (benchmarks/building/results/overheads.csv, 2026-11-23).
         companions: further images of every sample, such as masks; kept in the order of their names.
         boxes: columns of boxes. The dataset holds them as x1, y1, x2, y2 in pixels of the stored image.
         keypoints: columns of keypoints, likewise: of each object one list, x, y of each point (or x, y, visibility).
@@ -117,6 +117,35 @@ class BuildOptions:
         if self.companions:
             values["companions"] = {companion.name: companion.to_json() for companion in self.companions}
         return values
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """The options that to_json records; ``derived``, which a derived dataset records as well, is none of them.
+
+        Raises:
+            OptionError: for those of a later presize, and for invalid ones.
+            TypeError, KeyError, AttributeError: the values are not what to_json gives.
+        """
+        given = {name: value for name, value in values.items() if name != "derived"}
+        unknown = sorted(given.keys() - {field.name for field in fields(cls)})
+        if unknown:
+            raise OptionError(f"{unknown[0]}: this presize has no such option; upgrade it")
+        return cls(
+            **given
+            | {
+                "image": ImageOptions.from_json(given["image"]),
+                "companions": tuple(Companion(name, **how) for name, how in given.get("companions", {}).items()),
+                "boxes": tuple(map(Coordinates.parse_boxes, _texts(given, "boxes"))),
+                "keypoints": tuple(map(Coordinates.parse_keypoints, _texts(given, "keypoints"))),
+            }
+        )
+
+
+def _texts(values: dict[str, Any], name: str) -> list[str]:
+    found = values.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise TypeError(name)
+    return found
 
 
 ALWAYS_RECORDED = frozenset(

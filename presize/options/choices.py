@@ -24,3 +24,6 @@ KeypointFormat = Literal["xy", "xyv"]
 BadBoxes = Literal["clip", "reject"]
 KeyPreset = Literal["text-recognition", "basicsr", "lsun"]
 Repeated = Literal["refuse", "list"]
+
+SPELLINGS = {"jpg": "jpeg", "grey": "gray"}
+"""Other spellings, which the command line takes as well."""

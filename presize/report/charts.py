@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from presize.formatting import digits
 
 Numbers = npt.NDArray[Any]
 
@@ -16,6 +18,11 @@ WIDTH, HEIGHT = 1000, 200
 """Size of a chart in its own units; it is stretched to the space that it gets."""
 
 _BINS = 40
+_DOT = 12
+"""Room for half a dot."""
+
+FEW_VALUES = 12
+"""Up to so many distinct numbers are drawn as dots where they lie: bars of bins would tell of gaps between them."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +38,23 @@ class Bar:
 
 
 @dataclass(frozen=True)
+class Dot:
+    """How often one number occurs: a dot, on a line from the baseline."""
+
+    x: float
+    y: float
+    label: str
+    series: int
+
+
+@dataclass(frozen=True)
 class Histogram:
     """One or two series of numbers; the second hangs down from the baseline of the first.
 
     Attributes:
         title: What is counted.
-        bars: The bins that are not empty.
+        bars: The bins that are not empty; none where there are dots.
+        dots: The numbers themselves, if there are at most FEW_VALUES.
         ticks: (percent from the left, text).
         baseline: Where bars start, in units of HEIGHT from the top.
         series: Names of the series.
@@ -45,6 +63,7 @@ class Histogram:
 
     title: str
     bars: tuple[Bar, ...]
+    dots: tuple[Dot, ...]
     ticks: tuple[tuple[float, str], ...]
     baseline: float
     series: tuple[str, ...]
@@ -69,6 +88,8 @@ def linear(title: str, unit: str, series: dict[str, Numbers], finest: float) -> 
     step = next(step for step in steps if extent <= 100 * step)
     low = math.floor(min(float(values.min()) for values in series.values()) / step)
     high = math.floor(max(float(values.max()) for values in series.values()) / step) + 1
+    if _few(series):
+        low, high = low - 1, high + 1  # or dots would lie on the edges
     edges = np.arange(low, high + 1) * step
     every = next(
         factor * 10**power for power in range(4) for factor in (1, 2, 5) if factor * 10**power * 8 >= high - low
@@ -81,9 +102,30 @@ def _histogram(
     title: str, unit: str, series: dict[str, Numbers], edges: Numbers, ticks: Sequence[float], log: bool
 ) -> Histogram:
     scale = np.log(edges) if log else np.asarray(edges, np.float64)
-    places = (scale - scale[0]) / (scale[-1] - scale[0]) * WIDTH
     room = HEIGHT / len(series)
-    bars = []
+    few = _few(series)
+    return Histogram(
+        title,
+        () if few else tuple(_bars(unit, series, edges, scale, room)),
+        tuple(_dots(unit, series, scale, log, room)) if few else (),
+        tuple((round(_place(tick, scale, log), 2), _number(tick)) for tick in _spread(ticks, scale, log)),
+        room,
+        tuple(series),
+        "; ".join(f"{name}: {_extent(values, unit)}" for name, values in series.items()),
+    )
+
+
+def _few(series: dict[str, Numbers]) -> bool:
+    return len(np.unique(np.concatenate(list(series.values())))) <= FEW_VALUES
+
+
+def _extent(values: Numbers, unit: str) -> str:
+    low, high = _number(values.min()), _number(values.max())
+    return f"all {low}{unit}" if low == high else f"{low} to {high}{unit}, median {_number(median(values))}"
+
+
+def _bars(unit: str, series: dict[str, Numbers], edges: Numbers, scale: Numbers, room: float) -> Iterator[Bar]:
+    places = (scale - scale[0]) / (scale[-1] - scale[0]) * WIDTH
     for number, (name, values) in enumerate(series.items()):
         found = np.searchsorted(edges, values, side="right") - 1
         counts = np.bincount(found.clip(0, len(edges) - 2), minlength=len(edges) - 1)
@@ -91,24 +133,18 @@ def _histogram(
             height = max(2.0, float(counts[i] / counts.max() * (room - 4)))
             label = f"{name}: {counts[i]:,} from {_number(edges[i])} to {_number(edges[i + 1])}{unit}"
             y = room - height if number == 0 else room
-            bars.append(
-                Bar(
-                    round(float(places[i]), 1), round(y, 1),
-                    round(float(places[i + 1] - places[i]) * 0.92, 1), round(height, 1),
-                    label, number,
-                )
-            )  # fmt: skip
-    return Histogram(
-        title,
-        tuple(bars),
-        tuple((round(_place(tick, scale, log), 2), _number(tick)) for tick in _spread(ticks, scale, log)),
-        room,
-        tuple(series),
-        "; ".join(
-            f"{name}: {_number(values.min())} to {_number(values.max())}{unit}, median {_number(median(values))}"
-            for name, values in series.items()
-        ),
-    )
+            width = float(places[i + 1] - places[i]) * 0.92
+            yield Bar(round(float(places[i]), 1), round(y, 1), round(width, 1), round(height, 1), label, number)
+
+
+def _dots(unit: str, series: dict[str, Numbers], scale: Numbers, log: bool, room: float) -> Iterator[Dot]:
+    for number, (name, values) in enumerate(series.items()):
+        found, counts = np.unique(values, return_counts=True)
+        for value, count in zip(found.tolist(), counts.tolist(), strict=True):
+            height = count / int(counts.max()) * (room - _DOT)
+            x = _place(value, scale, log) / 100 * WIDTH
+            y = room - height if number == 0 else room + height
+            yield Dot(round(x, 1), round(y, 1), f"{name}: {count:,} of {_number(value)}{unit}", number)
 
 
 def _place(value: float, scale: Numbers, log: bool) -> float:
@@ -131,17 +167,14 @@ def median(values: Numbers) -> float:
 
 
 def _number(value: float) -> str:
-    """In few characters.
+    """In few characters: three digits, or all before the point below 10,000.
 
-    >>> [_number(value) for value in (0.98246, 12, 34.56, 3400.2, 12_345, 1_200_000)]
-    ['0.9825', '12', '34.6', '3,400', '12.3k', '1.2M']
+    >>> [_number(value) for value in (0.98246, 12, 34.56, 3.1416, 3400.2, 12_345, 1_200_000)]
+    ['0.982', '12', '34.6', '3.14', '3,400', '12.3k', '1.2M']
     """
     value = float(value)
     power, letter = next(((p, s) for p, s in ((1e9, "G"), (1e6, "M"), (1e4, "k")) if value >= p), (1.0, ""))
-    value /= 1e3 if letter == "k" else power
-    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if letter else 4
-    text = f"{value:,.{digits}f}"
-    return (text.rstrip("0").rstrip(".") if digits else text) + letter
+    return digits(value / (1e3 if letter == "k" else power)) + letter
 
 
 @dataclass(frozen=True)

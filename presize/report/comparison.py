@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import simplejpeg
 
-from presize.codecs import decode, pillow_decoder, resize
+from presize.codecs import decode, encode, pillow_decoder, resize
 from presize.codecs.special import sixteen
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import ImageError
 from presize.options import ImageOptions, Size
 from presize.report import quality
+from presize.report.thumbnails import jpeg_of, thumbnail
 from presize.store.dealing import mix
 
 Pixels = npt.NDArray[np.uint8]
@@ -36,7 +36,8 @@ _S_A_PIXEL = 31e-9
 MOST_PIXELS_EACH = 50_000_000
 """Larger ones are not compared: that would take more than 2 GB of memory."""
 
-THUMBNAIL = 160
+THUMBNAIL = 384
+"""Pixels of the longer side: all of a 3:2 photograph stored at 256 px, the default."""
 DETAIL = 256
 DIFFERENCE_GAIN = 8
 _THREADS = 2
@@ -58,6 +59,7 @@ class Comparison:
         after: The stored image, likewise.
         detail: Where they differ most, as JPEGs of at most DETAIL pixels a side: the reference, what is stored, and
             DIFFERENCE_GAIN times their difference on grey.
+        leaner_nbytes: Bytes at the lower quality that was tried; None if none was.
     """
 
     path: str
@@ -70,6 +72,7 @@ class Comparison:
     before: bytes
     after: bytes
     detail: tuple[bytes, bytes, bytes]
+    leaner_nbytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ def compare(
     index: pa.Table,
     read_source: Callable[[dict[str, Any]], bytes],
     value_of: Callable[[dict[str, Any]], bytes],
+    leaner: int | None = None,
 ) -> tuple[list[Comparison], list[Failure]]:
     """Compare some images of the dataset of one size with their sources, as `choose` chooses them.
 
@@ -113,6 +117,7 @@ def compare(
         index: its index, with each row's number in the source table as ``sample``.
         read_source: returns the bytes of the source of a row of the index; called from several threads.
         value_of: returns the stored value of a row of the index; called from several threads.
+        leaner: a lower quality to try.
 
     Returns:
         The comparisons, and the images that could not be compared: those that `read_source` raises ImageError for.
@@ -126,7 +131,7 @@ def compare(
 
     def compared(row: dict[str, Any]) -> Comparison | Failure:
         try:
-            return _compare(read_source(row), value_of(row), row, image, size)
+            return _compare(read_source(row), value_of(row), row, image, size, leaner)
         except ImageError as error:
             return Failure(row["path"], str(error))
 
@@ -146,7 +151,9 @@ def _without_opencv_threads() -> Iterator[None]:
         cv2.setNumThreads(threads)
 
 
-def _compare(data: bytes, value: bytes, row: dict[str, Any], image: ImageOptions, size: Size) -> Comparison:
+def _compare(
+    data: bytes, value: bytes, row: dict[str, Any], image: ImageOptions, size: Size, leaner: int | None
+) -> Comparison:
     stored_size = Size(row["height"], row["width"])
     try:
         stored = _seen(decode_value(memoryview(value), image.format, image.color, stored_size, depth=image.depth))
@@ -166,10 +173,16 @@ def _compare(data: bytes, value: bytes, row: dict[str, Any], image: ImageOptions
         nbytes=row["nbytes"],
         psnr=quality.psnr(exact, stored),
         ssim=quality.ssim(exact, stored),
-        before=_thumbnail(source),
-        after=_thumbnail(stored),
+        before=jpeg_of(thumbnail(source, THUMBNAIL)),
+        after=jpeg_of(thumbnail(stored, THUMBNAIL)),
         detail=_detail(exact, stored),
+        leaner_nbytes=None if leaner is None else min(row["nbytes"], _nbytes(exact, replace(image, quality=leaner))),
     )
+
+
+def _nbytes(exact: quality.Values, image: ImageOptions) -> int:
+    """How many bytes `image` stores for these pixels."""
+    return len(encode.encode(np.ascontiguousarray(exact.round(), np.uint8), image))
 
 
 def _seen(pixels: npt.NDArray[Any]) -> Pixels:
@@ -181,12 +194,6 @@ def _seen(pixels: npt.NDArray[Any]) -> Pixels:
     return pixels
 
 
-def _thumbnail(pixels: Pixels) -> bytes:
-    size = Size(*pixels.shape[:2])
-    target = resize.target(size, Size(THUMBNAIL, THUMBNAIL), "longer", upscale=False)
-    return _jpeg(resize.resize(pixels, target, "bilinear", "cykooz"), 80, "420")
-
-
 def _detail(exact: quality.Values, stored: Pixels) -> tuple[bytes, bytes, bytes]:
     difference = stored - exact
     error = cv2.blur(np.square(quality.luma(difference)), (31, 31))
@@ -195,11 +202,5 @@ def _detail(exact: quality.Values, stored: Pixels) -> tuple[bytes, bytes, bytes]
     window = tuple(slice(begin, begin + DETAIL) for begin in corner)
     amplified = (128 + DIFFERENCE_GAIN * difference[window]).clip(0, 255)
     parts = (exact[window].round(), stored[window], amplified.round())
-    reference, kept, differs = (_jpeg(np.ascontiguousarray(part, np.uint8), 85, "444") for part in parts)
+    reference, kept, differs = (jpeg_of(np.ascontiguousarray(part, np.uint8), 85, "444") for part in parts)
     return reference, kept, differs
-
-
-def _jpeg(pixels: Pixels, quality: int, subsampling: str) -> bytes:
-    if pixels.ndim == 2:
-        return bytes(simplejpeg.encode_jpeg(pixels[:, :, np.newaxis], quality, "GRAY", "Gray"))
-    return bytes(simplejpeg.encode_jpeg(pixels, quality, "RGB", subsampling))

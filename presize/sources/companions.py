@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import ImageError, OptionError, SourceError
-from presize.options import Companion
+from presize.options import SPELLINGS, Companion
 from presize.sources.scan import Source
 from presize.sources.source_files import starts_like_an_image
 from presize.sources.store_source import Url
@@ -90,7 +90,7 @@ def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequenc
             if not companions or name not in ("", *chosen):
                 raise OptionError(f"pair_{option}: {text!r} is of no --pair; there are {', '.join(chosen) or 'none'}")
             for each in [name] if name else chosen:
-                chosen[each][option] = value
+                chosen[each][option] = SPELLINGS.get(value, value)
     return tuple(replace(companion, **chosen[companion.name]) for companion in companions)
 
 

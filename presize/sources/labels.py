@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import SourceError
+from presize.formatting import plural
 from presize.options import Repeated
 from presize.sources.table_files import PATH_NAMES, one_line, read_file
 from presize.sources.walk import is_utf8
@@ -174,7 +175,8 @@ def _without_repeats(table: pa.Table, repeated: Repeated) -> pa.Table:
     if len(many):
         first = paths.dictionary[many[0]].as_py()
         raise SourceError(
-            f"{len(many)} paths are listed more than once, the first is {first!r}, {counts[many[0]]} times; "
+            f"{plural(len(many), 'path is', 'paths are')} listed more than once, the first is {first!r}, "
+            f"{counts[many[0]]} times; "
             "--repeated list makes the rows of a path one sample, whose other columns are lists"
         )
     return table

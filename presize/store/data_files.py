@@ -12,6 +12,7 @@ from presize.options import COMPANION_NAME, Filter, Format
 from presize.system.files import file_digest
 
 MANIFEST = "manifest.json"
+REPORT = "report.html"
 _FILE_NAMES = re.compile(
     r"index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html"
     rf"|shards/({COMPANION_NAME}-)?\d{{5,}}(-\d+)?\.lmdb",

@@ -74,7 +74,7 @@ class Dataset:
         if readahead is not None:
             check_type("readahead", readahead, bool)
         self._readahead = readahead  # as requested, for pickling
-        self._origin = origin
+        self.origin = origin
         self.read_with = self.companions
         """The companions that are read with the images, and fetched ahead with them; all of them at first."""
         self._companion: str | None = None
@@ -121,11 +121,11 @@ class Dataset:
         return self.manifest.samples
 
     def _reader(self, file: DataFile) -> ShardReader:
-        fetch = None if self._origin is None else partial(self._origin.provide, [file])
+        fetch = None if self.origin is None else partial(self.origin.provide, [file])
         return ShardReader(self.root / file.file, file.bytes, self.readahead, fetch)
 
     def __reduce__(self) -> tuple[Any, tuple[tuple[Any, ...], str, str | None]]:
-        arguments = self.root, self._readahead, self.max_pixels, self.check, self._origin
+        arguments = self.root, self._readahead, self.max_pixels, self.check, self.origin
         return _reopen, (arguments, self._index_sha256, self._companion)
 
     def __getattr__(self, name: str) -> Any:
@@ -157,9 +157,9 @@ class Dataset:
         Raises:
             OptionError: two groups in a row are more than the cache can hold.
         """
-        if self._origin is not None:
+        if self.origin is not None:
             shards = self._read_together()
-            self._origin.fetch_ahead([[files[number] for number in group for files in shards] for group in groups])
+            self.origin.fetch_ahead([[files[number] for number in group for files in shards] for group in groups])
 
     def _read_together(self) -> list[tuple[DataFile, ...]]:
         """The shards of the images, and of the companions that are read with them."""
@@ -172,7 +172,7 @@ class Dataset:
         Args:
             by_shards: whether it is ShardShuffled.
         """
-        most = None if self._origin is None else self._origin.most
+        most = None if self.origin is None else self.origin.most
         nbytes = sum(file.bytes for files in self._read_together() for file in files)
         if most is not None and nbytes > most and not by_shards:
             raise OptionError(
@@ -181,10 +181,10 @@ class Dataset:
             )
 
     def _provide(self, shards: Iterable[int]) -> None:
-        if self._origin is not None:
+        if self.origin is not None:
             closed = [self.manifest.shards[number] for number in shards if not self._shards[number].is_open]
             if closed:
-                self._origin.provide(closed)
+                self.origin.provide(closed)
 
     def column(self, name: str) -> pa.Array:
         """An index column. Raises DatasetError, with the names of all columns, when there is no such column."""
@@ -263,7 +263,7 @@ class Dataset:
         again."""
         if self._shards[shard] is not damaged:  # another thread has been here
             return True
-        if self._origin is None or shard in self._renewed:
+        if self.origin is None or shard in self._renewed:
             return False
         self._renewed.add(shard)
         damaged.remove()

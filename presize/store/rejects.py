@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 NOT_AN_IMAGE = "NotAnImageError"
@@ -35,6 +36,15 @@ BOXES = "boxes"
 MAY_PASS = ("cannot be read", "it changed during the build", _COMPANION, f"{BOXES}:")
 """How the reasons begin of files that were not rejected for their content alone: the next time, or on another machine,
 they may be stored; as they may with another companion, and as those of the error CRASH may."""
+
+
+LEFT_OUT = {"skipped": "not images", "hidden": "hidden", "outside": "outside class folders"}
+"""Words for files that a build did not try to store, by the names under which they are counted."""
+
+
+def left_out_text(counts: Mapping[str, int]) -> str:
+    """How many files were left out for each reason, as in "3 not images, 75 outside class folders"; empty for none."""
+    return ", ".join(f"{counts[name]:,} {words}" for name, words in LEFT_OUT.items() if counts[name])
 
 
 class Reject(NamedTuple):

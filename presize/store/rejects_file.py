@@ -17,6 +17,9 @@ import pyarrow.compute as pc
 from presize.errors import DatasetError
 from presize.store.rejects import CRASH, MAY_PASS, NOT_AN_IMAGE, Reject
 
+REJECTS_TOLD = 3
+"""How many of the rejected images a build names when it ends."""
+
 _ROWS_AT_ONCE = 65536
 
 REPEATED_TEXT = pa.dictionary(pa.int32(), pa.large_string())
@@ -136,6 +139,17 @@ def read_rejects(path: Path) -> Rejects:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         reason = f"a line has no {error}" if isinstance(error, KeyError) else error
         raise DatasetError(f"{path} is damaged: {reason}; copy or build the dataset again") from None
+
+
+def first_rejects(path: Path, count: int) -> tuple[Reject, ...]:
+    """The first of the rejected images in a rejects.jsonl, at most `count`, without files that were skipped. For people
+    to read: of a file that is missing or damaged none."""
+    try:
+        with path.open("rb") as file:
+            images = (reject for reject in map(_reject, map(json.loads, file)) if reject.error != NOT_AN_IMAGE)
+            return tuple(islice(images, count))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ()
 
 
 def _reject(line: dict[str, object]) -> Reject:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import DatasetError
+from presize.formatting import plural
 from presize.options import MAX_SIDE
 from presize.store.data_files import DataFile
 from presize.store.filenames import is_safe
@@ -103,7 +104,7 @@ def _check_index(manifest: Manifest, index: pa.RecordBatch) -> Iterator[str]:
     paths = index["path"].to_pylist()
     unsafe = [path for path in paths if not is_safe(path)]
     if unsafe:
-        yield f"{len(unsafe)} paths lead out of the source, the first is {unsafe[0]!r}"
+        yield f"{plural(len(unsafe), 'path leads', 'paths lead')} out of the source, the first is {unsafe[0]!r}"
     if len(set(paths)) < len(paths):
         yield "a path is listed twice"
     if manifest.classes is not None:

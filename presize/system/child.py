@@ -21,6 +21,9 @@ T = TypeVar("T")
 
 _WATCH_S = 0.5
 _OUT_OF_MEMORY_SCORE = 200
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
+"""NumPy would start a thread for each further core, in each child: they spin before they sleep, and have nothing to
+do."""
 
 
 class ChildDiedError(Exception):
@@ -65,6 +68,7 @@ class Child:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno(), *keep],
+                    env=_ENVIRONMENT | os.environ,
                 )
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # a pending Ctrl-C is raised here

@@ -405,7 +405,7 @@ def test_overwrite_leaves_nothing_of_the_old_dataset(
     (photos / "cats" / "01.png").unlink()
     build_dataset(photos, tmp_path / "out", after, OVERWRITE)
     manifest = read_manifest(tmp_path / "out")
-    named = {file.file for file in manifest.files()} | {"manifest.json"}
+    named = {file.file for file in manifest.files()} | {"manifest.json", "report.html"}
     found = {name for name in files(tmp_path / "out") if not name.endswith(".jpg")}
     assert found == named
     assert len(list((tmp_path / "out").rglob("*.jpg"))) == (11 if after is TO_FOLDER else 0)
@@ -559,8 +559,28 @@ def test_an_abandoned_folder_build_leaves_nothing_under_an_lmdb_dataset(photos: 
     build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     interrupt(photos, tmp_path / "out", TO_FOLDER, OVERWRITE)
     build_dataset(photos, tmp_path / "out", SMALL, OVERWRITE)
-    ours = ["index-1.arrow", "manifest.json", "rejects-1.jsonl", "report-1.html"]
+    ours = ["index-1.arrow", "manifest.json", "rejects-1.jsonl", "report-1.html", "report.html"]
     assert sorted(os.listdir(tmp_path / "out")) == [*ours, "shards"]
+
+
+@pytest.mark.parametrize("options", [SMALL, TWO_SIZES], ids=["one size", "two sizes"])
+def test_the_page_keeps_its_name(options: BuildOptions, photos: Path, tmp_path: Path) -> None:
+    first = build_dataset(photos, tmp_path / "out", options, REPORTED).reports
+    before = [path.read_bytes() for path in first]
+    (photos / "cats" / "new.png").write_bytes((photos / "cats" / "01.png").read_bytes())
+    for generation, how in enumerate((replace(REPORTED, update=True), OVERWRITE), start=1):
+        built = build_dataset(photos, tmp_path / "out", options, how)
+        assert built.reports == first
+        for path in first:
+            assert path.read_bytes() == path.with_name(f"report-{generation}.html").read_bytes()
+    assert [path.read_bytes() for path in first] != before
+
+
+def test_a_page_that_is_no_more_goes(photos: Path, tmp_path: Path) -> None:
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    build_dataset(photos, tmp_path / "out", SMALL, OVERWRITE)
+    build_dataset(photos, tmp_path / "out", SMALL, replace(OVERWRITE, report=False))
+    assert not list((tmp_path / "out").glob("report*"))
 
 
 def test_a_class_that_is_no_more_goes_with_its_dataset(photos: Path, tmp_path: Path) -> None:
@@ -645,7 +665,7 @@ def test_the_error_budget_holds_for_what_was_done_before(finished: bool, photos:
             build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=stop_after(4))
     with pytest.raises(BuildError, match="--max-errors 0"):
         build_dataset(photos, tmp_path / "out", SMALL, replace(REPORTED, max_errors=ErrorBudget(count=0)))
-    with pytest.raises(ImageError, match="1 images were rejected before this run"):
+    with pytest.raises(ImageError, match="1 image was rejected before this run"):
         build_dataset(photos, tmp_path / "out", SMALL, replace(REPORTED, on_error="fail"))
 
 
@@ -715,7 +735,7 @@ def test_on_error_fail_does_not_mind_files_that_are_no_images(photos: Path, tmp_
 def test_a_source_without_one_good_image_publishes_nothing(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").write_bytes(b"<html>404</html>")
-    with pytest.raises(BuildError, match=r"none of the 1 files .* could be stored; the first: an HTML page"):
+    with pytest.raises(BuildError, match=r"of 1 file in .* none could be stored; the first: an HTML page"):
         build_dataset(tmp_path / "photos", tmp_path / "out", SMALL, REPORTED)
 
 
@@ -723,7 +743,7 @@ def test_the_first_reason_of_a_build_that_stored_nothing_is_that_of_a_file_that_
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").symlink_to("/dev/null")
     (tmp_path / "photos" / "b.jpg").write_bytes(b"<html>404</html>")
-    with pytest.raises(BuildError, match=r"none of the 1 files .* could be stored; the first: an HTML page"):
+    with pytest.raises(BuildError, match=r"of 1 file in .* none could be stored; the first: an HTML page"):
         build_dataset(tmp_path / "photos", tmp_path / "out", SMALL, REPORTED)
 
 
@@ -731,7 +751,7 @@ def test_the_first_reason_of_a_build_that_stored_nothing_is_that_of_a_file_that_
 def test_a_build_that_stored_nothing_refuses_no_later_one(options: BuildOptions, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").write_bytes(b"<html>404</html>")
-    with pytest.raises(BuildError, match="none of the 1 files"):
+    with pytest.raises(BuildError, match=r"of 1 file in .* none could be stored"):
         build_dataset(tmp_path / "photos", tmp_path / "out", options, REPORTED)
     assert not (tmp_path / "out").exists()
     Image.fromarray(smooth_image(40, 40)).save(tmp_path / "photos" / "b.png")

@@ -498,7 +498,7 @@ def test_the_error_budget_counts_what_was_rejected_before(photos: Path, tmp_path
     put(photos / "dogs" / "new.png", seed=78)
     with pytest.raises(BuildError, match="--max-errors 0"):
         build_dataset(photos, tmp_path / "out", FOURS, replace(UPDATE, max_errors=ErrorBudget(count=0)))
-    with pytest.raises(ImageError, match="1 images were rejected before this run"):
+    with pytest.raises(ImageError, match="1 image was rejected before this run"):
         build_dataset(photos, tmp_path / "out", FOURS, replace(UPDATE, on_error="fail"))
     assert len(Dataset(tmp_path / "out")) == 16, "the old one"
 

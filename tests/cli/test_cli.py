@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import termios
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO
 
 import numpy as np
@@ -21,7 +26,9 @@ from PIL import Image
 from builds import files
 from commands import Ran
 from pictures import smooth_image
+from presize import __version__
 from presize.cli import cli
+from presize.cli.progress import Progress
 from presize.store.dataset import Dataset
 from tampering import change_manifest
 
@@ -32,7 +39,8 @@ def test_build_says_what_was_made(presize: Callable[..., Ran], raw: Path, tmp_pa
     ran = presize("build", raw, tmp_path / "out", *BUILD)
     assert ran.code == 0
     assert f"{tmp_path / 'out'}: 56 images, " in ran.out
-    assert "4 images rejected; the reasons are in its rejects file" in ran.out
+    assert f"  4 images rejected; the reasons are in {tmp_path / 'out' / 'rejects.jsonl'}\n    " in ran.out
+    assert "\n    and 1 more\n" in ran.out
     assert ran.out.endswith(f"  report: {tmp_path / 'out' / 'report.html'}\n")
     assert ran.err == ""
 
@@ -339,7 +347,7 @@ def test_doctor_does_without_torch(without: str, found: str, tmp_path: Path) -> 
 
 
 def test_several_sizes_make_several_datasets(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
-    presize("build", raw, tmp_path / "out", "--size", "64", "--size", "48x32", "--jobs", "1")
+    presize("build", raw, tmp_path / "out", "--size", "64", "--size", "48x32", "--fit", "crop", "--jobs", "1")
     assert sorted(os.listdir(tmp_path / "out")) == ["48x32", "64"]
     assert json.loads(presize("info", tmp_path / "out" / "48x32", "--json").out)["size"] == "48x32"
 
@@ -354,8 +362,8 @@ def test_classes_may_come_from_another_dataset(presize: Callable[..., Ran], data
 
 
 MISTAKES = [
+    (["build"], 2, "Missing argument 'SRC'", "no SRC"),
     (["build", "RAW"], 2, "Missing argument 'OUT'", "no OUT"),
-    ([], 2, "Missing command. Try 'presize --help'.", "no command"),
     (["biuld", "RAW", "OUT"], 2, "Did you mean 'build'?", "a typo in the command"),
     (["build", "RAW", "OUT", "--colour", "rgb"], 2, "Did you mean '--color'?", "a typo in an option"),
     (["build", "RAW", "OUT", "--size", "0"], 2, "--size: expected a whole number from 1 to 16383, got 0", "size 0"),
@@ -366,6 +374,9 @@ MISTAKES = [
     (["build", "RAW", "OUT", "--size", "9", "--size", "9"], 2, "--size: expected each size once", "a size twice"),
     (["build", "RAW", "OUT", "--fit", "cover"], 2, "'cover' is not one of 'shorter'", "an unknown fit"),
     (["build", "RAW", "OUT", "--quality", "101"], 2, "--quality: expected a whole number from 1 to 100", "quality"),
+    (["build", "RAW", "OUT", "--quality", "80", "--format", "png"], 2, "--quality: jpeg and webp alone", "of png"),
+    (["build", "RAW", "OUT", "--subsampling", "444", "--format", "webp"], 2, "--subsampling: jpeg alone", "of webp"),
+    (["build", "RAW", "OUT", "--like", "EMPTY"], 1, "is not a presize dataset", "like no dataset"),
     (["build", "RAW", "OUT", "--jobs", "0"], 2, "--jobs: expected a whole number from 1", "no jobs"),
     (["build", "RAW", "OUT", "--max-errors", "few"], 2, "--max-errors: expected a count or a percentage", "a word"),
     (
@@ -465,6 +476,79 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert "DatasetError" in ran.stderr
 
 
+def test_a_bare_presize_prints_its_help(presize: Callable[..., Ran]) -> None:
+    ran = presize()
+    assert ran.code == 2
+    assert ran.err == presize("--help").out
+
+
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_the_version_is_told(option: str, presize: Callable[..., Ran]) -> None:
+    assert presize(option).out == f"presize, version {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--size", "64x64"), "--size 64x64: with --fit shorter images keep their shapes and cover 64x64, as with"),
+        (("--size", "64x48", "--fit", "longer"), "--size 64x48: with --fit longer images keep their shapes and lie"),
+        (("--jobs", "200"), "--jobs 200: "),
+    ],
+    ids=["a square", "a rectangle", "too many jobs"],
+)
+@pytest.mark.filterwarnings("always::presize.errors.PresizeWarning")
+def test_options_that_are_hardly_meant_are_one_line(
+    options: tuple[str, ...], words: str, presize: Callable[..., Ran], raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("presize.cli.group.usable_cores", lambda: 2)
+    ran = presize("build", raw, "out", *options, "--dry-run")
+    assert ran.code == 0
+    assert ran.err.startswith(f"presize: warning: {words}") and ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "recorded"),
+    [(("--format", "jpg"), ("format", "jpeg")), (("--color", "grey"), ("color", "gray"))],
+    ids=["jpg", "grey"],
+)
+def test_other_spellings_are_taken(
+    options: tuple[str, ...], recorded: tuple[str, str], presize: Callable[..., Ran], raw: Path, tmp_path: Path
+) -> None:
+    assert presize("build", raw, tmp_path / "out", *BUILD, *options).code == 0
+    image = json.loads(presize("info", tmp_path / "out", "--json").out)["options"]["image"]
+    assert image[recorded[0]] == recorded[1]
+
+
+def test_quiet_commands_print_nothing(presize: Callable[..., Ran], raw: Path, dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for command in (
+        ("build", raw, out, *BUILD),
+        ("derive", dataset, tmp_path / "derived"),
+        ("export", dataset, tmp_path / "files"),
+        ("repair", raw, out),
+        ("sample", tmp_path / "raw", "--images", 4, "--long-side", 32),
+        ("verify", dataset),
+    ):
+        assert presize(*command, "-q") == Ran(0, "", "")
+
+
+def test_quiet_progress_writes_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("presize.cli.progress._LINE_EVERY_S", 0)
+    stream = io.StringIO()
+    with Progress(stream, "export", quiet=True) as progress:
+        progress.begin(2)
+        progress.add(1)
+    assert stream.getvalue() == ""
+
+
+def test_quiet_commands_still_name_damage(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
+    shutil.copytree(dataset, tmp_path / "out")
+    os.truncate(tmp_path / "out" / "shards" / "00003.lmdb", 8192)
+    ran = presize("verify", tmp_path / "out", "-q")
+    assert ran.code == 1
+    assert ran.out.startswith("shards/00003.lmdb: has 8192 bytes") and ran.out.count("\n") == 1
+
+
 def test_a_closed_pipe_is_not_a_traceback(dataset: Path) -> None:
     assert shell(f"info {dataset} | true").stderr == ""
 
@@ -533,6 +617,21 @@ def test_every_command_has_help(name: str, presize: Callable[..., Ran]) -> None:
     assert "Exit codes:" in ran.out
 
 
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_help_ends_with_examples_that_are_right(
+    name: str, presize: Callable[..., Ran], dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "OUT").symlink_to(dataset)  # --like reads it
+    monkeypatch.chdir(tmp_path)
+    _, _, examples = presize(name, "--help").out.partition("Examples:\n")
+    commands = list(map(shlex.split, examples.splitlines()))
+    assert 2 <= len(commands) <= 3
+    for program, command, *args in commands:
+        assert (program, command) == ("presize", name)
+        with cli.commands[name].make_context(name, args):
+            pass
+
+
 def test_the_list_of_commands_cuts_no_sentence_off(presize: Callable[..., Ran]) -> None:
     _, _, commands = presize("--help").out.partition("Commands:")
     assert "..." not in commands
@@ -565,7 +664,9 @@ def test_diagnose_says_the_verdict_then_what_to_do_then_why(
         "diagnose", raw, "--crop", 32, "--size", 40, "--batch", 4, "--seconds", 0.05, "--steps", 5, "-o", page
     )
     assert ran.code == 0, ran.err
-    assert re.match(r"(Data-bound|No speed-up possible): the training step is busy \d+% of the time\.\n", ran.out)
+    assert re.match(
+        r"[A-Z][a-z ]+ (is the bottleneck|are balanced): the training step is busy \d+% of the time\.\n", ran.out
+    )
     assert re.search(r"^  decoding +\d+%", ran.out, re.MULTILINE)
     assert "building a small dataset to try: Presize to 40 px" in ran.err
     assert "reading batches and training on one: Presize to 40 px and read it with Loader" in ran.err
@@ -578,6 +679,24 @@ def test_diagnose_json_is_one_object(presize: Callable[..., Ran], dataset: Path)
     found = json.loads(ran.out)
     assert {"verdict", "utilisation", "images_per_s", "advice", "step", "loading", "alternatives"} <= set(found)
     assert list(found["alternatives"]) == ["Read it with Loader"]
+
+
+def test_a_diagnosis_took_as_long_as_the_whole_command(
+    presize: Callable[..., Ran], dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([100.0, 107.0])
+    clock = SimpleNamespace(perf_counter=lambda: next(now))
+    monkeypatch.setattr(importlib.import_module("presize.cli.measuring.diagnose"), "time", clock)
+
+    @dataclass(frozen=True)
+    class Found:
+        seconds: float = 1.0
+
+        def known(self) -> dict[str, float]:
+            return {"seconds": self.seconds}
+
+    monkeypatch.setattr("presize.datasets.timing.diagnose_path.diagnose_path", lambda *_, **__: Found())
+    assert json.loads(presize("diagnose", dataset, "--json").out) == {"seconds": 7.0}
 
 
 @pytest.mark.parametrize(

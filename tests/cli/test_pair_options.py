@@ -46,7 +46,7 @@ def test_the_report_counts_masks_and_samples_without_one(
     for number in ("03", "05"):
         (pairs / "masks" / f"{number}.png").unlink()
     ran = presize("build", pairs, tmp_path / "out", *BUILD[:-1], "--pair", "mask=masks/{stem}.png")
-    assert "2 images rejected; the reasons are in its rejects file" in ran.out
+    assert f"2 images rejected; the reasons are in {tmp_path / 'out' / 'rejects.jsonl'}" in ran.out
     page = (tmp_path / "out" / "report.html").read_text()
     assert "<dt>mask</dt>" in page
     assert '<td class="n">2</td><td>companion mask does not exist</td>' in page

@@ -79,6 +79,12 @@ def test_a_batch_is_channels_last_uint8_with_the_targets_of_its_samples(data: LM
     assert targets.dtype == torch.int64 and targets.tolist() == data.targets[:16].tolist()
 
 
+def test_a_loader_shows_what_it_reads_and_how(data: LMDBDataset) -> None:
+    loader = Loader(data, 8, crop=CenterCrop(24), shuffle=True, seed=3, workers=0)
+    shown = f"Loader({data!r}, 8, order=Shuffled(length={len(data)}, seed=3), workers=0, device='cpu')"
+    assert repr(loader) == shown
+
+
 def test_an_evaluation_epoch_is_the_middle_of_every_image_in_order(data: LMDBDataset) -> None:
     loader = Loader(data, 7, crop=CenterCrop(24), workers=0)
     images = torch.cat([images for images, _ in loader])

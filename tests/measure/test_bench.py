@@ -187,9 +187,42 @@ def test_text_says_what_holds_training_back_and_what_does_not() -> None:
     ]
     text = bench_text(results_of(*rows))
     assert "small CNN, on cpu, batches of 10, 2 workers, files in the page cache:" in text
-    assert "raw folder: Preparing batches is the bottleneck: it stalls training 75% of the time" in text
-    assert "Loader: No speed-up possible: U is 1.00" in text
+    assert "raw folder: Loading is the bottleneck: the training step is busy 25% of the time." in text
+    assert "Loader: Compute is the bottleneck: the training step is busy 100% of the time." in text
     assert "Partial results" not in text
+
+
+def test_the_page_is_titled_by_its_result() -> None:
+    def page(*seconds: tuple[str, float]) -> str:
+        rows = [row_of(replace(RUN, variant=variant), 0, 1.0, measured(s)) for variant, s in seconds]  # type: ignore[arg-type]
+        return bench_page(results_of(*rows))
+
+    won = page(("raw", 4.0), ("loader", 1.0))
+    assert "<h1>Small CNN trains 4.0 times as fast from Loader</h1>" in won
+    assert "<title>presize: Small CNN trains 4.0 times as fast from Loader</title>" in won
+    assert "<h1>Small CNN trains no faster than from the raw folder</h1>" in page(("raw", 1.0), ("loader", 1.0))
+    assert "<h1>Small CNN trains on 100 images/s from Loader</h1>" in page(("loader", 1.0))
+    assert "<h1>No runs yet</h1>" in page()
+
+
+def test_without_a_model_the_title_says_what_reads_faster() -> None:
+    rows = [
+        row_of(replace(RUN, variant=variant, model="none"), 0, 1.0, measured(s))
+        for variant, s in (("raw", 4.0), ("loader", 0.7))
+    ]
+    assert bench_text(results_of(*rows)).startswith("Loader reads 5.7 times as fast as the raw folder.\n")
+
+
+def test_the_json_names_the_bottleneck() -> None:
+    (variants,) = [
+        one["variants"] for one in json.loads(to_json(results_of(row_of(RUN, 0, 1.0, measured(4.0)))))["summary"]
+    ]
+    assert variants[0]["stages"]["bottleneck"] == "loading"
+
+
+def test_each_number_of_the_page_says_what_it_is_where_the_table_is_narrow() -> None:
+    page = bench_page(results_of(row_of(RUN, 0, 1.0, measured(4.0))))
+    assert '<td class="n" data-of="images/s">25.0</td>' in page
 
 
 def test_text_of_an_interrupted_benchmark_says_so() -> None:

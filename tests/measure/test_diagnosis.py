@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from browsers import Watched
+from pages import parsed
 from presize.errors import OptionError
 from presize.measure.bench_options import DiagnoseOptions
 from presize.measure.diagnosis import WORTH_WHILE, Diagnosis
-from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text
+from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text, difference, evidence
 from presize.measure.loader_alone import Alternative, Loading
 from presize.measure.simulate import Times
 
@@ -46,14 +47,15 @@ def another(name: str, loading: Loading, step_s: float = 0.02) -> Alternative:
 
 def test_a_step_that_never_waits_leaves_nothing_to_gain() -> None:
     found = diagnosis(step_s=0.1, trained_s=0.1)
-    assert found.verdict.startswith("No speed-up possible")
+    assert found.verdict.startswith("Compute is the bottleneck: the training step is busy 100% of the time.")
     assert found.advice == ()
-    assert diagnosis_text(found).startswith("No speed-up possible")
+    assert diagnosis_text(found).startswith("Compute is the bottleneck")
 
 
 def test_a_loader_that_is_too_slow_is_named_with_its_slowest_part() -> None:
     verdict = diagnosis().verdict
-    assert "Preparing batches is the bottleneck: it stalls training 67% of the time" in verdict
+    assert verdict.startswith("Loading is the bottleneck: the training step is busy 33% of the time. ")
+    assert "Preparing batches stalls training 67% of the time" in verdict
     assert "A worker takes 60 ms per batch, 67% of it for decoding." in verdict
 
 
@@ -83,6 +85,45 @@ def test_another_loader_counts_with_what_the_step_takes_on_its_batches() -> None
     assert found.advice[0].what == "Quick with 1 worker."
     assert found.advice[0].images_per_s == pytest.approx(32 / 0.01, rel=0.02)
     assert found.known()["alternatives"]["Quick"]["resident_s"] == 0.01
+
+
+def test_the_gain_of_another_loader_is_split_into_loading_and_the_layout_of_its_batches() -> None:
+    quick = another("Quick", loading(0.005), step_s=0.016)
+    found = diagnosis(step_s=0.02, trained_s=0.022, loading=loading(0.022), alternatives=(quick,))
+    assert found.verdict.startswith("Loading and compute are balanced: the training step is busy 91% of the time.")
+    best = found.advice[0]
+    assert best.loading_gain * best.step_gain == pytest.approx(best.gain)
+    assert best.loading_gain == pytest.approx(1.1, rel=0.02)
+    assert best.step_gain == pytest.approx(1.25, rel=0.02)
+    words = "1.10 × from loading, 1.25 × from the layout of its batches"
+    assert words in found.verdict and words in diagnosis_text(found) and words in diagnosis_page(found, "RAW")
+    assert found.known()["advice"][0]["step_gain"] == best.step_gain
+
+
+def test_a_gain_of_loading_alone_is_not_split() -> None:
+    found = diagnosis(alternatives=(another("Quick", loading(0.005)),))
+    assert found.advice[0].split == ""
+    assert "from the layout" not in diagnosis_text(found)
+
+
+def test_a_faster_step_is_advised_though_compute_is_the_bottleneck() -> None:
+    found = diagnosis(step_s=0.1, trained_s=0.1, alternatives=(another("Quick", loading(0.005), step_s=0.08),))
+    assert found.known()["bottleneck"] == "compute"
+    assert [advice.what for advice in found.advice] == ["Quick with 1 worker."]
+    assert found.advice[0].gain == pytest.approx(1.25, rel=0.02)
+
+
+def test_the_animation_says_as_much_of_waiting_as_was_measured_or_why_it_does_not() -> None:
+    assert difference(diagnosis()) == ""
+    # Both want the only core: the step takes longer beside the loader, which the animation shows as training.
+    slowed = diagnosis(
+        trained_s=0.08, cores=1.0, step_cores=1.0, load_slowdown=1.25, step_slowdown=2.0, loading=loading(cores=1.0)
+    )
+    shown = slowed.picture[0][1]
+    said = difference(slowed)
+    assert said.startswith(f"The animation shows it waiting {shown.stall:.0%} of the time, not 75%: a step takes ")
+    assert said.endswith(" and 20 ms alone.")
+    assert said in diagnosis_page(slowed, "RAW")
 
 
 def test_advice_that_helps_little_is_not_given() -> None:
@@ -166,7 +207,15 @@ def test_all_that_is_known_is_json() -> None:
 
 def test_the_text_says_the_verdict_first_then_what_to_do_then_why() -> None:
     text = diagnosis_text(diagnosis(storage_images_per_s=900.0, notes=("It was late.",)))
-    order = ["Data-bound", "is the bottleneck", "What to do", "3.00 ×", "disk  ", "by workers", "It was late."]
+    order = [
+        "Loading is the bottleneck",
+        "stalls training",
+        "What to do",
+        "3.0 ×",
+        "disk  ",
+        "by workers",
+        "It was late.",
+    ]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
     assert max(map(len, text.splitlines())) <= 100
@@ -176,7 +225,7 @@ def test_the_page_says_the_same_needs_nothing_else_and_escapes_what_it_is_told()
     hostile = "<script>alert(1)</script>"
     found = diagnosis(alternatives=(another(hostile, loading(0.001)),), notes=(hostile,))
     page = diagnosis_page(found, hostile)
-    assert found.verdict.split(":")[0] in page
+    assert found.headline in page and found.explanation.split(". ")[0] in page
     assert hostile not in page
     assert "&lt;script&gt;alert(1)" in page
     assert not re.search(r"(src|href)=.?https?:", page)
@@ -201,3 +250,13 @@ def test_the_page_plays_what_is_and_what_could_be(watch: Callable[..., Watched],
     page.keyboard.press("End")
     done = [int(text) for text in page.locator(".variant .batches").all_inner_texts()]
     assert done == [timeline.batches for _, timeline in found.picture]
+
+
+def test_a_notebook_shows_the_verdict_the_advice_and_the_evidence() -> None:
+    found = diagnosis(notes=("<b>slow</b>",))
+    shown = " ".join(parsed(found._repr_html_()).text)
+    for words in (found.headline, found.explanation, "<b>slow</b>", *(advice.what for advice in found.advice)):
+        assert words in shown
+    for what, how in evidence(found):
+        assert what.strip() in shown
+        assert how in shown

@@ -60,19 +60,35 @@ Show = Callable[..., Picture]
 
 def test_it_stands_still_until_it_is_played_and_pauses(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=30))
+    begin = seen.at
     seen.run(1)
-    assert seen.at == 0
+    assert seen.at == begin
     seen.page.get_by_role("button", name="Play").click()
     seen.run(3)
     played = seen.at
-    assert played == pytest.approx(3, abs=0.3)  # of the page's own clock: the speed is 1 × here
+    assert played - begin == pytest.approx(3, abs=0.3)  # of the page's own clock: the speed is 1 × here
     seen.page.get_by_role("button", name="Pause").click()
     seen.run(3)
     assert seen.at == played
 
 
+def test_it_begins_in_a_wait_while_all_variants_run(show: Show) -> None:
+    quick = simulate(replace(SEVEN, load=Times(0.3)), batches=90)
+    seen = show(simulate(SEVEN, batches=90), quick)
+    assert 0 < seen.at < quick.seconds
+    assert seen.text(".training").startswith("waits for batch ")
+    assert seen.text(".training", 1).startswith("trains on batch ")
+    assert seen.page.get_by_role("slider").input_value() == pytest.approx(str(seen.at))
+
+
+def test_it_begins_a_quarter_of_the_way_where_nothing_waits(show: Show) -> None:
+    timeline = simulate(replace(SEVEN, load=Times(0.3)), batches=90)
+    assert show(timeline).at == pytest.approx(timeline.seconds / 4, rel=1e-4)
+
+
 def test_it_plays_at_the_speed_that_was_chosen_and_ends(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=30))
+    seen.press("Home")
     seen.page.get_by_label("Speed").select_option("10")
     seen.page.get_by_role("button", name="Play").click()
     seen.run(1)
@@ -84,7 +100,7 @@ def test_it_plays_at_the_speed_that_was_chosen_and_ends(show: Show) -> None:
 
 def test_it_works_by_keyboard(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=30))
-    seen.press("ArrowRight")
+    seen.press("Home", "ArrowRight")
     assert seen.at == 2.0  # the loaders are done, and training takes the first batch
     seen.press("ArrowRight")
     assert seen.at == 2.1
@@ -103,6 +119,7 @@ def test_it_works_by_keyboard(show: Show) -> None:
 
 def test_every_control_can_be_reached_and_named(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=30))
+    seen.press("Home")
     reached = []
     for _ in range(5):
         seen.press("Tab")
@@ -151,6 +168,7 @@ def test_at_any_event_its_queue_and_batches_are_those_of_the_json(show: Show, pi
     timeline = simulate(pipeline, batches=12)
     seen = show(timeline)
     known = timeline.known()
+    seen.press("Home")
     for _ in range(16):
         seen.press("ArrowRight")
         at = seen.at + 1e-6
@@ -173,6 +191,7 @@ def test_loaders_fill_and_training_says_what_it_waits_for(show: Show) -> None:
 def test_batches_out_of_turn_are_seen_to_wait(show: Show) -> None:
     seen = show(simulate(Pipeline(Times.measured([0.1, 5.0]), Times(0.01), workers=3), batches=30, seed=3))
     texts = []
+    seen.press("Home")
     for _ in range(60):
         seen.press("ArrowRight")
         texts.append(seen.text(".training"))
@@ -259,8 +278,6 @@ def contrast(one: str, other: str) -> float:
 
 def test_it_prints_a_moment_that_tells_something(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=30))
-    seen.page.pdf()
-    assert seen.at == 0
     seen.page.emulate_media(media="print")
     seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert seen.text(".training strong").startswith("waits for batch ")
@@ -295,8 +312,9 @@ def test_a_picture_inside_a_page_leaves_the_keys_of_the_page_alone(watch: Watch,
     body = picture([PictureVariant("a pipeline", simulate(SEVEN, seconds=30))])
     page.write_text(f"<!doctype html><meta charset=utf-8><p id=other>text</p>{body}", "utf-8")
     seen = Picture(watch(page))
+    begin = seen.at
     seen.press("ArrowRight")
-    assert seen.at == 0
+    assert seen.at == begin
     seen.page.get_by_role("button", name="Next event").focus()
-    seen.press("ArrowRight")
+    seen.press("Home", "ArrowRight")
     assert seen.at == 2

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.errors import OptionError
-from presize.measure.stages import COMPUTE_BOUND, Quantiles, Spread, Stages, break_even_epochs, verdict
+from presize.measure.stages import Quantiles, Spread, Stages, bottleneck, break_even_epochs, verdict
 
 SECONDS = st.floats(1e-6, 1e4)
 STAGES = st.builds(Stages, SECONDS, SECONDS, SECONDS, st.none() | SECONDS)
@@ -106,30 +106,45 @@ def test_nothing_has_no_distribution(kind: type[Spread] | type[Quantiles]) -> No
         kind.of([])
 
 
-def test_that_no_speed_up_is_possible_is_said_with_the_bound_and_where_it_comes_from() -> None:
+@pytest.mark.parametrize(
+    ("utilisation", "expected"),
+    [(0.01, "loading"), (0.799, "loading"), (0.8, "balanced"), (0.949, "balanced"), (0.95, "compute"), (1, "compute")],
+)
+def test_the_bottleneck_follows_from_the_utilisation(utilisation: float, expected: str) -> None:
+    assert bottleneck(utilisation) == expected
+
+
+def test_that_compute_is_the_bottleneck_is_said_with_the_bound_and_where_it_comes_from() -> None:
     said = verdict(Stages(0.1, 0.1, 0.1 / 0.97), 64)
-    assert said.startswith("No speed-up possible: U is 0.97")
+    assert said.startswith("Compute is the bottleneck: the training step is busy 97% of the time. ")
     assert "at most 1.03 times as fast" in said
     assert "100 ms, 640 images/s" in said
+    assert "stalls training" not in said
+
+
+def test_a_step_that_is_busy_for_nine_tenths_is_not_called_bound_by_data() -> None:
+    said = verdict(Stages(0.1, 0.1, 0.1 / 0.91), 64)
+    assert said.startswith("Loading and compute are balanced: the training step is busy 91% of the time. ")
+    assert "at most 1.10 times as fast" in said
 
 
 @pytest.mark.parametrize(
-    ("stages", "words"),
+    ("stages", "words", "stall"),
     [
-        (Stages(0.1, 0.4, 0.5), "Copying to the device is the bottleneck: it stalls training 60% of the time, all"),
-        (Stages(0.1, 0.11, 0.5), "Preparing batches is the bottleneck: it stalls training 78% of the time, all"),
-        (Stages(0.1, 0.11, 0.2, 0.5), "The disk is the bottleneck: it stalls training 60% of the time, all"),
-        (Stages(0.1, 0.1, 0.5), "Preparing batches is the bottleneck: it stalls training 80% of the time. U is 0.20"),
+        (Stages(0.1, 0.4, 0.5), "Copying to the device is the bottleneck", "Copying to the device stalls training 60%"),
+        (Stages(0.1, 0.11, 0.5), "Loading is the bottleneck", "Preparing batches stalls training 78%"),
+        (Stages(0.1, 0.11, 0.2, 0.5), "The disk is the bottleneck", "Fetching from disk stalls training 60%"),
+        (Stages(0.1, 0.1, 0.5), "Loading is the bottleneck", "Preparing batches stalls training 80% of the time. "),
     ],
 )
-def test_the_verdict_names_the_largest_stall(stages: Stages, words: str) -> None:
+def test_the_verdict_names_the_largest_stall(stages: Stages, words: str, stall: str) -> None:
     said = verdict(stages, 10)
-    assert said.startswith(words)
-    assert "all stalls together 80%. U is 0.20" in said or stages.stalls.copy == stages.stalls.fetch == 0
-    assert "up to 5.0 times as fast" in said
+    assert said.startswith(f"{words}: the training step is busy 20% of the time. {stall}")
+    assert "all stalls together 80%" in said or stages.stalls.copy == stages.stalls.fetch == 0
+    assert "at most 5.0 times as fast" in said
 
 
 @given(STAGES)
-def test_the_verdict_says_that_no_speed_up_is_possible_exactly_when_utilisation_is_about_one(stages: Stages) -> None:
-    said = verdict(stages, 32)
-    assert said.startswith("No speed-up") == (stages.stalls.utilisation >= COMPUTE_BOUND)
+def test_the_words_of_a_verdict_are_those_of_its_bottleneck(stages: Stages) -> None:
+    words = {"loading": " is the bottleneck:", "balanced": " and compute are balanced:", "compute": "Compute is the"}
+    assert words[stages.bottleneck] in verdict(stages, 32)

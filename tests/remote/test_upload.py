@@ -244,12 +244,12 @@ def test_the_command_uploads_and_says_how_much(presize: Callable[..., Ran], url:
 
 
 @pytest.mark.usefixtures("server")
-def test_the_commands_of_the_readme_upload_and_fetch(
+def test_the_commands_of_the_quick_start_upload_and_fetch(
     dataset: Path, presize: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(dataset, tmp_path / "OUT")
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "README.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "quickstart.md").read_text()
     for command in re.findall(r"^\$ presize ((?:upload|fetch) .*)$", page, re.MULTILINE):
         assert presize(*command.split()).code == 0
     assert files(tmp_path / "COPY") == files(dataset)

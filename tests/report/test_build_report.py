@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -18,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from browsers import Watched
 from builds import REPORTED, SMALL, files
 from mangled import mangled_files, write_mangled
 from pages import HOSTILE, parsed
@@ -25,7 +27,7 @@ from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.build.tasks.sidecar import ShardDone
 from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack
-from presize.errors import BuildError, OptionError
+from presize.errors import BuildError, OptionError, PresizeWarning
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
 from presize.report import charts, comparison
 from presize.report.build_report import REASONS, _reject_groups
@@ -127,7 +129,81 @@ def test_a_build_without_rejects_has_no_warnings(photos: Path, tmp_path: Path) -
     page = page_of(tmp_path / "out")
     assert "6 images stored, no warnings" in page
     assert "2 classes of 3 images" in page
-    assert "No image was rejected." in page
+    assert "<h2>Rejected</h2>" not in page and "<dt>Not stored</dt>" not in page
+    assert "JPEG quality of the sources" not in page, "they are PNGs"
+
+
+def test_files_beside_the_classes_are_counted_first(photos: Path, tmp_path: Path) -> None:
+    for i in range(3):
+        shutil.copy(photos / "a" / "0.png", photos / f"stray {i}.png")
+    with pytest.warns(PresizeWarning, match="3 images beside them"):
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    page = page_of(tmp_path / "out")
+    assert "6 images stored, 3 left out, 1 warning" in page
+    assert "3 files outside class folders, not stored; --labels none stores all" in page
+    assert '<dd class="note">3 outside class folders</dd>' in page
+
+
+def test_what_images_lost_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    Image.fromarray(np.full((40, 50), 40_000, np.uint16)).save(tmp_path / "raw" / "deep.png")
+    Image.fromarray(smooth_image(40, 50)).convert("P").save(tmp_path / "raw" / "palette.png")
+    Image.fromarray(smooth_image(40, 50)).convert("RGBA").save(tmp_path / "raw" / "alpha.png")
+    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, REPORTED)
+    page = page_of(tmp_path / "out")
+    assert '<h1 class="warn">' in page and "3 images stored, 3 warnings" in page
+    for option in ("--depth 16", "--color rgba", "--pair"):
+        assert option in page
+
+
+def saved_jpegs(folder: Path, quality: int) -> Path:
+    folder.mkdir()
+    noise = np.random.default_rng(0)
+    for i in range(4):
+        pixels = smooth_image(80, 100, seed=i) + noise.integers(0, 40, (80, 100, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.jpg", quality=quality)
+    return folder
+
+
+def test_a_quality_that_stores_fewer_bytes_is_named_with_what_it_was_measured_to_save(tmp_path: Path) -> None:
+    raw = saved_jpegs(tmp_path / "raw", 75)
+    at_90 = build_dataset(raw, tmp_path / "out", SMALL, REPORTED)
+    found = re.search(
+        r"quality 75, stored at 90: --quality 80 would store (\d+)% of the bytes", page_of(tmp_path / "out")
+    )
+    assert found
+    at_80 = build_dataset(raw, tmp_path / "leaner", BuildOptions(replace(SMALL.image, quality=80)), REPORTED)
+    assert int(found[1]) == pytest.approx(100 * at_80.bytes / at_90.bytes, abs=1)
+    assert "--quality" not in page_of(tmp_path / "leaner")
+
+
+def test_no_lower_quality_is_named_for_sources_of_high_quality(tmp_path: Path) -> None:
+    build_dataset(saved_jpegs(tmp_path / "raw", 95), tmp_path / "out", SMALL, REPORTED)
+    assert "--quality" not in page_of(tmp_path / "out")
+
+
+def test_a_pair_of_images_opens_and_closes_by_mouse_and_keyboard(
+    watch: Callable[..., Watched], photos: Path, tmp_path: Path
+) -> None:
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    page = watch(tmp_path / "out" / "report.html", viewport={"width": 1200, "height": 800}).page
+    pair = page.locator(".pairs summary").first
+    shown = pair.locator("img").first
+
+    def size() -> tuple[float, float]:
+        box = shown.bounding_box()
+        assert box is not None
+        return box["width"], box["height"]
+
+    small = size()
+    pair.click()
+    large = size()
+    assert large[0] > 1.5 * small[0] and large[1] > 1.5 * small[1]
+    assert pair.bounding_box() == {"x": 0, "y": 0, "width": 1200, "height": 800}
+    page.keyboard.press("Enter")
+    assert size() == small
+    page.keyboard.press("Space")
+    assert size() == large
 
 
 def test_jpegs_stored_as_they_were_are_counted_and_identical(tmp_path: Path) -> None:
@@ -292,7 +368,7 @@ def test_no_name_can_do_anything(tmp_path: Path) -> None:
     build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, REPORTED)
     page = page_of(tmp_path / "out")
     found = parsed(page)
-    assert set(found.tags) == set(parsed(page_of_plain(tmp_path)).tags) | {"ul", "li"}
+    assert set(found.tags) == set(parsed(page_of_plain(tmp_path)).tags)
     assert not [name for name, _ in found.attributes if name.startswith("on")]
     text = "".join(found.text)
     assert "<script>alert(1)</script>.jpg" in text, "as text, all of it is there"
@@ -385,7 +461,7 @@ def test_overwrite_replaces_it(layout: str, photos: Path, tmp_path: Path) -> Non
     build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     (photos / "a" / "0.png").write_bytes(b"\xff\xd8\xff broken")
     build_dataset(photos, tmp_path / "out", replace(SMALL, layout=layout), replace(REPORTED, overwrite=True))
-    assert [path.name for path in (tmp_path / "out").glob("*.html")] == ["report-1.html"]
+    assert {path.name for path in (tmp_path / "out").glob("*.html")} == {"report.html", "report-1.html"}
     assert "1 image could not be stored" in page_of(tmp_path / "out")
     build_dataset(photos, tmp_path / "out", SMALL, replace(REPORTED, overwrite=True, report=False))
     assert not list((tmp_path / "out").glob("*.html"))
@@ -463,16 +539,32 @@ def test_each_number_stands_in_one_bar(first: list[int], second: list[int]) -> N
     for chart in (charts.logarithmic("t", " px", series), charts.linear("t", "", series, 1)):
         for number, (name, values) in enumerate(series.items()):
             bars = [bar for bar in chart.bars if bar.series == number]
-            told = [re.fullmatch(rf"{name}: ([\d,]+) from .*", bar.label) for bar in bars]
+            marks = bars or [dot for dot in chart.dots if dot.series == number]
+            told = [re.fullmatch(rf"{name}: ([\d,]+) (from|of) .*", mark.label) for mark in marks]
             assert sum(int(match[1].replace(",", "")) for match in told if match) == len(values)
             assert all(0 <= bar.x and bar.x + bar.width <= charts.WIDTH for bar in bars)
             assert all(0 <= bar.y and bar.y + bar.height <= charts.HEIGHT for bar in bars)
         assert all(0 <= at <= 100 for at, _ in chart.ticks)
+        assert all(0 < dot.x < charts.WIDTH and 0 < dot.y < charts.HEIGHT for dot in chart.dots)
+        assert not (chart.bars and chart.dots)
+
+
+def test_few_distinct_numbers_are_dots_where_they_lie() -> None:
+    few = charts.linear("t", "", {"all": np.repeat([75, 90], [30, 10])}, 1)
+    assert not few.bars
+    assert [dot.label for dot in few.dots] == ["all: 30 of 75", "all: 10 of 90"]
+    assert few.dots[0].y < few.dots[1].y, "the more, the higher"
+    assert not charts.linear("t", "", {"all": np.arange(charts.FEW_VALUES + 1)}, 1).dots
+
+
+def test_numbers_that_are_all_the_same_are_said_to_be() -> None:
+    assert charts.linear("t", "", {"sources": np.full(9, 75)}, 1).summary == "sources: all 75"
 
 
 def test_a_bar_stands_where_its_numbers_are() -> None:
-    chart = charts.linear("t", "", {"all": np.array([0, 10, 10, 19])}, 1)
-    assert [(bar.x, bar.label) for bar in chart.bars] == [
-        (0.0, "all: 1 from 0 to 1"), (500.0, "all: 2 from 10 to 11"), (950.0, "all: 1 from 19 to 20"),
-    ]  # fmt: skip
+    chart = charts.linear("t", "", {"all": np.array([*range(12), 10, 19, 19])}, 1)
+    found = {bar.x: bar.label for bar in chart.bars}
+    assert len(found) == 13
+    assert (found[0.0], found[500.0]) == ("all: 1 from 0 to 1", "all: 2 from 10 to 11")
+    assert found[950.0] == "all: 2 from 19 to 20"
     assert [text for _, text in chart.ticks] == ["0", "5", "10", "15", "20"]

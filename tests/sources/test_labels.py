@@ -423,7 +423,7 @@ def test_every_row_is_in_the_list_of_its_path_in_the_order_of_the_table(numbers:
 def test_a_repeated_path_is_refused_with_the_option_that_takes_it(tmp_path: Path) -> None:
     message = refusal(jsonl(tmp_path, *CAPTIONS))
     assert message == (
-        "1 paths are listed more than once, the first is 'b', 3 times; --repeated list makes the rows of a path one "
+        "1 path is listed more than once, the first is 'b', 3 times; --repeated list makes the rows of a path one "
         "sample, whose other columns are lists"
     )
 

@@ -113,7 +113,7 @@ def test_a_list_has_a_path_and_perhaps_a_label_in_each_line(
             "some have one",
         ),
         ("a\t1\nb.jpg 2\n", "1 of 2 lines have no label, such as 'b.jpg 2'", "a tab in one line"),
-        ("a.jpg\na.jpg\n", "1 paths are listed more than once", "twice"),
+        ("a.jpg\na.jpg\n", "1 path is listed more than once", "twice"),
         ("../a.jpg\n", "'../a.jpg' is not a relative path inside the source", "upwards"),
     ],
 )

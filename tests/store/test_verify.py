@@ -217,7 +217,7 @@ def test_a_record_that_no_decoder_takes_is_found(tmp_path: Path) -> None:
         ("row", [0] * 6, "it does not list each of the 3 rows of shards/00000.lmdb once"),
         ("shard", [9] * 6, "it does not list each of the 3 rows of shards/00000.lmdb once"),
         ("path", ["a"] * 6, "a path is listed twice"),
-        ("path", ["../a", "b", "c", "d", "e", "f"], "1 paths lead out of the source, the first is '../a'"),
+        ("path", ["../a", "b", "c", "d", "e", "f"], "1 path leads out of the source, the first is '../a'"),
         ("path", ["a", "b", "../c", "..", "e", "f"], "2 paths lead out of the source, the first is '../c'"),
     ],
 )

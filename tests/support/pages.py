@@ -19,7 +19,7 @@ HOSTILE = [
 class Balance(HTMLParser):
     """Counts the tags that are opened and not closed, and gathers all attributes."""
 
-    void = ("meta", "img", "rect", "line")
+    void = ("meta", "img", "input", "rect", "line")
 
     def __init__(self) -> None:
         super().__init__()

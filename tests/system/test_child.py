@@ -40,6 +40,12 @@ def test_an_error_is_raised_here_and_the_child_goes_on(child: Child) -> None:
     assert child.call(abs, -3) == 3
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_numpy_starts_no_threads_in_it(child: Child) -> None:
+    """As many for each core as there are cores, on a machine that runs a child on each."""
+    assert len(child.call(errands.threads_with_numpy)) == 2  # its own, and the one that watches its parent
+
+
 def test_a_signal_that_ends_it_is_named(child: Child) -> None:
     with pytest.raises(ChildDiedError, match=r"^SIGSEGV$") as caught:
         child.call(errands.die)

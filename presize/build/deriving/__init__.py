@@ -1,1 +1,1 @@
-"""A dataset from other datasets, whose records are copied."""
+"""What comes from other datasets: a whole dataset, whose records are copied, or the options of a build."""

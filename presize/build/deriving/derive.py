@@ -32,9 +32,11 @@ from presize.build.work import BuildWork, find_work
 from presize.codecs.resize import target
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
 from presize.formatting import size_text
-from presize.options import BuildOptions, Companion, Coordinates, ImageOptions, RunOptions, Size, check_type
+from presize.options import BuildOptions, Coordinates, ImageOptions, RunOptions, Size, check_type
 from presize.sources.labels import plain_column
 from presize.store.manifest import Manifest, digest_of, read_manifest
+from presize.store.rejects import Reject
+from presize.store.rejects_file import REJECTS_TOLD, first_rejects
 from presize.system.files import working_in
 
 
@@ -96,6 +98,8 @@ class DeriveResult:
         shards: how many there are.
         seconds: from the first look at the datasets to the manifest.
         recompressed: whether what was resized has been through lossy compression twice.
+        rejects_file: lists what was rejected.
+        first_rejects: a few of the images that it lists.
     """
 
     out: Path
@@ -107,6 +111,8 @@ class DeriveResult:
     shards: int
     seconds: float
     recompressed: bool
+    rejects_file: Path
+    first_rejects: tuple[Reject, ...]
 
 
 def plan_derive(datasets: Sequence[str | os.PathLike[str]], options: DeriveOptions = DeriveOptions()) -> Derivation:
@@ -179,6 +185,8 @@ def derive_dataset(
         shards=len(manifest.shards),
         seconds=time.perf_counter() - start,
         recompressed=resized > 0 and manifest.format in ("jpeg", "webp"),
+        rejects_file=Path(out) / manifest.rejects.file,
+        first_rejects=first_rejects(place.out / manifest.rejects.file, REJECTS_TOLD),
     )
 
 
@@ -230,12 +238,13 @@ def _build_options(inputs: Inputs, size: Size | None) -> BuildOptions:
             )
     recorded = inputs.manifests[0].identity["options"]
     try:
+        options = BuildOptions.from_json(recorded)
         return BuildOptions(
-            image=replace(ImageOptions.from_json(recorded["image"]), sizes=(size or sizes[0],)),
-            shard_samples=recorded["shard_samples"],
-            follow_links=recorded["follow_links"],
+            image=replace(options.image, sizes=(size or sizes[0],)),
+            shard_samples=options.shard_samples,
+            follow_links=options.follow_links,
             checksum=all(manifest.checksum for manifest in inputs.manifests),
-            companions=tuple(Companion(name, **how) for name, how in recorded.get("companions", {}).items()),
+            companions=options.companions,
         )
     except (TypeError, KeyError, AttributeError) as error:
         raise DatasetError(f"{inputs.bases[0].roots[0]}: the options in the manifest are damaged: {error}") from None

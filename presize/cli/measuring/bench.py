@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated, choice, cli, parsed
+from presize.cli.group import PATH, Interrupted, InterruptedByTerm, Terminated, choice, cli, examples, parsed
 from presize.cli.printing import print_text, several_lines
 from presize.errors import PresizeError
 from presize.formatting import printable
@@ -23,10 +23,17 @@ if TYPE_CHECKING:
 _BENCH = BenchOptions()
 
 
-@cli.command(epilog=EPILOG)
-@click.option("--raw", metavar="DIR", help="Folder of images; presized and lmdb are built from it if not given.")
-@click.option("--presized", metavar="DIR", help="Folder that presize build --to folder made of it.")
-@click.option("--lmdb", metavar="OUT", help="Dataset that presize build made of it.")
+@cli.command(
+    epilog=examples(
+        "presize bench --raw RAW",
+        "presize bench --raw RAW --lmdb OUT --model resnet50 --workers 4 --out RESULTS",
+    )
+)
+@click.option(
+    "--raw", type=PATH, metavar="DIR", help="Folder of images; presized and lmdb are built from it if not given."
+)
+@click.option("--presized", type=PATH, metavar="DIR", help="Folder that presize build --to folder made of it.")
+@click.option("--lmdb", type=PATH, metavar="OUT", help="Dataset that presize build made of it.")
 @click.option(
     "--variant",
     "variants",
@@ -72,15 +79,22 @@ _BENCH = BenchOptions()
 @click.option("--images", type=int, metavar="N", help="Read N random samples.  [default: all]")
 @click.option("--seed", type=int, default=_BENCH.seed, show_default=True, metavar="N", help="Random seed.")
 @click.option(
-    "--work", metavar="DIR", help="Keep what is built in DIR, for the next run.  [default: a temporary folder]"
+    "--work",
+    type=PATH,
+    metavar="DIR",
+    help="Keep what is built in DIR, for the next run.  [default: a temporary folder]",
 )
-@click.option("--out", metavar="DIR", help="Write results.json, results.csv and report.html to DIR after every run.")
+@click.option(
+    "--out", type=PATH, metavar="DIR", help="Write results.json, results.csv and report.html to DIR after every run."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress; results, warnings and errors stay.")
 def bench(
     raw: str | None, presized: str | None, lmdb: str | None, variants: tuple[Any, ...], workers: tuple[int, ...],
-    pin_memory: benchoptions.Pinning | None, work: str | None, out: str | None, as_json: bool, **options: Any,
+    pin_memory: benchoptions.Pinning | None, work: str | None, out: str | None, as_json: bool, quiet: bool,
+    **options: Any,
 ) -> None:  # fmt: skip
-    """Measure training from a raw folder, a presized folder and LMDB.
+    """Measure training from a raw folder, a presized one and LMDB.
 
     Each run is a process of its own, in random order. --raw alone is enough: the others are built from it.
     """
@@ -96,11 +110,15 @@ def bench(
         if seen:
             print_text(to_json(seen[-1]).rstrip("\n") if as_json else several_lines(bench_text(seen[-1])))
 
+    def tell(step: str) -> None:
+        if not quiet:
+            click.echo(printable(step), err=True)
+
     try:
         run_bench(
             roots, BenchOptions(variants=variants or None, workers=workers or None, pin_memory=pinned, **options),
             work=work, out=out, command=shlex.join(["presize", *sys.argv[1:]]),
-            on_step=lambda step: click.echo(printable(step), err=True), on_results=seen.append,
+            on_step=tell, on_results=seen.append,
         )  # fmt: skip
     except KeyboardInterrupt as stop:
         show()

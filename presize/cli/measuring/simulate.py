@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from presize import options as choices
-from presize.cli.group import EPILOG, check_page, cli
+from presize.cli.group import PATH, check_page, cli, examples
 from presize.cli.printing import print_json, print_text
 from presize.errors import OptionError
 from presize.system.files import write_atomically
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from presize.measure.simulate import Pipeline
 
 
-@cli.command(epilog=EPILOG)
+@cli.command(
+    epilog=examples(
+        "presize simulate --workers 7 --load-ms 2000 --step-ms 100",
+        "presize simulate --workers 4 --load-ms 200 --step-ms 40 --sweep 16",
+    )
+)
 @click.option(
     "--workers", type=int, required=True, metavar="N", help="Loader processes; 0 loads in the training process."
 )
@@ -44,7 +49,7 @@ if TYPE_CHECKING:
 @click.option("--sweep", type=int, metavar="N", help="Also try 0 to N workers, to find how many are enough.")
 @click.option("--then-workers", type=int, metavar="N", help="Compare with this number of workers.")
 @click.option("--then-load-ms", type=float, metavar="MS", help="Compare with this load time.")
-@click.option("-o", "--out", metavar="FILE.html", help="Write a page with an animation.")
+@click.option("-o", "--out", type=PATH, metavar="FILE.html", help="Write a page with an animation.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def simulate(
     seconds: float, seed: int, sweep: int | None, then_workers: int | None, then_load_ms: float | None,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from presize.measure.simulate.pipeline import Pipeline
+from presize.measure.stages import bottleneck
 
 
 @dataclass
@@ -164,6 +165,7 @@ class Timeline:
             "batches_per_s": round(self.batches_per_s(), 9),
             "utilisation": round(self.utilisation, 9),
             "stall": round(self.stall, 9),
+            "bottleneck": bottleneck(self.utilisation),
             "stops_every": self.stops_every(),
             "workers": self.pipeline.workers,
             "prefetch": self.pipeline.prefetch,

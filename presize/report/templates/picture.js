@@ -106,12 +106,12 @@
       for (const [, taken, begin, end] of this.steps) yield* [taken, begin, end];
     }
 
-    // The moment to print: late in the longest wait after the start, or else somewhat past the middle.
-    still() {
-      let best = 0, at = 0.6 * this.seconds;
+    // The moment to begin at: late in the longest wait of the middle of the first `until` seconds, or where that begins.
+    telling(until) {
+      let best = 0, at = until / 4;
       for (let i = 1; i < this.course.length; i++) {
         const from = this.course[i - 1].end, wait = this.course[i].taken - from;
-        if (from > this.seconds / 4 && wait > best * 1.01 && wait > 0.01 * this.seconds) {
+        if (from > until / 4 && from < until * 3 / 4 && wait > best * 1.01 && wait > 0.01 * until) {
           best = wait;
           at = from + 0.7 * wait;
         }
@@ -274,8 +274,7 @@
       this.seconds = Math.max(...courses.map((course) => course.seconds));
       this.variants = [...place.querySelectorAll(".variant")].map((variant, i) => new Variant(variant, courses[i], this.seconds));
       this.events = [...new Set(courses.flatMap((course) => [...course.events()]))].filter((at) => at !== null).sort((one, other) => one - other);
-      this.stillAt = courses[0].still();
-      this.at = 0;
+      this.at = courses[0].telling(Math.min(...courses.map((course) => course.seconds)));
       this.playing = false;
       this.calm = matchMedia("(prefers-reduced-motion: reduce)");
       const find = (selector) => place.querySelector(selector);
@@ -293,8 +292,7 @@
       this.range.addEventListener("input", () => this.go(Number(this.range.value)));
       document.addEventListener("keydown", (key) => this.press(key));
       addEventListener("beforeprint", () => this.beforePrint());
-      addEventListener("afterprint", () => this.show(this.at));
-      this.show(0);
+      this.show(this.at);
     }
 
     show(at) {
@@ -366,9 +364,7 @@
 
     beforePrint() {
       this.play(false);
-      const at = this.at > 0 ? this.at : this.stillAt;
-      this.show(at);
-      this.place.querySelector(".still").textContent = `State ${clock(at, this.seconds)} s after the start.`;
+      this.place.querySelector(".still").textContent = `State ${clock(this.at, this.seconds)} s after the start.`;
     }
   }
 

@@ -34,17 +34,19 @@ def open_parquet(path: str) -> pq.ParquetFile:
 class _Cursor:
     """Where a thread reads: the batch that it has, the row at which that begins, and the batches behind it."""
 
+    file: pq.ParquetFile
     place: tuple[str, str, int]
     batches: Iterator[pa.RecordBatch]
     batch: pa.Array
     begin: int = 0
 
     @classmethod
-    def at(cls, path: str, column: str, group: int) -> _Cursor:
-        file = open_parquet(path)
+    def at(cls, path: str, column: str, group: int, last: _Cursor | None) -> _Cursor:
+        """At the first row of a row group. The footer of a file that `last` has open is not parsed again."""
+        file = last.file if last is not None and last.place[0] == path else open_parquet(path)
         leaf = f"{column}.bytes" if is_image(file.schema_arrow.field(column).type) else column
         batches = file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=[leaf], use_threads=False)
-        return cls((path, column, group), batches, pa.array([], pa.binary()))
+        return cls(file, (path, column, group), batches, pa.array([], pa.binary()))
 
     def value(self, row: int) -> bytes | None:
         """The bytes of a row that is not before `begin`; None where there are none."""
@@ -71,7 +73,7 @@ def read_row(path: str, column: str, group: int, row: int) -> bytes:
     try:
         if cursor is None or cursor.place != (path, column, group) or row < cursor.begin:
             _here.cursor = None
-            cursor = _Cursor.at(path, column, group)
+            cursor = _Cursor.at(path, column, group, cursor)
         value = cursor.value(row)
     except OSError as error:
         if error.errno is not None:

@@ -119,9 +119,9 @@ def members(window: TarWindow) -> Iterator[Member]:
 
 
 def _name(block: bytes) -> str:
-    name, prefix = block[:100].split(b"\0")[0], block[345:500].split(b"\0")[0]
-    if prefix and block[257:263] == b"ustar\0":  # GNU keeps times there
-        name = prefix + b"/" + name
+    name = block[:100].partition(b"\0")[0]
+    if block[345] and block[257:263] == b"ustar\0":  # GNU keeps times there
+        name = block[345:500].partition(b"\0")[0] + b"/" + name
     return name.decode("utf-8", "surrogateescape")
 
 

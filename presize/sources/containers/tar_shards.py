@@ -91,8 +91,9 @@ class _Samples:
         self._left_out: Counter[str] = Counter()
 
     def add(self, member: Member, window: TarWindow) -> None:
-        member = member._replace(name=_trimmed(member.name))
-        if os.path.basename(member.name).startswith("."):
+        if member.name.startswith("./"):
+            member = member._replace(name=_trimmed(member.name))
+        if member.name.rpartition("/")[2].startswith("."):
             self._hidden += 1
             return
         match = _STEM.fullmatch(member.name) if is_utf8(member.name) else None

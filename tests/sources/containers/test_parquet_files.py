@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from foreign import FIXTURES, image_column, picture, write_parquet
@@ -140,10 +141,17 @@ def test_rows_read_in_order_are_decoded_once_and_in_any_order_are_right(
     write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES * 10)}, group_rows=50)
     source = scan(tmp_path)
     opened: list[str] = []
-    open_parquet = parquet_rows.open_parquet
+    begun: list[list[int]] = []
+    open_parquet, iter_batches = parquet_rows.open_parquet, pq.ParquetFile.iter_batches
+
+    def count(file: pq.ParquetFile, *arguments: Any, **named: Any) -> Any:
+        begun.append(named["row_groups"])
+        return iter_batches(file, *arguments, **named)
+
     monkeypatch.setattr(parquet_rows, "open_parquet", lambda path: opened.append(path) or open_parquet(path))
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", count)
     assert [value(source, sample) for sample in range(100)] == PICTURES * 10
-    assert len(opened) == 2  # once for each row group
+    assert (len(opened), begun) == (1, [[0], [1]])
     shuffled = np.random.default_rng(0).permutation(100).tolist()
     assert [value(source, sample) for sample in shuffled] == [PICTURES[sample % 10] for sample in shuffled]
 

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from presize.cli.group import EPILOG, cli
+from presize.cli.group import PATH, cli, examples, quiet_option
 from presize.cli.printing import print_json, print_text
 from presize.cli.progress import Progress
 from presize.formatting import plural, printable
 from presize.options import SourceOptions
 
+if TYPE_CHECKING:
+    from presize.build.repair import Repair
 
-@cli.command(epilog=EPILOG)
-@click.argument("source", metavar="SRC")
-@click.argument("dataset", metavar="OUT")
+
+@cli.command(
+    epilog=examples(
+        "presize repair RAW OUT",
+        "presize repair RAW OUT --jobs 2 --json",
+    )
+)
+@click.argument("source", metavar="SRC", type=PATH)
+@click.argument("dataset", metavar="OUT", type=PATH)
 @click.option("--keys", metavar="PATTERN|PRESET|NAME", help="As for presize build.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Threads.  [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def repair(source: str, dataset: str, keys: str | None, jobs: int | None, as_json: bool) -> None:
+@quiet_option
+def repair(source: str, dataset: str, keys: str | None, jobs: int | None, as_json: bool, quiet: bool) -> None:
     """Make the damaged and missing shards of OUT again from SRC.
 
     A shard is replaced only by one with the SHA-256 that the manifest names. The exit code is 1 if damage is left.
     """
     from presize.build.repair import repair_dataset
 
-    with Progress(sys.stderr, "repair") as progress:
+    with Progress(sys.stderr, "repair", quiet=quiet) as progress:
         result = repair_dataset(
             source, dataset, jobs=jobs, samples=SourceOptions(keys=keys), on_begin=progress.begin,
             on_shard=lambda: progress.add(1),
@@ -37,9 +47,14 @@ def repair(source: str, dataset: str, keys: str | None, jobs: int | None, as_jso
     else:
         for problem in result.problems:
             print_text(printable(f"{problem.file}: {problem.what}"))
-        for file in result.repaired:
-            print_text(f"{file}: made again")
-        left = plural(len(result.problems), "problem")
-        print_text(f"{dataset}: {plural(result.shards, 'shard')}, {len(result.repaired):,} made again, {left} left")
+        if not quiet:
+            print_text(_summary(dataset, result))
     if result.problems:
         raise click.exceptions.Exit(1)
+
+
+def _summary(dataset: str, result: Repair) -> str:
+    lines = [f"{file}: made again" for file in result.repaired]
+    left = plural(len(result.problems), "problem")
+    counts = f"{plural(result.shards, 'shard')}, {len(result.repaired):,} made again, {left} left"
+    return "\n".join([*lines, f"{dataset}: {counts}"])

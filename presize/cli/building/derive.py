@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from presize.cli.group import EPILOG, Interrupted, InterruptedByTerm, Terminated, cli, parsed
-from presize.cli.printing import print_json, print_text
+from presize.cli.group import (
+    PATH,
+    Interrupted,
+    InterruptedByTerm,
+    Terminated,
+    cli,
+    examples,
+    parsed,
+    quiet_option,
+    warn_of_jobs,
+)
+from presize.cli.printing import print_json, print_text, reject_lines
 from presize.cli.progress import Progress
 from presize.formatting import duration, plural, size_text
 from presize.options import RunOptions, Size
@@ -18,9 +28,15 @@ if TYPE_CHECKING:
     from presize.build.deriving.derive import DeriveResult
 
 
-@cli.command(epilog=EPILOG)
-@click.argument("datasets", metavar="OUT...", nargs=-1)
-@click.argument("new", metavar="NEW")
+@cli.command(
+    epilog=examples(
+        "presize derive OUT SMALLER --size 128",
+        "presize derive OUT OUT_VAL BOTH --prefix",
+        "presize derive OUT SOME --only paths.txt",
+    )
+)
+@click.argument("datasets", metavar="OUT...", type=PATH, nargs=-1)
+@click.argument("new", metavar="NEW", type=PATH)
 @click.option(
     "--size",
     metavar="N|WxH",
@@ -29,18 +45,22 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--only",
+    type=PATH,
     metavar="FILE",
     help="Take the samples whose paths are listed there: one a line, or in the path column of a table.",
 )
-@click.option("--classes", metavar="FILE|DATASET", help="Class list to use: one name a line, or a dataset's.")
+@click.option(
+    "--classes", type=PATH, metavar="FILE|DATASET", help="Class list to use: one name a line, or a dataset's."
+)
 @click.option("--prefix", is_flag=True, help="Put the number of its OUT before each path: 0/cats/1.jpg.")
 @click.option("--jobs", type=int, metavar="N", help="Processes.  [default: all cores]")
 @click.option("--overwrite", is_flag=True, help="Replace the dataset in NEW once the new one is whole.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done; write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@quiet_option
 def derive(
     datasets: tuple[str, ...], new: str, size: Size | None, only: str | None, classes: str | None, prefix: bool,
-    jobs: int | None, overwrite: bool, dry_run: bool, as_json: bool,
+    jobs: int | None, overwrite: bool, dry_run: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Make the dataset NEW from others, without their sources.
 
@@ -52,6 +72,7 @@ def derive(
     from presize.build.deriving.derive import DeriveOptions, derive_dataset, plan_derive
     from presize.sources.labels import naming, read_classes, read_paths
 
+    warn_of_jobs(jobs)
     paths = None
     if only is not None:
         with naming(f"--only {only!r}"):
@@ -69,7 +90,7 @@ def derive(
                 f"{size_text(found.nbytes)}; nothing was written"
             )
         return
-    with Progress(sys.stderr, "derive") as progress:
+    with Progress(sys.stderr, "derive", quiet=quiet) as progress:
         try:
             result = derive_dataset(
                 datasets, new, options, RunOptions(jobs, overwrite=overwrite),
@@ -86,7 +107,8 @@ def derive(
             bytes=result.bytes, shards=result.shards, seconds=round(result.seconds, 3), out=str(result.out),
         )  # fmt: skip
         return
-    print_text(_summary(result))
+    if not quiet:
+        print_text(_summary(result))
 
 
 def _summary(result: DeriveResult) -> str:
@@ -96,6 +118,4 @@ def _summary(result: DeriveResult) -> str:
     ]
     if result.recompressed:
         lines[1] += ": these are compressed a second time (a second generation of JPEG or WebP)"
-    if result.rejected:
-        lines.append(f"  {plural(result.rejected, 'image')} rejected; the reasons are in its rejects file")
-    return "\n".join(lines)
+    return "\n".join([*lines, *reject_lines(result.rejected, result.rejects_file, result.first_rejects)])

@@ -1,0 +1,1 @@
+"""The commands that make datasets, and what they say about it: build, derive, repair."""

@@ -1,0 +1,35 @@
+"""presize completion."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import click
+from click.shell_completion import get_completion_class
+
+from presize.cli.group import choice, cli, examples
+from presize.cli.printing import print_text
+
+Shell = Literal["bash", "zsh", "fish"]
+
+INSTALLING = """\
+Have your shell complete commands, options and file names, from its next start on:
+
+  bash   echo 'eval "$(presize completion bash)"' >> ~/.bashrc
+  zsh    echo 'eval "$(presize completion zsh)"' >> ~/.zshrc
+  fish   presize completion fish > ~/.config/fish/completions/presize.fish"""
+
+
+@cli.command(epilog=examples("presize completion", "presize completion bash"))
+@click.argument("shell", metavar="[bash|zsh|fish]", type=choice(Shell), required=False)
+def completion(shell: Shell | None) -> None:
+    """Have a shell complete commands, options and names of files.
+
+    Prints the script that does it; without a shell, how to install it.
+    """
+    if shell is None:
+        return print_text(INSTALLING)
+    found = get_completion_class(shell)
+    if found is None:
+        raise click.UsageError(f"{shell}: this click cannot complete it; upgrade click.")
+    print_text(found(cli, {}, "presize", "_PRESIZE_COMPLETE").source())

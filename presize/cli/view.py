@@ -1,0 +1,72 @@
+"""presize view."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from presize.cli.group import PATH, check_page, cli, examples
+from presize.cli.printing import print_text
+from presize.formatting import plural, printable
+
+
+@cli.command(
+    epilog=examples(
+        "presize view OUT --raw RAW -o view.html",
+        "presize view OUT --serve",
+        "presize view OUT --rejects -o rejects.html",
+    )
+)
+@click.argument("dataset", metavar="OUT", type=PATH)
+@click.option("-o", "out", metavar="FILE", type=PATH, help="Write a page of some images, to open or to send.")
+@click.option("--serve", is_flag=True, help="Serve pages of all images to this machine, until Ctrl-C.")
+@click.option("--raw", metavar="SRC", type=PATH, help="The raw folder: sources are shown beside what is stored.")
+@click.option("--text", metavar="TEXT", default="", help="Images whose path, or another column of text, contains it.")
+@click.option("--label", metavar="NAME", default="", help="Images of this class.")
+@click.option("--split", metavar="NAME", default="", help="Images of this split.")
+@click.option("--min-side", type=int, metavar="PX", default=0, help="Images whose source has no shorter side.")
+@click.option("--max-side", type=int, metavar="PX", default=0, help="Images whose source's shorter side is no longer.")
+@click.option("--rejects", is_flag=True, help="Files that were not stored, and why.")
+@click.option("--images", type=click.IntRange(1, 10_000), metavar="N", default=60, show_default=True, help="With -o.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), metavar="N", default=0, help="With --serve.  [default: a free one]"
+)
+def view(
+    dataset: str,
+    out: str | None,
+    serve: bool,
+    raw: str | None,
+    rejects: bool,
+    images: int,
+    port: int,
+    **filters: str | int,
+) -> None:
+    """Look at the dataset OUT in a browser.
+
+    Only this machine can open what --serve serves, with the address that is printed.
+    """
+    if serve == (out is not None):
+        raise click.UsageError("expected -o FILE or --serve.")
+    check_page(out)
+    from presize.system.files import write_atomically
+    from presize.view.opened import ViewedDataset
+    from presize.view.page import view_dataset
+    from presize.view.selection import Filters, matching
+    from presize.view.server import GalleryServer
+
+    chosen = Filters(show="rejects" if rejects else "stored", **filters)  # type: ignore[arg-type]
+    if out is not None:
+        write_atomically(Path(out), view_dataset(dataset, raw, chosen, images).encode("utf-8", "replace"))
+        print_text(f"page: {out}")
+        return
+    opened = ViewedDataset.of(dataset, raw)
+    matching(opened, chosen)  # a class that is not there is an error here already
+    with GalleryServer(opened, port) as server:
+        print_text(f"{printable(dataset)}: {plural(opened.manifest.samples, 'image')}")
+        print_text(f"{server.url}{chosen.query() if chosen != Filters() else ''}")
+        print_text("Ctrl-C ends it.")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return
