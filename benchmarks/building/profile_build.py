@@ -31,6 +31,7 @@ from presize import options
 from presize.build import publish, run
 from presize.build.tasks import parallel, task
 from presize.codecs import decode, encode, jpeg_decoder, jpeg_segments, jpeg_tiles, resize, transcode
+from presize.sources.source_reader import SourceReader
 from presize.store import shard
 from shared import rates
 from shared.builds import link_tree
@@ -39,7 +40,7 @@ from shared.conditions import find_photos
 _STAGES: dict[str, list[tuple[object, str]]] = {
     "list the source": [(run, "scan")],
     "plan": [(run, "make_plan")],
-    "read the file": [(task, "read_source")],
+    "read the file": [(SourceReader, "read")],
     "parse the header": [(jpeg_segments, "parse")],
     "decode, beside the codec": [(decode, "decode")],
     "  decode the pixels": [(jpeg_decoder, "decode"), (simplejpeg, "decode_jpeg")],

@@ -22,15 +22,14 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize.build.run import build_dataset
-from presize.build.tasks import records
 from presize.options import BuildOptions, RunOptions
-from presize.sources import source_files
+from presize.sources import source_reader
 from shared import builds, measuring, rates
 from shared.conditions import conditions, find_photos
 
 _SOURCES = {"page cache": 0.0, "disk": 0.0, "5 ms before each read": 0.005}
 """Seconds before each read."""
-_WAYS = {"in turn": math.inf, "ahead": source_files.SLOW_S}
+_WAYS = {"in turn": math.inf, "ahead": source_reader.SLOW_S}
 """From how many seconds a file on others are read ahead."""
 
 
@@ -46,14 +45,14 @@ def seconds(tree: Path, out: Path, source: str, way: str) -> float:
     shutil.rmtree(out, ignore_errors=True)
     if source == "disk":
         evict(tree)
-    read = records.read_source
+    read = source_reader.SourceReader.read
 
     def after_a_while(*arguments: object) -> bytes:
         time.sleep(_SOURCES[source])
         return read(*arguments)  # type: ignore[arg-type]
 
-    reader = after_a_while if _SOURCES[source] else read
-    with mock.patch.object(source_files, "SLOW_S", _WAYS[way]), mock.patch.object(records, "read_source", reader):
+    late = mock.patch.object(source_reader.SourceReader, "read", after_a_while if _SOURCES[source] else read)
+    with mock.patch.object(source_reader, "SLOW_S", _WAYS[way]), late:
         start = time.perf_counter()
         build_dataset(tree, out, BuildOptions(), RunOptions(engine="sequential", report=False))
         return time.perf_counter() - start

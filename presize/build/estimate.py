@@ -15,6 +15,7 @@ from presize.build.tasks.records import Made, Recipe, Sources, make_sample
 from presize.errors import ImageError, NotAnImageError
 from presize.sources.companions import companion_paths
 from presize.sources.source_files import SourceFile
+from presize.sources.source_reader import SourceReader
 from presize.store.rejects import Reject
 from presize.system.child import Child
 from presize.system.resources import usable_cores
@@ -132,14 +133,15 @@ def _try(recipe: Recipe, page_bytes: int, samples: list[Sources]) -> _Tried:
     rejects: list[Reject] = []
     stored_bytes = tried = skipped = pixels = 0
     written_s = 0.0
-    _presize(recipe, samples[0])  # the first image pays for libraries that load lazily
+    reader = SourceReader(recipe.source)
+    _presize(recipe, reader, samples[0])  # the first image pays for libraries that load lazily
     begun, begun_cpu = time.perf_counter(), time.thread_time()
     for sample in samples:
         file = sample[0]
         if tried >= _MIN_TRIES and time.perf_counter() - begun > _TRY_S:
             break
         tried += 1
-        made = _presize(recipe, sample)
+        made = _presize(recipe, reader, sample)
         if isinstance(made, Made):
             first, source = made.transcoded.records[0], made.transcoded.source
             pixels += source.height * source.width + 4 * first.height * first.width
@@ -165,10 +167,10 @@ def _spread(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.asarray(by_size[places[np.sort(first)].astype(np.int64)])
 
 
-def _presize(recipe: Recipe, sample: Sources) -> Made | ImageError:
+def _presize(recipe: Recipe, reader: SourceReader, sample: Sources) -> Made | ImageError:
     """What a build would make of one sample."""
     try:
-        return make_sample(recipe, sample)
+        return make_sample(recipe, reader, sample)
     except ImageError as error:
         return error
     except MemoryError:

@@ -26,7 +26,7 @@ from presize.errors import BuildError
 from presize.formatting import plural
 from presize.options import Size
 from presize.sources.scan import Source
-from presize.sources.source_files import read_again
+from presize.sources.source_reader import SourceReader
 from presize.store import shard
 from presize.store.data_files import MANIFEST, REPORT, CompanionFiles, DataFile, companion_shard, generation_name
 from presize.store.index import INDEX_COLUMNS, index_columns, write_index
@@ -276,10 +276,11 @@ def _write_report(plan: Plan, dataset: _Dataset, manifest: Manifest, rejects: Re
     from presize.report.remarks import leaner_quality
 
     root = dataset.root
+    reader = SourceReader(plan.source.root)
 
     def source_of(row: dict[str, Any]) -> bytes:
         (file,) = plan.source.files(np.array([row["sample"]]))
-        return read_again(plan.source.root, file)
+        return reader.read_again(file)
 
     def value_of(row: dict[str, Any]) -> bytes:
         if manifest.layout == "folder":

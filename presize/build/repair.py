@@ -23,7 +23,8 @@ from presize.options import Companion, ImageOptions, Size, SourceOptions
 from presize.sources.companions import companion_paths
 from presize.sources.containers.recognize import recognize
 from presize.sources.scan import Source, scan
-from presize.sources.source_files import read_source
+from presize.sources.source_files import SourceFile
+from presize.sources.source_reader import SourceReader
 from presize.sources.store_source import Url
 from presize.store.data_files import MANIFEST, DataFile
 from presize.store.filenames import is_safe
@@ -129,6 +130,10 @@ class _Raw:
     source: Source | None = None
 
     @cached_property
+    def _reader(self) -> SourceReader:
+        return SourceReader(self.root)
+
+    @cached_property
     def _rows(self) -> dict[str, int]:
         """The row of each path in the source table."""
         paths = [] if self.source is None else self.source.table.column("path").to_pylist()
@@ -137,11 +142,15 @@ class _Raw:
     def read(self, path: str, nbytes: int) -> bytes:
         """The bytes of an image of the index. Raises ImageError when they have changed or gone."""
         if self.source is None:
-            return read_source(self.root, path, nbytes)
+            return self.read_file(path, nbytes)
         if path not in self._rows:
             raise ImageError("its container has no such sample any more")
         (file,) = self.source.files(np.array([self._rows[path]]))
-        return read_source(self.root, *file)
+        return self._reader.read(file)
+
+    def read_file(self, path: str, nbytes: int) -> bytes:
+        """The bytes of a file in the folder. Raises ImageError when they have changed or gone."""
+        return self._reader.read(SourceFile(path, nbytes))
 
 
 def _makers(source: _Raw, root: Path, manifest: Manifest, threads: ThreadPoolExecutor) -> dict[DataFile, _Shards]:
@@ -227,7 +236,7 @@ class _Shards:
             if self.companion is None:
                 made = transcode.transcode(self.source.read(row["path"], row["source_nbytes"]), image)
             else:
-                data = read_source(self.source.root, row["path"], row["source_nbytes"])
+                data = self.source.read_file(row["path"], row["source_nbytes"])
                 made = transcode_companion(data, Size(row["source_height"], row["source_width"]), image)
         except ImageError as error:
             raise _DifferentError(f"{row['path']}: {error}") from None

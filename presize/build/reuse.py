@@ -26,7 +26,7 @@ from presize.errors import DatasetError
 from presize.options import Companion, RunOptions
 from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
-from presize.sources.source_files import crc32_of
+from presize.sources.source_reader import SourceReader
 from presize.store.data_files import DataFile
 from presize.store.dealing import shard_limit
 from presize.store.index import LATER_COLUMNS, index_columns, read_index
@@ -316,10 +316,11 @@ def _same_content(
 ) -> npt.NDArray[np.bool_]:
     """True for each sample that is `asked` for and whose file has the CRC-32 in `crc32`."""
     same = np.zeros(len(asked), np.bool_)
+    reader = SourceReader(source.root)
 
     def compare(rows: Rows) -> None:
         files = source.files(rows)
-        same[rows] = [crc32_of(source.root, file) == crc32[row] for file, row in zip(files, rows.tolist(), strict=True)]
+        same[rows] = [reader.crc32(file) == crc32[row] for file, row in zip(files, rows.tolist(), strict=True)]
 
     rows = np.flatnonzero(asked)
     pool = ThreadPoolExecutor(jobs)

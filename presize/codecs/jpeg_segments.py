@@ -11,8 +11,7 @@ import functools
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import simplejpeg
 
@@ -55,8 +54,7 @@ _SCAN = re.compile(rb"\xff\xda")
 MAX_SCANS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class JpegHeader:
+class JpegHeader(NamedTuple):
     """What a JPEG's header contains.
 
     Attributes:
@@ -267,6 +265,7 @@ def _sums() -> list[int]:
     return [-sum(min(max((value * scale + 50) // 100, 1), 255) for value in _LUMA) for scale in scales]
 
 
+@functools.lru_cache(64)  # the images of a dataset have few
 def _quality(tables: bytes, wanted: int) -> int:
     """The quality whose sum is nearest to that of the table number `wanted`, as DQT segments have it."""
     position, found = 0, 0

@@ -101,17 +101,25 @@ class CacheFolder:
                 yield from self._kept_of(Path(dataset.path, "shards"))
 
     def _kept_of(self, folder: Path) -> Iterator[_Kept]:
-        for entry in os.scandir(folder) if folder.is_dir() else ():
-            with suppress(FileNotFoundError):  # it has just come, or gone
-                status = entry.stat()
-                if entry.name.endswith(".lmdb"):
-                    yield _Kept(status.st_mtime_ns, folder / entry.name, status.st_size)
-                    continue
-                shard = folder / entry.name.removeprefix(".").removesuffix(".lock").removesuffix(".part")
-                if entry.name.endswith(".lock") and not shard.exists():
-                    yield _Kept(status.st_mtime_ns, shard, int((folder / entry.name).read_text() or 0))
-                elif entry.name.endswith(".part") and not _lock_of(shard).exists():  # left by a process that ended
-                    yield _Kept(status.st_mtime_ns, shard, status.st_size)
+        entries = os.listdir(folder) if folder.is_dir() else ()
+        for shard in {name.removeprefix(".").removesuffix(".lock").removesuffix(".part") for name in entries}:
+            with suppress(FileNotFoundError):  # it has just gone
+                yield _look_at(folder / shard)
+
+
+def _look_at(shard: Path) -> _Kept:
+    """A shard that is there or on its way. It may come meanwhile: then its lock goes, but not before it is there."""
+    lock = _lock_of(shard)
+    coming = None
+    with suppress(FileNotFoundError):
+        coming = _Kept(lock.stat().st_mtime_ns, shard, int(lock.read_text() or 0))
+    try:
+        status = shard.stat()
+    except FileNotFoundError:
+        if coming is not None:
+            return coming
+        status = part_of(shard).stat()  # left by a process that ended
+    return _Kept(status.st_mtime_ns, shard, status.st_size)
 
 
 def _lock_of(path: Path) -> Path:

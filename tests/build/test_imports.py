@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import presize.build.tasks.records
 from builds import REPORTED, SERIAL, SMALL, files
 from commands import Ran
 from foreign import FIXTURES, image_column, picture, tar_samples, text_recognition, write_lmdb, write_parquet, write_tar
@@ -19,6 +19,8 @@ from presize import BuildOptions, Dataset, ImageOptions, RunOptions, Size, build
 from presize.build.run import plan_build
 from presize.errors import BuildError, SourceError
 from presize.options import SourceOptions
+from presize.sources.source_files import SourceFile
+from presize.sources.source_reader import SourceReader
 from presize.store.rejects_file import read_rejects
 from presize.store.verify import verify_dataset
 
@@ -27,21 +29,21 @@ OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)))
 PROCESSES = RunOptions(jobs=2, report=False)
 
 
-def as_tars(folder: Path) -> SourceOptions:
+def as_tars(folder: Path, begin: int = 0) -> SourceOptions:
     for first in range(0, COUNT, 10):
-        write_tar(folder / f"shard-{first:06d}.tar", tar_samples(10, first))
+        write_tar(folder / f"shard-{first:06d}.tar", tar_samples(10, begin + first))
     return SourceOptions()
 
 
-def as_lmdb(folder: Path) -> SourceOptions:
-    images = {f"image-{n:09d}": picture(n) for n in range(COUNT)}
+def as_lmdb(folder: Path, begin: int = 0) -> SourceOptions:
+    images = {f"image-{n:09d}": picture(begin + n) for n in range(COUNT)}
     write_lmdb(folder, images | {f"label-{n:09d}": b"%d" % (n % 3) for n in range(COUNT)})
     return SourceOptions(keys="image-{:09d}", label_keys="label-{:09d}")
 
 
-def as_parquet(folder: Path) -> SourceOptions:
+def as_parquet(folder: Path, begin: int = 0) -> SourceOptions:
     for first in (0, 15):
-        numbers = range(first, first + 15)
+        numbers = range(begin + first, begin + first + 15)
         names = [f"{n:06d}.png" for n in numbers]
         columns = {"image": image_column([picture(n) for n in numbers], names), "label": [n % 3 for n in numbers]}
         write_parquet(folder / f"train-{first:05d}.parquet", columns, group_rows=4)
@@ -99,6 +101,20 @@ def test_the_bytes_do_not_depend_on_processes_and_interruptions(
     assert files(tmp_path / "two") == files(tmp_path / "one")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_containers_that_were_replaced_are_read_anew_by_the_next_build_of_the_process(
+    kind: str, tmp_path: Path
+) -> None:
+    options = KINDS[kind](tmp_path / "source")
+    KINDS[kind](tmp_path / "other", COUNT)
+    build_dataset(tmp_path / "source", tmp_path / "before", OPTIONS, SERIAL, options)
+    build_dataset(tmp_path / "other", tmp_path / "expected", OPTIONS, SERIAL, options)
+    shutil.rmtree(tmp_path / "source")
+    (tmp_path / "other").rename(tmp_path / "source")
+    build_dataset(tmp_path / "source", tmp_path / "after", OPTIONS, SERIAL, options)
+    assert files(tmp_path / "after") == files(tmp_path / "expected")
+
+
 def test_the_index_has_fields_and_not_where_they_lay(source: tuple[Path, SourceOptions], tmp_path: Path) -> None:
     root, options = source
     build_dataset(root, tmp_path / "out", OPTIONS, SERIAL, options)
@@ -117,14 +133,14 @@ def test_samples_are_read_in_the_order_in_which_they_lie(
     source: tuple[Path, SourceOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, options = source
-    read = presize.build.tasks.records.read_source
+    read = SourceReader.read
     places: list[tuple[str, int]] = []
 
-    def noted(place: Path, path: str, nbytes: int, container: object, offset: int) -> bytes:
-        places.append((container.path, offset >> 12))  # type: ignore[attr-defined]
-        return read(place, path, nbytes, container, offset)  # type: ignore[arg-type]
+    def noted(reader: SourceReader, file: SourceFile) -> bytes:
+        places.append((file.container.path, file.offset >> 12))  # type: ignore[union-attr]
+        return read(reader, file)
 
-    monkeypatch.setattr(presize.build.tasks.records, "read_source", noted)
+    monkeypatch.setattr(SourceReader, "read", noted)
     one_shard = replace(OPTIONS, shard_samples=COUNT)
     build_dataset(root, tmp_path / "out", one_shard, SERIAL, options)
     assert places == sorted(places)

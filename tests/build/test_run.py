@@ -20,10 +20,9 @@ from PIL import Image
 import presize.build.publish
 import presize.build.run
 import presize.build.tasks.parallel
-import presize.build.tasks.records
 import presize.build.tasks.staging
 import presize.build.tasks.task
-import presize.sources.source_files
+import presize.sources.source_reader
 import presize.store.shard
 from builds import REPORTED, SERIAL, SMALL, files, patch_publishing
 from pictures import smooth_image
@@ -34,6 +33,7 @@ from presize.build.tasks.task import Task
 from presize.build.tasks.trial import codec_versions
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+from presize.sources.source_reader import SourceReader
 from presize.store.absence import STATE
 from presize.store.dataset import Dataset
 from presize.store.index import read_index
@@ -275,15 +275,15 @@ def test_a_source_that_is_read_ahead_gives_the_same_bytes(
     raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_dataset(raw, tmp_path / "in turn", SMALL, REPORTED)
-    monkeypatch.setattr(presize.sources.source_files, "SLOW_S", -1.0)  # every file counts as slow
+    monkeypatch.setattr(presize.sources.source_reader, "SLOW_S", -1.0)  # every file counts as slow
     readers = set()
-    read = presize.sources.source_files.read_source
+    read = SourceReader.read
 
-    def noted(*file: Any) -> bytes:
+    def noted(reader: SourceReader, file: Any) -> bytes:
         readers.add(threading.current_thread().name)
-        return read(*file)
+        return read(reader, file)
 
-    monkeypatch.setattr(presize.build.tasks.records, "read_source", noted)
+    monkeypatch.setattr(SourceReader, "read", noted)
     build_dataset(raw, tmp_path / "ahead", SMALL, REPORTED)
     assert any(name.startswith("presize-read") for name in readers)
     assert files(tmp_path / "ahead") == files(tmp_path / "in turn")

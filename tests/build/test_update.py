@@ -456,7 +456,7 @@ def test_a_file_that_could_not_be_read_is_tried_again(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("presize.sources.source_files.open_at_once", fail_for("03.png"))
+        patch.setattr("presize.sources.source_reader.open_at_once", fail_for("03.png"))
         assert build_dataset(photos, tmp_path / "out", FOURS, SERIAL).rejected == 2
     assert build_dataset(photos, tmp_path / "out", FOURS, UPDATE).changes == Changes(15, 0, 1, 0)
     assert_like_new(photos, tmp_path / "out")

@@ -84,12 +84,20 @@ def asked_for(proxy: Proxy) -> list[str]:
 
 
 def kept_bytes(cache: Path) -> int:
-    """Of the shards that are there from the first look to the last: workers replace others meanwhile."""
-    sizes = {}
-    for path in cache.rglob("shards/*.lmdb"):
-        with suppress(FileNotFoundError):
-            sizes[path] = path.stat().st_size
-    return sum(size for path, size in sizes.items() if path.exists())
+    """Of the shards that are there at one moment, between two looks that agree: workers replace them meanwhile."""
+
+    def look() -> dict[Path, tuple[int, int, int]]:
+        found = {}
+        for path in cache.rglob("shards/*.lmdb"):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                found[path] = (status.st_size, status.st_ino, status.st_mtime_ns)
+        return found
+
+    seen = look()
+    while seen != (seen := look()):
+        pass
+    return sum(size for size, _, _ in seen.values())
 
 
 def bytes_of(root: Path) -> int:
@@ -541,6 +549,26 @@ def folder_with(tmp_path: Path, most: int | None, *used: tuple[str, int]) -> Cac
 
 OWN, OTHER = "a" * 64, "b" * 64
 NEW = DataFile("shards/9.lmdb", 100, "", 1)
+
+
+def test_a_shard_that_comes_while_the_cache_is_looked_at_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_with(tmp_path, 300)
+    coming = folder.root / "shards" / "1.lmdb"
+    lock = coming.with_name(".1.lmdb.lock")
+    lock.write_text("250")
+    listdir = os.listdir
+
+    def listed_before_it_came(path: Path) -> list[str]:
+        names = listdir(path)
+        coming.write_bytes(bytes(250))
+        lock.unlink(missing_ok=True)
+        return names
+
+    monkeypatch.setattr("os.listdir", listed_before_it_came)
+    assert folder.make_room(NEW, keep=())
+    assert not coming.exists()
 
 
 def test_the_shards_that_were_used_longest_ago_go_first_whosever_they_are(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ rejected.
 
 from __future__ import annotations
 
+import functools
 import signal
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -22,7 +23,8 @@ from presize.codecs.paired.companion import transcode_companion
 from presize.errors import BuildError, CrashError, ImageError
 from presize.options import BuildOptions, ImageOptions
 from presize.sources import store_source
-from presize.sources.source_files import THREADS, SourceFile, read_in_order, read_source
+from presize.sources.source_files import SourceFile
+from presize.sources.source_reader import THREADS, SourceReader, read_in_order
 from presize.sources.store_source import Url
 from presize.store.rejects import of_companion
 from presize.system.child import Child, ChildDiedError
@@ -33,10 +35,18 @@ Sources = tuple[SourceFile, ...]
 
 
 class Made(NamedTuple):
-    """What is stored of a file, and the CRC-32 of that; 0 without ``--checksum``. Of a sample, with its companions."""
+    """What is stored of a file; of a sample, with its companions.
+
+    Attributes:
+        transcoded: its records.
+        source_crc32: the CRC-32 of what was read; 0 without ``--checksum``.
+        as_read: whether its only record is what was read, and source_crc32 therefore that of the record, too.
+        companions: those of a sample.
+    """
 
     transcoded: transcode.Transcoded
     source_crc32: int
+    as_read: bool = False
     companions: tuple[Made, ...] = ()
 
 
@@ -172,42 +182,45 @@ def _by_image(recipe: Recipe, containment: Containment) -> Iterator[Make]:
 def _make_in_time(recipe: Recipe, files: Sources, timeout_s: float) -> Made:
     _set_deadline(timeout_s)
     try:
-        return make_sample(recipe, files)
+        return make_sample(recipe, _reader_of_this_child(recipe.source), files)
     finally:
         _set_deadline(0)
 
 
-def make_sample(recipe: Recipe, files: Sources) -> Made:
+_reader_of_this_child = functools.cache(SourceReader)
+"""A child ends with its task, and its reader with it."""
+
+
+def make_sample(recipe: Recipe, reader: SourceReader, files: Sources) -> Made:
     """The records of one sample. Raises what Make raises."""
-    return _made(recipe, [partial(read_source, recipe.source, *file) for file in files])
+    return _made(recipe, [partial(reader.read, file) for file in files])
 
 
 def _made(recipe: Recipe, contents: Sequence[Callable[[], bytes]]) -> Made:
     """The records of a sample, of the files that `contents` read: its image, then its companions."""
     data = contents[0]()
-    transcoded = transcode.transcode(data, recipe.image)
-    made = Made(transcoded, _checksum(recipe, data))
+    made = _of(recipe, data, transcode.transcode(data, recipe.image))
     if not recipe.companions:
         return made
     companions = []
     for (name, options), content in zip(recipe.companions, contents[1:], strict=True):
         try:
             data = content()
-            companion = transcode_companion(data, transcoded.source, options)
+            companion = transcode_companion(data, made.transcoded.source, options)
         except ImageError as error:
             raise ImageError(f"{of_companion(name)}: {error}") from None
-        companions.append(Made(companion, _checksum(recipe, data)))
+        companions.append(_of(recipe, data, companion))
     return made._replace(companions=tuple(companions))
 
 
-def _checksum(recipe: Recipe, data: bytes) -> int:
-    return zlib.crc32(data) if recipe.checksum else 0
+def _of(recipe: Recipe, data: bytes, transcoded: transcode.Transcoded) -> Made:
+    if not recipe.checksum:
+        return Made(transcoded, 0)
+    return Made(transcoded, zlib.crc32(data), len(transcoded.records) == 1 and transcoded.records[0].value is data)
 
 
 def _read(recipe: Recipe, samples: Iterator[Sources]) -> Generator[Callable[[], bytes], None, None]:
-    def read(file: SourceFile) -> bytes:
-        return read_source(recipe.source, *file)
-
+    read = SourceReader(recipe.source).read
     files = chain.from_iterable(samples)
     if recipe.read_ahead:
         threads = store_source.THREADS if isinstance(recipe.source, Url) else THREADS

@@ -157,13 +157,13 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
             row: tuple[int, ...] = (sample, *made.transcoded.source)
             for each in stored:
                 row += (each.transcoded.facts, each.source_crc32)
-            records = (record for each in stored for record in each.transcoded.records)
-            for k, (value, height, width) in enumerate(records):
+            records = ((each, record) for each in stored for record in each.transcoded.records)
+            for k, (each, (value, height, width)) in enumerate(records):
                 if writers:
                     writers[k].append(value)
                 else:
                     staging.stage(task.targets[k], files[position], sample, value)
-                row += (height, width, len(value), zlib.crc32(value))
+                row += (height, width, len(value), each.source_crc32 if each.as_read else zlib.crc32(value))
             rows.append(row)
         shards = [writer.publish() for writer in writers]
         if not writers:

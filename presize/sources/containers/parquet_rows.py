@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -32,7 +31,7 @@ def open_parquet(path: str) -> pq.ParquetFile:
 
 @dataclass
 class _Cursor:
-    """Where a thread reads: the batch that it has, the row at which that begins, and the batches behind it."""
+    """Where a reader is: the batch that it has, the row at which that begins, and the batches behind it."""
 
     file: pq.ParquetFile
     place: tuple[str, str, int]
@@ -58,33 +57,34 @@ class _Cursor:
         return value if value is None else bytes(value)
 
 
-_here = threading.local()
-"""The cursor of each thread."""
+class RowReader:
+    """Reads images row by row; for one thread. It has one file open, as long as it lives."""
 
+    def __init__(self) -> None:
+        self._cursor: _Cursor | None = None
 
-def read_row(path: str, column: str, group: int, row: int) -> bytes:
-    """The bytes of an image. Reading the rows of a row group in order reads each once; going back begins again.
+    def read(self, path: str, column: str, group: int, row: int) -> bytes:
+        """The bytes of an image. Reading the rows of a row group in order reads each once; going back begins again.
 
-    Raises:
-        ImageError: the row has no bytes, or cannot be decoded.
-        OSError: the file cannot be opened.
-    """
-    cursor: _Cursor | None = getattr(_here, "cursor", None)
-    try:
-        if cursor is None or cursor.place != (path, column, group) or row < cursor.begin:
-            _here.cursor = None
-            cursor = _Cursor.at(path, column, group, cursor)
-        value = cursor.value(row)
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        raise ImageError(f"its row group cannot be decoded: {_first_line(error)}") from None
-    except (pa.ArrowException, StopIteration, KeyError, IndexError) as error:
-        raise ImageError(f"its row group cannot be decoded: {_first_line(error)}") from None
-    _here.cursor = cursor
-    if value is None:
-        raise ImageError("its row has no bytes; a path alone is not followed")
-    return value
+        Raises:
+            ImageError: the row has no bytes, or cannot be decoded.
+            OSError: the file cannot be opened.
+        """
+        cursor, self._cursor = self._cursor, None
+        try:
+            if cursor is None or cursor.place != (path, column, group) or row < cursor.begin:
+                cursor = _Cursor.at(path, column, group, cursor)
+            value = cursor.value(row)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            raise ImageError(f"its row group cannot be decoded: {_first_line(error)}") from None
+        except (pa.ArrowException, StopIteration, KeyError, IndexError) as error:
+            raise ImageError(f"its row group cannot be decoded: {_first_line(error)}") from None
+        self._cursor = cursor
+        if value is None:
+            raise ImageError("its row has no bytes; a path alone is not followed")
+        return value
 
 
 def _first_line(error: Exception) -> str:

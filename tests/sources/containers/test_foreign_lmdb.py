@@ -15,7 +15,7 @@ from presize.errors import OptionError, PresizeWarning, SourceError
 from presize.options import SourceOptions
 from presize.sources.containers.foreign_lmdb import KeyPattern
 from presize.sources.scan import Source, scan
-from presize.sources.source_files import read_source
+from presize.sources.source_reader import SourceReader
 
 NUMBERED = SourceOptions(keys="image-{:09d}", label_keys="label-{:09d}")
 
@@ -25,7 +25,8 @@ def listed(source: Source) -> list[dict[str, Any]]:
 
 
 def values(source: Source) -> list[bytes]:
-    return [read_source(source.root, *file) for file in source.files(np.arange(len(source.table)))]
+    reader = SourceReader(source.root)
+    return [reader.read(file) for file in source.files(np.arange(len(source.table)))]
 
 
 def reasons(source: Source) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from presize.errors import ImageError, PresizeWarning, SourceError
 from presize.options import SourceOptions
 from presize.sources.containers import parquet_rows
 from presize.sources.scan import Source, scan
-from presize.sources.source_files import read_source
+from presize.sources.source_reader import SourceReader
 from processes import run_python
 
 PICTURES = [picture(number) for number in range(10)]
@@ -26,8 +27,14 @@ def listed(source: Source) -> list[dict[str, Any]]:
     return source.table.drop_columns(["source_nbytes", "source_mtime_ns", "container", "offset", "run"]).to_pylist()
 
 
+def reading(source: Source) -> Callable[[int], bytes]:
+    """What reads the sample of a number."""
+    reader = SourceReader(source.root)
+    return lambda sample: reader.read(source.files(np.array([sample]))[0])
+
+
 def value(source: Source, sample: int) -> bytes:
-    return read_source(source.root, *source.files(np.array([sample]))[0])
+    return reading(source)(sample)
 
 
 def test_files_of_datasets_are_read_sample_by_sample() -> None:
@@ -150,21 +157,23 @@ def test_rows_read_in_order_are_decoded_once_and_in_any_order_are_right(
 
     monkeypatch.setattr(parquet_rows, "open_parquet", lambda path: opened.append(path) or open_parquet(path))
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", count)
-    assert [value(source, sample) for sample in range(100)] == PICTURES * 10
+    read = reading(source)
+    assert [read(sample) for sample in range(100)] == PICTURES * 10
     assert (len(opened), begun) == (1, [[0], [1]])
     shuffled = np.random.default_rng(0).permutation(100).tolist()
-    assert [value(source, sample) for sample in shuffled] == [PICTURES[sample % 10] for sample in shuffled]
+    assert [read(sample) for sample in shuffled] == [PICTURES[sample % 10] for sample in shuffled]
 
 
 def test_threads_read_rows_at_once(tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES * 10)}, group_rows=20)
     source = scan(tmp_path)
     wrong: list[int] = []
+    read = reading(source)
 
-    def read(first: int) -> None:
-        wrong.extend(n for n in range(first, 100, 3) if value(source, n) != PICTURES[n % 10])
+    def read_every_third(first: int) -> None:
+        wrong.extend(n for n in range(first, 100, 3) if read(n) != PICTURES[n % 10])
 
-    threads = [threading.Thread(target=read, args=(first,)) for first in range(3)]
+    threads = [threading.Thread(target=read_every_third, args=(first,)) for first in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -223,8 +232,9 @@ def test_nested_bytes_are_no_label(tmp_path: Path) -> None:
 READ_IN_ORDER = """
     import sys
     import pyarrow as pa
-    from presize.sources.containers.parquet_rows import read_row
-    print(sum(len(read_row(sys.argv[1], "image", 0, row)) for row in range(3000)))
+    from presize.sources.containers.parquet_rows import RowReader
+    reader = RowReader()
+    print(sum(len(reader.read(sys.argv[1], "image", 0, row)) for row in range(3000)))
     print(pa.default_memory_pool().max_memory())
 """
 

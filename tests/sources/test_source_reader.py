@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.errors import BuildError, ImageError
-from presize.sources import source_files
-from presize.sources.source_files import THREADS, Container, SourceFile, read_again, read_in_order, read_source
+from presize.sources import source_reader
+from presize.sources.source_files import Container, SourceFile
+from presize.sources.source_reader import THREADS, SourceReader, read_in_order
 
 SLOW, FAST = -1.0, 3600.0
 """Bounds from which on every file is slow, and none is."""
@@ -22,7 +23,7 @@ SLOW, FAST = -1.0, 3600.0
 
 @pytest.fixture(params=[SLOW, FAST], ids=["slow", "fast"])
 def speed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    monkeypatch.setattr(source_files, "SLOW_S", request.param)
+    monkeypatch.setattr(source_reader, "SLOW_S", request.param)
     return float(request.param)
 
 
@@ -45,14 +46,14 @@ def test_each_file_has_its_own_outcome_in_order(sizes: list[int], slow: bool) ->
         return b"%d" % number
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source_files, "SLOW_S", SLOW if slow else FAST)
+        patch.setattr(source_reader, "SLOW_S", SLOW if slow else FAST)
         found = [outcome(get) for get in read_in_order(read, enumerate(sizes))]
     assert found == [f"no {n}" if n % 3 == 2 else b"%d" % n for n in range(len(sizes))]
     assert own_threads() == []
 
 
 def test_slow_files_are_read_several_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_files, "SLOW_S", SLOW)
+    monkeypatch.setattr(source_reader, "SLOW_S", SLOW)
     together = threading.Barrier(THREADS)
 
     def read(number: int) -> bytes:
@@ -64,7 +65,7 @@ def test_slow_files_are_read_several_at_a_time(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_fast_files_are_read_by_the_caller_and_when_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_files, "SLOW_S", FAST)
+    monkeypatch.setattr(source_reader, "SLOW_S", FAST)
     readers: list[int] = []
 
     def read(number: int) -> bytes:
@@ -85,14 +86,14 @@ def test_a_few_slow_files_among_many_start_no_threads(monkeypatch: pytest.Monkey
         now[0] += 1.0 if number in slow else 0.0
         return b""
 
-    monkeypatch.setattr(source_files.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(source_reader.time, "perf_counter", lambda: now[0])
     for get in read_in_order(read, ((n, 1) for n in range(100))):
         get()
         assert own_threads() == []
 
 
 def test_what_is_read_ahead_is_bounded_by_files_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_files, "SLOW_S", SLOW)
+    monkeypatch.setattr(source_reader, "SLOW_S", SLOW)
     asked: list[int] = []
 
     def files(nbytes: int) -> Iterator[tuple[int, int]]:
@@ -147,7 +148,7 @@ def test_a_file_that_has_become_something_else_is_rejected(
 ) -> None:
     become(tmp_path / "a.jpg")
     with pytest.raises(ImageError, match=rf"^it changed during the build: .*{words}"):
-        read_source(tmp_path, "a.jpg", 1000)
+        SourceReader(tmp_path).read(SourceFile("a.jpg", 1000))
 
 
 # What lies in a container
@@ -160,26 +161,64 @@ def container(tmp_path: Path) -> Container:
 
 
 def test_a_value_is_read_at_its_place(container: Container, tmp_path: Path) -> None:
-    assert read_source(tmp_path, "1.jpg", 1000, container, 1000) == b"\xff\xd8\xff" + b"y" * 997
-    assert read_source(tmp_path, "2.jpg", 1000, container, 2000) == b"z" * 1000
+    reader = SourceReader(tmp_path)
+    assert reader.read(SourceFile("1.jpg", 1000, container, 1000)) == b"\xff\xd8\xff" + b"y" * 997
+    assert reader.read(SourceFile("2.jpg", 1000, container, 2000)) == b"z" * 1000
+
+
+def open_files(folder: Path) -> int:
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return sum(os.path.exists(link) and os.readlink(link).startswith(str(folder)) for link in links)
+
+
+def test_one_container_is_open_in_each_thread_and_closed_with_its_reader(container: Container, tmp_path: Path) -> None:
+    (tmp_path / "b.tar").write_bytes(b"b" * 3000)
+    found: list[bytes] = []
+
+    def read(reader: SourceReader) -> None:
+        for each in (container, Container("b.tar"), container):
+            for offset in (0, 2000):
+                found.append(reader.read(SourceFile("x.jpg", 1000, each, offset)))
+                assert open_files(tmp_path) >= 1
+
+    reader = SourceReader(tmp_path)
+    thread = threading.Thread(target=read, args=(reader,))
+    thread.start()
+    thread.join()
+    assert open_files(tmp_path) == 0
+    read(reader)
+    assert found == [b"x" * 1000, b"z" * 1000, b"b" * 1000, b"b" * 1000, b"x" * 1000, b"z" * 1000] * 2
+    assert open_files(tmp_path) == 1
+    del reader, thread
+    assert open_files(tmp_path) == 0
+
+
+def test_another_reader_reads_what_has_taken_the_place_of_a_container(container: Container, tmp_path: Path) -> None:
+    file = SourceFile("2.jpg", 1000, container, 2000)
+    assert SourceReader(tmp_path).read(file) == b"z" * 1000
+    (tmp_path / "new.tar").write_bytes(b"n" * 3000)
+    (tmp_path / "new.tar").replace(tmp_path / "a.tar")
+    assert SourceReader(tmp_path).read(file) == b"n" * 1000
 
 
 def test_of_a_large_value_that_is_no_image_the_start_is_read(
     container: Container, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_files, "_LARGE_BYTES", 500)
-    assert read_source(tmp_path, "1.jpg", 1000, container, 1000) == b"\xff\xd8\xff" + b"y" * 997
-    assert read_source(tmp_path, "2.jpg", 600, container, 2000) == b"z" * 1000  # no more than 4096 bytes
+    monkeypatch.setattr(source_reader, "_LARGE_BYTES", 500)
+    reader = SourceReader(tmp_path)
+    assert reader.read(SourceFile("1.jpg", 1000, container, 1000)) == b"\xff\xd8\xff" + b"y" * 997
+    assert reader.read(SourceFile("2.jpg", 600, container, 2000)) == b"z" * 1000  # no more than 4096 bytes
 
 
 def test_a_value_that_the_container_no_longer_holds_is_rejected(container: Container, tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="it changed during the build: 1000 bytes when listed, 500 when read"):
-        read_source(tmp_path, "2.jpg", 1000, container, 2500)
+        SourceReader(tmp_path).read(SourceFile("2.jpg", 1000, container, 2500))
 
 
 def test_a_container_that_is_gone_stops_the_build(container: Container, tmp_path: Path) -> None:
     (tmp_path / "a.tar").unlink()
+    reader, file = SourceReader(tmp_path), SourceFile("1.jpg", 1000, container, 1000)
     with pytest.raises(BuildError, match=r"cannot read 'a\.tar' in .*: No such file .*; run again to resume$"):
-        read_source(tmp_path, "1.jpg", 1000, container, 1000)
+        reader.read(file)
     with pytest.raises(BuildError, match=r"cannot read 'a\.tar' in .* again for report\.html: No such file"):
-        read_again(tmp_path, SourceFile("1.jpg", 1000, container, 1000))
+        reader.read_again(file)

@@ -1,0 +1,249 @@
+"""Reads source files in order, ahead of time where storage is slow, and checks them against what was listed.
+
+From the page cache a photograph takes 50 microseconds, and passing it between threads as much again. From a
+disk or over a network it takes milliseconds, during which the codecs would be idle.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from presize.codecs.sniff import sniff
+from presize.errors import BuildError, ImageError
+from presize.sources.source_files import SourceFile, group_and_row
+from presize.sources.store_source import Url, read_object
+from presize.system.files import open_at_once
+
+if TYPE_CHECKING:
+    from presize.sources.containers.parquet_rows import RowReader
+
+T = TypeVar("T")
+
+THREADS = 4
+"""In each worker process: disks and networks serve concurrent requests faster than one at a time."""
+
+SLOW_S = 0.0005
+"""A file that takes longer is slow: ten times the time of the page cache, a quarter of the time of the codecs."""
+
+_SLOW_FILES = 4  # more than fast ones
+_FILES_AHEAD = 4  # for each thread
+_BYTES_AHEAD = 64 << 20
+
+
+def read_in_order(
+    read: Callable[[T], bytes], files: Iterable[tuple[T, int]], threads: int = THREADS
+) -> Generator[Callable[[], bytes], None, None]:
+    """Read files in order; ahead of time once several of them were slow.
+
+    Reading ahead takes up to four files a thread, or 64 MiB. Closing the generator waits for the reads in progress.
+
+    Args:
+        read: reads one file.
+        files: (file, size in bytes) of each.
+        threads: how many read ahead.
+
+    Yields:
+        For each file a function that returns what ``read(file)`` returns, or raises what it raises. Call it once,
+        before the next one is asked for.
+    """
+    slow = 0
+
+    def timed(file: T) -> bytes:
+        nonlocal slow
+        start = time.perf_counter()
+        try:
+            return read(file)
+        finally:
+            slow = slow + 1 if time.perf_counter() - start > SLOW_S else max(0, slow - 1)
+
+    others = iter(files)
+    for file, _ in others:
+        yield partial(timed, file)
+        if slow >= _SLOW_FILES:
+            break
+    yield from _read_ahead(read, others, threads)
+
+
+def _read_ahead(
+    read: Callable[[T], bytes], files: Iterator[tuple[T, int]], count: int
+) -> Iterator[Callable[[], bytes]]:
+    with ThreadPoolExecutor(count, "presize-read") as threads:
+        ahead: deque[tuple[Future[bytes], int]] = deque()
+        bytes_ahead = 0
+        try:
+            for file, nbytes in files:
+                while ahead and (len(ahead) == _FILES_AHEAD * count or bytes_ahead + nbytes > _BYTES_AHEAD):
+                    future, its_bytes = ahead.popleft()
+                    bytes_ahead -= its_bytes
+                    yield future.result
+                ahead.append((threads.submit(read, file), nbytes))
+                bytes_ahead += nbytes
+            while ahead:
+                yield ahead.popleft()[0].result
+        finally:
+            for future, _ in ahead:
+                future.cancel()
+
+
+_LARGE_BYTES = 64 << 20
+_MAX_BYTES = 1 << 31
+_BLOCK_BYTES = 1 << 20
+
+_ABOUT_THE_FILE = {
+    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP,
+    errno.ENAMETOOLONG,
+}  # fmt: skip
+
+
+class SourceReader:
+    """Reads the files of one source. Thread-safe.
+
+    Each thread keeps the container open that it read last, as long as this object lives: opening it would take longer
+    than reading a sample from it. So a reader is for one task, and not to be kept: later there may be another file of
+    the same name.
+
+    Args:
+        root: the folder or the address that paths begin from.
+    """
+
+    def __init__(self, root: Path | Url) -> None:
+        self.root = root
+        self._here = _Here()
+
+    def read(self, file: SourceFile) -> bytes:
+        """The content of a file; of a large one that does not start like an image, the start alone.
+
+        Raises:
+            ImageError: this file cannot be read, has changed, or is too large for any decoder.
+            BuildError: reading failed for a reason that is not about this file.
+        """
+        try:
+            return self._content(file)
+        except OSError as error:
+            if _is_about(file, error) and Path(self.root).is_dir():
+                raise ImageError(f"cannot be read: {error.strerror}") from None
+            raise self._unreadable(file, f"{error.strerror}; run again to resume") from None
+
+    def read_again(self, file: SourceFile) -> bytes:
+        """read() of a file that has been read before, for report.html, whose bytes must not depend on luck.
+
+        A failing disk may fail at one read and not at the next: the read is repeated once, then the build stops.
+
+        Raises:
+            ImageError: the file has changed or has gone.
+            BuildError: reading failed for any other reason.
+        """
+        with suppress(OSError):
+            return self._content(file)
+        try:
+            return self._content(file)
+        except OSError as error:
+            if _is_about(file, error) and error.errno != errno.EIO and Path(self.root).is_dir():
+                raise ImageError(f"cannot be read: {error.strerror}") from None
+            again = f"again for report.html: {error.strerror}; run again to resume, with --no-report if it fails again"
+            raise self._unreadable(file, again) from None
+
+    def crc32(self, file: SourceFile) -> int | None:
+        """The CRC-32 of a file; None when it cannot be read."""
+        crc32 = 0
+        try:
+            if file.container is not None or isinstance(self.root, Url):
+                return zlib.crc32(self.read(file))
+            with open(os.path.join(self.root, file.path), "rb", buffering=0) as blocks:
+                while block := blocks.read(_BLOCK_BYTES):
+                    crc32 = zlib.crc32(block, crc32)
+        except (OSError, ImageError):
+            return None
+        return crc32
+
+    def _content(self, wanted: SourceFile) -> bytes:
+        path, nbytes, container, offset = wanted
+        if isinstance(self.root, Url):
+            return read_object(self.root, path, nbytes)
+        if container is None:
+            file = _open(os.path.join(self.root, path))
+            try:
+                return _read(file, nbytes, 0, nbytes + 1)  # one byte more tells a file that has grown
+            finally:
+                os.close(file)
+        place = os.path.join(self.root, container.path)
+        if container.column:
+            return self._here.row_reader().read(place, container.column, *group_and_row(offset))
+        return _read(self._here.opened(place), nbytes, offset, nbytes)
+
+    def _unreadable(self, file: SourceFile, reason: str) -> BuildError:
+        path = file.path if file.container is None else file.container.path
+        return BuildError(f"cannot read {path!r} in {self.root}: {reason}")
+
+
+class _Here(threading.local):
+    """What a thread has open."""
+
+    file: _OpenFile | None = None
+    rows: RowReader | None = None
+
+    def opened(self, path: str) -> int:
+        """The descriptor of a container of bytes."""
+        if self.file is None or self.file.path != path:
+            self.file = None
+            self.file = _OpenFile(path, _open(path))
+        return self.file.descriptor
+
+    def row_reader(self) -> RowReader:
+        if self.rows is None:
+            from presize.sources.containers.parquet_rows import RowReader  # pyarrow, which other sources do not need
+
+            self.rows = RowReader()
+        return self.rows
+
+
+class _OpenFile:
+    """A file that is open as long as this object lives."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+def _is_about(file: SourceFile, error: OSError) -> bool:
+    """Whether an error is about one sample, and not about all others of its container, too."""
+    return error.errno in (_ABOUT_THE_FILE if file.container is None else {errno.EIO})
+
+
+def _open(path: str) -> int:
+    """A descriptor: a file object would cost as much as reading a photograph does."""
+    file = open_at_once(path, os.O_RDONLY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise ImageError("it changed during the build: it is no regular file any more")
+    return file
+
+
+def _read(file: int, nbytes: int, offset: int, most: int) -> bytes:
+    """The `nbytes` at `offset`; asks for `most`."""
+    if nbytes > _LARGE_BYTES and sniff(head := os.pread(file, 4096, offset)) is None:
+        return head
+    if nbytes > _MAX_BYTES:
+        raise ImageError(f"it has {nbytes} bytes, more than decoders accept ({_MAX_BYTES})")
+    data = os.pread(file, most, offset)
+    while len(data) < most and (more := os.pread(file, most - len(data), offset + len(data))):
+        data += more
+    if len(data) != nbytes:
+        found = f"{len(data)}" if len(data) < nbytes else "more"
+        raise ImageError(f"it changed during the build: {nbytes} bytes when listed, {found} when read")
+    return data
