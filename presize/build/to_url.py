@@ -117,7 +117,7 @@ def scratch_out(url: str, scratch: str | os.PathLike[str] | None = None) -> Path
 
 
 def _folder_of(url: str, scratch: str | os.PathLike[str] | None) -> Path:
-    place = default_cache_dir() if scratch is None else Path(scratch)
+    place = default_cache_dir("scratch") if scratch is None else Path(scratch)
     return Path(os.path.abspath(place), _PLACE, hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16])
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, get_args
@@ -104,9 +105,14 @@ def warn_of_jobs(jobs: int | None) -> None:
 
 
 def check_page(out: str | None) -> None:
-    """Refuse a page that cannot be written before anything is done for it."""
-    if out is not None and not os.path.isdir(Path(out).absolute().parent):
+    """Refuse a page that cannot be written, or would replace what is none, before anything is done for it."""
+    if out is None:
+        return
+    if not os.path.isdir(Path(out).absolute().parent):
         raise click.UsageError(f"-o: {Path(out).parent} is not a folder; create it, or choose another.")
+    with suppress(OSError), open(out, "rb") as file:  # writing says what cannot be opened
+        if not file.read(64).lstrip().lower().startswith(b"<!doctype html"):
+            raise click.UsageError(f"-o: {out} is there and is no page; choose another name.")
 
 
 class Terminated(KeyboardInterrupt):

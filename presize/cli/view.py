@@ -47,7 +47,7 @@ def view(
     Only this machine can open what --serve serves, with the address that is printed.
     """
     if serve == (out is not None):
-        raise click.UsageError("expected -o FILE or --serve.")
+        raise click.UsageError(f"expected -o FILE or --serve{', not both' if serve else ''}.")
     check_page(out)
     from presize.system.files import write_atomically
     from presize.view.opened import ViewedDataset

@@ -25,7 +25,7 @@ from presize.options.choices import (
 )
 from presize.options.companion_options import COMPANION_NAME, Companion, companion_color
 from presize.options.image_options import MAX_PIXELS, ImageOptions
-from presize.options.option_checks import check_above_0, check_choice, check_range, check_type
+from presize.options.option_checks import check_above_0, check_choice, check_range, check_text, check_type
 from presize.options.run_options import BuildPart, ErrorBudget, RunOptions
 from presize.options.sizes import KEEP, MAX_SIDE, Size, size_words
 from presize.options.source_options import SourceOptions, parse_shares
@@ -69,6 +69,7 @@ __all__ = [
     "check_above_0",
     "check_choice",
     "check_range",
+    "check_text",
     "check_type",
     "companion_color",
     "parse_shares",

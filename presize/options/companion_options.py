@@ -9,7 +9,7 @@ from typing import Self
 from presize.errors import OptionError
 from presize.options.choices import Color, Filter, Format
 from presize.options.image_options import ImageOptions
-from presize.options.option_checks import check_choice
+from presize.options.option_checks import check_choice, check_text
 
 
 def companion_color(format: Format) -> Color:
@@ -56,6 +56,7 @@ class Companion:
                 f"{'neither' if self.pattern is None else 'both'}"
             )
         if self.pattern is not None:
+            check_text("pair", self.pattern)
             self.pieces()
             parts = self.pattern.split("/")
             if not self.pattern or parts[0] == "" or not {".", ".."}.isdisjoint(parts):

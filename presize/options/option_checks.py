@@ -27,6 +27,14 @@ def check_above_0(name: str, value: float) -> None:
         raise OptionError(f"{name}: expected a number above 0, got {value!r}")
 
 
+def check_text(name: str, value: str) -> None:
+    """Raise OptionError unless `value` is Unicode: a command line may hold any bytes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise OptionError(f"{name}: expected UTF-8, got {value!r}") from None
+
+
 def check_type(name: str, value: object, kind: type) -> None:
     """Raise OptionError unless `value` is a `kind`."""
     if not isinstance(value, kind):

@@ -11,7 +11,7 @@ from typing import get_args
 
 from presize.errors import OptionError
 from presize.options.choices import KeyPreset, Repeated
-from presize.options.option_checks import check_choice, check_range, check_type
+from presize.options.option_checks import check_choice, check_range, check_text, check_type
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ def parse_shares(text: str) -> dict[str, Fraction]:
     {'train': Fraction(9, 10), 'val': Fraction(1, 10)}
     """
     check_type("split", text, str)
+    check_text("split", text)
     found = [re.fullmatch(r"\s*([^=\s][^=]*?)\s*=\s*(\d*\.?\d+)\s*", part, re.ASCII) for part in text.split(",")]
     shares = {match[1]: Fraction(match[2]) for match in found if match}
     if len(shares) < len(found) or not all(shares.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,10 @@ _ATTEMPTS = 6
 _CONNECT_S, _SILENCE_S = 10, 30
 
 
+_used_in: int | None = None
+"""The process that has used obstore."""
+
+
 class Listed(NamedTuple):
     """An object: its path from the URL, its size in bytes, and when it was changed, in nanoseconds since 1970."""
 
@@ -37,18 +42,20 @@ class Bucket:
     child that is forked must not use it, since the threads that work for it are not forked.
 
     Raises:
-        RemoteError: the URL is none, obstore is not installed, or there are no credentials.
+        RemoteError: the URL is none, obstore is not installed, there are no credentials, or this process was forked
+            from one that has used a store.
     """
 
     def __init__(self, url: str) -> None:
         scheme, separator, rest = url.partition("://")
-        if scheme not in SCHEMES or not separator or not rest.strip("/"):
+        if scheme not in SCHEMES or not separator or not rest.strip("/") or not url.isprintable():
             known = ", ".join(f"{name}://" for name in SCHEMES)
             raise RemoteError(f"URL {url!r}: expected {known} and a place")
         try:
             import obstore.store
         except ImportError:
             raise RemoteError(f'{url} needs obstore, which is not installed: pip install "presize[remote]"') from None
+        _check_process(url)
         self.url = url.rstrip("/")
         self._obstore = obstore
         self._get = obstore.get
@@ -305,3 +312,10 @@ def _reason(error: Exception) -> str:
     first = said.partition("\n")[0]
     asking = r"Error performing \w+ \S+ in \S+( after \d+ retries.*?)? +- "
     return re.sub(rf"^(Generic \w+ error: )?(Error performing list request: )?({asking})?", "", first)
+
+
+def _check_process(url: str) -> None:
+    global _used_in
+    if _used_in not in (None, os.getpid()):
+        raise RemoteError(f"{url}: this process was forked from one that has used a store; start it by spawn")
+    _used_in = os.getpid()

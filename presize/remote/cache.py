@@ -45,9 +45,12 @@ def open_dataset(
     return Dataset(root, readahead, max_pixels, check)
 
 
-def default_cache_dir() -> Path:
-    """``$XDG_CACHE_HOME``, by default ``~/.cache``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+def default_cache_dir(option: str = "cache_dir") -> Path:
+    """``$XDG_CACHE_HOME``, by default ``~/.cache``. Raises OptionError, about `option`, without a home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        raise OptionError(f"{option}: this user has no home directory; choose a folder") from None
 
 
 class Cache:

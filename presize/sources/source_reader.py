@@ -16,12 +16,13 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from presize.codecs.sniff import sniff
-from presize.errors import BuildError, ImageError
+from presize.errors import BuildError, ImageError, RemoteError
+from presize.remote.bucket import Bucket
 from presize.sources.source_files import SourceFile, group_and_row
 from presize.sources.store_source import Url, read_object
 from presize.system.files import open_at_once
@@ -171,7 +172,10 @@ class SourceReader:
     def _content(self, wanted: SourceFile) -> bytes:
         path, nbytes, container, offset = wanted
         if isinstance(self.root, Url):
-            return read_object(self.root, path, nbytes)
+            try:
+                return read_object(self._bucket, path, nbytes)
+            except RemoteError as error:
+                raise BuildError(f"{error}; run again to resume") from None
         if container is None:
             file = _open(os.path.join(self.root, path))
             try:
@@ -182,6 +186,11 @@ class SourceReader:
         if container.column:
             return self._here.row_reader().read(place, container.column, *group_and_row(offset))
         return _read(self._here.opened(place), nbytes, offset, nbytes)
+
+    @cached_property
+    def _bucket(self) -> Bucket:
+        """With the credentials that the environment has now."""
+        return Bucket(str(self.root))
 
     def _unreadable(self, file: SourceFile, reason: str) -> BuildError:
         path = file.path if file.container is None else file.container.path

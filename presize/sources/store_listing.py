@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import RemoteError, SourceError
-from presize.remote.bucket import Listed
-from presize.sources.store_source import Url, bucket_of
+from presize.remote.bucket import Bucket, Listed
+from presize.sources.store_source import Url
 from presize.sources.walk import Folder
 from presize.store.filenames import is_safe
 from presize.store.rejects import Reject
@@ -143,7 +143,7 @@ def _listed(url: Url) -> Iterator[Listed]:
     if url.startswith("http"):
         raise SourceError(f"source {url}: a web server does not list its files; give their paths with --labels")
     try:
-        yield from bucket_of(url).list()
+        yield from Bucket(url).list()
     except RemoteError as error:
         raise SourceError(f"source {error}") from None
 
@@ -178,7 +178,7 @@ def _find_in_listing(url: Url, paths: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 
 def _ask_each(url: Url, paths: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    bucket = bucket_of(url)
+    bucket = Bucket(url)
     try:
         with ThreadPoolExecutor(_AT_ONCE, "presize-look") as threads:
             asked = threads.map(bucket.look, chain.from_iterable(chunk.to_pylist() for chunk in paths.chunks))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 
 from presize.codecs.sniff import sniff
-from presize.errors import BuildError, ImageError, RemoteError
+from presize.errors import ImageError
 from presize.remote.bucket import SCHEMES, Bucket
 
 THREADS = 16
@@ -30,29 +29,16 @@ class Url(str):
         return cls(name.rstrip("/")) if is_url else None
 
 
-def bucket_of(url: Url) -> Bucket:
-    """One for a process, which has its own connections."""
-    return _bucket_at(url, os.environ.get("AWS_ENDPOINT_URL"))
-
-
-@functools.lru_cache(4)
-def _bucket_at(url: Url, endpoint: str | None) -> Bucket:  # noqa: ARG001  # the environment that Bucket reads
-    return Bucket(url)
-
-
-def read_object(url: Url, path: str, nbytes: int) -> bytes:
+def read_object(bucket: Bucket, path: str, nbytes: int) -> bytes:
     """The content of an object; of a large one that does not start like an image, the start alone.
 
     Raises:
         ImageError: it has changed since it was listed, or has gone.
-        BuildError: it cannot be read for another reason.
+        RemoteError: it cannot be read for another reason.
     """
-    try:
-        if nbytes > _WHOLE_BYTES and sniff(head := bucket_of(url).beginning(path, _SNIFFED_BYTES)) is None:
-            return head
-        data = bucket_of(url).content(path, nbytes)
-    except RemoteError as error:
-        raise BuildError(f"{error}; run again to resume") from None
+    if nbytes > _WHOLE_BYTES and sniff(head := bucket.beginning(path, _SNIFFED_BYTES)) is None:
+        return head
+    data = bucket.content(path, nbytes)
     if data is None:
         raise ImageError(
             f"it changed during the build: it had {nbytes} bytes when listed, and has another size, or gone"

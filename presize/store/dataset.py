@@ -124,9 +124,9 @@ class Dataset:
         fetch = None if self.origin is None else partial(self.origin.provide, [file])
         return ShardReader(self.root / file.file, file.bytes, self.readahead, fetch)
 
-    def __reduce__(self) -> tuple[Any, tuple[tuple[Any, ...], str, str | None]]:
+    def __reduce__(self) -> tuple[Any, tuple[tuple[Any, ...], str, str | None, tuple[str, ...]]]:
         arguments = self.root, self._readahead, self.max_pixels, self.check, self.origin
-        return _reopen, (arguments, self._index_sha256, self._companion)
+        return _reopen, (arguments, self._index_sha256, self._companion, self.read_with)
 
     def __getattr__(self, name: str) -> Any:
         """Only called for what is missing: all of it, where a pickle could not be opened."""
@@ -325,13 +325,14 @@ def _at(position: int, on_damage: OnDamage | None) -> OnDamage | None:
     return None if on_damage is None else lambda _, error: on_damage(position, error)
 
 
-def _reopen(arguments: tuple[Any, ...], index_sha256: str, companion: str | None = None) -> Dataset:
+def _reopen(arguments: tuple[Any, ...], index_sha256: str, companion: str | None, read_with: Sequence[str]) -> Dataset:
     """A dataset from its pickle, in a spawned worker for example. One that has gone or was replaced meanwhile raises
     its DatasetError on first use: an error while unpickling would end a worker before it can tell anyone."""
     try:
         data = Dataset(*arguments)
         if data.manifest.index.sha256 != index_sha256:
             raise DatasetError(f"{data.root} was replaced since it was opened; open it again")
+        data.read_with = tuple(read_with)
         if companion is not None:
             data = data.companion(companion)
     except DatasetError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 from urllib.parse import parse_qsl, urlencode
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import OptionError
-from presize.options import check_choice
+from presize.options import check_choice, check_text
 from presize.store.rejects_file import Rejects
 from presize.view.opened import ViewedDataset
 
@@ -50,9 +51,13 @@ class Filters:
 
     def __post_init__(self) -> None:
         check_choice("show", self.show, Show)
+        for text in ("text", "label", "split", "reason"):
+            check_text(text, getattr(self, text))
         for name, least in (("min_side", 0), ("max_side", 0), ("page", 1), ("sample", -1)):
             if getattr(self, name) < least:
                 raise OptionError(f"{name}: expected at least {least}, got {getattr(self, name)}")
+        if self.show == "rejects" and self.sample >= 0:
+            raise OptionError(f"sample: files that were not stored have no page of their own, got {self.sample}")
 
     @classmethod
     def parse(cls, query: str) -> Filters:
@@ -107,7 +112,7 @@ def matching(opened: ViewedDataset, filters: Filters) -> Rows:
     if filters.label:
         keep &= _numbers(opened, "label") == _label(opened, filters.label)
     if filters.split:
-        keep &= _mask(pc.equal(_split(opened), filters.split))
+        keep &= _in_split(opened, filters.split)
     if filters.min_side or filters.max_side:
         side = np.minimum(_numbers(opened, "source_width"), _numbers(opened, "source_height"))
         keep &= side >= filters.min_side
@@ -163,15 +168,23 @@ def _numbers(opened: ViewedDataset, name: str) -> npt.NDArray[np.int32]:
 def _label(opened: ViewedDataset, name: str) -> int:
     classes = opened.manifest.classes or ()
     if name not in classes:
-        some = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
-        raise OptionError(f"label: expected one of {some or 'no classes'}, got {name!r}")
+        raise OptionError(f"label: expected one of {_some(classes) or 'no classes'}, got {name!r}")
     return classes.index(name)
 
 
-def _split(opened: ViewedDataset) -> pa.Array:
+def _in_split(opened: ViewedDataset, name: str) -> npt.NDArray[np.bool_]:
     if "split" not in opened.text_columns:
         raise OptionError(f"split: {opened.root} has no column 'split' of text")
-    return opened.column("split")
+    found = _mask(pc.equal(opened.column("split"), name))
+    if not found.any():
+        raise OptionError(f"split: expected one of {_some(split for split, _ in split_counts(opened))}, got {name!r}")
+    return found
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first few, for a message."""
+    listed = list(names)
+    return ", ".join(listed[:5]) + (", ..." if len(listed) > 5 else "")
 
 
 def _contains(texts: pa.Array, part: str) -> npt.NDArray[np.bool_]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import boto3
@@ -17,11 +19,12 @@ from presize import build_dataset
 from presize.build.parts.listing import SharedListing, read_listing, write_listing
 from presize.build.parts.part import build_part
 from presize.build.repair import repair_dataset
-from presize.errors import BuildError, SourceError
+from presize.errors import BuildError, PresizeError, SourceError
 from presize.options import BuildOptions, BuildPart, Companion, RunOptions, SourceOptions
 from presize.sources.scan import Source, scan
 from presize.sources.store_source import Url
 from presize.store.rejects_file import read_rejects
+from processes import run_python
 from servers import BUCKET, Proxy, cutting, http, point_to, s3, upload
 
 SHARDS = BuildOptions(SMALL.image, shard_samples=16)
@@ -97,6 +100,48 @@ def listed(source: Source) -> list[object]:
 @pytest.mark.parametrize("options", [SourceOptions(), SourceOptions(labels="none")])
 def test_a_bucket_is_listed_as_the_folder_is(url: str, photos: Path, options: SourceOptions) -> None:
     assert listed(scan(url, options)) == listed(scan(photos, options))
+
+
+def test_credentials_are_those_that_the_environment_has_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[str] = []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            keys.append(self.headers["Authorization"].partition("Credential=")[2].partition("/")[0])
+            self.send_error(403)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        point_to(monkeypatch, server.server_port)
+        for key in ("EXPIRED", "RENEWED"):
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
+            with pytest.raises(PresizeError, match="403"):
+                scan(f"s3://{BUCKET}/any")
+        server.shutdown()
+    assert list(dict.fromkeys(keys)) == ["EXPIRED", "RENEWED"]
+
+
+FORKED = """
+    import os, sys
+    from presize.errors import RemoteError
+    from presize.remote.bucket import Bucket
+    Bucket("http://127.0.0.1:9/here")
+    if os.fork() == 0:
+        try:
+            Bucket("http://127.0.0.1:9/there")
+        except RemoteError as error:
+            print(error, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_a_process_that_was_forked_from_one_that_used_a_store_is_told() -> None:
+    expected = "http://127.0.0.1:9/there: this process was forked from one that has used a store; start it by spawn"
+    assert run_python(FORKED).strip() == expected
 
 
 def test_objects_that_stand_for_folders_are_none(

@@ -76,6 +76,13 @@ def test_a_companion_can_be_pickled(built: Path) -> None:
     assert again.value(3) == masks.value(3) != Dataset(built).value(3)
 
 
+def test_a_pickle_keeps_which_companions_are_read(built: Path) -> None:
+    data = Dataset(built)
+    assert pickle.loads(pickle.dumps(data)).read_with == ("mask",)
+    data.read_with = ()
+    assert pickle.loads(pickle.dumps(data)).read_with == ()
+
+
 def test_an_unknown_companion_is_refused_with_those_that_there_are(built: Path) -> None:
     with pytest.raises(DatasetError, match="no companion 'depth'; this dataset has mask"):
         Dataset(built).companion("depth")

@@ -79,7 +79,9 @@ def test_another_method_is_refused(server: GalleryServer, method: str) -> None:
     assert headers["Content-Type"] == "text/plain; charset=utf-8"
 
 
-@pytest.mark.parametrize("query", ["page=x", "label=no-such", "sample=99999", "file=../../etc/passwd"])
+@pytest.mark.parametrize(
+    "query", ["page=x", "label=no-such", "sample=99999", "show=rejects&sample=0", "file=../../etc/passwd"]
+)
 def test_a_bad_query_is_one_line_of_text(server: GalleryServer, query: str) -> None:
     status, text, headers = asked(server, f"/{server.token}/?{query}")
     assert status == 400

@@ -35,8 +35,9 @@ def test_filters_choose_what_is_on_it(presize: Presize, dataset: Path, tmp_path:
     ("arguments", "error"),
     [
         ("", "expected -o FILE or --serve."),
-        ("--serve -o page.html", "expected -o FILE or --serve."),
+        ("--serve -o page.html", "expected -o FILE or --serve, not both."),
         ("-o /nowhere/page.html", "-o: /nowhere is not a folder; create it, or choose another."),
+        ("--serve --text \udcff", r"--text: expected UTF-8, got '\udcff'"),
         ("--serve --label dog", "--label: expected one of 0-red-disc, 1-jade-star, 2-violet-square, got 'dog'"),
         ("--serve --min-side -3", "--min-side: expected at least 0, got -3"),
         ("--serve --raw nowhere", "--raw: 'nowhere' is not a folder; expected the one that the dataset was built from"),
@@ -46,6 +47,16 @@ def test_a_wrong_use_is_one_line(presize: Presize, dataset: Path, arguments: str
     ran = presize("view", dataset, *arguments.split())
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.removesuffix(" Try 'presize view --help'.\n").rstrip("\n") == f"presize: error: {error}"
+
+
+def test_what_is_no_page_is_not_replaced(presize: Presize, dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("of a year")
+    ran = presize("view", dataset, "-o", tmp_path / "notes.txt")
+    assert ran.code == 2
+    assert f"-o: {tmp_path / 'notes.txt'} is there and is no page; choose another name." in ran.err
+    assert (tmp_path / "notes.txt").read_text() == "of a year"
+    for _ in range(2):
+        assert presize("view", dataset, "-o", tmp_path / "page.html").code == 0
 
 
 def test_a_url_is_one_line(presize: Presize) -> None:
