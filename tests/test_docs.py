@@ -127,6 +127,7 @@ def first_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_raw(folder: Path) -> None:
     """What the first pages build from."""
     make_samples(folder / "RAW", SampleOptions(images=36, classes=3, long_side=420))
+    make_samples(folder / "VAL", SampleOptions(images=9, classes=3, long_side=420, seed=1))
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[:9]
     table = "".join(f"{path},{'even' if i % 2 else 'odd'}\n" for i, path in enumerate(photos))
     (folder / "labels.csv").write_text(f"path,label\n{table}")

@@ -93,7 +93,9 @@ def publish(
     if not len(merged.samples):
         _give_up(place)
         unread = len(plan.source.rejects)
-        first = f"; the first: {merged.rejects[unread].reason}" if len(merged.rejects) > unread else ""
+        first = ""
+        if len(merged.rejects) > unread:
+            first = f"; the first: {merged.rejects[unread].path}: {merged.rejects[unread].reason}"
         raise BuildError(
             f"of {plural(len(plan.source.table), 'file')} in {plan.source.root} none could be stored{first}"
         )

@@ -110,10 +110,10 @@ def _refusal(todo: Plan, place: Place, begun: State | None, published: Sequence[
         what, existing = "an unfinished build", begun
     else:
         what, existing = "a dataset", next(manifest for manifest in published if manifest)
-    fix = "--overwrite replaces it"
+    fix = "choose another OUT, or --overwrite replaces it"
     whole = all(published) and (begun is None or begun.update)
     if whole and todo.options.layout == "lmdb" and not _unlike(existing, todo):
-        fix = f"--update brings it up to date, {fix}"
+        fix = "--update brings it up to date, --overwrite replaces it"
     same = "an earlier release made it" if all(published) else "not all sizes are there"
     differing = "; ".join(differences_from(existing, todo)) or same
     return BuildError(f"OUT {place.out} holds {what} that differs ({differing}); {fix}")

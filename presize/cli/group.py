@@ -110,6 +110,8 @@ def check_page(out: str | None) -> None:
         return
     if not os.path.isdir(Path(out).absolute().parent):
         raise click.UsageError(f"-o: {Path(out).parent} is not a folder; create it, or choose another.")
+    if not os.access(Path(out).absolute().parent, os.W_OK):
+        raise click.UsageError(f"-o: {Path(out).parent} cannot be written to; choose another folder.")
     with suppress(OSError), open(out, "rb") as file:  # writing says what cannot be opened
         if not file.read(64).lstrip().lower().startswith(b"<!doctype html"):
             raise click.UsageError(f"-o: {out} is there and is no page; choose another name.")

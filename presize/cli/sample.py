@@ -21,7 +21,7 @@ from presize.formatting import plural
 )
 @click.argument("folder", metavar="DIR", type=PATH)
 @click.option("--images", type=int, default=200, show_default=True, metavar="N", help="Number of files.")
-@click.option("--classes", type=int, default=4, show_default=True, metavar="N", help="Number of class folders.")
+@click.option("--classes", type=int, metavar="N", help="Number of class folders.  [default: 4, or one an image]")
 @click.option(
     "--long-side",
     type=int,
@@ -35,12 +35,13 @@ from presize.formatting import plural
 )
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Random seed.")
 @quiet_option
-def sample(folder: str, images: int, quiet: bool, **options: int) -> None:
+def sample(folder: str, images: int, classes: int | None, quiet: bool, **options: int) -> None:
     """Generate photo-like images in DIR, to try presize with."""
     from presize.sources.sample import SampleOptions, make_samples
 
     with Progress(sys.stderr, "sample", quiet=quiet) as progress:
         progress.begin(images)
-        written = make_samples(Path(folder), SampleOptions(images=images, **options), lambda: progress.add(1))
+        asked = SampleOptions(images=images, classes=max(1, min(4, images)) if classes is None else classes, **options)
+        written = make_samples(Path(folder), asked, lambda: progress.add(1))
     if not quiet:
-        print_text(f"{folder}: {plural(written, 'file')} in {plural(options['classes'], 'class', 'classes')}")
+        print_text(f"{folder}: {plural(written, 'file')} in {plural(asked.classes, 'class', 'classes')}")

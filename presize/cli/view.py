@@ -61,6 +61,7 @@ def view(
         print_text(f"page: {out}")
         return
     opened = ViewedDataset.of(dataset, raw)
+    opened.check_sources()
     matching(opened, chosen)  # a class that is not there is an error here already
     with GalleryServer(opened, port) as server:
         print_text(f"{printable(dataset)}: {plural(opened.manifest.samples, 'image')}")

@@ -86,7 +86,7 @@ def _with_path(table: pa.Table) -> pa.Table:
         some = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
         raise SourceError(
             f"it has no path column (called {', '.join(PATH_NAMES[:-1])} or {PATH_NAMES[-1]}); it has "
-            f"{some[:200] or 'none'}"
+            f"{some[:200] or 'none'}; rename the column of the paths to path"
         )
     if "path" not in found and len(found) > 1:
         raise SourceError(f"it has the columns {' and '.join(map(repr, found))}; rename the one of the paths to path")

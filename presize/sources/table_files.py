@@ -52,7 +52,7 @@ def read_file(path: str) -> pa.Table:
             table.column_names  # noqa: B018  # raises for names that are not UTF-8
             return table
     except UnicodeError:
-        raise SourceError("it is not UTF-8 text") from None
+        raise SourceError("it is not UTF-8 text; save it as UTF-8") from None
     except OSError as error:
         raise SourceError(error.strerror or one_line(error)) from None
     except pa.ArrowException as error:
@@ -79,16 +79,26 @@ def _read_csv(file: BinaryIO, separators: str = ",;\t|") -> pa.Table:
     )
     for field in table.schema:
         if pa.types.is_binary(field.type):  # what pyarrow makes of it
-            raise SourceError(f"column {field.name!r} is not UTF-8 text")
-    return table
+            raise SourceError(f"column {field.name!r} is not UTF-8 text; save the table as UTF-8")
+    return _without_empty_rows(table)
+
+
+def _without_empty_rows(table: pa.Table) -> pa.Table:
+    """Without the rows of separators alone that spreadsheets write below the last one that is filled."""
+    empty = pa.scalar(True)
+    for column in table.columns:
+        blank = pc.equal(column, "") if pa.types.is_string(column.type) else pc.is_null(column)
+        empty = pc.and_(empty, pc.fill_null(blank, True))
+    return table.filter(pc.invert(empty)) if pc.any(empty).as_py() else table
 
 
 def _header(file: BinaryIO, separators: str) -> tuple[str, Sequence[str]]:
-    """The first separator that gives a column of paths, or the first of all, and the names of the columns."""
+    """The first separator that gives a column of paths, or the one with most columns, and their names."""
     line = file.readline(_HEADER_BYTES).decode("utf-8-sig", "replace").strip("\r\n")
     file.seek(0)
     found = [(separator, [name.strip('"') for name in line.split(separator)]) for separator in separators]
-    return next((each for each in found if not set(PATH_NAMES).isdisjoint(each[1])), found[0])
+    likeliest = max(found, key=lambda each: len(each[1]))  # for the message about a table without a column of paths
+    return next((each for each in found if not set(PATH_NAMES).isdisjoint(each[1])), likeliest)
 
 
 def _read_tsv(file: BinaryIO) -> pa.Table:

@@ -85,6 +85,8 @@ def list_tree(walk: Walk | StoreWalk, top: Folder, samples: SourceOptions) -> tu
     if not names and not walk.refused_folders:
         beside = int(in_splits)  # the first run, of files beside the splits
         tree.runs[beside:] = [("", count) for _, count in tree.runs[beside:]]
+        if in_splits:
+            _warn_of_no_classes(walk.root, [_name(parent) for parent in parents])
         return tree, None
     if in_splits:
         _warn_of_differences(walk.root, by_split, names)
@@ -106,6 +108,16 @@ def _splits(tree: Tree, top: Folder) -> list[Folder]:
             "and val"
         )
     return folders
+
+
+def _warn_of_no_classes(root: str, splits: list[str]) -> None:
+    some = ", ".join(splits[:4]) + (", ..." if len(splits) > 4 else "")
+    warnings.warn(
+        f"source {root!r}: its {plural(len(splits), 'split')} ({some}) hold no class folders, so that no sample has a "
+        "label; if these are the classes, leave out --split, and if none are wanted, add --labels none",
+        PresizeWarning,
+        stacklevel=5,
+    )
 
 
 def _warn_of_differences(root: str, by_split: dict[str, list[str]], names: tuple[str, ...]) -> None:

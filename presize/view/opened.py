@@ -73,6 +73,16 @@ class ViewedDataset:
         """What a Dataset reads that is open already."""
         return cls(data.root, data.manifest, data.index, data=data)
 
+    def check_sources(self) -> None:
+        """Raise OptionError when of several samples not one source is in the raw folder: it is another."""
+        last = self.manifest.samples - 1
+        paths = [self.row(sample)["path"] for sample in sorted({0, last // 4, last // 2, last})]
+        if self.raw is not None and not any(is_safe(path) and os.path.lexists(self.raw / path) for path in paths):
+            raise OptionError(
+                f"raw: {str(self.raw)!r} has no {paths[0]!r}, nor others of its images; expected the folder of files "
+                "that the dataset was built from"
+            )
+
     @cached_property
     def rejects(self) -> Rejects:
         """Files that were not stored."""

@@ -99,9 +99,11 @@ def view_dataset(
 
     Raises:
         DatasetError: `root` is no dataset in a folder, or is damaged.
-        OptionError: `raw` is not a folder, or a filter names what is not there.
+        OptionError: `raw` is not the folder that it was built from, or a filter names what is not there.
     """
-    return sample_page(ViewedDataset.of(root, raw), filters, images)
+    opened = ViewedDataset.of(root, raw)
+    opened.check_sources()
+    return sample_page(opened, filters, images)
 
 
 def sample_page(opened: ViewedDataset, filters: Filters, images: int = SAMPLES) -> str:

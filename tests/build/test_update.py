@@ -813,7 +813,9 @@ def test_an_interrupted_update_whose_base_has_gone_begins_from_nothing(
     interrupt(photos, tmp_path / "out")
     (tmp_path / "out" / "manifest.json").unlink()
     if run is SERIAL:
-        with pytest.raises(BuildError, match=r"an unfinished build that differs \(not all sizes.*; --overwrite"):
+        with pytest.raises(
+            BuildError, match=r"an unfinished build that differs \(not all sizes.*; choose another OUT, or --overwrite"
+        ):
             build_dataset(photos, tmp_path / "out", FOURS, run)
         run = OVERWRITE
     build_dataset(photos, tmp_path / "out", FOURS, run)

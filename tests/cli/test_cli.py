@@ -293,6 +293,8 @@ def test_sample_makes_what_build_takes(presize: Callable[..., Ran], tmp_path: Pa
     made = presize("sample", tmp_path / "raw", "--images", 6, "--classes", 2, "--long-side", 64)
     assert made.out == f"{tmp_path / 'raw'}: 6 files in 2 classes\n"
     assert presize("build", tmp_path / "raw", tmp_path / "out", *BUILD).code == 0
+    few = presize("sample", tmp_path / "few", "--images", 2, "--long-side", 32)
+    assert few.out == f"{tmp_path / 'few'}: 2 files in 2 classes\n", "the default is no more than there are"
 
 
 def test_doctor_says_first_whether_all_is_well(presize: Callable[..., Ran]) -> None:

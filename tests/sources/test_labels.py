@@ -307,6 +307,7 @@ REFUSED = [
     (csv(",".join(f"{i:030}" for i in range(999)) + "\n"), "'000000000000000000000000000000', ", "a thousand columns"),
     (csv("path,n,n\na,1,2\n"), "it has the column 'n' more than once", "which of the two?"),
     (csv("path,path\na,b\n"), "it has the column 'path' more than once", "which of the two?"),
+    (csv("Path;n\na;2\n"), "it has 'Path', 'n'; rename the column of the paths to path", "by the likeliest separator"),
     (csv("path,n\n,1\na,2\n"), "'' is not a relative path inside the source", "an empty path"),
     (json_lines(""), "no path column (called path, filename or file_name); it has none", "nothing at all"),
     (json_lines("\n \n"), "no path column (called path, filename or file_name); it has none", "blank lines"),

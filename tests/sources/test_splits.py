@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -198,9 +199,13 @@ def test_images_of_a_split_without_classes_are_counted_and_get_a_warning(tmp_pat
 
 
 @pytest.mark.parametrize("labels", [None, "none"])
-def test_splits_without_classes_have_no_labels(labels: str | None, tmp_path: Path) -> None:
+def test_splits_without_classes_have_no_labels_and_say_so_unless_none_are_wanted(
+    labels: str | None, tmp_path: Path
+) -> None:
     make(tmp_path, "notes.txt", "val/2.jpg", "train/1.jpg")
-    source = folders(tmp_path, labels=labels)
+    said = r"its 2 splits \(train, val\) hold no class folders, .*leave out --split, .*add --labels none"
+    with nullcontext() if labels else pytest.warns(PresizeWarning, match=said):
+        source = folders(tmp_path, labels=labels)
     assert source.classes is None and source.outside == 1
     assert by_path(source) == {"train/1.jpg": "train", "val/2.jpg": "val"}
     assert "label" not in source.table.column_names

@@ -44,6 +44,14 @@ def test_the_header_tells_the_separator(name: str, text: str, reason: str, tmp_p
     )
 
 
+def test_rows_of_separators_alone_are_those_that_a_spreadsheet_leaves_at_its_end(tmp_path: Path) -> None:
+    assert rows(tmp_path, "a.csv", "path;n;text\na;1;x\nb;;\n;;\n;;\n") == {
+        "path": ["a", "b"], "n": [1, None], "text": ["x", ""],
+    }  # fmt: skip
+    with pytest.raises(SourceError, match="'' is not a relative path"):
+        rows(tmp_path, "a.csv", "path;n\na;1\n;2\n")
+
+
 def test_a_separator_in_a_value_says_nothing(tmp_path: Path) -> None:
     assert rows(tmp_path, "a.csv", "path,text;more\na,1;2\n") == {"path": ["a"], "text;more": ["1;2"]}
     assert rows(tmp_path, "a.tsv", 'path\ttext\na\t"1, 2;\t3"\n') == {"path": ["a"], "text": ["1, 2;\t3"]}

@@ -40,6 +40,11 @@ def test_filters_choose_what_is_on_it(presize: Presize, dataset: Path, tmp_path:
         ("--serve --text \udcff", r"--text: expected UTF-8, got '\udcff'"),
         ("--serve --label dog", "--label: expected one of 0-red-disc, 1-jade-star, 2-violet-square, got 'dog'"),
         ("--serve --min-side -3", "--min-side: expected at least 0, got -3"),
+        (
+            "--serve --raw /usr",
+            "--raw: '/usr' has no '0-red-disc/0000.jpg', nor others of its images; expected the folder of files that "
+            "the dataset was built from",
+        ),
         ("--serve --raw nowhere", "--raw: 'nowhere' is not a folder; expected the one that the dataset was built from"),
     ],
 )
