@@ -112,9 +112,18 @@ def check_page(out: str | None) -> None:
         raise click.UsageError(f"-o: {Path(out).parent} is not a folder; create it, or choose another.")
     if not os.access(Path(out).absolute().parent, os.W_OK):
         raise click.UsageError(f"-o: {Path(out).parent} cannot be written to; choose another folder.")
-    with suppress(OSError), open(out, "rb") as file:  # writing says what cannot be opened
-        if not file.read(64).lstrip().lower().startswith(b"<!doctype html"):
-            raise click.UsageError(f"-o: {out} is there and is no page; choose another name.")
+    if os.path.lexists(out) and not _is_page(out):
+        raise click.UsageError(f"-o: {out} is there and is no page; choose another name.")
+
+
+def _is_page(path: str) -> bool:
+    """Whether a file is a page, or empty. A pipe or a terminal, whose reader would wait, is none."""
+    if not os.path.isfile(path):
+        return False
+    with suppress(OSError), open(path, "rb") as file:
+        begin = file.read(64).lstrip().lower()
+        return not begin or begin.startswith(b"<!doctype html")
+    return False
 
 
 class Terminated(KeyboardInterrupt):

@@ -60,6 +60,9 @@ def test_what_is_no_page_is_not_replaced(presize: Presize, dataset: Path, tmp_pa
     assert ran.code == 2
     assert f"-o: {tmp_path / 'notes.txt'} is there and is no page; choose another name." in ran.err
     assert (tmp_path / "notes.txt").read_text() == "of a year"
+    os.mkfifo(tmp_path / "pipe")
+    assert "is there and is no page" in presize("view", dataset, "-o", tmp_path / "pipe").err
+    (tmp_path / "page.html").touch()
     for _ in range(2):
         assert presize("view", dataset, "-o", tmp_path / "page.html").code == 0
 
