@@ -10,7 +10,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -96,33 +95,3 @@ def test_it_ends_with_its_parent_even_before_the_first_call() -> None:
     while is_running(int(ran.stdout)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def test_those_who_share_are_in_together_and_one_alone_has_nobody_beside_it(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.touch()
-
-    def visit(name: str, seconds: float, alone: bool) -> None:
-        child = Child(keep=[file.fileno()])
-        try:
-            for _ in range(3):
-                child.call(errands.visit, file.fileno(), log, name, seconds, alone)
-        finally:
-            child.close()
-
-    with tempfile.TemporaryFile() as file:
-        visitors = [("a", 0.1, False), ("b", 0.15, False), ("c", 0.12, False), ("alone", 0.05, True)]
-        threads = [threading.Thread(target=visit, args=visitor) for visitor in visitors]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    inside: set[str] = set()
-    together = 0
-    for line in log.read_text().splitlines():
-        name, _, _ = line.partition(" ")
-        inside ^= {name}
-        together = max(together, len(inside))
-        assert inside <= {"a", "b", "c"} or inside == {"alone"}, line
-    assert len(log.read_text().splitlines()) == 24
-    assert together > 1

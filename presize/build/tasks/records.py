@@ -122,8 +122,7 @@ def _uncontained(recipe: Recipe, samples: Iterator[Sources]) -> Iterator[Make]:
 
 @contextmanager
 def _in_this_process(recipe: Recipe, samples: Iterator[Sources], containment: Containment) -> Iterator[Make]:
-    guard = Guard(containment)
-    with closing(_read(recipe, samples)) as contents:
+    with closing(_read(recipe, samples)) as contents, closing(Guard(containment)) as guard:
 
         def make(files: Sources) -> Made:
             with guard:
@@ -133,7 +132,10 @@ def _in_this_process(recipe: Recipe, samples: Iterator[Sources], containment: Co
 
 
 class Guard:
-    """What is around each image: this process ends when it takes too long, and waits while another has to be alone."""
+    """What is around each image: this process ends when it takes too long, and waits while another has to be alone.
+
+    close() it after the last image: until then nobody else can be alone but between two images.
+    """
 
     def __init__(self, containment: Containment) -> None:
         self._turnstile = Turnstile(containment.turnstile)
@@ -145,6 +147,8 @@ class Guard:
 
     def __exit__(self, *error: object) -> None:
         _set_deadline(0)
+
+    def close(self) -> None:
         self._turnstile.leave()
 
 

@@ -164,6 +164,42 @@ def test_rows_read_in_order_are_decoded_once_and_in_any_order_are_right(
     assert [read(sample) for sample in shuffled] == [PICTURES[sample % 10] for sample in shuffled]
 
 
+def test_the_footer_of_a_file_is_parsed_once_by_all_that_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES)})
+    source = scan(tmp_path)
+    parsed: list[str] = []
+    read_metadata = pq.read_metadata
+    monkeypatch.setattr(pq, "read_metadata", lambda path: parsed.append(path) or read_metadata(path))
+    assert [reading(source)(sample) for sample in range(10)] == PICTURES  # a reader each
+    assert parsed == []  # the listing has
+
+
+def test_a_file_that_takes_anothers_place_is_read_by_its_own_footer(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES)}, group_rows=5)
+    first = parquet_rows.open_parquet(str(path))
+    write_parquet(tmp_path / "new", {"image": image_column(PICTURES)}, group_rows=2).replace(path)
+    assert (first.num_row_groups, parquet_rows.open_parquet(str(path)).num_row_groups) == (2, 5)
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_read_by_its_own_footer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES)}, group_rows=5)
+    other = write_parquet(tmp_path / "new", {"image": image_column(PICTURES)}, group_rows=2)
+    read_metadata = pq.read_metadata
+
+    def replace_it(parsed: str) -> pq.FileMetaData:
+        footer = read_metadata(parsed)
+        if other.exists():
+            other.replace(path)
+        return footer
+
+    monkeypatch.setattr(pq, "read_metadata", replace_it)
+    assert [parquet_rows.open_parquet(str(path)).num_row_groups for _ in range(2)] == [5, 5]
+
+
 def test_threads_read_rows_at_once(tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES * 10)}, group_rows=20)
     source = scan(tmp_path)
