@@ -30,7 +30,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from shared import builds, measuring, processes, rates
-from shared.conditions import conditions, find_photos
+from shared.conditions import conditions, find_photos, machine
 
 _LONG_SIDE = 400
 _PHOTOS = 500
@@ -177,7 +177,7 @@ def measure_all(options: argparse.Namespace) -> None:
     runs = {name: partial(run, name) for name in _WRITERS} | {"limit": run_limit}
     for each in runs.values():
         next(each())  # from here on all that is read and imported is in the page cache
-    measuring.in_rounds(runs, options, conditions(photos[:_PHOTOS]))
+    measuring.in_rounds(runs, options, conditions(photos[:_PHOTOS]) | machine(options.work))
 
 
 def main() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 import click
 
 from presize.cli.group import PATH, cli, examples
-from presize.cli.printing import print_json, print_text, several_lines
-from presize.formatting import plural, size_text
+from presize.cli.printing import print_json, print_text
+from presize.formatting import plural, printable, size_text
 from presize.options import size_words
 
 
@@ -42,15 +44,22 @@ def info(dataset: str, as_json: bool) -> None:
     image = manifest.identity["options"]["image"]
     classes = plural(len(manifest.classes), "class", "classes") if manifest.classes is not None else "no classes"
     asked = ", ".join(f"{name} {value}" for name, value in image.items() if name not in ("sizes", "max_pixels"))
-    pairs = (f"pair      {c.name}: {size_text(c.bytes)}, {c.format}, {c.filter}\n" for c in manifest.companions)
-    text = (
-        f"samples   {manifest.samples:,} in {classes}\n"
-        f"stored    {size_text(manifest.bytes)}, {size_text(manifest.bytes / manifest.samples)} per image, "
-        f"in {plural(len(manifest.shards), 'shard') if manifest.shards else 'files'}\n"
-        f"{''.join(pairs)}"
-        f"size      {size_words(manifest.size)}\n"
-        f"made with {asked}\n"
-        f"left out  {', '.join(f'{count:,} {what}' for what, count in manifest.left_out.items())}\n"
-        f"versions  {', '.join(f'{name} {version}' for name, version in manifest.versions.items())}"
-    )
-    print_text(several_lines(text))  # a manifest may come from strangers
+    shards = plural(len(manifest.shards), "shard") if manifest.shards else "files"
+    lines = [
+        ("samples", f"{manifest.samples:,} in {classes}"),
+        (
+            "stored",
+            f"{size_text(manifest.bytes)}, {size_text(manifest.bytes / manifest.samples)} per image, in {shards}",
+        ),
+        *(("pair", f"{c.name}: {size_text(c.bytes)}, {c.format}, {c.filter}") for c in manifest.companions),
+        ("size", size_words(manifest.size)),
+        ("made with", asked),
+        ("left out", ", ".join(f"{count:,} {what}" for what, count in manifest.left_out.items())),
+        ("versions", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
+    ]
+    print_text("\n".join(_line(name, text) for name, text in lines))
+
+
+def _line(name: str, text: str) -> str:
+    # A manifest may come from strangers.
+    return fill(f"{name:<9} {printable(text)}", 100, subsequent_indent=" " * 10, break_on_hyphens=False).rstrip()

@@ -7,7 +7,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -71,16 +72,48 @@ def one_line(message: object) -> str:
 
 def _read_csv(file: BinaryIO, separators: str = ",;\t|") -> pa.Table:
     separator, names = _header(file, separators)
-    paths = next((name for name in PATH_NAMES if name in names), "path")
-    table = pa.csv.read_csv(
-        file,
-        parse_options=pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
-        convert_options=pa.csv.ConvertOptions(column_types={paths: pa.string()}),
-    )
+    texts = {name: pa.string() for name in names if name.strip() in PATH_NAMES}
+    table = _parsed(file, separator, texts)
+    codes = _codes(file, separator, [field.name for field in table.schema if pa.types.is_integer(field.type)])
+    if codes:
+        table = _parsed(file, separator, texts | dict.fromkeys(codes, pa.string()))
     for field in table.schema:
         if pa.types.is_binary(field.type):  # what pyarrow makes of it
             raise SourceError(f"column {field.name!r} is not UTF-8 text; save the table as UTF-8")
-    return _without_empty_rows(table)
+    return _without_empty_rows(_without_blanks(table))
+
+
+def _parsed(file: BinaryIO, separator: str, types: Mapping[str, pa.DataType], columns: Sequence[str] = ()) -> pa.Table:
+    """The columns called so, or all; those without a type get that of their values."""
+    file.seek(0)
+    return pa.csv.read_csv(
+        file,
+        parse_options=pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+        convert_options=pa.csv.ConvertOptions(column_types=dict(types), include_columns=list(columns) or None),
+    )
+
+
+def _codes(file: BinaryIO, separator: str, columns: Sequence[str]) -> list[str]:
+    """Those columns, of such that could be whole numbers, that hold codes."""
+    if not columns or len(set(columns)) < len(columns):
+        return []
+    texts = _parsed(file, separator, dict.fromkeys(columns, pa.string()), columns)
+    return [name for name in columns if _are_codes(texts.column(name))]
+
+
+def _are_codes(texts: pa.Array) -> bool:
+    """Whether one of them begins with a zero that a number would lose: 007 is not 7."""
+    return bool(pc.any(pc.match_substring_regex(texts, r"^\s*0[0-9]")).as_py())
+
+
+def _without_blanks(table: pa.Table) -> pa.Table:
+    """Names without blanks around them. A name that begins with one is of a file with a blank behind each separator,
+    so that the texts of its column begin with one, too."""
+    columns = [
+        pc.utf8_ltrim_whitespace(column) if name.startswith(" ") and pa.types.is_string(column.type) else column
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    ]
+    return pa.table(columns, [name.strip() for name in table.column_names])
 
 
 def _without_empty_rows(table: pa.Table) -> pa.Table:
@@ -98,7 +131,7 @@ def _header(file: BinaryIO, separators: str) -> tuple[str, Sequence[str]]:
     file.seek(0)
     found = [(separator, [name.strip('"') for name in line.split(separator)]) for separator in separators]
     likeliest = max(found, key=lambda each: len(each[1]))  # for the message about a table without a column of paths
-    return next((each for each in found if not set(PATH_NAMES).isdisjoint(each[1])), likeliest)
+    return next((each for each in found if any(name.strip() in PATH_NAMES for name in each[1])), likeliest)
 
 
 def _read_tsv(file: BinaryIO) -> pa.Table:
@@ -107,7 +140,7 @@ def _read_tsv(file: BinaryIO) -> pa.Table:
 
 def _read_list(file: BinaryIO) -> pa.Table:
     """One path per line, with or without a label behind each: after a tab, or after a name with the suffix of an image
-    format, as in ``cats/1.jpg 3``. Labels that are all whole numbers are numbers."""
+    format, as in ``cats/1.jpg 3``. Labels that are all whole numbers, without zeros before them, are numbers."""
     text = pa.array([file.read().decode("utf-8-sig")], pa.large_string())
     lines = pc.utf8_trim_whitespace(pc.split_pattern(text, "\n").flatten())
     lines = lines.filter(pc.not_equal(lines, ""))
@@ -124,10 +157,9 @@ def _read_list(file: BinaryIO) -> pa.Table:
             f"one, such as {one_line(repr(other))}; expected a label in each line or in none"
         )
     labels = pc.struct_field(found, "label")
-    try:
-        labels = labels.cast(pa.int64())
-    except pa.ArrowInvalid:
-        pass
+    if not _are_codes(labels):
+        with suppress(pa.ArrowInvalid):
+            labels = labels.cast(pa.int64())
     return pa.table({"path": _without_dot(pc.struct_field(found, "path")), "label": labels})
 
 

@@ -302,7 +302,7 @@ REFUSED = [
     (csv("path,label\n"), "it lists no samples", "a header alone"),
     (csv("path"), "Empty CSV file or block", "a header alone, without its newline"),
     (csv("file,label\na,1\n"), "no path column (called path, filename or file_name); it has 'file', 'lab", "another"),
-    (csv(" path,label\na,1\n"), "it has ' path', 'label'", "a space is part of a name"),
+    (csv("pa th,label\na,1\n"), "it has 'pa th', 'label'", "a space within is part of a name"),
     (csv("a\n1\n"), "no path column (called path, filename or file_name); it has 'a'", "one column"),
     (csv(",".join(f"{i:030}" for i in range(999)) + "\n"), "'000000000000000000000000000000', ", "a thousand columns"),
     (csv("path,n,n\na,1,2\n"), "it has the column 'n' more than once", "which of the two?"),

@@ -57,6 +57,23 @@ def test_a_separator_in_a_value_says_nothing(tmp_path: Path) -> None:
     assert rows(tmp_path, "a.tsv", 'path\ttext\na\t"1, 2;\t3"\n') == {"path": ["a"], "text": ["1, 2;\t3"]}
 
 
+def test_a_blank_behind_each_separator_is_no_part_of_a_name_or_a_text(tmp_path: Path) -> None:
+    text = "path, n, label,caption\na, 1, cat, sits\nb, 2, dog,runs\n"
+    assert rows(tmp_path, "a.csv", text) == {
+        "path": ["a", "b"], "n": [1, 2], "label": ["cat", "dog"], "caption": [" sits", "runs"],
+    }  # fmt: skip
+    assert rows(tmp_path, "a.csv", "n, path\n1, 007\n") == {"n": [1], "path": ["007"]}
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.txt"])
+def test_codes_of_digits_are_texts_where_a_number_would_lose_their_zeros(name: str, tmp_path: Path) -> None:
+    header, separator = ("path,label\n", ",") if name == "a.csv" else ("", "\t")
+    codes, numbers = ["0002", "7", "007", "1501"], ["0", "2", "7", "10"]
+    for labels, kept in ((codes, codes), (numbers, [0, 2, 7, 10])):
+        lines = [f"{i}.jpg{separator}{label}\n" for i, label in enumerate(labels)]
+        assert rows(tmp_path, name, header + "".join(lines))["label"] == kept
+
+
 # The column of paths
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import shutil
 import tarfile
 from collections import defaultdict
@@ -146,6 +147,17 @@ def test_dates_become_text(tmp_path: Path) -> None:
     write_table(out, read_table(out).append_column("day", days))
     export_dataset(out, tmp_path / "tars", layout="tar")
     assert json.loads(samples(tmp_path / "tars")["cats/a"]["json"])["day"] == "2026-11-03"
+
+
+def test_what_is_no_number_is_null(tmp_path: Path) -> None:
+    out = captioned(tmp_path)
+    scores = pa.array([math.nan, math.inf, -math.inf, 0.5])
+    lists = pa.array([[{"x": math.nan, "y": 1.0}]] * 4)
+    write_table(out, read_table(out).append_column("score", scores).append_column("points", lists))
+    export_dataset(out, tmp_path / "tars", layout="tar")
+    found = [json.loads(sample["json"]) for sample in samples(tmp_path / "tars").values()]
+    assert sorted(str(columns["score"]) for columns in found) == ["0.5", "None", "None", "None"]
+    assert [columns["points"] for columns in found] == [[{"x": None, "y": 1.0}]] * 4
 
 
 @pytest.mark.parametrize("layout", ["tar", "parquet"])

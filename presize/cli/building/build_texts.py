@@ -46,8 +46,10 @@ def build_summary(result: BuildResult, update: bool, keep: bool) -> str:
         update: whether it brought a dataset up to date.
         keep: whether images were to be stored as they are.
     """
+    now = result.files - result.resumed
     idle = "nothing had to be decoded" if update else "nothing was left to do"
-    rate = idle if result.resumed == result.files else f"{rate_text(result.images_per_s)} images/s"
+    built_now = f"{now:,} of them now, " if result.resumed and not update else ""
+    rate = f"{built_now}{rate_text(result.images_per_s)} images/s" if now else idle
     stored = plural(result.stored, "image")
     lines = [f"{result.out}: {stored}, {size_text(result.bytes)}, in {duration(result.seconds)} ({rate})"]
     lines += reject_lines(result.rejected, result.rejects_file, result.first_rejects)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import tarfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,8 @@ def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> N
 
     WebDataset reads a tar from beginning to end and shuffles a few thousand samples at a time. So a tar has the samples
     of one shard, which are a random part of the dataset, in random order. A sample is its image, its companions (as
-    ``.mask.png``), its label if that is a whole number (``.cls``), and its other columns (``.json``).
+    ``.mask.png``), its label if that is a whole number (``.cls``), and its other columns (``.json``, in which NaN and
+    infinities are null).
 
     Raises:
         OSError: a file cannot be written.
@@ -112,7 +115,20 @@ _JSON_TYPES = (
 
 
 def _json(values: dict[str, Any]) -> bytes:
-    return json.dumps(values, ensure_ascii=False, default=lambda moment: moment.isoformat()).encode()
+    encode = partial(json.dumps, ensure_ascii=False, allow_nan=False, default=lambda moment: moment.isoformat())
+    try:
+        return encode(values).encode()
+    except ValueError:
+        return encode(_with_null(values)).encode()
+
+
+def _with_null(value: Any) -> Any:
+    """`value` with null where it has what JSON has no number for: NaN and the infinities."""
+    if isinstance(value, dict):
+        return {name: _with_null(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_with_null(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
