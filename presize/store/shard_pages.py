@@ -29,6 +29,8 @@ _FREE_FLAGS = 0x4008
 HEADER_BYTES, NODE_BYTES, _KEY_BYTES = 16, 8, 8
 _NODE_SHORTS = np.arange((NODE_BYTES + _KEY_BYTES + 8) >> 1)
 """What is looked at of a node: its header, its key, and the 64 bits behind."""
+_DENSE = 0.1
+"""Of the pages of a shard: where more are leaves, they hold the records."""
 _NO_KEY = "a key is not one of ours"
 _NO_PAGE = 2**64 - 1
 _META_PAGE = struct.Struct("<8x 2xH 4x II 8x 8x IH 42x 4xHH 24x QQ QQ")
@@ -58,18 +60,23 @@ class Meta(NamedTuple):
     transaction: int
 
 
-def check_pages(path: str | os.PathLike[str]) -> None:
+def check_pages(path: str | os.PathLike[str], readahead: bool = True) -> None:
     """Raise DatasetError unless LMDB can look up any row of the shard in `path` without leaving the file.
 
     Its keys have to be 0, 1, 2, … as 8 bytes, big-endian, as ShardWriter writes them. Reads one page for about 150
-    records of more than 2 kB, and must not shrink meanwhile. Raises OSError when it cannot be opened. Thread-safe.
+    records of more than 2 kB, and all of smaller ones. The file must not shrink meanwhile. Raises OSError when it
+    cannot be opened. Thread-safe.
+
+    Args:
+        path: the shard.
+        readahead: whether the kernel may read more than these pages, as it does by itself.
     """
     try:
         with open(path, "rb", buffering=0) as opened:
             nbytes = os.fstat(opened.fileno()).st_size & ~1
             require(nbytes, "it is empty")
             mapped = mmap.mmap(opened.fileno(), nbytes, prot=mmap.PROT_READ)
-        _check(np.frombuffer(mapped, "<u2"), nbytes)
+        _check(mapped, nbytes, readahead)
     except Damaged as error:
         raise DatasetError(f"{os.fspath(path)} is damaged: {error}; copy or build the dataset again") from None
 
@@ -85,10 +92,15 @@ def recorded_map_bytes(path: str | os.PathLike[str], page_bytes: int) -> list[in
     return [_MAP_BYTES.unpack(page)[0] for page in pages if len(page) == _MAP_BYTES.size]
 
 
-def _check(file: Shorts, nbytes: int) -> None:
+def _check(mapped: mmap.mmap, nbytes: int, readahead: bool) -> None:
+    if not readahead:
+        mapped.madvise(mmap.MADV_RANDOM)
+    file: Shorts = np.frombuffer(mapped, "<u2")
     meta = newest_meta(file.data.cast("B"))
     require((meta.free_flags, meta.flags) == (_FREE_FLAGS, 0), "its tree is of another kind")
     leaves = leaf_pages(file, meta, nbytes, _children)
+    if len(leaves) > _DENSE * meta.last_page:
+        mapped.madvise(mmap.MADV_NORMAL)  # nearly all is read, which page by page would take ten times as long
     if len(leaves):
         _check_leaves(read_nodes(file, leaves, meta.page_bytes, LEAF), meta, nbytes)
 

@@ -165,7 +165,7 @@ def _open(path: str, nbytes: int, readahead: bool, is_cached: bool) -> _OpenShar
 
 def _open_environment(path: str, readahead: bool) -> lmdb.Environment:
     try:
-        check_pages(path)
+        check_pages(path, readahead)
         return lmdb.open(
             os.fsencode(path),
             subdir=False,

@@ -19,6 +19,7 @@ from presize.store import shard_pages
 from presize.store.shard import ShardWriter, commit_records, map_bytes
 from presize.store.shard_pages import LEAF, check_pages, child_pages, leaf_pages, read_nodes, recorded_map_bytes
 from presize.store.shard_reader import ShardReader
+from presize.system.pagecache import MappedFile, drop
 from processes import run_python
 
 PAGE = 4096
@@ -46,6 +47,16 @@ def test_what_is_written_is_sound(sizes: list[int], tmp_path_factory: pytest.Tem
     folder = tmp_path_factory.mktemp("sound")
     check_pages(write(folder / "a.lmdb", sizes))
     shutil.rmtree(folder)
+
+
+def test_without_readahead_the_pages_of_the_tree_alone_are_read_from_disk(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.lmdb", [60_000] * 200)
+    cold = MappedFile(path, path.stat().st_size)
+    drop([path])
+    if cold.resident_bytes():
+        pytest.skip("this file system keeps its files in memory")
+    check_pages(path, readahead=False)
+    assert 0 < cold.resident_bytes() < 128 << 10
 
 
 def newest_meta(data: bytearray) -> int:
