@@ -27,7 +27,10 @@ from builds import files
 from commands import Ran
 from pictures import smooth_image
 from presize import __version__
+from presize.build.run import BuildResult
+from presize.build.update import Changes
 from presize.cli import cli
+from presize.cli.building.build_texts import build_summary
 from presize.cli.progress import Progress
 from presize.store.dataset import Dataset
 from tampering import change_manifest
@@ -244,10 +247,32 @@ def test_dry_run_json_is_one_object(presize: Callable[..., Ran], raw: Path, tmp_
     assert plan["out"] == str(tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("resumed", "told"),
+    [
+        (0, "in 2.0 s (50.0 images/s)"),
+        (80, "in 2.0 s (20 of them now, 10.0 images/s)"),
+        (100, "in 2.0 s (nothing was left to do)"),
+    ],
+)
+def test_the_rate_of_a_resumed_build_is_that_of_what_it_built(resumed: int, told: str) -> None:
+    changes = Changes(0, 0, 100, 0)
+    result = BuildResult("OUT", 100, 100, 0, 0, 0, 0, 12_000, 4, 2.0, resumed, changes)
+    assert build_summary(result, update=False, keep=False).endswith(told)
+
+
 def test_info_tells_how_it_was_made(presize: Callable[..., Ran], dataset: Path) -> None:
     out = presize("info", dataset).out
     for words in ("56 in 3 classes", "8 shards", "64 px", "quality 90", "4 rejected", "simplejpeg "):
         assert words in out
+
+
+def test_lines_of_info_are_wrapped_under_what_they_begin_with(presize: Callable[..., Ran], dataset: Path) -> None:
+    lines = presize("info", dataset).out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert [line[:9].rstrip() for line in lines if line[:9].strip()] == [
+        "samples", "stored", "size", "made with", "left out", "versions",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", ["cykooz", "pillow"])
