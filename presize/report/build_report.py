@@ -199,19 +199,20 @@ def _conversions(report: BuildReport, columns: dict[str, charts.Numbers]) -> lis
     stored = _kind_name(image["format"]) + (
         f", quality {image['quality']}" if image["format"] in ("jpeg", "webp") else ""
     )
-    jpeg = kinds == KINDS.index("jpeg")
+    unchanged = (field("kept") == 1) & same_size
+    jpeg = (kinds == KINDS.index("jpeg")) & ~unchanged
     formats = [
         row(f"JPEG, {name}", jpeg & (process == number), f"stored as {stored}") for number, name in enumerate(PROCESSES)
     ]
     formats += [
-        row(_kind_name(name), kinds == number, f"stored as {stored}")
+        row(_kind_name(name), (kinds == number) & ~unchanged, f"stored as {stored}")
         for number, name in enumerate(KINDS)
         if name != "jpeg"
     ]
     formats += [
         row(
             "in the stored format already" if report.manifest.size == str(KEEP) else "small and plain JPEG",
-            (field("kept") == 1) & same_size,
+            unchanged,
             "stored unchanged",
         ),
         row("extension of another format", _misnamed(paths, kinds), "decoded by content"),

@@ -90,6 +90,16 @@ def test_it_counts_every_conversion_of_a_mangled_set(mangled: Path) -> None:
     }
 
 
+def test_a_jpeg_that_is_stored_unchanged_is_counted_as_that_alone(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for name, height in (("small", 20), ("large", 90), ("larger", 120)):
+        picture = smooth_image(height, 100 if height > 40 else 30)
+        Image.fromarray(picture).save(tmp_path / "raw" / f"{name}.jpg")
+    build_dataset(tmp_path / "raw", tmp_path / "out", BuildOptions(ImageOptions(sizes=(Size(40, 40),))), REPORTED)
+    found = counts(page_of(tmp_path / "out"))
+    assert (found["JPEG, baseline"], found["small and plain JPEG"]) == (2, 1)
+
+
 def test_a_mangled_set_is_stored_upright_and_in_rgb(mangled: Path) -> None:
     data = Dataset(mangled)
     shapes = {data.path(i): pixels.shape for i, pixels in data.pixels(range(len(data)))}
