@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 
 from presize.codecs.jpeg_segments import (
     APP0,
@@ -69,26 +68,20 @@ def strip_and_count(data: bytes, keep_metadata: bool) -> tuple[bytes, int]:
             return b"".join(pieces), scans
 
 
-def bare(data: bytes, found: Iterable[tuple[int, int, int]] | None = None) -> bytes:
+def bare(data: bytes) -> bytes:
     """`data` without the metadata before its first scan, for decoders that fail on it.
 
     Like strip, but all that follows the first scan's header stays, valid or not.
-
-    Args:
-        found: the segments of its header, where they are known.
     """
     pieces = [data[:2]]
     position = 2
-    for marker, begin, end in segments(data) if found is None else found:
+    for marker, begin, end in segments(data):
         if APP0 <= marker <= 0xEF or marker == COM:
             pieces.append(_kept_metadata(data, marker, begin, end, keep_metadata=False))
         else:
             pieces.append(data[begin:end])
         position = end
-    head = b"".join(pieces)
-    if len(head) == position and data.startswith(head):
-        return data  # most JPEGs of other datasets: there is nothing to remove
-    return head + data[position:]
+    return b"".join((*pieces, data[position:]))
 
 
 def with_metadata(

@@ -33,20 +33,10 @@ SOI, EOI, SOS, DQT = 0xD8, 0xD9, 0xDA, 0xDB
 APP0, APP1, APP2, APP14, COM = 0xE0, 0xE1, 0xE2, 0xEE, 0xFE
 NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))  # TEM and the restart markers stand alone
 FRAMES: dict[int, Process] = {
-    0xC0: "baseline",
-    0xC1: "extended",
-    0xC2: "progressive",
-    0xC3: "lossless",
-    0xC5: "hierarchical",
-    0xC6: "hierarchical",
-    0xC7: "hierarchical",
-    0xC9: "arithmetic",
-    0xCA: "arithmetic",
-    0xCB: "arithmetic",
-    0xCD: "hierarchical",
-    0xCE: "hierarchical",
-    0xCF: "hierarchical",
-}
+    0xC0: "baseline", 0xC1: "extended", 0xC2: "progressive", 0xC3: "lossless",
+    0xC9: "arithmetic", 0xCA: "arithmetic", 0xCB: "arithmetic", 0xC5: "hierarchical", 0xC6: "hierarchical",
+    0xC7: "hierarchical", 0xCD: "hierarchical", 0xCE: "hierarchical", 0xCF: "hierarchical",
+}  # fmt: skip
 _MARKER = re.compile(rb"\xff[^\x00\xff]")
 MARKER_AFTER_SCAN = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd7]")
 
@@ -69,6 +59,7 @@ class JpegHeader(NamedTuple):
             none.
         several: whether the file has an index of further pictures (MPO).
         segments: (marker, begin, end) of each, to the end of the first scan's header (see segments).
+        bare: whether there is no metadata among them: jpeg_metadata.bare has nothing to remove.
     """
 
     height: int
@@ -85,6 +76,7 @@ class JpegHeader(NamedTuple):
     quality: int
     several: bool
     segments: tuple[tuple[int, int, int], ...]
+    bare: bool
 
     @property
     def scan_begin(self) -> int:
@@ -103,6 +95,36 @@ class JpegHeader(NamedTuple):
 
 def parse(data: bytes) -> JpegHeader:
     """The header of the JPEG in `data`, read up to its first scan."""
+    frame = data.find(_BASELINE, 2, _USUAL_BYTES)
+    scan = data.find(_SCAN_MARKER, frame + 1, _USUAL_BYTES + 2)
+    if 0 < frame <= scan - 9:
+        known = _known(data[: frame + 5], data[frame + 9 : scan + 2 + int.from_bytes(data[scan + 2 : scan + 4], "big")])
+        height, width = struct.unpack_from(">HH", data, frame + 5)
+        if known is not None and height and width:
+            return JpegHeader(height, width, *known[2:])
+    return _parsed(data)
+
+
+_BASELINE, _SCAN_MARKER = b"\xff\xc0", b"\xff\xda"
+_USUAL_BYTES = 2048
+"""Of a header without metadata: what encoders write before a first scan."""
+
+
+@functools.lru_cache(64)  # the images that one encoder has made have few
+def _known(before: bytes, behind: bytes) -> JpegHeader | None:
+    """The header of all JPEGs that begin with `before`, a height, a width and `behind`, with a size of 1 x 1.
+
+    None where `behind` is not what lies between the size and the end of the first scan's header.
+    """
+    try:
+        header = _parsed(before + b"\0\1\0\1" + behind)
+    except ImageError:
+        return None
+    has_frame = any(begin == len(before) - 5 for marker, begin, _ in header.segments if marker in FRAMES)
+    return header if has_frame and header.segments[-1][2] == len(before) + 4 + len(behind) else None
+
+
+def _parsed(data: bytes) -> JpegHeader:
     frame: bytes | None = None
     process: Process = "baseline"
     jfif = several = False
@@ -111,7 +133,10 @@ def parse(data: bytes) -> JpegHeader:
     exif = xmp = comment = None
     icc_parts: list[bytes] = []
     found = tuple(segments(data))
+    bare, position = True, 2
     for marker, begin, end in found:
+        bare = bare and begin == position and _is_needed(data, marker, begin, end)
+        position = end
         if marker in FRAMES:
             if frame is not None:
                 raise ImageError("broken JPEG: two frame headers")
@@ -152,6 +177,7 @@ def parse(data: bytes) -> JpegHeader:
         _quality(b"".join(tables), frame[8]),
         several,
         found,
+        bare,
     )
 
 
@@ -296,6 +322,15 @@ def _colorspace(ids: bytes, jfif: bool, adobe: int | None) -> Colorspace:
     if len(ids) == 4:
         return "YCCK" if adobe else "CMYK"
     return "other"
+
+
+def _is_needed(data: bytes, marker: int, begin: int, end: int) -> bool:
+    """Whether a segment is no metadata, or nothing but what decoders need."""
+    if marker == APP0:
+        return end - begin == 18 and is_jfif(data, begin, end) and data[end - 2 : end] == b"\0\0"  # no thumbnail
+    if marker == APP14:
+        return end - begin == 16 and is_adobe(data, begin, end)
+    return not (APP0 <= marker <= 0xEF or marker == COM)
 
 
 def is_jfif(data: bytes, begin: int, end: int) -> bool:

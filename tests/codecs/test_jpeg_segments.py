@@ -434,6 +434,67 @@ def test_bare_leaves_everything_after_the_first_scan_header() -> None:
     assert jpeg_metadata.bare(data) == header(JFIF) + b"scan, and no end"
 
 
+# Headers that are known from another image of the same encoder
+
+
+def parsed(data: bytes, anew: bool) -> object:
+    """The header, or the reason that there is none; `anew`: as if no other image had been read before."""
+    jpeg_segments._known.cache_clear()
+    try:
+        return jpeg_segments._parsed(data) if anew else (jpeg_segments.parse(data), jpeg_segments.parse(data))[1]
+    except ImageError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (40, 56), (65535, 65535), (0, 9), (9, 0)])
+def test_a_header_that_is_known_from_an_image_of_another_size_is_read_as_any_other(
+    name: str, height: int, width: int
+) -> None:
+    data = ENCODINGS[name]
+    frame = max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2"))
+    other = data[: frame + 5] + struct.pack(">HH", height, width) + data[frame + 9 :]
+    with_other_known = jpeg_segments.parse(data) and parsed(other, anew=False)
+    assert with_other_known == parsed(other, anew=True)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(st.data())
+def test_a_damaged_header_is_read_the_same_whether_or_not_another_is_known(data: st.DataObject) -> None:
+    whole = data.draw(st.sampled_from([*ENCODINGS.values(), header(JFIF), header(adobe(0)), header()]))
+    damaged = bytearray(whole[: data.draw(st.integers(0, min(len(whole), 1000)))])
+    for _ in range(data.draw(st.integers(0, 3))):
+        place = data.draw(st.integers(0, max(0, len(damaged) - 1)))
+        marker = data.draw(st.sampled_from([b"\xff\xc0", b"\xff\xda", b"\xff\xd8", b"\xff\xfe\0\2", b"\0", b"\xff"]))
+        damaged[place : place + data.draw(st.integers(0, 2))] = marker
+    assert parsed(bytes(damaged), anew=False) == parsed(bytes(damaged), anew=True)
+
+
+def test_markers_within_metadata_do_not_pass_for_a_frame_or_a_scan() -> None:
+    within = segment(0xE1, b"Exif\0\0" + header(height=3, width=5))
+    assert jpeg_segments.parse(header(within, height=70, width=90))[:2] == (70, 90)
+    assert jpeg_segments.parse(header(within, height=71, width=91))[:2] == (71, 91)
+
+
+METADATA = [JFIF, segment(0xE0, b"JFIF\0\1\2\1\0\x48\0\x48\1\1rgb"), segment(0xE0, b"JFIF\0\1\2\0\0\1\0\1\1\0")]
+METADATA += [adobe(1), segment(0xEE, b"Adobe\0\x64\0\0\0\0\1more"), segment(0xEE, b"other"), segment(0xE0, b"JFXX")]
+METADATA += [
+    segment(0xFE, b"a comment"),
+    segment(0xE1, b"Exif\0\0"),
+    segment(0xDB, b"\0" * 65),
+    b"\xff",
+    b"\0stray",
+    b"",
+]
+
+
+@pytest.mark.parametrize("second", METADATA, ids=repr)
+@pytest.mark.parametrize("first", METADATA, ids=repr)
+def test_a_header_is_bare_when_there_is_no_metadata_to_remove(first: bytes, second: bytes) -> None:
+    data = header(first, second) + b"scan\xff\xd9"
+    assert jpeg_segments.parse(data).bare == (jpeg_metadata.bare(data) == data)
+
+
 @pytest.mark.parametrize("data", [saved(), saved(keep_rgb=True)], ids=["JFIF", "no JFIF"])
 def test_metadata_put_in_is_found_again(data: bytes) -> None:
     after = jpeg_metadata.with_metadata(data, exif(), b"<x/>", b"hello")

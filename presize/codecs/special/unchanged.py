@@ -67,7 +67,7 @@ def _jpeg(data: bytes, options: ImageOptions) -> Unchanged | None:
     in_one_scan = header.process == "baseline" and data[header.scan_begin + 4] == header.components
     if in_one_scan and not header.several and not options.keep_metadata and data.endswith(b"\xff\xd9"):
         # Without searching its scan, which takes as long as all the rest.
-        value = jpeg_metadata.bare(data, header.segments)
+        value = data if header.bare else jpeg_metadata.bare(data)
     else:
         value, scans = jpeg_metadata.strip_and_count(data, options.keep_metadata)
         if scans > 1:
