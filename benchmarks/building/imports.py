@@ -17,7 +17,6 @@ import os
 import sys
 import tarfile
 import time
-import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ import lmdb
 import pyarrow as pa
 import pyarrow.parquet
 from PIL import Image
+from zlib_ng import zlib_ng
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -106,7 +106,7 @@ def limit(tars: Path, out: Path, images: int) -> measuring.Columns:
         for path in sorted(tars.iterdir()):
             with open(path, "rb", buffering=0) as reader:
                 while value := reader.read(nbytes):
-                    zlib.crc32(value)
+                    zlib_ng.crc32(value)
                     digest.update(value)
                     writer.write(value)
         os.fsync(writer.fileno())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from zlib_ng import zlib_ng
 
 from presize.build.state import lock
 from presize.codecs import transcode
@@ -241,7 +241,7 @@ class _Shards:
         except ImageError as error:
             raise _DifferentError(f"{row['path']}: {error}") from None
         value = made.records[size].value
-        if len(value) != row["nbytes"] or zlib.crc32(value) != row["crc32"]:
+        if len(value) != row["nbytes"] or zlib_ng.crc32(value) != row["crc32"]:
             raise _DifferentError(f"{row['path']} has changed, or another version of a codec decoded it")
         return value
 

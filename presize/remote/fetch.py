@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+from zlib_ng import zlib_ng
 
 from presize.errors import BuildError, DatasetError, RemoteError
 from presize.formatting import size_text
@@ -176,11 +176,11 @@ class _Copy:
         """Fetch a file of a folder dataset."""
         name, nbytes, crc32 = image
         path = self._out / name
-        if size_of(path) == nbytes and zlib.crc32(path.read_bytes()) == crc32:
+        if size_of(path) == nbytes and zlib_ng.crc32(path.read_bytes()) == crc32:
             return
         value = self._bucket.read(name, nbytes)
         self._connections.passed(len(value))
-        if len(value) != nbytes or zlib.crc32(value) != crc32:
+        if len(value) != nbytes or zlib_ng.crc32(value) != crc32:
             raise RemoteError(
                 f"{self._bucket.url}/{name}: its CRC-32 differs from the index: it was damaged or replaced"
             )

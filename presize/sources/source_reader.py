@@ -11,7 +11,6 @@ import os
 import stat
 import threading
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +18,8 @@ from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from zlib_ng import zlib_ng
 
 from presize.codecs.sniff import sniff
 from presize.errors import BuildError, ImageError, RemoteError
@@ -121,6 +122,7 @@ class SourceReader:
 
     def __init__(self, root: Path | Url) -> None:
         self.root = root
+        self._folder = os.path.join(root, "")  # joining two texts takes a tenth of what joining paths does
         self._here = _Here()
 
     def read(self, file: SourceFile) -> bytes:
@@ -161,10 +163,10 @@ class SourceReader:
         crc32 = 0
         try:
             if file.container is not None or isinstance(self.root, Url):
-                return zlib.crc32(self.read(file))
-            with open(os.path.join(self.root, file.path), "rb", buffering=0) as blocks:
+                return zlib_ng.crc32(self.read(file))
+            with open(self._folder + file.path, "rb", buffering=0) as blocks:
                 while block := blocks.read(_BLOCK_BYTES):
-                    crc32 = zlib.crc32(block, crc32)
+                    crc32 = zlib_ng.crc32(block, crc32)
         except (OSError, ImageError):
             return None
         return crc32
@@ -177,12 +179,12 @@ class SourceReader:
             except RemoteError as error:
                 raise BuildError(f"{error}; run again to resume") from None
         if container is None:
-            file = _open(os.path.join(self.root, path))
+            file = _open(self._folder + path)
             try:
                 return _read(file, nbytes, 0, nbytes + 1)  # one byte more tells a file that has grown
             finally:
                 os.close(file)
-        place = os.path.join(self.root, container.path)
+        place = self._folder + container.path
         if container.column:
             return self._here.row_reader().read(place, container.column, *group_and_row(offset))
         return _read(self._here.opened(place), nbytes, offset, nbytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from zlib_ng import zlib_ng
 
 from presize.codecs.stored_value import DAMAGE, Pixels, decode_value
 from presize.errors import DatasetError, OptionError
@@ -280,7 +280,7 @@ class Dataset:
         byte, bit = sample >> 3, 1 << (sample & 7)
         if self._checked[byte] & bit:
             return True
-        if zlib.crc32(value) != self._crc32[sample]:
+        if zlib_ng.crc32(value) != self._crc32[sample]:
             return False
         self._checked[byte] |= bit
         return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Subset
+from zlib_ng import zlib_ng
 
 from builds import SERIAL
 from presize.build.run import build_dataset
@@ -115,8 +115,8 @@ def test_views_are_drawn_independently() -> None:
 def test_a_record_is_read_and_checked_once_for_all_views(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = Dataset(dataset)
     checked = []
-    crc32 = zlib.crc32
-    monkeypatch.setattr(zlib, "crc32", lambda value: checked.append(1) or crc32(value))
+    crc32 = zlib_ng.crc32
+    monkeypatch.setattr(zlib_ng, "crc32", lambda value: checked.append(1) or crc32(value))
     requested = []
     values = data.values
     monkeypatch.setattr(data, "values", lambda samples, *more: requested.extend(samples) or values(samples, *more))

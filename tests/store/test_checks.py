@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from zlib_ng import zlib_ng
 
 import presize.store.index
 from presize.errors import DatasetError, OptionError
@@ -31,13 +31,13 @@ def copied(dataset: Path, tmp_path: Path) -> Path:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of the records whose CRC-32 was computed."""
     found: list[int] = []
-    real = zlib.crc32
+    real = zlib_ng.crc32
 
     def crc32(value: memoryview) -> int:
         found.append(len(value))
         return real(value)
 
-    monkeypatch.setattr(zlib, "crc32", crc32)
+    monkeypatch.setattr(zlib_ng, "crc32", crc32)
     return found
 
 

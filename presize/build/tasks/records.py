@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import signal
-import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
+
+from zlib_ng import zlib_ng
 
 from presize.codecs import transcode
 from presize.codecs.paired.companion import transcode_companion
@@ -220,7 +221,7 @@ def _made(recipe: Recipe, contents: Sequence[Callable[[], bytes]]) -> Made:
 def _of(recipe: Recipe, data: bytes, transcoded: transcode.Transcoded) -> Made:
     if not recipe.checksum:
         return Made(transcoded, 0)
-    return Made(transcoded, zlib.crc32(data), len(transcoded.records) == 1 and transcoded.records[0].value is data)
+    return Made(transcoded, zlib_ng.crc32(data), len(transcoded.records) == 1 and transcoded.records[0].value is data)
 
 
 def _read(recipe: Recipe, samples: Iterator[Sources]) -> Generator[Callable[[], bytes], None, None]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from zlib_ng import zlib_ng
 
 from presize.build.tasks import staging
 from presize.build.tasks.records import Containment, Made, Recipe, maker
@@ -163,7 +163,7 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
                     writers[k].append(value)
                 else:
                     staging.stage(task.targets[k], files[position], sample, value)
-                row += (height, width, len(value), each.source_crc32 if each.as_read else zlib.crc32(value))
+                row += (height, width, len(value), each.source_crc32 if each.as_read else zlib_ng.crc32(value))
             rows.append(row)
         shards = [writer.publish() for writer in writers]
         if not writers:
@@ -209,7 +209,7 @@ def _copy(task: Task, copies: Copies, position: int) -> Made | None:
                     value = bytes(get(known["row"]))
             except DatasetError:
                 return None
-            if len(value) != nbytes or zlib.crc32(value) != crc32:
+            if len(value) != nbytes or zlib_ng.crc32(value) != crc32:
                 return None
             records.append(transcode.Record(value, height, width))
         transcoded = transcode.Transcoded(tuple(records), source, known[f"{prefix}source_facts"])

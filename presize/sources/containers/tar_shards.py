@@ -6,6 +6,8 @@ build reads the images later, at their places.
 
 from __future__ import annotations
 
+import codecs
+import functools
 import json
 import os
 import re
@@ -28,6 +30,7 @@ _FIELD_BYTES = 1 << 20
 _SAMPLES_AT_ONCE = 16384
 _STEM = re.compile(r"((?:.*/)?[^/.][^/.]*)\.([^/]+)", re.DOTALL)
 """WebDataset's: the extension begins at the first dot of the name."""
+_CLASS_NUMBER = re.compile(r"\s*-?[0-9]{1,9}\s*")
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
@@ -81,7 +84,7 @@ class _Samples:
         self._extension = extension.lower().removeprefix(".") if extension else None
         self._stem: str | None = None
         self._files: dict[str, Member] = {}
-        self._before: frozenset[str] | None = None
+        self._before: tuple[str, ...] = ()
         """The extensions of the sample before."""
         self._rows: list[tuple[str, int, int]] = []
         self._fields: list[dict[str, Any]] = []
@@ -113,9 +116,9 @@ class _Samples:
         files, self._files = self._files, {}
         if not files:
             return
-        self._before = frozenset(files)
+        self._before = tuple(files)
         first = next(iter(files.values()))
-        images = self._images(files)
+        images = _images(self._before, self._extension)
         if len(images) == 1:
             image = files.pop(images[0])
             try:
@@ -140,19 +143,11 @@ class _Samples:
         """Keep the last sample if it is whole: another has begun, or it has files like those of the one before."""
         match = None if error.name is None else _STEM.fullmatch(_trimmed(error.name))
         another_began = match is not None and match[1] != self._stem
-        if another_began or self._before == frozenset(self._files):
+        if another_began or set(self._before) == set(self._files):
             self.finish(window)
         elif self._files:
             self._reject(next(iter(self._files.values())).name, "the tar ends before this sample does")
         self._reject("", f"{error}; what lies before is kept")
-
-    def _images(self, files: Mapping[str, Member]) -> list[str]:
-        """The extensions that are images: plain ones such as ``jpg``, or else such as ``left.jpg``."""
-        if self._extension is not None:
-            return [self._extension] if self._extension in files else []
-        images = [extension for extension in files if f".{extension.rpartition('.')[2]}" in IMAGE_SUFFIXES]
-        plain = [extension for extension in images if "." not in extension]
-        return plain or images
 
     def _read_fields(self, files: Mapping[str, Member], window: TarWindow) -> dict[str, Any]:
         fields: dict[str, Any] = {}
@@ -164,7 +159,7 @@ class _Samples:
             if member.nbytes > _FIELD_BYTES:
                 raise _UnreadableField(f"its .{extension} has {size_text(member.nbytes)}, too many for a label")
             try:
-                found = read(window.read(member.offset, member.nbytes).decode("utf-8-sig"))
+                found = read(window.read(member.offset, member.nbytes).removeprefix(codecs.BOM_UTF8).decode())
             except (ValueError, RecursionError) as error:
                 raise _UnreadableField(f"its .{extension} cannot be read: {getattr(error, 'msg', error)}") from None
             fields |= {field_name(name): value for name, value in found.items()}
@@ -192,6 +187,15 @@ class _Samples:
         return Contents(samples, None, self._rejects, self._hidden, self._left_out)
 
 
+@functools.lru_cache(64)  # the samples of a tar have the same
+def _images(extensions: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
+    """Those of the extensions that are images: plain ones such as ``jpg``, or else such as ``left.jpg``."""
+    if wanted is not None:
+        return (wanted,) if wanted in extensions else ()
+    images = tuple(extension for extension in extensions if f".{extension.rpartition('.')[2]}" in IMAGE_SUFFIXES)
+    return tuple(extension for extension in images if "." not in extension) or images
+
+
 class _UnreadableField(Exception):
     """A file beside an image cannot be read. ``str(error)`` is the reason to reject the sample."""
 
@@ -204,7 +208,7 @@ def _json_fields(text: str) -> dict[str, Any]:
 
 
 def _class_number(text: str) -> dict[str, Any]:
-    if not re.fullmatch(r"\s*-?[0-9]{1,9}\s*", text):
+    if not _CLASS_NUMBER.fullmatch(text):
         raise ValueError(f"expected a whole number, got {text[:40]!r}")
     return {"label": int(text)}
 
