@@ -3,9 +3,10 @@
     python benchmarks/building/imports.py PHOTOS
 
 The JPEGs below PHOTOS are made smaller, to about 30 kB each, and written over and over into a folder, tar shards, an
-LMDB and Parquet files. `presize build --size keep` copies them into a dataset with one process, once a round each, in
-random order; and so does a loop that does nothing but what the format asks of whatever writes it: it reads the records,
-computes the CRC-32 of each and the SHA-256 of all, and writes them. Prints a table; asserts nothing.
+LMDB and a Parquet file of 25,000 images each, which then stand in the source several times, as links: so that sources
+and dataset fit into memory. `presize build --size keep` copies them into a dataset with one process, once a round each,
+in random order; and so does a loop that does nothing but what the format asks of whatever writes it: it reads the
+records, computes the CRC-32 of each and the SHA-256 of all, and writes them. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import hashlib
 import io
 import os
+import shutil
 import sys
 import tarfile
 import time
@@ -35,6 +37,7 @@ from shared.conditions import conditions, find_photos, machine
 _LONG_SIDE = 400
 _PHOTOS = 500
 _SHARD_IMAGES = 5000
+_WRITTEN = 25_000
 _GROUP_ROWS = 100
 _KEYS = {"lmdb": ["--keys", "image-{:09d}"]}
 
@@ -97,13 +100,20 @@ def write_parquet(values: Iterator[bytes], place: Path) -> None:
 _WRITERS = {"folder": write_folder, "tar": write_tars, "lmdb": write_lmdb, "parquet": write_parquet}
 
 
+def write_links(part: Path, place: Path, times: int) -> None:
+    """Folders in `place` that hold the files of `part` once each."""
+    for number in range(times):
+        shutil.copytree(part, place / f"{number:02d}", copy_function=os.link)
+
+
 def limit(tars: Path, out: Path, images: int) -> measuring.Columns:
     """What no program that writes the format can do without: see the docstring of this script."""
-    nbytes = sum(path.stat().st_size for path in tars.iterdir()) // images
+    paths = sorted(tars.rglob("*.tar"))
+    nbytes = sum(path.stat().st_size for path in paths) // images
     meter, begin_s, cpu_s = processes.Meter(), time.perf_counter(), time.process_time()
     digest = hashlib.sha256()
     with open(out, "wb", buffering=0) as writer:
-        for path in sorted(tars.iterdir()):
+        for path in paths:
             with open(path, "rb", buffering=0) as reader:
                 while value := reader.read(nbytes):
                     zlib_ng.crc32(value)
@@ -156,10 +166,13 @@ def measure_all(options: argparse.Namespace) -> None:
     photos = find_photos(options.source)
     values = [small(photo) for photo in photos[:_PHOTOS]]
     root = options.work / f"imports-{options.images}"
+    written = min(_WRITTEN, options.images)
     for name, write in _WRITERS.items():
         if not (root / name).exists():
-            root.mkdir(parents=True, exist_ok=True)
-            write((values[number % len(values)] for number in range(options.images)), root / name)
+            part = root / "parts" / name
+            part.parent.mkdir(parents=True, exist_ok=True)
+            write((values[number % len(values)] for number in range(written)), part)
+            write_links(part, root / name, options.images // written)
     out = options.work / "out"
 
     image_kb = round(sum(map(len, values)) / len(values) / 1e3, 1)
@@ -182,9 +195,9 @@ def measure_all(options: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=5)
-    arguments.add_argument("--images", type=int, default=100_000)
+    arguments.add_argument("--images", type=int, default=300_000, help="a multiple of 25,000; 300,000 by default")
     arguments.add_argument("--target", default="keep", metavar="SIZE", help="the --size of the builds; keep by default")
-    measuring.run(arguments, measure_all, summary, minutes=6)
+    measuring.run(arguments, measure_all, summary, minutes=15)
 
 
 if __name__ == "__main__":

@@ -22,13 +22,16 @@ from presize.options import size_words
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(dataset: str, as_json: bool) -> None:
     """Show what the dataset OUT holds and how it was made."""
+    from presize.store.index import read_index, split_counts
     from presize.store.manifest import read_manifest
 
     manifest = read_manifest(dataset)
+    splits = split_counts(read_index(dataset, manifest, check=False))
     facts = {
         "samples": manifest.samples,
         "bytes": manifest.bytes,
         "classes": None if manifest.classes is None else list(manifest.classes),
+        "splits": splits,
         "shards": len(manifest.shards),
         "layout": manifest.layout,
         "size": manifest.size,
@@ -47,6 +50,7 @@ def info(dataset: str, as_json: bool) -> None:
     shards = plural(len(manifest.shards), "shard") if manifest.shards else "files"
     lines = [
         ("samples", f"{manifest.samples:,} in {classes}"),
+        *([("splits", ", ".join(f"{name} {count:,}" for name, count in splits.items()))] if splits else []),
         (
             "stored",
             f"{size_text(manifest.bytes)}, {size_text(manifest.bytes / manifest.samples)} per image, in {shards}",

@@ -284,6 +284,15 @@ def test_info_tells_which_library_resampled(
     assert json.loads(presize("info", tmp_path / "out", "--json").out)["options"]["image"]["resize_backend"] == backend
 
 
+def test_info_counts_the_splits(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
+    presize("build", raw, tmp_path / "out", *BUILD, "--split", "train=0.7,val=0.3")
+    splits = Dataset(tmp_path / "out").column("split").to_pylist()
+    train, val = (splits.count(name) for name in ("train", "val"))
+    assert 0 < val < train and train + val == 56
+    assert json.loads(presize("info", tmp_path / "out", "--json").out)["splits"] == {"train": train, "val": val}
+    assert f"splits    train {train}, val {val}" in presize("info", tmp_path / "out").out.splitlines()
+
+
 def test_info_json_is_one_object(presize: Callable[..., Ran], dataset: Path) -> None:
     facts = json.loads(presize("info", dataset, "--json").out)
     assert (facts["samples"], facts["shards"], len(facts["classes"])) == (56, 8, 3)
