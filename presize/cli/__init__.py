@@ -27,7 +27,7 @@ from presize.cli import (  # noqa: F401  # each adds its command
     view,
 )
 from presize.cli.building import build, derive, repair  # noqa: F401
-from presize.cli.group import cli, terminate
+from presize.cli.group import cli, interrupt_again, terminate
 from presize.cli.measuring import bench, diagnose, simulate  # noqa: F401
 from presize.errors import OptionError, PresizeError, PresizeWarning
 from presize.formatting import printable
@@ -42,6 +42,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     warnings.simplefilter("always", PresizeWarning)
     signal.signal(signal.SIGTERM, terminate)
+    sys.unraisablehook = interrupt_again
     code: object
     try:
         code = cli.main(args, prog_name="presize", standalone_mode=False, obj=settings)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -132,6 +134,22 @@ class Terminated(KeyboardInterrupt):
 
 def terminate(_signal: int, _frame: FrameType | None) -> None:
     raise Terminated
+
+
+_AGAIN_S = 0.02
+
+
+def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
+    """A sys.unraisablehook. Python ignores what is raised in a finalizer, Ctrl-C and SIGTERM like all else: send them
+    once more, as soon as it has ended."""
+    if not issubclass(ignored.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(ignored)
+        return
+    number = signal.SIGTERM if issubclass(ignored.exc_type, Terminated) else signal.SIGINT
+    timer = threading.Timer(_AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, number))
+    timer.daemon = True
+    with suppress(RuntimeError):  # no thread begins in a process that ends
+        timer.start()
 
 
 class Interrupted(click.ClickException):

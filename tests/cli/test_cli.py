@@ -10,6 +10,7 @@ import pty
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import termios
@@ -33,6 +34,7 @@ from presize.cli import cli
 from presize.cli.building.build_texts import build_summary
 from presize.cli.progress import Progress
 from presize.store.dataset import Dataset
+from processes import run_command
 from tampering import change_manifest
 
 BUILD = ("--size", "64", "--jobs", "1")
@@ -790,3 +792,35 @@ def test_a_dry_run_into_a_path_longer_than_the_system_takes_has_no_traceback(
     presize: Callable[..., Ran], raw: Path
 ) -> None:
     assert presize("build", raw, "x" * 300, "--dry-run").code == 0
+
+
+IGNORED = """
+import os, signal, sys, time
+from presize.build.tasks import parallel
+from presize.cli import main
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), number)
+
+def write_shard(task, write=parallel.write_shard):
+    if not told:
+        told.append(Finalized())
+        told[0] = None
+        time.sleep(5)
+    return write(task)
+
+number, told, parallel.write_shard = int(sys.argv.pop(1)), [], write_shard
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_python_ignores_in_a_finalizer_stops_a_build_all_the_same(
+    number: signal.Signals, raw: Path, tmp_path: Path
+) -> None:
+    arguments = ["build", raw, tmp_path / "out", *BUILD, "--backend", "sequential"]
+    ran = run_command([sys.executable, "-c", IGNORED, int(number), *arguments])
+    assert ran.returncode == 128 + number
+    assert "the same command resumes the build" in ran.stderr
+    assert not (tmp_path / "out" / "manifest.json").exists()
