@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from textwrap import fill
 
 import click
@@ -22,11 +23,13 @@ from presize.options import size_words
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(dataset: str, as_json: bool) -> None:
     """Show what the dataset OUT holds and how it was made."""
-    from presize.store.index import read_index, split_counts
+    from presize.store.index import read_index
     from presize.store.manifest import read_manifest
+    from presize.view.opened import ViewedDataset
+    from presize.view.selection import split_counts
 
     manifest = read_manifest(dataset)
-    splits = split_counts(read_index(dataset, manifest, check=False))
+    splits = dict(split_counts(ViewedDataset(Path(dataset), manifest, read_index(dataset, manifest, check=False))))
     facts = {
         "samples": manifest.samples,
         "bytes": manifest.bytes,

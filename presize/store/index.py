@@ -117,14 +117,6 @@ _HASHED_BYTES = 256_000_000
 processors with instructions for SHA-256 a fifth of that."""
 
 
-def split_counts(index: pa.Table | pa.RecordBatch) -> dict[str, int]:
-    """The splits by name, and how many samples each has; empty without a column ``split`` of text."""
-    if "split" not in index.schema.names or not pa.types.is_large_string(index.schema.field("split").type):
-        return {}
-    counts = index.column("split").value_counts().to_pylist()
-    return {str(each["values"]): each["counts"] for each in sorted(counts, key=lambda each: str(each["values"]))}
-
-
 def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = True) -> pa.RecordBatch:
     """The index, mapped: all processes share its memory.
 

@@ -35,7 +35,7 @@ from presize.cli.building.build_texts import build_summary
 from presize.cli.progress import Progress
 from presize.store.dataset import Dataset
 from processes import run_command
-from tampering import change_manifest
+from tampering import change_manifest, change_offset
 
 BUILD = ("--size", "64", "--jobs", "1")
 
@@ -293,6 +293,15 @@ def test_info_counts_the_splits(presize: Callable[..., Ran], raw: Path, tmp_path
     assert 0 < val < train and train + val == 56
     assert json.loads(presize("info", tmp_path / "out", "--json").out)["splits"] == {"train": train, "val": val}
     assert f"splits    train {train}, val {val}" in presize("info", tmp_path / "out").out.splitlines()
+
+
+def test_info_refuses_splits_that_a_stranger_has_damaged(
+    presize: Callable[..., Ran], raw: Path, tmp_path: Path
+) -> None:
+    presize("build", raw, tmp_path / "out", *BUILD, "--split", "train=0.7,val=0.3")
+    change_offset(tmp_path / "out", "split", 20, 1 << 40)
+    ran = presize("info", tmp_path / "out")
+    assert ran.code == 1 and "column 'split' of" in ran.err and "is damaged" in ran.err
 
 
 def test_info_json_is_one_object(presize: Callable[..., Ran], dataset: Path) -> None:

@@ -15,12 +15,22 @@ from presize.store.rejects import LEFT_OUT, left_out_text
 from presize.system.resources import usable_cores
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from presize.build.parts.part import PartResult
     from presize.build.plan import Plan
     from presize.build.run import BuildResult
     from presize.build.update import Changes
 
 _REJECTS_SHOWN = 5
+
+
+def _splits(table: pa.Table) -> dict[str, int]:
+    """How many samples each split has; empty without --split, and for a column of numbers."""
+    if "split" not in table.column_names or str(table.schema.field("split").type) != "large_string":
+        return {}
+    counts = table.column("split").value_counts().to_pylist()
+    return {str(each["values"]): each["counts"] for each in counts}
 
 
 def _counts(changes: Changes) -> str:
@@ -93,7 +103,6 @@ def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, ru
         as_json: print one JSON object.
     """
     from presize.build.estimate import estimate
-    from presize.store.index import split_counts
     from presize.system.child import ChildDiedError
 
     source, image = plan.source, plan.options.image
@@ -106,7 +115,6 @@ def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, ru
             f"--dry-run: a decoder died ({error}) on one of the files that were tried; a build names it, rejects it, "
             "and goes on"
         ) from None
-    splits = split_counts(source.table)
     existing = next(path for path in [Path(out).absolute(), *Path(out).absolute().parents] if os.path.exists(path))
     free_bytes = shutil.disk_usage(existing).free
     if as_json:
@@ -114,13 +122,14 @@ def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, ru
             samples=len(source.table), classes=source.classes, shards=len(to_build.shards), bytes=found.bytes,
             cpu_seconds=round(found.cpu_seconds, 3), seconds=round(found.seconds, 3), jobs=jobs, tried=found.tried,
             skipped=found.skipped, rejected=len(found.rejects), rejects=[reject.known() for reject in found.rejects],
-            free_bytes=free_bytes, out=out, splits=splits, **(changes._asdict() if changes else {}),
+            free_bytes=free_bytes, out=out, splits=_splits(source.table), **(changes._asdict() if changes else {}),
         )  # fmt: skip
         return
     classes = plural(len(source.classes), "class", "classes") if source.classes is not None else "no classes"
     sizes = " and ".join(map(size_words, image.sizes))
     fit = "" if image.sizes == (KEEP,) else f" {image.fit}"
     shards = [len(shard) for shard in to_build.shards]
+    splits = _splits(source.table)
     samples = plural(max(shards, default=0), "sample")
     too_little = ", not enough" if free_bytes < found.bytes else ""
     lines = [
