@@ -122,7 +122,7 @@ class SourceReader:
 
     def __init__(self, root: Path | Url) -> None:
         self.root = root
-        self._folder = os.path.join(root, "")  # joining two texts takes a tenth of what joining paths does
+        self._folder = os.path.join(root, "")  # once: joining paths for each file takes longer than joining texts
         self._here = _Here()
 
     def read(self, file: SourceFile) -> bytes:
