@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -50,3 +51,11 @@ def threads_with_numpy() -> list[str]:
     import numpy  # noqa: F401
 
     return os.listdir("/proc/self/task")
+
+
+def pages_taken(records: int, nbytes: int, times: int) -> int:
+    """How many pages the kernel gives this process for the memory of some records, which is freed each time."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(times):
+        [bytearray(nbytes) for _ in range(records)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -43,6 +45,12 @@ def test_an_error_is_raised_here_and_the_child_goes_on(child: Child) -> None:
 def test_numpy_starts_no_threads_in_it(child: Child) -> None:
     """As many for each core as there are cores, on a machine that runs a child on each."""
     assert len(child.call(errands.threads_with_numpy)) == 2  # its own, and the one that watches its parent
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is told to glibc")
+def test_it_keeps_the_memory_of_a_record_for_the_next(child: Child) -> None:
+    records, nbytes = 64, 32_768
+    assert child.call(errands.pages_taken, records, nbytes, 20) < 3 * records * nbytes / mmap.PAGESIZE
 
 
 def test_a_signal_that_ends_it_is_named(child: Child) -> None:
