@@ -12,10 +12,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from presize.codecs import jpeg_decoder, jpeg_tiles
 from presize.codecs.jpeg_segments import coded_size
@@ -23,6 +21,7 @@ from presize.codecs.resize import Box as ResizeBox
 from presize.codecs.resize import Target, resize
 from presize.codecs.stored_value import check_shape, decode_value
 from presize.datasets.crops import DECODE_SCALES
+from presize.datasets.reading.resampling.resample import resample
 from presize.options import MAX_PIXELS, Color, Format, Size
 
 Pixels = npt.NDArray[Any]
@@ -166,32 +165,6 @@ def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) ->
 
 
 _COLORS: dict[int, Color] = {1: "gray", 3: "rgb", 4: "rgba"}
-
-
-def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
-    """Bring `pixels` (height, width[, channels]) to the shape of `out`, bilinear and antialiased.
-
-    Where a side shrinks, by torch's antialiased interpolation of uint8 images, as torchvision does it, and of
-    float32 for uint16; where none does, by OpenCV's linear interpolation, which differs by at most one grey level.
-    """
-    height, width, channels = out.shape
-    if pixels.shape[:2] == (height, width):
-        np.copyto(out, pixels.reshape(out.shape))
-    elif pixels.shape[0] <= height and pixels.shape[1] <= width:
-        cv2.resize(pixels, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
-    else:
-        # Torch would copy a part of an image itself, more slowly, and it warns of memory that is read-only, as a view
-        # of a shard is.
-        pixels = np.require(pixels.reshape(*pixels.shape[:2], channels), requirements=["C", "W"])
-        exact = out if out.dtype == np.uint8 else np.empty(out.shape, np.float32)
-        source = torch.from_numpy(pixels.astype(exact.dtype, copy=False)).permute(2, 0, 1).unsqueeze(0)
-        result = torch.from_numpy(exact).permute(2, 0, 1).unsqueeze(0)
-        # torch.nn.functional.interpolate calls this, but takes no `out`.
-        torch.ops.aten._upsample_bilinear2d_aa.out(source, [height, width], False, None, None, out=result)
-        if exact is not out:
-            np.copyto(out, exact.round(), casting="unsafe")  # means, so none is out of range
-    if flip:
-        cv2.flip(out, 1, dst=out)
 
 
 def _jpeg(region: Region, shape: tuple[int, int], channels: int, scale: int) -> Pixels:

@@ -26,7 +26,7 @@ from presize.datasets.reading.draws import uniform
 from presize.datasets.reading.order import Last, Order
 from presize.datasets.reading.outputs import Decode
 from presize.datasets.reading.permutation import permute
-from presize.datasets.reading.regions import resample
+from presize.datasets.reading.resampling.resample import resample
 from presize.datasets.sampler import visits
 from presize.errors import DatasetError, ImageError
 from presize.measure.bench_options import Variant

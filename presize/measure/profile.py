@@ -33,7 +33,7 @@ _PATTERNS: Final[tuple[tuple[Part, tuple[str, ...]], ...]] = (
             r"^<(resize|warpAffine|warpPerspective|remap|flip|LUT|cvtColor|GaussianBlur|copyMakeBorder)>",
             r"^(albumentations|albucore|kornia|cykooz_resizer)/", r"^(torchvision/transforms|timm/data)/",
             r"^<built-in method torch\._C\._nn\._?upsample", r"^torch/nn/functional\.py:interpolate",
-            r"datasets/reading/regions\.py:resample$", r"datasets/(crops|reading/draws)\.py:",
+            r"datasets/reading/resampling/", r"_resample\.resize>", r"datasets/(crops|reading/draws)\.py:",
             r"presize/codecs/resize\.py:",
         ),
     ),

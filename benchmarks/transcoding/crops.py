@@ -1,0 +1,139 @@
+"""How fast random crops are resized for a batch: by presize's C, and by OpenCV and torch, which it takes the place of.
+
+    python benchmarks/transcoding/crops.py PHOTOS
+
+The JPEGs below PHOTOS are made to 256 px as `presize build` does, cropped at random and resized to 224 px: by both from
+the same pixels, in one process, by CPU time. Exits with an error where a byte differs; asserts no time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from statistics import median
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from presize.codecs import stored_value, transcode
+from presize.datasets import RandomResizedCrop
+from presize.datasets.reading.resampling import resample as resampling
+from presize.errors import ImageError
+from presize.options import ImageOptions, Size
+from shared import measuring, rates
+from shared.conditions import conditions, find_photos, machine
+
+Pixels = npt.NDArray[np.uint8]
+
+_SIZE = 224
+_BATCH = 128
+_SETS = {"enlarged, by OpenCV": True, "shrunk on a side or two, by torch": False}
+
+
+def crops(photos: list[Path], count: int) -> list[Pixels]:
+    """Views of stored images, decoded."""
+    found, crop, draw = [], RandomResizedCrop(_SIZE), np.random.default_rng(0)
+    for photo in photos:
+        try:
+            (record,) = transcode.transcode(photo.read_bytes(), ImageOptions(sizes=(Size(256, 256),))).records
+        except ImageError:
+            continue
+        shape = record.height, record.width
+        pixels = stored_value.decode_value(memoryview(record.value), "jpeg", "rgb", shape, 1 << 24)
+        heights, widths = (np.array([side]) for side in shape)
+        ((top, left, height, width),) = crop.boxes(heights, widths, draw.random((1, crop.draws))).tolist()
+        found.append(pixels[top : top + height, left : left + width])
+        if len(found) == count:
+            break
+    return found
+
+
+def microseconds(resize: Callable[[Pixels, Pixels], object], some: list[Pixels], batch: Pixels) -> float:
+    """CPU time per crop. The batch is used again and again, as that of a loader is."""
+    start = time.process_time()
+    for pixels, row in zip(some, cycle(batch)):
+        resize(pixels, row)
+    return (time.process_time() - start) / len(some) * 1e6
+
+
+def compare(some: list[Pixels], by_presize: Callable[[Pixels, Pixels], object]) -> None:
+    """Raises SystemExit where a byte differs."""
+    ours, theirs = np.empty((2, _SIZE, _SIZE, 3), np.uint8)
+    for pixels in some:
+        by_presize(pixels, ours)
+        resampling._resample_by_libraries(pixels, theirs)
+        if not np.array_equal(ours, theirs):
+            raise SystemExit("presize makes other pixels than OpenCV and torch")
+
+
+def summary(rows: list[rates.Row]) -> str:
+    lines = []
+    for name in _SETS:
+        mine = rates.select(rows, set=name)
+        libraries, presize = (rates.column(mine, column) for column in ("libraries_us", "presize_us"))
+        lines.append(
+            [name, mine[0]["images"], *(f"{median(taken):.0f}" for taken in (libraries, presize)),
+             rates.times(libraries, presize)]
+        )  # fmt: skip
+    first = rows[0]
+    return "\n".join(
+        [
+            rates.table(["crops", "images", "libraries, µs", "presize, µs", "times as fast"], lines),
+            "",
+            f"{rates.rounds(rows)}, torch {first['torch']}, OpenCV {first['opencv-python-headless']}, "
+            f"{rates.machine(first)}.",
+        ]
+    )
+
+
+def measure_all(options: argparse.Namespace) -> None:
+    compiled = resampling._trusted()
+    if compiled is None:
+        raise SystemExit("presize's resizing of crops is not compiled, or not for this processor")
+    cv2.setNumThreads(0)
+    torch.set_num_threads(1)
+    photos = find_photos(options.source)
+    sets: dict[str, list[Pixels]] = {name: [] for name in _SETS}
+    for pixels in crops(photos, options.images):
+        enlarged = max(pixels.shape[:2]) <= _SIZE
+        sets[next(name for name, value in _SETS.items() if value is enlarged)].append(pixels)
+
+    batch = np.zeros((_BATCH, _SIZE, _SIZE, 3), np.uint8)
+
+    def by_presize(pixels: Pixels, out: Pixels) -> None:
+        resampling._resample_by(compiled, pixels, out, flip=False)
+
+    def run(name: str) -> Iterator[measuring.Columns]:
+        libraries = microseconds(resampling._resample_by_libraries, sets[name], batch)
+        presize = microseconds(by_presize, sets[name], batch)
+        yield {
+            "set": name,
+            "images": len(sets[name]),
+            "libraries_us": round(libraries, 2),
+            "presize_us": round(presize, 2),
+        }
+
+    for some in sets.values():  # which makes the tables, too
+        compare(some, by_presize)
+    facts = {**conditions(photos), **machine(options.source), "torch": torch.__version__}
+    variants = {name: partial(run, name) for name in _SETS}
+    measuring.in_rounds(variants, options, facts, progress="presize_us")
+
+
+def main() -> None:
+    arguments = measuring.parser(__doc__, __file__, repeats=9)
+    arguments.add_argument("--images", type=int, default=1000, help="at most")
+    measuring.run(arguments, measure_all, summary, minutes=1)
+
+
+if __name__ == "__main__":
+    main()

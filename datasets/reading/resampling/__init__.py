@@ -1,0 +1,1 @@
+"""Boxes of images -> the size of a batch."""

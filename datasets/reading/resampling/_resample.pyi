@@ -1,0 +1,6 @@
+from typing import Any
+
+import numpy.typing as npt
+
+def resize(pixels: npt.NDArray[Any], out: npt.NDArray[Any], across: bytes, down: bytes, linear: bool, /) -> None: ...
+def is_supported() -> bool: ...

@@ -1,0 +1,137 @@
+"""What resizing needs to know of two sizes: the tables of _resample.c, which describes their layout. Pure, thread-safe.
+
+The weights are those of OpenCV's linear interpolation and of torch's antialiased one, to the last bit.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Filter = Literal["linear", "antialiased"]
+
+_MOST_PAIRS = 4
+"""Of pixels that one is blended of, the most that _resample.c takes."""
+_BLOCK = 32
+"""Values of a row that it stores at a time."""
+_GROUPS = {"linear": (8, (0, 2, 1, 3)), "antialiased": (4, (0, 4, 1, 5, 2, 6, 3, 7))}
+"""How many values a group has, and which groups of a block it wants one after another."""
+_GROUP_BYTES = 16
+_ZERO = 0x80
+"""A pick that gives 0."""
+_SIZES = 1024
+"""More than random crops of photographs have at 256 px. A table has about 8 kB."""
+_ONE = 1 << 11
+"""The weights of linear interpolation add up to this."""
+
+Ints = npt.NDArray[np.int64]
+
+
+class _Weights(NamedTuple):
+    """What the pixels of a row, or the rows of an image, are blended of.
+
+    Attributes:
+        firsts: for each the first that it is blended of, (n,).
+        weights: for each those of that one and its neighbours, (n, an even number).
+        shift: what their sum is shifted by, to the right.
+        half: what is added to it before.
+    """
+
+    firsts: Ints
+    weights: Ints
+    shift: int = 0
+    half: int = 0
+
+
+@functools.lru_cache(_SIZES)
+def down(inputs: int, outputs: int, filter: Filter) -> bytes | None:
+    """The table for resizing `inputs` rows to `outputs`; None if _resample.c cannot do it."""
+    found = _WEIGHTS[filter](inputs, outputs)
+    if found is None or found.weights.shape[1] > 2 * _MOST_PAIRS:
+        return None
+    return _head(found, inputs, 0) + found.firsts.astype(np.int32).tobytes() + found.weights.astype(np.int16).tobytes()
+
+
+@functools.lru_cache(2 * _SIZES)
+def across(inputs: int, outputs: int, filter: Filter, flip: bool) -> bytes | None:
+    """The table for resizing rows of `inputs` RGB pixels to `outputs`, which are mirrored with `flip`; None if
+    _resample.c cannot do it."""
+    found = _WEIGHTS[filter](inputs, outputs)
+    if found is None or found.weights.shape[1] > 2 * _MOST_PAIRS:
+        return None
+    firsts, seconds, weights = found.firsts, found.firsts + 1, found.weights
+    if filter == "linear":
+        firsts, seconds, weights = _inside(firsts, weights, inputs)
+    if flip:
+        firsts, seconds, weights = firsts[::-1], seconds[::-1], weights[::-1]
+    group, order = _GROUPS[filter]
+    values = np.arange(-(-3 * outputs // _BLOCK) * _BLOCK).clip(max=3 * outputs - 1)  # those behind the end repeat it
+    values = values.reshape(-1, len(order), group)[:, order].reshape(-1, group)
+    pixels, channels = values // 3, values % 3
+    places = 3 * np.minimum(firsts, seconds)[pixels].min(axis=1, keepdims=True)
+    picks = np.stack((3 * firsts[pixels] + channels - places, 3 * seconds[pixels] + channels - places), axis=2)
+    if picks.max() >= _GROUP_BYTES:
+        return None
+    reach = int(places.max()) + 3 * (weights.shape[1] - 2) + _GROUP_BYTES
+    if filter == "linear":
+        by_value = _coarse_and_fine(weights)[:, pixels].astype(np.int8)
+    else:
+        picks = np.stack((picks, np.full_like(picks, _ZERO)), axis=3)  # 16 bits each
+        by_value = weights[pixels].reshape(*values.shape, -1, 2).transpose(2, 0, 1, 3).astype(np.int16)
+    table = places.astype(np.int32).tobytes(), picks.astype(np.uint8).tobytes(), by_value.tobytes()
+    return _head(found, inputs, reach) + b"".join(table)
+
+
+def _head(found: _Weights, inputs: int, reach: int) -> bytes:
+    outputs, taps = found.weights.shape
+    return np.array((inputs, outputs, taps // 2, found.shift, found.half, reach), np.int32).tobytes()
+
+
+def _linear(inputs: int, outputs: int) -> _Weights | None:
+    """OpenCV's: a pixel and the next one. Those at the ends begin with -1, or have no next one."""
+    middles = ((np.arange(outputs) + 0.5) * (1 / (outputs / inputs)) - 0.5).astype(np.float32)
+    firsts = np.floor(middles)
+    shares = middles - firsts
+    weights = np.rint(np.stack((np.float32(1) - shares, shares), axis=1) * np.float32(_ONE)).astype(np.int64)
+    if (weights.sum(axis=1) != _ONE).any():  # both were rounded down
+        return None
+    return _Weights(firsts.astype(np.int64), weights)
+
+
+def _inside(firsts: Ints, weights: Ints, inputs: int) -> tuple[Ints, Ints, Ints]:
+    """Those pixels, the next ones and their weights, for a row: at its ends OpenCV takes one pixel alone."""
+    alone = (firsts < 0) | (firsts >= inputs - 1)
+    firsts = firsts.clip(0, inputs - 1)
+    return firsts, np.where(alone, firsts, firsts + 1), np.where(alone[:, np.newaxis], (_ONE, 0), weights)
+
+
+def _coarse_and_fine(weights: Ints) -> Ints:
+    """Weights of pixels in 128ths, and what is missing in 2048ths, each for a pixel and the next one: none is 128."""
+    second = weights[:, 1]
+    coarse = np.where(second <= _ONE // 2, -(-second // 16), second // 16).clip(1, 127)
+    fine = second - 16 * coarse
+    return np.stack((np.stack((128 - coarse, coarse), axis=1), np.stack((-fine, fine), axis=1)))
+
+
+def _antialiased(inputs: int, outputs: int) -> _Weights:
+    """torch's: as many bits as the largest weight allows."""
+    scale = inputs / outputs
+    support = max(scale, 1.0)
+    middles = scale * (np.arange(outputs) + 0.5)
+    firsts = np.maximum((middles - support + 0.5).astype(np.int64), 0)
+    ends = np.minimum((middles + support + 0.5).astype(np.int64), inputs)
+    pixels = firsts[:, np.newaxis] + np.arange(2 * math.ceil(support) + 1)
+    distances = np.abs((pixels - middles[:, np.newaxis] + 0.5) * (1 / support))
+    shares = np.where((distances < 1) & (pixels < ends[:, np.newaxis]), 1 - distances, 0)
+    shares /= functools.reduce(np.add, shares.T)[:, np.newaxis]  # in this order, on which the last bit depends
+    bits = next((bits for bits in range(22) if int(0.5 + shares.max() * (2 << bits)) >= 1 << 15), 22)
+    weights = (shares * (1 << bits) + 0.5).astype(np.int64)
+    used = int(np.flatnonzero(weights.any(axis=0)).max()) + 1
+    return _Weights(firsts, np.pad(weights[:, :used], ((0, 0), (0, used % 2))), bits, 1 << (bits - 1))
+
+
+_WEIGHTS = {"linear": _linear, "antialiased": _antialiased}
