@@ -7,6 +7,10 @@ LMDB and a Parquet file of 25,000 images each, which then stand in the source se
 and dataset fit into memory. `presize build --size keep` copies them into a dataset with one process, once a round each,
 in random order; and so does a loop that does nothing but what the format asks of whatever writes it: it reads the
 records, computes the CRC-32 of each and the SHA-256 of all, and writes them. Prints a table; asserts nothing.
+
+A virtual machine may give memory that has been free for some seconds back to its host, and getting a page again takes
+longer than writing it. So each run is handed memory that the machine still has, a file in --work that is cut shorter as
+the dataset grows; without it the host would be measured. Put --work where files lie in memory, such as /dev/shm.
 """
 
 from __future__ import annotations
@@ -20,7 +24,9 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import lmdb
@@ -39,6 +45,11 @@ _PHOTOS = 500
 _SHARD_IMAGES = 5000
 _WRITTEN = 25_000
 _GROUP_ROWS = 100
+_HELD_AT_ONCE = 1 << 24
+_AHEAD_BYTES = 1 << 30
+_GIVE_EVERY_S = 0.2
+_STORED = 1.15
+"""Bytes of a shard for each of its records: at most."""
 _KEYS = {"lmdb": ["--keys", "image-{:09d}"]}
 
 
@@ -104,6 +115,40 @@ def write_links(part: Path, place: Path, times: int) -> None:
     """Folders in `place` that hold the files of `part` once each."""
     for number in range(times):
         shutil.copytree(part, place / f"{number:02d}", copy_function=os.link)
+
+
+@contextmanager
+def memory_at_hand(work: Path, nbytes: int) -> Iterator[None]:
+    """Hold `nbytes` of files below `work`, and free as many of them as others there come to have, and some ahead."""
+    held = work / "held"
+    with open(held, "wb", buffering=0) as file:
+        for _ in range(nbytes // _HELD_AT_ONCE):
+            file.write(bytes(_HELD_AT_ONCE))
+    giver = get_context("spawn").Process(target=_give, args=(held, work, nbytes))
+    giver.start()
+    try:
+        yield
+    finally:
+        giver.terminate()
+        giver.join()
+        held.unlink()
+
+
+def _give(held: Path, work: Path, nbytes: int) -> None:
+    before = _written(work)
+    while True:
+        os.truncate(held, max(0, nbytes - (_written(work) - before) - _AHEAD_BYTES))
+        time.sleep(_GIVE_EVERY_S)
+
+
+def _written(work: Path) -> int:
+    """The bytes of what runs write."""
+    found = 0
+    for out in (work / "out", work / "limit"):
+        for path in (out, *out.rglob("*")):
+            with suppress(FileNotFoundError):  # renamed meanwhile
+                found += path.stat().st_size
+    return found
 
 
 def limit(tars: Path, out: Path, images: int) -> measuring.Columns:
@@ -180,12 +225,16 @@ def measure_all(options: argparse.Namespace) -> None:
     def run_columns(name: str) -> measuring.Columns:
         return {"variant": name, "target": options.target, "image_kb": image_kb}
 
+    needed = int(_STORED * options.images * image_kb * 1e3)
+
     def run(name: str) -> Iterator[measuring.Columns]:
         how = ["--size", options.target, "--jobs", "1", *_KEYS.get(name, [])]
-        yield run_columns(name) | builds.measure(builds.presize_build(root / name, out, *how))
+        with memory_at_hand(options.work, needed):
+            yield run_columns(name) | builds.measure(builds.presize_build(root / name, out, *how))
 
     def run_limit() -> Iterator[measuring.Columns]:
-        yield run_columns("limit") | limit(root / "tar", options.work / "limit", options.images)
+        with memory_at_hand(options.work, needed):
+            yield run_columns("limit") | limit(root / "tar", options.work / "limit", options.images)
 
     runs = {name: partial(run, name) for name in _WRITERS} | {"limit": run_limit}
     for each in runs.values():

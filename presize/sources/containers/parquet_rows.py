@@ -14,7 +14,10 @@ from presize.errors import ImageError
 
 _ROWS_AT_ONCE = 8
 """Few enough that photographs are still in the processor's cache when they become bytes."""
-_BUFFER_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 17
+"""Less than most pages have that hold images: those are read without a copy in between."""
+_FOOTERS = 16
+"""That are kept: of a thousand row groups one has some hundred kB."""
 _TYPES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
 
 
@@ -30,7 +33,7 @@ def is_image(kind: pa.DataType) -> bool:
 def open_parquet(path: str) -> pq.ParquetFile:
     """A file that is read page by page: reading a row group at once would take its size in memory.
 
-    The footer of the file that was opened last is not parsed again: of a thousand row groups that takes as long as
+    The footers of the files that were opened last are not parsed again: of a thousand row groups that takes as long as
     reading a hundred photographs does.
     """
     opened = _identity(path)
@@ -51,7 +54,7 @@ def _identity(path: str) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-@functools.lru_cache(1)
+@functools.lru_cache(_FOOTERS)
 def _footer(path: str, identity: tuple[int, ...]) -> pq.FileMetaData:  # noqa: ARG001  a key of the cache
     return pq.read_metadata(path)
 
