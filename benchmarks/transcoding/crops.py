@@ -70,7 +70,7 @@ def compare(some: list[Pixels], by_presize: Callable[[Pixels, Pixels], object]) 
     ours, theirs = np.empty((2, _SIZE, _SIZE, 3), np.uint8)
     for pixels in some:
         by_presize(pixels, ours)
-        resampling._resample_by_libraries(pixels, theirs)
+        resampling.resample_by_libraries(pixels, theirs)
         if not np.array_equal(ours, theirs):
             raise SystemExit("presize makes other pixels than OpenCV and torch")
 
@@ -96,7 +96,7 @@ def summary(rows: list[rates.Row]) -> str:
 
 
 def measure_all(options: argparse.Namespace) -> None:
-    compiled = resampling._trusted()
+    compiled = resampling.trusted()
     if compiled is None:
         raise SystemExit("presize's resizing of crops is not compiled, or not for this processor")
     cv2.setNumThreads(0)
@@ -110,10 +110,10 @@ def measure_all(options: argparse.Namespace) -> None:
     batch = np.zeros((_BATCH, _SIZE, _SIZE, 3), np.uint8)
 
     def by_presize(pixels: Pixels, out: Pixels) -> None:
-        resampling._resample_by(compiled, pixels, out, flip=False)
+        resampling.resample_by(compiled, pixels, out, flip=False)
 
     def run(name: str) -> Iterator[measuring.Columns]:
-        libraries = microseconds(resampling._resample_by_libraries, sets[name], batch)
+        libraries = microseconds(resampling.resample_by_libraries, sets[name], batch)
         presize = microseconds(by_presize, sets[name], batch)
         yield {
             "set": name,

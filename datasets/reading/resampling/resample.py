@@ -26,7 +26,7 @@ from presize.datasets.reading.resampling.tables import Filter, across, down
 from presize.errors import PresizeWarning
 
 _compiled: ModuleType | None
-"""Use it through _trusted()."""
+"""Use it through trusted()."""
 
 try:
     from presize.datasets.reading.resampling import _resample as _compiled
@@ -49,7 +49,7 @@ def resample(pixels: Pixels, out: Pixels, flip: bool) -> None:
     elif _resampled(pixels, out, flip):
         return
     else:
-        _resample_by_libraries(pixels, out)
+        resample_by_libraries(pixels, out)
     if flip:
         cv2.flip(out, 1, dst=out)
 
@@ -58,7 +58,8 @@ def _filter(pixels: Pixels, out: Pixels) -> Filter:
     return "linear" if pixels.shape[0] <= out.shape[0] and pixels.shape[1] <= out.shape[1] else "antialiased"
 
 
-def _resample_by_libraries(pixels: Pixels, out: Pixels) -> None:
+def resample_by_libraries(pixels: Pixels, out: Pixels) -> None:
+    """As resample() without mirroring, of sizes that differ, by OpenCV or torch."""
     height, width, channels = out.shape
     if _filter(pixels, out) == "linear":
         cv2.resize(pixels, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
@@ -84,11 +85,13 @@ _TRIED = (((37, 23), (48, 40)), ((61, 53), (40, 33)), ((19, 70), (24, 41)), ((40
 
 def _resampled(pixels: Pixels, out: Pixels, flip: bool) -> bool:
     """Whether the compiled code has done it."""
-    compiled = _trusted()
-    return compiled is not None and _resample_by(compiled, pixels, out, flip)
+    compiled = trusted()
+    return compiled is not None and resample_by(compiled, pixels, out, flip)
 
 
-def _resample_by(compiled: ModuleType, pixels: Pixels, out: Pixels, flip: bool) -> bool:
+def resample_by(compiled: ModuleType, pixels: Pixels, out: Pixels, flip: bool) -> bool:
+    """As resample(), of sizes that differ, by `compiled` (_resample.c). False if it does not take them: other
+    pixels than 8 bits of RGB, and sides that shrink to less than about a third."""
     height, width, channels = out.shape
     if channels != 3 or out.dtype != np.uint8:
         return False
@@ -100,7 +103,7 @@ def _resample_by(compiled: ModuleType, pixels: Pixels, out: Pixels, flip: bool) 
     return True
 
 
-def _trusted() -> ModuleType | None:
+def trusted() -> ModuleType | None:
     """The compiled code, once it has been tried; None if there is none, or it is not used.
 
     Threads may do so at the same time, with the same outcome: there is no lock that a fork could leave locked.
@@ -131,7 +134,7 @@ def _is_right(compiled: ModuleType) -> bool:
     for before, after in _TRIED:
         pixels = random.integers(0, 256, (*before, 3), np.uint8)
         ours, theirs = (np.zeros((*after, 3), np.uint8) for _ in range(2))
-        _resample_by_libraries(pixels, theirs)
-        if not _resample_by(compiled, pixels, ours, flip=True) or not np.array_equal(ours, theirs[:, ::-1]):
+        resample_by_libraries(pixels, theirs)
+        if not resample_by(compiled, pixels, ours, flip=True) or not np.array_equal(ours, theirs[:, ::-1]):
             return False
     return True

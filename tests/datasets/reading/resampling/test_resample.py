@@ -32,7 +32,7 @@ _NO_ACCESS = 0
 Pixels = npt.NDArray[np.uint8]
 
 compiled = pytest.mark.skipif(
-    resampling._trusted() is None, reason="_resample.c is not compiled here, has no AVX2, or is switched off"
+    resampling.trusted() is None, reason="_resample.c is not compiled here, has no AVX2, or is switched off"
 )
 sides = st.integers(1, 300)
 
@@ -45,13 +45,13 @@ def noise(height: int, width: int, seed: int = 0) -> Pixels:
 
 def by_libraries(pixels: Pixels, shape: tuple[int, int], flip: bool) -> Pixels:
     out = np.empty((*shape, 3), np.uint8)
-    resampling._resample_by_libraries(pixels, out)
+    resampling.resample_by_libraries(pixels, out)
     return out[:, ::-1] if flip else out
 
 
 def by_compiled_code(pixels: Pixels, shape: tuple[int, int], flip: bool) -> Pixels | None:
     out = np.empty((*shape, 3), np.uint8)
-    return out if resampling._resample_by(resampling._compiled, pixels, out, flip) else None  # type: ignore[arg-type]
+    return out if resampling.resample_by(resampling._compiled, pixels, out, flip) else None  # type: ignore[arg-type]
 
 
 @compiled
@@ -186,7 +186,7 @@ def test_code_that_makes_other_pixels_is_switched_off_with_a_warning(untried: Ca
     with pytest.warns(PresizeWarning, match="failed its self-check and is switched off in this process"):
         resample(noise(20, 20), out, flip=False)
     np.testing.assert_array_equal(out, by_libraries(noise(20, 20), (30, 30), flip=False))
-    assert resampling._trusted() is None
+    assert resampling.trusted() is None
 
 
 @compiled
@@ -194,7 +194,7 @@ def test_a_warning_that_is_an_error_leaves_it_switched_off(untried: Callable[...
     untried(one_grey_level_too_much)
     with pytest.raises(PresizeWarning):
         resample(noise(20, 20), np.empty((30, 30, 3), np.uint8), flip=False)
-    assert resampling._trusted() is None
+    assert resampling.trusted() is None
 
 
 @compiled
@@ -206,16 +206,16 @@ def test_the_variable_that_switches_the_decoder_off_switches_it_off(
 ) -> None:
     monkeypatch.setenv("PRESIZE_DECODER", value)
     untried()
-    assert (resampling._trusted() is not None) == is_on
+    assert (resampling.trusted() is not None) == is_on
 
 
 @compiled
 def test_a_forked_child_inherits_the_outcome() -> None:
     script = (
         "import os, sys; from presize.datasets.reading.resampling import resample as r\n"
-        "r._is_right = lambda _: False; r._trusted()\n"
+        "r._is_right = lambda _: False; r.trusted()\n"
         "child = os.fork()\n"
-        "if child == 0: os._exit(r._trusted() is not None)\n"
+        "if child == 0: os._exit(r.trusted() is not None)\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd="/")
