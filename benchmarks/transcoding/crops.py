@@ -28,7 +28,7 @@ from presize.codecs import stored_value, transcode
 from presize.datasets import RandomResizedCrop
 from presize.datasets.reading.resampling import resample as resampling
 from presize.errors import ImageError
-from presize.options import ImageOptions, Size
+from presize.options import ImageOptions
 from shared import measuring, rates
 from shared.conditions import conditions, find_photos, machine
 
@@ -36,7 +36,7 @@ Pixels = npt.NDArray[np.uint8]
 
 _SIZE = 224
 _BATCH = 128
-_SETS = {"enlarged, by OpenCV": True, "shrunk on a side or two, by torch": False}
+_ENLARGED, _SHRUNK = "enlarged, by OpenCV", "shrunk on a side or two, by torch"
 
 
 def crops(photos: list[Path], count: int) -> list[Pixels]:
@@ -44,7 +44,7 @@ def crops(photos: list[Path], count: int) -> list[Pixels]:
     found, crop, draw = [], RandomResizedCrop(_SIZE), np.random.default_rng(0)
     for photo in photos:
         try:
-            (record,) = transcode.transcode(photo.read_bytes(), ImageOptions(sizes=(Size(256, 256),))).records
+            (record,) = transcode.transcode(photo.read_bytes(), ImageOptions()).records
         except ImageError:
             continue
         shape = record.height, record.width
@@ -77,7 +77,7 @@ def compare(some: list[Pixels], by_presize: Callable[[Pixels, Pixels], object]) 
 
 def summary(rows: list[rates.Row]) -> str:
     lines = []
-    for name in _SETS:
+    for name in (_ENLARGED, _SHRUNK):
         mine = rates.select(rows, set=name)
         libraries, presize = (rates.column(mine, column) for column in ("libraries_us", "presize_us"))
         lines.append(
@@ -102,11 +102,9 @@ def measure_all(options: argparse.Namespace) -> None:
     cv2.setNumThreads(0)
     torch.set_num_threads(1)
     photos = find_photos(options.source)
-    sets: dict[str, list[Pixels]] = {name: [] for name in _SETS}
+    sets: dict[str, list[Pixels]] = {_ENLARGED: [], _SHRUNK: []}
     for pixels in crops(photos, options.images):
-        enlarged = max(pixels.shape[:2]) <= _SIZE
-        sets[next(name for name, value in _SETS.items() if value is enlarged)].append(pixels)
-
+        sets[_ENLARGED if max(pixels.shape[:2]) <= _SIZE else _SHRUNK].append(pixels)
     batch = np.zeros((_BATCH, _SIZE, _SIZE, 3), np.uint8)
 
     def by_presize(pixels: Pixels, out: Pixels) -> None:
@@ -125,7 +123,7 @@ def measure_all(options: argparse.Namespace) -> None:
     for some in sets.values():  # which makes the tables, too
         compare(some, by_presize)
     facts = {**conditions(photos), **machine(options.source), "torch": torch.__version__}
-    variants = {name: partial(run, name) for name in _SETS}
+    variants = {name: partial(run, name) for name in sets}
     measuring.in_rounds(variants, options, facts, progress="presize_us")
 
 

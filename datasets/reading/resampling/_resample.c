@@ -1,8 +1,9 @@
 /* Resizes RGB images as OpenCV's linear interpolation and torch's antialiased one do, bit for bit, and faster.
 
-   Both resize each row, and then blend the rows so made, with weights in fixed point. resample_tables.py makes the tables
-   of both axes, which depend on sizes alone. What they say is trusted, since they never come from outside; that they are
-   those of an image of this size is not. It takes AVX2: call is_supported() first. */
+   Both resize each row, and then blend the rows so made, with weights in fixed point. tables.py makes the tables of both
+   axes, which depend on sizes alone. What they say is trusted, since they never come from outside; that they are
+   those of an image of this size is not. It takes AVX2: call is_supported() first. What lies in memory in another way it leaves to
+   the libraries: resize() returns False. */
 
 #define PY_SSIZE_T_CLEAN
 #include <pyconfig.h>
@@ -279,10 +280,8 @@ static PyObject *resize_views(const Py_buffer *pixels, const Py_buffer *out, con
 {
     Across across;
     Down down;
-    if (!is_rgb(pixels) || !is_rgb(out) || out->strides[0] != RGB * out->shape[1]) {
-        PyErr_SetString(PyExc_ValueError, "expected uint8 (height, width, 3), and out C-contiguous");
-        return NULL;
-    }
+    if (!is_rgb(pixels) || !is_rgb(out) || out->strides[0] != RGB * out->shape[1])
+        return Py_NewRef(Py_False);
     if (!read_across(across_table, pixels->shape[1], out->shape[1], linear, &across) ||
         !read_down(down_table, pixels->shape[0], out->shape[0], linear, &down)) {
         PyErr_SetString(PyExc_ValueError, "the tables are those of other sizes");
@@ -296,7 +295,7 @@ static PyObject *resize_views(const Py_buffer *pixels, const Py_buffer *out, con
     resize_image(&image, &across, &down, linear, memory, out->buf);
     Py_END_ALLOW_THREADS
     free(memory);
-    return Py_NewRef(Py_None);
+    return Py_NewRef(Py_True);
 }
 
 static PyObject *resize(PyObject *self, PyObject *arguments)

@@ -91,7 +91,7 @@ def _resampled(pixels: Pixels, out: Pixels, flip: bool) -> bool:
 
 def resample_by(compiled: ModuleType, pixels: Pixels, out: Pixels, flip: bool) -> bool:
     """As resample(), of sizes that differ, by `compiled` (_resample.c). False if it does not take them: other
-    pixels than 8 bits of RGB, and sides that shrink to less than about a third."""
+    pixels than 8 bits of RGB, side by side in memory, and sides that shrink to less than about a third."""
     height, width, channels = out.shape
     if channels != 3 or out.dtype != np.uint8:
         return False
@@ -99,8 +99,7 @@ def resample_by(compiled: ModuleType, pixels: Pixels, out: Pixels, flip: bool) -
     columns, rows = across(pixels.shape[1], width, filter, flip), down(pixels.shape[0], height, filter)
     if columns is None or rows is None:
         return False
-    compiled.resize(pixels, out, columns, rows, filter == "linear")
-    return True
+    return bool(compiled.resize(pixels, out, columns, rows, filter == "linear"))
 
 
 def trusted() -> ModuleType | None:
