@@ -24,7 +24,7 @@ EFFORT ?= 1
 TIME ?= 3600
 SITE ?= site
 
-SOURCES = $(shell find presize datasets -name '*.py' -o -name '*.c' -o -name '*.pyi' -o -path '*/templates/*') pyproject.toml setup.py README.md
+SOURCES = $(shell find presize datasets -name '*.py' -o -name '*.c' -o -name '*.h' -o -name '*.pyi' -o -path '*/templates/*') pyproject.toml setup.py README.md
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt
 
 .PHONY: demo test test-all test-no-extension test-trainers test-engines torture mutants fuzz check docs bench wheels clean

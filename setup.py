@@ -32,5 +32,10 @@ decoder = extension(
     ["presize/codecs/_jpeg_decoder.c", "presize/codecs/jpeg/any.c", "presize/codecs/jpeg/avx2.c"],
     [f"presize/codecs/jpeg/{name}.h" for name in headers],
 )
-resampler = extension("presize.datasets.reading.resampling._resample", ["datasets/reading/resampling/_resample.c"], [])
+resampling = "datasets/reading/resampling"
+resampler = extension(
+    "presize.datasets.reading.resampling._resample",
+    [f"{resampling}/_resample.c", f"{resampling}/resize/avx2.c", f"{resampling}/resize/avx512.c"],
+    [f"{resampling}/resize/{name}.h" for name in ("resize", "rows")],
+)
 setup(ext_modules=[decoder, resampler], options={"bdist_wheel": {"py_limited_api": "cp311"}} if has_limited_api else {})

@@ -3,7 +3,8 @@
     python benchmarks/transcoding/crops.py PHOTOS
 
 The JPEGs below PHOTOS are made to 256 px as `presize build` does, cropped at random and resized to 224 px: by both from
-the same pixels, in one process, by CPU time. Exits with an error where a byte differs; asserts no time.
+the same pixels, in one process, by CPU time. With AVX-512 the code for AVX2 is measured, too. Exits with an error where
+a byte differs; asserts no time.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ Pixels = npt.NDArray[np.uint8]
 
 _SIZE = 224
 _BATCH = 128
+_WINDOWS = {"avx2": 16, "avx512": 64}
+"""In bytes, those of resample_by."""
 _ENLARGED, _SHRUNK = "enlarged, by OpenCV", "shrunk on a side or two, by torch"
 
 
@@ -76,18 +79,19 @@ def compare(some: list[Pixels], by_presize: Callable[[Pixels, Pixels], object]) 
 
 
 def summary(rows: list[rates.Row]) -> str:
-    lines = []
+    first, lines = rows[0], []
     for name in (_ENLARGED, _SHRUNK):
         mine = rates.select(rows, set=name)
-        libraries, presize = (rates.column(mine, column) for column in ("libraries_us", "presize_us"))
-        lines.append(
-            [name, mine[0]["images"], *(f"{median(taken):.0f}" for taken in (libraries, presize)),
-             rates.times(libraries, presize)]
-        )  # fmt: skip
-    first = rows[0]
+        libraries = rates.column(mine, "libraries_us")
+        for window in (window for window in _WINDOWS if f"{window}_us" in first):
+            presize = rates.column(mine, f"{window}_us")
+            lines.append(
+                [name, mine[0]["images"], f"{median(libraries):.0f}", window, f"{median(presize):.0f}",
+                 rates.times(libraries, presize)]
+            )  # fmt: skip
     return "\n".join(
         [
-            rates.table(["crops", "images", "libraries, µs", "presize, µs", "times as fast"], lines),
+            rates.table(["crops", "images", "libraries, µs", "with", "presize, µs", "times as fast"], lines),
             "",
             f"{rates.rounds(rows)}, torch {first['torch']}, OpenCV {first['opencv-python-headless']}, "
             f"{rates.machine(first)}.",
@@ -107,24 +111,24 @@ def measure_all(options: argparse.Namespace) -> None:
         sets[_ENLARGED if max(pixels.shape[:2]) <= _SIZE else _SHRUNK].append(pixels)
     batch = np.zeros((_BATCH, _SIZE, _SIZE, 3), np.uint8)
 
-    def by_presize(pixels: Pixels, out: Pixels) -> None:
-        resampling.resample_by(compiled, pixels, out, flip=False)
+    resizers: dict[str, Callable[[Pixels, Pixels], object]] = {
+        name: partial(resampling.resample_by, compiled, flip=False, window=window)
+        for name, window in _WINDOWS.items()
+        if window <= compiled.window_bytes()
+    }
+    for by_presize in resizers.values():
+        for some in sets.values():  # which makes the tables, too
+            compare(some, by_presize)
+    resizers["libraries"] = resampling.resample_by_libraries
 
     def run(name: str) -> Iterator[measuring.Columns]:
-        libraries = microseconds(resampling.resample_by_libraries, sets[name], batch)
-        presize = microseconds(by_presize, sets[name], batch)
-        yield {
-            "set": name,
-            "images": len(sets[name]),
-            "libraries_us": round(libraries, 2),
-            "presize_us": round(presize, 2),
+        yield {"set": name, "images": len(sets[name])} | {
+            f"{by}_us": round(microseconds(resize, sets[name], batch), 2) for by, resize in resizers.items()
         }
 
-    for some in sets.values():  # which makes the tables, too
-        compare(some, by_presize)
     facts = {**conditions(photos), **machine(options.source), "torch": torch.__version__}
     variants = {name: partial(run, name) for name in sets}
-    measuring.in_rounds(variants, options, facts, progress="presize_us")
+    measuring.in_rounds(variants, options, facts, progress="avx2_us")
 
 
 def main() -> None:

@@ -2,7 +2,8 @@
 
 Where a side shrinks, the result is that of torch's antialiased interpolation of uint8 images, as torchvision does it,
 and of float32 for uint16; where none does, that of OpenCV's linear interpolation, which differs by at most one grey
-level. _resample.c makes the same bytes of RGB in less time, where it is compiled and the processor has AVX2.
+level. _resample.c makes the same bytes of RGB in less time, where it is compiled and the processor has AVX2, and in
+even less with AVX-512 and its VBMI.
 
 At its first use in a process the compiled code resizes a few images of noise. If one differs from what OpenCV or torch
 makes of it, the code is switched off for the process, with a PresizeWarning. So does, without one, a PRESIZE_DECODER
@@ -89,17 +90,22 @@ def _resampled(pixels: Pixels, out: Pixels, flip: bool) -> bool:
     return compiled is not None and resample_by(compiled, pixels, out, flip)
 
 
-def resample_by(compiled: ModuleType, pixels: Pixels, out: Pixels, flip: bool) -> bool:
+def resample_by(compiled: ModuleType, pixels: Pixels, out: Pixels, flip: bool, window: int = 0) -> bool:
     """As resample(), of sizes that differ, by `compiled` (_resample.c). False if it does not take them: other
-    pixels than 8 bits of RGB, side by side in memory, and sides that shrink to less than about a third."""
+    pixels than 8 bits of RGB, side by side in memory, and sides that shrink to less than about a third.
+
+    Args:
+        window: of a row, how many bytes it takes at a time: 16 or 64; 0 for the most that the processor can.
+    """
     height, width, channels = out.shape
+    window = window or compiled.window_bytes()
     if channels != 3 or out.dtype != np.uint8:
         return False
     filter = _filter(pixels, out)
-    columns, rows = across(pixels.shape[1], width, filter, flip), down(pixels.shape[0], height, filter)
+    columns, rows = across(pixels.shape[1], width, filter, flip, window), down(pixels.shape[0], height, filter)
     if columns is None or rows is None:
         return False
-    return bool(compiled.resize(pixels, out, columns, rows, filter == "linear"))
+    return bool(compiled.resize(pixels, out, columns, rows, filter == "linear", window))
 
 
 def trusted() -> ModuleType | None:
@@ -125,7 +131,7 @@ def trusted() -> ModuleType | None:
 
 
 def _is_wanted(compiled: ModuleType) -> bool:
-    return compiled.is_supported() and os.environ.get(jpeg_decoder.VARIABLE, "") in ("", "auto")
+    return compiled.window_bytes() > 0 and os.environ.get(jpeg_decoder.VARIABLE, "") in ("", "auto")
 
 
 def _is_right(compiled: ModuleType) -> bool:

@@ -16,11 +16,10 @@ Filter = Literal["linear", "antialiased"]
 
 _MOST_PAIRS = 4
 """Of pixels that one is blended of, the most that _resample.c takes."""
-_BLOCK = 32
-"""Values of a row that it stores at a time."""
-_GROUPS = {"linear": (8, (0, 2, 1, 3)), "antialiased": (4, (0, 4, 1, 5, 2, 6, 3, 7))}
-"""How many values a group has, and which groups of a block it wants one after another."""
-_GROUP_BYTES = 16
+_BLOCK = {16: 32, 64: 64}
+"""Of each window, how many values of a row are stored at a time: it pads rows to whole ones."""
+_VALUE_BYTES = {"linear": 2, "antialiased": 4}
+"""Of a window, for each value of a group."""
 _ZERO = 0x80
 """A pick that gives 0."""
 _SIZES = 1024
@@ -57,9 +56,9 @@ def down(inputs: int, outputs: int, filter: Filter) -> bytes | None:
 
 
 @functools.lru_cache(2 * _SIZES)
-def across(inputs: int, outputs: int, filter: Filter, flip: bool) -> bytes | None:
-    """The table for resizing rows of `inputs` RGB pixels to `outputs`, which are mirrored with `flip`; None if
-    _resample.c cannot do it."""
+def across(inputs: int, outputs: int, filter: Filter, flip: bool, window: int) -> bytes | None:
+    """The table for resizing rows of `inputs` RGB pixels to `outputs`, which are mirrored with `flip`, from
+    windows of so many bytes, 16 or 64; None if _resample.c cannot do it."""
     found = _WEIGHTS[filter](inputs, outputs)
     if found is None or found.weights.shape[1] > 2 * _MOST_PAIRS:
         return None
@@ -68,15 +67,15 @@ def across(inputs: int, outputs: int, filter: Filter, flip: bool) -> bytes | Non
         firsts, seconds, weights = _inside(firsts, weights, inputs)
     if flip:
         firsts, seconds, weights = firsts[::-1], seconds[::-1], weights[::-1]
-    group, order = _GROUPS[filter]
-    values = np.arange(-(-3 * outputs // _BLOCK) * _BLOCK).clip(max=3 * outputs - 1)  # those behind the end repeat it
-    values = values.reshape(-1, len(order), group)[:, order].reshape(-1, group)
+    block = _BLOCK[window]
+    values = np.arange(-(-3 * outputs // block) * block).clip(max=3 * outputs - 1)  # those behind the end repeat it
+    values = values.reshape(-1, window // _VALUE_BYTES[filter])
     pixels, channels = values // 3, values % 3
     places = 3 * np.minimum(firsts, seconds)[pixels].min(axis=1, keepdims=True)
     picks = np.stack((3 * firsts[pixels] + channels - places, 3 * seconds[pixels] + channels - places), axis=2)
-    if picks.max() >= _GROUP_BYTES:
+    if picks.max() >= window:
         return None
-    reach = int(places.max()) + 3 * (weights.shape[1] - 2) + _GROUP_BYTES
+    reach = int(places.max()) + 3 * (weights.shape[1] - 2) + window
     if filter == "linear":
         by_value = _coarse_and_fine(weights)[:, pixels].astype(np.int8)
     else:

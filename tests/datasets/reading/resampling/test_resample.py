@@ -27,12 +27,26 @@ from presize.datasets.reading.resampling.tables import across, down
 from presize.errors import PresizeWarning
 
 ROOT = Path(__file__).parents[4]
-SOURCE = ROOT / "datasets" / "reading" / "resampling" / "_resample.c"
+SOURCES = ROOT / "datasets" / "reading" / "resampling"
 _NO_ACCESS = 0
 Pixels = npt.NDArray[np.uint8]
 
 compiled = pytest.mark.skipif(
     resampling.trusted() is None, reason="_resample.c is not compiled here, has no AVX2, or is switched off"
+)
+windows = pytest.mark.parametrize(
+    "window",
+    [
+        pytest.param(
+            window,
+            marks=pytest.mark.skipif(
+                resampling.trusted() is None or resampling._compiled.window_bytes() < window,  # type: ignore[union-attr]
+                reason="_resample.c is not compiled here, has no such instructions, or is switched off",
+            ),
+        )
+        for window in (16, 64)
+    ],
+    ids=["AVX2", "AVX-512"],
 )
 sides = st.integers(1, 300)
 
@@ -49,47 +63,48 @@ def by_libraries(pixels: Pixels, shape: tuple[int, int], flip: bool) -> Pixels:
     return out[:, ::-1] if flip else out
 
 
-def by_compiled_code(pixels: Pixels, shape: tuple[int, int], flip: bool) -> Pixels | None:
+def by_compiled_code(pixels: Pixels, shape: tuple[int, int], flip: bool, window: int) -> Pixels | None:
     out = np.empty((*shape, 3), np.uint8)
-    return out if resampling.resample_by(resampling._compiled, pixels, out, flip) else None  # type: ignore[arg-type]
+    taken = resampling.resample_by(resampling._compiled, pixels, out, flip, window)  # type: ignore[arg-type]
+    return out if taken else None
 
 
-@compiled
+@windows
 @settings(max_examples=examples(300))
 @given(sides, sides, sides, sides, st.booleans(), st.integers(0, 9), st.integers(0, 99))
 def test_the_compiled_code_makes_what_opencv_and_torch_make(
-    height: int, width: int, to_height: int, to_width: int, flip: bool, beside: int, seed: int
+    window: int, height: int, width: int, to_height: int, to_width: int, flip: bool, beside: int, seed: int
 ) -> None:
     pixels = noise(height, width + 2 * beside, seed)[:, beside : beside + width]
-    found = by_compiled_code(pixels, (to_height, to_width), flip)
+    found = by_compiled_code(pixels, (to_height, to_width), flip, window)
     if found is None:
         assert max(height / to_height, width / to_width) > 3
     else:
         np.testing.assert_array_equal(found, by_libraries(pixels, (to_height, to_width), flip))
 
 
-@compiled
+@windows
 @pytest.mark.parametrize("outputs", [224, 192, 96])
-def test_every_side_is_resized_to_the_usual_ones_as_libraries_do(outputs: int) -> None:
+def test_every_side_is_resized_to_the_usual_ones_as_libraries_do(outputs: int, window: int) -> None:
     for side in range(1, 3 * outputs):
         for shape, to in (((side, 2), (outputs, 2)), ((2, side), (2, outputs))):
             pixels = noise(*shape, side)
-            found = by_compiled_code(pixels, to, flip=False)
+            found = by_compiled_code(pixels, to, flip=False, window=window)
             assert found is not None
             np.testing.assert_array_equal(found, by_libraries(pixels, to, flip=False), str(side))
 
 
-@compiled
+@windows
 @pytest.mark.parametrize("value", [0, 255])
 @pytest.mark.parametrize("side", [3, 224, 250, 600])
-def test_an_image_of_one_colour_keeps_it(value: int, side: int) -> None:
-    found = by_compiled_code(np.full((side, side, 3), value, np.uint8), (224, 223), flip=True)
+def test_an_image_of_one_colour_keeps_it(value: int, side: int, window: int) -> None:
+    found = by_compiled_code(np.full((side, side, 3), value, np.uint8), (224, 223), flip=True, window=window)
     assert found is not None and (found == value).all()
 
 
-@compiled
+@windows
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (40, 2), (1, 300), (224, 224), (300, 250), (50, 460)])
-def test_no_byte_behind_an_image_is_read(shape: tuple[int, int]) -> None:
+def test_no_byte_behind_an_image_is_read(shape: tuple[int, int], window: int) -> None:
     """Behind it lies a page that may not be read, as where a shard ends: reading it would end the process."""
     nbytes = shape[0] * shape[1] * 3
     room = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -98,7 +113,7 @@ def test_no_byte_behind_an_image_is_read(shape: tuple[int, int]) -> None:
         end = ctypes.c_void_p(pixels.ctypes.data + nbytes)
         assert ctypes.CDLL(None).mprotect(end, mmap.PAGESIZE, _NO_ACCESS) == 0
         pixels[:] = noise(*shape)
-        found = by_compiled_code(pixels, (230, 231), flip=False)
+        found = by_compiled_code(pixels, (230, 231), flip=False, window=window)
         np.testing.assert_array_equal(found, by_libraries(noise(*shape), (230, 231), flip=False))
         del pixels
 
@@ -129,18 +144,27 @@ def test_other_channels_and_depths_are_resized_by_libraries(dtype: type, channel
 @pytest.mark.parametrize(
     ("columns", "rows"),
     [
-        (across(21, 30, "linear", False), down(20, 30, "linear")),
-        (across(20, 31, "linear", False), down(20, 30, "linear")),
-        (across(20, 30, "linear", False), down(19, 30, "linear")),
-        (across(20, 30, "linear", False), down(20, 29, "linear")),
-        (across(20, 30, "antialiased", False), down(20, 30, "linear")),
+        (across(21, 30, "linear", False, 16), down(20, 30, "linear")),
+        (across(20, 31, "linear", False, 16), down(20, 30, "linear")),
+        (across(20, 30, "linear", False, 16), down(19, 30, "linear")),
+        (across(20, 30, "linear", False, 16), down(20, 29, "linear")),
+        (across(20, 30, "antialiased", False, 16), down(20, 30, "linear")),
+        (across(20, 30, "linear", False, 64), down(20, 30, "linear")),
         (b"", down(20, 30, "linear")),
-        (across(20, 30, "linear", False), b"\0" * 24),
+        (across(20, 30, "linear", False, 16), b"\0" * 24),
     ],
 )
 def test_tables_of_other_sizes_are_refused(columns: bytes, rows: bytes) -> None:
     with pytest.raises(ValueError, match="tables are those of other sizes"):
-        resampling._compiled.resize(noise(20, 20), noise(30, 30), columns, rows, True)  # type: ignore[union-attr]
+        resampling._compiled.resize(noise(20, 20), noise(30, 30), columns, rows, True, 16)  # type: ignore[union-attr]
+
+
+@compiled
+@pytest.mark.parametrize("window", [0, 15, 128])
+def test_a_window_that_no_processor_has_is_refused(window: int) -> None:
+    tables = across(20, 30, "linear", False, 16), down(20, 30, "linear")
+    with pytest.raises(ValueError, match="this processor has no such window"):
+        resampling._compiled.resize(noise(20, 20), noise(30, 30), *tables, True, window)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +198,7 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes the module as it is when just imported, with another function in the place of the compiled one."""
 
     def untry(resize: Callable[..., bool] | None = None) -> None:
-        found = SimpleNamespace(is_supported=lambda: True, resize=resize or resampling_module.resize)
+        found = SimpleNamespace(window_bytes=resampling_module.window_bytes, resize=resize or resampling_module.resize)
         monkeypatch.setattr(resampling, "_compiled", found)
         monkeypatch.setattr(resampling, "_is_tried", False)
 
@@ -230,10 +254,12 @@ def test_it_compiles_for_other_processors_where_it_refuses(tmp_path: Path) -> No
     include = sysconfig.get_path("include")
     if not os.path.exists(f"{include}/Python.h"):
         pytest.skip("needs Python's headers")
-    program = f'#define Py_LIMITED_API 0x030B0000\n#include <Python.h>\n#undef __x86_64__\n#include "{SOURCE}"\n'
+    program = (
+        f'#define Py_LIMITED_API 0x030B0000\n#include <Python.h>\n#undef __x86_64__\n#include "{SOURCES}/_resample.c"\n'
+    )
     (tmp_path / "elsewhere.c").write_text(program)
     flags = ["-Wall", "-Wextra", f"-I{include}", "-shared", "-fPIC"]
     subprocess.run(["gcc", *flags, tmp_path / "elsewhere.c", "-o", tmp_path / "_resample.so"], check=True)
-    script = "import _resample as r; assert not r.is_supported(); r.resize(0)"
+    script = "import _resample as r; assert r.window_bytes() == 0; r.resize(0)"
     ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.stderr.endswith("NotImplementedError: it takes AVX2\n")
