@@ -6,12 +6,12 @@ from presize.doctor.facts import CheckUp, Finding
 from presize.formatting import plural, size_text
 from presize.measure.read_speed import Content, Reading
 
-_CORE_IMAGES_PER_S = 2500
-"""256 px JPEGs from LMDB that one core reads and decodes: benchmarks/reading/results/read.csv (2026-11-21)."""
+_CORE_IMAGES_PER_S = 5000
+"""256 px JPEGs from LMDB that one core reads and decodes: benchmarks/reading/results/read.csv (2026-11-25)."""
 
 _CORE_FILES_PER_S = 700
 _CORE_FILE_BYTES_PER_S = 40e6
-"""Files that one core reads and decodes with torchvision: 710 a second of 256 px, 370 of 110 kB, in the same table."""
+"""Files that one core reads and decodes with torchvision: 660 a second of 256 px, 360 of 110 kB, in the same table."""
 
 _BY_SHARDS = "read shard by shard: order=ShardShuffled(...) with readahead=True"
 

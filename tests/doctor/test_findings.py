@@ -38,7 +38,7 @@ WELL = CheckUp(
 )
 SHARDS = Content(tuple(File(Path(f"{number}.lmdb"), 50_000_000) for number in range(40)), 30_000, True, True)
 PHOTOS = Content(tuple(File(Path(f"{number}.jpg"), 110_000) for number in range(4000)), 110_000, False, False)
-FAST = Reading(3e9, 60_000.0, 30_000, 16, True)
+FAST = Reading(3e9, 100_000.0, 30_000, 16, True)
 SLOW = Reading(2e9, 900.0, 30_000, 16, True)
 SLOWER = Reading(80e6, 90.0, 30_000, 16, True)
 ON_DISK = replace(WELL, content=SHARDS, reading=FAST)
@@ -124,8 +124,8 @@ JUDGED = [
     (changed("storage", kind="rotating"), "storage", "warn", "a rotating disk", "a rotating disk, not measured"),
     (changed("storage", ON_DISK, kind="network"), "storage", "ok", "over a network", "a network that is fast enough"),
     (changed("storage", file_system=None), "storage", "unknown", "not known", "no mountinfo"),
-    (ON_DISK, "reading", "ok", "60,000 records/s of 30 kB in random order (16 readers), 3 GB/s", "a fast disk"),
-    (replace(ON_DISK, reading=SLOW), "reading", "warn", "16 cores can use about 40,000", "a disk that is slower"),
+    (ON_DISK, "reading", "ok", "100,000 records/s of 30 kB in random order (16 readers), 3 GB/s", "a fast disk"),
+    (replace(ON_DISK, reading=SLOW), "reading", "warn", "16 cores can use about 80,000", "a disk that is slower"),
     (replace(ON_DISK, reading=SLOW), "reading", "warn", 'preload="page-cache"', "a dataset that fits into memory"),
     (
         changed("memory", replace(ON_DISK, reading=SLOWER), available=GB), "reading", "warn", "ShardShuffled",
