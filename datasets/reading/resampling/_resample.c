@@ -50,7 +50,7 @@ static bool read_across(const Py_buffer *table, int64_t inputs, int64_t outputs,
     const Head *head = across->head = head_of(table, inputs, outputs, linear);
     if (!head)
         return false;
-    const int64_t vector = window == WIDE ? 64 : 32;
+    const int64_t vector = window == WIDE ? 64 : 32; /* bytes */
     across->values = (RGB * outputs + vector - 1) / vector * vector;
     const int64_t bytes = across->values * (linear ? 2 : 4);
     across->groups = bytes / window;

@@ -10,7 +10,7 @@ enum {
     RGB = 3,
     MOST_PAIRS = 4, /* of pixels or rows that one is blended of */
     RING = 16,      /* rows that are kept: those of a row of the result, and one ahead */
-    LINE = 64       /* bytes of the processor's caches */
+    LINE = 64       /* bytes: of the processor's caches, and of the longest vector */
 };
 
 /* What each table begins with. */
