@@ -30,7 +30,8 @@ import cv2
 import numpy as np
 import simplejpeg
 
-from presize.codecs import jpeg_decoder, jpeg_tiles
+from presize.codecs import jpeg_decoder
+from presize.codecs.tiles import cut, tiling
 
 CODECS = Path(__file__).parent.parent / "presize" / "codecs"
 SOURCES = [str(CODECS / name) for name in ("_jpeg_decoder.c", "jpeg/any.c", "jpeg/avx2.c")]
@@ -71,9 +72,9 @@ def jpeg(pixels: np.ndarray, choice: random.Random) -> bytes:
         options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, choice.choice(FACTORS)]
     if choice.random() < 0.6:
         mcus = -(-pixels.shape[1] // choice.choice([8, 16]))
-        options += [cv2.IMWRITE_JPEG_RST_INTERVAL, choice.choice([1, 2, 3, 5, jpeg_tiles.restart_interval(mcus)])]
+        options += [cv2.IMWRITE_JPEG_RST_INTERVAL, choice.choice([1, 2, 3, 5, tiling.restart_interval(mcus)])]
     data = cv2.imencode(".jpg", pixels, options)[1].tobytes()
-    return jpeg_tiles.with_index(data) if choice.random() < 0.8 else data
+    return tiling.with_index(data) if choice.random() < 0.8 else data
 
 
 def with_metadata(data: bytes, choice: random.Random) -> bytes:
@@ -128,7 +129,7 @@ def expected(data: bytes, mode: str, shape: tuple[int, int], box: tuple[int, int
     except ValueError:
         y, x = top * scale, left * scale
         whole = y, x, min(height * scale, shape[0] - y), min(width * scale, shape[1] - x)
-        part = jpeg_tiles.cut(data, *whole) if whole != (0, 0, *shape) else None
+        part = cut.cut(data, *whole) if whole != (0, 0, *shape) else None
         if part is None:
             raise
         y, x = part.top // scale, part.left // scale
@@ -188,7 +189,7 @@ def recoding_difference(decoder: Any, data: bytes, choice: random.Random) -> str
     """How the pixels change when `data` is coded again in tiles; None if they do not, or `decoder` leaves it alone."""
     avx2 = decoder.use_avx2(choice.random() < 0.5)
     with mock.patch.object(jpeg_decoder, "_trusted", lambda: decoder):
-        tiled = jpeg_tiles.recoded(data)
+        tiled = tiling.recoded(data)
     decoder.use_avx2(True)
     if tiled is data:
         return None

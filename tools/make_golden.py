@@ -1,7 +1,8 @@
 """Make presize/codecs/golden/images.py: small images, embedded in the program, that codecs are tried on.
 
-It was run once and is kept to show how. Do not rerun it: what the codecs make of these images is part of the identity
-of datasets, so with other images none could be updated any more. What later releases need goes into a set of its own.
+It is kept to show how. The sources must stay as they are: what the codecs make of them is part of the identity of
+datasets, so with other images none could be updated any more. What later releases need goes into a set of its own.
+Images for the decoder may be added.
 
     python tools/make_golden.py > presize/codecs/golden/images.py
 """
@@ -18,11 +19,12 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from presize.codecs import jpeg_tiles
+from presize.codecs.tiles.layout import TAG
+from presize.codecs.tiles.tiling import restart_interval, with_index
 
 HEAD = '''"""Small images of every format, sampling and colour model: see tools/make_golden.py, which made them once.
 
-They must never change: what the codecs make of them is part of the identity of datasets.
+The sources must never change: what the codecs make of them is part of the identity of datasets.
 """
 
 from __future__ import annotations
@@ -99,9 +101,9 @@ def jpeg(
 
 def tiled(pixels: np.ndarray, sampling: str | None, quality: int = 85) -> bytes:
     across = 16 if sampling in ("4:2:2", "4:2:0") else 8
-    interval = jpeg_tiles.restart_interval(-(-pixels.shape[1] // across))
-    data = jpeg_tiles.with_index(jpeg(pixels, sampling, quality, interval))
-    assert jpeg_tiles.IDENTIFIER in data
+    interval = restart_interval(-(-pixels.shape[1] // across))
+    data = with_index(jpeg(pixels, sampling, quality, interval))
+    assert TAG in data
     return data
 
 
@@ -119,6 +121,7 @@ def decoder_images() -> dict[str, bytes]:
         "grey": jpeg(picture(21, 34, 10), None),
         "grey with tiles": tiled(picture(25, 65, 11), None, 60),
         "grey, noise": jpeg(picture(9, 16, 12, noise=250), None, 98),
+        "4:2:0 with tiles across rows": tiled(picture(35, 105, 13), "4:2:0"),
     }
 
 

@@ -70,7 +70,7 @@ TESTS = {
     "store/*.py": STORE,
     "codecs/jpeg_segments.py": (*JPEG, "tests/store/test_hostile_sizes.py", "tests/codecs/test_transcode.py"),
     "codecs/jpeg_metadata.py": (*JPEG, "tests/codecs/test_transcode.py"),
-    "codecs/jpeg_tiles.py": (
+    "codecs/tiles/*.py": (
         *JPEG,
         "tests/codecs/test_recoding.py",
         "tests/codecs/test_jpeg_decoder.py",

@@ -30,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from presize import options
 from presize.build import publish, run
 from presize.build.tasks import parallel, task
-from presize.codecs import decode, encode, jpeg_decoder, jpeg_segments, jpeg_tiles, resize, transcode
+from presize.codecs import decode, encode, jpeg_decoder, jpeg_segments, resize, transcode
+from presize.codecs.tiles import tiling
 from presize.sources.source_reader import SourceReader
 from presize.store import shard
 from shared import rates
@@ -48,7 +49,7 @@ _STAGES: dict[str, list[tuple[object, str]]] = {
     "ICC profile to sRGB": [(decode, "finish")],
     "encode, beside the codec": [(encode, "encode")],
     "  cv2.imencode": [(cv2, "imencode")],
-    "  index of the tiles": [(jpeg_tiles, "with_index")],
+    "  index of the tiles": [(tiling, "with_index")],
     "rest of transcode": [(transcode, "transcode")],
     "CRC-32": [(zlib_ng, "crc32")],
     "open a shard": [(shard.ShardWriter, "__init__")],

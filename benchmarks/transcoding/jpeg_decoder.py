@@ -26,7 +26,10 @@ import simplejpeg
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from presize.codecs import jpeg_decoder, jpeg_segments, jpeg_tiles, transcode
+from presize.codecs import jpeg_decoder, jpeg_segments, transcode
+from presize.codecs.tiles.cut import cut
+from presize.codecs.tiles.layout import TAG
+from presize.codecs.tiles.tiling import recoded
 from presize.datasets import RandomResizedCrop
 from presize.errors import ImageError
 from presize.options import ImageOptions
@@ -60,7 +63,7 @@ def by_libjpeg_turbo(work: Work) -> None:
 
 
 def by_libjpeg_turbo_of_a_cut(work: Work) -> None:
-    part = jpeg_tiles.cut(work.data, *work.box)
+    part = cut(work.data, *work.box)
     simplejpeg.decode_jpeg(work.data if part is None else part.data, "RGB", buffer=BUFFER)
 
 
@@ -70,7 +73,7 @@ def by_jpeg_decoder(work: Work) -> None:
 
 
 def into_tiles(work: Work) -> None:
-    jpeg_tiles.recoded(work.data)
+    recoded(work.data)
 
 
 class Set(NamedTuple):
@@ -113,14 +116,14 @@ def sets(photos: list[Path], count: int) -> dict[str, Set]:
         if kind and len(whole[f"photographs, {kind}"]) < count:
             whole[f"photographs, {kind}"].append(Work(data, shape, (0, 0, *shape)))
         shape = (record.height, record.width)
-        if jpeg_tiles.IDENTIFIER in record.value and len(stored) < count:
+        if TAG in record.value and len(stored) < count:
             stored.append(Work(record.value, shape, (0, 0, *shape)))
             plain.append(Work(without.value, shape, (0, 0, *shape)))
     crop = RandomResizedCrop(224)
     heights, widths = (np.array([work.shape[axis] for work in stored]) for axis in (0, 1))
     boxes = crop.boxes(heights, widths, np.random.default_rng(0).random((len(stored), crop.draws)))
     crops = [work._replace(box=tuple(box)) for work, box in zip(stored, boxes.tolist(), strict=True)]
-    again = [crop._replace(data=jpeg_tiles.recoded(work.data)) for crop, work in zip(crops, plain, strict=True)]
+    again = [crop._replace(data=recoded(work.data)) for crop, work in zip(crops, plain, strict=True)]
     return {
         **{name: Set(some) for name, some in whole.items() if some},
         _STORED: Set(stored),

@@ -1,7 +1,7 @@
 """A box of a stored value -> pixels in a row of a batch: cut_region or uncut_region, then read_region, or read_views
 for several boxes that are decoded together. Pure.
 
-Only what the box needs is decoded: its tiles (presize.codecs.jpeg_tiles), at 1/2, 1/4 or 1/8 of the size where the box
+Only what the box needs is decoded: its tiles (presize.codecs.tiles), at 1/2, 1/4 or 1/8 of the size where the box
 is at least twice as large as the result. presize.codecs.jpeg_decoder takes the tiles from the whole value; for
 libjpeg-turbo they are cut out first.
 """
@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from presize.codecs import jpeg_decoder, jpeg_tiles
+from presize.codecs import jpeg_decoder
 from presize.codecs.jpeg_segments import coded_size
 from presize.codecs.resize import Box as ResizeBox
 from presize.codecs.resize import Target, resize
 from presize.codecs.stored_value import check_shape, decode_value
+from presize.codecs.tiles.cut import cut
 from presize.datasets.crops import DECODE_SCALES
 from presize.datasets.reading.resampling.resample import resample
 from presize.options import MAX_PIXELS, Color, Format, Size
@@ -59,10 +60,10 @@ def uncut_region(value: memoryview, format: Format, box: Box) -> Region:
 def cut_region(value: bytes | memoryview, box: Box) -> Region:
     """A copy of what `box`, inside the image, needs of `value`, a JPEG. Never raises, whatever the bytes."""
     top, left, _, _ = box
-    cut = jpeg_tiles.cut(value, *box)
-    if cut is None or cut.data is value:
+    part = cut(value, *box)
+    if part is None or part.data is value:
         return Region("jpeg", bytes(value), top, left, True, box)
-    return Region("jpeg", *cut, False, box)
+    return Region("jpeg", *part, False, box)
 
 
 def read_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bool, exact: bool) -> None:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image, PngImagePlugin
 
-from presize.codecs import jpeg_metadata, jpeg_tiles
+from presize.codecs import jpeg_metadata
+from presize.codecs.tiles import tiling
 from presize.errors import ImageError
 from presize.options import ImageOptions, Subsampling
 
@@ -80,7 +81,7 @@ def _tiled_jpeg(pixels: npt.NDArray[np.uint8], options: ImageOptions) -> bytes:
     encoded, data = cv2.imencode(".jpg", pixels, _parameters(pixels.shape[1], options.quality, subsampling))
     if not encoded:
         raise ImageError("OpenCV could not encode it as JPEG")
-    return jpeg_tiles.with_index(data.tobytes())
+    return tiling.with_index(data.tobytes())
 
 
 @functools.lru_cache
@@ -89,7 +90,7 @@ def _parameters(width: int, quality: int, subsampling: Subsampling | None) -> tu
     import cv2
 
     mcu_width = 8 if subsampling in (None, "444") else 16
-    interval = jpeg_tiles.restart_interval(-(-width // mcu_width))
+    interval = tiling.restart_interval(-(-width // mcu_width))
     parameters = (cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_RST_INTERVAL, interval)
     if subsampling is None:
         return parameters

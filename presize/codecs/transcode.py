@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from presize.codecs import decode, encode, jpeg_metadata, jpeg_segments, jpeg_tiles, resize, sniff
+from presize.codecs import decode, encode, jpeg_metadata, jpeg_segments, resize, sniff
 from presize.codecs.exif import with_orientation_reset
 from presize.codecs.pillow_decoder import Wanted
 from presize.codecs.special.unchanged import fits, unchanged
+from presize.codecs.tiles import tiling
 from presize.options import KEEP, ImageOptions, Size
 
 
@@ -90,7 +91,7 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
 
 def _in_tiles(kept: bytes, options: ImageOptions) -> bytes:
     """An image that is stored without being decoded, coded again in tiles if all JPEGs are to have them."""
-    return jpeg_tiles.recoded(kept) if options.tiles == "all" and options.format == "jpeg" else kept
+    return tiling.recoded(kept) if options.tiles == "all" and options.format == "jpeg" else kept
 
 
 _KEPT_BYTES = 1 << 20

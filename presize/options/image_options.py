@@ -36,7 +36,7 @@ class ImageOptions:
         quality: 1 to 100, for jpeg and webp. 90 with 4:2:0 is what FFCV and the timm recipes train from.
         subsampling: of the chroma, for jpeg.
         tiles: which JPEGs are stored in tiles, so that a reader decodes just the part that it crops
-            (presize.codecs.jpeg_tiles): those that were resized, all, so that JPEGs stored as they came are coded again
+            (presize.codecs.tiles): those that were resized, all, so that JPEGs stored as they came are coded again
             without loss, which takes the compiled code of presize.codecs.jpeg_decoder, or none. True is another
             spelling of "resized", and False one of "none". Other formats have no tiles.
         upscale: enlarge images smaller than the target; otherwise they keep their size.

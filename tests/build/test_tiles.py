@@ -19,7 +19,7 @@ from commands import Ran
 from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.codecs import jpeg_decoder
-from presize.codecs.jpeg_tiles import cut
+from presize.codecs.tiles.cut import cut
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
 from presize.errors import BuildError
 from presize.options import KEEP, BuildOptions, ImageOptions, RunOptions, Size, SourceOptions

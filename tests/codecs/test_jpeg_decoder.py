@@ -24,9 +24,11 @@ from PIL import Image
 
 from effort import EFFORT, examples
 from pictures import smooth_image
-from presize.codecs import jpeg_decoder, jpeg_tiles
+from presize.codecs import jpeg_decoder
 from presize.codecs.jpeg_decoder import Mode
 from presize.codecs.stored_value import decode_value
+from presize.codecs.tiles.layout import TAG
+from presize.codecs.tiles.tiling import restart_interval, with_index
 from presize.errors import ImageError
 
 ROOT = Path(__file__).parents[2]
@@ -64,11 +66,11 @@ def encoded(
     return cv2.imencode(".jpg", pixels, options)[1].tobytes()
 
 
-def tiled(pixels: np.ndarray, sampling: str = "4:2:0", quality: int = 90) -> bytes:
-    across = 16 if sampling in ("4:2:2", "4:2:0") else 8
-    interval = jpeg_tiles.restart_interval(-(-pixels.shape[1] // across))
-    data = jpeg_tiles.with_index(encoded(pixels, sampling, quality, interval))
-    assert jpeg_tiles.IDENTIFIER in data
+def tiled(pixels: np.ndarray, sampling: str = "4:2:0", quality: int = 90, interval: int | None = None) -> bytes:
+    mcus = -(-pixels.shape[1] // (16 if sampling in ("4:2:2", "4:2:0") else 8))
+    interval = restart_interval(mcus) if interval is None else min(interval, mcus)
+    data = with_index(encoded(pixels, sampling, quality, interval))
+    assert TAG in data
     return data
 
 
@@ -127,8 +129,8 @@ def test_an_ordinary_jpeg_has_the_pixels_that_libjpeg_turbo_gives(
 @compiled
 @settings(deadline=None, max_examples=examples(100))
 @given(
-    st.data(), st.integers(5, 160), st.integers(9, 160), samplings, qualities, st.sampled_from(MODES), st.booleans(),
-    scales, st.booleans(),
+    st.data(), st.integers(5, 160), st.integers(9, 160), samplings, qualities, st.sampled_from(MODES),
+    st.sampled_from([0, None, 2, 3, 5, 7]), scales, st.booleans(),
 )  # fmt: skip
 def test_a_box_has_the_pixels_of_the_whole(
     draw: st.DataObject,
@@ -137,13 +139,13 @@ def test_a_box_has_the_pixels_of_the_whole(
     sampling: str,
     quality: int,
     mode: Mode,
-    tiles: bool,
+    tiles: int | None,
     scale: int,
     avx2: bool,
 ) -> None:
     assume(not is_too_narrow(width, sampling, scale))
     image = picture(height, width, seed=height)
-    data = tiled(image, sampling, quality) if tiles else encoded(image, sampling, quality)
+    data = encoded(image, sampling, quality) if tiles == 0 else tiled(image, sampling, quality, tiles)
     whole = by_libjpeg_turbo(data, mode, scale)
     for _ in range(4):
         top, left = draw.draw(st.integers(0, whole.shape[0] - 1)), draw.draw(st.integers(0, whole.shape[1] - 1))
@@ -187,12 +189,13 @@ def test_a_reduced_decode_notices_damage_that_it_could_skip(scale: int, avx2: bo
 
 
 @compiled
-def test_damage_in_another_tile_is_no_concern_of_a_box() -> None:
-    data = bytearray(tiled(picture(64, 256, seed=1)))
+@pytest.mark.parametrize("width", [256, 272], ids=["rows of whole tiles", "tiles across rows"])
+def test_damage_in_another_tile_is_no_concern_of_a_box(width: int) -> None:
+    data = bytearray(tiled(picture(64, width, seed=1)))
     whole = simplejpeg.decode_jpeg(bytes(data))
-    data[-40:-38] = b"\xff\xd0"  # in the last tile
-    assert jpeg_decoder.decode(bytes(data), "RGB", (64, 256)) is None
-    pixels = jpeg_decoder.decode(bytes(data), "RGB", (64, 256), (3, 5, 20, 90))
+    data[-30:-28] = b"\xff\xd0"  # in the last tile
+    assert jpeg_decoder.decode(bytes(data), "RGB", (64, width)) is None
+    pixels = jpeg_decoder.decode(bytes(data), "RGB", (64, width), (3, 5, 20, 90))
     np.testing.assert_array_equal(pixels, whole[3:23, 5:95])
 
 
@@ -223,7 +226,7 @@ def with_frame(sampling: str, old: bytes, new: bytes) -> bytes:
 
 def lying_index() -> bytes:
     data = bytearray(tiled(picture(40, 60, seed=2)))
-    data[data.index(jpeg_tiles.IDENTIFIER) + 10] ^= 1
+    data[data.index(TAG) + 10] ^= 1
     return bytes(data)
 
 

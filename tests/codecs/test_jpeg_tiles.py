@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import struct
 import subprocess
@@ -20,7 +21,8 @@ from PIL import Image
 from effort import examples
 from pictures import smooth_image
 from presize.codecs import jpeg_metadata, jpeg_segments
-from presize.codecs.jpeg_tiles import cut, restart_interval, with_index
+from presize.codecs.tiles.cut import cut
+from presize.codecs.tiles.tiling import restart_interval, with_index
 
 SAMPLINGS = {
     "4:4:4": (1, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),
@@ -53,9 +55,12 @@ def plain(height: int, width: int, sampling: str = "4:2:0", quality: int = 90, i
     return bytes(cv2.imencode(".jpg", pixels, options)[1])
 
 
-def tiled(height: int, width: int, sampling: str = "4:2:0", quality: int = 90) -> bytes:
-    data = with_index(plain(height, width, sampling, quality))
-    assert data != plain(height, width, sampling, quality)
+def tiled(height: int, width: int, sampling: str = "4:2:0", quality: int = 90, interval: int | None = None) -> bytes:
+    """A JPEG with an index, in tiles of `interval` MCUs, or of all of a shorter row."""
+    if interval is not None:
+        interval = min(interval, -(-width // (8 * SAMPLINGS[sampling][0])))
+    data = with_index(plain(height, width, sampling, quality, interval))
+    assert data != plain(height, width, sampling, quality, interval)
     return data
 
 
@@ -89,6 +94,7 @@ def boxes(draw: st.DrawFn, height: int, width: int, step: int = 1) -> tuple[int,
 
 
 sizes = st.sampled_from([1, 2, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 100, 128, 129, 176, 203, 272])
+intervals = st.one_of(st.none(), st.integers(2, 9))
 
 
 @settings(deadline=None, max_examples=examples(50))
@@ -98,11 +104,12 @@ sizes = st.sampled_from([1, 2, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 100, 128, 12
     width=sizes,
     sampling=st.sampled_from([*SAMPLINGS]),
     quality=st.sampled_from([1, 30, 75, 90, 100]),
+    interval=intervals,
 )
 def test_a_cut_has_the_pixels_of_the_whole(
-    data: st.DataObject, height: int, width: int, sampling: str, quality: int
+    data: st.DataObject, height: int, width: int, sampling: str, quality: int, interval: int | None
 ) -> None:
-    stored = tiled(height, width, sampling, quality)
+    stored = tiled(height, width, sampling, quality, interval)
     for _ in range(4):
         top, left, rows, columns = data.draw(boxes(height, width))
         part = cut(memoryview(stored), top, left, rows, columns)
@@ -118,11 +125,12 @@ def test_a_cut_has_the_pixels_of_the_whole(
     width=sizes.filter(lambda side: side > 8),
     sampling=st.sampled_from([*SAMPLINGS]),
     scale=st.sampled_from([2, 4, 8]),
+    interval=intervals,
 )
 def test_a_cut_at_reduced_size_has_the_pixels_of_the_whole(
-    data: st.DataObject, height: int, width: int, sampling: str, scale: int
+    data: st.DataObject, height: int, width: int, sampling: str, scale: int, interval: int | None
 ) -> None:
-    stored = tiled(height, width, sampling)
+    stored = tiled(height, width, sampling, interval=interval)
     reference = whole(stored, scale)
     assert reference.shape[:2] == (-(-height // scale), -(-width // scale))
     for _ in range(4):
@@ -155,6 +163,62 @@ def test_a_cut_takes_a_neighbour_only_at_an_edge_of_a_tile() -> None:
         assert (*decoded(part.data).shape[:2], part.top, part.left) == (8, 32, 0, 0)
 
 
+def test_a_cut_across_rows_of_tiles_has_the_width_of_the_image_and_only_the_tiles_of_its_box() -> None:
+    stored = tiled(112, 112)  # 7 rows of 7 MCUs in tiles of 4: a tile begins in the first column of rows 0 and 4
+    for box, (height, top, tiles) in {
+        (17, 33, 14, 14): (64, 17, {2}),
+        (65, 33, 14, 14): (48, 1, {7}),
+        (17, 33, 30, 14): (64, 17, {2, 4}),
+        (49, 33, 30, 14): (112, 49, {5, 7}),
+        (49, 1, 30, 110): (112, 49, {5, 6, 7, 8}),
+        (97, 97, 15, 15): (48, 33, {12}),
+    }.items():
+        part = cut(stored, *box)
+        assert part is not None
+        assert (*decoded(part.data).shape[:2], part.top, part.left) == (height, 112, top, box[1])
+        first = {64: 0, 48: 7, 112: 0}[height]
+        assert [len(tile) > 20 for tile in scan_of(part.data)] == [
+            first + number in tiles for number in range(len(scan_of(part.data)))
+        ]
+
+
+def scan_of(data: bytes | memoryview) -> list[bytes]:
+    """The tiles of a JPEG without their markers."""
+    data = bytes(data)
+    return re.split(rb"\xff[^\0]", data[data.index(b"\xff\xda") + 14 :])[:-1]
+
+
+@pytest.mark.parametrize("width", [128, 112], ids=["rows of whole tiles", "tiles across rows"])
+def test_damage_beside_the_tiles_of_a_box_is_no_concern_of_its_cut(width: int) -> None:
+    stored = tiled(112, width)
+    whole = decoded(stored)
+    cut_out = set()
+    for number, tile in enumerate(tiles := scan_of(stored)):
+        at = stored.index(tile) + len(tile) // 2
+        damaged = with_bytes(stored, at, b"\xff\0\xff\0")
+        part = cut(damaged, 20, 20, 60, 40)
+        assert part is not None
+        try:
+            pixels = decoded(part.data)[part.top : part.top + 60, part.left : part.left + 40]
+        except ValueError:
+            continue
+        if np.array_equal(pixels, whole[20:80, 20:60]):
+            cut_out.add(number)
+    columns = width // 16
+    needed = {(row * columns + column) // 4 for row in range(1, 6) for column in range(1, 4)}
+    assert cut_out == set(range(len(tiles))) - needed
+
+
+def test_a_tile_across_rows_needs_codes_for_the_blank_ones_beside_it() -> None:
+    sound = plain(64, 112)
+    for table in (b"\xff\xc4\0\x1f\0", b"\xff\xc4\0\xb5\x10", b"\xff\xc4\0\x1f\1", b"\xff\xc4\0\xb5\x11"):
+        at = sound.index(table) + 21
+        symbols = sound[at : at + 12 if table[3] == 0x1F else at + 162]
+        without = with_bytes(sound, at, symbols.replace(b"\0", b"\x0b" if table[3] == 0x1F else b"\xf9"))
+        assert with_index(sound) is not sound
+        assert with_index(without) is without
+
+
 def test_a_box_that_needs_every_tile_gets_the_very_same_bytes() -> None:
     stored = tiled(64, 80)
     assert cut(stored, 0, 0, 64, 80) == (stored, 0, 0)
@@ -181,18 +245,16 @@ def test_a_box_outside_the_image_has_no_cut(box: tuple[int, int, int, int]) -> N
     assert cut(tiled(64, 80), *box) is None
 
 
-@given(mcus=st.integers(1, 2048))
-def test_the_interval_divides_a_row_and_is_near_to_4(mcus: int) -> None:
+@given(mcus=st.integers(1, 8192))
+def test_the_interval_is_near_to_4_and_divides_a_row_if_it_can(mcus: int) -> None:
     k = restart_interval(mcus)
-    assert mcus % k == 0
-    assert k >= 2 or mcus == 1
-    assert all(abs(k - 4) <= abs(other - 4) for other in range(2, mcus + 1) if mcus % other == 0)
+    assert 2 <= k <= 5 or mcus == k == 1
+    assert mcus % k == 0 or (k == 4 and all(mcus % other for other in (2, 3, 5)))
+    assert all(abs(k - 4) <= abs(other - 4) for other in range(2, 6) if mcus % other == 0)
 
 
 def test_the_larger_of_two_intervals_equally_near_to_4_is_taken() -> None:
-    assert [restart_interval(mcus) for mcus in (15, 30, 60, 6)] == [5, 5, 4, 3]
-    assert restart_interval(18) == 3
-    assert restart_interval(42) == 3
+    assert [restart_interval(mcus) for mcus in (15, 30, 60, 6, 18, 42)] == [5, 5, 4, 3, 3, 3]
 
 
 SCAN = b"\3\1\0\2\x11\3\x11"
@@ -228,7 +290,6 @@ def refused() -> dict[str, bytes]:
             )[1]
         ),
         "CMYK": cmyk.getvalue(),
-        "an interval that divides no row": plain(64, 80, interval=4),
         "an interval of one": plain(64, 80, interval=1),
         "an interval of one in a row of two": plain(64, 32, interval=1),
         "an interval of two rows": plain(64, 80, interval=10),
@@ -258,7 +319,7 @@ def test_a_jpeg_without_an_index_has_no_cut(sampling: str) -> None:
 
 
 def test_a_tile_too_long_for_the_index_means_no_index() -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (16, 8 * 509), np.uint8)  # 509 is a prime
+    noise = np.random.default_rng(0).integers(0, 256, (16, 8 * 509), np.uint8)
     data = bytes(cv2.imencode(".jpg", noise, [cv2.IMWRITE_JPEG_QUALITY, 100, cv2.IMWRITE_JPEG_RST_INTERVAL, 509])[1])
     assert len(data) < 2 * 65535
     assert with_index(data) is not data
@@ -354,6 +415,9 @@ def test_stripping_takes_the_index_away() -> None:
 
 
 HOSTILE = tiled(64, 96)
+ACROSS = tiled(64, 112)
+"""28 MCUs in tiles of 4, which reach across rows of 7."""
+of_either = pytest.mark.parametrize("stored", [HOSTILE, ACROSS], ids=["rows of whole tiles", "tiles across rows"])
 INDEX = HOSTILE.find(b"presize\0") - 4
 SCAN = HOSTILE.find(b"\xff\xda") + 14
 
@@ -366,13 +430,14 @@ def harmless(data: bytes, top: int, left: int, height: int, width: int) -> None:
     if part is not None:
         assert 0 <= part.top
         assert 0 <= part.left
-        assert len(part.data) <= len(data)
+        assert len(part.data) <= len(data) + 20 * 7  # of which a blank tile has no more
         assert bytes(part.data[:2]) == b"\xff\xd8"
 
 
 box_of_hostile = boxes(64, 96)
 
 
+@of_either
 @settings(deadline=None, max_examples=examples(60))
 @given(
     flips=st.lists(st.tuples(st.integers(0, SCAN + 40), st.integers(0, 255)), min_size=1, max_size=4),
@@ -381,21 +446,23 @@ box_of_hostile = boxes(64, 96)
 @example(flips=[(INDEX + 2, 255), (INDEX + 3, 255)], box=(0, 0, 8, 8))
 @example(flips=[(INDEX + 2, 0), (INDEX + 3, 0)], box=(0, 0, 8, 8))
 @example(flips=[(INDEX + 12, 2)], box=(0, 0, 8, 8))
-def test_changed_bytes_do_no_harm(flips: list[tuple[int, int]], box: tuple[int, int, int, int]) -> None:
-    data = bytearray(HOSTILE)
+def test_changed_bytes_do_no_harm(stored: bytes, flips: list[tuple[int, int]], box: tuple[int, int, int, int]) -> None:
+    data = bytearray(stored)
     for at, value in flips:
         data[at] = value
     harmless(bytes(data), *box)
 
 
+@of_either
 @settings(deadline=None, max_examples=examples(50))
-@given(end=st.integers(0, len(HOSTILE)), begin=st.integers(0, 40), box=box_of_hostile)
-def test_missing_bytes_do_no_harm(end: int, begin: int, box: tuple[int, int, int, int]) -> None:
-    harmless(HOSTILE[:end], *box)
-    harmless(HOSTILE[begin:end], *box)
-    harmless(HOSTILE[:begin] + HOSTILE[end:], *box)
-    if end < len(HOSTILE):
-        assert cut(HOSTILE[:end], *box) is None
+@given(end=st.floats(0, 1), begin=st.integers(0, 40), box=box_of_hostile)
+def test_missing_bytes_do_no_harm(stored: bytes, end: float, begin: int, box: tuple[int, int, int, int]) -> None:
+    at = round(end * len(stored))
+    harmless(stored[:at], *box)
+    harmless(stored[begin:at], *box)
+    harmless(stored[:begin] + stored[at:], *box)
+    if at < len(stored):
+        assert cut(stored[:at], *box) is None
 
 
 @settings(deadline=None, max_examples=examples(50))
@@ -406,21 +473,23 @@ def test_an_index_of_anything_does_no_harm(payload: bytes, box: tuple[int, int, 
         harmless(HOSTILE[:INDEX] + struct.pack(">HH", 0xFFE9, 2 + len(begun)) + begun + rest, *box)
 
 
+@of_either
 @settings(deadline=None, max_examples=examples(50))
 @given(data=st.data())
-def test_lengths_that_are_not_those_of_the_tiles_give_no_wrong_pixels(data: st.DataObject) -> None:
-    lengths = list(struct.unpack_from(f">{(SCAN - 14 - INDEX - 13) // 2}H", HOSTILE, INDEX + 13))
+def test_lengths_that_are_not_those_of_the_tiles_give_no_wrong_pixels(stored: bytes, data: st.DataObject) -> None:
+    index, scan = stored.index(b"presize\0") - 4, stored.index(b"\xff\xda")
+    lengths = list(struct.unpack_from(f">{(scan - index - 13) // 2}H", stored, index + 13))
     one, other = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=2, max_size=2, unique=True))
     moved = data.draw(st.integers(1, lengths[one]))
     lengths[one] -= moved
     lengths[other] += moved  # their sum is right
-    changed = HOSTILE[: INDEX + 13] + struct.pack(f">{len(lengths)}H", *lengths) + HOSTILE[SCAN - 14 :]
+    changed = stored[: index + 13] + struct.pack(f">{len(lengths)}H", *lengths) + stored[scan:]
     top, left, rows, columns = data.draw(box_of_hostile)
     harmless(changed, top, left, rows, columns)
     part = cut(changed, top, left, rows, columns)
     if part is not None:
         pixels = decoded(part.data)[part.top : part.top + rows, part.left : part.left + columns]
-        np.testing.assert_array_equal(pixels, whole(HOSTILE)[top : top + rows, left : left + columns])
+        np.testing.assert_array_equal(pixels, whole(stored)[top : top + rows, left : left + columns])
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
@@ -527,7 +596,8 @@ GREY = tiled(8, 96, "grey")
 DOUBTFUL = {
     "a reserved marker for its frame": with_bytes(HOSTILE, FRAME + 1, b"\xbf"),
     "12 bits a sample": with_bytes(HOSTILE, FRAME + 4, b"\x0c"),
-    "a row that is no multiple of its tiles": with_bytes(HOSTILE, FRAME + 7, b"\0\x70"),
+    "more MCUs in a row than in its tiles": with_bytes(HOSTILE, FRAME + 7, b"\0\x70"),
+    "fewer MCUs in a row than in a tile": with_bytes(HOSTILE, FRAME + 7, b"\0\x20"),
     "MCUs of no height": with_bytes(HOSTILE, FRAME + 11, b"\x20"),
     "chroma of twice the height": with_bytes(HOSTILE, FRAME + 14, b"\x12"),
     "grey of twice the height": with_bytes(GREY, GREY.find(b"\xff\xc0") + 11, b"\x12"),

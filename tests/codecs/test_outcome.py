@@ -80,6 +80,15 @@ def test_a_change_is_noticed_by_the_builds_that_it_changes(
     assert {name for name in options if before[name] != after[name]} == noticed
 
 
+def test_another_width_of_tiles_is_noticed_by_the_builds_that_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"jpeg": JPEG} | {name: OTHERS[name] for name in ("untiled", "webp", "raw", "grey")}
+    before = {name: outcome.codecs_digest(image) for name, image in options.items()}
+    outcome._digest.cache_clear()
+    monkeypatch.setattr(outcome, "restart_interval", lambda mcus: min(mcus, 4))
+    after = {name: outcome.codecs_digest(image) for name, image in options.items()}
+    assert {name for name in options if before[name] != after[name]} == {"jpeg", "grey"}
+
+
 def test_every_option_that_changes_bytes_changes_it() -> None:
     digests = {outcome.codecs_digest(options) for options in (JPEG, *OTHERS.values())}
     assert len(digests) == 1 + len(OTHERS)

@@ -28,7 +28,7 @@ typedef struct {
     int h, v;              /* luma samples per chroma sample at this scale */
     bool interpolates;     /* chroma, if it has fewer samples; or else repeats it */
     int64_t mcu_height, mcu_width; /* in pixels */
-    int64_t first_column, columns; /* the MCUs of each row that are decoded */
+    Box wanted;                    /* the MCUs that are decoded; all others are passed */
     const Huffman *dc[3], *ac[3];
     int16_t quants[3][64];
     bool only_means[3]; /* whether only the DC coefficients of a component are wanted */
@@ -111,14 +111,7 @@ TARGET static bool transform_blocks(const Work *work, int c, const int16_t *bloc
     return sound;
 }
 
-/* Whether pixels of the box, or chroma that they need, are in a row of MCUs. */
-static bool is_wanted(const Work *work, int64_t row)
-{
-    int64_t height = work->mcu_height, margin = work->v - 1;
-    return (row + 1) * height > work->box.top - margin && row * height < work->box.bottom + margin;
-}
-
-/* Transform a group of MCUs, from `column` to `end`. */
+/* Transform a group of MCUs, from `column` to `end`, counted from the first one that is wanted. */
 TARGET static bool transform_group(const Work *work, int64_t row, int64_t column, int64_t end)
 {
     const Image *image = work->image;
@@ -135,7 +128,7 @@ TARGET static bool transform_group(const Work *work, int64_t row, int64_t column
     return true;
 }
 
-/* Read an MCU, and transform the group that it completes. */
+/* Read an MCU that is wanted, `column` MCUs behind the first one in its row, and transform the group that it completes. */
 TARGET static bool read_mcu(Work *work, int64_t row, int64_t column)
 {
     const Image *image = work->image;
@@ -160,9 +153,24 @@ TARGET static bool read_mcu(Work *work, int64_t row, int64_t column)
     work->bits = bits;
     if (bits.at > work->clean + work->clean_bytes + 8)
         return false;
-    if ((in_group < GROUP - 1 && column + 1 < work->columns) || !is_wanted(work, row))
+    if (in_group < GROUP - 1 && column + 1 < work->wanted.right - work->wanted.left)
         return true;
     return transform_group(work, row, column - in_group, column + 1);
+}
+
+/* Read an MCU of which nothing is wanted, for what is behind it. */
+TARGET static bool pass_mcu(Work *work)
+{
+    const Image *image = work->image;
+    Bits bits = work->bits;
+    for (int c = 0; c < image->count; c++)
+        for (int i = 0; i < image->components[c].h * image->components[c].v; i++) {
+            int16_t ignored;
+            if (!read_dc(&bits, work->dc[c], &ignored, &work->predicted[c]) || !pass_codes(&bits, work->ac[c]))
+                return false;
+        }
+    work->bits = bits;
+    return bits.at <= work->clean + work->clean_bytes + 8;
 }
 
 /* As many pixels as there are lanes, of full-range BT.601 in 16-bit arithmetic. store3 writes past their end. */
@@ -194,7 +202,7 @@ INLINE void color(const uint8_t *y8, const uint8_t *cb8, const uint8_t *cr8, int
 TARGET static const uint8_t *chroma_row(Work *work, int c, int64_t y)
 {
     const uint8_t *plane = work->planes[c];
-    int64_t stride = work->strides[c], origin = work->sizes[c] * work->first_column, mask = 2 * work->sizes[c] - 1;
+    int64_t stride = work->strides[c], origin = work->sizes[c] * work->wanted.left, mask = 2 * work->sizes[c] - 1;
     int64_t last_row = (work->height - 1) / work->v, last = (work->width - 1) / work->h;
     int64_t near = y / work->v, far = work->v == 1 ? near : y & 1 ? near + 1 : near - 1;
     far = far < 0 ? 0 : far > last_row ? last_row : far;
@@ -245,7 +253,7 @@ TARGET static void write_row(Work *work, int64_t y)
     static const uint8_t GREY[PADDING] = {[0 ... PADDING - 1] = 128};
     int64_t width = work->box.right - work->box.left, row_bytes = width * work->channels;
     const uint8_t *luma = work->planes[0] + (y & (2 * work->mcu_height - 1)) * work->strides[0];
-    luma += work->box.left - work->mcu_width * work->first_column;
+    luma += work->box.left - work->mcu_width * work->wanted.left;
     uint8_t *out = work->out + (y - work->box.top) * row_bytes;
     if (work->channels == 1) {
         memcpy(out, luma, (size_t)width);
@@ -265,32 +273,40 @@ TARGET static void write_row(Work *work, int64_t y)
 }
 
 /* Write the pixels of a row of MCUs. Its last row of pixels waits for the chroma of the next row. */
-TARGET static void finish_row(Work *work, int64_t row, bool last)
+TARGET static void finish_row(Work *work, int64_t row)
 {
-    int64_t until = last ? work->box.bottom : (row + 1) * work->mcu_height - (work->v - 1);
+    int64_t until = row + 1 == work->wanted.bottom ? work->box.bottom : (row + 1) * work->mcu_height - (work->v - 1);
     for (; work->y < until && work->y < work->box.bottom; work->y++)
         write_row(work, work->y);
 }
 
-typedef struct {
-    int64_t in_row, top, left, bottom, right; /* in tiles */
-} Tiles;
-
-/* The tiles under a box and, where chroma is subsampled, under the pixels next to it: at every scale those that
-   presize.codecs.jpeg_tiles cuts out, for the same errors. */
-static Tiles tiles_under(const Image *image, Box box, int scale)
+/* Decode an MCU, or pass it. */
+TARGET static bool take_mcu(Work *work, int64_t row, int64_t column)
 {
-    int64_t height = 8 * image->v, width = 8 * image->h * image->interval, in_row = image->columns / image->interval;
+    Box wanted = work->wanted;
+    if (row < wanted.top || row >= wanted.bottom || column < wanted.left || column >= wanted.right)
+        return pass_mcu(work);
+    if (!read_mcu(work, row, column - wanted.left))
+        return false;
+    if (column + 1 == wanted.right)
+        finish_row(work, row);
+    return true;
+}
+
+/* The MCUs under a box and, where chroma is subsampled, under the pixels next to it: at every scale those whose tiles
+   presize.codecs.tiles.cut takes, for the same errors. */
+static Box mcus_under(const Image *image, Box box, int scale)
+{
+    int64_t height = 8 * image->v, width = 8 * image->h;
     int64_t top = box.top * scale, left = box.left * scale;
     int64_t last_row = (box.bottom * scale < image->height ? box.bottom * scale : image->height) - 1;
     int64_t last_column = (box.right * scale < image->width ? box.right * scale : image->width) - 1;
     int64_t bottom = (last_row + image->v - 1) / height + 1, right = (last_column + image->h - 1) / width + 1;
-    return (Tiles){
-        .in_row = in_row,
+    return (Box){
         .top = top > 0 ? (top - (image->v - 1)) / height : 0,
         .left = left > 0 ? (left - (image->h - 1)) / width : 0,
         .bottom = bottom < image->rows ? bottom : image->rows,
-        .right = right < in_row ? right : in_row,
+        .right = right < image->columns ? right : image->columns,
     };
 }
 
@@ -304,31 +320,39 @@ static const uint8_t *tile_end(const Image *image, int64_t tile, const uint8_t *
     return at + length;
 }
 
-/* With a tile index: only the tiles under the box. */
-TARGET static bool decode_tiles(Work *work, Tiles wanted)
+/* Decode a tile, which may begin in one row of MCUs and end in the next one. */
+TARGET static bool decode_tile(Work *work, int64_t tile, const uint8_t *begin, const uint8_t *end)
+{
+    const Image *image = work->image;
+    if (begin_interval(work, begin, end) != end)
+        return false;
+    int64_t mcu = tile * image->interval, row = mcu / image->columns, column = mcu % image->columns;
+    int64_t left = image->rows * image->columns - mcu;
+    for (int64_t i = left < image->interval ? left : image->interval; i > 0; i--) {
+        if (!take_mcu(work, row, column))
+            return false;
+        if (++column == image->columns)
+            column = 0, row++;
+    }
+    return ends_interval(work);
+}
+
+/* With a tile index: only the tiles with MCUs that are wanted. */
+TARGET static bool decode_tiles(Work *work)
 {
     const Image *image = work->image;
     const uint8_t *at = image->scan;
     int64_t tile = 0;
-    for (; tile < wanted.top * wanted.in_row; tile++)
-        if (!(at = tile_end(image, tile, at)))
-            return false;
-    for (int64_t row = wanted.top; row < wanted.bottom; row++) {
-        for (int64_t column = 0; column < wanted.in_row; column++, tile++) {
+    for (int64_t row = work->wanted.top; row < work->wanted.bottom; row++) {
+        int64_t first = (row * image->columns + work->wanted.left) / image->interval;
+        int64_t last = (row * image->columns + work->wanted.right - 1) / image->interval;
+        for (; tile <= last; tile++) {
             const uint8_t *begin = at;
             if (!(at = tile_end(image, tile, begin)))
                 return false;
-            if (column < wanted.left || column >= wanted.right)
-                continue;
-            if (begin_interval(work, begin, at - 2) != at - 2)
-                return false;
-            for (int64_t i = 0; i < image->interval; i++)
-                if (!read_mcu(work, row, (column - wanted.left) * image->interval + i))
-                    return false;
-            if (!ends_interval(work))
+            if (tile >= first && !decode_tile(work, tile, begin, at - 2))
                 return false;
         }
-        finish_row(work, row, row + 1 == wanted.bottom);
     }
     return true;
 }
@@ -365,22 +389,36 @@ TARGET static bool decode_scan(Work *work)
                     return false;
                 left = image->interval ? image->interval : image->rows * image->columns;
             }
-            if (!read_mcu(work, row, column))
+            if (!take_mcu(work, row, column))
                 return false;
             left--;
         }
-        finish_row(work, row, row + 1 == image->rows);
     }
     return ends_scan(work, at);
 }
 
-/* True if the index has as many tiles as the scan, and their lengths add up to its length. */
+/* Whether a block without detail has a code. What presize.codecs.tiles cuts out of rows that are no whole numbers of tiles needs it,
+   and where it cuts nothing out, all of an image is decoded, here too. */
+static bool has_blanks(const Image *image)
+{
+    for (int c = 0; c < image->count; c++)
+        for (int of_ac = 0; of_ac < 2; of_ac++) {
+            int table = of_ac ? image->components[c].ac : image->components[c].dc;
+            if (!memchr(image->huffmans[of_ac][table] + 16, 0, (size_t)image->symbols[of_ac][table]))
+                return false;
+        }
+    return true;
+}
+
+/* True if tiles may have this width, the index has one length for each, and they add up to the length of the scan. */
 static bool has_sound_index(const Image *image)
 {
-    int64_t tiles = image->tile_bytes / 2, bytes = 0;
-    if (!image->interval || image->columns % image->interval || (image->interval == 1 && image->columns > 1))
+    int64_t tiles = image->tile_bytes / 2, k = image->interval, bytes = 0;
+    if (k < 1 || k > image->columns || (k == 1 && image->columns > 1))
         return false;
-    if (image->tile_bytes % 2 || tiles != image->rows * (image->columns / image->interval))
+    if (image->columns % k && !has_blanks(image))
+        return false;
+    if (image->tile_bytes % 2 || tiles != (image->rows * image->columns + k - 1) / k)
         return false;
     for (int64_t tile = 0; tile < tiles; tile++)
         bytes += u16(image->tiles + 2 * tile);
@@ -393,16 +431,17 @@ static size_t aligned(int64_t bytes) { return (size_t)(bytes + 2 * PADDING - 1) 
 static uint8_t *prepare(Work *work)
 {
     const Image *image = work->image;
+    int64_t columns = work->wanted.right - work->wanted.left;
     size_t bytes[14], count = 0, total = PADDING;
     for (int c = 0; c < image->count; c++) {
         const Component *component = &image->components[c];
         int64_t blocks = GROUP * component->h * component->v;
-        work->strides[c] = (int64_t)aligned(work->sizes[c] * work->columns * component->h);
+        work->strides[c] = (int64_t)aligned(work->sizes[c] * columns * component->h);
         bytes[count++] = aligned(64 * blocks * (int64_t)sizeof(int16_t));
         bytes[count++] = aligned(blocks);
         bytes[count++] = aligned(2 * work->sizes[c] * component->v * work->strides[c]);
     }
-    int64_t width = work->mcu_width * work->columns;
+    int64_t width = work->mcu_width * columns;
     bytes[count++] = aligned(2 * width + 4 * PADDING);
     bytes[count++] = aligned(width + 2);
     bytes[count++] = aligned(width + 2);
@@ -448,14 +487,16 @@ static bool choose_sizes(Work *work, int scale)
     return work->h == 1 || !work->interpolates || (work->width + 1) / 2 > 2;
 }
 
-/* The Huffman tables of each component; with what passes codes unread where only means are wanted, or for all. */
-static bool find_tables(Work *work, bool pass_all)
+/* The Huffman tables of each component; with what passes codes unread where only means or some MCUs are wanted. */
+static bool find_tables(Work *work)
 {
     const Image *image = work->image;
+    bool passes_some = work->wanted.right - work->wanted.left < image->columns ||
+                       work->wanted.bottom - work->wanted.top < image->rows;
     for (int c = 0; c < image->count; c++) {
         const Component *component = &image->components[c];
         int dc = component->dc, ac = component->ac, chroma = c > 0;
-        bool passes = pass_all || work->only_means[c];
+        bool passes = passes_some || work->only_means[c];
         if (c == 2 && (dc != image->components[1].dc || ac != image->components[1].ac))
             return false; /* no encoder writes such files */
         work->dc[c] = table_of(image->huffmans[0][dc], image->symbols[0][dc], true, 2 * chroma, false);
@@ -480,26 +521,20 @@ bool ENTRY(const Request *request)
         .box = box,
         .channels = request->channels,
         .out = request->out,
-        .columns = image->columns,
+        .wanted = mcus_under(image, box, request->scale),
         .y = box.top,
     };
     if (!choose_sizes(&work, request->scale))
         return false;
-    if (!find_tables(&work, false))
-        return false;
     for (int c = 0; c < image->count; c++)
         for (int i = 0; i < 64; i++)
             work.quants[c][i] = (int16_t)image->quants[image->components[c].quant][i];
-    Tiles wanted = {0};
-    if (image->tiles) {
-        wanted = tiles_under(image, box, request->scale);
-        work.first_column = wanted.left * image->interval;
-        work.columns = (wanted.right - wanted.left) * image->interval;
-    }
+    if (!find_tables(&work))
+        return false;
     uint8_t *memory = prepare(&work);
     if (!memory)
         return false;
-    bool done = image->tiles ? decode_tiles(&work, wanted) : decode_scan(&work);
+    bool done = image->tiles ? decode_tiles(&work) : decode_scan(&work);
     free(memory);
     return done;
 }

@@ -133,7 +133,7 @@ int64_t RECODE(const uint8_t *data, const uint8_t *end, int64_t interval, uint8_
 {
     Image parsed = {.data = data, .end = end};
     Work work = {.image = &parsed};
-    if (!parse(&parsed) || parsed.tiles || !find_tables(&work, true))
+    if (!parse(&parsed) || parsed.tiles || !find_tables(&work))
         return 0;
     uint8_t *memory = malloc(aligned(end - parsed.scan) + SLACK);
     if (!memory)
