@@ -52,6 +52,7 @@ STORED: dict[str, dict[str, str]] = {
         "loader-512": "presize Loader",
         "dataset-512": "presize LMDBDataset in a DataLoader",
         "ffcv-512": "FFCV",
+        "ffcv-own-512": "FFCV, JPEG of its own making",
     },
     "256 px raw pixels": {
         "loader-pixels": "presize Loader",
@@ -116,6 +117,9 @@ def variants(options: argparse.Namespace) -> dict[str, Variant]:
         "ffcv-256": Variant("ffcv_read.py", ffcv, "256", store="256.beton"),
         "ffcv-own-256": Variant("ffcv_read.py", ffcv, "256", store="256-own.beton", more=("--stored", "own")),
         "ffcv-512": Variant("ffcv_read.py", ffcv, "512", store="512.beton", slow=True),
+        "ffcv-own-512": Variant(
+            "ffcv_read.py", ffcv, "512", store="512-own.beton", more=("--stored", "own"), slow=True
+        ),
         "ffcv-pixels": Variant("ffcv_read.py", ffcv, "256", store="pixels.beton", more=("--stored", "raw")),
         "folder-256": Variant("folder_read.py", peers, "256", slow=True),
         "folder-photos": Variant("folder_read.py", peers, "photos", slow=True),

@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         random = random * 6364136223846793005u + 1;
     }
     try_recoding(data, size, 1 + (int64_t)(random % 8));
-    int64_t tiles = image.interval ? image.rows * (image.columns / image.interval) : 1;
+    int64_t mcus = image.rows * image.columns, tiles = image.interval ? (mcus + image.interval - 1) / image.interval : 1;
     uint8_t *lengths = tiles > 0 ? malloc((size_t)(2 * tiles)) : NULL;
     if (lengths)
         measure_tiles(image.scan, image.end, tiles, lengths);

@@ -111,7 +111,7 @@ TARGET static bool transform_blocks(const Work *work, int c, const int16_t *bloc
     return sound;
 }
 
-/* Transform a group of MCUs, from `column` to `end`, counted from the first one that is wanted. */
+/* Transform a group of MCUs, from `column` to `end`, both counted from the first one that is wanted. */
 TARGET static bool transform_group(const Work *work, int64_t row, int64_t column, int64_t end)
 {
     const Image *image = work->image;
@@ -128,7 +128,7 @@ TARGET static bool transform_group(const Work *work, int64_t row, int64_t column
     return true;
 }
 
-/* Read an MCU that is wanted, `column` MCUs behind the first one in its row, and transform the group that it completes. */
+/* Read an MCU, `column` MCUs behind the first one that is wanted, and transform the group that it completes. */
 TARGET static bool read_mcu(Work *work, int64_t row, int64_t column)
 {
     const Image *image = work->image;
@@ -397,8 +397,8 @@ TARGET static bool decode_scan(Work *work)
     return ends_scan(work, at);
 }
 
-/* Whether a block without detail has a code. What presize.codecs.tiles cuts out of rows that are no whole numbers of tiles needs it,
-   and where it cuts nothing out, all of an image is decoded, here too. */
+/* Whether blocks without detail have a code. Without one presize.codecs.tiles cannot cut tiles that reach across rows, so
+   that all of the image is decoded; here, too, for the same errors. */
 static bool has_blanks(const Image *image)
 {
     for (int c = 0; c < image->count; c++)
