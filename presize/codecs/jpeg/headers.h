@@ -132,7 +132,7 @@ static bool parse(Image *image)
 {
     static const uint8_t TAG[9] = {'p', 'r', 'e', 's', 'i', 'z', 'e', 0, 1};
     const uint8_t *at = image->data + 2, *frame = NULL;
-    bool jfif = false, other_colors = false;
+    bool jfif = false, other_colors = false, has_interval = false;
     int parts = 0, parts_due = 0; /* of an ICC profile */
     if (image->end - image->data < 4 || u16(image->data) != 0xFFD8)
         return false;
@@ -148,9 +148,11 @@ static bool parse(Image *image)
             sound = parse_huffmans(image, payload, end);
         else if (marker == 0xC0)
             sound = parse_frame(image, frame = payload, end);
-        else if (marker == 0xDD && length == 4)
+        else if (marker == 0xDD && length == 4) {
+            sound = !has_interval;
+            has_interval = true;
             image->interval = u16(payload);
-        else if (marker == 0xE0 && length >= 16 && !memcmp(payload, "JFIF", 5)) {
+        } else if (marker == 0xE0 && length >= 16 && !memcmp(payload, "JFIF", 5)) {
             jfif = true;
             sound = payload[5] == 1; /* major version */
         } else if (marker == 0xE2 && length >= 16 && !memcmp(payload, "ICC_PROFILE", 12)) {

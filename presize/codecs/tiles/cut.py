@@ -131,7 +131,7 @@ class _Part(NamedTuple):
 
     Attributes:
         needs_all: whether every tile is wanted; the other attributes do not matter then.
-        first, stop: the tiles that are wanted are among these.
+        first, stop: the first tile that is wanted, and the one behind the last.
         area: that the tiles fill.
         pieces: the tiles, in order, each with any marker.
         lengths: of each tile in bytes, with its marker.
@@ -161,12 +161,12 @@ def _in_rows(
     row_starts, row_ends = (ends - lengths)[first:stop:in_row], ends[first + right - left - 1 : stop : in_row]
     pieces = [data[start:end] for start, end in zip(row_starts.tolist(), row_ends.tolist(), strict=True)]
     return _Part(
-        stop - first == len(lengths),
-        first,
-        stop,
-        wanted._replace(left=left * k, right=right * k),
-        pieces,
-        lengths.reshape(-1, in_row)[wanted.top : wanted.bottom, left:right],
+        needs_all=stop - first == len(lengths),
+        first=first,
+        stop=stop,
+        area=wanted._replace(left=left * k, right=right * k),
+        pieces=pieces,
+        lengths=lengths.reshape(-1, in_row)[wanted.top : wanted.bottom, left:right],
     )
 
 
@@ -192,8 +192,14 @@ def _across_rows(
         last = _blank_tile(layout.blank, min(bottom * columns, end * k) - (end - 1) * k)
         pieces += [blank * (end - at - 1), last]
         sizes[-1] = len(last)
-    first = begin + int(is_wanted.argmax())
-    return _Part(bool(is_wanted.sum() == len(lengths)), first, at, _Area(top, 0, bottom, columns), pieces, sizes)
+    return _Part(
+        needs_all=bool(is_wanted.sum() == len(lengths)),
+        first=(wanted.top * columns + wanted.left) // k,
+        stop=at,
+        area=_Area(top, 0, bottom, columns),
+        pieces=pieces,
+        lengths=sizes,
+    )
 
 
 def _blank_tile(mcu: str, count: int) -> bytes:
