@@ -75,7 +75,7 @@ def main() -> None:
         ("source-kb", 110, "of a photograph; ImageNet"),
         ("stored-kb", 30, "of a stored image; 4,000 of ImageNet at 256 px"),
         ("index-bytes", 95, "of a sample, with a path of 27 bytes and a label"),
-        ("listed-s", 220_000, "files listed per second; results/samples.csv, ext4"),
+        ("listed-s", 190_000, "files listed per second; results/samples.csv, ext4"),
         ("driver-bytes", 115, "of memory a sample for listing and publishing; results/samples.csv"),
         ("part-mb", 100, "of an upload"),
         ("core-hour", 0.04, "price"),

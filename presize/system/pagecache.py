@@ -180,7 +180,7 @@ def window_bytes(path: str | os.PathLike[str]) -> int:
 
 _WINDOW_RECORDS = 12
 """Reading a record of a twelfth of the window page by page (4 KiB) takes about as long as reading the whole window,
-where a request takes 50 µs and throughput is 1 GB/s. In benchmarks/storage/results/storage.csv (2026-11-23) a window of
+where a request takes 50 µs and throughput is 1 GB/s. In benchmarks/storage/results/storage.csv (2026-11-25) a window of
 128 KiB breaks even between 10 and 30 kB. Disks of higher latency break even sooner."""
 
 
