@@ -34,7 +34,7 @@ benchmarks/building/profile_build.py on two cores of an AMD EPYC, 2026-11-21."""
 
 _START_UP_S = 0.45
 """From the start of a build to the first image of its worker processes. The median build of a few images took
-0.47 s (benchmarks/building/results/build.csv, 2026-11-21); a busy machine takes longer."""
+0.37 s (benchmarks/building/results/build.csv, 2026-11-25); a busy machine takes longer."""
 
 _PAGE_S = 0.2
 """The time of report.html besides comparing images: jinja2, charts, thumbnails."""

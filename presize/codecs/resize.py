@@ -239,7 +239,7 @@ BACKENDS: dict[ResizeBackend, Callable[[Pixels, Box, Size, Filter, bool], Pixels
 """Each takes pixels, the box of them to use, the (height, width) to make of it, the filter, and whether the fourth
 channel is alpha.
 
-benchmarks/transcoding/results/resizers.csv (2026-11-23) compares them with what is not offered. From array to array,
+benchmarks/transcoding/results/resizers.csv (2026-11-25) compares them with what is not offered. From array to array,
 for photographs to 256 px, cykooz.resizer was 5.7 times as fast as Pillow 13, about as fast as pillow-simd's AVX2 build,
 and as near to exact arithmetic as either (57.1 dB); unlike pillow-simd it comes as a wheel and leaves Pillow's decoders
 as they are. OpenCV is no back-end: its linear and cubic interpolations alias when they shrink (33 to 38 dB), and its

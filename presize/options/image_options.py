@@ -24,8 +24,8 @@ class ImageOptions:
         fit: how an image meets its target (see presize.codecs.resize.target).
         filter: bicubic is torchvision's and Pillow's (a = -0.5). All but nearest antialias; nearest takes pixels as
             they are, which is for class numbers, not for photographs.
-        resize_backend: the library that resamples. The default is cykooz.resizer, 5 times as fast as Pillow and as
-            close to exact arithmetic (benchmarks/transcoding/results/resizers.csv, 2026-11-21); "pillow" gives Pillow's
+        resize_backend: the library that resamples. The default is cykooz.resizer, 5.7 times as fast as Pillow and as
+            close to exact arithmetic (benchmarks/transcoding/results/resizers.csv, 2026-11-25); "pillow" gives Pillow's
             own pixels.
         color: "rgb" stores three channels, "gray" one, "rgba" four; "keep" one of grey sources, and three of others.
             Transparency is composed on white, but for "rgba".
