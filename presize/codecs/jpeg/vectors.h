@@ -23,6 +23,19 @@
 #endif
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
+#if defined __x86_64__
+
+/* The lower eight bytes to one place, the upper eight to another. _mm_storeh_pd alone asks for an address at which a
+   double may be. */
+INLINE void store_parts(__m128i x, uint8_t *to_lower, uint8_t *to_upper)
+{
+    typedef double Anywhere __attribute__((aligned(1), may_alias));
+    _mm_storel_epi64((__m128i *)to_lower, x);
+    *(Anywhere *)to_upper = _mm_castsi128_pd(x)[1];
+}
+
+#endif
+
 #if defined USE_AVX2
 
 typedef __m256i V;
@@ -58,10 +71,8 @@ INLINE bool all_ones(V x) { return _mm256_movemask_epi8(x) == -1; }
 INLINE void store_eights(V x, uint8_t *to_first, uint8_t *to_second, int64_t stride)
 {
     __m128i a = _mm256_castsi256_si128(x), b = _mm256_extracti128_si256(x, 1);
-    _mm_storel_epi64((__m128i *)to_first, a);
-    _mm_storeh_pd((double *)(to_first + stride), _mm_castsi128_pd(a));
-    _mm_storel_epi64((__m128i *)to_second, b);
-    _mm_storeh_pd((double *)(to_second + stride), _mm_castsi128_pd(b));
+    store_parts(a, to_first, to_first + stride);
+    store_parts(b, to_second, to_second + stride);
 }
 
 /* Pixels of four bytes, 0 to 3 of each half in `even` and 4 to 7 in `odd`, in their order. */
@@ -107,8 +118,7 @@ INLINE int before_ff(V x)
 INLINE void store_eights(V x, uint8_t *to_first, uint8_t *to_second, int64_t stride)
 {
     (void)to_second;
-    _mm_storel_epi64((__m128i *)to_first, x);
-    _mm_storeh_pd((double *)(to_first + stride), _mm_castsi128_pd(x));
+    store_parts(x, to_first, to_first + stride);
 }
 
 /* Four pixels without their fourth bytes, in pairs. Writes two bytes more than that. */
@@ -116,8 +126,7 @@ INLINE void store_thirds(uint8_t *out, V x)
 {
     const V first = _mm_set1_epi64x(0xFFFFFF), second = _mm_set1_epi64x(0xFFFFFF000000);
     x = or(and(x, first), and(_mm_srli_epi64(x, 8), second));
-    _mm_storel_epi64((__m128i *)out, x);
-    _mm_storeh_pd((double *)(out + 6), _mm_castsi128_pd(x));
+    store_parts(x, out, out + 6);
 }
 
 #else
