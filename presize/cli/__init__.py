@@ -83,4 +83,7 @@ def _on_the_command_line(error: PresizeError) -> str:
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
     if issubclass(category, PresizeWarning):
-        click.echo(f"presize: warning: {printable(str(message))}", err=True)
+        from tqdm import tqdm
+
+        with tqdm.external_write_mode(sys.stderr):  # a bar makes room
+            click.echo(f"presize: warning: {printable(str(message))}", err=True)

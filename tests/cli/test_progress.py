@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 
+from presize.cli import _show_warning
 from presize.cli.progress import Progress
+from presize.errors import PresizeWarning
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -34,3 +42,13 @@ def test_with_nothing_done_there_is_no_rate_to_tell(clock: list[float]) -> None:
         clock[0] += 11
         progress.add(0)
     assert stream.getvalue() == ""
+
+
+def test_a_bar_makes_room_for_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with Progress(sys.stderr, "build") as progress:
+        progress.begin(10)
+        _show_warning("look out", PresizeWarning)
+    before, warning, after = sys.stderr.getvalue().partition("presize: warning: look out\n")
+    assert before.startswith("\rbuild:   0%|") and before.endswith(" \r")
+    assert warning and after.startswith("\rbuild:   0%|")

@@ -176,6 +176,17 @@ def test_no_scheduler_is_one_line(engine: str, photos: Path, tmp_path: Path) -> 
     assert said[-1].startswith(f"presize: error: scheduler: there is no {engine} at {nobody.address}: ")
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_cluster_without_workers_is_waited_for_with_a_word(engine: str, photos: Path, tmp_path: Path) -> None:
+    with START[engine](tmp_path, workers=0) as cluster:
+        command = ["timeout", "--signal=INT", "40", *COMMAND, photos, tmp_path / "out", *SIZES, *cluster.options]
+        said = run_command(command, timeout_s=90, env=cluster.env).stderr.splitlines()
+    assert [line for line in said if line.startswith("presize: ")] == [
+        f"presize: warning: scheduler: {engine} at {cluster.address} has no workers; the build waits until one comes",
+        "presize: error: interrupted; the same command resumes the build",
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

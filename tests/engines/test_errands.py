@@ -6,6 +6,7 @@ import pickle
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -23,7 +24,7 @@ from presize.build.engines import cluster, errand
 from presize.build.engines.address import check_listening
 from presize.build.engines.errand import Courier, Errand, carry_out
 from presize.build.state import State
-from presize.errors import BuildError, ImageError
+from presize.errors import BuildError, ImageError, PresizeWarning
 from servers import http
 
 OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), shard_samples=2)
@@ -67,6 +68,25 @@ class Threads:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+
+class LateWorkers(Threads):
+    """An engine whose workers come once it has been checked `checks` times. `slots` is how many it says that it has
+    before."""
+
+    def __init__(self, checks: int, slots: int = 0) -> None:
+        super().__init__(on_errand=self._wait, on_check=self._count)
+        self._left, self._before = checks, slots
+
+    def _count(self) -> None:
+        self._left -= 1
+
+    def _wait(self, _: Errand) -> None:
+        while self._left > 0:
+            time.sleep(0.001)
+
+    def slots(self) -> int:
+        return self._before if self._left > 0 else 2
 
 
 @pytest.fixture
@@ -155,6 +175,36 @@ def test_a_scheduler_that_is_lost_while_nothing_happens_ends_the_build(
     use(Silent(on_check=lost))
     with pytest.raises(BuildError, match="dask failed: it is lost; what is finished is kept"):
         build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
+
+
+def words_on_waiting(engine: Threads, photos: Path, use: Use, out: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The warnings of a build to which five checks in a row are a long time."""
+    monkeypatch.setattr(cluster, "_CHECK_S", 0.02)
+    monkeypatch.setattr(cluster, "_PATIENT_CHECKS", 5)
+    use(engine)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert build_dataset(photos, out, OPTIONS, RUN).stored == 11
+    return [str(warning.message) for warning in caught if warning.category is PresizeWarning]
+
+
+def test_workers_that_do_not_come_are_waited_for_with_a_word(
+    photos: Path, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = words_on_waiting(LateWorkers(7), photos, use, tmp_path / "out", monkeypatch)
+    assert words == ["scheduler: dask at somewhere has no workers; the build waits until one comes"]
+
+
+def test_workers_that_come_soon_are_waited_for_without_a_word(
+    photos: Path, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not words_on_waiting(LateWorkers(4), photos, use, tmp_path / "out", monkeypatch)
+
+
+def test_workers_that_are_busy_are_waited_for_without_a_word(
+    photos: Path, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not words_on_waiting(LateWorkers(7, slots=2), photos, use, tmp_path / "out", monkeypatch)
 
 
 def test_an_image_error_of_a_worker_is_that_of_the_build(photos: Path, use: Use, tmp_path: Path) -> None:

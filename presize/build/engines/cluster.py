@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from itertools import chain, islice
@@ -20,10 +21,12 @@ from presize.build.state import State
 from presize.build.tasks.sidecar import ShardDone
 from presize.build.tasks.task import Task
 from presize.build.tasks.trial import suffixes_of, try_codecs, with_plugins
-from presize.errors import BuildError, OptionError
+from presize.errors import BuildError, OptionError, PresizeWarning
 from presize.options import RunOptions
 
 _CHECK_S = 1.0
+_PATIENT_CHECKS = 10
+"""With nothing done for so many, it is said when there are no workers. Those of a cluster that starts come sooner."""
 _AHEAD = 2
 """Errands handed out for each that can run: a worker that has finished one finds the next."""
 
@@ -56,6 +59,9 @@ ENGINES: dict[str, Callable[[str], EngineConnection]] = {"dask": Dask, "ray": Ra
 
 def run_on_cluster(tasks: list[Task], run: RunOptions) -> Iterator[ShardDone]:
     """Carry out `tasks`, as the shards are finished.
+
+    Warns:
+        PresizeWarning: the scheduler has no workers, for which the build waits.
 
     Raises:
         OptionError: the engine is not installed.
@@ -106,17 +112,24 @@ def _outcomes(engine: EngineConnection, tasks: list[Task], run: RunOptions) -> I
         if not under_way:
             return
         with _calling(run):
-            answer = _next(ended, engine).result()
+            answer = _next(ended, engine, run).result()
         under_way -= 1
         yield _shard(answer)
 
 
-def _next(ended: SimpleQueue[Result], engine: EngineConnection) -> Result:
+def _next(ended: SimpleQueue[Result], engine: EngineConnection, run: RunOptions) -> Result:
+    checks = 0
     while True:
         try:
             return ended.get(timeout=_CHECK_S)
         except Empty:
             engine.check()
+        checks += 1
+        if checks == _PATIENT_CHECKS and not engine.slots():
+            warnings.warn(
+                f"scheduler: {run.engine} at {run.scheduler} has no workers; the build waits until one comes",
+                PresizeWarning, stacklevel=2,
+            )  # fmt: skip
 
 
 def _shard(answer: bytes | str) -> ShardDone:

@@ -34,8 +34,11 @@ class Spark:
         self._threads = ThreadPoolExecutor(_THREADS, "presize-spark")
 
     def slots(self) -> int:
-        cores: int = self._session.sparkContext.defaultParallelism
-        return cores
+        context = self._session.sparkContext._jsc.sc()
+        if context.isLocal() or context.getExecutorMemoryStatus().size() > 1:  # the driver is in it, too
+            cores: int = context.defaultParallelism()
+            return cores
+        return 0  # where Spark says 2
 
     def submit(self, courier: Courier, version: str, errand: bytes) -> Future[bytes | str]:
         return self._threads.submit(self._job, courier, version, errand)
