@@ -261,7 +261,7 @@ class Loader:
         while number < count or pending:
             if self._slots is not slots:
                 raise LoaderError(_ENDED_EARLY)
-            while number < count and slots.free and (pool.has_room() if pool is not None else not pending):
+            while number < count and slots.may_fill(len(pending)) and (pool.has_room() if pool else not pending):
                 positions = schedule.batch(start, number)
                 samples, keys = self.dataset.records(order.samples(epoch, positions)), order.keys(epoch, positions)
                 request = BatchRequest(slots.free.pop(), samples, order.seed, epoch, keys)

@@ -19,8 +19,9 @@ from presize.formatting import size_text
 from presize.system.files import anonymous_file
 from presize.system.resources import available_memory
 
-HELD_BY_CALLER = 2
-"""Slots beside those being filled: for the current batch, and for the one before it."""
+HELD_BY_CALLER = 4
+"""Slots beside those being filled: for the current batch, the one before it, and two that the caller may keep, say to
+show them."""
 
 Shape = tuple[int, ...]
 
@@ -99,11 +100,16 @@ class SharedSlots:
 
 
 class FreeSlots:
-    """Which slots are free. A slot is free again when the last reference to its batch is gone."""
+    """Which slots are free. A slot is free again when the last reference to its batch is gone. The one that was freed
+    last is taken first, so those that nobody needs never become resident."""
 
     def __init__(self, shared: SharedSlots) -> None:
         self.shared = shared
         self.free = deque(range(shared.count))  # appended to by finalizers, in whichever thread they run
+
+    def may_fill(self, busy: int) -> bool:
+        """Whether another slot may be filled while `busy` are, or wait to be handed over. The caller's may not."""
+        return bool(self.free) and busy <= self.shared.count - HELD_BY_CALLER  # one of them is about to be handed over
 
     def hand_over(self, slot: int, samples: int, busy: int) -> list[npt.NDArray[np.uint8]]:
         """The first `samples` rows of each array of `slot`, for the caller to keep.

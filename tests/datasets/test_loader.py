@@ -438,7 +438,7 @@ def test_a_transform_is_refused_since_it_would_not_be_called(dataset: Path) -> N
 
 
 def test_a_batch_that_memory_cannot_hold_is_one_error(data: LMDBDataset) -> None:
-    with pytest.raises(LoaderError, match=r"4 batches of .* need more than the .* of memory"):
+    with pytest.raises(LoaderError, match=r"6 batches of .* need more than the .* of memory"):
         next(iter(Loader(data, 2**27, crop=RandomResizedCrop(16383), workers=1)))
 
 
