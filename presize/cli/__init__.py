@@ -29,6 +29,7 @@ from presize.cli import (  # noqa: F401  # each adds its command
 from presize.cli.building import build, derive, repair  # noqa: F401
 from presize.cli.group import cli, interrupt_again, terminate
 from presize.cli.measuring import bench, diagnose, simulate  # noqa: F401
+from presize.cli.progress import making_room
 from presize.errors import OptionError, PresizeError, PresizeWarning
 from presize.formatting import printable
 
@@ -83,7 +84,5 @@ def _on_the_command_line(error: PresizeError) -> str:
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
     if issubclass(category, PresizeWarning):
-        from tqdm import tqdm
-
-        with tqdm.external_write_mode(sys.stderr):  # a bar makes room
+        with making_room(sys.stderr):
             click.echo(f"presize: warning: {printable(str(message))}", err=True)

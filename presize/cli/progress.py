@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
     from presize.build.tasks.sidecar import ShardDone
 
 _LINE_EVERY_S = 10.0
+
+
+def making_room(stream: TextIO) -> AbstractContextManager[None]:
+    """While something else is written to `stream`, no bar is there."""
+    room: AbstractContextManager[None] = tqdm.external_write_mode(stream)
+    return room
 
 
 class Progress:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from presize.errors import RemoteError
+from presize.system.background import interruptible
 from presize.system.files import writing
 
 SCHEMES = ("s3", "http", "https", "gs", "az")
@@ -97,6 +98,7 @@ class Bucket:
     def _at(self, name: str) -> str:
         return f"{self.url}/{name}".rstrip("/")
 
+    @interruptible
     def read(self, name: str, most: int) -> bytes:
         """An object of at most `most` bytes.
 
@@ -117,8 +119,8 @@ class Bucket:
         taken up again where it was.
 
         Args:
-            on_bytes: called with the number of bytes that were written since the last call. What it raises ends the
-                download.
+            on_bytes: called with the number of bytes that have come since the last call, before they are written, and
+                with 0 when a connection has broken off. What it raises ends the download.
 
         Raises:
             RemoteError: the object has another size, is not there, or cannot be read.
@@ -129,9 +131,10 @@ class Bucket:
             while (have := file.tell()) < nbytes:
                 try:
                     for chunk in self._chunks(name, have, nbytes):
-                        file.write(chunk)
                         on_bytes(len(chunk))
+                        file.write(chunk)
                 except _BrokenOffError as error:
+                    on_bytes(0)
                     broken_off = 1 if file.tell() > have else broken_off + 1
                     if broken_off == _ATTEMPTS:
                         raise RemoteError(str(error)) from None
@@ -165,6 +168,7 @@ class Bucket:
         if left:
             raise _BrokenOffError(f"{self._at(name)} ended {left} bytes too early")
 
+    @interruptible
     def find(self, name: str, most: int) -> tuple[bytes, str] | None:
         """An object of at most `most` bytes, and its tag, which replace() asks for. None where it is not there.
 
@@ -186,14 +190,16 @@ class Bucket:
             RemoteError: they cannot be listed.
         """
         pages = iter(self._obstore.list(self._store))
+        next_page = interruptible(lambda: next(pages, None))
         while True:
             with self._at_name(""):
-                page = next(pages, None)
+                page = next_page()
             if page is None:
                 break
             for found in page:
                 yield self._listed(found)
 
+    @interruptible
     def look(self, name: str) -> Listed | None:
         """An object; None where it is not there.
 
@@ -211,6 +217,7 @@ class Bucket:
         changed = found["last_modified"]
         return Listed(found["path"], found["size"], int(changed.timestamp()) * 10**9 + changed.microsecond * 1000)
 
+    @interruptible
     def content(self, name: str, nbytes: int) -> bytes | None:
         """An object of `nbytes`; None where there is none, or one of another size.
 
@@ -230,6 +237,7 @@ class Bucket:
             time.sleep(0.1 * 2**attempt)
         return None
 
+    @interruptible
     def beginning(self, name: str, nbytes: int) -> bytes:
         """The first `nbytes` of an object.
 
@@ -239,6 +247,7 @@ class Bucket:
         with self._at_name(name):
             return bytes(self._obstore.get_range(self._store, name, start=0, length=nbytes))
 
+    @interruptible
     def create(self, name: str, content: bytes) -> bool:
         """Write an object; False, and nothing was written, where there is one of that name.
 
@@ -252,6 +261,7 @@ class Bucket:
                 return False
         return True
 
+    @interruptible
     def replace(self, name: str, content: bytes, tag: str) -> bool:
         """Write an object in the place of the one with this tag; False, and nothing is written, where it is another.
 
@@ -265,6 +275,7 @@ class Bucket:
                 return False
         return True
 
+    @interruptible
     def holds(self, name: str, nbytes: int, sha256: str) -> bool:
         """Whether upload() has written an object, and nobody another one since.
 
@@ -288,6 +299,7 @@ class Bucket:
         with self._at_name(name):
             self._obstore.put(self._store, name, chunks, attributes={_SHA256: sha256})
 
+    @interruptible
     def remove(self, name: str) -> None:
         """Remove an object, if it is there.
 

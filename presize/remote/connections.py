@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TypeVar
+
+from presize.system.background import in_background
 
 T = TypeVar("T")
 
 _CONNECTIONS = 8
+_CHECK_S = 0.2
+_ENDS_WITHIN_S = 2
+"""How long those that are stopped are waited for. One that gets no answer is left behind, and ends with the process."""
 
 
 class _StoppedError(Exception):
@@ -34,17 +39,28 @@ class Connections:
     def all_of(self, move: Callable[[T], None], files: Iterable[T]) -> None:
         """Call `move` with each of `files`, which are drawn as connections become free. An error ends all."""
         running: set[Future[None]] = set()
-        with ThreadPoolExecutor(_CONNECTIONS, "presize-move") as pool:
-            try:
-                for file in files:
-                    running.add(pool.submit(move, file))
-                    if len(running) == _CONNECTIONS:
-                        running = _after_one(running)
-                while running:
-                    running = _after_one(running)
-            except BaseException:
-                self.stop()
-                raise
+        try:
+            for file in files:
+                running.add(in_background(move, file))
+                if len(running) == _CONNECTIONS:
+                    running = self._after_one(running)
+            while running:
+                running = self._after_one(running)
+        except BaseException:
+            self.stop()
+            wait(running, _ENDS_WITHIN_S)
+            raise
+
+    def _after_one(self, running: set[Future[None]]) -> set[Future[None]]:
+        """Those that run on when at least one has ended. Raises its error."""
+        ended: set[Future[None]] = set()
+        while not ended:
+            if self._stopped.is_set():
+                raise _StoppedError
+            ended, others = wait(running, _CHECK_S, FIRST_COMPLETED)
+        for one in ended:
+            one.result()
+        return others
 
     def stop(self) -> None:
         """End what is under way as soon as it goes on, and begin nothing more."""
@@ -57,11 +73,3 @@ class Connections:
         with self._lock:
             self.bytes += nbytes
             self._on_bytes(nbytes)
-
-
-def _after_one(running: set[Future[None]]) -> set[Future[None]]:
-    """Those that run on when at least one has ended. Raises its error."""
-    ended, others = wait(running, return_when=FIRST_COMPLETED)
-    for one in ended:
-        one.result()
-    return others

@@ -168,6 +168,7 @@ LEFT_ALONE = {
     "nothing": b"",
     "a header alone": jpeg(noisy(64, 64))[:400],
     "an empty frame": b"\xff\xd8\xff\xc0\0\2\xff\xda\0\2",
+    "a frame cut short by a byte": b"\xff\xd8\xff\xc0\0\4\x08\x08\xff\xda\0\3\1",
     "MCUs of no blocks": with_factors(0x02),
     "4:1:1": with_factors(0x41),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.verify import verify_dataset
 from processes import run_command
-from servers import BUCKET, cutting, http, point_to, s3, upload
+from servers import BUCKET, cutting, http, point_to, s3, silent_http, upload
 from tampering import change_manifest
 
 URL = f"s3://{BUCKET}/sets/64"
@@ -106,19 +107,45 @@ def test_a_copy_goes_on_from_the_byte_at_which_it_ended(dataset: Path, tmp_path:
     class StopError(Exception):
         pass
 
-    def stop(_: int) -> None:
-        raise StopError
+    came: list[int] = []
+
+    def stop(nbytes: int) -> None:
+        came.append(nbytes)
+        if len(came) > 1:
+            raise StopError
 
     with pytest.raises(StopError):
         fetch_dataset(URL, tmp_path / "copy", on_bytes=stop)
     assert read_error(tmp_path / "copy") == (
         f"{tmp_path / 'copy'} holds an unfinished copy; run the same presize fetch again to finish it"
     )
-    had = sum(path.stat().st_size for path in (tmp_path / "copy").rglob(".*.part"))
-    assert had > 0
+    had = sum(
+        path.stat().st_size for path in (tmp_path / "copy").rglob("*") if path.is_file() and path.name != FETCHING
+    )
+    assert had == came[0]
     result = fetch_dataset(URL, tmp_path / "copy")
     assert result.fetched == sum(file.bytes for file in read_manifest(dataset).files()) - had
     assert files(tmp_path / "copy") == files(dataset)
+
+
+@pytest.mark.parametrize("silent", ["manifest", "shards"])
+def test_ctrl_c_ends_a_copy_from_a_server_that_does_not_answer(silent: str, dataset: Path, tmp_path: Path) -> None:
+    """Nothing but Ctrl-C ends it: otherwise it would wait for an hour, and then six times."""
+    program = "import presize.remote.bucket as it; it._SILENCE_S = 3600; from presize.cli import main; main()"
+    out = tmp_path / "copy"
+    with silent_http(dataset, silent) as (port, asked):
+        command = [sys.executable, "-c", program, "fetch", f"http://127.0.0.1:{port}", str(out)]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd="/")
+        try:
+            assert asked.wait(60)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (130, "presize: error: interrupted; the same command goes on from here\n")
+    with http(dataset) as port:
+        fetch_dataset(f"http://127.0.0.1:{port}", out)
+    assert files(out) == files(dataset)
 
 
 def read_error(out: Path) -> str:

@@ -74,6 +74,32 @@ def http(folder: Path) -> Iterator[int]:
         server.server_close()
 
 
+@contextmanager
+def silent_http(folder: Path, silent: str) -> Iterator[tuple[int, threading.Event]]:
+    """The port of a web server of `folder` which never answers where `silent` is in the path, and an event for when it
+    was asked that."""
+    asked, closing = threading.Event(), threading.Event()
+
+    class Silent(_Quiet):
+        def do_GET(self) -> None:
+            if silent in self.path:
+                asked.set()
+                closing.wait()
+            else:
+                super().do_GET()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=os.fspath(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_port, asked
+    finally:
+        closing.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 class Proxy:
     """Passes connections on to a port of this machine, and ends each after so many bytes of answers.
 
