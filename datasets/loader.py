@@ -43,9 +43,10 @@ class Loader:
     companions a tuple of the images and those of each.
     targets: int64 (B,), or what torch's default collate makes of other columns; without targets images come alone.
 
-    A batch that the caller keeps never changes: its memory is reused only when nothing refers to it any more, and a
-    caller that keeps many gets copies. Workers live from epoch to epoch; they end when an epoch is left early (break,
-    an error, Ctrl-C), with close(), and with the Loader. One epoch at a time.
+    A batch that the caller keeps never changes: its memory is reused only when nothing in this process refers to it any
+    more (a child that is forked has to copy what it needs), and a caller that keeps many gets copies. Workers live from
+    epoch to epoch; they end when an epoch is left early (break, an error, Ctrl-C), with close(), and with the Loader.
+    One epoch at a time.
 
     Args:
         dataset: an LMDBDataset without a transform, or with one that fuse=True took over as a whole; or a Subset or
@@ -148,6 +149,11 @@ class Loader:
             self._decoder = decode_on
         elif decode_on == "device":
             self._decoder = find_decoder(self.device, self._reader.shape[2])
+        if normalize is not None and self._reader.deep:
+            root = dataset.data.root
+            raise OptionError(
+                f"normalize: expected images of 8 bits, {root} has 16; leave it out, and normalize the batches"
+            )
         self._normalize = (
             None if normalize is None else Normalization(normalize, dtype, self._reader.shape[2], self.device)
         )
@@ -186,6 +192,8 @@ class Loader:
             self._delivered, count = 0, self.sampler.schedule.batch_count(start)
             with closing(self._on_device(self._read(epoch, start))) as batches:
                 for batch in batches:
+                    if self._running is not running:
+                        raise LoaderError(_ENDED_EARLY)
                     self._delivered += 1  # before the yield: a batch handed out counts as consumed
                     if self._delivered == count:
                         self._running = None  # not after it: most trainers take len(loader) batches and no more

@@ -194,7 +194,7 @@ class _Undelivered(ExceptionWrapper):
 
 def _raise_clearly(error: RuntimeError) -> NoReturn:
     """Raise a LoaderError for an error of torch that is about shared memory, and others as they are."""
-    message = str(error).strip().splitlines()[-1]
+    message = str(error).strip().rpartition("\n")[2]
     if not any(words in message for words in _TORCH_SAYS):
         raise error
     raise LoaderError(f"{message.removeprefix('RuntimeError: ')}; {_FIX}") from None

@@ -18,7 +18,7 @@ from presize.datasets.objects import tv_tensors_module
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.outputs import Decode, LazyImage, to_output
 from presize.datasets.reading.transfer import Normalization, Normalize
-from presize.datasets.reading.whole_batches import numbers_batch, rows_of, values_batch
+from presize.datasets.reading.whole_batches import numbers_batch, rows_of, values_batch, values_batches
 from presize.store.dataset import Dataset
 
 Draws = tuple[int, int, npt.NDArray[np.int64]]
@@ -105,7 +105,7 @@ class SampleImages:
         if reader.deep:
             pixels = [array.view(np.uint16) for array in pixels]
         if dtype is not None:
-            batches = tuple(values_batch(batch, dtype) for batch in batches)
+            batches = values_batches(batches, dtype)
         images = [self._images(array, batch, whole) for array, batch in zip(pixels, batches, strict=True)]
         if reader.has_views:
             return [Views(parts) for parts in zip(*images, strict=True)], batches

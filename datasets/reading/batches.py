@@ -130,8 +130,6 @@ class BatchReader:
         """(height, width, channels) of the images of each view."""
         self.deep = data.manifest.depth == 16 and not self.is_exact
         """Whether pixels are uint16; rows then hold their bytes."""
-        if self.deep and rows is not None:
-            raise OptionError(f"normalize: expected images of 8 bits, {data.root} has 16; normalize in the transform")
         if self.deep:
             rows_bytes = [(height, width, 2 * channels) for height, width, channels in self.shapes]
             rows = RowFormat(rows_bytes, read_deep_region, needs_cut=False, fill_views=read_deep_views)

@@ -107,7 +107,8 @@ def decode_rows(
     height, width, channels = shape
     headers = rows[:, :_HEADER_BYTES].view(np.int64)
     lengths = headers[:, 0].tolist()
-    jpegs = [torch.from_numpy(row[_HEADER_BYTES:][:length]) for row, length in zip(rows, lengths, strict=True)]
+    # Parts of one tensor, not tensors of parts: each keeps the memory of `rows` as long as a decoder keeps it.
+    jpegs = [row[_HEADER_BYTES:][:length] for row, length in zip(torch.from_numpy(rows), lengths, strict=True)]
     if device.type == "cuda":
         # nvJPEG's hardware writes into memory that kernels still queued here may be reading from, those that
         # resized the batch before: torchvision and torchcodec up to 0.16 do not wait for them (torchcodec #1634).

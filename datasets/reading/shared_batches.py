@@ -44,7 +44,7 @@ class SharedBatches(tuple[torch.Tensor, ...]):
     """In a worker, the batches of several views in one piece of memory, sent together without a copy. They arrive as a
     plain tuple."""
 
-    piece: _Piece
+    piece: _Piece | None = None
 
 
 def shared_batch(shape: Shape) -> tuple[npt.NDArray[np.uint8], SharedBatch]:
@@ -103,16 +103,16 @@ _pieces: list[_Piece] = []
 
 
 def _reduce(batch: SharedBatch) -> Any:
-    piece = batch.piece
-    if piece is None or piece.memory[piece.nbytes]:  # or sent before: the byte serves one receiver
+    piece, batch.piece = batch.piece, None  # the byte serves one receiver: a batch that is sent again is copied
+    if piece is None:
         return reduce_tensor(batch.as_subclass(torch.Tensor))  # type: ignore[no-untyped-call]
     piece.memory[piece.nbytes] = 1
     return _receive, (DupFd(piece.fd), piece.nbytes, [_shape(batch)])
 
 
 def _reduce_all(batches: SharedBatches) -> Any:
-    piece = batches.piece
-    if piece.memory[piece.nbytes]:
+    piece, batches.piece = batches.piece, None
+    if piece is None:
         return tuple, (list(batches),)
     piece.memory[piece.nbytes] = 1
     return _receive_all, (DupFd(piece.fd), piece.nbytes, [_shape(batch) for batch in batches])

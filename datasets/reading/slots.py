@@ -78,9 +78,9 @@ class SharedSlots:
                 "available; choose a smaller batch_size, fewer workers or less prefetch"
             )
         self._fd = anonymous_file("presize-loader")
+        weakref.finalize(self, os.close, self._fd)
         os.ftruncate(self._fd, self._stride * count)
         self._map()
-        weakref.finalize(self, os.close, self._fd)
 
     def _map(self) -> None:
         self.memory = np.frombuffer(mmap.mmap(self._fd, self._stride * self.count), np.uint8)

@@ -13,7 +13,7 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
-from presize.datasets.reading.shared_batches import SharedBatch
+from presize.datasets.reading.shared_batches import SharedBatch, SharedBatches
 
 
 class RowImage(torch.Tensor):
@@ -35,6 +35,14 @@ class ValuesBatch(torch.Tensor):
     remake: Any = None
 
 
+class ValuesBatches(tuple[torch.Tensor, ...]):
+    """In a worker, batches of numbers over the memory of `shared`, sent together without a copy. They arrive as a plain
+    tuple."""
+
+    shared: SharedBatches
+    dtype: torch.dtype
+
+
 def rows_of(batch: torch.Tensor) -> list[RowImage]:
     """The images of a batch, for default_collate to make `batch` of again."""
     images = []
@@ -49,6 +57,16 @@ def values_batch(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A batch of `dtype` over the memory of `rows`, uint8 (B, bytes, height, width) in channels-last memory: (B,
     channels, height, width). Sent to another process without a copy if `rows` is."""
     return _over(rows, rows.permute(0, 2, 3, 1).view(dtype).permute(0, 3, 1, 2), values_batch)
+
+
+def values_batches(rows: tuple[torch.Tensor, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """values_batch of each, sent to another process without a copy if `rows` are."""
+    values = tuple(values_batch(batch, dtype) for batch in rows)
+    if not isinstance(rows, SharedBatches):
+        return values
+    batches = ValuesBatches(values)
+    batches.shared, batches.dtype = rows, dtype
+    return batches
 
 
 def numbers_batch(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -83,9 +101,14 @@ def _reduce_values(batch: ValuesBatch) -> Any:
     return batch.remake, (batch.shared, batch.dtype)
 
 
+def _reduce_all_values(batches: ValuesBatches) -> Any:
+    return values_batches, (batches.shared, batches.dtype)
+
+
 def _reduce_row(image: RowImage) -> Any:
     return reduce_tensor(image.as_subclass(torch.Tensor))  # type: ignore[no-untyped-call]
 
 
 ForkingPickler.register(ValuesBatch, _reduce_values)
+ForkingPickler.register(ValuesBatches, _reduce_all_values)
 ForkingPickler.register(RowImage, _reduce_row)

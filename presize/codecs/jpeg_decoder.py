@@ -214,8 +214,9 @@ def recode_scan(data: bytes, interval: int, marks: int) -> bytes | None:
         marks: how many markers that makes, about; room is made for them.
 
     Returns:
-        The bytes behind the scan's header, with the end marker. None for what `decode` does not take, where a
-        difference between DC coefficients has more than 11 bits, and where it would become twice as long.
+        The bytes behind the scan's header, with the end marker. None for a header, tables or codes that
+        `decode` does not take, where a difference between DC coefficients has more than 11 bits, and where it would
+        become twice as long.
 
     Raises:
         OptionError: without the compiled code: what is stored must not depend on it.

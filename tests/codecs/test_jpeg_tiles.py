@@ -422,6 +422,44 @@ ACROSS = tiled(64, 112)
 """28 MCUs in tiles of 4, which reach across rows of 7."""
 of_either = pytest.mark.parametrize("stored", [HOSTILE, ACROSS], ids=["rows of whole tiles", "tiles across rows"])
 INDEX = HOSTILE.find(b"presize\0") - 4
+
+
+def of_empty_tiles(side: int) -> bytes:
+    """An image on paper, grey, whose tiles are a marker each, one MCU narrower than it is; a blank one has 16 bits for
+    each code."""
+    columns = -(-side // 8)
+    interval = columns - 1
+    tiles = -(-columns * columns // interval)
+    codes = bytes((*[1] * 15, 2, *[1] * 16, 0))  # the last of 17, 16 ones, is that of symbol 0
+
+    def segment(marker: int, payload: bytes) -> bytes:
+        return struct.pack(">BBH", 0xFF, marker, 2 + len(payload)) + payload
+
+    return b"".join(
+        (
+            b"\xff\xd8",
+            segment(0xDB, b"\0" + b"\1" * 64),
+            segment(0xC0, struct.pack(">BHHB", 8, side, side, 1) + b"\1\x11\0"),
+            segment(0xC4, b"\0" + codes + b"\x10" + codes),
+            segment(0xDD, struct.pack(">H", interval)),
+            segment(0xE9, b"presize\0\1" + b"\0\2" * tiles),
+            segment(0xDA, b"\1\1\0\0\x3f\0"),
+            *(bytes((0xFF, 0xD0 + number % 8)) for number in range(tiles - 1)),
+            b"\xff\xd9",
+        )
+    )
+
+
+def test_blank_tiles_that_are_longer_than_all_of_an_image_mean_no_cut() -> None:
+    value = of_empty_tiles(side=8000)
+    tracemalloc.start()
+    try:
+        assert cut(value, 4000, 4000, 8, 8) is None
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
 SCAN = HOSTILE.find(b"\xff\xda") + 14
 
 

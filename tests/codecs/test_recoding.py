@@ -171,6 +171,7 @@ LEFT_ALONE = {
     "a frame cut short by a byte": b"\xff\xd8\xff\xc0\0\4\x08\x08\xff\xda\0\3\1",
     "MCUs of no blocks": with_factors(0x02),
     "4:1:1": with_factors(0x41),
+    "another index": jpeg(noisy(64, 64)).replace(b"\xff\xdb", b"\xff\xfe\0\x0bpresize\0\2\xff\xdb", 1),
 }
 
 

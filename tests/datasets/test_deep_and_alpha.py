@@ -129,10 +129,23 @@ def test_a_dataloader_gives_uint16_batches(build: Build) -> None:
     assert np.array_equal(batch.to(torch.int32).permute(0, 2, 3, 1), _all(COUNT))
 
 
-def test_normalization_of_16_bits_is_refused_in_a_line(build: Build) -> None:
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_normalization_of_16_bits_is_refused_in_a_line(device: str, build: Build) -> None:
     root = build([deep_image(0)], depth=16, format="raw")
     with pytest.raises(OptionError, match=r"^normalize: expected images of 8 bits"):
-        Loader(LMDBDataset(root, decode="tensor"), 1, workers=0, normalize=((0.5,) * 3, (0.5,) * 3))
+        Loader(LMDBDataset(root, decode="tensor"), 1, workers=0, normalize=((0.5,) * 3, (0.5,) * 3), device=device)
+
+
+@pytest.mark.parametrize("crop", [CenterCrop(48), [CenterCrop(48), CenterCrop(24)]], ids=["one view", "two views"])
+def test_batches_of_16_bits_need_no_dev_shm(crop: Any, build: Build) -> None:
+    root = build([deep_image(seed) for seed in range(COUNT)], depth=16, format="raw")
+    dataset = LMDBDataset(root, decode="tensor", crop=crop)
+    (plain,) = make_loader(dataset, batch_size=COUNT, shuffle=False, workers=0)
+    (batch,) = make_loader(dataset, batch_size=COUNT, shuffle=False, workers=1)
+    assert type(batch) is type(plain)
+    views, expected = ((batch,), (plain,)) if isinstance(batch, torch.Tensor) else (batch, plain)
+    assert all(map(torch.equal, (view.int() for view in views), (view.int() for view in expected)))
+    assert not any(view.is_shared() for view in views)
 
 
 @pytest.mark.parametrize("format", ["png", "raw"])

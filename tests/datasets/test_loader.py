@@ -392,6 +392,30 @@ def test_a_new_epoch_ends_one_whose_iterator_was_kept(workers: int, data: LMDBDa
             next(left)
 
 
+def test_an_epoch_that_another_has_ended_counts_no_batch_that_was_on_its_way(
+    data: LMDBDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where a batch is copied while the caller works on the one before."""
+    on_device = Loader._on_device
+
+    def one_ahead(self: Loader, batches: Any) -> Iterator[Any]:
+        before = None
+        for batch in on_device(self, batches):
+            if before is not None:
+                yield before
+            before = batch
+        yield before
+
+    monkeypatch.setattr(Loader, "_on_device", one_ahead)
+    loader = Loader(data, 8, crop=CROP, workers=0)
+    left = iter(loader)
+    for _ in range(len(loader) - 1):
+        next(left)
+    next(iter(loader))
+    with pytest.raises(LoaderError, match="this epoch ended early"):
+        next(left)
+
+
 def test_the_state_before_an_epoch_that_the_sampler_was_set_to_is_its_beginning(data: LMDBDataset) -> None:
     loader = Loader(data, 8, crop=CROP, workers=0)
     list(loader)

@@ -315,6 +315,17 @@ def test_options_that_cannot_be_are_one_line(options: dict[str, Any], said: str,
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_without_words_is_raised_as_it_is(workers: int, data: LMDBDataset) -> None:
+    class Unfinished(LMDBDataset):
+        def __getitems__(self, numbers: Any) -> Any:
+            raise NotImplementedError
+
+    loader = make_loader(Unfinished(data.data.root, decode="tensor", crop=CROP), 8, workers=workers)
+    with pytest.raises(NotImplementedError):
+        next(iter(loader))
+
+
 @pytest.mark.parametrize(("decode", "bytes_per_sample"), [("numpy", 24 * 24 * 3 + 8), ("tensor", 8)])
 def test_batches_that_shared_memory_cannot_hold_are_one_error(
     decode: Decode, bytes_per_sample: int, dataset: Path, monkeypatch: pytest.MonkeyPatch

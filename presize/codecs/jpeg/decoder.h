@@ -22,8 +22,8 @@ typedef struct {
 typedef bool Decoder(const Request *request);
 
 /* Code the scan of a JPEG without a tile index again, in restart intervals of `interval` MCUs, at least 1. Returns how
-   many bytes of `out` that has taken, up to and including the end marker; 0 for anything that a Decoder refuses, and if
-   there is no room. */
+   many bytes of `out` that has taken, up to and including the end marker; 0 for a header, tables or codes that a Decoder
+   refuses, and if there is no room. */
 typedef int64_t Recoder(const uint8_t *data, const uint8_t *end, int64_t interval, uint8_t *out, int64_t out_bytes);
 
 #define HIDDEN __attribute__((visibility("hidden")))

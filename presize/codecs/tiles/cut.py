@@ -45,8 +45,8 @@ def cut(data: bytes | memoryview, top: int, left: int, height: int, width: int) 
 
     Returns:
         None if `data` has to be decoded whole: it has no valid index, or the box is empty or not inside the image.
-        `data` itself if the box needs all of it. Never raises, whatever the bytes, and trusts none of them; only the
-        decoder finds out whether the pixels can be decoded.
+        `data` itself if the box needs all of it, otherwise fewer bytes. Never raises, whatever the bytes, and trusts
+        none of them; only the decoder finds out whether the pixels can be decoded.
     """
     # APP9 lies directly before the scan's header, so that all before it is the same in all images of one
     # size, and parsed once.
@@ -82,6 +82,8 @@ def cut(data: bytes | memoryview, top: int, left: int, height: int, width: int) 
     ends += scan
     wanted = _mcus_under(layout, top, left, bottom, right)
     part = (_across_rows if layout.blank else _in_rows)(data, layout, wanted, lengths, ends)
+    if part is None:
+        return None
     if part.needs_all:
         return Cut(data, top, left)
 
@@ -172,26 +174,35 @@ def _in_rows(
 
 def _across_rows(
     data: bytes | memoryview, layout: Layout, wanted: _Area, lengths: npt.NDArray[np.intp], ends: npt.NDArray[np.intp]
-) -> _Part:
+) -> _Part | None:
     """As _in_rows, where tiles reach from one row into the next: as wide as the image, with tiles without detail in the
-    place of those that are not wanted."""
+    place of those that are not wanted. None where these are longer, as in no image but one of hostile codes."""
     (rows, columns), k = layout.shape, layout.interval
     period = k // math.gcd(k, columns)  # in the first column of each of so many rows a tile begins
     top, bottom = wanted.top // period * period, min(-(-wanted.bottom // period) * period, rows)
     begin, end = top * columns // k, -(-bottom * columns // k)
     is_wanted = np.zeros(end - begin, bool)
-    blank, at = _blank_tile(layout.blank, k), begin
-    pieces: list[bytes | memoryview] = []
+    spans, at = [], begin
     for row in range(wanted.top * columns, wanted.bottom * columns, columns):
         first, stop = max(at, (row + wanted.left) // k), (row + wanted.right - 1) // k + 1
-        pieces += [blank * (first - at), data[ends[first] - lengths[first] : ends[stop - 1]]]
+        spans.append((first, stop))
         is_wanted[first - begin : stop - begin] = True
         at = stop
+    blank = _blank_tile(layout.blank, k)
     sizes = np.where(is_wanted, lengths[begin:end], len(blank))
+    last = b""
     if at < end:
         last = _blank_tile(layout.blank, min(bottom * columns, end * k) - (end - 1) * k)
-        pieces += [blank * (end - at - 1), last]
         sizes[-1] = len(last)
+    if sizes.sum() > lengths.sum():
+        return None
+    pieces: list[bytes | memoryview] = []
+    behind = begin
+    for first, stop in spans:
+        pieces += [blank * (first - behind), data[ends[first] - lengths[first] : ends[stop - 1]]]
+        behind = stop
+    if last:
+        pieces += [blank * (end - at - 1), last]
     return _Part(
         needs_all=bool(is_wanted.sum() == len(lengths)),
         first=(wanted.top * columns + wanted.left) // k,

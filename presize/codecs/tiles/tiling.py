@@ -43,12 +43,12 @@ def recoded(data: bytes) -> bytes:
     """`data`, a JPEG, in tiles, with their index. Its entropy-coded data is coded again; the coefficients stay as they
     are, so the pixels do, too.
 
-    `data` itself where _jpeg_decoder.c does not take it (it is progressive or damaged, say), and where with_index would
-    make none for it. Raises OptionError where that is not compiled.
+    `data` itself where _jpeg_decoder.c does not take its header, its tables or its codes (it is progressive or damaged,
+    say), and where with_index would make none for it. Raises OptionError where that is not compiled.
     """
     segments = header_segments(data)
     frame = None if segments is None else next((begin for marker, begin, _ in segments if marker == SOF0), None)
-    if segments is None or frame is None or frame + 12 > len(data):
+    if segments is None or frame is None or frame + 12 > len(data) or TAG[:-1] in data[: segments[-1][1]]:
         return data
     width, across = data[frame + 7] << 8 | data[frame + 8], data[frame + 11] >> 4
     if not width or across not in (1, 2):

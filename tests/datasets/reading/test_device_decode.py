@@ -154,6 +154,19 @@ def test_a_row_has_room_for_the_largest_value_and_takes_less_for_a_small_crop(da
     assert (lengths > 8 * 8 * 3).all() and lengths.sum() < data.data.numbers("nbytes").sum() / 2
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_jpegs_that_a_decoder_keeps_stay_what_they_are(workers: int, data: LMDBDataset) -> None:
+    kept: list[tuple[torch.Tensor, bytes]] = []
+
+    def keeping(jpegs: list[torch.Tensor]) -> list[torch.Tensor]:
+        kept.extend((jpeg, jpeg.numpy().tobytes()) for jpeg in jpegs)
+        return on_the_cpu(jpegs)
+
+    with Loader(data, 8, crop=CROP, workers=workers, decode_on=keeping) as loader:
+        assert sum(len(images) for images, _ in loader) == len(kept)
+    assert all(jpeg.numpy().tobytes() == before for jpeg, before in kept)
+
+
 def build(raw: Path, out: Path, **image: Any) -> LMDBDataset:
     build_dataset(raw, out, BuildOptions(ImageOptions(sizes=(Size(64, 64),), **image)), RunOptions(engine="sequential"))
     return LMDBDataset(out)

@@ -16,6 +16,7 @@ from presize.build.run import build_dataset
 from presize.datasets import LMDBDataset, RandomResizedCrop, make_loader
 from presize.datasets.reading import shared_batches
 from presize.datasets.reading.shared_batches import SharedBatch, shared_batch
+from presize.datasets.reading.shared_batches import shared_batches as shared_batches_of
 from presize.sources.sample import SampleOptions, make_samples
 
 SHAPE = (3, 4, 5, 3)
@@ -98,6 +99,26 @@ def test_a_smaller_batch_fits_into_the_memory_of_a_larger_one_and_not_the_other_
     del small
     large = filled(3, (9, 4, 5, 3))
     assert received(large).shape == (9, 3, 4, 5) and (large == 3).all()
+
+
+def test_a_batch_that_is_sent_again_and_again_stays_what_it_is() -> None:
+    batch = filled(1)
+    arrived = [received(batch), received(batch)]
+    assert all((copy == 1).all() for copy in arrived)
+    del arrived
+    others = [filled(9) for _ in range(3)]  # which may be in the memory that the first one has given back
+    assert (received(batch) == 1).all() and len(others) == 3
+
+
+def test_views_that_are_sent_again_and_again_stay_what_they_are() -> None:
+    arrays, views = shared_batches_of([SHAPE, SHAPE])
+    for value, pixels in enumerate(arrays):
+        pixels[...] = value
+    arrived = [ForkingPickler.loads(ForkingPickler.dumps(views)) for _ in range(2)]
+    del arrived, pixels, arrays
+    others = [filled(9, (6, *SHAPE[1:])) for _ in range(3)]
+    first, second = ForkingPickler.loads(ForkingPickler.dumps(views))
+    assert (first == 0).all() and (second == 1).all() and len(others) == 3
 
 
 def test_few_pieces_are_kept_however_many_batches_are_held() -> None:
