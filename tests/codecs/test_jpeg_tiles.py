@@ -22,6 +22,7 @@ from effort import examples
 from pictures import smooth_image
 from presize.codecs import jpeg_metadata, jpeg_segments
 from presize.codecs.tiles.cut import cut
+from presize.codecs.tiles.layout import layout_of
 from presize.codecs.tiles.tiling import restart_interval, with_index
 
 SAMPLINGS = {
@@ -169,6 +170,7 @@ def test_a_cut_across_rows_of_tiles_has_the_width_of_the_image_and_only_the_tile
         (17, 33, 14, 14): (64, 17, {2}),
         (65, 33, 14, 14): (48, 1, {7}),
         (17, 33, 30, 14): (64, 17, {2, 4}),
+        (49, 33, 14, 14): (64, 49, {5}),
         (49, 33, 30, 14): (112, 49, {5, 7}),
         (49, 1, 30, 110): (112, 49, {5, 6, 7, 8}),
         (97, 97, 15, 15): (48, 33, {12}),
@@ -239,6 +241,7 @@ def test_a_box_that_needs_every_tile_gets_the_very_same_bytes() -> None:
         (60, 0, 5, 8),
         (0, 80, 1, 1),
         (9, 9, -4, 4),
+        (9, 9, 4, -4),
     ],
 )
 def test_a_box_outside_the_image_has_no_cut(box: tuple[int, int, int, int]) -> None:
@@ -302,6 +305,7 @@ def refused() -> dict[str, bytes]:
         "stray bytes in its header": sound[:20] + b"\0" + sound[20:],
         "a scan of the components in another order": sound.replace(SCAN, SCAN[:1] + SCAN[3:5] + SCAN[1:3] + SCAN[5:]),
         "a scan that says it has fewer components": sound.replace(SCAN, b"\x02" + SCAN[1:]),
+        "a scan that says it has more components": sound.replace(SCAN, b"\x04" + SCAN[1:]),
         "an index already": tiled(64, 80),
         "no JPEG": b"RIFF",
         "nothing": b"",
@@ -407,9 +411,9 @@ def test_an_index_lives_beside_metadata(sampling: str) -> None:
 def test_metadata_that_looks_like_an_index_costs_the_cut_and_nothing_else() -> None:
     stored = jpeg_metadata.with_metadata(tiled(64, 80), comment=tiled(16, 16))
     assert cut(stored, 20, 20, 10, 10) is None
-    assert with_index(jpeg_metadata.with_metadata(plain(64, 80), comment=b"presize\0")) == jpeg_metadata.with_metadata(
-        plain(64, 80), comment=b"presize\0"
-    )
+    looks, names = (jpeg_metadata.with_metadata(plain(64, 80), comment=text) for text in (b"presize\0", b"presize"))
+    assert with_index(looks) is looks
+    assert with_index(names) is not names
 
 
 def test_stripping_takes_the_index_away() -> None:
@@ -424,13 +428,15 @@ of_either = pytest.mark.parametrize("stored", [HOSTILE, ACROSS], ids=["rows of w
 INDEX = HOSTILE.find(b"presize\0") - 4
 
 
+EMPTY_CODES = bytes((*[1] * 15, 2, *[1] * 16, 0))
+"""A table in which the last code, of 16 ones, is that of symbol 0."""
+
+
 def of_empty_tiles(side: int) -> bytes:
-    """An image on paper, grey, whose tiles are a marker each, one MCU narrower than it is; a blank one has 16 bits for
-    each code."""
+    """An image on paper, grey, whose tiles are a marker each, one MCU narrower than it is."""
     columns = -(-side // 8)
     interval = columns - 1
     tiles = -(-columns * columns // interval)
-    codes = bytes((*[1] * 15, 2, *[1] * 16, 0))  # the last of 17, 16 ones, is that of symbol 0
 
     def segment(marker: int, payload: bytes) -> bytes:
         return struct.pack(">BBH", 0xFF, marker, 2 + len(payload)) + payload
@@ -440,7 +446,7 @@ def of_empty_tiles(side: int) -> bytes:
             b"\xff\xd8",
             segment(0xDB, b"\0" + b"\1" * 64),
             segment(0xC0, struct.pack(">BHHB", 8, side, side, 1) + b"\1\x11\0"),
-            segment(0xC4, b"\0" + codes + b"\x10" + codes),
+            segment(0xC4, b"\0" + EMPTY_CODES + b"\x10" + EMPTY_CODES),
             segment(0xDD, struct.pack(">H", interval)),
             segment(0xE9, b"presize\0\1" + b"\0\2" * tiles),
             segment(0xDA, b"\1\1\0\0\x3f\0"),
@@ -622,6 +628,32 @@ def test_an_index_must_be_right_where_the_tiles_begin_and_end_that_a_box_needs(t
         np.testing.assert_array_equal(
             decoded(part.data)[part.top :, part.left :][:10, :40], whole(HOSTILE)[34:44, 2:42]
         )
+
+
+def test_an_index_across_rows_may_be_wrong_where_no_tile_of_a_box_is() -> None:
+    stored = tiled(112, 112)
+    lengths = stored.index(b"presize\0\1") + 9
+    first, second = struct.unpack_from(">2H", stored, lengths)
+    changed = with_bytes(stored, lengths, struct.pack(">2H", first + 1, second - 1))
+    part = cut(changed, 65, 33, 14, 14)  # in tile 7 of 0 to 12
+    assert part is not None
+    np.testing.assert_array_equal(decoded(part.data)[part.top :, part.left :][:14, :14], decoded(stored)[65:79, 33:47])
+    assert cut(changed, 1, 33, 14, 14) is None
+
+
+def test_blank_tiles_are_of_the_codes_of_symbol_0_however_long() -> None:
+    value = of_empty_tiles(side=800)
+    scan = value.index(b"\xff\xda")
+    header = value[: value.index(b"\xff\xe9")] + value[scan : scan + 10]
+    layout = layout_of(header)
+    assert layout is not None and layout.blank == 2 * "1" * 16
+    of_zeros = bytes((*[0] * 15, 1, 0))
+    header = header.replace(EMPTY_CODES, of_zeros).replace(
+        struct.pack(">BBH", 0xFF, 0xC4, 4 + 2 * len(EMPTY_CODES)),
+        struct.pack(">BBH", 0xFF, 0xC4, 4 + 2 * len(of_zeros)),
+    )
+    layout = layout_of(header)
+    assert layout is not None and layout.blank == 2 * "0" * 16
 
 
 def with_payload(data: bytes, marker: int, payload: bytes) -> bytes:

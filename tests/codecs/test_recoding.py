@@ -93,10 +93,11 @@ def test_crops_are_cut_out_of_the_tiles(sampling: str) -> None:
 
 
 @compiled
-def test_what_has_the_usual_codes_already_gets_nothing_but_markers() -> None:
-    pixels = noisy(48, 176)
+@pytest.mark.parametrize("mcus", [11, 21])
+def test_what_has_the_usual_codes_already_gets_nothing_but_markers(mcus: int) -> None:
+    pixels = noisy(48, 16 * mcus)
     data = jpeg(pixels, quality=90)
-    same = jpeg(pixels, quality=90, restart_marker_blocks=restart_interval(11))
+    same = jpeg(pixels, quality=90, restart_marker_blocks=restart_interval(mcus))
     assert recoded(data) == recoded(same) == with_index(recoded(same))
     scan = same[same.index(b"\xff\xda") :]
     assert recoded(data).endswith(scan)
