@@ -20,7 +20,7 @@ from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.reading.shared_batches import as_images
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
-from presize.datasets.reading.transfer import Normalization, Normalize, as_device, copied_ahead, pin, to_device
+from presize.datasets.reading.transfer import Normalize, as_device, copied_ahead, normalization_of, pin, to_device
 from presize.datasets.reading.whole_batches import values_batch
 from presize.datasets.reading.workers import Answer, BatchRequest, Mode, ReadBatch, WorkerPool, read
 from presize.datasets.sample_images import companion_batch
@@ -149,20 +149,11 @@ class Loader:
             self._decoder = decode_on
         elif decode_on == "device":
             self._decoder = find_decoder(self.device, self._reader.shape[2])
-        if normalize is not None and self._reader.deep:
-            root = dataset.data.root
-            raise OptionError(
-                f"normalize: expected images of 8 bits, {root} has 16; leave it out, and normalize the batches"
-            )
-        self._normalize = (
-            None if normalize is None else Normalization(normalize, dtype, self._reader.shape[2], self.device)
-        )
+        self._normalize = normalization_of(self._reader, normalize, dtype, self.device)
         self._normalized_by_workers = False
         if self._normalize is not None and self.device.type == "cpu" and self._decoder is None:
             self._reader = self._normalize.in_workers(self._reader)
             self._normalized_by_workers, self._dtype = True, self._normalize.dtype
-        if normalize is None and dtype is not None:
-            raise OptionError(f"dtype: {dtype} needs normalize=(mean, std); without it batches are uint8")
         self._pool: WorkerPool | None = None
         self._slots: FreeSlots | None = None
         self._stream: Any = None

@@ -172,6 +172,25 @@ class Normalization:
         return BatchReader(reader.data, reader.crop, reader.flip, format, companions)
 
 
+def normalization_of(
+    reader: BatchReader, normalize: Normalize | None, dtype: torch.dtype | None, device: torch.device
+) -> Normalization | None:
+    """The Normalization of what `reader` reads; None without `normalize`.
+
+    Raises:
+        OptionError: the images have 16 bits, `dtype` comes without `normalize`, or as Normalization.
+    """
+    if normalize is None:
+        if dtype is not None:
+            raise OptionError(f"dtype: {dtype} needs normalize=(mean, std); without it batches are uint8")
+        return None
+    if reader.deep:
+        raise OptionError(
+            f"normalize: expected images of 8 bits, {reader.data.root} has 16; leave it out, and normalize the batches"
+        )
+    return Normalization(normalize, dtype, reader.shape[2], device)
+
+
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
 """What OpenCV copies in place of a floating-point number of so many bytes."""
 

@@ -11,7 +11,6 @@ from presize.system.background import in_background
 
 T = TypeVar("T")
 
-_CONNECTIONS = 8
 _CHECK_S = 0.2
 _ENDS_WITHIN_S = 2
 """How long those that are stopped are waited for. One that gets no answer is left behind, and ends with the process."""
@@ -26,13 +25,14 @@ class Connections:
 
     Args:
         on_bytes: called, in any thread, with the number of bytes that have passed since the last call.
+        count: how many at a time.
 
     Attributes:
         bytes: that have passed.
     """
 
-    def __init__(self, on_bytes: Callable[[int], None] = lambda _: None) -> None:
-        self._on_bytes = on_bytes
+    def __init__(self, on_bytes: Callable[[int], None] = lambda _: None, count: int = 8) -> None:
+        self._on_bytes, self._count = on_bytes, count
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self.bytes = 0
 
@@ -42,7 +42,7 @@ class Connections:
         try:
             for file in files:
                 running.add(in_background(move, file))
-                if len(running) == _CONNECTIONS:
+                if len(running) == self._count:
                     running = self._after_one(running)
             while running:
                 running = self._after_one(running)

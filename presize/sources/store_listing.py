@@ -5,8 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 
 from presize.errors import RemoteError, SourceError
 from presize.remote.bucket import Bucket, Listed
+from presize.remote.connections import Connections
 from presize.sources.store_source import Url
 from presize.sources.walk import Folder
 from presize.store.filenames import is_safe
@@ -23,6 +23,8 @@ from presize.store.rejects import Reject
 _CHUNK = 65536
 _AT_ONCE = 32
 """Requests to a web server for the sizes of files."""
+_ASKED_IN_TURN = 8
+"""Files that are asked for one after another, by a thread."""
 
 
 class StoreWalk:
@@ -178,11 +180,16 @@ def _find_in_listing(url: Url, paths: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 
 def _ask_each(url: Url, paths: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    bucket = Bucket(url)
+    bucket, facts = Bucket(url), np.full((len(paths), 2), -1, np.int64)
+
+    def ask(first: int) -> None:
+        for number, path in enumerate(paths.slice(first, _ASKED_IN_TURN).to_pylist(), first):
+            found = bucket.look(path)
+            if found is not None:
+                facts[number] = found.nbytes, found.mtime_ns
+
     try:
-        with ThreadPoolExecutor(_AT_ONCE, "presize-look") as threads:
-            asked = threads.map(bucket.look, chain.from_iterable(chunk.to_pylist() for chunk in paths.chunks))
-            facts = [(-1, -1) if one is None else (one.nbytes, one.mtime_ns) for one in asked]
+        Connections(count=_AT_ONCE).all_of(ask, range(0, len(paths), _ASKED_IN_TURN))
     except RemoteError as error:
         raise SourceError(f"source {error}") from None
-    return np.array(facts, np.int64).reshape(-1, 2)
+    return facts
