@@ -136,7 +136,7 @@ class TargetColumn:
     Attributes:
         type: Arrow's, of the values.
         stays: whether the values of a batch stay a list of Python objects: they have nulls, are lists of uneven length,
-            or of a type that torch cannot stack. It holds for the column, so that all batches have one type.
+            or such as torch cannot stack. It holds for the column, so that all batches have one type.
         moves: whether the value depends on the crop of the image (presize.datasets.objects).
     """
 
@@ -152,7 +152,8 @@ class TargetColumn:
             self._numbers = data.numbers(name) if numbers is None else numbers.to_numpy()
         elif numbers is None:
             data.check_column(name)
-        self.stays = column.null_count > 0 or not (_is_plain(column.type) or _is_even(column))
+        is_huge = pa.types.is_uint64(column.type) and (pc.max(column).as_py() or 0) >= 2**63
+        self.stays = column.null_count > 0 or is_huge or not (_is_plain(column.type) or _is_even(column))
 
     def __getitem__(self, i: int) -> Any:
         return self._values[i].as_py() if self._numbers is None else self._numbers.item(i)

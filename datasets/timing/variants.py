@@ -30,6 +30,7 @@ from presize.datasets.reading.resampling.resample import resample
 from presize.datasets.sampler import visits
 from presize.errors import DatasetError, ImageError
 from presize.measure.bench_options import Variant
+from presize.store.manifest import read_manifest
 
 FLIP = 0.5
 
@@ -182,16 +183,18 @@ class Chosen:
 def open_variant(
     variant: Variant, root: str, crop: Crop, flip: float, *, tell_path: bool = False
 ) -> CroppedFolder | LMDBDataset:
-    """The dataset of a variant, cropped. tell_path: give (path in the variant, label), or the path, as the target."""
+    """The dataset of a variant, cropped. tell_path: give (path in the variant, label), or the path, as the target.
+    Labels other than of classes, and companions, are left out: the models cannot be trained on them."""
     if variant == "pil":
         return PILFolder(root, crop, flip, tell_path=tell_path)
     if variant in ("raw", "presized"):
         return CroppedFolder(root, crop, flip, tell_path=tell_path)
-    dataset = LMDBDataset(root, crop=crop, flip=flip, decode="tensor")
-    if tell_path:
-        target = "path" if dataset.target is None else ("path", "label")
-        dataset = LMDBDataset(root, crop=crop, flip=flip, decode="tensor", target=target)
-    return dataset
+    labels = [] if read_manifest(root).classes is None else ["label"]
+    target = tuple(["path", *labels] if tell_path else labels)
+    return LMDBDataset(
+        root, crop=crop, flip=flip, decode="tensor", target=target if len(target) > 1 else next(iter(target), None),
+        companions=(),
+    )  # fmt: skip
 
 
 def load_variant(

@@ -110,10 +110,9 @@ def differences(
         was, value = before.get(name, _ABSENT.get(name, "the default")), now.get(name, "the default")
         if was != value and name != "source.files":
             if name == "source.sha256":
-                found.append(
-                    f"the source has changed ({plural(old['source']['files'], 'file')} then, "
-                    f"{new['source']['files']:,} now)"
-                )
+                then, today = old["source"]["files"], new["source"]["files"]
+                others = "" if then != today else "; labels and splits count, too"
+                found.append(f"the source has changed ({plural(then, 'file')} then, {today:,} now{others})")
             elif name == "classes":
                 found.append("the class list has changed")
             elif name == "codecs":

@@ -196,6 +196,7 @@ class _Shards:
         rows = self._rows(file)
         record_bytes = transcode.record_bytes(image, size)
         make = partial(self._make, image, image.sizes.index(size))
+        (self.root / file.file).parent.mkdir(exist_ok=True)
         made: Path | None = None  # the last attempt: its records are right
         for map_size in self._map_sizes(file, record_bytes):
             place = temporary_name(self.root / file.file)

@@ -10,10 +10,11 @@ from typing import Literal
 from presize.build.cleanup import finish_publishing, remove_replaced, remove_unpublished
 from presize.build.plan import Plan, as_recorded, differences
 from presize.build.state import Place, State
-from presize.errors import BuildError
+from presize.errors import BuildError, DatasetError
 from presize.options import RunOptions
 from presize.store.data_files import generation_name
 from presize.store.manifest import Manifest
+from presize.system.files import check_file
 
 Unfinished = Literal["none", "this build", "this update", "another build", "another update"]
 """What an interrupted run has left in OUT; "this" one has the identity of the plan."""
@@ -91,6 +92,22 @@ def is_all_of(todo: Plan, published: Sequence[Manifest | None]) -> bool:
     return all(
         manifest is not None and manifest.identity == as_recorded(manifest.identity, todo) for manifest in published
     )
+
+
+def check_files(place: Place, published: Sequence[Manifest | None]) -> None:
+    """Raise BuildError unless the files of what is published are there, each of its size. Not the report, which may
+    have been removed, nor the images of a folder."""
+    for root, manifest in zip(place.roots, published, strict=True):
+        if manifest is None:
+            continue
+        shards = [*manifest.shards, *(file for companion in manifest.companions for file in companion.shards)]
+        for file in manifest.files():
+            try:
+                if file != manifest.report:
+                    check_file(root / file.file, file.bytes)
+            except DatasetError as error:
+                fix = "--update makes it again" if file in shards else "--overwrite builds the dataset anew"
+                raise BuildError(f"OUT {place.out} is damaged: {str(error).partition(';')[0]}; {fix}") from None
 
 
 def _unfinished(place: Place) -> State | None:

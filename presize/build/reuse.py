@@ -177,7 +177,11 @@ _ANEW = "presize build --overwrite builds it anew"
 
 
 def _checked_index(root: Path, manifest: Manifest) -> pa.RecordBatch:
-    if manifest.layout != "lmdb" or manifest.engine != ENGINE:
+    if manifest.layout != "lmdb":
+        raise DatasetError(
+            f"{root} is a folder of image files, without shards; presize build makes some, of its source"
+        )
+    if manifest.engine != ENGINE:
         raise DatasetError(f"{root} has no shards that this presize reads; {_ANEW}")
     for file in (manifest.index, manifest.rejects):  # not the report, which may have been removed
         for what in check_data_file(root, file):

@@ -23,7 +23,7 @@ from presize.build.annotations import check_annotations
 from presize.build.parts.listing import SharedListing, read_listing
 from presize.build.plan import Plan, TriedCodecs, make_plan
 from presize.build.publish import publish
-from presize.build.resume import begin, is_all_of
+from presize.build.resume import begin, check_files, is_all_of
 from presize.build.reuse import find_reuse
 from presize.build.state import Place, check_places, lock
 from presize.build.tasks.parallel import run_tasks
@@ -207,6 +207,7 @@ def build_planned(
         if run.overwrite or run.update or place.has_leftovers() or not is_all_of(todo, published):
             with lock(place.out):
                 return _build(todo, run, place, on_shard, listing)
+        check_files(place, published)
         return nothing_to_do(todo, run, published)
 
 
@@ -220,6 +221,7 @@ def result_of(built: Built, todo: Plan, out: Path | str, root: Path, seconds: fl
     """
     first = built.manifests[0]
     facts = _facts(root, first)
+    pages = _places(out, todo.options, [(each, each.report) for each in built.manifests])
     return BuildResult(
         out=out,
         files=len(todo.source.table),
@@ -229,7 +231,7 @@ def result_of(built: Built, todo: Plan, out: Path | str, root: Path, seconds: fl
         seconds=seconds,
         resumed=built.resumed,
         changes=built.changes,
-        reports=tuple(map(_page, _places(out, todo.options, [(each, each.report) for each in built.manifests]))),
+        reports=tuple(page for page in map(_page, pages) if not isinstance(page, Path) or page.is_file()),
         unchanged=int(unpack(facts, "kept").sum()),
         losses=losses(facts, first.identity["options"]["image"]),
         rejects_file=_places(out, todo.options, [(first, first.rejects)])[0],

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from presize.errors import BuildError, OptionError, SourceError
+from presize.errors import BuildError, DatasetError, OptionError, SourceError
 from presize.options import BuildOptions, RunOptions
 from presize.sources.store_source import Url
 from presize.store.absence import STATE
@@ -218,7 +218,12 @@ def _check_ours(place: Place) -> None:
         if not folder.is_dir():
             raise BuildError(f"OUT {folder} is a file; choose a folder")
         if (folder / MANIFEST).exists():
-            read_manifest(folder)  # raises for the manifest of another program, or of a newer presize
+            try:
+                read_manifest(folder)  # raises for the manifest of another program, or of a newer presize
+            except DatasetError as error:
+                raise DatasetError(
+                    f"{error}; a build replaces what it knows alone: choose another OUT, or remove that"
+                ) from None
         elif not (out / STATE).exists():
             _check_empty(folder, {root.name for root in roots} if folder not in roots else set())
 

@@ -114,7 +114,9 @@ def check_page(out: str | None) -> None:
         raise click.UsageError(f"-o: {Path(out).parent} is not a folder; create it, or choose another.")
     if not os.access(Path(out).absolute().parent, os.W_OK):
         raise click.UsageError(f"-o: {Path(out).parent} cannot be written to; choose another folder.")
-    if os.path.lexists(out) and not os.path.isdir(out) and not _is_page(out):  # of a folder writing says it
+    if os.path.isdir(out):
+        raise click.UsageError(f"-o: {out} is a folder; give the name of a file.")
+    if os.path.lexists(out) and not _is_page(out):
         raise click.UsageError(f"-o: {out} is there and is no page; choose another name.")
 
 

@@ -64,11 +64,12 @@ def bench(
         on_results: Called with the results after every run.
 
     Raises:
-        OptionError: A variant has nothing to read.
+        OptionError: A variant has nothing to read, or `out` or `work` lies in what is read.
         BenchError: There is no CUDA or too little memory, or the variants do not read the same samples.
         BuildError, SourceError, DatasetError: As building raises them.
     """
     variants = _variants(roots, options)
+    _check_outside(roots, work=work, out=out)
     gpu = None
     if options.device == "cuda":  # before anything is built
         on_step("looking for CUDA")
@@ -126,6 +127,14 @@ def _variants(roots: Mapping[str, str], options: BenchOptions) -> tuple[Variant,
                 f"variant: {variant} reads what --{READS[variant]} names, or builds it from --raw; give one of them"
             )
     return tuple(variant for variant in possible if options.variants is None or variant in options.variants)
+
+
+def _check_outside(roots: Mapping[str, str], **places: str | os.PathLike[str] | None) -> None:
+    """Raise OptionError for a place to write that lies in one to read, of which it would become a part."""
+    for name, place in places.items():
+        for root in roots.values():
+            if place is not None and Path(place).resolve().is_relative_to(Path(root).resolve()):
+                raise OptionError(f"{name}: {os.fspath(place)} lies inside {root}; choose a place outside of it")
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from presize.sources.walk import is_utf8
 from presize.store.index import INDEX_COLUMNS
 from presize.store.manifest import read_manifest
 
+_ROWS_AT_ONCE = 65536
 _UNSAFE_PATH = r"^$|^/|//|/$|(^|/)\.\.?(/|$)|\x00"
 
 
@@ -102,12 +103,30 @@ def _check_columns(names: Sequence[str]) -> None:
 
 
 def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column `name`, normalized as read_table documents. Raises SourceError for values that an index cannot store,
+    or that Python cannot read, such as times in nanoseconds."""
     try:
-        return pa.chunked_array([_plain(chunk) for chunk in column.chunks])
+        plain = pa.chunked_array([_plain(chunk) for chunk in column.chunks])
     except pa.ArrowNotImplementedError:
         raise SourceError(
             f"column {name!r} holds {one_line(column.type)}, which an index cannot store; leave it out"
         ) from None
+    if _has_times(plain.type):
+        try:
+            for start in range(0, len(plain), _ROWS_AT_ONCE):
+                plain.slice(start, _ROWS_AT_ONCE).to_pylist()
+        except (ValueError, OverflowError, KeyError, pa.ArrowException) as error:  # KeyError: of an unknown time zone
+            raise SourceError(
+                f"column {name!r} holds {one_line(plain.type)} with values that Python has no type for "
+                f"({one_line(error)}); round them, store them as numbers or text, or leave the column out"
+            ) from None
+    return plain
+
+
+def _has_times(kind: pa.DataType) -> bool:
+    """Whether there are dates or times in a type, of which Arrow has more than Python."""
+    inner = [kind.field(number).type for number in range(kind.num_fields)]
+    return pa.types.is_temporal(kind) or any(map(_has_times, inner))
 
 
 def _plain(values: pa.Array) -> pa.Array:

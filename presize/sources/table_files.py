@@ -74,7 +74,8 @@ def _read_csv(file: BinaryIO, separators: str = ",;\t|") -> pa.Table:
     separator, names = _header(file, separators)
     texts = {name: pa.string() for name in names if name.strip() in PATH_NAMES}
     table = _parsed(file, separator, texts)
-    codes = _codes(file, separator, [field.name for field in table.schema if pa.types.is_integer(field.type)])
+    named = zip(table.column_names, table.columns, strict=True)  # two may have one name, which is refused later
+    codes = _codes(file, separator, [name for name, column in named if _may_be_codes(column)])
     if codes:
         table = _parsed(file, separator, texts | dict.fromkeys(codes, pa.string()))
     for field in table.schema:
@@ -94,16 +95,33 @@ def _parsed(file: BinaryIO, separator: str, types: Mapping[str, pa.DataType], co
 
 
 def _codes(file: BinaryIO, separator: str, columns: Sequence[str]) -> list[str]:
-    """Those columns, of such that could be whole numbers, that hold codes."""
+    """Those columns, of such as _may_be_codes, that hold codes."""
     if not columns or len(set(columns)) < len(columns):
         return []
     texts = _parsed(file, separator, dict.fromkeys(columns, pa.string()), columns)
     return [name for name in columns if _are_codes(texts.column(name))]
 
 
+def _may_be_codes(column: pa.ChunkedArray) -> bool:
+    """Whether whole numbers have been read, or such as are too large for that, which Arrow reads as floats."""
+    if pa.types.is_floating(column.type):
+        return bool(pc.any(pc.greater_equal(pc.abs(column), 2.0**63)).as_py())
+    return bool(pa.types.is_integer(column.type))
+
+
 def _are_codes(texts: pa.Array) -> bool:
-    """Whether one of them begins with a zero that a number would lose: 007 is not 7."""
-    return bool(pc.any(pc.match_substring_regex(texts, r"^\s*0[0-9]")).as_py())
+    """Whether numbers would lose something: a zero that one of them begins with, since 007 is not 7, or the last of
+    more digits than 64 bits hold."""
+    if pc.any(pc.match_substring_regex(texts, r"^\s*0[0-9]")).as_py():
+        return True
+    filled = texts.filter(pc.match_substring_regex(texts, r"\S"))
+    if not pc.all(pc.match_substring_regex(filled, r"^\s*-?[0-9]+\s*$")).as_py():
+        return False
+    try:
+        pc.utf8_trim_whitespace(filled).cast(pa.int64())
+    except pa.ArrowInvalid:
+        return True
+    return False
 
 
 def _without_blanks(table: pa.Table) -> pa.Table:

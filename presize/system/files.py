@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -21,8 +22,13 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or " ".join(str(error).split())
-        raise BuildError(f"cannot write {path}: {reason}; what is finished is kept, run again to resume") from None
+        raise BuildError(f"cannot write {path}: {_reason_and_fix(error)}") from None
+
+
+def _reason_and_fix(error: OSError) -> str:
+    reason = error.strerror or " ".join(str(error).split())
+    in_the_way = error.errno in (errno.EISDIR, errno.EEXIST, errno.ENOTDIR)
+    return f"{reason}; {'choose another' if in_the_way else 'what is finished is kept, run again to resume'}"
 
 
 def open_at_once(path: str, flags: int) -> int:
@@ -49,8 +55,7 @@ def working_in(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         file = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes, os.PathLike)) else folder
-        reason = error.strerror or " ".join(str(error).split())
-        raise BuildError(f"OUT {folder}: {file}: {reason}; what is finished is kept, run again to resume") from None
+        raise BuildError(f"OUT {folder}: {file}: {_reason_and_fix(error)}") from None
 
 
 def temporary_name(path: Path) -> Path:

@@ -110,7 +110,8 @@ def matching(opened: ViewedDataset, filters: Filters) -> Rows:
         return np.array([filters.sample])
     keep = np.ones(count, bool)
     if filters.label:
-        keep &= _numbers(opened, "label") == _label(opened, filters.label)
+        label = _label(opened, filters.label)  # first: without classes a label may be anything
+        keep &= _numbers(opened, "label") == label
     if filters.split:
         keep &= _in_split(opened, filters.split)
     if filters.min_side or filters.max_side:

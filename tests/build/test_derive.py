@@ -66,6 +66,22 @@ def derived(datasets: Sequence[Path] | Path, out: Path, **options: Any) -> Datas
     return Dataset(out)
 
 
+@pytest.mark.parametrize(("size", "share"), [(Size(8, 8), 0.2), (Size(32, 32), 0.6)], ids=str)
+def test_smaller_images_need_less_room(
+    size: Size, share: float, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nbytes = int(Dataset(dataset).numbers("nbytes").sum())
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(derive.shutil, "disk_usage", lambda _: usage._replace(free=int(share * nbytes)))
+    assert len(derived(dataset, tmp_path / "new", size=size)) == len(Dataset(dataset))
+
+
+def test_a_folder_of_image_files_is_no_base(tmp_path: Path) -> None:
+    out = built(tmp_path, "a.jpg", options=replace(SMALL, layout="folder"))
+    with pytest.raises(DatasetError, match="is a folder of image files, without shards"):
+        derive_dataset([out], tmp_path / "new")
+
+
 def test_images_are_copied_byte_for_byte_with_all_that_is_known_of_them(dataset: Path, tmp_path: Path) -> None:
     new = derived(dataset, tmp_path / "new")
     assert stored(tmp_path / "new") == stored(dataset)

@@ -39,6 +39,15 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(content)
 
 
+def test_all_shards_come_back_with_their_folder(raw: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build_dataset(raw, out, OPTIONS, SERIAL)
+    whole = files(out)
+    shutil.rmtree(out / "shards")
+    assert len(repair_dataset(raw, out).repaired) == 3
+    assert files(out) == whole
+
+
 @pytest.mark.parametrize("damage", ["a record", "its first page", "cut", "gone"])
 def test_a_damaged_shard_comes_back_as_it_was(damage: str, raw: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"

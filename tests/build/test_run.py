@@ -393,6 +393,51 @@ def test_a_source_that_has_changed_is_refused(photos: Path, tmp_path: Path) -> N
         build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
 
 
+@pytest.mark.parametrize("damage", ["gone", "cut", "its folder gone"])
+def test_a_shard_that_is_missing_or_cut_is_something_to_do(damage: str, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build_dataset(photos, out, SMALL, REPORTED)
+    shard = sorted((out / "shards").iterdir())[0]
+    if damage == "gone":
+        shard.unlink()
+    elif damage == "cut":
+        os.truncate(shard, 100)
+    else:
+        shutil.rmtree(shard.parent)
+    with pytest.raises(BuildError, match=r"OUT .* is damaged: .*00000\.lmdb.*; --update makes it again"):
+        build_dataset(photos, out, SMALL, REPORTED)
+    build_dataset(photos, out, SMALL, replace(REPORTED, update=True))
+    assert verify_dataset(out) == (12, [])
+    assert build_dataset(photos, out, SMALL, REPORTED).resumed == 12
+
+
+def test_an_index_that_is_missing_is_built_anew_when_asked(photos: Path, tmp_path: Path) -> None:
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    (tmp_path / "out" / "index.arrow").unlink()
+    with pytest.raises(BuildError, match=r"is damaged: .*index\.arrow.*; --overwrite builds the dataset anew"):
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+
+
+def test_a_report_that_was_removed_is_not_named(photos: Path, tmp_path: Path) -> None:
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    (tmp_path / "out" / "report.html").unlink()
+    assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED).reports == ()
+
+
+def test_labels_that_have_changed_are_said_where_the_files_are_as_many(photos: Path, tmp_path: Path) -> None:
+    split = SourceOptions(split="train=0.8,val=0.2")
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, split)
+    with pytest.raises(BuildError, match=r"\(12 files then, 12 now; labels and splits count, too\)"):
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED, replace(split, split_seed=5))
+
+
+def test_a_damaged_manifest_is_not_replaced_and_the_line_says_what_to_do(photos: Path, tmp_path: Path) -> None:
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    (tmp_path / "out" / "manifest.json").write_text("{")
+    with pytest.raises(DatasetError, match="choose another OUT, or remove that"):
+        build_dataset(photos, tmp_path / "out", SMALL, replace(REPORTED, overwrite=True))
+
+
 # Overwriting
 
 

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
@@ -17,16 +18,19 @@ import pytest
 from builds import SERIAL
 from commands import Ran
 from pages import HOSTILE, parsed
+from paired import WITH_MASKS, make_pairs
 from presize.build.run import build_dataset
 from presize.datasets.timing import bench_run
+from presize.datasets.timing.diagnose_path import diagnose_path
 from presize.errors import BenchError, OptionError, PresizeError
 from presize.measure import subprocess_run
 from presize.measure.bench import bench
-from presize.measure.bench_options import VARIANTS, BenchOptions, Run
+from presize.measure.bench_options import VARIANTS, BenchOptions, DiagnoseOptions, Run
 from presize.measure.bench_report import bench_page, bench_text
 from presize.measure.results import Results, row_of, summarise, to_csv, to_json
-from presize.options import BuildOptions, ImageOptions, Size
+from presize.options import BuildOptions, ImageOptions, Size, SourceOptions
 from presize.report import charts
+from presize.sources.sample import SampleOptions, make_samples
 from presize.store.manifest import read_manifest
 
 QUICK = BenchOptions(size=Size(64, 64), crop=32, models=("none",), workers=(0,), batch=16, epochs=2, repeats=1)
@@ -51,6 +55,37 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     monkeypatch.setattr(subprocess_run, "run_apart", run_here)
     monkeypatch.setattr("presize.datasets.timing.epochs._STEPS_FOR_S", 0.0)
     return runs
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("labels", [[3, 1, 4, 1], [0.5, 1.5, 2.5, 3.5], [["a"], ["b"], ["a", "b"], []]], ids=str)
+def test_labels_that_are_no_classes_are_left_out_of_what_is_measured(labels: list[Any], tmp_path: Path) -> None:
+    make_samples(tmp_path / "raw", SampleOptions(images=4, classes=2, long_side=96))
+    paths = sorted(path.relative_to(tmp_path / "raw").as_posix() for path in (tmp_path / "raw").rglob("*.jpg"))
+    rows = [{"path": path, "label": label} for path, label in zip(paths, labels, strict=True)]
+    (tmp_path / "labels.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    options = BuildOptions(ImageOptions(sizes=(Size(64, 64),)))
+    build_dataset(tmp_path / "raw", tmp_path / "out", options, SERIAL, SourceOptions(tmp_path / "labels.jsonl"))
+    quick = replace(QUICK, size=None, models=("small",), variants=("lmdb", "loader"), batch=2)
+    assert len(bench({"lmdb": str(tmp_path / "out")}, quick).rows) == 2
+    short = DiagnoseOptions(device="cpu", workers=0, batch=2, crop=32, steps=3, seconds=0.1)
+    assert diagnose_path(tmp_path / "out", short).images_per_s > 0
+
+
+@pytest.mark.usefixtures("here")
+def test_masks_are_left_out_of_what_is_measured(tmp_path: Path) -> None:
+    build_dataset(make_pairs(tmp_path / "raw"), tmp_path / "out", WITH_MASKS, SERIAL)
+    quick = replace(QUICK, size=None, crop=16, models=("small",), variants=("lmdb", "loader"), batch=2)
+    assert len(bench({"lmdb": str(tmp_path / "out")}, quick).rows) == 2
+
+
+@pytest.mark.parametrize("option", ["work", "out"])
+def test_nothing_is_written_into_the_raw_folder(option: str, raw: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(raw, tmp_path / "raw"))
+    for place in (folder, folder / "new"):
+        with pytest.raises(OptionError, match=rf"^{option}: .* lies inside "):
+            bench({"raw": str(folder)}, replace(QUICK, images=4), **{option: place})
+    assert not (folder / "new").exists()
 
 
 def epoch(images: int, window_s: float, **changes: Any) -> dict[str, Any]:

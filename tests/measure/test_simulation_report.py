@@ -134,8 +134,8 @@ def test_what_cannot_be_is_one_line_that_names_the_option(run: Run, args: tuple[
 def test_a_page_that_cannot_be_written_is_a_failure(run: Run, tmp_path: Path) -> None:
     (tmp_path / "page.html").mkdir()
     code, out, err = run(*SEVEN, "-o", tmp_path / "page.html")
-    assert (code, out) == (1, "")
-    assert err.startswith(f"presize: error: cannot write {tmp_path / 'page.html'}: Is a directory")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"presize: error: -o: {tmp_path / 'page.html'} is a folder; give the name of a file.")
 
 
 def test_a_page_in_no_folder_is_wrong_use(run: Run, tmp_path: Path) -> None:

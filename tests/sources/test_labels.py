@@ -70,6 +70,13 @@ def column_types(table: pa.Table) -> dict[str, str]:
         ('path,n\n"a\nb",1\n', [("a\nb", 1)], "a newline in quotes"),
         ('path,n\n"a ""b""",1\n', [('a "b"', 1)], "quotes in quotes"),
         ("path,n\n007,1\n1e3,2\n", [("007", 1), ("1e3", 2)], "paths are text, whatever they look like"),
+        (
+            "path,n\na,10000000000000000001\nb,10000000000000000002\n",
+            [("a", "10000000000000000001"), ("b", "10000000000000000002")],
+            "numbers of more than 64 bits are text, not floats that are equal",
+        ),
+        ("path,n\na,-9223372036854775808\nb,7\n", [("a", -(2**63)), ("b", 7)], "the smallest number is one"),
+        ("path,n\na,1e300\nb,7\n", [("a", 1e300), ("b", 7.0)], "large numbers that are not whole are floats"),
         ("path,n\nNA,1\nnull,2\n", [("NA", 1), ("null", 2)], "no path is a null"),
         ("path,n\n caté 🐈,1\n", [(" caté 🐈", 1)], "spaces and emoji"),
         ("path,n\na,\nb,3\n", [("a", None), ("b", 3)], "a number may be missing"),
@@ -638,3 +645,28 @@ def test_a_table_that_is_a_named_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "labels.csv")
     with pytest.raises(SourceError, match="it is not a regular file"):
         read_table(tmp_path / "labels.csv")
+
+
+# Times
+
+
+TIMES = [
+    (pa.array([1, 2000], pa.timestamp("ns")), "timestamp[ns]"),
+    (pa.array([[1]], pa.list_(pa.timestamp("ns"))), "list<item: timestamp[ns]>"),
+    (pa.array([1], pa.time64("ns")), "time64[ns]"),
+    (pa.array([1], pa.duration("ns")), "duration[ns]"),
+    (pa.array([10**12], pa.timestamp("s")), "a date after the year 9999"),
+    (pa.array([0], pa.timestamp("s", tz="Mars/Olympus")), "an unknown time zone"),
+]
+
+
+@pytest.mark.parametrize("values", [values for values, _ in TIMES], ids=[name for _, name in TIMES])
+def test_a_time_that_python_cannot_hold_is_refused(values: pa.Array, tmp_path: Path) -> None:
+    paths = [f"{number}.jpg" for number in range(len(values))]
+    said = refusal(parquet(tmp_path, pa.table({"path": paths, "when": values})))
+    assert said.startswith("column 'when' holds ") and "with values that Python has no type for" in said
+
+
+def test_a_time_in_nanoseconds_that_are_whole_microseconds_is_taken(tmp_path: Path) -> None:
+    table = read_table(parquet(tmp_path, pa.table({"path": ["a.jpg"], "when": pa.array([5000], pa.timestamp("ns"))})))
+    assert table.column("when").to_pylist() == [datetime.datetime(1970, 1, 1, 0, 0, 0, 5)]

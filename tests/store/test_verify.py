@@ -269,3 +269,16 @@ def test_a_named_pipe_in_the_place_of_a_file_hangs_nobody(name: str, dataset: Pa
             verify_dataset(out)
     else:
         assert f"{name}: is not a regular file" in problems(out)
+
+
+@pytest.mark.parametrize("layout", ["lmdb", "folder"])
+def test_columns_that_python_cannot_read_are_no_problem(layout: Layout, tmp_path: Path) -> None:
+    """As an earlier presize stored them."""
+    out = built(tmp_path, layout)
+    with pa.ipc.open_file(out / "index.arrow") as reader:
+        table = reader.read_all()
+    table = table.append_column("when", pa.array(range(1, 7), pa.timestamp("ns")))
+    with pa.ipc.new_file(out / "index.arrow", table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    reseal(out)
+    assert verify_dataset(out) == (6, [])

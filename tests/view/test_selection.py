@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builds import SERIAL, SMALL
+from presize.build.run import build_dataset
 from presize.errors import DatasetError, OptionError
+from presize.options import SourceOptions
+from presize.sources.sample import SampleOptions, make_samples
 from presize.store.rejects import Reject
 from presize.store.rejects_file import Rejects
 from presize.view.opened import ViewedDataset
@@ -29,6 +36,16 @@ def opened(dataset) -> ViewedDataset:
 @pytest.fixture(scope="module")
 def rows(opened) -> list[dict]:
     return opened.index.to_pylist()
+
+
+def test_a_label_that_is_no_class_is_one_line_whatever_labels_are(tmp_path: Path) -> None:
+    make_samples(tmp_path / "raw", SampleOptions(images=4, classes=2, long_side=64))
+    paths = sorted(path.relative_to(tmp_path / "raw").as_posix() for path in (tmp_path / "raw").rglob("*.jpg"))
+    table = tmp_path / "labels.jsonl"
+    table.write_text("".join(json.dumps({"path": path, "label": ["a", "b"]}) + "\n" for path in paths))
+    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL, SourceOptions(table))
+    with pytest.raises(OptionError, match="label: expected one of no classes, got 'a'"):
+        matching(ViewedDataset.of(tmp_path / "out"), Filters(label="a"))
 
 
 @given(text=TEXTS, label=TEXTS, page=st.integers(1, 10**9), sample=st.integers(-1, 10**9))

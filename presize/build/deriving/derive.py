@@ -32,7 +32,7 @@ from presize.build.work import BuildWork, find_work
 from presize.codecs.resize import target
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
 from presize.formatting import size_text
-from presize.options import BuildOptions, Coordinates, ImageOptions, RunOptions, Size, check_type
+from presize.options import KEEP, BuildOptions, Coordinates, ImageOptions, RunOptions, Size, check_type
 from presize.sources.labels import plain_column
 from presize.store.manifest import Manifest, digest_of, read_manifest
 from presize.store.rejects import Reject
@@ -213,13 +213,23 @@ def _carry_out(
 def _check_space(derivation: Derivation, place: Place, work: BuildWork) -> None:
     """Raise BuildError when the disk cannot hold what is still to be written."""
     samples = sum(len(task.samples) for task in work.waiting)
-    needed = derivation.nbytes * samples // len(derivation.plan.source.table)
+    needed = int(derivation.nbytes * _growth(derivation) * samples / len(derivation.plan.source.table))
     free = shutil.disk_usage(place.out).free
     if needed > free:
         raise BuildError(
             f"{place.out} has {size_text(free)} free and needs up to {size_text(needed)}; make room, or choose another "
             "disk"
         )
+
+
+def _growth(derivation: Derivation) -> float:
+    """Bytes of a derived record to those of its source, at most: twice as many a pixel, since smaller images have more
+    detail in each."""
+    new = derivation.plan.options.image.sizes[0]
+    old = [Size.parse(manifest.size) for manifest in derivation.inputs.manifests]
+    if new == KEEP or KEEP in old:
+        return 1.0
+    return min(1.0, 2 * new.height * new.width / min(size.height * size.width for size in old))
 
 
 def _build_options(inputs: Inputs, size: Size | None) -> BuildOptions:
