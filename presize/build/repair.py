@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from presize.sources.scan import Source, scan
 from presize.sources.source_files import SourceFile
 from presize.sources.source_reader import SourceReader
 from presize.sources.store_source import Url
+from presize.store.absence import STATE
 from presize.store.data_files import MANIFEST, DataFile
 from presize.store.filenames import is_safe
 from presize.store.index import companion_index, read_index
@@ -93,13 +94,18 @@ def repair_dataset(
         raise SourceError(f"the source {os.fspath(source)} is not a folder; give the one that {out} was built from")
     raw = _Raw(url or Path(source)) if containers is None else _Raw(Path(containers.root), scan(source, samples, True))
     out = Path(out)
-    roots = [out] if (out / MANIFEST).exists() else sorted(path.parent for path in out.glob(f"*/{MANIFEST}"))
-    manifests = {root: read_manifest(root) for root in roots or [out]}  # which says what is there instead of a dataset
-    shards = sum(len(manifest.shards) * (1 + len(manifest.companions)) for manifest in manifests.values())
-    on_begin(shards)
+    _manifests_in(out)  # raises before anything is written, the lock included
     repaired: list[str] = []
     problems: list[Problem] = []
-    with working_in(out), lock(out), ThreadPoolExecutor(jobs or usable_cores()) as threads:
+    with (
+        working_in(out),
+        lock(out.parent) if (out.parent / STATE).exists() else nullcontext(),  # a build of several sizes
+        lock(out),
+        ThreadPoolExecutor(jobs or usable_cores()) as threads,
+    ):
+        manifests = _manifests_in(out)
+        shards = sum(len(manifest.shards) * (1 + len(manifest.companions)) for manifest in manifests.values())
+        on_begin(shards)
         for root, manifest in manifests.items():
             if manifest.layout != "lmdb":
                 raise DatasetError(f"{root} holds files, no shards; presize build --overwrite makes them anew")
@@ -116,6 +122,12 @@ def repair_dataset(
                     on_shard()
             remove_temporary(root / "shards")
     return Repair(shards, tuple(repaired), tuple(problems))
+
+
+def _manifests_in(out: Path) -> dict[Path, Manifest]:
+    """The dataset in a folder, or those of several sizes below it. Raises DatasetError where there is none."""
+    roots = [out] if (out / MANIFEST).exists() else sorted(path.parent for path in out.glob(f"*/{MANIFEST}"))
+    return {root: read_manifest(root) for root in roots or [out]}  # which says what is there instead of a dataset
 
 
 class _DifferentError(Exception):
@@ -194,6 +206,8 @@ class _Shards:
             image = self.companion.image_options(image)
         size = Size.parse(self.manifest.size)
         rows = self._rows(file)
+        if size not in image.sizes:
+            raise DatasetError(f"the manifest of {self.root} is damaged: its size is none of those that were built")
         record_bytes = transcode.record_bytes(image, size)
         make = partial(self._make, image, image.sizes.index(size))
         (self.root / file.file).parent.mkdir(exist_ok=True)
@@ -260,10 +274,16 @@ class _Shards:
         counts = [usual, usual + 1, *range(file.rows, file.rows + rejected + 1)]
         likely = dict.fromkeys(map_bytes(count, record_bytes) for count in counts if count >= file.rows)
         largest = max(likely) << _DOUBLED
-        recorded = recorded_map_bytes(self.root / file.file, int(self.manifest.identity["page_size"]))
+        recorded = recorded_map_bytes(self.root / file.file, self._page_size())
         yield from dict.fromkeys([*(size for size in recorded if 0 < size <= largest), *list(likely)[:_MAPS_TO_TRY]])
         for doubled in range(1, _DOUBLED + 1):  # records larger than expected
             yield next(iter(likely)) << doubled
+
+    def _page_size(self) -> int:
+        found = self.manifest.identity.get("page_size")
+        if not isinstance(found, int) or not 512 <= found <= 1 << 24:
+            raise DatasetError(f"the manifest of {self.root} is damaged: it has no page_size of bytes")
+        return found
 
 
 def _image_options(manifest: Manifest) -> ImageOptions:

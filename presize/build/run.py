@@ -25,7 +25,7 @@ from presize.build.plan import Plan, TriedCodecs, make_plan
 from presize.build.publish import publish
 from presize.build.resume import begin, check_files, is_all_of
 from presize.build.reuse import find_reuse
-from presize.build.state import Place, check_places, lock
+from presize.build.state import Place, State, check_places, lock
 from presize.build.tasks.parallel import run_tasks
 from presize.build.tasks.sidecar import ShardDone
 from presize.build.tasks.trial import suffixes_of, try_codecs, with_plugins
@@ -177,6 +177,8 @@ def build_dataset(
     with working_in(Path(out)):
         place = check_places(source, out, options, run)
         listing = None if run.overwrite or run.update else read_listing(place.out)
+        if listing is not None and State.read(place.out) is None:  # publishing has left it
+            listing = None
     if listing is None:
         todo = plan_build(source, options, samples)
     else:

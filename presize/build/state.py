@@ -18,7 +18,7 @@ from typing import Any
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
 from presize.options import BuildOptions, RunOptions
 from presize.sources.store_source import Url
-from presize.store.absence import STATE
+from presize.store.absence import FETCHING, STATE
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import Manifest, read_manifest
 from presize.system.files import names_in, remove_temporary, sync_folder, write_atomically
@@ -172,8 +172,13 @@ def check_places(
     out: str | os.PathLike[str],
     options: BuildOptions,
     run: RunOptions = RunOptions(),
+    *,
+    copied: bool = False,
 ) -> Place:
     """Where a build would write.
+
+    Args:
+        copied: whether an unfinished copy of a dataset in `out` is this build's own.
 
     Raises:
         OptionError: `run` asks for an update of a folder dataset.
@@ -199,11 +204,11 @@ def check_places(
         os.fspath(place.out).encode()
     except UnicodeEncodeError:
         raise BuildError(f"the name of OUT {os.fspath(place.out)!r} is not UTF-8; choose another") from None
-    _check_ours(place)
+    _check_ours(place, copied)
     return place
 
 
-def _check_ours(place: Place) -> None:
+def _check_ours(place: Place, copied: bool) -> None:
     """Raise BuildError or DatasetError unless OUT and the dataset folders in it are absent, empty, or made by presize.
 
     Nothing is changed then: presize removes only what it made.
@@ -224,7 +229,7 @@ def _check_ours(place: Place) -> None:
                 raise DatasetError(
                     f"{error}; a build replaces what it knows alone: choose another OUT, or remove that"
                 ) from None
-        elif not (out / STATE).exists():
+        elif not (out / STATE).exists() and not (copied and (folder / FETCHING).exists()):
             _check_empty(folder, {root.name for root in roots} if folder not in roots else set())
 
 

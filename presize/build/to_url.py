@@ -29,6 +29,7 @@ from presize.remote.connections import Connections
 from presize.remote.download import MANIFEST_BYTES, download_file
 from presize.remote.fetch import fetch_dataset
 from presize.remote.upload import claim_place, upload_dataset, upload_file, writable_bucket
+from presize.store.absence import FETCHING
 from presize.store.data_files import MANIFEST, DataFile
 from presize.store.manifest import Manifest, digest_of, parse_manifest
 from presize.system.files import names_in, working_in, write_atomically
@@ -78,13 +79,17 @@ def build_to_url(
         raise OptionError(f"to: a folder of images is made on this machine alone, and OUT is {url}; give a folder")
     folder = _folder_of(url, scratch)
     with working_in(folder), _locked(folder, url):
-        place = check_places(source, folder / _OUT, options, run)
+        if not run.update:
+            _forget_copies(folder / _OUT)
+        place = check_places(source, folder / _OUT, options, run, copied=True)
         several = len(place.roots) > 1
         buckets = [writable_bucket(f"{url.rstrip('/')}/{root.name}" if several else url) for root in place.roots]
         there = [_manifest_at(bucket) for bucket in buckets]
         is_update = run.update and all(there)
         todo = plan_build(source, options, samples)
-        if not is_update:
+        if is_update:
+            _check_updates(todo, there, url)
+        else:
             _check_same(todo, there, url)
         on_plan(todo)
         if not is_update and all(there) and not (folder / _CLAIM).exists():
@@ -141,6 +146,13 @@ def _locked(folder: Path, url: str) -> Iterator[None]:
         raise BuildError(f"another build is writing to OUT {url}; wait, or choose another OUT") from None
 
 
+def _forget_copies(out: Path) -> None:
+    """Remove what an update that broke off has begun to fetch."""
+    for copy in [out, *out.glob("*/")]:
+        if (copy / FETCHING).exists() and not (copy / MANIFEST).exists():
+            shutil.rmtree(copy)
+
+
 def _clear(folder: Path) -> None:
     """Remove what is at its URL, so that a kill on the way leaves all of OUT or none."""
     (folder / _CLAIM).unlink(missing_ok=True)
@@ -162,6 +174,17 @@ def _check_same(todo: Plan, there: Sequence[Manifest | None], url: str) -> None:
             raise BuildError(
                 f"OUT {url} holds a dataset that differs ({differing}); choose another OUT, remove what is there with "
                 "a tool of the store, or bring it up to date with --update if its source alone has changed"
+            )
+
+
+def _check_updates(todo: Plan, there: Sequence[Manifest | None], url: str) -> None:
+    """Raise BuildError, before the place is claimed, for options that an update cannot change."""
+    for manifest in there:
+        differing = differences_from(manifest, todo, apart_from=("source", "classes")) if manifest is not None else []
+        if differing:
+            raise BuildError(
+                f"OUT {url} holds a dataset that differs ({'; '.join(differing)}), which --update cannot change; give "
+                "the options that it was built with, or choose another OUT"
             )
 
 

@@ -98,11 +98,16 @@ def _parameters(width: int, quality: int, subsampling: Subsampling | None) -> tu
     return (*parameters, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor)
 
 
+_WEBP_SIDE = 16383
+
+
 def _pillow(pixels: npt.NDArray[np.uint8], options: ImageOptions, metadata: Metadata) -> bytes:
     extra: dict[str, Any] = {}
     if metadata.exif:
         extra["exif"] = metadata.exif
     if options.format == "webp":
+        if max(pixels.shape[:2]) > _WEBP_SIDE:
+            raise ImageError(f"{pixels.shape[1]}x{pixels.shape[0]} pixels are more than WebP stores")
         extra.update(quality=options.quality)
         if metadata.xmp:
             extra["xmp"] = metadata.xmp

@@ -14,6 +14,7 @@ from presize.codecs.exif import with_orientation_reset
 from presize.codecs.pillow_decoder import Wanted
 from presize.codecs.special.unchanged import fits, unchanged
 from presize.codecs.tiles import tiling
+from presize.errors import ImageError
 from presize.options import KEEP, ImageOptions, Size
 
 
@@ -111,7 +112,12 @@ def record_bytes(options: ImageOptions, size: Size) -> int:
 
 
 def _targets(source: Size, options: ImageOptions) -> list[resize.Target]:
-    return [resize.target(source, size, options.fit, options.upscale) for size in options.sizes]
+    targets = [resize.target(source, size, options.fit, options.upscale) for size in options.sizes]
+    for target in targets:
+        height, width = target.size
+        if height * width > max(options.max_pixels, source.height * source.width):
+            raise ImageError(f"{width}x{height} pixels, if it were enlarged, are more than {options.max_pixels}")
+    return targets
 
 
 def _upright(header: jpeg_segments.JpegHeader) -> Size:

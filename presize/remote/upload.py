@@ -79,6 +79,9 @@ def upload_dataset(
     text = (root / MANIFEST).read_bytes()
     nbytes = len(text) + sum(file.bytes for file in manifest.files())
     ours = json.dumps({"manifest": hashlib.sha256(text).hexdigest(), "digest": manifest.digest}).encode()
+    there = bucket.find(MANIFEST, MANIFEST_BYTES)
+    if there is not None and there[0] != text:  # before the place is claimed from others
+        _check_follows(manifest, parse_manifest(there[0], bucket.url), bucket.url)
     claim_place(bucket, claim or ours)
     there = bucket.find(MANIFEST, MANIFEST_BYTES)
     connections = Connections(on_bytes)

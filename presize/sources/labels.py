@@ -21,6 +21,8 @@ from presize.store.index import INDEX_COLUMNS
 from presize.store.manifest import read_manifest
 
 _ROWS_AT_ONCE = 65536
+_DEEPEST = 32
+"""Arrow writes no column of more than 64 types in one another."""
 _UNSAFE_PATH = r"^$|^/|//|/$|(^|/)\.\.?(/|$)|\x00"
 
 
@@ -105,6 +107,8 @@ def _check_columns(names: Sequence[str]) -> None:
 def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column `name`, normalized as read_table documents. Raises SourceError for values that an index cannot store,
     or that Python cannot read, such as times in nanoseconds."""
+    if _depth(column.type) > _DEEPEST:
+        raise SourceError(f"column {name!r} holds lists or objects nested more than {_DEEPEST} deep; leave it out")
     try:
         plain = pa.chunked_array([_plain(chunk) for chunk in column.chunks])
     except pa.ArrowNotImplementedError:
@@ -121,6 +125,11 @@ def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
                 f"({one_line(error)}); round them, store them as numbers or text, or leave the column out"
             ) from None
     return plain
+
+
+def _depth(kind: pa.DataType) -> int:
+    """How many types a type is nested in one another."""
+    return 1 + max((_depth(kind.field(number).type) for number in range(kind.num_fields)), default=0)
 
 
 def _has_times(kind: pa.DataType) -> bool:

@@ -36,10 +36,12 @@ def file_names(paths: pa.ChunkedArray | pa.Array, format: Format) -> pa.ChunkedA
     ``a.gif.jpg``. A name that is only a suffix, such as ``.png``, counts as having none.
 
     Raises:
-        SourceError: a name would be longer than file systems allow.
+        SourceError: a name would be longer than file systems allow, or `paths` are not distinct.
     """
     suffix, fits = SUFFIXES[format]
     paths = pa.chunked_array([paths]) if isinstance(paths, pa.Array) else paths
+    if pc.count_distinct(paths).as_py() < len(paths):
+        raise SourceError("a path is there twice, so that two images would have one file")
     folders = _folders(paths)
     kept = pc.match_substring_regex(paths, fits)
     names = pc.if_else(kept, paths, _append(pc.replace_substring_regex(paths, r"([^/])\.[^./]+$", r"\1"), suffix))

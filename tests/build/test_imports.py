@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from commands import Ran
 from foreign import FIXTURES, image_column, picture, tar_samples, text_recognition, write_lmdb, write_parquet, write_tar
 from presize import BuildOptions, Dataset, ImageOptions, RunOptions, Size, build_dataset, repair_dataset
 from presize.build.run import plan_build
-from presize.errors import BuildError, SourceError
+from presize.errors import BuildError, PresizeWarning, SourceError
 from presize.options import SourceOptions
 from presize.sources.source_files import SourceFile
 from presize.sources.source_reader import SourceReader
@@ -289,3 +291,34 @@ def test_an_update_of_parquet_keeps_rows_of_a_group_together(tmp_path: Path) -> 
     for shard, group in zip(index.column("shard").to_pylist(), groups, strict=True):
         of_shard.setdefault(shard, set()).add(group)
     assert all(len(found) <= 2 for found in of_shard.values())
+
+
+def test_containers_of_one_stem_have_samples_of_different_paths(tmp_path: Path) -> None:
+    for number, name in enumerate(("set.1", "set.2")):
+        write_lmdb(tmp_path / "sets" / name, {f"image-{n:09d}": picture(10 * number + n) for n in range(2)})
+    options = SourceOptions(keys="image-{:09d}")
+    build_dataset(tmp_path / "sets", tmp_path / "out", OPTIONS, SERIAL, options)
+    assert verify_dataset(tmp_path / "out") == (4, [])
+    build_dataset(tmp_path / "sets", tmp_path / "files", replace(OPTIONS, layout="folder"), SERIAL, options)
+    assert len(list((tmp_path / "files").rglob("*.jpg"))) == 4
+
+
+def test_tars_whose_names_differ_in_case_alone_have_samples_of_different_paths(tmp_path: Path) -> None:
+    for number, name in enumerate(("a.tar", "a.TAR")):
+        write_tar(tmp_path / "tars" / name, tar_samples(3, 10 * number))
+    for name in ("a.tar", "a.TAR"):  # with the same names of samples
+        write_tar(tmp_path / "tars" / name, tar_samples(3))
+    build_dataset(tmp_path / "tars", tmp_path / "out", OPTIONS, SERIAL)
+    assert verify_dataset(tmp_path / "out") == (6, [])
+
+
+def test_a_field_whose_name_is_no_text_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "tars").mkdir()
+    with tarfile.open(tmp_path / "tars" / "0.tar", "w") as tar:
+        for name, content in (("a.png", picture(0)), ("a.json", b'{"\\ud800": 3, "b": 4}')):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    with pytest.warns(PresizeWarning):
+        build_dataset(tmp_path / "tars", tmp_path / "out", OPTIONS, SERIAL)
+    assert Dataset(tmp_path / "out").column("b").to_pylist() == [4]

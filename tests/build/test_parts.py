@@ -22,6 +22,7 @@ from pictures import smooth_image
 from presize.build.parts.listing import SharedListing, parts_text, read_listing, write_listing
 from presize.build.parts.part import PartResult, build_part
 from presize.build.run import build_dataset
+from presize.build.state import LISTING
 from presize.build.tasks.sidecar import ShardDone
 from presize.errors import BuildError, ImageError, OptionError
 from presize.options import (
@@ -388,3 +389,17 @@ def test_a_part_is_checked_where_it_is_made() -> None:
         BuildPart(3, 2)
     with pytest.raises(OptionError, match="part: expected"):
         BuildPart(0, 2)
+
+
+def test_a_listing_that_publishing_has_left_is_no_build_by_parts(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build_parts(photos, out, 2)
+    listing = (out / LISTING).read_bytes()
+    build_dataset(photos, out, FIVES, SERIAL)
+    (out / LISTING).write_bytes(listing)  # as where it was killed before it could remove that
+    Image.fromarray(smooth_image(40, 50, seed=99)).save(photos / "cats" / "new.png")
+    with pytest.raises(BuildError, match=r"the source has changed \(12 files then, 13 now\)"):
+        build_dataset(photos, out, FIVES, SERIAL)
+    moved = photos.rename(tmp_path / "moved")
+    (moved / "cats" / "new.png").unlink()
+    assert build_dataset(moved, out, FIVES, SERIAL).stored == 12

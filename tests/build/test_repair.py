@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,12 @@ from builds import SERIAL, files
 from commands import Ran
 from pictures import smooth_image
 from presize import BuildOptions, ImageOptions, Size, build_dataset, repair_dataset
+from presize.build import repair
 from presize.errors import BuildError, DatasetError, SourceError
 from presize.store.dataset import Dataset
+from presize.store.manifest import digest_of
 from presize.store.verify import verify_dataset
+from tampering import change_manifest
 
 OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), shard_samples=4)
 
@@ -179,3 +183,45 @@ def test_the_command_says_what_it_made_and_its_exit_code_tells(
     failed = presize("repair", raw, tmp_path / "out")
     assert failed.code == 1
     assert "index.arrow: its SHA-256 differs from the manifest; only shards" in failed.out
+
+
+def test_a_manifest_of_nonsense_is_one_line(raw: Path, tmp_path: Path) -> None:
+    build_dataset(raw, tmp_path / "out", OPTIONS, SERIAL)
+
+    def without_pages(values: dict[str, Any]) -> None:
+        values["identity"]["page_size"] = "x"
+        values["digest"] = digest_of(values["identity"])
+
+    change_manifest(tmp_path / "out", without_pages)
+    (tmp_path / "out" / "shards" / "00001.lmdb").unlink()
+    (problem,) = repair_dataset(raw, tmp_path / "out").problems
+    assert "it has no page_size of bytes" in problem.what
+
+
+def test_a_size_is_not_repaired_while_all_sizes_are_built(raw: Path, tmp_path: Path) -> None:
+    both = replace(OPTIONS, image=ImageOptions(sizes=(Size(16, 16), Size(8, 8))))
+    build_dataset(raw, tmp_path / "out", both, SERIAL)
+    (raw / "a" / "new.jpg").write_bytes((raw / "a" / "0.jpg").read_bytes())
+
+    def meanwhile(_: object) -> None:
+        with pytest.raises(BuildError, match="another build is writing"):
+            repair_dataset(raw, tmp_path / "out" / "16")
+
+    build_dataset(raw, tmp_path / "out", both, replace(SERIAL, update=True), on_shard=meanwhile)
+    assert repair_dataset(raw, tmp_path / "out" / "16").problems == ()
+
+
+def test_what_is_published_while_a_repair_begins_is_what_it_looks_at(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    build_dataset(raw, out, OPTIONS, SERIAL)
+    lock = repair.lock
+
+    def late(place: Path) -> Any:
+        (raw / "a" / "new.jpg").write_bytes((raw / "a" / "0.jpg").read_bytes())
+        build_dataset(raw, out, OPTIONS, replace(SERIAL, update=True))
+        return lock(place)
+
+    monkeypatch.setattr(repair, "lock", late)
+    assert repair_dataset(raw, out).problems == ()

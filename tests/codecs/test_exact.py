@@ -186,3 +186,60 @@ def test_a_stored_mask_of_another_size_is_damaged(format: Format) -> None:
     value = transcode_companion(palette(mask_of(20, 31)), Size(20, 31), its_own).records[0].value
     with pytest.raises(ValueError):
         decode_stored(memoryview(value), format, (20, 32))
+
+
+# What Pillow has scaled or inverted
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"P5 4 1 20\n" + bytes([0, 1, 7, 20]), [0, 1, 7, 20]),
+        (b"P5\n# 21 classes\n4 1\n255\n" + bytes([0, 1, 7, 255]), [0, 1, 7, 255]),
+        (b"P5 4 1 1000\n" + struct.pack(">4H", 0, 1, 7, 1000), [0, 1, 7, 1000]),
+        (b"P2 4 1 20\n0 1 7 20\n", [0, 1, 7, 20]),
+    ],
+)
+def test_the_numbers_of_a_pgm_are_those_of_the_file_whatever_is_its_largest(data: bytes, expected: list[int]) -> None:
+    assert values(data)[0].tolist() == expected
+
+
+def test_the_numbers_of_a_ppm_are_those_of_the_file() -> None:
+    assert values(b"P6 1 1 20\n" + bytes([1, 7, 20]))[0].tolist() == [[1, 7, 20]]
+    with pytest.raises(ImageError, match="16 bits in three channels"):
+        values(b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000))
+
+
+def tiff(bits: int, photometric: int, row: bytes) -> bytes:
+    """A row of four grey values."""
+    row += b"\0" * (len(row) % 2)
+    tags = [
+        (256, 4),
+        (257, 1),
+        (258, bits),
+        (259, 1),
+        (262, photometric),
+        (273, 8),
+        (277, 1),
+        (278, 1),
+        (279, len(row)),
+    ]
+    entries = b"".join(struct.pack("<HHIHH", tag, 3, 1, value, 0) for tag, value in tags)
+    return b"II*\0" + struct.pack("<I", 8 + len(row)) + row + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+@pytest.mark.parametrize("photometric", [0, 1], ids=["0 is white", "0 is black"])
+@pytest.mark.parametrize(
+    ("bits", "row", "expected"),
+    [
+        (1, bytes([0b01100000]), [0, 1, 1, 0]),
+        (2, bytes([0b00011011]), [0, 1, 2, 3]),
+        (4, bytes([0x01, 0x7F]), [0, 1, 7, 15]),
+        (8, bytes([0, 1, 7, 20]), [0, 1, 7, 20]),
+        (16, struct.pack("<4H", 0, 1, 7, 2000), [0, 1, 7, 2000]),
+    ],
+)
+def test_the_numbers_of_a_tiff_are_those_of_the_file_whichever_is_white(
+    bits: int, row: bytes, expected: list[int], photometric: int
+) -> None:
+    assert values(tiff(bits, photometric, row))[0].tolist() == expected

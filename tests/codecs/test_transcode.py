@@ -273,3 +273,21 @@ def test_every_format_is_stored_in_the_colors_of_the_source(format: str) -> None
         else np.asarray(Image.open(io.BytesIO(value)))
     )
     assert np.abs(found.reshape(-1, 3).mean(axis=0) - (200, 0, 30)).max() < 4
+
+
+@pytest.mark.parametrize("size", ["256", "keep"])
+def test_an_image_that_is_too_long_for_webp_is_rejected_alone(size: str) -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((300, 20_000, 3), np.uint8)).save(buffer, "PNG")
+    with pytest.raises(
+        ImageError, match=r"17066x256 pixels are more than WebP stores|20000x300 pixels are more than WebP"
+    ):
+        transcode(buffer.getvalue(), ImageOptions(sizes=(Size.parse(size),), format="webp"))
+
+
+def test_a_narrow_image_is_not_enlarged_beyond_what_may_be_decoded() -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((1, 6000, 3), np.uint8)).save(buffer, "PNG")
+    with pytest.raises(ImageError, match=r"1536000x256 pixels, if it were enlarged, are more than "):
+        transcode(buffer.getvalue(), options(256, upscale=True))
+    assert transcode(buffer.getvalue(), options(256)).records[0].height == 1

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,11 @@ from commands import Ran
 from presize import build_dataset, build_to_url
 from presize.errors import BuildError, OptionError, RemoteError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
+from presize.remote import fetch as module
 from presize.remote.bucket import Bucket
 from presize.remote.fetch import fetch_dataset
 from presize.remote.upload import CLAIM
-from presize.store.data_files import MANIFEST
+from presize.store.data_files import MANIFEST, DataFile
 from servers import Proxy
 
 SHARDS = BuildOptions(SMALL.image, shard_samples=8)
@@ -211,3 +213,37 @@ def test_what_goes_with_folders_alone_is_one_line(
     ran = presize("build", photos, *words)
     assert ran.code == 2
     assert message in ran.err
+
+
+@pytest.mark.parametrize("then", ["the same", "no update"])
+def test_an_update_whose_fetch_broke_off_goes_on(
+    then: str, photos: Path, url: str, scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    if then == "the same":
+        first = min(photos.rglob("*.jpg"))
+        shutil.copy2(first, first.with_name("new.jpg"))
+    with monkeypatch.context() as patch, pytest.raises(RemoteError, match="broke off"):
+        download = module.download_file
+
+        def broken(bucket: Bucket, file: DataFile, *others: Any) -> None:
+            if file.file.startswith("shards/"):
+                raise RemoteError("it broke off")
+            download(bucket, file, *others)
+
+        patch.setattr(module, "download_file", broken)
+        build_to_url(photos, url, SHARDS, UPDATE, scratch=scratch)
+    result = build_to_url(photos, url, SHARDS, UPDATE if then == "the same" else SERIAL, scratch=scratch)
+    assert CLAIM not in names(url)
+    assert fetch_dataset(url, tmp_path / "copy").samples == result.stored == (20 if then == "the same" else 19)
+
+
+def test_options_that_an_update_cannot_change_claim_nothing(
+    photos: Path, url: str, scratch: Path, tmp_path: Path
+) -> None:
+    build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    other = BuildOptions(ImageOptions(sizes=(Size(32, 32),)))
+    with pytest.raises(BuildError, match=r"sizes was 64, is 32.*which --update cannot change"):
+        build_to_url(photos, url, other, UPDATE, scratch=scratch)
+    assert CLAIM not in names(url)
+    build_to_url(photos, url, SHARDS, UPDATE, scratch=tmp_path / "elsewhere")

@@ -253,3 +253,11 @@ def test_the_commands_of_the_quick_start_upload_and_fetch(
     for command in re.findall(r"^\$ presize ((?:upload|fetch) .*)$", page, re.MULTILINE):
         assert presize(*command.split()).code == 0
     assert files(tmp_path / "COPY") == files(dataset)
+
+
+def test_a_copy_that_is_refused_claims_nothing(dataset: Path, raw: Path, url: str, tmp_path: Path) -> None:
+    upload_dataset(dataset, url)
+    build_dataset(raw, tmp_path / "other", BuildOptions(ImageOptions(sizes=(Size(32, 32),))), SERIAL)
+    with pytest.raises(RemoteError, match="holds another dataset"):
+        upload_dataset(tmp_path / "other", url)
+    assert Bucket(url).find(CLAIM, 1000) is None

@@ -670,3 +670,8 @@ def test_a_time_that_python_cannot_hold_is_refused(values: pa.Array, tmp_path: P
 def test_a_time_in_nanoseconds_that_are_whole_microseconds_is_taken(tmp_path: Path) -> None:
     table = read_table(parquet(tmp_path, pa.table({"path": ["a.jpg"], "when": pa.array([5000], pa.timestamp("ns"))})))
     assert table.column("when").to_pylist() == [datetime.datetime(1970, 1, 1, 0, 0, 0, 5)]
+
+
+def test_a_column_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    deep = '{"path": "a.jpg", "x": ' + "[" * 80 + "1" + "]" * 80 + "}\n"
+    assert "column 'x' holds lists or objects nested more than 32 deep" in refusal(write(tmp_path, "l.jsonl", deep))

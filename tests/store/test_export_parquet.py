@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,10 @@ def test_hugging_face_reads_equal_samples(tmp_path: Path) -> None:
     assert [row[1:] for row in found] == [[row[name] for name in ("label", "caption", "scores", "of")] for row in ROWS]
     pixels = dict(data.pixels(range(len(data))))
     assert [row[0] for row in found] == [pixels[i].tolist() for i in range(len(data))]
+
+
+def test_a_name_that_is_not_utf_8_will_do(dataset: Path, tmp_path: Path) -> None:
+    place = tmp_path / os.fsdecode(b"bad\xff")
+    export_dataset(dataset, place, layout="parquet")
+    with next(place.glob("*.parquet")).open("rb") as file:
+        assert pq.read_table(file).num_rows == len(Dataset(dataset))

@@ -36,6 +36,11 @@ def named(paths: list[str], format: Format = "jpeg") -> list[str]:
     return file_names(pa.array(paths, pa.large_string()), format).to_pylist()
 
 
+def test_paths_that_are_there_twice_are_refused() -> None:
+    with pytest.raises(SourceError, match="a path is there twice"):
+        named(["a.jpg", "a.jpg"])
+
+
 @given(paths=trees(), format=st.sampled_from(get_args(Format)))
 def test_files_are_as_many_as_their_sources(paths: list[str], format: Format) -> None:
     assert len(set(named(paths, format))) == len(paths)

@@ -282,3 +282,15 @@ def test_columns_that_python_cannot_read_are_no_problem(layout: Layout, tmp_path
         writer.write_table(table.combine_chunks())
     reseal(out)
     assert verify_dataset(out) == (6, [])
+
+
+@pytest.mark.parametrize("what", ["a named pipe", "a device"])
+def test_what_never_ends_in_place_of_a_file_is_a_problem(what: str, tmp_path: Path) -> None:
+    out = built(tmp_path, "folder")
+    path = out / "class-0" / "2.jpg"
+    path.unlink()
+    if what == "a named pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    assert problems(out) == ["class-0/2.jpg: is not what was stored: its length or CRC-32 differs from the index"]

@@ -291,7 +291,7 @@ def _words(value: object) -> str:
 
 def _codecs(inputs: Inputs, options: BuildOptions, resized: int) -> TriedCodecs:
     """What made the records: the codecs of the datasets, and those that are here where records are resized."""
-    made_by = {manifest.identity.get("codecs") or digest_of(manifest.versions) for manifest in inputs.manifests}
+    made_by = {str(manifest.identity.get("codecs") or digest_of(manifest.versions)) for manifest in inputs.manifests}
     versions = inputs.manifests[0].versions
     if resized:
         here = try_codecs(options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,11 @@ Values = npt.NDArray[Any]
 
 _PNG_BITS, _PNG_COLORS = 24, 25
 """Where the header of a PNG has the bits of a sample, and the kind of its colours."""
+
+_PHOTOMETRIC = 262
+"""The tag of a TIFF that is 0 where 0 is white."""
+
+_PNM_HEADER_BYTES = 4096
 
 _PILLOW_SCALE = {2: 85, 4: 17}
 """What Pillow multiplies grey values of so many bits with, to make white 255."""
@@ -62,8 +68,13 @@ def decode_exact(data: bytes, max_pixels: int) -> Exact:
         values, deep = values.astype(np.uint16), True
     else:
         values = values[:, :, :3].astype(np.uint8) if mode == "RGB" else values.astype(np.uint8)
+    bits = _gray_bits(image, data, name)
     if mode == "L":
-        values //= _PILLOW_SCALE.get(_gray_bits(image, data, name), 1)
+        values //= _PILLOW_SCALE.get(bits, 1)
+    if mode in ("1", "L") and name == "tiff" and image.tag_v2.get(_PHOTOMETRIC) == 0:  # which Pillow inverts
+        values = (1 << bits) - 1 - values
+    if name == "ppm" and mode != "1":
+        values = _unscaled(values, data)
     facts = Facts(
         name,
         pillow_decoder.colors_of(image.mode),
@@ -73,6 +84,16 @@ def decode_exact(data: bytes, max_pixels: int) -> Exact:
         several=several,
     )
     return Exact(np.ascontiguousarray(pillow_decoder.upright(values, orientation)), facts)
+
+
+def _unscaled(values: Values, data: bytes) -> Values:
+    """The numbers of a PGM or PPM, which Pillow has multiplied to make its largest one white."""
+    words = re.sub(rb"#[^\n\r]*", b" ", data[:_PNM_HEADER_BYTES]).split(None, 4)
+    largest = int(words[3])
+    if largest > 255 and values.ndim == 3:
+        raise ImageError("16 bits in three channels; nearest keeps RGB of 8 bits, grey of 16, and indices of palettes")
+    white = np.iinfo(values.dtype).max
+    return values if largest == white else np.rint(values * (largest / white)).astype(values.dtype)
 
 
 def _gray_bits(image: Any, data: bytes, name: str) -> int:

@@ -182,11 +182,18 @@ def _check_paths(listed: _Listed) -> None:
     is_first = np.zeros(len(path), np.bool_)
     is_first[np.unique(container * len(path) + path, return_index=True)[1]] = True
     listed.keep(is_first, "an earlier sample of the file has its name")
-    if len(np.unique(_path_numbers(listed.table))) < len(listed.table):
-        paths = [container.path.removesuffix("/data.mdb") for container in listed.containers]
-        names = listed.of_each([os.path.splitext(path)[0] for path in paths])
-        own = listed.table.column("path").combine_chunks()
+    own = listed.table.column("path").combine_chunks()
+    for name_of in (_without_suffix, str):
+        if len(np.unique(_path_numbers(listed.table))) == len(listed.table):
+            break
+        names = listed.of_each([name_of(container.path) for container in listed.containers])
         listed.set("path", pc.binary_join_element_wise(names, own, pa.scalar("/", pa.large_string())))
+
+
+def _without_suffix(path: str) -> str:
+    """The name of a container for the paths of its samples. An LMDB in a folder is called as that."""
+    folder = path.removesuffix("/data.mdb")
+    return os.path.splitext(path)[0] if folder == path else folder
 
 
 def _path_numbers(table: pa.Table) -> npt.NDArray[np.int64]:

@@ -42,7 +42,10 @@ def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -
     with new_files(out) as new_file:
         for number, (first, end) in enumerate(files):
             name = f"{out.name}-{number:05d}-of-{len(files):05d}.parquet"
-            with pyarrow.parquet.ParquetWriter(new_file(name), schema, **_writing(exported)) as writer:
+            with (
+                new_file(name).open("wb") as file,  # by Python: Arrow takes no name that is not UTF-8
+                pyarrow.parquet.ParquetWriter(file, schema, **_writing(exported)) as writer,
+            ):
                 for low, high in _runs(numbers_of_group[first:end]):
                     writer.write_batch(_batch(exported, schema, range(first + low, first + high), on_image))
 
