@@ -53,6 +53,9 @@ _PNG_CHUNKS: Final = frozenset((b"IHDR", b"PLTE", b"tRNS", b"iCCP", b"eXIf", b"i
 
 TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
 
+PILLOW_SCALE: Final = {2: 85, 4: 17}
+"""What Pillow multiplies grey values of so many bits with, to make white 255."""
+
 
 _GREY_MODES: Final = ("1", "L", "LA", "La", "I", "F")
 
@@ -224,7 +227,7 @@ def _eight_bit(image: ImageFile, data: bytes, name: str) -> Image.Image:
     if white:
         bands = sixteen.gray_values(image, white, inverted, top=255).astype(np.uint8)
         return Image.fromarray(bands if bands.shape[2] == 2 else bands[:, :, 0])
-    converted = _converted(image, name)
+    converted = _converted(image, data, name)
     if (name == "png" and data[24] == 16) or (16 in _tiff_bits(image, name) and image.mode in ("RGB", "RGBA")):
         values = sixteen.values_behind(converted, data, name)  # Pillow drops the low byte
         return converted if values is None else Image.fromarray(sixteen.rounded(values), converted.mode)
@@ -236,7 +239,7 @@ def _sixteen_bit(image: ImageFile, data: bytes, name: str) -> sixteen.Deep:
     white, inverted = _white(image, name)
     if white:
         return sixteen.gray_values(image, white, inverted)
-    converted = _converted(image, name)
+    converted = _converted(image, data, name)
     values = sixteen.values_behind(converted, data, name) if converted.mode in ("LA", "RGB", "RGBA") else None
     if values is None:
         raise ImageError(f"16 bits of mode {image.mode} in a {name.upper()} are not supported; --depth 8 stores it")
@@ -247,15 +250,19 @@ def _white(image: ImageFile, name: str) -> tuple[int, bool]:
     """The number that is white, and whether it is black instead, of grey of more than 8 bits; 0 of all else."""
     if not (image.mode.startswith("I;16") or (image.mode == "I" and name == "ppm")):
         return 0, False
-    inverted = name == "tiff" and image.tag_v2.get(_TIFF_PHOTOMETRIC) == 0  # type: ignore[attr-defined]
-    return 4095 if 12 in _tiff_bits(image, name) else 65535, inverted
+    return 4095 if 12 in _tiff_bits(image, name) else 65535, zero_is_white(image, name)
+
+
+def zero_is_white(image: ImageFile, name: str) -> bool:
+    """Whether 0 is white in the file. Up to 8 bits, Pillow inverts its values."""
+    return name == "tiff" and image.tag_v2.get(_TIFF_PHOTOMETRIC) == 0  # type: ignore[attr-defined]
 
 
 def _tiff_bits(image: ImageFile, name: str) -> tuple[int, ...]:
     return image.tag_v2.get(TIFF_BITS, ()) if name == "tiff" else ()  # type: ignore[attr-defined]
 
 
-def _converted(image: ImageFile, name: str) -> Image.Image:
+def _converted(image: ImageFile, data: bytes, name: str) -> Image.Image:
     """As Pillow converts it: of 16 bits a channel, the high ones."""
     mode = image.mode
     if mode in ("I", "F"):
@@ -266,6 +273,8 @@ def _converted(image: ImageFile, name: str) -> Image.Image:
     target = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "CMYK": "CMYK"}.get(mode, "RGB")
     if image.has_transparency_data:
         target = {"L": "LA", "RGB": "RGBA"}.get(target, target)
+        if name == "png" and mode == "L" and data[24] in PILLOW_SCALE:  # Pillow scales the values and not the key
+            image.info["transparency"] *= PILLOW_SCALE[data[24]]
     return image if mode == target else image.convert(target)
 
 

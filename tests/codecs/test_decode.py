@@ -20,6 +20,7 @@ from PIL import Image, ImageOps, features
 from effort import examples
 from presize.codecs import decode, jpeg_metadata, sniff
 from presize.codecs.icc import is_srgb
+from presize.codecs.pillow_decoder import Wanted
 from presize.codecs.source_facts import Facts
 from presize.errors import ImageError, NotAnImageError
 from presize.options import Color
@@ -573,3 +574,18 @@ def test_an_unfinished_jpeg_keeps_its_profile_until_it_is_finished(icc: bytes | 
         left, whole = decode.decode(data, color, unfinished=True), decode.decode(data, color)
         assert whole.icc is None
         assert off(decode.finish(left.pixels, left.icc, color), whole.pixels) <= 1
+
+
+@pytest.mark.parametrize(("bits", "key"), [(2, 1), (4, 5), (8, 5)])
+def test_the_transparent_grey_of_a_png_is_found_however_few_bits_it_has(bits: int, key: int) -> None:
+    numbers = np.arange(1 << min(bits, 4), dtype=np.uint8)[np.newaxis]
+    row = np.packbits(np.unpackbits(numbers[0][:, np.newaxis], axis=1)[:, -bits:].reshape(-1)).tobytes()
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", numbers.shape[1], 1, bits, 0, 0, 0, 0)
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"tRNS", struct.pack(">H", key))
+    data += chunk(b"IDAT", zlib.compress(b"\0" + row)) + chunk(b"IEND", b"")
+    pixels = decode.decode(data, Wanted("rgba")).pixels
+    assert np.array_equal(pixels[:, :, 3] == 0, numbers == key)

@@ -19,13 +19,7 @@ Values = npt.NDArray[Any]
 _PNG_BITS, _PNG_COLORS = 24, 25
 """Where the header of a PNG has the bits of a sample, and the kind of its colours."""
 
-_PHOTOMETRIC = 262
-"""The tag of a TIFF that is 0 where 0 is white."""
-
 _PNM_HEADER_BYTES = 4096
-
-_PILLOW_SCALE = {2: 85, 4: 17}
-"""What Pillow multiplies grey values of so many bits with, to make white 255."""
 
 
 class Exact(NamedTuple):
@@ -70,8 +64,8 @@ def decode_exact(data: bytes, max_pixels: int) -> Exact:
         values = values[:, :, :3].astype(np.uint8) if mode == "RGB" else values.astype(np.uint8)
     bits = _gray_bits(image, data, name)
     if mode == "L":
-        values //= _PILLOW_SCALE.get(bits, 1)
-    if mode in ("1", "L") and name == "tiff" and image.tag_v2.get(_PHOTOMETRIC) == 0:  # which Pillow inverts
+        values //= pillow_decoder.PILLOW_SCALE.get(bits, 1)
+    if mode in ("1", "L") and pillow_decoder.zero_is_white(image, name):
         values = (1 << bits) - 1 - values
     if name == "ppm" and mode != "1":
         values = _unscaled(values, data)
