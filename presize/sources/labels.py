@@ -120,9 +120,10 @@ def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
             for start in range(0, len(plain), _ROWS_AT_ONCE):
                 plain.slice(start, _ROWS_AT_ONCE).to_pylist()
         except (ValueError, OverflowError, KeyError, pa.ArrowException) as error:  # KeyError: of an unknown time zone
+            why = one_line(error).partition(". ")[0]
             raise SourceError(
-                f"column {name!r} holds {one_line(plain.type)} with values that Python has no type for "
-                f"({one_line(error)}); round them, store them as numbers or text, or leave the column out"
+                f"column {name!r} holds {one_line(plain.type)} with values that Python has no type for ({why}); round "
+                "them, store them as numbers or text, or leave the column out"
             ) from None
     return plain
 

@@ -23,7 +23,7 @@ from presize.codecs.icc import is_srgb
 from presize.codecs.pillow_decoder import Wanted
 from presize.codecs.source_facts import Facts
 from presize.errors import ImageError, NotAnImageError
-from presize.options import Color
+from presize.options import Color, Depth
 from profiles import GRAY_LINEAR, LINEAR, SRGB, SWAPPED, black_only_profile, display_profile
 
 _Y, _X = np.mgrid[0:24, 0:40]
@@ -589,3 +589,21 @@ def test_the_transparent_grey_of_a_png_is_found_however_few_bits_it_has(bits: in
     data += chunk(b"IDAT", zlib.compress(b"\0" + row)) + chunk(b"IEND", b"")
     pixels = decode.decode(data, Wanted("rgba")).pixels
     assert np.array_equal(pixels[:, :, 3] == 0, numbers == key)
+
+
+@pytest.mark.parametrize("color", ["rgba", "rgb"])
+@pytest.mark.parametrize("depth", [8, 16])
+def test_the_transparent_color_of_a_png_of_16_bits_is_compared_in_all_of_them(depth: Depth, color: Color) -> None:
+    key, other = (0x1234, 0x5678, 0x9ABC), (0x3400, 0x7800, 0xBC00)  # whose high bytes are the low ones of the key
+    pixels = np.array([[key, other, (0xFFFF, 0, 0)]], np.uint16)
+    _, png = cv2.imencode(".png", pixels[:, :, ::-1])
+    at = png.tobytes().index(b"IDAT") - 4
+    chunk = b"tRNS" + struct.pack(">3H", *key)
+    data = png.tobytes()
+    data = data[:at] + struct.pack(">I", 6) + chunk + struct.pack(">I", zlib.crc32(chunk)) + data[at:]
+    found = decode.decode(data, Wanted(color, depth)).pixels
+    white = (1 << depth) - 1
+    if color == "rgba":
+        assert (found[0, :, 3] == [0, white, white]).all()
+    else:
+        assert (found[0, 0] == white).all() and (found[0, 1] != white).all()

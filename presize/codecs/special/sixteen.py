@@ -50,7 +50,9 @@ def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
     """
     import cv2  # 150 ms in each worker, and seldom needed
 
+    key = None
     if name == "png":
+        key = _transparent_color(data)
         data = png_chunks(data, frozenset((b"IHDR", b"IDAT", b"IEND")))
     level = cv2.utils.logging.getLogLevel()
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # it would print what it dislikes
@@ -68,7 +70,16 @@ def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
     # Where the two differ by more than rounding, OpenCV took the file for something else.
     if np.abs(rounded(deep[:, :, :bands]).astype(np.int16) - shallow[:, :, :bands]).max() > 1:
         return None
-    return np.asarray(np.concatenate((deep[:, :, :bands], widened(shallow[:, :, bands:])), axis=2), np.uint16)
+    others = widened(shallow[:, :, bands:])
+    if key is not None and others.shape[2] == 1:  # which Pillow compares with the high bytes alone
+        others = np.where((deep == key).all(axis=2, keepdims=True), 0, WHITE)
+    return np.asarray(np.concatenate((deep[:, :, :bands], others), axis=2), np.uint16)
+
+
+def _transparent_color(data: bytes) -> npt.NDArray[np.uint16] | None:
+    """The colour of a PNG's tRNS chunk, (3,); None without one."""
+    chunk = png_chunks(data, frozenset((b"tRNS",)))[8:]
+    return np.frombuffer(chunk, ">u2", 3, 8).astype(np.uint16) if len(chunk) >= 18 else None
 
 
 def rounded(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
