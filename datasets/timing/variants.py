@@ -17,6 +17,7 @@ import torch
 import torch.utils.data
 from PIL import Image
 
+from presize.datasets.columns import Target
 from presize.datasets.crops import Crop, as_size
 from presize.datasets.folder import FolderDataset
 from presize.datasets.lmdb import LMDBDataset
@@ -189,12 +190,10 @@ def open_variant(
         return PILFolder(root, crop, flip, tell_path=tell_path)
     if variant in ("raw", "presized"):
         return CroppedFolder(root, crop, flip, tell_path=tell_path)
-    labels = [] if read_manifest(root).classes is None else ["label"]
-    target = tuple(["path", *labels] if tell_path else labels)
-    return LMDBDataset(
-        root, crop=crop, flip=flip, decode="tensor", target=target if len(target) > 1 else next(iter(target), None),
-        companions=(),
-    )  # fmt: skip
+    target: Target = None if read_manifest(root).classes is None else "label"
+    if tell_path:
+        target = "path" if target is None else ("path", "label")
+    return LMDBDataset(root, crop=crop, flip=flip, decode="tensor", target=target, companions=())
 
 
 def load_variant(

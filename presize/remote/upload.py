@@ -79,15 +79,11 @@ def upload_dataset(
     text = (root / MANIFEST).read_bytes()
     nbytes = len(text) + sum(file.bytes for file in manifest.files())
     ours = json.dumps({"manifest": hashlib.sha256(text).hexdigest(), "digest": manifest.digest}).encode()
-    there = bucket.find(MANIFEST, MANIFEST_BYTES)
-    if there is not None and there[0] != text:  # before the place is claimed from others
-        _check_follows(manifest, parse_manifest(there[0], bucket.url), bucket.url)
+    _find_earlier(bucket, manifest, text)  # what is refused claims nothing
     claim_place(bucket, claim or ours)
-    there = bucket.find(MANIFEST, MANIFEST_BYTES)
+    there = _find_earlier(bucket, manifest, text)
     connections = Connections(on_bytes)
     if there is None or there[0] != text:
-        if there is not None:
-            _check_follows(manifest, parse_manifest(there[0], bucket.url), bucket.url)
         _copy_files(bucket, root, manifest, connections, on_plan)
         published = bucket.create(MANIFEST, text) if there is None else bucket.replace(MANIFEST, text, there[1])
         if not published and (bucket.find(MANIFEST, MANIFEST_BYTES) or (b"",))[0] != text:
@@ -135,6 +131,15 @@ def claim_place(bucket: Bucket, claim: bytes) -> None:
                 f"another dataset is being copied to {bucket.url}, or its copy ended early; choose another place, or "
                 f"remove {bucket.url}/{CLAIM} if nobody copies there"
             )
+
+
+def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[bytes, str] | None:
+    """The manifest at the place, and its tag, as Bucket.find. Raises RemoteError unless `manifest`, of which `text` is
+    the file, may take its place."""
+    there = bucket.find(MANIFEST, MANIFEST_BYTES)
+    if there is not None and there[0] != text:
+        _check_follows(manifest, parse_manifest(there[0], bucket.url), bucket.url)
+    return there
 
 
 def _check_follows(new: Manifest, old: Manifest, url: str) -> None:

@@ -114,13 +114,12 @@ def _are_codes(texts: pa.Array) -> bool:
     more digits than 64 bits hold."""
     if pc.any(pc.match_substring_regex(texts, r"^\s*0[0-9]")).as_py():
         return True
-    filled = texts.filter(pc.match_substring_regex(texts, r"\S"))
-    if not pc.all(pc.match_substring_regex(filled, r"^\s*-?[0-9]+\s*$")).as_py():
-        return False
+    numbers = pc.utf8_trim_whitespace(texts)
+    numbers = numbers.filter(pc.not_equal(numbers, ""))
     try:
-        pc.utf8_trim_whitespace(filled).cast(pa.int64())
+        numbers.cast(pa.int64())
     except pa.ArrowInvalid:
-        return True
+        return bool(pc.all(pc.match_substring_regex(numbers, r"^-?[0-9]+$")).as_py())
     return False
 
 

@@ -8,6 +8,8 @@ import shutil
 import struct
 import subprocess
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import cv2
@@ -63,6 +65,17 @@ def tiled(height: int, width: int, sampling: str = "4:2:0", quality: int = 90, i
     data = with_index(plain(height, width, sampling, quality, interval))
     assert data != plain(height, width, sampling, quality, interval)
     return data
+
+
+@contextmanager
+def within_a_megabyte() -> Iterator[None]:
+    """What is done in it takes no more memory at a time."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def with_bytes(data: bytes, at: int, value: bytes) -> bytes:
@@ -458,12 +471,8 @@ def of_empty_tiles(side: int) -> bytes:
 
 def test_blank_tiles_that_are_longer_than_all_of_an_image_mean_no_cut() -> None:
     value = of_empty_tiles(side=8000)
-    tracemalloc.start()
-    try:
+    with within_a_megabyte():
         assert cut(value, 4000, 4000, 8, 8) is None
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
 
 
 SCAN = HOSTILE.find(b"\xff\xda") + 14
@@ -566,12 +575,8 @@ def test_a_huge_image_on_paper_takes_no_memory() -> None:
     interval = data.find(b"\xff\xdd") + 4
     data[interval : interval + 2] = b"\0\2"  # which would make 16 million tiles
     value = bytes(data)
-    tracemalloc.start()
-    try:
+    with within_a_megabyte():
         assert cut(value, 0, 0, 8, 8) is None
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
 
 
 @settings(deadline=None, max_examples=examples(30))

@@ -182,12 +182,13 @@ def _check_paths(listed: _Listed) -> None:
     is_first = np.zeros(len(path), np.bool_)
     is_first[np.unique(container * len(path) + path, return_index=True)[1]] = True
     listed.keep(is_first, "an earlier sample of the file has its name")
-    own = listed.table.column("path").combine_chunks()
+    own = listed.table.column("path")
     for name_of in (_without_suffix, str):
         if len(np.unique(_path_numbers(listed.table))) == len(listed.table):
             break
         names = listed.of_each([name_of(container.path) for container in listed.containers])
-        listed.set("path", pc.binary_join_element_wise(names, own, pa.scalar("/", pa.large_string())))
+        paths = pc.binary_join_element_wise(names, own.combine_chunks(), pa.scalar("/", pa.large_string()))
+        listed.set("path", paths)
 
 
 def _without_suffix(path: str) -> str:

@@ -55,7 +55,7 @@ def rows_table(rows: Sequence[dict[str, Any]], left_out: Counter[str]) -> pa.Tab
     columns = {}
     for name in {name: None for row in rows for name in row}:
         try:
-            name.encode()
+            name.encode()  # raises for half of a surrogate pair, which JSON can escape
             columns[name] = pa.array([row.get(name) for row in rows])
         except (pa.ArrowException, OverflowError, UnicodeError):
             left_out[name] += sum(name in row for row in rows)
