@@ -26,6 +26,7 @@ from presize.errors import BuildError
 from presize.formatting import plural
 from presize.options import Size
 from presize.sources.scan import Source
+from presize.sources.source_files import check_containers
 from presize.sources.source_reader import SourceReader
 from presize.store import shard
 from presize.store.data_files import MANIFEST, REPORT, CompanionFiles, DataFile, companion_shard, generation_name
@@ -87,7 +88,7 @@ def publish(
         report: write report.html, too.
 
     Raises:
-        BuildError: not one image could be stored, or a file cannot be written.
+        BuildError: not one image could be stored, a file cannot be written, or a container of the source has changed.
     """
     merged = _merge(finished, plan.source)
     if not len(merged.samples):
@@ -106,6 +107,8 @@ def publish(
             _write_report(plan, dataset, manifest, merged.rejects)
             for dataset, manifest in zip(datasets, manifests, strict=True)
         ]
+    # Workers on other hosts compare sizes and times alone.
+    check_containers(plan.source.root, plan.source.containers)
     if state.update:
         _publish_update(state, place, manifests)
     else:

@@ -183,6 +183,7 @@ def build_dataset(
         todo = plan_build(source, options, samples)
     else:
         listing.check_source(source, samples, place.out)
+        listing.check_containers(place.out)
         todo = plan_listed(listing, options)
     on_plan(todo)
     built = build_planned(todo, run, place, on_shard, listing)

@@ -1,17 +1,20 @@
-"""What a source file is: where the bytes of a sample lie, alone or among others in a container."""
+"""What a source file is: where the bytes of a sample lie, alone or in a container, which must stay as it was listed."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from presize.codecs.sniff import sniff
+from presize.errors import BuildError
 from presize.store.rejects import claims_to_be_an_image
+from presize.system.file_version import FileVersion
 from presize.system.files import open_at_once
 
 
@@ -20,11 +23,18 @@ class Container(NamedTuple):
 
     Attributes:
         path: from the source, POSIX.
+        version: that of the file whose samples were listed. In any other, other images lie in their places.
         column: the column of the images in a Parquet file; empty for the others.
     """
 
     path: str
+    version: FileVersion
     column: str = ""
+
+    @classmethod
+    def of_json(cls, path: str, version: Iterable[Any], column: str) -> Container:
+        """The container that became these values in JSON."""
+        return cls(path, FileVersion(*version), column)
 
 
 class SourceFile(NamedTuple):
@@ -73,6 +83,35 @@ def source_files(paths: list[str], nbytes: list[int], places: Places | None) -> 
         return list(map(SourceFile, paths, nbytes))
     containers = (places.containers[number] for number in places.container.tolist())
     return list(map(SourceFile, paths, nbytes, containers, places.offset.tolist()))
+
+
+def open_container(source: str | os.PathLike[str], container: Container, fix: str = "run again") -> int:
+    """A descriptor of a container that is as it was when it was listed.
+
+    Raises:
+        BuildError: it is not; `fix` is the end of the message.
+        OSError: it cannot be opened.
+    """
+    file = open_at_once(os.path.join(source, container.path), os.O_RDONLY | os.O_CLOEXEC)
+    if FileVersion.of(os.fstat(file)).same_as(container.version):
+        return file
+    os.close(file)
+    raise BuildError(
+        f"{container.path!r} in {source} changed during the build: it is not the file that was listed; {fix}"
+    )
+
+
+def check_containers(source: str | os.PathLike[str], containers: Iterable[Container], fix: str = "run again") -> None:
+    """Raise BuildError unless all containers can be opened, and are as they were when they were listed."""
+    for container in containers:
+        try:
+            os.close(open_container(source, container, fix))
+        except OSError as error:
+            raise unreadable(source, container.path, f"{error.strerror}; {fix}") from None
+
+
+def unreadable(source: str | os.PathLike[str], path: str, reason: str) -> BuildError:
+    return BuildError(f"cannot read {path!r} in {source}: {reason}")
 
 
 _ROW_BITS = 32

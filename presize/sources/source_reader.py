@@ -24,7 +24,14 @@ from zlib_ng import zlib_ng
 from presize.codecs.sniff import sniff
 from presize.errors import BuildError, ImageError, RemoteError
 from presize.remote.bucket import Bucket
-from presize.sources.source_files import SourceFile, group_and_row
+from presize.sources.source_files import (
+    Container,
+    SourceFile,
+    check_containers,
+    group_and_row,
+    open_container,
+    unreadable,
+)
 from presize.sources.store_source import Url, read_object
 from presize.system.files import open_at_once
 
@@ -113,8 +120,8 @@ class SourceReader:
     """Reads the files of one source. Thread-safe.
 
     Each thread keeps the container open that it read last, as long as this object lives: opening it would take longer
-    than reading a sample from it. So a reader is for one task, and not to be kept: later there may be another file of
-    the same name.
+    than reading a sample from it. It is the file that was listed, or reading raises BuildError. Changes in place show
+    when it is looked at again: call check_containers() after the last sample.
 
     Args:
         root: the folder or the address that paths begin from.
@@ -184,10 +191,27 @@ class SourceReader:
                 return _read(file, nbytes, 0, nbytes + 1)  # one byte more tells a file that has grown
             finally:
                 os.close(file)
-        place = self._folder + container.path
-        if container.column:
-            return self._here.row_reader().read(place, container.column, *group_and_row(offset))
-        return _read(self._here.opened(place), nbytes, offset, nbytes)
+        return self._value(container, nbytes, offset)
+
+    def _value(self, container: Container, nbytes: int, offset: int) -> bytes:
+        here = self._here
+        is_new = here.file is None or here.file.container != container
+        file = here.opened(self.root, container)
+        try:
+            if not container.column:
+                return _read(file, nbytes, offset, nbytes)
+            place = self._folder + container.path
+            value = here.row_reader().read(place, container.column, *group_and_row(offset))
+            if is_new:  # pyarrow has opened it by its path
+                check_containers(self.root, [container])
+            return value
+        except OSError:
+            here.close()
+            raise
+        except ImageError:
+            here.close()
+            check_containers(self.root, [container])  # a change of it may be the cause
+            raise
 
     @cached_property
     def _bucket(self) -> Bucket:
@@ -195,8 +219,7 @@ class SourceReader:
         return Bucket(str(self.root))
 
     def _unreadable(self, file: SourceFile, reason: str) -> BuildError:
-        path = file.path if file.container is None else file.container.path
-        return BuildError(f"cannot read {path!r} in {self.root}: {reason}")
+        return unreadable(self.root, file.path if file.container is None else file.container.path, reason)
 
 
 class _Here(threading.local):
@@ -205,11 +228,11 @@ class _Here(threading.local):
     file: _OpenFile | None = None
     rows: RowReader | None = None
 
-    def opened(self, path: str) -> int:
-        """The descriptor of a container of bytes."""
-        if self.file is None or self.file.path != path:
-            self.file = None
-            self.file = _OpenFile(path, _open(path))
+    def opened(self, root: Path | Url, container: Container) -> int:
+        """The descriptor of a container."""
+        if self.file is None or self.file.container != container:
+            self.close()
+            self.file = _OpenFile(container, open_container(root, container))
         return self.file.descriptor
 
     def row_reader(self) -> RowReader:
@@ -219,12 +242,15 @@ class _Here(threading.local):
             self.rows = RowReader()
         return self.rows
 
+    def close(self) -> None:
+        self.file = self.rows = None
+
 
 class _OpenFile:
-    """A file that is open as long as this object lives."""
+    """A container that is open as long as this object lives."""
 
-    def __init__(self, path: str, descriptor: int) -> None:
-        self.path = path
+    def __init__(self, container: Container, descriptor: int) -> None:
+        self.container = container
         self.descriptor = descriptor
 
     def __del__(self) -> None:

@@ -112,7 +112,7 @@ class Walk:
     def _append(self, path: str, status: os.stat_result) -> None:
         self._folder_numbers.append(self._folders)
         self._sizes.append(status.st_size)
-        self._mtimes.append(mtime_ns(status))
+        self._mtimes.append(indexed_ns(status.st_mtime_ns))
         self._paths.append(path)
         if len(self._paths) == _CHUNK:
             self._flush()
@@ -156,10 +156,10 @@ def is_utf8(name: str) -> bool:
     return True
 
 
-def mtime_ns(status: os.stat_result) -> int:
+def indexed_ns(mtime_ns: int) -> int:
     """A modification time as the index holds it. Those before 1677 or after 2262 count as its first or last: two of
     them are equal, so that only the size, or a checksum, tells whether such a file has changed."""
-    return min(max(status.st_mtime_ns, -(2**63)), 2**63 - 1)
+    return min(max(mtime_ns, -(2**63)), 2**63 - 1)
 
 
 def files_of(root: str, follow_links: bool) -> Callable[[str], tuple[int, int]]:
@@ -185,7 +185,7 @@ def files_of(root: str, follow_links: bool) -> Callable[[str], tuple[int, int]]:
             raise Refused(f"is {LINK_OUT}")
         if not stat.S_ISREG(status.st_mode):
             raise Refused("is not a file")
-        return status.st_size, mtime_ns(status)
+        return status.st_size, indexed_ns(status.st_mtime_ns)
 
     return look_at
 

@@ -16,6 +16,7 @@ from presize.errors import BuildError, ImageError
 from presize.sources import source_reader
 from presize.sources.source_files import Container, SourceFile
 from presize.sources.source_reader import THREADS, SourceReader, read_in_order
+from presize.system.file_version import FileVersion
 
 SLOW, FAST = -1.0, 3600.0
 """Bounds from which on every file is slow, and none is."""
@@ -157,7 +158,7 @@ def test_a_file_that_has_become_something_else_is_rejected(
 @pytest.fixture
 def container(tmp_path: Path) -> Container:
     (tmp_path / "a.tar").write_bytes(b"x" * 1000 + b"\xff\xd8\xff" + b"y" * 997 + b"z" * 1000)
-    return Container("a.tar")
+    return Container("a.tar", FileVersion.at(str(tmp_path / "a.tar")))
 
 
 def test_a_value_is_read_at_its_place(container: Container, tmp_path: Path) -> None:
@@ -173,10 +174,11 @@ def open_files(folder: Path) -> int:
 
 def test_one_container_is_open_in_each_thread_and_closed_with_its_reader(container: Container, tmp_path: Path) -> None:
     (tmp_path / "b.tar").write_bytes(b"b" * 3000)
+    other = Container("b.tar", FileVersion.at(str(tmp_path / "b.tar")))
     found: list[bytes] = []
 
     def read(reader: SourceReader) -> None:
-        for each in (container, Container("b.tar"), container):
+        for each in (container, other, container):
             for offset in (0, 2000):
                 found.append(reader.read(SourceFile("x.jpg", 1000, each, offset)))
                 assert open_files(tmp_path) >= 1
@@ -193,12 +195,14 @@ def test_one_container_is_open_in_each_thread_and_closed_with_its_reader(contain
     assert open_files(tmp_path) == 0
 
 
-def test_another_reader_reads_what_has_taken_the_place_of_a_container(container: Container, tmp_path: Path) -> None:
-    file = SourceFile("2.jpg", 1000, container, 2000)
-    assert SourceReader(tmp_path).read(file) == b"z" * 1000
+def test_what_has_taken_the_place_of_a_container_is_not_read(container: Container, tmp_path: Path) -> None:
+    reader, file = SourceReader(tmp_path), SourceFile("2.jpg", 1000, container, 2000)
+    assert reader.read(file) == b"z" * 1000
     (tmp_path / "new.tar").write_bytes(b"n" * 3000)
     (tmp_path / "new.tar").replace(tmp_path / "a.tar")
-    assert SourceReader(tmp_path).read(file) == b"n" * 1000
+    assert reader.read(file) == b"z" * 1000  # what it has open is what was listed
+    with pytest.raises(BuildError, match=r"'a\.tar' in .* changed during the build: .*; run again$"):
+        SourceReader(tmp_path).read(file)
 
 
 def test_of_a_large_value_that_is_no_image_the_start_is_read(

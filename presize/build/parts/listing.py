@@ -16,7 +16,7 @@ from presize.errors import BuildError
 from presize.formatting import plural
 from presize.options import SourceOptions
 from presize.sources.scan import Source
-from presize.sources.source_files import Container
+from presize.sources.source_files import Container, check_containers
 from presize.sources.store_source import Url
 from presize.store.index import write_arrow
 from presize.store.rejects_file import SCHEMA, Rejects
@@ -57,6 +57,11 @@ class SharedListing:
                     f"the parts in OUT {out} have been begun with another {option} ({self.how.get(name)!r}, here "
                     f"{value!r}); give all of them the same, or --overwrite without --part to start anew"
                 )
+
+    def check_containers(self, out: Path) -> None:
+        """Raise BuildError unless the containers are as they were when they were listed."""
+        fix = f"the parts in OUT {out} go by that list; --overwrite without --part starts anew"
+        check_containers(self.source.root, self.source.containers, fix)
 
     def check_finished(self, waiting: Sequence[int], out: Path) -> None:
         """Raise BuildError that names the parts which `waiting`, shards to be made, belong to."""
@@ -122,7 +127,7 @@ def read_listing(out: Path) -> SharedListing | None:
             hidden=facts["hidden"],
             outside=facts["outside"],
             by_folder=facts["by_folder"],
-            containers=tuple(Container(*container) for container in facts["containers"]),
+            containers=tuple(Container.of_json(*container) for container in facts["containers"]),
         )
         return SharedListing(source, facts["how"], facts["parts"])
     except (FileNotFoundError, NotADirectoryError):

@@ -135,6 +135,7 @@ def _join(
             if listing.parts != part.of:
                 raise BuildError(f"OUT {place.out} is being built in {listing.parts} parts, not {part.of}")
             listing.check_source(source, samples, place.out)
+            listing.check_containers(place.out)
             todo = plan_listed(listing, options)
             if differing := differences_from(state, todo):
                 raise BuildError(

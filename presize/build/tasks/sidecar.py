@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from presize.sources.source_files import Container
 from presize.store.rejects import NOT_AN_IMAGE
 from presize.system.files import temporary_name, writing
 
@@ -75,12 +76,14 @@ class Sidecar:
         shards: for each size the shard's size in bytes and its SHA-256, then for each size of each companion; empty for
             folders.
         rejects: the samples that were not stored.
+        containers: those that the samples lay in. Samples of the same places in other files are others.
     """
 
     number: int
     columns: dict[str, npt.NDArray[Any]]
     shards: list[tuple[int, str]]
     rejects: list[Rejected]
+    containers: tuple[Container, ...] = ()
 
     @property
     def samples(self) -> npt.NDArray[np.int64]:
@@ -141,7 +144,13 @@ def write_sidecar(path: Path, sidecar: Sidecar, digest: str) -> None:
 
 
 def _to_npz(sidecar: Sidecar, digest: str) -> bytes:
-    facts = {"digest": digest, "shards": sidecar.shards, "rejects": sidecar.rejects, "columns": [*sidecar.columns]}
+    facts = {
+        "digest": digest,
+        "shards": sidecar.shards,
+        "rejects": sidecar.rejects,
+        "columns": [*sidecar.columns],
+        "containers": sidecar.containers,
+    }
     buffer = io.BytesIO()
     # One array for all columns: each has a header, which takes longer to write and to parse than the numbers behind it.
     columns = np.array([*sidecar.columns.values()], np.int64)
@@ -159,6 +168,7 @@ def read_sidecar(path: Path, number: int, digest: str) -> Sidecar | None:
         columns = {str(name): column for name, column in zip(facts["columns"], columns, strict=True)}
         shards = [(int(size), str(sha256)) for size, sha256 in facts["shards"]]
         rejects = [(int(sample), str(error), str(reason)) for sample, error, reason in facts["rejects"]]
+        containers = tuple(Container.of_json(*each) for each in facts.get("containers", ()))
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
         return None
-    return Sidecar(number, columns, shards, rejects)
+    return Sidecar(number, columns, shards, rejects, containers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import compress
@@ -27,7 +27,7 @@ from presize.build.tasks.sidecar import SIZE_COLUMNS, ShardDone, Sidecar, prefix
 from presize.codecs import transcode
 from presize.errors import CrashError, DatasetError, ImageError, NotAnImageError
 from presize.options import BuildOptions, OnError, Size
-from presize.sources.source_files import Places, SourceFile, source_files
+from presize.sources.source_files import Container, Places, SourceFile, check_containers, source_files
 from presize.sources.store_source import Url
 from presize.store import shard
 from presize.store.rejects import BOXES, NOT_AN_IMAGE
@@ -103,6 +103,11 @@ class Task:
     extents: npt.NDArray[np.float64] | None = None
 
     @property
+    def containers(self) -> tuple[Container, ...]:
+        """Those that the samples lie in."""
+        return () if self.places is None else self.places.containers
+
+    @property
     def to_make(self) -> int:
         """How many of the samples are made, and not copied."""
         return len(self.samples) if self.copies is None else int((self.copies.columns["shard"] < 0).sum())
@@ -117,7 +122,7 @@ def write_shard(task: Task, containment: Containment | None = None) -> ShardDone
 
     Raises:
         ImageError: an image cannot be stored, and ``on_error`` is "fail".
-        BuildError: the disk is full, or the source has gone.
+        BuildError: the disk is full, or the source has gone, or a container in it has changed.
         DatasetError: a record changed while it was copied.
         MemoryError: memory ran out.
     """
@@ -165,10 +170,11 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
                     staging.stage(task.targets[k], files[position], sample, value)
                 row += (height, width, len(value), each.source_crc32 if each.as_read else zlib_ng.crc32(value))
             rows.append(row)
+        check_containers(task.source, task.containers)
         shards = [writer.publish() for writer in writers]
         if not writers:
             os.sync()  # one for all files: the side-car must not outlive them
-    return Sidecar(task.number, _columns(task.options, rows), shards, rejects)
+    return Sidecar(task.number, _columns(task.options, rows), shards, rejects, task.containers)
 
 
 def _columns(options: BuildOptions, rows: list[tuple[int, ...]]) -> dict[str, npt.NDArray[np.int64]]:
@@ -258,15 +264,22 @@ def _reject(source: SourceFile, error: ImageError, on_error: OnError) -> tuple[s
     return type(error).__name__ if isinstance(error, CrashError) else ImageError.__name__, str(error)
 
 
+def _are_same(containers: Iterable[Container], then: Iterable[Container]) -> bool:
+    """Whether all of `containers` were among those then, and have not changed since."""
+    versions = {container.path: container.version for container in then}
+    return all(one.path in versions and one.version.same_as(versions[one.path]) for one in containers)
+
+
 def finished(task: Task, publishing: bool = False) -> Sidecar | None:
-    """The side-car of a task whose shard is there and whole, else None.
+    """The side-car of a task whose shard is there and whole, and whose containers are those that it was made of, else
+    None.
 
     Args:
         task: any task of the build.
         publishing: whether a folder's files may have their names already.
     """
     sidecar = read_sidecar(task.sidecar, task.number, task.digest)
-    if sidecar is None:
+    if sidecar is None or not _are_same(task.containers, sidecar.containers):
         return None
     if task.options.layout == "lmdb":
         whole = [path.is_file() and path.stat().st_size for path in task.targets] == [n for n, _ in sidecar.shards]

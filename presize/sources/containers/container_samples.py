@@ -7,6 +7,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -26,11 +27,12 @@ from presize.sources.containers.tar_shards import list_tar
 from presize.sources.labels import check_classes, class_labels
 from presize.sources.source_files import Container
 from presize.sources.tree import SPLITS
-from presize.sources.walk import LINK_OUT, as_utf8, is_inside, is_utf8, mtime_ns
+from presize.sources.walk import LINK_OUT, as_utf8, indexed_ns, is_inside, is_utf8
 from presize.store.dealing import neighbours
 from presize.store.filenames import unsafe_paths
 from presize.store.rejects import Reject
 from presize.store.rejects_file import Rejects
+from presize.system.file_version import FileVersion
 
 _FIELDS_NAMED = 5
 _OWN_COLUMNS = ("path", "source_nbytes", "source_mtime_ns", *PLACE_COLUMNS)
@@ -99,16 +101,18 @@ def _read_all(
     refused: list[Reject] = []
     for path in found.paths:
         try:
-            listed = _list(found, path, samples, follow_links)
+            listed = _list_at_rest(found, path, samples, follow_links)
         except SourceError as error:
             refused.append(reject(as_utf8(path), str(error)))
             continue
+        if listed is None:
+            raise SourceError(f"{path!r} in {found.root} changes while it is listed; run again when it is complete")
         rows = len(listed.samples)
-        mtime = mtime_ns(os.stat(os.path.join(found.root, path)))
+        mtime = indexed_ns(listed.version.mtime_ns)
         table = listed.samples.append_column("container", pa.array(np.full(rows, len(containers), np.int32)))
         table = table.append_column("source_mtime_ns", pa.array(np.full(rows, mtime, np.int64)))
         contents.append(replace(listed, samples=table))
-        containers.append(Container(path, listed.column))
+        containers.append(Container(path, listed.version, listed.column))
     if refused and contents:
         warnings.warn(
             f"{plural(len(refused), 'file')} of {found.root!r} left out with all that is in them; the first is "
@@ -117,6 +121,16 @@ def _read_all(
             stacklevel=5,
         )
     return contents, containers, refused + [one for listed in contents for one in listed.rejects]
+
+
+def _list_at_rest(found: Containers, path: str, samples: SourceOptions, follow_links: bool) -> Contents | None:
+    """What a container holds. It is listed again if it changed meanwhile; None if it changed then, too."""
+    for _ in range(2):
+        listed = _list(found, path, samples, follow_links)
+        with suppress(OSError):
+            if FileVersion.at(os.path.join(found.root, path)).same_as(listed.version):
+                return listed
+    return None
 
 
 def _list(found: Containers, path: str, samples: SourceOptions, follow_links: bool) -> Contents:

@@ -13,6 +13,7 @@ from presize.errors import SourceError
 from presize.sources.labels import plain_column
 from presize.store.index import INDEX_COLUMNS
 from presize.store.rejects import Reject
+from presize.system.file_version import FileVersion
 
 PLACE_COLUMNS = ("container", "offset", "run")
 """Where a sample lies: the number of its container, its place there (see SourceFile), and the run that is read in one
@@ -24,6 +25,7 @@ class Contents:
     """The samples of one container.
 
     Attributes:
+        version: that of the file, when its listing began.
         samples: ``path``, ``source_nbytes``, ``offset``, for Parquet ``run`` (the row group), and fields.
         classes: the names that ``label`` numbers; None where the container has none.
         rejects: what is no sample, and why.
@@ -32,6 +34,7 @@ class Contents:
         column: that of the images, in Parquet.
     """
 
+    version: FileVersion
     samples: pa.Table
     classes: tuple[str, ...] | None = None
     rejects: Sequence[Reject] = ()

@@ -113,7 +113,7 @@ def list_lmdb(path: str, name: str, keys: str | None, label_keys: str | None) ->
         "source_nbytes": pa.array(found.nbytes[rows]),
         "offset": pa.array(found.offset[rows]),
     }
-    return Contents(pa.table(places | chosen.fields), rejects=chosen.rejects)
+    return Contents(found.version, pa.table(places | chosen.fields), rejects=chosen.rejects)
 
 
 def _chooser(keys: str | None, label_keys: str | None) -> _Choose | None:

@@ -25,6 +25,7 @@ from presize.store.shard_pages import (
     read_nodes,
     require,
 )
+from presize.system.file_version import FileVersion
 from presize.system.files import open_at_once
 
 _PAGES_AT_ONCE = 4096
@@ -42,12 +43,14 @@ class LmdbValues(NamedTuple):
         keys: as bytes.
         offset: of each value in the file.
         nbytes: of each value.
+        version: that of the file, before it was read.
     """
 
     content: npt.NDArray[np.uint8]
     keys: pa.LargeBinaryArray
     offset: Numbers
     nbytes: Numbers
+    version: FileVersion
 
     def values(self, rows: Numbers, most_bytes: int) -> pa.LargeBinaryArray:
         """The values in these rows, at most so many bytes of each."""
@@ -64,17 +67,18 @@ def read_lmdb(path: str) -> LmdbValues:
     """
     try:
         with open(path, "rb", buffering=0, opener=open_at_once) as file:
-            nbytes = os.fstat(file.fileno()).st_size & ~1
+            version = FileVersion.of(os.fstat(file.fileno()))
+            nbytes = version.nbytes & ~1
             require(nbytes, "it is empty")
             mapped = mmap.mmap(file.fileno(), nbytes, prot=mmap.PROT_READ)
-        return _read(np.frombuffer(mapped, np.uint8))
+        return _read(np.frombuffer(mapped, np.uint8), version)
     except Damaged as error:
         raise SourceError(f"it is damaged: {error}") from None
     except OSError as error:
         raise SourceError(f"it cannot be read: {error.strerror}") from None
 
 
-def _read(content: npt.NDArray[np.uint8]) -> LmdbValues:
+def _read(content: npt.NDArray[np.uint8], version: FileVersion) -> LmdbValues:
     shorts = content.view("<u2")
     meta = newest_meta(content.data)
     if meta.flags:
@@ -91,7 +95,7 @@ def _read(content: npt.NDArray[np.uint8]) -> LmdbValues:
     ends = offset[stored] + nbytes[stored]
     require((ends[:-1] <= offset[stored][1:]).all(), "two values overlap")
     keys = pa.concat_arrays([pa.array([], pa.large_binary()), *(block[0] for block in blocks)])
-    return LmdbValues(content, keys, offset, nbytes)
+    return LmdbValues(content, keys, offset, nbytes, version)
 
 
 def _leaves(content: npt.NDArray[np.uint8], nodes: Nodes, meta: Meta) -> tuple[pa.LargeBinaryArray, Numbers, Numbers]:

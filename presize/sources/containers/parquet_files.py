@@ -17,6 +17,7 @@ from presize.sources.containers.contents import Contents, field_name, plain_tabl
 from presize.sources.containers.parquet_rows import is_bytes, is_image, open_parquet
 from presize.sources.source_files import row_place
 from presize.store.filenames import unsafe_paths
+from presize.system.file_version import FileVersion
 
 
 def list_parquet(path: str, name: str, column: str | None) -> Contents:
@@ -32,6 +33,7 @@ def list_parquet(path: str, name: str, column: str | None) -> Contents:
         SourceError: it cannot be read, or has no image column, or several.
     """
     try:
+        version = FileVersion.at(path)
         file = open_parquet(path)
         schema = file.schema_arrow
         image = _image_column(schema, column)
@@ -62,7 +64,7 @@ def list_parquet(path: str, name: str, column: str | None) -> Contents:
         "run": pa.array(number),
     }
     columns = {field_name(one): fields.column(one) for one in fields.column_names}
-    return Contents(pa.table(samples | columns), _class_names(schema), left_out=left_out, column=image)
+    return Contents(version, pa.table(samples | columns), _class_names(schema), left_out=left_out, column=image)
 
 
 def _image_column(schema: pa.Schema, asked: str | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from presize.errors import ImageError
+from presize.system.file_version import FileVersion
 
 _ROWS_AT_ONCE = 8
 """Few enough that photographs are still in the processor's cache when they become bytes."""
@@ -36,9 +36,9 @@ def open_parquet(path: str) -> pq.ParquetFile:
     The footers of the files that were opened last are not parsed again: of a thousand row groups that takes as long as
     reading a hundred photographs does.
     """
-    opened = _identity(path)
-    file = _opened(path, _footer(path, opened))
-    if _identity(path) != opened:  # replaced in between: which footer and which file these are is not known
+    version = FileVersion.at(path)
+    file = _opened(path, _footer(path, version))
+    if FileVersion.at(path) != version:  # replaced in between: which footer and which file these are is not known
         _footer.cache_clear()
         return _opened(path)
     return file
@@ -48,14 +48,8 @@ def _opened(path: str, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
     return pq.ParquetFile(path, metadata=footer, buffer_size=_BUFFER_BYTES, pre_buffer=False)
 
 
-def _identity(path: str) -> tuple[int, ...]:
-    """What no other file of the same name has."""
-    found = os.stat(path)
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
 @functools.lru_cache(_FOOTERS)
-def _footer(path: str, identity: tuple[int, ...]) -> pq.FileMetaData:  # noqa: ARG001  a key of the cache
+def _footer(path: str, version: FileVersion) -> pq.FileMetaData:  # noqa: ARG001  a key of the cache
     return pq.read_metadata(path)
 
 

@@ -17,7 +17,8 @@ _WINDOW_BYTES = 4096
 _NAME_BYTES = 1 << 20
 """The most that is read of a header that holds a long name."""
 _TAIL_BYTES = 1 << 20
-"""The most that padding adds. More is left where a download stopped in a file of its full size, or another tar."""
+"""The most that padding adds at the end. More is left where a download stopped in a file of its full size."""
+_PADDING_BYTES = 1 << 20
 _SIZE = re.compile(r"[0-9]{1,18}")
 _PAX_RECORD = re.compile(rb"(\d{1,9}) ([^=]+)=")
 
@@ -29,6 +30,10 @@ class Member(NamedTuple):
     kind: bytes
     offset: int
     nbytes: int
+
+
+END_MARK = Member("", b"", 0, 0)
+"""Stands for an end mark that more members follow, or something else that is told of: tars can be joined by cat."""
 
 
 class CutShort(Exception):
@@ -54,6 +59,15 @@ class TarWindow:
             self._content = os.pread(self._fd, max(nbytes, _WINDOW_BYTES), begin)
         return self._content[first : first + nbytes]
 
+    def after_zeros(self, begin: int) -> int:
+        """Where the first block from `begin` on begins that is not all zeros; the end of the file if none does."""
+        while content := os.pread(self._fd, _PADDING_BYTES, begin):
+            if content != bytes(len(content)):
+                zeros = len(content) - len(content.lstrip(b"\0"))
+                return begin + zeros // BLOCK * BLOCK
+            begin += len(content)
+        return begin
+
 
 def is_header(block: bytes) -> bool:
     """Whether a block has the checksum of a header: the sum of its bytes, with blanks in the place of the checksum."""
@@ -77,7 +91,11 @@ def _number(field: bytes) -> int | None:
 
 
 def members(window: TarWindow) -> Iterator[Member]:
-    """The files of a tar, folders apart. Raises CutShort where it ends before its end mark, or cannot be followed."""
+    """The files of a tar, folders apart, and END_MARK between those of several that were joined.
+
+    Raises:
+        CutShort: it ends before its end mark, or cannot be followed.
+    """
     at = 0
     extended: dict[str, str] = {}
     while True:
@@ -85,9 +103,17 @@ def members(window: TarWindow) -> Iterator[Member]:
         if len(block) < BLOCK:
             raise CutShort(f"it ends at byte {window.nbytes:,}, without an end mark")
         if block == ZEROS:
-            if window.nbytes - at > _TAIL_BYTES:
-                raise CutShort(f"its end mark at byte {at:,} is followed by {size_text(window.nbytes - at)}")
-            return
+            end, at, extended = at, window.after_zeros(at), {}
+            if at >= window.nbytes:
+                if at - end > _TAIL_BYTES:
+                    raise CutShort(f"its end mark at byte {end:,} is followed by {size_text(at - end)} of zeros")
+                return
+            follows = is_header(window.read(at, BLOCK))
+            if follows or at - end <= _TAIL_BYTES:
+                yield END_MARK
+            if not follows:
+                raise CutShort(f"byte {at:,}, behind its end mark at byte {end:,}, begins no header")
+            continue
         if not is_header(block):
             raise CutShort(f"byte {at:,} begins no header")
         size, kind, begin = _number(block[124:136]), block[156:157], at + BLOCK

@@ -20,9 +20,19 @@ import pyarrow as pa
 from presize.errors import SourceError
 from presize.formatting import size_text
 from presize.sources.containers.contents import Contents, field_name, joined, reject, rows_table
-from presize.sources.containers.tar_members import BLOCK, ZEROS, CutShort, Member, TarWindow, is_header, members
+from presize.sources.containers.tar_members import (
+    BLOCK,
+    END_MARK,
+    ZEROS,
+    CutShort,
+    Member,
+    TarWindow,
+    is_header,
+    members,
+)
 from presize.sources.walk import as_utf8, is_utf8
 from presize.store.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
+from presize.system.file_version import FileVersion
 from presize.system.files import open_at_once
 
 _FIELD_BYTES = 1 << 20
@@ -51,17 +61,21 @@ def list_tar(path: str, name: str, extension: str | None) -> Contents:
     samples = _Samples(name, extension)
     try:
         with open(path, "rb", buffering=0, opener=open_at_once) as file:
+            version = FileVersion.of(os.fstat(file.fileno()))
             window = TarWindow(file.fileno())
             _check_begin(window, name)
             try:
                 for member in members(window):
-                    samples.add(member, window)
+                    if member is END_MARK:
+                        samples.finish(window)
+                    else:
+                        samples.add(member, window)
                 samples.finish(window)
             except CutShort as error:
                 samples.finish_early(error, window)
     except OSError as error:
         raise SourceError(f"it cannot be read: {error.strerror}") from None
-    return samples.listing()
+    return samples.listing(version)
 
 
 def _check_begin(window: TarWindow, name: str) -> None:
@@ -181,10 +195,10 @@ class _Samples:
         self._tables.append(pa.table(places | columns))
         self._rows, self._fields = [], []
 
-    def listing(self) -> Contents:
+    def listing(self, version: FileVersion) -> Contents:
         self._flush()
         samples = joined(self._tables, self._left_out)
-        return Contents(samples, None, self._rejects, self._hidden, self._left_out)
+        return Contents(version, samples, None, self._rejects, self._hidden, self._left_out)
 
 
 @functools.lru_cache(64)  # the samples of a tar have the same
