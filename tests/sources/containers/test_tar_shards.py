@@ -5,18 +5,22 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import tarfile
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from foreign import FIXTURES, picture, tar_samples, write_tar
 from presize.errors import PresizeWarning, SourceError
 from presize.options import SourceOptions
+from presize.sources.containers.tar_members import END_MARK, CutShort, TarWindow, members
 from presize.sources.containers.tar_shards import list_tar
 from presize.sources.scan import Source, scan
 from presize.sources.source_reader import SourceReader
@@ -247,6 +251,97 @@ def test_a_download_that_stopped_in_a_file_of_its_full_size_is_noticed(shard: Pa
     os.truncate(tmp_path / "a.tar", 3 << 20)
     (reason,) = reasons(scan(tmp_path / "a.tar")).values()
     assert "is followed by 3.1" in reason
+
+
+# Tars that were joined
+
+
+def tar_bytes(folder: Path, files: list[tuple[str, bytes]], form: int = tarfile.PAX_FORMAT) -> bytes:
+    return write_tar(folder / "one.tar", files, form).read_bytes()
+
+
+def joined(folder: Path, content: bytes) -> Source:
+    (folder / "all.tar").write_bytes(content)
+    return scan(folder / "all.tar")
+
+
+@settings(max_examples=examples(15))
+@given(
+    counts=st.lists(st.integers(0, 3), min_size=1, max_size=4),
+    form=st.sampled_from(list(FORMATS.values())),
+    folders=st.sampled_from(["", "été/", LONG]),
+    end=st.sampled_from([0, 1, 2, 20, 3000]),
+)
+def test_joined_tars_have_the_files_that_tarfile_reads(
+    counts: list[int], form: int, folders: str, end: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """`end` blocks of zeros lie behind each of them: tar writes 20 at a time."""
+    folder = tmp_path_factory.getbasetemp()
+    form = tarfile.PAX_FORMAT if folders == LONG else form
+    content, first = b"", 0
+    for count in counts:
+        files = [(f"{folders}{first + n}.bin", b"%d" % n) for n in range(count)]
+        tar = tar_bytes(folder, files, form)
+        content += tar[: (len(tar.rstrip(b"\0")) + 511) // 512 * 512] + bytes(512 * end)
+        first += count
+    (folder / "all.tar").write_bytes(content)
+    with tarfile.open(folder / "all.tar", ignore_zeros=True) if first else nullcontext([]) as tar_file:
+        expected = [member.name for member in tar_file]
+    with open(folder / "all.tar", "rb") as file, suppress(CutShort):
+        found = []
+        for member in members(TarWindow(file.fileno())):
+            found += [member.name] if member is not END_MARK else []
+    assert found == expected
+
+
+@pytest.mark.parametrize("padding", [0, 512, 10240, 3 << 20])
+def test_every_sample_of_joined_tars_is_listed(padding: int, tmp_path: Path) -> None:
+    tars = [tar_bytes(tmp_path, tar_samples(3, first), tarfile.GNU_FORMAT) for first in (0, 3, 6)]
+    source = joined(tmp_path, bytes(padding).join(tars))
+    assert values(source) == [picture(n) for n in range(9)]
+    assert source.table.column("label").to_pylist() == [n % 3 for n in range(9)]
+    assert reasons(source) == {}
+
+
+def test_a_sample_has_no_files_of_the_next_tar(tmp_path: Path) -> None:
+    first = tar_bytes(tmp_path, [*tar_samples(2), ("x.png", picture(9))])
+    source = joined(tmp_path, first + tar_bytes(tmp_path, [("x.cls", b"1"), *tar_samples(1, 5)]))
+    assert [row["path"] for row in listed(source)] == ["000000.png", "000001.png", "000005.png"]
+    assert reasons(source) == {
+        "all.tar/x.png": "it has no label",
+        "all.tar/x.cls": "no image among .cls; the files of a sample have to follow each other",
+    }
+
+
+def test_of_joined_tars_with_the_same_names_the_first_is_taken(tmp_path: Path) -> None:
+    source = joined(tmp_path, 2 * tar_bytes(tmp_path, tar_samples(2)))
+    assert values(source) == [picture(0), picture(1)]
+    assert reasons(source) == dict.fromkeys(
+        ("all.tar/000000.png", "all.tar/000001.png"), "an earlier sample of the file has its name"
+    )
+
+
+@pytest.mark.parametrize(
+    "rest", [b"\n", b"<html>" * 1000, b"\x1f\x8b" + bytes(2000) + b"x"], ids=["line", "text", "gzip"]
+)
+@pytest.mark.parametrize("padding", [0, 2 << 20])
+def test_what_follows_an_end_mark_and_is_no_tar_is_told_of(rest: bytes, padding: int, tmp_path: Path) -> None:
+    tar = tar_bytes(tmp_path, tar_samples(2))
+    source = joined(tmp_path, tar + bytes(padding) + rest)
+    assert values(source) == [picture(0), picture(1)]
+    ((path, reason),) = reasons(source).items()
+    assert path == "all.tar"
+    assert re.fullmatch(
+        rf"byte {len(tar) + padding:,}, behind its end mark at byte [\d,]+, begins no header; what lies before is kept",
+        reason,
+    )
+
+
+def test_of_a_tar_that_is_cut_short_behind_another_what_is_whole_is_kept(tmp_path: Path) -> None:
+    second = tar_bytes(tmp_path, tar_samples(3, 1))
+    source = joined(tmp_path, tar_bytes(tmp_path, tar_samples(1)) + second[:700])
+    assert [row["path"] for row in listed(source)] == ["000000.png"]
+    assert "bytes of '000001.png'; what lies before is kept" in reasons(source)["all.tar"]
 
 
 @pytest.mark.parametrize("mode", ["gz", "bz2", "xz"])
