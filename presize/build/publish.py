@@ -107,7 +107,7 @@ def publish(
             _write_report(plan, dataset, manifest, merged.rejects)
             for dataset, manifest in zip(datasets, manifests, strict=True)
         ]
-    # Workers on other hosts compare sizes and times alone.
+    # Once more on this host: on others, workers have compared no more than sizes and modification times.
     check_containers(plan.source.root, plan.source.containers)
     if state.update:
         _publish_update(state, place, manifests)

@@ -86,7 +86,7 @@ def repair_dataset(
     Raises:
         SourceError: `source` is not there, or its containers cannot be listed.
         DatasetError: `out` holds no dataset of shards.
-        BuildError: a build is writing to `out`, or it cannot be written to.
+        BuildError: a build is writing to `out`, it cannot be written to, or a container changes meanwhile.
     """
     url = Url.of(source)
     containers = None if url else recognize(source, samples.keys is not None)

@@ -23,7 +23,7 @@ class Container(NamedTuple):
 
     Attributes:
         path: from the source, POSIX.
-        version: that of the file whose samples were listed. In any other, other images lie in their places.
+        version: of the file that was listed. In another file, other images may lie in the same places.
         column: the column of the images in a Parquet file; empty for the others.
     """
 
@@ -33,7 +33,7 @@ class Container(NamedTuple):
 
     @classmethod
     def of_json(cls, path: str, version: Iterable[Any], column: str) -> Container:
-        """The container that became these values in JSON."""
+        """Make a container of what JSON made of one."""
         return cls(path, FileVersion(*version), column)
 
 
@@ -86,10 +86,10 @@ def source_files(paths: list[str], nbytes: list[int], places: Places | None) -> 
 
 
 def open_container(source: str | os.PathLike[str], container: Container, fix: str = "run again") -> int:
-    """A descriptor of a container that is as it was when it was listed.
+    """Open a container, unless it has changed since it was listed. Returns a descriptor.
 
     Raises:
-        BuildError: it is not; `fix` is the end of the message.
+        BuildError: it has changed; the message ends with `fix`.
         OSError: it cannot be opened.
     """
     file = open_at_once(os.path.join(source, container.path), os.O_RDONLY | os.O_CLOEXEC)
@@ -102,12 +102,12 @@ def open_container(source: str | os.PathLike[str], container: Container, fix: st
 
 
 def check_containers(source: str | os.PathLike[str], containers: Iterable[Container], fix: str = "run again") -> None:
-    """Raise BuildError unless all containers can be opened, and are as they were when they were listed."""
+    """Raise BuildError if a container has changed since it was listed, or cannot be opened."""
     for container in containers:
         try:
             os.close(open_container(source, container, fix))
         except OSError as error:
-            raise unreadable(source, container.path, f"{error.strerror}; {fix}") from None
+            raise unreadable(source, container.path, f"{error.strerror}; run again to resume") from None
 
 
 def unreadable(source: str | os.PathLike[str], path: str, reason: str) -> BuildError:

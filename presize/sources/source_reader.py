@@ -120,8 +120,8 @@ class SourceReader:
     """Reads the files of one source. Thread-safe.
 
     Each thread keeps the container open that it read last, as long as this object lives: opening it would take longer
-    than reading a sample from it. It is the file that was listed, or reading raises BuildError. Changes in place show
-    when it is looked at again: call check_containers() after the last sample.
+    than reading a sample from it. If it changed after it was listed, and before it was opened, reading raises
+    BuildError. To notice later changes, call check_containers() after the last sample.
 
     Args:
         root: the folder or the address that paths begin from.

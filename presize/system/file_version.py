@@ -1,4 +1,4 @@
-"""Tells whether a path still leads to the file that was looked at before, and whether that file has been changed."""
+"""Tells whether a path still leads to the same file, and whether that file has been changed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FileVersion(NamedTuple):
 
     @classmethod
     def at(cls, path: str) -> FileVersion:
-        """That of the file that `path` leads to now. It is opened, for which NFS asks its server; stat() would not.
+        """Return the version of the file that `path` leads to now. Opening makes NFS ask its server; stat() does not.
 
         Raises:
             OSError: it cannot be opened.
@@ -53,7 +53,7 @@ class FileVersion(NamedTuple):
             os.close(file)
 
     def same_as(self, other: FileVersion) -> bool:
-        """Whether both are of one file with one content; between hosts by size and modification time alone."""
+        """Whether both are the same file with the same content. Between hosts, size and modification time decide."""
         compared = 4 if self.host == other.host else 2
         return self[:compared] == other[:compared]
 

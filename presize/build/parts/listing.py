@@ -59,7 +59,7 @@ class SharedListing:
                 )
 
     def check_containers(self, out: Path) -> None:
-        """Raise BuildError unless the containers are as they were when they were listed."""
+        """Raise BuildError if a container has changed since the parts listed it."""
         fix = f"the parts in OUT {out} go by that list; --overwrite without --part starts anew"
         check_containers(self.source.root, self.source.containers, fix)
 

@@ -76,7 +76,7 @@ class Sidecar:
         shards: for each size the shard's size in bytes and its SHA-256, then for each size of each companion; empty for
             folders.
         rejects: the samples that were not stored.
-        containers: those that the samples lay in. Samples of the same places in other files are others.
+        containers: the files that hold the samples, as they were listed; empty where each sample is a file.
     """
 
     number: int

@@ -104,7 +104,7 @@ class Task:
 
     @property
     def containers(self) -> tuple[Container, ...]:
-        """Those that the samples lie in."""
+        """The files that hold the samples; empty where each sample is a file."""
         return () if self.places is None else self.places.containers
 
     @property
@@ -156,6 +156,8 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
                 if task.extents is not None:
                     _check_boxes(task.extents[position].tolist(), made.transcoded.source)
             except ImageError as error:
+                if task.on_error == "fail":
+                    check_containers(task.source, task.containers)  # a change of one may be the cause
                 rejects.append((sample, *_reject(source, error, task.on_error)))
                 continue
             stored = (made, *made.companions)
@@ -265,14 +267,13 @@ def _reject(source: SourceFile, error: ImageError, on_error: OnError) -> tuple[s
 
 
 def _are_same(containers: Iterable[Container], then: Iterable[Container]) -> bool:
-    """Whether all of `containers` were among those then, and have not changed since."""
+    """Whether each of `containers` is among those of `then`, and has not changed since."""
     versions = {container.path: container.version for container in then}
     return all(one.path in versions and one.version.same_as(versions[one.path]) for one in containers)
 
 
 def finished(task: Task, publishing: bool = False) -> Sidecar | None:
-    """The side-car of a task whose shard is there and whole, and whose containers are those that it was made of, else
-    None.
+    """The side-car of a task whose shard is there and whole, and was made of its containers as they are now; else None.
 
     Args:
         task: any task of the build.
