@@ -97,7 +97,8 @@ def open_container(source: str | os.PathLike[str], container: Container, fix: st
         return file
     os.close(file)
     raise BuildError(
-        f"{container.path!r} in {source} changed during the build: it is not the file that was listed; {fix}"
+        f"{container.path!r} in {source} changed during the build: its size, times or inode number are not those that "
+        f"were listed; {fix}"
     )
 
 
