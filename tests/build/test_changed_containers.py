@@ -167,7 +167,10 @@ def once(change: Callable[[], object], moment: int = 1) -> Callable[[object], No
     return called
 
 
-STOPS = r"'a\.\w+' in .*(changed during the build: its size, times or inode number are not those that were listed|No such file)[^;]*; run again"
+STOPS = (
+    r"'a\.\w+' in .*(changed during the build: its size, times or inode number are not those that were listed|"
+    r"No such file)[^;]*; run again"
+)
 
 
 @pytest.mark.parametrize(("kind", "change"), KINDS_AND_CHANGES)
