@@ -18,8 +18,8 @@ from presize.errors import DatasetError, OptionError
 from presize.formatting import size_text
 from presize.options import MAX_PIXELS, check_range, check_type
 from presize.store.data_files import DataFile, ShardOrigin
-from presize.store.index import companion_index, read_index
-from presize.store.manifest import Manifest, read_manifest
+from presize.store.index import companion_index, open_settled, read_index
+from presize.store.manifest import Manifest, replaced
 from presize.store.shard import ENGINE
 from presize.store.shard_reader import CannotOpenError, ShardReader
 from presize.system.pagecache import MappedFile, Preload, preload, readahead_pays, window_bytes
@@ -63,14 +63,7 @@ class Dataset:
         self.max_pixels = max_pixels
         self.check = check
         self.root = Path(os.path.realpath(root))
-        self.manifest: Manifest = read_manifest(self.root)
-        if self.manifest.layout == "folder":
-            raise DatasetError(f"{self.root} is a folder of image files; read it with FolderDataset")
-        if self.manifest.engine != ENGINE:
-            raise DatasetError(
-                f"{self.root} was made with LMDB {self.manifest.engine}; this presize reads {ENGINE}: upgrade presize"
-            )
-        self.index: pa.RecordBatch = read_index(self.root, self.manifest, check)
+        self.manifest, self.index = open_settled(self.root, partial(_opened, self.root, check))
         if readahead is not None:
             check_type("readahead", readahead, bool)
         self._readahead = readahead  # as requested, for pickling
@@ -254,7 +247,7 @@ class Dataset:
                 if self._renew(shard, reader):
                     yield from ((position, value) for _, value in self.values([sample], _at(position, on_damage)))
                 elif on_damage is None or not isinstance(error, _ChangedError):
-                    raise
+                    raise replaced(self.root, self.manifest) or error from None
                 else:
                     on_damage(position, error)
 
@@ -316,6 +309,14 @@ class Dataset:
         )
 
 
+def _opened(root: Path, check: bool, manifest: Manifest) -> tuple[Manifest, pa.RecordBatch]:
+    if manifest.layout == "folder":
+        raise DatasetError(f"{root} is a folder of image files; read it with FolderDataset")
+    if manifest.engine != ENGINE:
+        raise DatasetError(f"{root} was made with LMDB {manifest.engine}; this presize reads {ENGINE}: upgrade presize")
+    return manifest, read_index(root, manifest, check)
+
+
 class _ChangedError(DatasetError):
     """A record is not the one that was written."""
 
@@ -331,7 +332,7 @@ def _reopen(arguments: tuple[Any, ...], index_sha256: str, companion: str | None
     try:
         data = Dataset(*arguments)
         if data.manifest.index.sha256 != index_sha256:
-            raise DatasetError(f"{data.root} was replaced since it was opened; open it again")
+            raise DatasetError(f"{data.root} was updated or replaced since it was opened; open it again")
         data.read_with = tuple(read_with)
         if companion is not None:
             data = data.companion(companion)
