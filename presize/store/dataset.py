@@ -71,7 +71,6 @@ class Dataset:
         self.read_with = self.companions
         """The companions that are read with the images, and fetched ahead with them; all of them at first."""
         self._companion: str | None = None
-        self._index_sha256 = self.manifest.index.sha256
         self._set_up()
 
     def _set_up(self) -> None:
@@ -119,7 +118,7 @@ class Dataset:
 
     def __reduce__(self) -> tuple[Any, tuple[tuple[Any, ...], str, str | None, tuple[str, ...]]]:
         arguments = self.root, self._readahead, self.max_pixels, self.check, self.origin
-        return _reopen, (arguments, self._index_sha256, self._companion, self.read_with)
+        return _reopen, (arguments, self.manifest.index.sha256, self._companion, self.read_with)
 
     def __getattr__(self, name: str) -> Any:
         """Only called for what is missing: all of it, where a pickle could not be opened."""
@@ -246,8 +245,10 @@ class Dataset:
             except DatasetError as error:
                 if self._renew(shard, reader):
                     yield from ((position, value) for _, value in self.values([sample], _at(position, on_damage)))
+                elif gone := replaced(self.root, self.manifest):
+                    raise gone from None
                 elif on_damage is None or not isinstance(error, _ChangedError):
-                    raise replaced(self.root, self.manifest) or error from None
+                    raise
                 else:
                     on_damage(position, error)
 

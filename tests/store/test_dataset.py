@@ -10,6 +10,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Color, Format, ImageOptions, RunOptions, Size
 from presize.store.data_files import DataFile
-from presize.store.dataset import Dataset
+from presize.store.dataset import Dataset, OnDamage
 from presize.store.index import open_settled, read_index
 from presize.store.manifest import Manifest, read_manifest
 from presize.store.verify import verify_dataset
@@ -438,13 +439,18 @@ def _opened_before(data: Dataset) -> Dataset:
     return data
 
 
-def test_images_of_another_build_are_never_taken_for_this_ones(two_sources: tuple[Path, Path], tmp_path: Path) -> None:
-    build_dataset(two_sources[0], tmp_path / "OUT", THIRDS, SERIAL)
+@pytest.mark.parametrize("format", ["jpeg", "raw"])  # shards of other sizes, and of the same
+@pytest.mark.parametrize("on_damage", [None, lambda _position, _error: None])
+def test_images_of_another_build_are_never_taken_for_this_ones(
+    on_damage: OnDamage | None, format: Format, two_sources: tuple[Path, Path], tmp_path: Path
+) -> None:
+    options = replace(THIRDS, image=replace(THIRDS.image, format=format))
+    build_dataset(two_sources[0], tmp_path / "OUT", options, SERIAL)
     old = Dataset(tmp_path / "OUT")
     shutil.rmtree(tmp_path / "OUT")
-    build_dataset(two_sources[1], tmp_path / "OUT", THIRDS, SERIAL)
+    build_dataset(two_sources[1], tmp_path / "OUT", options, SERIAL)
     with pytest.raises(DatasetError, match="OUT was updated, replaced or removed since it was opened; open it again"):
-        list(old.values(range(12)))
+        list(old.values(range(12), on_damage))
     assert len(read_all(Dataset(tmp_path / "OUT"))) == 12
 
 
