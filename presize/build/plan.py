@@ -115,6 +115,8 @@ def differences(
                 found.append(f"the source has changed ({plural(then, 'file')} then, {today:,} now{others})")
             elif name == "classes":
                 found.append("the class list has changed")
+            elif name == "options.derived" and isinstance(was, list):
+                found.append(f"it was derived from other datasets: {', '.join(map(str, was))}")
             elif name == "codecs":
                 if old["options"] == new["options"]:  # what codecs make is compared under the same options alone
                     found.append(other_codecs(*versions))

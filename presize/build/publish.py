@@ -92,7 +92,7 @@ def publish(
     """
     merged = _merge(finished, plan.source)
     if not len(merged.samples):
-        _give_up(place)
+        give_up(place)
         unread = len(plan.source.rejects)
         first = ""
         if len(merged.rejects) > unread:
@@ -143,8 +143,8 @@ def _publish_build(
             _keep_empty_classes(dataset.root, plan.source.classes or ())
 
 
-def _give_up(place: Place) -> None:
-    """Remove what a build without a single image has left, which would refuse the next one."""
+def give_up(place: Place) -> None:
+    """Remove what a build has left of which nothing can be published, and which would refuse the next one."""
     for root, manifest in zip(place.roots, place.manifests(), strict=True):
         remove_unpublished(root, manifest)
     place.clear()

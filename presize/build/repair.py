@@ -113,7 +113,7 @@ def repair_dataset(
             for file in manifest.files():
                 name = (root / file.file).relative_to(out).as_posix()
                 damage = next(check_data_file(root, file), None)
-                why = _remade(file, maker_of.get(file)) if damage else None
+                why = _remade(file, maker_of.get(file), manifest) if damage else None
                 if why is not None:
                     problems.append(Problem(name, f"{damage}; {why}"))
                 elif damage:
@@ -176,14 +176,16 @@ def _makers(source: _Raw, root: Path, manifest: Manifest, threads: ThreadPoolExe
     return {file: store for store, shards in zip(stores, files, strict=True) for file in shards}
 
 
-def _remade(file: DataFile, shards: _Shards | None) -> str | None:
+def _remade(file: DataFile, shards: _Shards | None, manifest: Manifest) -> str | None:
     """Make a file of a dataset again. None when that succeeded, else why it did not."""
+    again = "derive the dataset again, with --overwrite" if manifest.derived else None
     if shards is None:
-        return "only shards can be made again; presize build --overwrite makes the dataset anew"
+        return f"only shards can be made again; {again or 'presize build --overwrite makes the dataset anew'}"
     try:
         shards.remake(file)
     except (_DifferentError, ImageError) as error:
-        return f"it cannot be made as it was: {error}; presize build --update takes the source as it is now"
+        again = again or "presize build --update takes the source as it is now"
+        return f"it cannot be made as it was: {error}; {again}"
     except (DatasetError, OptionError, SourceError) as error:
         return str(error)
     return None

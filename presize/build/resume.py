@@ -138,6 +138,7 @@ def _refusal(todo: Plan, place: Place, begun: State | None, published: Sequence[
 
 def check_may_update(existing: Sequence[Manifest | None], todo: Plan, place: Place) -> None:
     """Raise BuildError unless the datasets were built as `todo` would be, but for their samples."""
+    check_not_derived(existing, place.out)
     found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest, todo)]
     if not all(existing):
         found.append("not all sizes are there")
@@ -146,6 +147,17 @@ def check_may_update(existing: Sequence[Manifest | None], todo: Plan, place: Pla
         raise BuildError(
             f"OUT {place.out} holds a dataset that differs ({differing}), which --update cannot change; "
             "give the options that it was built with, or --overwrite to replace it"
+        )
+
+
+def check_not_derived(existing: Sequence[Manifest | None], out: object) -> None:
+    """Raise BuildError for datasets that were derived from others such that no source has all of their samples, and
+    just these."""
+    derived = next((manifest.derived for manifest in existing if manifest and manifest.derived), None)
+    if derived:
+        raise BuildError(
+            f"OUT {out} was derived from other datasets ({', '.join(derived)}), which an update from SRC would undo; "
+            "update those and derive it again, or --overwrite replaces it"
         )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from presize.build.plan import Plan
-from presize.build.resume import differences_from, is_all_of
+from presize.build.resume import check_not_derived, differences_from, is_all_of
 from presize.build.run import BuildResult, build_planned, nothing_to_do, plan_build, result_of
 from presize.build.state import Place, State, check_places
 from presize.build.tasks.sidecar import ShardDone, read_sidecar
@@ -179,6 +179,7 @@ def _check_same(todo: Plan, there: Sequence[Manifest | None], url: str) -> None:
 
 def _check_updates(todo: Plan, there: Sequence[Manifest | None], url: str) -> None:
     """Raise BuildError, before the place is claimed, for options that an update cannot change."""
+    check_not_derived(there, url)
     for manifest in there:
         differing = differences_from(manifest, todo, apart_from=("source", "classes")) if manifest is not None else []
         if differing:

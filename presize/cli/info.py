@@ -61,6 +61,7 @@ def info(dataset: str, as_json: bool) -> None:
         *(("pair", f"{c.name}: {size_text(c.bytes)}, {c.format}, {c.filter}") for c in manifest.companions),
         ("size", size_words(manifest.size)),
         ("made with", asked),
+        *([("derived", f"from other datasets: {', '.join(manifest.derived)}")] if manifest.derived else []),
         ("left out", ", ".join(f"{count:,} {what}" for what, count in manifest.left_out.items())),
         ("versions", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
     ]

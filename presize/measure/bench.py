@@ -323,8 +323,10 @@ def _warm(files: Sequence[Path], variant: Variant) -> str | None:
 
 def _comparable(one: Listing, other: Listing) -> bool:
     """Whether a whole image, brought to one size, has to look the same in both."""
-    images = [listing.manifest.identity["options"]["image"] for listing in (one, other) if listing.manifest is not None]
-    return all(image["fit"] in _WHOLE and image["color"] == "rgb" for image in images)
+    manifests = [listing.manifest for listing in (one, other) if listing.manifest is not None]
+    images = [manifest.identity["options"]["image"] for manifest in manifests]
+    has_other_fits = any(text.startswith("fit ") for manifest in manifests for text in manifest.derived)
+    return not has_other_fits and all(image["fit"] in _WHOLE and image["color"] == "rgb" for image in images)
 
 
 def coarse(crops: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:

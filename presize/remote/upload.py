@@ -16,7 +16,7 @@ from presize.remote.bucket import Bucket
 from presize.remote.connections import Connections
 from presize.remote.download import MANIFEST_BYTES
 from presize.store.data_files import MANIFEST, DataFile, is_data_file
-from presize.store.manifest import Manifest, parse_manifest, read_manifest
+from presize.store.manifest import Manifest, parse_manifest, read_manifest, replaced
 from presize.system.files import check_file
 
 CLAIM = ".presize-uploading.json"
@@ -73,10 +73,11 @@ def upload_dataset(
     """
     start = time.perf_counter()
     root, bucket = Path(root), writable_bucket(url)
-    manifest = read_manifest(root)
+    read_manifest(root)  # which says what is there instead of a dataset
+    text = (root / MANIFEST).read_bytes()
+    manifest = parse_manifest(text, root)  # of this text: an update may publish another
     if manifest.layout == "folder":
         raise DatasetError(f"{root} is a folder of image files; copy it with a tool of the store")
-    text = (root / MANIFEST).read_bytes()
     nbytes = len(text) + sum(file.bytes for file in manifest.files())
     ours = json.dumps({"manifest": hashlib.sha256(text).hexdigest(), "digest": manifest.digest}).encode()
     _find_earlier(bucket, manifest, text)  # what is refused claims nothing
@@ -84,7 +85,10 @@ def upload_dataset(
     there = _find_earlier(bucket, manifest, text)
     connections = Connections(on_bytes)
     if there is None or there[0] != text:
-        _copy_files(bucket, root, manifest, connections, on_plan)
+        try:
+            _copy_files(bucket, root, manifest, connections, on_plan)
+        except DatasetError as error:
+            raise replaced(root, manifest) or error from None
         published = bucket.create(MANIFEST, text) if there is None else bucket.replace(MANIFEST, text, there[1])
         if not published and (bucket.find(MANIFEST, MANIFEST_BYTES) or (b"",))[0] != text:
             raise RemoteError(f"{bucket.url}: another dataset has appeared there meanwhile; choose another place")

@@ -18,8 +18,8 @@ from presize.errors import DatasetError, OptionError
 from presize.formatting import size_text
 from presize.options import MAX_PIXELS, check_range, check_type
 from presize.store.data_files import DataFile, ShardOrigin
-from presize.store.index import companion_index, read_index
-from presize.store.manifest import Manifest, read_manifest
+from presize.store.index import companion_index, open_settled, read_index
+from presize.store.manifest import Manifest, replaced
 from presize.store.shard import ENGINE
 from presize.store.shard_reader import CannotOpenError, ShardReader
 from presize.system.pagecache import MappedFile, Preload, preload, readahead_pays, window_bytes
@@ -63,14 +63,7 @@ class Dataset:
         self.max_pixels = max_pixels
         self.check = check
         self.root = Path(os.path.realpath(root))
-        self.manifest: Manifest = read_manifest(self.root)
-        if self.manifest.layout == "folder":
-            raise DatasetError(f"{self.root} is a folder of image files; read it with FolderDataset")
-        if self.manifest.engine != ENGINE:
-            raise DatasetError(
-                f"{self.root} was made with LMDB {self.manifest.engine}; this presize reads {ENGINE}: upgrade presize"
-            )
-        self.index: pa.RecordBatch = read_index(self.root, self.manifest, check)
+        self.manifest, self.index = open_settled(self.root, partial(_opened, self.root, check))
         if readahead is not None:
             check_type("readahead", readahead, bool)
         self._readahead = readahead  # as requested, for pickling
@@ -78,7 +71,6 @@ class Dataset:
         self.read_with = self.companions
         """The companions that are read with the images, and fetched ahead with them; all of them at first."""
         self._companion: str | None = None
-        self._index_sha256 = self.manifest.index.sha256
         self._set_up()
 
     def _set_up(self) -> None:
@@ -126,7 +118,7 @@ class Dataset:
 
     def __reduce__(self) -> tuple[Any, tuple[tuple[Any, ...], str, str | None, tuple[str, ...]]]:
         arguments = self.root, self._readahead, self.max_pixels, self.check, self.origin
-        return _reopen, (arguments, self._index_sha256, self._companion, self.read_with)
+        return _reopen, (arguments, self.manifest.index.sha256, self._companion, self.read_with)
 
     def __getattr__(self, name: str) -> Any:
         """Only called for what is missing: all of it, where a pickle could not be opened."""
@@ -253,6 +245,8 @@ class Dataset:
             except DatasetError as error:
                 if self._renew(shard, reader):
                     yield from ((position, value) for _, value in self.values([sample], _at(position, on_damage)))
+                elif gone := replaced(self.root, self.manifest):
+                    raise gone from None
                 elif on_damage is None or not isinstance(error, _ChangedError):
                     raise
                 else:
@@ -316,6 +310,14 @@ class Dataset:
         )
 
 
+def _opened(root: Path, check: bool, manifest: Manifest) -> tuple[Manifest, pa.RecordBatch]:
+    if manifest.layout == "folder":
+        raise DatasetError(f"{root} is a folder of image files; read it with FolderDataset")
+    if manifest.engine != ENGINE:
+        raise DatasetError(f"{root} was made with LMDB {manifest.engine}; this presize reads {ENGINE}: upgrade presize")
+    return manifest, read_index(root, manifest, check)
+
+
 class _ChangedError(DatasetError):
     """A record is not the one that was written."""
 
@@ -331,7 +333,7 @@ def _reopen(arguments: tuple[Any, ...], index_sha256: str, companion: str | None
     try:
         data = Dataset(*arguments)
         if data.manifest.index.sha256 != index_sha256:
-            raise DatasetError(f"{data.root} was replaced since it was opened; open it again")
+            raise DatasetError(f"{data.root} was updated or replaced since it was opened; open it again")
         data.read_with = tuple(read_with)
         if companion is not None:
             data = data.companion(companion)

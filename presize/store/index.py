@@ -6,15 +6,16 @@ import hashlib
 import os
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 
 from presize.errors import DatasetError
 from presize.options import Layout
 from presize.store.data_files import DataFile
-from presize.store.manifest import Manifest
+from presize.store.manifest import Manifest, read_manifest, replaced
 from presize.system.files import rename, temporary_name, writing
 
 INDEX_COLUMNS = {
@@ -173,6 +174,25 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = T
     if batch.num_rows != manifest.samples:
         raise DatasetError(f"{path} has {batch.num_rows} rows where the manifest says {manifest.samples}; {again}")
     return batch
+
+
+T = TypeVar("T")
+
+
+def open_settled(root: str | os.PathLike[str], read: Callable[[Manifest], T]) -> T:
+    """Return what `read` makes of the manifest in `root` and of the files that it names. It is called again if it fails
+    because the dataset was updated or replaced meanwhile.
+
+    Raises:
+        DatasetError: there is no dataset, or it is damaged.
+    """
+    while True:
+        manifest = read_manifest(root)
+        try:
+            return read(manifest)
+        except DatasetError:
+            if not replaced(root, manifest):
+                raise
 
 
 class _Table:

@@ -87,6 +87,13 @@ class Manifest:
         """Of the images of a batch; "keep" is RGB there."""
         return {"gray": 1, "rgba": 4}.get(self.color, 3)
 
+    @property
+    def derived(self) -> tuple[str, ...]:
+        """How the datasets that it was derived from differ from it, such as ``"sizes 256"`` or ``"several datasets"``;
+        empty for what a build from one source makes."""
+        texts = self.identity["options"].get("derived", [])
+        return tuple(map(str, texts)) if isinstance(texts, list) else (str(texts),)
+
     def check_plain(self, what: str) -> None:
         """Raise DatasetError for images with alpha or of 16 bits, which `what` does not take."""
         if self.channels == 4 or self.depth == 16:
@@ -189,6 +196,20 @@ def read_manifest(root: str | os.PathLike[str]) -> Manifest:
     except OSError as error:
         raise DatasetError(f"{root / MANIFEST}: {error.strerror}") from None
     return parse_manifest(text, root)
+
+
+def replaced(root: str | os.PathLike[str], manifest: Manifest) -> DatasetError | None:
+    """Return the error to raise when `root` no longer holds the dataset whose manifest was read from it; else None."""
+    try:
+        now = read_manifest(root)
+    except DatasetError:
+        if (Path(root) / MANIFEST).exists():
+            return None
+    else:
+        if (now.generation, now.index.sha256) == (manifest.generation, manifest.index.sha256):
+            return None
+    what = "was updated, replaced or removed since it was opened"
+    return DatasetError(f"{root} {what}; open it again, or run the command again")
 
 
 def parse_manifest(text: bytes, root: Path | str) -> Manifest:

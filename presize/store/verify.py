@@ -21,7 +21,7 @@ from presize.options import MAX_SIDE
 from presize.store.data_files import DataFile
 from presize.store.filenames import is_safe
 from presize.store.index import companion_index, read_index
-from presize.store.manifest import Manifest, read_manifest
+from presize.store.manifest import Manifest, read_manifest, replaced
 from presize.store.shard import check_structure
 from presize.store.shard_reader import ShardReader
 from presize.system.files import file_digest
@@ -58,10 +58,19 @@ def verify_dataset(
         on_images: called with the number of images, companions among them, that were checked since the last call.
 
     Raises:
-        DatasetError: there is no dataset.
+        DatasetError: there is no dataset, or another one by now: it was updated or replaced meanwhile.
     """
     root = Path(root)
     manifest = read_manifest(root)
+    samples, problems = _verify(root, manifest, jobs, on_images)
+    if problems and (error := replaced(root, manifest)):
+        raise error
+    return samples, problems
+
+
+def _verify(
+    root: Path, manifest: Manifest, jobs: int | None, on_images: Callable[[int], None]
+) -> tuple[int, list[Problem]]:
     problems = [Problem(file.file, what) for file in manifest.files() for what in check_data_file(root, file)]
     broken = {problem.file for problem in problems}
     if manifest.index.file in broken:

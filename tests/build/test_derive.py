@@ -19,6 +19,7 @@ from paired import WITH_MASKS, make_pairs
 from pictures import smooth_image
 from presize.build.deriving import derive
 from presize.build.deriving.derive import DeriveOptions, derive_dataset, plan_derive
+from presize.build.repair import repair_dataset
 from presize.build.run import build_dataset
 from presize.codecs.encode import encode
 from presize.codecs.source_facts import unpack
@@ -322,7 +323,7 @@ def test_an_update_does_not_continue_what_a_build_would_make_otherwise(other_qua
     )
     options = replace(SMALL, image=replace(SMALL.image, sizes=(Size.parse(new.manifest.size),)))
     what = "quality 70" if other_quality else "sizes 64"
-    with pytest.raises(BuildError, match=rf"differs \(derived was {what}.*which --update cannot change"):
+    with pytest.raises(BuildError, match=rf"was derived from other datasets \({what}.*derive it again"):
         build_dataset(tmp_path / "one" / "raw", tmp_path / "new", options, replace(SERIAL, update=True))
 
 
@@ -532,3 +533,86 @@ def test_a_dry_run_writes_nothing(as_json: bool, presize: Callable[..., Ran], da
     assert ("55 resized" in ran.out) != as_json
     assert not as_json or json.loads(ran.out)["resized"] == 55
     assert not (tmp_path / "new").exists()
+
+
+def overwritten(folder: Path, options: BuildOptions) -> None:
+    build_dataset(folder / "raw", folder / "out", options, replace(SERIAL, overwrite=True))
+
+
+def updated(folder: Path, options: BuildOptions) -> None:
+    build_dataset(folder / "raw", folder / "out", options, replace(SERIAL, update=True))
+
+
+def built_anew(folder: Path, options: BuildOptions) -> None:
+    """Its shards have the names and sizes of those before."""
+    shutil.rmtree(folder / "out")
+    build_dataset(folder / "raw", folder / "out", options, SERIAL)
+
+
+@pytest.mark.parametrize("way", [overwritten, updated, built_anew])
+@pytest.mark.parametrize("moment", ["on_plan", "on_shard"])
+def test_a_dataset_that_is_replaced_while_it_is_read_is_not_damaged_and_the_next_run_takes_the_new_one(
+    moment: str, way: Callable[[Path, BuildOptions], None], tmp_path: Path
+) -> None:
+    raw = BuildOptions(ImageOptions((Size(24, 24),), format="raw"), shard_samples=2)
+    out = built(tmp_path, *(f"{i}.png" for i in range(8)), options=raw)
+    other = built(tmp_path / "other", "x.png", options=raw)
+    replacing = [way]
+
+    def replace_it(_: object) -> None:
+        if replacing:
+            for i in range(8):
+                Image.fromarray(smooth_image(40, 50, seed=i)).save(tmp_path / "raw" / f"{i}.png")
+            replacing.pop()(tmp_path, raw)
+
+    callback: dict[str, Any] = {moment: replace_it}
+    with pytest.raises(DatasetError, match=rf"^{out} was updated, replaced or removed since .* run the command again$"):
+        derive_dataset([other, out], tmp_path / "new", run=SERIAL, **callback)
+    assert not (tmp_path / "new" / "manifest.json").exists()
+    derived([other, out], tmp_path / "new")
+    assert stored(tmp_path / "new") == stored(other) + stored(out)
+
+
+def test_a_dataset_that_is_removed_while_it_is_read_is_not_damaged(tmp_path: Path) -> None:
+    out = built(tmp_path, "1.png")
+    with pytest.raises(DatasetError, match=r"out was updated, replaced or removed since"):
+        derive_dataset([out], tmp_path / "new", run=SERIAL, on_plan=lambda _: shutil.rmtree(out))
+
+
+NOT_ONE_SOURCE: dict[str, dict[str, Any]] = {
+    "several datasets": {},
+    "some of the samples": {"only": ["cat/1.png"]},
+    "other classes": {"classes": ["dog", "cat"]},
+    "prefixed paths": {"prefix": True},
+    "sizes 64": {"size": Size(32, 32)},
+}
+
+
+@pytest.mark.parametrize("how", NOT_ONE_SOURCE)
+def test_a_dataset_that_no_source_has_cannot_be_updated_from_one(
+    how: str, presize: Callable[..., Ran], tmp_path: Path
+) -> None:
+    one, other = built(tmp_path / "one", "cat/1.png", "dog/1.png"), built(tmp_path / "other", "cat/2.png", "dog/2.png")
+    derived([one, other] if how == "several datasets" else one, tmp_path / "first", **NOT_ONE_SOURCE[how])
+    new = derived(tmp_path / "first", tmp_path / "new")  # which forgets nothing of it
+    before = files(tmp_path / "new")
+    for run in ("--update", "--dry-run"), ("--update",):
+        ran = presize("build", tmp_path / "one" / "raw", tmp_path / "new", "--size", new.manifest.size, *run)
+        assert ran.code == 1
+        assert f"new was derived from other datasets ({how})" in ran.err
+        assert ran.err.endswith("update those and derive it again, or --overwrite replaces it\n")
+    assert presize("build", tmp_path / "one" / "raw", tmp_path / "new", "--size", new.manifest.size).code == 1
+    assert files(tmp_path / "new") == before
+    assert f"derived   from other datasets: {how}\n" in presize("info", tmp_path / "new").out
+
+
+def test_a_repair_of_what_no_source_has_says_to_derive_it_again(tmp_path: Path) -> None:
+    one, other = built(tmp_path / "one", "1.png"), built(tmp_path / "other", "2.png")
+    new = derived([one, other], tmp_path / "new")
+    for file in new.manifest.shards:
+        (tmp_path / "new" / file.file).unlink()
+    problems = repair_dataset(tmp_path / "one" / "raw", tmp_path / "new").problems
+    assert len(problems) == 1
+    assert problems[0].what.endswith(
+        "2.png: cannot be read: No such file or directory; derive the dataset again, with --overwrite"
+    )

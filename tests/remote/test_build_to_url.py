@@ -15,13 +15,15 @@ from builds import SERIAL, SMALL, files
 from clusters import wait_until
 from commands import Ran
 from presize import build_dataset, build_to_url
+from presize.build.deriving.derive import DeriveOptions, derive_dataset
 from presize.errors import BuildError, OptionError, RemoteError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.remote import fetch as module
 from presize.remote.bucket import Bucket
 from presize.remote.fetch import fetch_dataset
-from presize.remote.upload import CLAIM
+from presize.remote.upload import CLAIM, upload_dataset
 from presize.store.data_files import MANIFEST, DataFile
+from presize.store.dataset import Dataset
 from servers import Proxy
 
 SHARDS = BuildOptions(SMALL.image, shard_samples=8)
@@ -236,6 +238,17 @@ def test_an_update_whose_fetch_broke_off_goes_on(
     result = build_to_url(photos, url, SHARDS, UPDATE if then == "the same" else SERIAL, scratch=scratch)
     assert CLAIM not in names(url)
     assert fetch_dataset(url, tmp_path / "copy").samples == result.stored == (20 if then == "the same" else 19)
+
+
+def test_an_update_of_a_dataset_that_was_derived_claims_nothing(photos: Path, url: str, tmp_path: Path) -> None:
+    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
+    some = [Dataset(tmp_path / "out").path(0)]
+    derive_dataset([tmp_path / "out"], tmp_path / "some", DeriveOptions(only=some), SERIAL)
+    upload_dataset(tmp_path / "some", url)
+    there = names(url)
+    with pytest.raises(BuildError, match=r"was derived from other datasets \(some of the samples\).*derive it again"):
+        build_to_url(photos, url, SMALL, UPDATE, scratch=tmp_path / "scratch")
+    assert names(url) == there
 
 
 def test_options_that_an_update_cannot_change_claim_nothing(

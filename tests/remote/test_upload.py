@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,17 @@ def stopping_after(nbytes: int) -> Callable[[int], None]:
             raise StopError
 
     return stop
+
+
+def test_a_dataset_that_is_replaced_while_it_is_copied_is_not_damaged(raw: Path, url: str, tmp_path: Path) -> None:
+    build_dataset(raw, tmp_path / "out", SHARDS, SERIAL)
+
+    def replace_it(_: int) -> None:
+        build_dataset(raw, tmp_path / "out", SHARDS, replace(SERIAL, overwrite=True))
+
+    with pytest.raises(DatasetError, match="out was updated, replaced or removed since it was opened"):
+        upload_dataset(tmp_path / "out", url, on_plan=replace_it)
+    assert Bucket(url).find(MANIFEST, 1 << 20) is None
 
 
 def test_a_dataset_arrives_as_it_is(dataset: Path, url: str, tmp_path: Path) -> None:

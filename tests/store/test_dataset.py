@@ -10,6 +10,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -28,8 +29,9 @@ from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Color, Format, ImageOptions, RunOptions, Size
 from presize.store.data_files import DataFile
-from presize.store.dataset import Dataset
-from presize.store.manifest import read_manifest
+from presize.store.dataset import Dataset, OnDamage
+from presize.store.index import open_settled, read_index
+from presize.store.manifest import Manifest, read_manifest
 from presize.store.verify import verify_dataset
 from tampering import (
     change_manifest,
@@ -427,7 +429,7 @@ def test_a_dataset_that_was_overwritten_reads_on_what_it_has_open(
     after = read_all(new)
     assert all(a != b for a, b in zip(before, after, strict=True))
     assert read_all(old) == before
-    with pytest.raises(DatasetError, match="or was moved or replaced"):
+    with pytest.raises(DatasetError, match="OUT was updated, replaced or removed since it was opened; open it again"):
         list(new.__class__.values(_opened_before(old), range(12)))
 
 
@@ -437,14 +439,36 @@ def _opened_before(data: Dataset) -> Dataset:
     return data
 
 
-def test_images_of_another_build_are_never_taken_for_this_ones(two_sources: tuple[Path, Path], tmp_path: Path) -> None:
-    build_dataset(two_sources[0], tmp_path / "OUT", THIRDS, SERIAL)
+@pytest.mark.parametrize("format", ["jpeg", "raw"])  # shards of other sizes, and of the same
+@pytest.mark.parametrize("on_damage", [None, lambda _position, _error: None])
+def test_images_of_another_build_are_never_taken_for_this_ones(
+    on_damage: OnDamage | None, format: Format, two_sources: tuple[Path, Path], tmp_path: Path
+) -> None:
+    options = replace(THIRDS, image=replace(THIRDS.image, format=format))
+    build_dataset(two_sources[0], tmp_path / "OUT", options, SERIAL)
     old = Dataset(tmp_path / "OUT")
     shutil.rmtree(tmp_path / "OUT")
-    build_dataset(two_sources[1], tmp_path / "OUT", THIRDS, SERIAL)
-    with pytest.raises(DatasetError, match=r"truncated or replaced|its length differs"):
-        list(old.values(range(12)))
+    build_dataset(two_sources[1], tmp_path / "OUT", options, SERIAL)
+    with pytest.raises(DatasetError, match="OUT was updated, replaced or removed since it was opened; open it again"):
+        list(old.values(range(12), on_damage))
     assert len(read_all(Dataset(tmp_path / "OUT"))) == 12
+
+
+def test_a_dataset_that_is_replaced_while_it_is_being_opened_is_opened_as_it_is_then(
+    two_sources: tuple[Path, Path], tmp_path: Path
+) -> None:
+    build_dataset(two_sources[0], tmp_path / "OUT", THIRDS, SERIAL)
+    sources = list(two_sources)
+
+    def read(manifest: Manifest) -> pa.RecordBatch:
+        if len(sources) > 1:
+            build_dataset(sources.pop(), tmp_path / "OUT", THIRDS, RunOptions(engine="sequential", overwrite=True))
+        return read_index(tmp_path / "OUT", manifest)
+
+    assert open_settled(tmp_path / "OUT", read).equals(Dataset(tmp_path / "OUT").index)
+    (tmp_path / "OUT" / "index-1.arrow").unlink()
+    with pytest.raises(DatasetError, match=r"index-1.arrow: .*copy or build the dataset again"):
+        open_settled(tmp_path / "OUT", read)
 
 
 # --- threads ---

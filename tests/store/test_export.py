@@ -144,6 +144,21 @@ def test_a_folder_whose_name_is_too_long_is_one_line(dataset: Path, tmp_path: Pa
         export_dataset(dataset, tmp_path / ("x" * 300))
 
 
+@pytest.mark.parametrize("layout", ["folder", "tar"])
+def test_a_dataset_that_is_replaced_while_it_is_exported_is_not_damaged(layout: ExportLayout, tmp_path: Path) -> None:
+    one_each = replace(SMALL, shard_samples=1)
+    for i in range(4):
+        (tmp_path / "raw").mkdir(exist_ok=True)
+        Image.fromarray(smooth_image(40, 50, seed=i)).save(tmp_path / "raw" / f"{i}.png")
+    build_dataset(tmp_path / "raw", tmp_path / "out", one_each, SERIAL)
+
+    def replace_it() -> None:
+        build_dataset(tmp_path / "raw", tmp_path / "out", one_each, replace(SERIAL, overwrite=True))
+
+    with pytest.raises(DatasetError, match="out was updated, replaced or removed since it was opened"):
+        export_dataset(tmp_path / "out", tmp_path / "exported", replace_it, layout)
+
+
 def with_masks(tmp_path: Path) -> Dataset:
     build_dataset(make_pairs(tmp_path / "raw"), tmp_path / "out", WITH_MASKS, SERIAL)
     return Dataset(tmp_path / "out")

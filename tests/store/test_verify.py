@@ -7,6 +7,7 @@ import shutil
 import threading
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pictures import smooth_image
 from presize.build.run import build_dataset
 from presize.errors import DatasetError
 from presize.options import BuildOptions, ImageOptions, Layout, Size
+from presize.store.manifest import read_manifest
 from presize.store.verify import verify_dataset
 from presize.system.files import file_digest
 from tampering import (
@@ -294,3 +296,18 @@ def test_what_never_ends_in_place_of_a_file_is_a_problem(what: str, tmp_path: Pa
     else:
         path.symlink_to("/dev/zero")
     assert problems(out) == ["class-0/2.jpg: is not what was stored: its length or CRC-32 differs from the index"]
+
+
+@pytest.mark.parametrize("layout", ["lmdb", "folder"])
+def test_a_dataset_that_is_replaced_while_it_is_read_is_not_damaged(layout: Layout, tmp_path: Path) -> None:
+    out = built(tmp_path, layout)
+
+    def replace_it(_: int) -> None:
+        build_dataset(tmp_path / "raw", out, BuildOptions(layout=layout), replace(SERIAL, overwrite=True))
+
+    manifest = read_manifest(out)
+    (out / manifest.rejects.file).write_bytes(b"?")
+    assert verify_dataset(out)[1] != []
+    with pytest.raises(DatasetError, match="out was updated, replaced or removed since it was opened"):
+        verify_dataset(out, jobs=1, on_images=replace_it)
+    assert verify_dataset(out) == (6, [])

@@ -22,7 +22,7 @@ import pyarrow as pa
 from presize.build.annotations import scaled
 from presize.build.deriving.inputs import Inputs, join
 from presize.build.plan import Plan, TriedCodecs, make_plan
-from presize.build.publish import publish
+from presize.build.publish import give_up, publish
 from presize.build.resume import begin
 from presize.build.state import Place, check_places, lock
 from presize.build.tasks.parallel import run_tasks
@@ -128,7 +128,7 @@ def plan_derive(datasets: Sequence[str | os.PathLike[str]], options: DeriveOptio
     inputs = join(datasets, options.only, options.classes, options.prefix)
     build = _build_options(inputs, options.size)
     if options.size is not None:
-        inputs = replace(inputs, source=replace(inputs.source, table=_scaled(inputs, build)))
+        inputs = replace(inputs, source=replace(inputs.source, table=_scaled(inputs, build)), resizes=True)
     resized = _count_resized(inputs, build.image)
     plan = make_plan(inputs.source, build, _codecs(inputs, build, resized), os.sysconf("SC_PAGE_SIZE"))
     plan = replace(plan, identity=plan.identity | {"options": _recorded(inputs, build)})
@@ -147,9 +147,10 @@ def derive_dataset(
 ) -> DeriveResult:
     """Make a dataset from others, and publish it in `out` like a build.
 
-    Bytes are copied where the size allows it; other records are decoded, resized and encoded with the options of the
-    first dataset, so that JPEGs are compressed a second time. Calling it again finishes what was interrupted. The same
-    datasets and options give the same bytes in every file. There is no report, which shows images beside their sources.
+    Without a size all bytes are copied. With one, records that do not fit it are decoded, resized and encoded with the
+    options of the first dataset, so that JPEGs are compressed a second time. Calling it again finishes what was
+    interrupted. The same datasets and options give the same bytes in every file. There is no report, which shows images
+    beside their sources.
 
     Args:
         datasets: at least one LMDB dataset; samples follow one another in the order of these.
@@ -160,7 +161,8 @@ def derive_dataset(
         on_shard: called with each finished shard; those that an earlier run finished come first.
 
     Raises:
-        DatasetError: a dataset is missing or damaged, down to the CRC-32 of each record that is read.
+        DatasetError: a dataset is missing or damaged, down to the CRC-32 of each record that is read; or was updated or
+            replaced while it was read, and can be derived from by calling it again.
         SourceError: the datasets cannot be one, or `out` lies inside of one of them.
         OptionError: the size is larger than theirs.
         BuildError: `out` holds something else, or cannot be written.
@@ -202,9 +204,16 @@ def _carry_out(
         return read_manifest(place.out)
     work = find_work(plan, run, place, state, None, derivation.inputs)
     _check_space(derivation, place, work)
-    with closing(run_tasks(work.done(), work.waiting, run)) as dones:
-        for done in dones:
-            on_shard(done)
+    try:
+        with closing(run_tasks(work.done(), work.waiting, run)) as dones:
+            for done in dones:
+                on_shard(done)
+    except DatasetError:
+        gone = derivation.inputs.replaced()
+        if gone is None:
+            raise
+        give_up(place)  # nothing can be made of what was finished, and it would refuse the next run
+        raise gone from None
     (manifest,) = publish(plan, state, work.finish(), place, None)
     place.clear()
     return manifest
@@ -275,18 +284,19 @@ def _scaled(inputs: Inputs, options: BuildOptions) -> pa.Table:
 
 def _recorded(inputs: Inputs, options: BuildOptions) -> dict[str, Any]:
     """The options as the manifest has them: those that tell readers about columns, too; and under ``derived`` what the
-    datasets were built with otherwise, since a build from their sources would not make these bytes."""
+    datasets were built with otherwise, and how the samples differ from those of one source: a build from a source would
+    not make this dataset."""
     olds = [manifest.identity["options"] for manifest in inputs.manifests]
     values: dict[str, Any] = olds[0] | options.to_json()
     image = values["image"]
-    derived = set(inputs.texts("derived"))
+    derived = {*inputs.texts("derived"), *inputs.derived}
     for old in (old["image"] for old in olds):
         derived |= {f"{name} {_words(old.get(name))}" for name in {*old, *image} if old.get(name) != image.get(name)}
     return values | ({"derived": sorted(derived)} if derived else {})
 
 
 def _words(value: object) -> str:
-    return " and ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return " and ".join(map(str, value)) if isinstance(value, list) else "default" if value is None else str(value)
 
 
 def _codecs(inputs: Inputs, options: BuildOptions, resized: int) -> TriedCodecs:
@@ -302,7 +312,9 @@ def _codecs(inputs: Inputs, options: BuildOptions, resized: int) -> TriedCodecs:
 
 
 def _count_resized(inputs: Inputs, image: ImageOptions) -> int:
-    """How many images do not fit the size as they are."""
+    """How many images do not fit the size as they are, and are resized for it."""
+    if not inputs.resizes:
+        return 0
     shapes, counts = np.unique(
         np.stack([inputs.numbers("height"), inputs.numbers("width")], axis=1), axis=0, return_counts=True
     )

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,19 @@ from presize.formatting import plural
 from presize.sources.labels import check_classes, naming
 from presize.sources.scan import Source
 from presize.store.filenames import path_problem
-from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS
-from presize.store.manifest import Manifest
+from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS, open_settled
+from presize.store.manifest import Manifest, replaced
 from presize.store.rejects_file import Rejects
 from presize.store.shard_reader import ShardReader
 
 Rows = npt.NDArray[np.int64]
 
 _OF_SOURCES = ("path", "source_nbytes", "source_mtime_ns")
+
+_SEVERAL, _SOME, _CLASSES, _PREFIX = "several datasets", "some of the samples", "other classes", "prefixed paths"
+OF_SAMPLES = frozenset((_SEVERAL, _SOME, _CLASSES, _PREFIX))
+"""How the samples of a derived dataset may differ from those of one source: what its manifest has under ``derived``
+beside options that differed."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +48,16 @@ class Inputs:
         base_of: for each sample the position of its dataset.
         row_of: for each sample its row in the index of that dataset.
         source: the samples, as a build would list them; their files are the records of the datasets.
+        derived: how they differ from all samples of one dataset, in words of OF_SAMPLES.
+        resizes: whether images that do not fit the size of the build are resized. Otherwise all are copied.
     """
 
     bases: tuple[Base, ...]
     base_of: Rows
     row_of: Rows
     source: Source
+    derived: tuple[str, ...] = ()
+    resizes: bool = False
 
     @property
     def manifests(self) -> list[Manifest]:
@@ -86,8 +96,15 @@ class Inputs:
         for manifest in self.manifests:
             made_of.update(manifest.index.sha256.encode())
         return replace(
-            task, digest=made_of.hexdigest(), copies=Copies(tuple(map(tuple, shards)), columns, are_sources=True)
+            task,
+            digest=made_of.hexdigest(),
+            copies=Copies(tuple(map(tuple, shards)), columns, are_sources=True, resizes=self.resizes),
         )
+
+    def replaced(self) -> DatasetError | None:
+        """The error to raise when one of the datasets is another one by now; None while all are as they were read."""
+        errors = (replaced(base.roots[0], base.manifests[0]) for base in self.bases)
+        return next(filter(None, errors), None)
 
     def finished(self) -> Finished:
         """Nothing is taken over without a task."""
@@ -116,7 +133,8 @@ def join(
         DatasetError: a dataset is missing or damaged.
         SourceError: the datasets cannot be one; or `only` has a path that is in none of them.
     """
-    bases = tuple(_opened(Path(os.path.realpath(root))) for root in roots)
+    folders = [Path(os.path.realpath(root)) for root in roots]
+    bases = tuple(open_settled(folder, partial(_opened, folder)) for folder in folders)
     for other in bases[1:]:
         _check_alike(bases[0], other)
     known = _class_list(bases, classes)
@@ -143,10 +161,16 @@ def join(
         sum(counts.get("hidden", 0) for counts in left_out),
         sum(counts.get("outside", 0) for counts in left_out),
     )
-    return Inputs(bases, base_of, row_of, source)
+    differs = {
+        _SEVERAL: len(bases) > 1,
+        _SOME: only is not None,
+        _CLASSES: known not in [base.manifests[0].classes for base in bases],
+        _PREFIX: prefix,
+    }
+    return Inputs(bases, base_of, row_of, source, tuple(how for how, it_does in differs.items() if it_does))
 
 
-def _opened(root: Path) -> Base:
+def _opened(root: Path, _: Manifest) -> Base:
     base = read_base(Place(root, (root,)))
     try:
         base.indexes[0].validate(full=True)

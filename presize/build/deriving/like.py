@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from presize.build.deriving.inputs import OF_SAMPLES
 from presize.errors import DatasetError
 from presize.options import BuildOptions, Size
 from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS, read_index
@@ -43,11 +44,10 @@ def like_dataset(root: str | os.PathLike[str]) -> Likeness:
         OptionError: a later presize built it, with options that this one does not have.
     """
     manifest = read_manifest(root)
-    recorded = manifest.identity["options"]
     try:
-        options = BuildOptions.from_json(recorded)
+        options = BuildOptions.from_json(manifest.identity["options"])
         image = replace(options.image, sizes=(Size.parse(manifest.size),))
-        derived = tuple(map(str, recorded.get("derived", ())))
+        derived = tuple(text for text in manifest.derived if text not in OF_SAMPLES)
     except (TypeError, KeyError, AttributeError) as error:
         raise DatasetError(f"{root}: the options in the manifest are damaged: {error}") from None
     made = {*INDEX_COLUMNS, *(f"{each.name}_{column}" for each in options.companions for column in COMPANION_COLUMNS)}

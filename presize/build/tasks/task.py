@@ -41,13 +41,15 @@ class Copies(NamedTuple):
         shards: for each size the old shards that the task reads, then for each size of each companion.
         columns: arrays of one value a sample of the task: ``shard`` (a position in `shards`, -1 for a sample that
             is made) and ``row``, and those of a Sidecar.
-        are_sources: whether the records take the place of source files. All samples are copied then: what is larger
-            than the size of the task is resized, and a damaged record cannot be made again.
+        are_sources: whether the records take the place of source files. All samples are copied then, and a damaged
+            record cannot be made again.
+        resizes: whether those that do not fit the size of the task are resized.
     """
 
     shards: tuple[tuple[ShardReader, ...], ...]
     columns: dict[str, npt.NDArray[np.int64]]
     are_sources: bool = False
+    resizes: bool = False
 
 
 class CompanionPaths(NamedTuple):
@@ -234,7 +236,7 @@ def _copied(task: Task, position: int, path: str) -> Made:
     if task.copies is not None and task.copies.are_sources:
         if made is None:
             raise DatasetError(f"the record of {path} is damaged; presize repair makes it again from its source")
-        return resized(made, task.options)
+        return resized(made, task.options) if task.copies.resizes else made
     if made is None:  # it was whole a moment ago
         raise DatasetError(f"the record of {path} changed while it was copied; run again to resume")
     return made
