@@ -37,6 +37,7 @@ FIELDS: Final = {
     "profile": (27, 1),
     "tolerated": (28, 1),
     "kept": (29, 1),
+    "surplus": (30, 1),
 }
 """The first bit of each field, and the mask of its value."""
 
@@ -56,6 +57,7 @@ class Facts(NamedTuple):
         profile: whether an ICC profile changed its colours.
         tolerated: whether it is a JPEG that the strict decoder refused and Pillow accepted.
         kept: whether its compressed image is stored as it is where it need not be resized.
+        surplus: whether it has bands beside its colours and alpha, such as near infrared, which were left out.
     """
 
     kind: str = "unknown"
@@ -69,6 +71,7 @@ class Facts(NamedTuple):
     profile: bool = False
     tolerated: bool = False
     kept: bool = False
+    surplus: bool = False
 
     def pack(self) -> int:
         """The fields as 32 bits, laid out as in FIELDS."""
@@ -84,6 +87,7 @@ class Facts(NamedTuple):
             | self.profile << 27
             | self.tolerated << 28
             | self.kept << 29
+            | self.surplus << 30
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from presize.codecs import encode, resize, transcode
 from presize.codecs.paired.exact import decode_exact
 from presize.errors import ImageError
@@ -31,6 +33,7 @@ def transcode_companion(data: bytes, source: Size, options: ImageOptions) -> tra
     for size in options.sizes:
         target = resize.target(source, size, options.fit, options.upscale)
         pixels = resize.resize(values, target, "nearest", options.resize_backend)
+        pixels = pixels.astype(np.uint16) if pixels.dtype == np.int32 else pixels
         records.append(transcode.Record(encode.encode(pixels, options), *pixels.shape[:2]))
     return transcode.Transcoded(tuple(records), source, facts.pack())
 
