@@ -143,7 +143,8 @@ def _nearest(pixels: Pixels, box: Box, size: Size, _filter: Filter, _alpha: bool
     centres = _centres_of_16_bits if pixels.dtype == np.uint16 else _centres
     rows = centres(box.top, box.height, size.height).astype(np.intp)
     columns = centres(box.left, box.width, size.width).astype(np.intp)
-    return pixels.take(np.minimum(rows, height - 1), axis=0).take(np.minimum(columns, width - 1), axis=1)
+    taken: Pixels = pixels.take(np.minimum(rows, height - 1), axis=0).take(np.minimum(columns, width - 1), axis=1)
+    return taken
 
 
 def _centres(begin: float, length: float, count: int) -> npt.NDArray[np.float64]:

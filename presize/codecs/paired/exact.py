@@ -27,8 +27,7 @@ class Exact(NamedTuple):
     """The values of an image.
 
     Attributes:
-        values: upright, uint8 or uint16, C-contiguous: (height, width), or (height, width, 3) of an RGB image. int32
-            where Pillow has 32 bits, which it resizes otherwise than 16; each fits into uint16.
+        values: upright, uint8 or uint16, C-contiguous: (height, width), or (height, width, 3) of an RGB image.
         facts: what the source was.
     """
 
@@ -44,6 +43,12 @@ def decode_exact(data: bytes, max_pixels: int) -> Exact:
         NotAnImageError: `data` is not an image.
         ImageError: the image is broken, too large, or has pixels of another kind.
     """
+    values, facts = decode_numbers(data, max_pixels)
+    return Exact(narrowed(values), facts)
+
+
+def decode_numbers(data: bytes, max_pixels: int) -> Exact:
+    """As decode_exact, with int32 for numbers of 16 bits that Pillow holds in 32, which it resizes otherwise."""
     name = sniff(data)
     if name is None or name == "jpeg":
         decoded = decode.decode(data, pillow_decoder.Wanted("keep", icc="ignore"), max_pixels)
@@ -81,6 +86,11 @@ def decode_exact(data: bytes, max_pixels: int) -> Exact:
         surplus=surplus,
     )
     return Exact(np.ascontiguousarray(pillow_decoder.upright(values, orientation)), facts)
+
+
+def narrowed(values: Values) -> Values:
+    """Numbers from decode_numbers, in 8 or 16 bits."""
+    return values.astype(np.uint16) if values.dtype == np.int32 else values
 
 
 def _unscaled(values: Values, data: bytes) -> Values:
