@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from presize.build.annotations import check_annotations
@@ -31,7 +30,7 @@ from presize.build.tasks.sidecar import ShardDone
 from presize.build.tasks.trial import suffixes_of, try_codecs, with_plugins
 from presize.build.update import Changes
 from presize.build.work import BuildWork, check_space, find_work
-from presize.codecs.source_facts import Losses, losses, unpack
+from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack
 from presize.errors import BuildError, ImageError
 from presize.formatting import duration, plural, size_text
 from presize.options import BuildOptions, RunOptions, SourceOptions
@@ -65,7 +64,8 @@ class BuildResult:
         changes: what became of the images that were there; a build from scratch builds all of its files.
         reports: report.html of each size, where there is one.
         unchanged: images whose compressed pixels are stored as they were, where they did not have to be resized.
-        losses: images that lost something that another option keeps.
+        losses: images that lost something.
+        pair_losses: companions that did, by name.
         rejects_file: that of the first size.
         first_rejects: a few of the images that it lists.
     """
@@ -85,6 +85,7 @@ class BuildResult:
     reports: tuple[Path | str, ...] = ()
     unchanged: int = 0
     losses: Losses = field(default_factory=Losses)
+    pair_losses: Mapping[str, Losses] = field(default_factory=dict)
     rejects_file: Path | str = ""
     first_rejects: tuple[Reject, ...] = ()
 
@@ -104,7 +105,7 @@ class BuildResult:
         facts = [f"{plural(self.stored, 'image')}, {size_text(self.bytes)}, in {duration(self.seconds)}"]
         if self.rejected:
             facts.append(f"{plural(self.rejected, 'image')} rejected; the reasons are in its rejects file")
-        return build_html(self.out, [*facts, *self.losses.sentences()])
+        return build_html(self.out, [*facts, *loss_sentences(self.losses, self.pair_losses)])
 
 
 def plan_build(
@@ -223,7 +224,8 @@ def result_of(built: Built, todo: Plan, out: Path | str, root: Path, seconds: fl
         seconds: all of it took.
     """
     first = built.manifests[0]
-    facts = _facts(root, first)
+    index = read_index(root, first, check=False)
+    facts = index.column("source_facts").to_numpy() if "source_facts" in index.schema.names else np.zeros(0, np.uint32)
     pages = _places(out, todo.options, [(each, each.report) for each in built.manifests])
     return BuildResult(
         out=out,
@@ -237,6 +239,9 @@ def result_of(built: Built, todo: Plan, out: Path | str, root: Path, seconds: fl
         reports=tuple(page for page in map(_page, pages) if not isinstance(page, Path) or page.is_file()),
         unchanged=int(unpack(facts, "kept").sum()),
         losses=losses(facts, first.identity["options"]["image"]),
+        pair_losses={
+            c.name: companion_losses(index.column(f"{c.name}_source_facts").to_numpy()) for c in first.companions
+        },
         rejects_file=_places(out, todo.options, [(first, first.rejects)])[0],
         first_rejects=first_rejects(root / first.rejects.file, REJECTS_TOLD),
         **first.left_out,
@@ -256,14 +261,6 @@ def _page(page: Path | str) -> Path | str:
     """A report by the name that it keeps. A store, and what was fetched from one, has that of its generation alone."""
     kept = page.with_name(REPORT) if isinstance(page, Path) else None
     return kept if kept is not None and kept.is_file() else page
-
-
-def _facts(root: Path, manifest: Manifest) -> npt.NDArray[np.uint32]:
-    """The facts of each source; none of them where an earlier release has built the dataset."""
-    index = read_index(root, manifest, check=False)
-    if "source_facts" not in index.schema.names:
-        return np.zeros(0, np.uint32)
-    return np.asarray(index.column("source_facts").to_numpy())
 
 
 class Built(NamedTuple):

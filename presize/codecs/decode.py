@@ -23,14 +23,12 @@ from presize.codecs.pillow_decoder import (
     check_size,
     colors_of,
     decode_other,
-    load,
-    open_image,
     pixels_of,
-    reason,
     upright,
 )
 from presize.codecs.sniff import sniff
 from presize.codecs.source_facts import Facts
+from presize.codecs.special.plugins import load, open_image, reason
 from presize.errors import ImageError, NotAnImageError
 from presize.options import MAX_PIXELS, Color
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import re
-import struct
-import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,41 +12,22 @@ from PIL import Image
 from presize.codecs import jpeg_segments
 from presize.codecs.exif import orientation_of
 from presize.codecs.icc import to_srgb
-from presize.codecs.sniff import first_tiff_frame, has_several, png_chunks, webp_size
+from presize.codecs.sniff import has_several, png_chunks, webp_size
 from presize.codecs.source_facts import Colors, Facts
 from presize.codecs.special import plugins, sixteen
+from presize.codecs.special.bands import bands_of, declares_alpha, plain
 from presize.codecs.special.old_formats import largest_icon
+from presize.codecs.special.plugins import load, open_image
+from presize.codecs.special.tiff import BITS, HEIGHT, PHOTOMETRIC, WIDTH, find_image
 from presize.errors import ImageError
 from presize.options import Color, Depth, Icc
 
-if TYPE_CHECKING:
-    from PIL.ImageFile import ImageFile
-
-
 Pixels = npt.NDArray[np.uint8]
-
-
-# What Pillow raises for broken files, found by feeding it a million damaged ones of all formats.
-_DECODER_ERRORS: Final = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    Image.DecompressionBombError,
-    EOFError,
-    OverflowError,
-    RuntimeError,
-    TypeError,
-    ZeroDivisionError,
-    struct.error,
-    zlib.error,
-)
 
 
 # Without those of an animation (the default image is its first frame) and of metadata nobody asks for.
 _PNG_CHUNKS: Final = frozenset((b"IHDR", b"PLTE", b"tRNS", b"iCCP", b"eXIf", b"iTXt", b"IDAT", b"IEND"))
 
-
-TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
 
 PILLOW_SCALE: Final = {2: 85, 4: 17}
 """What Pillow multiplies grey values of so many bits with, to make white 255."""
@@ -114,13 +90,15 @@ class Opened(NamedTuple):
         data: the bytes that it was loaded from.
         orientation: EXIF's, 1 to 8.
         several: whether it is an animation or has pages.
+        surplus: whether it has bands beside its colours and alpha, which are left out of `image`.
         exif: as found, the bytes of a TIFF file; None for those of a TIFF.
     """
 
-    image: ImageFile
+    image: Image.Image
     data: bytes
     orientation: int
     several: bool
+    surplus: bool
     exif: bytes | None
 
 
@@ -128,34 +106,44 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
     """Load an image of any format, `name` as from sniff()."""
     orientation = 1
     several = has_several(data, name)
+    surplus = previewed = False
     if name == "png":
         data = png_chunks(data, _PNG_CHUNKS)
     elif name == "webp":
         check_size(*webp_size(data), max_pixels)  # opening it would allocate its pixels
     elif name == "tiff":
-        orientation = orientation_of(data)  # a TIFF is what EXIF is written as
-        data = first_tiff_frame(data)
+        tiff, fields, orientation, several, previewed = find_image(data)
+        check_size(tiff.number(fields, HEIGHT, 0), tiff.number(fields, WIDTH, 0), max_pixels)
+        bands = bands_of(tiff, fields)
+        surplus = bands.has_surplus
+        data = plain(tiff, fields, bands, max_pixels)
     elif name == "jxl":
         check_size(*plugins.jxl_size(data), max_pixels)  # opening it decodes it
     form = name
     if name == "ico":
         data, form = largest_icon(data)
-    image = open_image(data, form)
-    check_size(image.height, image.width, max_pixels)
-    if name == "tiff":
-        # Pillow holds TIFFs to its own limit, and warns, unless the memory is there already.
-        image.im = Image.new(image.mode, image.size).im
-    load(image, name)
-    exif = _bytes(image.info.get("exif"))
+    try:
+        opened = open_image(data, form)
+        check_size(opened.height, opened.width, max_pixels)
+        load(opened, name)
+    except ImageError as error:
+        if previewed:
+            raise ImageError(f"a camera's raw file, of which only a preview can be read ({error})") from error
+        raise
+    if name in ("webp", "avif", "heic"):
+        several = getattr(opened, "n_frames", 1) > 1
+    exif = _bytes(opened.info.get("exif"))
     if exif is not None:
         exif = exif.removeprefix(b"Exif\0\0")
-        if name != "jxl" or getattr(image, "jpeg", False):  # any other JPEG XL is decoded upright
+        if name != "jxl" or getattr(opened, "jpeg", False):  # any other JPEG XL is decoded upright
             orientation = orientation_of(exif)
-    return Opened(image, data, orientation, several, exif)
+    if opened.mode in ("LA", "RGBA") and not declares_alpha(data, name):
+        return Opened(opened.convert(_opaque(opened.mode)), data, orientation, several, True, exif)
+    return Opened(opened, data, orientation, several, surplus, exif)
 
 
 def decode_other(data: bytes, name: str, max_pixels: int, wanted: Wanted) -> Decoded:
-    image, data, orientation, several, exif = open_other(data, name, max_pixels)
+    image, data, orientation, several, surplus, exif = open_other(data, name, max_pixels)
     icc = image.info.get("icc_profile")
     if not isinstance(icc, bytes) or image.mode == "LAB":
         icc = None
@@ -175,6 +163,7 @@ def decode_other(data: bytes, name: str, max_pixels: int, wanted: Wanted) -> Dec
         deep=deep,
         several=several,
         profile=has_profile,
+        surplus=surplus,
     )
     if wanted.icc == "ignore":
         icc, has_profile = None, False
@@ -192,36 +181,11 @@ def decode_other(data: bytes, name: str, max_pixels: int, wanted: Wanted) -> Dec
     return Decoded(pixels, height, width, name, exif=exif, xmp=xmp, comment=comment, facts=facts)
 
 
-def open_image(data: bytes, name: str) -> ImageFile:
-    image_file: Callable[[io.BytesIO], ImageFile] = plugins.image_file(name)
-    try:
-        return image_file(io.BytesIO(data))
-    except _DECODER_ERRORS as error:
-        raise ImageError(f"broken {name.upper()}: {reason(error)}") from error
-
-
-def load(image: ImageFile, name: str) -> None:
-    try:
-        image.load()
-    except _DECODER_ERRORS as error:
-        raise ImageError(f"broken {name.upper()}: {reason(error)}") from error
-
-
-def reason(error: BaseException) -> str:
-    """The error in one line that is the same in every run: no addresses, nothing unprintable."""
-    cause = error.args[0] if error.args else None
-    if isinstance(cause, KeyError):  # Pillow wraps those that mean a value it does not know
-        return f"unknown value {cause}"
-    text = re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", str(error))
-    text = "".join(c if c.isprintable() else " " for c in text)
-    return " ".join(text.split())[:200] or type(error).__name__
-
-
 def _bytes(value: object) -> bytes | None:
     return value if isinstance(value, bytes) and value else None
 
 
-def _eight_bit(image: ImageFile, data: bytes, name: str) -> Image.Image:
+def _eight_bit(image: Image.Image, data: bytes, name: str) -> Image.Image:
     """The loaded `image` in one of the modes L, LA, RGB, RGBA, CMYK."""
     white, inverted = _white(image, name)
     if white:
@@ -234,7 +198,7 @@ def _eight_bit(image: ImageFile, data: bytes, name: str) -> Image.Image:
     return converted
 
 
-def _sixteen_bit(image: ImageFile, data: bytes, name: str) -> sixteen.Deep:
+def _sixteen_bit(image: Image.Image, data: bytes, name: str) -> sixteen.Deep:
     """The loaded `image`, of more than 8 bits: (height, width, 1 to 4), as the modes L, LA, RGB, RGBA."""
     white, inverted = _white(image, name)
     if white:
@@ -246,23 +210,23 @@ def _sixteen_bit(image: ImageFile, data: bytes, name: str) -> sixteen.Deep:
     return values
 
 
-def _white(image: ImageFile, name: str) -> tuple[int, bool]:
+def _white(image: Image.Image, name: str) -> tuple[int, bool]:
     """The number that is white, and whether it is black instead, of grey of more than 8 bits; 0 of all else."""
     if not (image.mode.startswith("I;16") or (image.mode == "I" and name == "ppm")):
         return 0, False
     return 4095 if 12 in _tiff_bits(image, name) else 65535, zero_is_white(image, name)
 
 
-def zero_is_white(image: ImageFile, name: str) -> bool:
+def zero_is_white(image: Image.Image, name: str) -> bool:
     """Whether 0 is white in the file. Up to 8 bits, Pillow inverts its values."""
-    return name == "tiff" and image.tag_v2.get(_TIFF_PHOTOMETRIC) == 0  # type: ignore[attr-defined]
+    return name == "tiff" and image.tag_v2.get(PHOTOMETRIC) == 0  # type: ignore[attr-defined]
 
 
-def _tiff_bits(image: ImageFile, name: str) -> tuple[int, ...]:
-    return image.tag_v2.get(TIFF_BITS, ()) if name == "tiff" else ()  # type: ignore[attr-defined]
+def _tiff_bits(image: Image.Image, name: str) -> tuple[int, ...]:
+    return image.tag_v2.get(BITS, ()) if name == "tiff" else ()  # type: ignore[attr-defined]
 
 
-def _converted(image: ImageFile, data: bytes, name: str) -> Image.Image:
+def _converted(image: Image.Image, data: bytes, name: str) -> Image.Image:
     """As Pillow converts it: of 16 bits a channel, the high ones."""
     mode = image.mode
     if mode in ("I", "F"):
@@ -291,7 +255,7 @@ def _opaque(mode: str) -> str:
     return {"LA": "L", "RGBA": "RGB"}.get(mode, mode)
 
 
-def is_deep(image: ImageFile, data: bytes, name: str) -> bool:
+def is_deep(image: Image.Image, data: bytes, name: str) -> bool:
     """Whether the source had more than 8 bits a channel."""
     if name == "tiff":
         bits = _tiff_bits(image, name)

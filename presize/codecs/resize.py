@@ -110,7 +110,7 @@ def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBacken
     """`pixels` (height, width, 3), (height, width, 4) or (height, width), C-contiguous, as `target` says. Thread-safe.
 
     Args:
-        pixels: uint8 or uint16. "nearest" takes any number of channels.
+        pixels: uint8 or uint16. "nearest" takes any number of channels, and int32.
         target: what to make of them.
         filter: how to resample.
         backend: the library that does.
@@ -140,19 +140,31 @@ def resize(pixels: Pixels, target: Target, filter: Filter, backend: ResizeBacken
 
 def _nearest(pixels: Pixels, box: Box, size: Size, _filter: Filter, _alpha: bool) -> Pixels:
     height, width = pixels.shape[:2]
-    rows = _centres(box.top, box.height, size.height, height)
-    columns = _centres(box.left, box.width, size.width, width)
-    return pixels.take(rows, axis=0).take(columns, axis=1)
+    centres = _centres_of_16_bits if pixels.dtype == np.uint16 else _centres
+    rows = centres(box.top, box.height, size.height).astype(np.intp)
+    columns = centres(box.left, box.width, size.width).astype(np.intp)
+    taken: Pixels = pixels.take(np.minimum(rows, height - 1), axis=0).take(np.minimum(columns, width - 1), axis=1)
+    return taken
 
 
-def _centres(begin: float, length: float, count: int, side: int) -> npt.NDArray[np.intp]:
-    """The source pixel under the centre of each of `count` pixels that share `length` from `begin`, computed as Pillow
-    does, whose boxes are float32 and whose steps are added up: where a centre lies between two pixels, that decides."""
-    first, last = np.float32(begin), np.float32(begin + length)
-    step = np.float64(last - first) / count
+def _centres(begin: float, length: float, count: int) -> npt.NDArray[np.float64]:
+    """The centres of `count` pixels that share `length` from `begin`, computed as Pillow does, whose boxes are float32
+    and whose steps are added up: where a centre lies between two pixels, that decides."""
+    first, step = _first_and_step(begin, length, count)
     steps = np.full(count, step)
-    steps[0] = np.float64(first) + step / 2
-    return np.minimum(np.cumsum(steps).astype(np.intp), side - 1)
+    steps[0] = first + step / 2
+    return np.cumsum(steps)
+
+
+def _centres_of_16_bits(begin: float, length: float, count: int) -> npt.NDArray[np.float64]:
+    """As _centres, for the modes of 16 bits, whose steps Pillow multiplies."""
+    first, step = _first_and_step(begin, length, count)
+    return step * (np.arange(count) + 0.5) + first
+
+
+def _first_and_step(begin: float, length: float, count: int) -> tuple[np.float64, np.float64]:
+    first, last = np.float32(begin), np.float32(begin + length)
+    return np.float64(first), np.float64(last - first) / count
 
 
 def _cykooz(pixels: Pixels, box: Box, size: Size, filter: Filter, alpha: bool) -> Pixels:

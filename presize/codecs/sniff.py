@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Final
 
 from presize.codecs.special.old_formats import is_tga
-from presize.errors import ImageError
 
 _SIGNATURES: Final = (
     (b"\xff\xd8\xff", "jpeg"),
@@ -26,10 +25,6 @@ _SIGNATURES: Final = (
     (b"DDS \x7c\0\0\0", "dds"),
 )
 _BMP_HEADER_BYTES: Final = (12, 40, 52, 56, 64, 108, 124)
-_TIFF_SINGLE: Final = frozenset((256, 257, 259, 262, 266, 277, 278, 284, 317, 322, 323))
-_TIFF_LISTS: Final = frozenset((258, 273, 279, 292, 293, 320, 324, 325, 338, 339, 347, *range(512, 533)))
-_TIFF_BLOBS: Final = frozenset((700, 34675))  # XMP, ICC profile
-_TIFF_TYPE_BYTES: Final = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 16: 8}
 
 
 def sniff(data: bytes) -> str | None:
@@ -100,16 +95,10 @@ def webp_size(data: bytes) -> tuple[int, int]:
 
 
 def has_several(data: bytes, name: str) -> bool:
-    """Whether a file of a format other than JPEG is an animation or has several pages. Damage counts as its end."""
+    """Whether a GIF or PNG is an animation of several frames. Damage counts as its end."""
     if name == "gif":
         return _gif_frames(data, most=2) > 1
-    if name == "png":
-        return len(png_chunks(data, frozenset((b"acTL",)))) > 8
-    if name == "webp":
-        return data[12:16] == b"VP8X" and bool(data[20:21]) and data[20] & 2 != 0
-    if name == "tiff":
-        return _has_second_directory(data)
-    return name == "avif" and data[8:12] == b"avis"
+    return name == "png" and len(png_chunks(data, frozenset((b"fdAT",)))) > 8  # frames beside the image
 
 
 def _gif_frames(data: bytes, most: int) -> int:
@@ -136,18 +125,6 @@ def _gif_colors(data: bytes, at: int) -> int:
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
-def _has_second_directory(data: bytes) -> bool:
-    order = "<" if data[:2] == b"II" else ">"
-    place, count, field_bytes = ("Q", "Q", 20) if 43 in data[2:4] else ("I", "H", 12)
-    try:
-        (begin,) = struct.unpack_from(order + place, data, 8 if place == "Q" else 4)
-        (fields,) = struct.unpack_from(order + count, data, begin)
-        (second,) = struct.unpack_from(order + place, data, begin + struct.calcsize(count) + fields * field_bytes)
-    except (struct.error, OverflowError):
-        return False
-    return 0 < int(second) < len(data)
-
-
 def png_chunks(data: bytes, kinds: frozenset[bytes]) -> bytes:
     """A PNG reduced to its complete chunks of `kinds`, up to its end or to a chunk that is truncated."""
     pieces = [data[:8]]
@@ -163,39 +140,3 @@ def png_chunks(data: bytes, kinds: frozenset[bytes]) -> bytes:
         if kind == b"IEND":
             break
     return b"".join(pieces)
-
-
-def first_tiff_frame(data: bytes) -> bytes:
-    """A TIFF reduced to its first directory, with the tags that decoding needs.
-
-    Other tags, and those that point out of the file, would only make Pillow and libtiff warn. The orientation is left
-    to the caller.
-    """
-    order = "<" if data[:2] == b"II" else ">"
-    big = 43 in data[2:4]
-    place, count, field, inline = ("Q", "Q", "HHQ8s", 8) if big else ("I", "H", "HHI4s", 4)
-    packed = struct.Struct(order + field)
-    try:
-        (begin,) = struct.unpack_from(order + place, data, 8 if big else 4)
-        (fields,) = struct.unpack_from(order + count, data, begin)
-    except (struct.error, OverflowError) as error:
-        raise ImageError("broken TIFF: its directory lies outside the file") from error
-    first = begin + struct.calcsize(order + count)
-    kept: dict[int, bytes] = {}
-    total_bytes = 0
-    for at in range(first, min(first + fields * packed.size, len(data) - packed.size + 1), packed.size):
-        tag, kind, values, value = packed.unpack_from(data, at)
-        nbytes = values * _TIFF_TYPE_BYTES.get(kind, 0)
-        wanted = tag in _TIFF_SINGLE or tag in _TIFF_LISTS or (tag in _TIFF_BLOBS and kind in (1, 7))
-        if not wanted or tag in kept or nbytes == 0:
-            continue
-        if tag in _TIFF_SINGLE:
-            values = 1  # some writers repeat the one value
-        if nbytes > inline:
-            (offset,) = struct.unpack(order + place, value)
-            total_bytes += nbytes
-            if offset + nbytes > len(data) or total_bytes > len(data) or tag in _TIFF_SINGLE:
-                continue
-        kept[tag] = packed.pack(tag, kind, values, value)
-    directory = b"".join((struct.pack(order + count, len(kept)), *kept.values(), struct.pack(order + place, 0)))
-    return data[:begin] + directory + data[begin + len(directory) :]

@@ -37,6 +37,7 @@ FIELDS: Final = {
     "profile": (27, 1),
     "tolerated": (28, 1),
     "kept": (29, 1),
+    "surplus": (30, 1),
 }
 """The first bit of each field, and the mask of its value."""
 
@@ -56,6 +57,7 @@ class Facts(NamedTuple):
         profile: whether an ICC profile changed its colours.
         tolerated: whether it is a JPEG that the strict decoder refused and Pillow accepted.
         kept: whether its compressed image is stored as it is where it need not be resized.
+        surplus: whether it has bands beside its colours and alpha, such as near infrared, which were left out.
     """
 
     kind: str = "unknown"
@@ -69,6 +71,7 @@ class Facts(NamedTuple):
     profile: bool = False
     tolerated: bool = False
     kept: bool = False
+    surplus: bool = False
 
     def pack(self) -> int:
         """The fields as 32 bits, laid out as in FIELDS."""
@@ -84,6 +87,7 @@ class Facts(NamedTuple):
             | self.profile << 27
             | self.tolerated << 28
             | self.kept << 29
+            | self.surplus << 30
         )
 
 
@@ -94,26 +98,46 @@ def unpack(packed: npt.NDArray[Any], field: str) -> npt.NDArray[np.int64]:
 
 
 class Losses(NamedTuple):
-    """How many images lost something that another option keeps.
+    """How many images lost something, much of which another option keeps.
 
     Attributes:
         deep: of more than 8 bits a channel, stored with 8.
         transparent: composed on white.
         palette: stored as the colours that their indices stand for.
+        several: animations and files of several pages, of which the first was stored. An MPO is a photograph, and is
+            not counted.
+        surplus: with bands beside their colours, stored without them.
     """
 
     deep: int = 0
     transparent: int = 0
     palette: int = 0
+    several: int = 0
+    surplus: int = 0
 
-    def sentences(self) -> list[str]:
-        """Each loss with the option that avoids it."""
+    def sentences(self, kind: str = "image") -> list[str]:
+        """Each loss with what avoids it; `kind` is the word for one of those that are counted."""
         said = (
             (self.deep, "of more than 8 bits a channel, stored with 8", "--depth 16 keeps them, as png or raw"),
             (self.transparent, "with transparency, composed on white", "--color rgba keeps it, as png, webp or raw"),
             (self.palette, "with a palette, stored as its colours", "--pair keeps the numbers of a mask"),
+            (
+                self.several,
+                "of several frames or pages, only the first stored",
+                "split such a file to store the others",
+            ),
+            (
+                self.surplus,
+                "with bands beside the colours, stored without them",
+                "save such a band as a file to store it",
+            ),
         )
-        return [f"{plural(count, 'image')} {what}; {fix}" for count, what, fix in said if count]
+        return [f"{plural(count, kind)} {what}; {fix}" for count, what, fix in said if count]
+
+
+def loss_sentences(images: Losses, companions: Mapping[str, Losses]) -> list[str]:
+    """What images lost, and then companions by their names."""
+    return images.sentences() + [said for name, lost in companions.items() for said in lost.sentences(f"{name} image")]
 
 
 def losses(packed: npt.NDArray[Any], image: Mapping[str, Any]) -> Losses:
@@ -124,8 +148,14 @@ def losses(packed: npt.NDArray[Any], image: Mapping[str, Any]) -> Losses:
         image: the image options of the build, as the manifest records them.
     """
     palette = unpack(packed, "colors") == COLORS.index("palette")
-    return Losses(
+    return companion_losses(packed)._replace(
         deep=0 if image.get("depth") == 16 else int(unpack(packed, "deep").sum()),
         transparent=0 if image["color"] == "rgba" else int(unpack(packed, "transparent").sum()),
         palette=int(palette.sum()),
     )
+
+
+def companion_losses(packed: npt.NDArray[Any]) -> Losses:
+    """What companions with these facts lost, whatever their options: frames and bands."""
+    several = (unpack(packed, "several") == 1) & (unpack(packed, "kind") != KINDS.index("jpeg"))
+    return Losses(several=int(several.sum()), surplus=int(unpack(packed, "surplus").sum()))

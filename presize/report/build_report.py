@@ -97,7 +97,8 @@ def build_page(report: BuildReport) -> str:
         name: report.index.column(name).to_numpy()
         for name in ("width", "height", "source_width", "source_height", "nbytes", "source_nbytes", "source_facts")
     }
-    warnings = remarks.warnings(manifest, columns["source_facts"], report.comparisons, report.failures)
+    companions = {c.name: report.index.column(f"{c.name}_source_facts").to_numpy() for c in manifest.companions}
+    warnings = remarks.warnings(manifest, columns["source_facts"], report.comparisons, report.failures, companions)
     quality = unpack(columns["source_facts"], "quality")
     source_bytes = int(columns["source_nbytes"].sum())
     shards = [*manifest.shards, *(shard for companion in manifest.companions for shard in companion.shards)]
@@ -233,6 +234,7 @@ def _conversions(report: BuildReport, columns: dict[str, charts.Numbers]) -> lis
         row("colour profile (ICC)", field("profile") == 1, "ignored" if "icc" in image else "converted to sRGB"),
         row("transparency", field("transparent") == 1, "kept" if image["color"] == "rgba" else "composited on white"),
         row("more than 8 bits a channel", field("deep") == 1, "kept" if "depth" in image else "scaled to 8"),
+        row("bands beside the colours", field("surplus") == 1, "left out"),
     ]
     turns = [
         row("upright" if value == 1 else f"EXIF orientation {value}", orientation == value, done)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from presize.codecs.source_facts import losses, unpack
+from presize.codecs.source_facts import companion_losses, loss_sentences, losses, unpack
 from presize.formatting import plural
 from presize.report.charts import Numbers, median
 from presize.report.comparison import Comparison, Failure
@@ -29,12 +29,17 @@ def headline(manifest: Manifest, warnings: Sequence[str]) -> str:
 
 
 def warnings(
-    manifest: Manifest, facts: Numbers, comparisons: Sequence[Comparison], failures: Sequence[Failure]
+    manifest: Manifest,
+    facts: Numbers,
+    comparisons: Sequence[Comparison],
+    failures: Sequence[Failure],
+    companions: Mapping[str, Numbers],
 ) -> list[str]:
     """The warnings; none when all is well.
 
     Args:
         facts: The index's column ``source_facts``.
+        companions: That of each companion.
     """
     said = []
     rejected, outside = manifest.left_out["rejected"], manifest.left_out["outside"]
@@ -51,7 +56,8 @@ def warnings(
         said.append(f"{plural(len(failures), 'image')} could not be compared")
     if not comparisons and not failures:
         said.append("no image was small enough to be compared")
-    return said + losses(facts, manifest.identity["options"]["image"]).sentences()
+    lost = losses(facts, manifest.identity["options"]["image"])
+    return said + loss_sentences(lost, {name: companion_losses(packed) for name, packed in companions.items()})
 
 
 def leaner_quality(facts: Numbers, image: Mapping[str, Any]) -> int | None:

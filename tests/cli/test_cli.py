@@ -36,6 +36,7 @@ from presize.cli.progress import Progress
 from presize.store.dataset import Dataset
 from processes import run_command
 from tampering import change_manifest, change_offset
+from tiffs import gradient, page, tiff
 
 BUILD = ("--size", "64", "--jobs", "1")
 
@@ -95,6 +96,27 @@ def test_build_counts_what_was_lost_and_names_the_option_that_keeps_it(
     assert "4 images stored, 3 warnings" in page and "--color rgba keeps it" in page
 
 
+def test_build_tells_of_frames_and_bands_that_are_left_out(presize: Callable[..., Ran], tmp_path: Path) -> None:
+    folder = tmp_path / "frames"
+    folder.mkdir()
+    frames = [Image.fromarray(smooth_image(40, 50, seed=seed)) for seed in range(3)]
+    for name in ("a.gif", "b.png", "c.webp", "d.avif", "e.tif", "photo.mpo"):
+        frames[0].save(folder / name, save_all=True, append_images=frames[1:])
+    (folder / "infrared.tif").write_bytes(tiff(page(gradient(40, 50, 4))))
+    build = ("build", folder, tmp_path / "out", *BUILD, "--labels", "none")
+    lines = presize(*build).out.splitlines()
+    assert (
+        "  5 images of several frames or pages, only the first stored; split such a file to store the others" in lines
+    )
+    assert (
+        "  1 image with bands beside the colours, stored without them; save such a band as a file to store it" in lines
+    )
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "5 images of several frames or pages" in report and "1 image with bands beside the colours" in report
+    losses = json.loads(presize(*build, "--json").out)["losses"]
+    assert losses == {"deep": 0, "transparent": 0, "palette": 1, "several": 5, "surplus": 1}
+
+
 def test_build_says_how_many_images_kept_their_bytes(presize: Callable[..., Ran], mixed: Path, tmp_path: Path) -> None:
     ran = presize("build", mixed, tmp_path / "out", "--size", "keep", "--jobs", "1")
     assert "  1 stored as they were, 3 encoded" in ran.out.splitlines()
@@ -102,7 +124,13 @@ def test_build_says_how_many_images_kept_their_bytes(presize: Callable[..., Ran]
     page = (tmp_path / "out" / "report.html").read_text()
     assert "in the stored format already" in page and "their own size, jpeg" in page
     again = json.loads(presize("build", mixed, tmp_path / "out", "--size", "keep", "--jobs", "1", "--json").out)
-    assert again["unchanged"] == 1 and again["losses"] == {"deep": 1, "transparent": 1, "palette": 1}
+    assert again["unchanged"] == 1 and again["losses"] == {
+        "deep": 1,
+        "transparent": 1,
+        "palette": 1,
+        "several": 0,
+        "surplus": 0,
+    }
 
 
 def test_dry_run_tells_that_images_keep_their_size(presize: Callable[..., Ran], mixed: Path, tmp_path: Path) -> None:

@@ -6,11 +6,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from commands import Ran
 from paired import make_pairs
 from presize.store.dataset import Dataset
+from tiffs import page, tiff
 
 BUILD = ("--size", "24", "--jobs", "1", "--no-report")
 
@@ -50,6 +53,24 @@ def test_the_report_counts_masks_and_samples_without_one(
     page = (tmp_path / "out" / "report.html").read_text()
     assert "<dt>mask</dt>" in page
     assert '<td class="n">2</td><td>companion mask does not exist</td>' in page
+
+
+def test_frames_and_bands_of_masks_that_are_left_out_are_told(
+    presize: Callable[..., Ran], pairs: Path, tmp_path: Path
+) -> None:
+    masks = [np.asarray(Image.open(pairs / "masks" / f"{number:02}.png")) for number in range(2)]
+    first = Image.fromarray(masks[0])
+    first.save(pairs / "masks" / "00.tif", save_all=True, append_images=[first.copy()])
+    (pairs / "masks" / "00.tif").rename(pairs / "masks" / "00.png")
+    (pairs / "masks" / "01.png").write_bytes(tiff(page(np.stack((masks[1], masks[1]), axis=-1), 1)))
+    build = ("build", pairs, tmp_path / "out", *BUILD[:-1], "--pair", "mask=masks/{stem}.png")
+    lines = presize(*build).out.splitlines()
+    frames, bands = (next(line.strip() for line in lines if what in line) for what in ("of several", "with bands"))
+    assert frames.startswith("1 mask image of several frames or pages, only the first stored")
+    assert bands.startswith("1 mask image with bands beside the colours, stored without them")
+    assert frames in (tmp_path / "out" / "report.html").read_text()
+    result = json.loads(presize(*build, "--json").out)
+    assert result["pair_losses"] == {"mask": {"several": 1, "surplus": 1}}
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,24 @@ def test_its_facts_say_what_it_was() -> None:
     assert made.source == (20, 31)
 
 
+@pytest.mark.parametrize("size", [(19, 40), (40, 19), (100, 75)])
+@pytest.mark.parametrize(
+    ("format", "dtype"),
+    [("png", np.uint8), ("png", np.uint16), ("tiff", np.uint16), ("ppm", np.uint16), ("tiff", np.int32)],
+)
+def test_a_mask_is_resized_as_pillow_resizes_the_file(
+    format: str, dtype: type[np.integer], size: tuple[int, int]
+) -> None:
+    top = 255 if dtype == np.uint8 else 65_535
+    mask = np.random.default_rng(1).integers(0, top, (40, 40), endpoint=True).astype(dtype)
+    mask[0, 0] = top  # which a PGM of 16 bits has to have
+    data = saved(Image.fromarray(mask), format)
+    options = Companion("mask", "m").image_options(ImageOptions(sizes=(Size(*size),), fit="stretch", upscale=True))
+    (record,) = transcode_companion(data, Size(40, 40), options).records
+    expected = np.asarray(Image.open(io.BytesIO(data)).resize(size[::-1], Image.Resampling.NEAREST))
+    assert np.array_equal(decode_stored(memoryview(record.value), "png", size), expected)
+
+
 @pytest.mark.parametrize("filter", ["nearest", "bicubic"])
 def test_another_size_than_that_of_its_image_is_refused(filter: str) -> None:
     options = Companion("mask", "x", filter=filter).image_options(ImageOptions(sizes=(Size(8, 8),)))

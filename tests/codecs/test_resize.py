@@ -113,17 +113,24 @@ def test_every_backend_resamples_as_pillow_does(filter: Filter, backend: ResizeB
     assert np.abs(got.astype(int) - expected).max() <= 1
 
 
+NUMBERS = st.sampled_from([np.uint8, np.uint16, np.int32])
+"""Of Pillow's modes L, I;16 and I, of which the second is not resized as the others are."""
+
+
 @given(
     source=st.builds(Size, st.integers(1, 300), st.integers(1, 300)),
     wanted=st.builds(Size, st.integers(1, 300), st.integers(1, 300)),
     fit=st.sampled_from(["shorter", "longer", "stretch", "crop"]),
     up=st.booleans(),
+    dtype=NUMBERS,
 )
-@example(source=Size(30, 41), wanted=Size(30, 30), fit="crop", up=True)  # the box begins at 5.5
+@example(source=Size(30, 41), wanted=Size(30, 30), fit="crop", up=True, dtype=np.int32)  # the box begins at 5.5
 @settings(max_examples=examples(200), deadline=None)
-def test_nearest_takes_the_pixels_that_pillow_takes(source: Size, wanted: Size, fit: Fit, up: bool) -> None:
+def test_nearest_takes_the_pixels_that_pillow_takes(
+    source: Size, wanted: Size, fit: Fit, up: bool, dtype: type[np.integer]
+) -> None:
     found = target(source, wanted, fit, up)
-    numbers = np.arange(source.height * source.width, dtype=np.int32).reshape(source)
+    numbers = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, source, dtype, endpoint=True)
     box = found.box
     corners = (box.left, box.top, box.left + box.width, box.top + box.height)
     image = Image.fromarray(numbers)
@@ -131,10 +138,21 @@ def test_nearest_takes_the_pixels_that_pillow_takes(source: Size, wanted: Size, 
     assert np.array_equal(resize(numbers, found, "nearest", "cykooz"), expected)
 
 
-@given(side=st.integers(1, 5000), wanted=st.integers(1, 5000))
+def test_a_mask_of_16_bits_is_resized_as_pillow_does_between_all_small_sizes() -> None:
+    for side in range(1, 65):
+        numbers = np.arange(side * side, dtype=np.uint16).reshape(side, side)
+        image = Image.fromarray(numbers)
+        for wanted in range(1, 65):
+            found = resize(
+                numbers, target(Size(side, side), Size(wanted, wanted), "stretch", True), "nearest", "cykooz"
+            )
+            assert np.array_equal(found, np.asarray(image.resize((wanted, wanted), Image.Resampling.NEAREST)))
+
+
+@given(side=st.integers(1, 5000), wanted=st.integers(1, 5000), dtype=st.sampled_from([np.uint16, np.int32]))
 @settings(max_examples=examples(200), deadline=None)
-def test_nearest_follows_pillow_on_long_sides(side: int, wanted: int) -> None:
-    numbers = np.arange(side, dtype=np.int32)[np.newaxis]
+def test_nearest_follows_pillow_on_long_sides(side: int, wanted: int, dtype: type[np.integer]) -> None:
+    numbers = np.arange(side, dtype=dtype)[np.newaxis]
     found = target(Size(1, side), Size(1, wanted), "stretch", True)
     expected = np.asarray(Image.fromarray(numbers).resize((wanted, 1), Image.Resampling.NEAREST))
     assert np.array_equal(resize(numbers, found, "nearest", "pillow"), expected)

@@ -31,6 +31,7 @@ from presize.options import KEEP, BuildOptions, BuildPart, ErrorBudget, ImageOpt
 if TYPE_CHECKING:
     from presize.build.deriving.like import Likeness
     from presize.build.plan import Plan
+    from presize.build.run import BuildResult
 
 EXAMPLES = examples(
     "presize build RAW OUT --size 256",
@@ -104,11 +105,17 @@ def build(
         print_json(
             samples=result.samples, stored=result.stored, rejected=result.rejected, skipped=result.skipped,
             seconds=round(result.seconds, 3), images_per_s=round(result.images_per_s, 1), out=str(result.out),
-            unchanged=result.unchanged, losses=result.losses._asdict(),
+            unchanged=result.unchanged, losses=result.losses._asdict(), **_pair_losses(result),
             **(result.changes._asdict() if run.update else {}), reports=list(map(str, result.reports)),
         )  # fmt: skip
     elif not quiet:
         print_text(build_summary(result, run.update, KEEP in options.image.sizes))
+
+
+def _pair_losses(result: BuildResult) -> dict[str, Any]:
+    """What companions lost, for --json; nothing where a dataset has none."""
+    counts = {name: {"several": lost.several, "surplus": lost.surplus} for name, lost in result.pair_losses.items()}
+    return {"pair_losses": counts} if counts else {}
 
 
 def _options(context: click.Context, given: dict[str, Any]) -> tuple[BuildOptions, SourceOptions, RunOptions]:

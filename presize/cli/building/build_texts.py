@@ -46,6 +46,8 @@ def build_summary(result: BuildResult, update: bool, keep: bool) -> str:
         update: whether it brought a dataset up to date.
         keep: whether images were to be stored as they are.
     """
+    from presize.codecs.source_facts import loss_sentences  # brings NumPy
+
     now = result.files - result.resumed
     idle = "nothing had to be decoded" if update else "nothing was left to do"
     built_now = f"{now:,} of them now, " if result.resumed and not update else ""
@@ -58,7 +60,7 @@ def build_summary(result: BuildResult, update: bool, keep: bool) -> str:
         lines.append(f"  not stored: {left_out}")
     if keep:
         lines.append(f"  {result.unchanged:,} stored as they were, {result.stored - result.unchanged:,} encoded")
-    lines += (f"  {loss}" for loss in result.losses.sentences())
+    lines += (f"  {loss}" for loss in loss_sentences(result.losses, result.pair_losses))
     if update:
         lines.append(f"  {_counts(result.changes)}")
     if result.reports:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from presize.codecs import encode, resize, transcode
-from presize.codecs.paired.exact import decode_exact
+from presize.codecs.paired.exact import decode_numbers, narrowed
 from presize.errors import ImageError
 from presize.options import ImageOptions, Size
 
@@ -24,13 +24,13 @@ def transcode_companion(data: bytes, source: Size, options: ImageOptions) -> tra
         made = transcode.transcode(data, options)
         _check_size(made.source, source)
         return made
-    values, facts = decode_exact(data, options.max_pixels)
+    values, facts = decode_numbers(data, options.max_pixels)
     height, width = values.shape[:2]
     _check_size(Size(height, width), source)
     records = []
     for size in options.sizes:
         target = resize.target(source, size, options.fit, options.upscale)
-        pixels = resize.resize(values, target, "nearest", options.resize_backend)
+        pixels = narrowed(resize.resize(values, target, "nearest", options.resize_backend))
         records.append(transcode.Record(encode.encode(pixels, options), *pixels.shape[:2]))
     return transcode.Transcoded(tuple(records), source, facts.pack())
 

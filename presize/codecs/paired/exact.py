@@ -11,6 +11,7 @@ import numpy.typing as npt
 from presize.codecs import decode, pillow_decoder
 from presize.codecs.sniff import sniff
 from presize.codecs.source_facts import Facts
+from presize.codecs.special.tiff import BITS
 from presize.errors import ImageError
 from presize.options import Format
 
@@ -42,11 +43,17 @@ def decode_exact(data: bytes, max_pixels: int) -> Exact:
         NotAnImageError: `data` is not an image.
         ImageError: the image is broken, too large, or has pixels of another kind.
     """
+    values, facts = decode_numbers(data, max_pixels)
+    return Exact(narrowed(values), facts)
+
+
+def decode_numbers(data: bytes, max_pixels: int) -> Exact:
+    """As decode_exact, with int32 for numbers of 16 bits that Pillow holds in 32, which it resizes otherwise."""
     name = sniff(data)
     if name is None or name == "jpeg":
         decoded = decode.decode(data, pillow_decoder.Wanted("keep", icc="ignore"), max_pixels)
         return Exact(decoded.pixels, decoded.facts)
-    image, data, orientation, several, _ = pillow_decoder.open_other(data, name, max_pixels)
+    image, data, orientation, several, surplus, _ = pillow_decoder.open_other(data, name, max_pixels)
     deep = pillow_decoder.is_deep(image, data, name)
     mode = image.mode
     if mode == "RGBA" and image.getchannel("A").getextrema() == (255, 255):
@@ -59,7 +66,7 @@ def decode_exact(data: bytes, max_pixels: int) -> Exact:
     if mode == "I" or mode.startswith("I;16"):
         if values.size and not (values.min() >= 0 and values.max() <= 0xFFFF):
             raise ImageError(f"values from {values.min()} to {values.max()}; nearest keeps those from 0 to 65535")
-        values, deep = values.astype(np.uint16), True
+        values, deep = values.astype(np.int32 if mode == "I" else np.uint16), True
     else:
         values = values[:, :, :3].astype(np.uint8) if mode == "RGB" else values.astype(np.uint8)
     bits = _gray_bits(image, data, name)
@@ -76,8 +83,14 @@ def decode_exact(data: bytes, max_pixels: int) -> Exact:
         transparent=image.has_transparency_data,
         deep=deep,
         several=several,
+        surplus=surplus,
     )
     return Exact(np.ascontiguousarray(pillow_decoder.upright(values, orientation)), facts)
+
+
+def narrowed(values: Values) -> Values:
+    """Numbers from decode_numbers, in 8 or 16 bits."""
+    return values.astype(np.uint16) if values.dtype == np.int32 else values
 
 
 def _unscaled(values: Values, data: bytes) -> Values:
@@ -86,7 +99,7 @@ def _unscaled(values: Values, data: bytes) -> Values:
     largest = int(words[3])
     if largest > 255 and values.ndim == 3:
         raise ImageError("16 bits in three channels; nearest keeps RGB of 8 bits, grey of 16, and indices of palettes")
-    white = np.iinfo(values.dtype).max
+    white = 255 if values.dtype == np.uint8 else 65535
     return values if largest == white else np.rint(values * (largest / white)).astype(values.dtype)
 
 
@@ -94,7 +107,7 @@ def _gray_bits(image: Any, data: bytes, name: str) -> int:
     """The bits of a grey value in the file."""
     if name == "png":
         return data[_PNG_BITS] if data[_PNG_COLORS] == 0 else 8
-    bits = image.tag_v2.get(pillow_decoder.TIFF_BITS, (8,)) if name == "tiff" else (8,)
+    bits = image.tag_v2.get(BITS, (8,)) if name == "tiff" else (8,)
     return int(bits[0])
 
 

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import io
+import re
+import struct
+import zlib
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from PIL import Image
 
 from presize.errors import ImageError
+
+if TYPE_CHECKING:
+    from PIL.ImageFile import ImageFile
 
 # Straight to the one plugin: Image.open would try others, and would hold an image to Pillow's own limit.
 _OF_PILLOW: Final = {
@@ -63,6 +72,22 @@ PLUGINS: Final = {
 _ONE_THREAD: Final = {"heic": 1, "jxl": 0}
 
 
+# What Pillow raises for broken files, found by feeding it a million damaged ones of all formats.
+_DECODER_ERRORS: Final = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    Image.DecompressionBombError,
+    EOFError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ZeroDivisionError,
+    struct.error,
+    zlib.error,
+)
+
+
 def image_file(name: str) -> Callable[..., Any]:
     """The class that reads a format.
 
@@ -83,6 +108,34 @@ def image_file(name: str) -> Callable[..., Any]:
     settings.DECODE_THREADS = _ONE_THREAD[name]
     found = getattr(module, plugin.image_file)
     return found
+
+
+def open_image(data: bytes, name: str) -> ImageFile:
+    open_file: Callable[[io.BytesIO], ImageFile] = image_file(name)
+    try:
+        return open_file(io.BytesIO(data))
+    except _DECODER_ERRORS as error:
+        raise ImageError(f"broken {name.upper()}: {reason(error)}") from error
+
+
+def load(image: ImageFile, name: str) -> None:
+    if name == "tiff":
+        # Pillow holds TIFFs to its own limit, and warns, unless the memory is there already.
+        image.im = Image.new(image.mode, image.size).im
+    try:
+        image.load()
+    except _DECODER_ERRORS as error:
+        raise ImageError(f"broken {name.upper()}: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """The error in one line that is the same in every run: no addresses, nothing unprintable."""
+    cause = error.args[0] if error.args else None
+    if isinstance(cause, KeyError):  # Pillow wraps those that mean a value it does not know
+        return f"unknown value {cause}"
+    text = re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", str(error))
+    text = "".join(c if c.isprintable() else " " for c in text)
+    return " ".join(text.split())[:200] or type(error).__name__
 
 
 def versions(suffixes: Iterable[str]) -> dict[str, str]:

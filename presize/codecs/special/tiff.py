@@ -1,0 +1,265 @@
+"""TIFF: its directories, which of them is the image, and files of one directory that decoders read. Pure.
+
+A camera's raw file is a TIFF, too: mostly a small preview first, with the sensor's values in a sub-image.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from presize.errors import ImageError
+
+SUBFILE, OLD_SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 254, 255, 256, 257, 258, 259, 262
+FILL_ORDER, STRIPS, ORIENTATION, SAMPLES, STRIP_ROWS, STRIP_BYTES, PLANAR = 266, 273, 274, 277, 278, 279, 284
+PREDICTOR, COLOR_MAP, TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES = 317, 320, 322, 323, 324, 325
+SUB_IMAGES, EXTRA_SAMPLES, SAMPLE_FORMAT = 330, 338, 339
+
+SHORT, LONG, LONG8 = 3, 4, 16
+_TYPES: Final = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}
+"""The unsigned whole numbers, as in struct; 13 and 18 are places of directories."""
+_TYPE_BYTES: Final = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 18: 8}
+
+_SINGLE: Final = frozenset(
+    (
+        WIDTH,
+        HEIGHT,
+        COMPRESSION,
+        PHOTOMETRIC,
+        FILL_ORDER,
+        SAMPLES,
+        STRIP_ROWS,
+        PLANAR,
+        PREDICTOR,
+        TILE_WIDTH,
+        TILE_HEIGHT,
+    )
+)
+_LISTS: Final = frozenset(
+    (BITS, STRIPS, STRIP_BYTES, 292, 293, COLOR_MAP, TILES, TILE_BYTES, EXTRA_SAMPLES, SAMPLE_FORMAT, 347)
+) | frozenset(range(512, 533))
+_BLOBS: Final = frozenset((700, 34675))  # XMP, ICC profile
+_OURS: Final = frozenset((SUBFILE, OLD_SUBFILE, ORIENTATION, SUB_IMAGES))
+"""Tags that are read here and kept from decoders."""
+
+_MAX_FIELDS: Final = 4096
+"""As libtiff has it."""
+_MAX_DIRECTORIES: Final = 64
+
+_NONE: Final[Mapping[int, Sequence[int]]] = MappingProxyType({})
+
+_REDUCED: Final = 1
+_ASIDE: Final = _REDUCED | 4 | 8
+"""Bits of SUBFILE: a reduced version of another image, a mask, or a depth map."""
+_RAW: Final = (32803, 34892)
+"""PHOTOMETRIC of a camera's sensor: a colour filter array, and linear raw."""
+
+
+class Field(NamedTuple):
+    """A field of a directory.
+
+    Attributes:
+        kind: the type of its values.
+        length: the number of them.
+        at: where in the file they begin.
+    """
+
+    kind: int
+    length: int
+    at: int
+
+
+Fields = Mapping[int, Field]
+
+
+class Directory(NamedTuple):
+    """An image of a TIFF: its fields by tag, and the offset of the next directory, 0 after the last."""
+
+    fields: Fields
+    next: int
+
+
+class Tiff:
+    """The bytes of a TIFF or BigTIFF."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.order = "<" if data[:2] == b"II" else ">"
+        self.big = 43 in data[2:4]
+        self.place, self.counter, self.inline = ("Q", "Q", 8) if self.big else ("I", "H", 4)
+        self.field = struct.Struct(f"{self.order}HH{self.place}{self.inline}s")
+
+    def first(self) -> int:
+        """The offset of the first directory."""
+        return self._unpack(self.place, 8 if self.big else 4)
+
+    def directory(self, at: int) -> Directory:
+        """The directory at an offset. Fields whose values lie outside the file are left out.
+
+        Raises:
+            struct.error, OverflowError: it lies outside the file.
+        """
+        count = self._unpack(self.counter, at)
+        begin = at + struct.calcsize(self.order + self.counter)
+        size = self.field.size
+        fields: dict[int, Field] = {}
+        total_bytes = 0
+        for entry in range(begin, min(begin + min(count, _MAX_FIELDS) * size, len(self.data) - size + 1), size):
+            tag, kind, values, value = self.field.unpack_from(self.data, entry)
+            nbytes = values * _TYPE_BYTES.get(kind, 0)
+            known = tag in _SINGLE or tag in _LISTS or tag in _OURS or (tag in _BLOBS and kind in (1, 7))
+            if not known or tag in fields or nbytes == 0:
+                continue
+            place = entry + size - self.inline
+            if nbytes > self.inline:
+                (place,) = struct.unpack(self.order + self.place, value)
+                total_bytes += nbytes
+                if place + nbytes > len(self.data) or total_bytes > len(self.data) or tag in _SINGLE:
+                    continue
+            fields[tag] = Field(kind, 1 if tag in _SINGLE else values, place)  # some writers repeat the one value
+        try:
+            following = self._unpack(self.place, begin + count * size)
+        except (struct.error, OverflowError):
+            following = 0
+        return Directory(fields, following)
+
+    def directory_or_none(self, at: int) -> Directory | None:
+        """The directory at an offset, or None where no image is described."""
+        try:
+            found = self.directory(at)
+        except (struct.error, OverflowError):
+            return None
+        return found if WIDTH in found.fields else None
+
+    def numbers(self, fields: Fields, tag: int) -> tuple[int, ...]:
+        """The whole numbers of a field; none where it is missing, or has numbers of another kind."""
+        field = fields.get(tag)
+        letter = _TYPES.get(field.kind) if field is not None else None
+        if field is None or letter is None:
+            return ()
+        return struct.unpack_from(f"{self.order}{field.length}{letter}", self.data, field.at)
+
+    def number(self, fields: Fields, tag: int, default: int) -> int:
+        return next(iter(self.numbers(fields, tag)), default)
+
+    def alone(self, fields: Fields, changes: Mapping[int, Sequence[int]] = _NONE, appended: bytes = b"") -> bytes:
+        """A TIFF of one directory, with the fields that decoders need.
+
+        Other tags, and those that point out of the file, would only make Pillow and libtiff warn.
+
+        Args:
+            fields: of this file.
+            changes: the numbers that fields have instead; without numbers a field is left out.
+            appended: bytes that begin where this file ends.
+        """
+        tail = [appended]
+        end = len(self.data) + len(appended)
+        entries = []
+        for tag in sorted({*fields, *changes} - _OURS):
+            if tag in changes:
+                numbers = changes[tag]
+                if not numbers:
+                    continue
+                kind = SHORT if max(numbers) < 1 << 16 else LONG if max(numbers) < 1 << 32 else LONG8
+                count, at = len(numbers), end
+                value = struct.pack(f"{self.order}{count}{_TYPES[kind]}", *numbers)
+                if len(value) > self.inline:
+                    tail.append(value)
+                    end += len(value)
+            else:
+                kind, count, at = fields[tag]
+                value = self.data[at : at + min(count * _TYPE_BYTES[kind], self.inline + 1)]
+            if len(value) > self.inline:
+                value = struct.pack(self.order + self.place, at)
+            entries.append(self.field.pack(tag, kind, count, value))
+        header = 8 if self.big else 4
+        start = struct.pack(self.order + self.place, end)
+        number = struct.pack(self.order + self.counter, len(entries))
+        after = bytes(len(start))
+        rest = memoryview(self.data)[header + len(start) :]
+        return b"".join((self.data[:header], start, rest, *tail, number, *entries, after))
+
+    def _unpack(self, letter: str, at: int) -> int:
+        value: int = struct.unpack_from(self.order + letter, self.data, at)[0]
+        return value
+
+
+class Found(NamedTuple):
+    """The image of a TIFF.
+
+    Attributes:
+        tiff: the file.
+        fields: of the image's directory.
+        orientation: 1 to 8.
+        several: whether the file has further pages.
+        previewed: whether the first directory is another: a preview.
+    """
+
+    tiff: Tiff
+    fields: Fields
+    orientation: int
+    several: bool
+    previewed: bool
+
+
+def find_image(data: bytes) -> Found:
+    """The image of a TIFF: its first page, and not a preview or a mask of it.
+
+    Where the first directory says that it is reduced, the image is the largest that does not; else it is the first, or
+    a sub-image of it that is larger. Further pages, of whatever size, are not looked at.
+
+    Raises:
+        ImageError: the file is broken, or a camera's raw file.
+    """
+    tiff = Tiff(data)
+    try:
+        first = tiff.directory(tiff.first())
+    except (struct.error, OverflowError) as error:
+        raise ImageError("broken TIFF: its directory lies outside the file") from error
+    reduced = _subfile(tiff, first) & _REDUCED != 0
+    pages, missing = [first], False
+    places = {tiff.first(), 0}
+    while pages[-1].next not in places and len(pages) < _MAX_DIRECTORIES and not missing:
+        places.add(pages[-1].next)
+        page = tiff.directory_or_none(pages[-1].next)
+        missing = page is None
+        pages += [page] if page is not None else []
+    offsets = tiff.numbers(first.fields, SUB_IMAGES)[:_MAX_DIRECTORIES]
+    sub_images = [each for each in map(tiff.directory_or_none, offsets) if each is not None]
+    missing = missing or len(sub_images) < len(offsets)
+
+    def whole(directories: list[Directory]) -> list[Directory]:
+        return [each for each in directories if not _subfile(tiff, each) & _ASIDE]
+
+    if data[8:10] == b"CR" or any(
+        tiff.number(each.fields, PHOTOMETRIC, 0) in _RAW for each in whole(pages + sub_images)
+    ):
+        raise ImageError("a camera's raw file, which has to be developed; save it as TIFF, PNG or JPEG")
+    candidates = whole((pages if reduced else [first]) + sub_images)
+    image = max(candidates, key=lambda each: _area(tiff, each), default=first)
+    if reduced and missing and image is first:
+        raise ImageError("broken TIFF: its image lies outside the file, and only a preview of it is left")
+    alike = pages if reduced and image is first else whole(pages)
+    orientation = _orientation(tiff, image) or _orientation(tiff, first) or 1
+    return Found(tiff, image.fields, orientation, len(alike) > 1, image is not first)
+
+
+def _subfile(tiff: Tiff, directory: Directory) -> int:
+    """The bits of SUBFILE, or of the older tag what it means in them."""
+    old = {2: _REDUCED}.get(tiff.number(directory.fields, OLD_SUBFILE, 0), 0)
+    return tiff.number(directory.fields, SUBFILE, old)
+
+
+def _area(tiff: Tiff, directory: Directory) -> int:
+    return tiff.number(directory.fields, WIDTH, 0) * tiff.number(directory.fields, HEIGHT, 0)
+
+
+def _orientation(tiff: Tiff, directory: Directory) -> int:
+    """1 to 8; 0 where it is missing or invalid."""
+    field = directory.fields.get(ORIENTATION)
+    if field is None or field.kind not in (SHORT, LONG) or field.length != 1:
+        return 0
+    value = tiff.number(directory.fields, ORIENTATION, 0)
+    return value if 1 <= value <= 8 else 0
