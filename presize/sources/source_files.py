@@ -85,7 +85,10 @@ def source_files(paths: list[str], nbytes: list[int], places: Places | None) -> 
     return list(map(SourceFile, paths, nbytes, containers, places.offset.tolist()))
 
 
-def open_container(source: str | os.PathLike[str], container: Container, fix: str = "run again") -> int:
+_RUN_AGAIN = "run again, with --overwrite if it then refuses because the samples differ"
+
+
+def open_container(source: str | os.PathLike[str], container: Container, fix: str = _RUN_AGAIN) -> int:
     """Open a container, unless it has changed since it was listed. Returns a descriptor.
 
     Raises:
@@ -102,7 +105,7 @@ def open_container(source: str | os.PathLike[str], container: Container, fix: st
     )
 
 
-def check_containers(source: str | os.PathLike[str], containers: Iterable[Container], fix: str = "run again") -> None:
+def check_containers(source: str | os.PathLike[str], containers: Iterable[Container], fix: str = _RUN_AGAIN) -> None:
     """Raise BuildError if a container has changed since it was listed, or cannot be opened."""
     for container in containers:
         try:

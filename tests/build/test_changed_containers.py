@@ -244,6 +244,21 @@ def test_what_is_replaced_while_it_is_listed_is_listed_again(swap: Swap, monkeyp
     assert shades(swap.root.parent / "out") == {0}
 
 
+def test_what_looks_damaged_because_it_is_being_written_is_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swap = Swap(tmp_path, "tar", SHADE)
+
+    def half_written_at_first(*_: object) -> Any:
+        monkeypatch.undo()
+        swap.replace()
+        raise SourceError("it is damaged")
+
+    monkeypatch.setattr(container_samples, "list_tar", half_written_at_first)
+    swap.build(tmp_path / "out")
+    assert shades(tmp_path / "out") == {SHADE}
+
+
 def test_what_changes_whenever_it_is_listed_is_refused(swap: Swap, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("list_tar", "list_lmdb", "list_parquet"):
         monkeypatch.setattr(container_samples, name, followed_by(swap.rewrite, getattr(container_samples, name)))

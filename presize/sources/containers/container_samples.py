@@ -126,10 +126,22 @@ def _read_all(
 def _list_at_rest(found: Containers, path: str, samples: SourceOptions, follow_links: bool) -> Contents | None:
     """What a container holds. It is listed again if it changed meanwhile; None if it changed then, too."""
     for _ in range(2):
-        listed = _list(found, path, samples, follow_links)
-        with suppress(OSError):
-            if FileVersion.at(os.path.join(found.root, path)).same_as(listed.version):
+        before = _version(found, path)
+        try:
+            listed = _list(found, path, samples, follow_links)
+        except SourceError:
+            if _version(found, path) == before:
+                raise
+        else:
+            if _version(found, path) == listed.version:
                 return listed
+    return None
+
+
+def _version(found: Containers, path: str) -> FileVersion | None:
+    """The version of a container; None where it cannot be opened."""
+    with suppress(OSError):
+        return FileVersion.at(os.path.join(found.root, path))
     return None
 
 
