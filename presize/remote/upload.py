@@ -87,8 +87,10 @@ def upload_dataset(
     if there is None or there[0] != text:
         try:
             _copy_files(bucket, root, manifest, connections, on_plan)
-        except DatasetError as error:
-            raise replaced(root, manifest) or error from None
+        except (DatasetError, RemoteError):
+            if gone := replaced(root, manifest):
+                raise gone from None
+            raise
         published = bucket.create(MANIFEST, text) if there is None else bucket.replace(MANIFEST, text, there[1])
         if not published and (bucket.find(MANIFEST, MANIFEST_BYTES) or (b"",))[0] != text:
             raise RemoteError(f"{bucket.url}: another dataset has appeared there meanwhile; choose another place")

@@ -291,7 +291,7 @@ def test_a_dataset_that_is_deleted_while_open_is_one_error(dataset: Path, tmp_pa
     copied = Path(shutil.copytree(dataset, tmp_path / "gone"))
     loader = Loader(LMDBDataset(copied), 8, crop=CROP, workers=2)
     shutil.rmtree(copied)
-    with pytest.raises(DatasetError, match="No such file or directory; the dataset is incomplete"):
+    with pytest.raises(DatasetError, match="gone was updated, replaced or removed since it was opened"):
         list(loader)
 
 

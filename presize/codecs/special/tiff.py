@@ -47,6 +47,8 @@ _OURS: Final = frozenset((SUBFILE, OLD_SUBFILE, ORIENTATION, SUB_IMAGES))
 _MAX_FIELDS: Final = 4096
 """As libtiff has it."""
 _MAX_DIRECTORIES: Final = 64
+_MAX_PAGES: Final = 8
+"""Directories that are read where the first is whole: a raw file has fewer, and a stack may have thousands."""
 
 _NONE: Final[Mapping[int, Sequence[int]]] = MappingProxyType({})
 
@@ -221,7 +223,8 @@ def find_image(data: bytes) -> Found:
     reduced = _subfile(tiff, first) & _REDUCED != 0
     pages, missing = [first], False
     places = {tiff.first(), 0}
-    while pages[-1].next not in places and len(pages) < _MAX_DIRECTORIES and not missing:
+    most = _MAX_DIRECTORIES if reduced else _MAX_PAGES
+    while pages[-1].next not in places and len(pages) < most and not missing:
         places.add(pages[-1].next)
         page = tiff.directory_or_none(pages[-1].next)
         missing = page is None
