@@ -53,7 +53,9 @@ def read_texts(texts: pa.ChunkedArray, is_label: bool = False) -> pa.ChunkedArra
     """
     if _all_match(texts, _WHOLE):
         numbers = whole_numbers(_known(texts))
-        return numbers if numbers.null_count < len(numbers) else pa.chunked_array([pa.nulls(len(texts))])
+        if numbers.null_count == len(numbers):
+            return pa.chunked_array([pa.nulls(len(texts))])
+        return numbers if pa.types.is_integer(numbers.type) else texts
     if _all_match(texts, _NUMBER) and _any_matches(texts, "[.eEiI]") and _any_matches(texts, "[0-9]"):
         return _known(texts).cast(pa.float64())
     if not _all_match(texts, _BOOLEAN):
