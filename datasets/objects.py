@@ -228,11 +228,12 @@ def _leader(data: Dataset | JoinedData, column: _ListColumn, leaders: Sequence[B
 
 
 def _declared(data: Dataset | JoinedData, option: str) -> dict[str, str]:
-    """The columns that the build declared as boxes or keypoints, with their formats."""
+    """The columns that the build declared as boxes or keypoints, and what their numbers are."""
     found = data.manifest.identity["options"].get(option, [])
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise DatasetError(f"the manifest of {data.root} is damaged: expected a list of {option}, got {found!r}")
-    return dict(map(Coordinates.parse_keypoints if option == "keypoints" else Coordinates.parse_boxes, found))
+    places = map(Coordinates.parse_keypoints if option == "keypoints" else Coordinates.parse_boxes, found)
+    return {place.column: place.numbers for place in places}
 
 
 def tv_tensors_module() -> Any:

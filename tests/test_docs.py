@@ -101,6 +101,7 @@ def write_tables(folder: Path) -> None:
     (folder / "train.txt").write_text("".join(f"{path}\n" for path in photos))
     captions = "".join(f"{path};{words}\n" for path in photos for words in ("a shape", "in front of a gradient"))
     (folder / "captions.csv").write_text(f"file_name;caption\n{captions}")
+    (folder / "digits.csv").write_text("path,label\n" + "".join(f"{path},{path[0]}\n" for path in photos))
     rows = [
         {
             "path": path, "label": path.split("-")[1], "shape": path.split("-")[2].split("/")[0], "score": i / 2,

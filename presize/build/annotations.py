@@ -1,7 +1,7 @@
 """Boxes and keypoints of the label table -> the pixels of the stored images.
 
 Coordinates are continuous, as everywhere: x = 0 is the left edge of the first pixel, and x = width the right edge of
-the last one.
+the last one. Shares are multiplied by the sides of the image, which are known once it has been decoded.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import pyarrow.compute as pc
 from presize.codecs.resize import target
 from presize.errors import PresizeWarning, SourceError
 from presize.formatting import plural, printable
-from presize.options import BoxFormat, BuildOptions, Coordinates, ImageOptions, KeypointFormat, Size
+from presize.options import BuildOptions, Coordinates, ImageOptions, KeypointFormat, Size
 from presize.store.index import INDEX_COLUMNS
 
 Numbers = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+_SHARE_LIMIT = 2.0
+"""Numbers up to this are taken for shares if most boxes of a column have no others: some reach out of their image."""
 TOLERANCE = 1.0
 """How far a box may reach outside of its image without being counted, in pixels: annotations are rounded."""
 
@@ -47,16 +49,51 @@ class Rows(NamedTuple):
 
 
 def check_annotations(table: pa.Table, options: BuildOptions) -> None:
-    """Raise SourceError unless `table` has the columns that are declared, with lists of lists of numbers."""
+    """Raise SourceError unless `table` has the columns that are declared, with lists of lists of numbers in their unit.
+    Warn of boxes smaller than a pixel."""
     for place in options.boxes:
-        numbers = _rows(table, place).numbers
-        if len(numbers) and not (numbers > 1).any():
-            raise SourceError(
-                f"column {place.column!r} has no number above 1: expected boxes in pixels of the source image, not in "
-                "shares of its width and height"
-            )
+        rows = _rows(table, place)
+        _check_unit(place, rows.numbers[_begins(rows, 4)[:, np.newaxis] + np.arange(4)])
+        if not place.in_shares:
+            _warn_of_small_boxes(table, place, rows)
     for place in options.keypoints:
-        _points(table, place)
+        points = _points(table, place)[1]
+        _check_unit(place, points[:, :, :2].reshape(-1, 2))
+
+
+def _check_unit(place: Coordinates, numbers: Numbers) -> None:
+    """Raise SourceError if most boxes or points, (n, 4 or 2), have numbers as in the other unit. One that is all zeros,
+    as for what is missing, has no say."""
+    numbers = numbers[np.isfinite(numbers).all(axis=1) & (numbers != 0).any(axis=1)]
+    near = int(((numbers >= -_SHARE_LIMIT) & (numbers <= _SHARE_LIMIT)).all(axis=1).sum())
+    option = "--keypoints" if place.format in get_args(KeypointFormat) else "--boxes"
+    what = "points" if option == "--keypoints" else "boxes"
+    if not place.in_shares and near > len(numbers) - near:
+        raise SourceError(
+            f"column {place.column!r}: {near:,} of {len(numbers):,} {what} have no number above {_SHARE_LIMIT:g}: "
+            f"expected pixels of the source image; shares of its width and height are {option} {place}%"
+        )
+    if place.in_shares and near < len(numbers) - near:
+        raise SourceError(
+            f"column {place.column!r}: {len(numbers) - near:,} of {len(numbers):,} {what} have numbers above "
+            f"{_SHARE_LIMIT:g}: expected shares of the width and height, 0 to 1; pixels are {option} "
+            f"{place.column}:{place.numbers}, and percentages have to be divided by 100"
+        )
+
+
+def _warn_of_small_boxes(table: pa.Table, place: Coordinates, rows: Rows) -> None:
+    boxes = _xyxy(rows, place)
+    small = _has_area(boxes) & (boxes[:, 2:] - boxes[:, :2] < 1).all(axis=1)
+    if small.any():
+        images = np.unique(rows.samples[small])
+        first = printable(table.column("path")[int(images[0])].as_py())
+        warnings.warn(
+            f"column {place.column!r} has {plural(int(small.sum()), 'box', 'boxes')} smaller than a pixel, in "
+            f"{plural(len(images), 'image')}, the first '{first}'; if they are shares of the image, they are read "
+            f"wrongly: a column has one format, here {place.format}",
+            PresizeWarning,
+            stacklevel=3,
+        )
 
 
 def scaled(table: pa.Table, options: BuildOptions, size: Size, heights: Ints, widths: Ints) -> pa.Table:
@@ -79,7 +116,7 @@ def scaled(table: pa.Table, options: BuildOptions, size: Size, heights: Ints, wi
         rows = _rows(table, place)
         samples = rows.samples
         limits = np.stack((widths, heights, widths, heights), axis=1)[samples]
-        boxes = _xyxy(rows, place)
+        boxes = _in_pixels(_xyxy(rows, place), place, heights[samples], widths[samples])
         boxes[~_has_area(boxes)] = 0
         boxes = np.clip(boxes, 0, limits) * np.tile(moves[samples, :2], 2) + np.tile(moves[samples, 2:], 2)
         boxes = np.clip(boxes, 0, np.tile(frames[samples], 2))
@@ -87,6 +124,8 @@ def scaled(table: pa.Table, options: BuildOptions, size: Size, heights: Ints, wi
     for place in options.keypoints:
         rows, points = _points(table, place)
         samples = rows.samples
+        if place.in_shares:
+            points[:, :, :2] *= np.stack((widths, heights), axis=1)[samples, np.newaxis]
         points[:, :, :2] = points[:, :, :2] * moves[samples, np.newaxis, :2] + moves[samples, np.newaxis, 2:]
         table = _replaced(table, place.column, rows, points, points[0].size if len(points) else 0)
     return table
@@ -96,7 +135,8 @@ def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, wid
     """Warn, once a column, of boxes that are clipped; arguments as for scaled()."""
     for place in options.boxes:
         rows = _rows(table, place)
-        boxes, samples = _xyxy(rows, place), rows.samples
+        samples = rows.samples
+        boxes = _in_pixels(_xyxy(rows, place), place, heights[samples], widths[samples])
         inside = _inside(boxes, heights[samples], widths[samples])
         if inside.all():
             continue
@@ -113,20 +153,21 @@ def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, wid
 
 
 def extents(table: pa.Table, options: BuildOptions) -> Numbers | None:
-    """Of each sample the box around its boxes, x1, y1, x2, y2 in pixels of the source: (samples, 4).
+    """Of each sample the box around its boxes in pixels of the source, and the one around those in shares of it, as x1,
+    y1, x2, y2: (samples, 2, 4).
 
     NaN where one of them is no box, and infinite (inside of any image) where there are none. None unless such images
     are to be rejected.
     """
     if not options.boxes or options.bad_boxes == "clip":
         return None
-    around = np.tile([np.inf, np.inf, -np.inf, -np.inf], (len(table), 1))
+    around = np.tile([np.inf, np.inf, -np.inf, -np.inf], (len(table), 2, 1))
     for place in options.boxes:
         rows = _rows(table, place)
         boxes, samples = _xyxy(rows, place), rows.samples
         boxes[~_has_area(boxes)] = np.nan
-        np.minimum.at(around[:, :2], samples, boxes[:, :2])
-        np.maximum.at(around[:, 2:], samples, boxes[:, 2:])
+        np.minimum.at(around[:, int(place.in_shares), :2], samples, boxes[:, :2])
+        np.maximum.at(around[:, int(place.in_shares), 2:], samples, boxes[:, 2:])
     return around
 
 
@@ -147,7 +188,14 @@ def may_stay(
     stored = (matched >= 0) & (matched < len(index))
     rows = np.where(stored, matched, 0)
     sides = (index.column(f"source_{side}").to_numpy()[rows] for side in ("height", "width"))
-    return ~stored | _within(around, *sides)
+    heights, widths = sides
+    shares = around[:, 1] * np.stack((widths, heights) * 2, axis=1)
+    return ~stored | (_within(around[:, 0], heights, widths) & _within(shares, heights, widths))
+
+
+def _in_pixels(boxes: Numbers, place: Coordinates, heights: Ints, widths: Ints) -> Numbers:
+    """`boxes`, (n, 4), in pixels of their images, whose sides are (n,)."""
+    return boxes * np.stack((widths, heights) * 2, axis=1) if place.in_shares else boxes
 
 
 def _within(boxes: Numbers, heights: Ints, widths: Ints) -> npt.NDArray[np.bool_]:
@@ -195,17 +243,19 @@ def _lengths(lists: Any) -> Ints:
     return np.asarray(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False), np.int64)
 
 
+def _begins(rows: Rows, length: int) -> Ints:
+    """Where the lists of `length` numbers begin."""
+    return np.asarray((np.cumsum(rows.inner) - rows.inner)[rows.inner == length])
+
+
 def _xyxy(rows: Rows, place: Coordinates) -> Numbers:
     """The boxes of all samples as x1, y1, x2, y2; NaN for what is not four numbers."""
     boxes = np.full((len(rows.inner), 4), np.nan)
-    whole = rows.inner == 4
-    begins = (np.cumsum(rows.inner) - rows.inner)[whole]
-    boxes[whole] = rows.numbers[begins[:, np.newaxis] + np.arange(4)]
+    boxes[rows.inner == 4] = rows.numbers[_begins(rows, 4)[:, np.newaxis] + np.arange(4)]
     first, second = boxes[:, :2].copy(), boxes[:, 2:].copy()
-    format: BoxFormat = place.format  # type: ignore[assignment]
-    if format == "xywh":
+    if place.numbers == "xywh":
         boxes[:, 2:] = first + second
-    elif format == "cxcywh":
+    elif place.numbers == "cxcywh":
         boxes[:, :2], boxes[:, 2:] = first - second / 2, first + second / 2
     return boxes
 
@@ -213,12 +263,12 @@ def _xyxy(rows: Rows, place: Coordinates) -> Numbers:
 def _points(table: pa.Table, place: Coordinates) -> tuple[Rows, Numbers]:
     """The keypoints of all samples, (objects, points, 2 or 3)."""
     rows = _rows(table, place)
-    step = len(place.format)
+    step = len(place.numbers)
     found = np.unique(rows.inner)
     if len(found) > 1 or (found % step).any() or (found == 0).any():
         some = ", ".join(map(str, found[:5].tolist()))
         raise SourceError(
-            f"column {place.column!r}: expected as many numbers for each object, {' '.join(place.format)} of each "
+            f"column {place.column!r}: expected as many numbers for each object, {' '.join(place.numbers)} of each "
             f"point, got lists of {some}"
         )
     return rows, rows.numbers.reshape(len(rows.inner), -1 if len(found) else 1, step)

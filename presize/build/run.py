@@ -121,7 +121,8 @@ def plan_build(
         samples: how the source is read.
     """
     codecs = try_codecs(options)
-    found = add_companions(scan(source, samples, options.follow_links), options.companions, options.follow_links)
+    scanned = scan(source, samples, options.follow_links, options.column_types)
+    found = add_companions(scanned, options.companions, options.follow_links)
     check_annotations(found.table, options)
     return _plan_of(found, options, codecs)
 

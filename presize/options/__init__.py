@@ -1,6 +1,6 @@
 """The options of a build: choices listed once, and frozen dataclasses that check themselves."""
 
-from presize.options.build_options import ALWAYS_RECORDED, TILES_RECORDED, BuildOptions, Coordinates
+from presize.options.build_options import ALWAYS_RECORDED, TILES_RECORDED, BuildOptions, ColumnType, Coordinates
 from presize.options.choices import (
     SPELLINGS,
     BadBoxes,
@@ -22,6 +22,7 @@ from presize.options.choices import (
     StoredColor,
     Subsampling,
     Tiles,
+    ValueType,
 )
 from presize.options.companion_options import COMPANION_NAME, Companion, companion_color
 from presize.options.image_options import MAX_PIXELS, ImageOptions
@@ -43,6 +44,7 @@ __all__ = [
     "BuildOptions",
     "BuildPart",
     "Color",
+    "ColumnType",
     "Companion",
     "Coordinates",
     "Depth",
@@ -66,6 +68,7 @@ __all__ = [
     "StoredColor",
     "Subsampling",
     "Tiles",
+    "ValueType",
     "check_above_0",
     "check_choice",
     "check_range",

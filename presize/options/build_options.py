@@ -6,18 +6,18 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self, get_args
 
 from presize.errors import OptionError
-from presize.options.choices import BadBoxes, BoxFormat, KeypointFormat, Layout
+from presize.options.choices import BadBoxes, BoxFormat, KeypointFormat, Layout, ValueType
 from presize.options.companion_options import Companion
 from presize.options.image_options import ImageOptions
-from presize.options.option_checks import check_choice, check_range, check_type
+from presize.options.option_checks import check_choice, check_range, check_text, check_type
 
 
 class Coordinates(NamedTuple):
-    """A column of the label table that holds places in the image, in pixels of the upright source.
+    """A column of the label table that holds places in the image, in pixels of the upright source or in shares of it.
 
     Attributes:
         column: its name.
-        format: a BoxFormat or a KeypointFormat.
+        format: a BoxFormat or a KeypointFormat; with a % behind it x and y are shares of the width and height, 0 to 1.
     """
 
     column: str
@@ -45,8 +45,44 @@ class Coordinates(NamedTuple):
         column, _, format = text.rpartition(":")
         return cls(column, format) if format in get_args(KeypointFormat) and column else cls(text, "xy")
 
+    @property
+    def in_shares(self) -> bool:
+        return self.format.endswith("%")
+
+    @property
+    def numbers(self) -> str:
+        """What its numbers are, in their order: ``xywh`` for ``xywh%``, too."""
+        return self.format.removesuffix("%")
+
     def __str__(self) -> str:
         return f"{self.column}:{self.format}"
+
+
+class ColumnType(NamedTuple):
+    """The type of a column of labels, where it would be read as another.
+
+    Attributes:
+        column: its name.
+        type: "text" as it is written, "int", "float"; or "class", of the column ``label``: text that names classes,
+            whole numbers in the order of their values.
+    """
+
+    column: str
+    type: ValueType
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """
+        >>> ColumnType.parse("label:class")
+        ColumnType(column='label', type='class')
+        """
+        column, _, type = text.rpartition(":")
+        if not column:
+            raise OptionError(f"column_type: expected COLUMN:TYPE, such as label:text, got {text!r}")
+        return cls(column, type)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return f"{self.column}:{self.type}"
 
 
 @dataclass(frozen=True)
@@ -67,6 +103,7 @@ class BuildOptions:
         bad_boxes: what becomes of boxes that reach more than a pixel outside of their image, have no area, or are not
             four numbers: "clip" cuts them to the image, and readers leave out those without area; "reject" rejects the
             image.
+        column_types: types of columns that would be read as another.
     """
 
     image: ImageOptions = field(default_factory=ImageOptions)
@@ -78,6 +115,7 @@ class BuildOptions:
     boxes: tuple[Coordinates, ...] = ()
     keypoints: tuple[Coordinates, ...] = ()
     bad_boxes: BadBoxes = "clip"
+    column_types: tuple[ColumnType, ...] = ()
 
     def __post_init__(self) -> None:
         check_type("image", self.image, ImageOptions)
@@ -89,6 +127,18 @@ class BuildOptions:
         named = [place.column for place in (*self.boxes, *self.keypoints)]
         if len(set(named)) < len(named):
             raise OptionError(f"boxes: expected each column once in boxes and keypoints, got {', '.join(named)}")
+        check_type("column_type", self.column_types, tuple)
+        for each in self.column_types:
+            check_type("column_type", each, ColumnType)
+            check_text("column_type", each.column)
+            check_choice(f"column_type: {each.column}", each.type, ValueType)
+            if each.type == "class" and each.column != "label":
+                raise OptionError(
+                    f"column_type: only label has classes, got {each}; choose text, and a vocabulary to read"
+                )
+        typed = [each.column for each in self.column_types]
+        if len(set(typed)) < len(typed):
+            raise OptionError(f"column_type: expected each column once, got {', '.join(typed)}")
         check_choice("bad_boxes", self.bad_boxes, BadBoxes)
         check_choice("to", self.layout, Layout)
         check_type("follow_links", self.follow_links, bool)
@@ -104,14 +154,15 @@ class BuildOptions:
             raise OptionError(f"pair: expected each name once, got {', '.join(c.name for c in self.companions)}")
         if self.layout == "folder" and self.companions:
             raise OptionError("to: pairs are stored in shards alone; choose --to lmdb, or build without --pair")
-        # One order, so that the same companions make the same dataset.
+        # One order, so that the same options make the same dataset.
         object.__setattr__(self, "companions", tuple(sorted(self.companions, key=lambda companion: companion.name)))
+        object.__setattr__(self, "column_types", tuple(sorted(self.column_types)))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for manifest.json; sizes as the strings that Size.parse reads."""
         image = _recorded(self.image) | {"sizes": [str(size) for size in self.image.sizes]}
         values = _recorded(self) | {"image": image}
-        for name in ("boxes", "keypoints"):
+        for name in ("boxes", "keypoints", "column_types"):
             if name in values:
                 values[name] = list(map(str, values[name]))
         if self.companions:
@@ -137,6 +188,7 @@ class BuildOptions:
                 "companions": tuple(Companion(name, **how) for name, how in given.get("companions", {}).items()),
                 "boxes": tuple(map(Coordinates.parse_boxes, _texts(given, "boxes"))),
                 "keypoints": tuple(map(Coordinates.parse_keypoints, _texts(given, "keypoints"))),
+                "column_types": tuple(map(ColumnType.parse, _texts(given, "column_types"))),
             }
         )
 

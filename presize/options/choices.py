@@ -19,11 +19,12 @@ Layout = Literal["lmdb", "folder"]
 ExportLayout = Literal["folder", "tar", "parquet"]
 OnError = Literal["skip", "fail"]
 Engine = Literal["processes", "sequential", "dask", "ray", "spark"]
-BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
-KeypointFormat = Literal["xy", "xyv"]
+BoxFormat = Literal["xyxy", "xywh", "cxcywh", "xyxy%", "xywh%", "cxcywh%"]
+KeypointFormat = Literal["xy", "xyv", "xy%", "xyv%"]
 BadBoxes = Literal["clip", "reject"]
 KeyPreset = Literal["text-recognition", "basicsr", "lsun"]
 Repeated = Literal["refuse", "list"]
+ValueType = Literal["text", "int", "float", "class"]
 
 SPELLINGS = {"jpg": "jpeg", "grey": "gray"}
 """Other spellings, which the command line takes as well."""

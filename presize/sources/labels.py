@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +16,9 @@ import pyarrow.compute as pc
 
 from presize.errors import SourceError
 from presize.formatting import plural
-from presize.options import Repeated
+from presize.options import Repeated, ValueType
 from presize.sources.table_files import PATH_NAMES, one_line, read_file
+from presize.sources.text_columns import are_no_texts, as_type, label_texts, no_text
 from presize.sources.walk import is_utf8
 from presize.store.index import INDEX_COLUMNS
 from presize.store.manifest import read_manifest
@@ -23,17 +26,22 @@ from presize.store.manifest import read_manifest
 _ROWS_AT_ONCE = 65536
 _DEEPEST = 32
 """Arrow writes no column of more than 64 types in one another."""
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 _UNSAFE_PATH = r"^$|^/|//|/$|(^|/)\.\.?(/|$)|\x00"
 
 
 def read_table(
-    path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None, repeated: Repeated = "refuse"
+    path: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None = None,
+    repeated: Repeated = "refuse",
+    types: Mapping[str, ValueType] = MappingProxyType({}),
 ) -> pa.Table:
     """The label table at `path`: a ``path`` column of strings and any others, in its own order.
 
-    The suffix decides how it is read: .csv (types as pyarrow infers them; separated by commas, semicolons, tabs or
-    bars), .tsv, .txt (a path in each line, with or without a label behind it), .jsonl, .ndjson or .json (one object per
-    line; a missing key is a null), or .parquet. The column of paths may be called ``filename`` or ``file_name``.
+    The suffix decides how it is read: .csv (numbers, booleans or text, see presize.sources.text_columns; separated by
+    commas, semicolons, tabs or bars), .tsv, .txt (a path in each line, with or without a label behind it), .jsonl,
+    .ndjson or .json (one object per line; a missing key is a null), or .parquet. The column of paths may be called
+    ``filename`` or ``file_name``.
     Columns are normalized: strings and binaries have 64-bit offsets, lists are large lists, dictionaries are decoded.
     Equal values give equal bytes, those under nulls included, whatever file they were read from.
 
@@ -42,20 +50,27 @@ def read_table(
         root: the source; absolute paths that lie in it become relative. None refuses all of them.
         repeated: "refuse" a path that several rows have, or make these rows one, at the place of the first: all other
             columns then hold lists.
+        types: the types of columns, by their names.
 
     Raises:
         SourceError: the table cannot be read; a path is missing, repeated, or leads out of the source; a row has no
-            label; or a column has a name that the index uses itself.
+            label; a value is not of the type given; or a column has a name that the index uses itself.
+
+    Warns:
+        PresizeWarning: decimals are written as they would not be printed.
     """
-    table = _with_path(read_file(os.fspath(path)))
+    table = _with_path(read_file(os.fspath(path), types))
     _check_columns(table.column_names)
     if len(table) == 0:
         raise SourceError("it lists no samples")
-    columns = {name: plain_column(name, table.column(name)) for name in table.column_names}
+    table = pa.table({name: plain_column(name, table.column(name)) for name in table.column_names})
+    table = with_types(table, types)
+    columns = {name: table.column(name) for name in table.column_names}
     if root is not None:
         columns["path"] = _relative(columns["path"], root)
     _check_paths(columns["path"])
     if "label" in columns:
+        columns["label"] = label_texts(columns["label"])
         _check_labels(columns["label"])
     return _without_repeats(pa.table(columns), repeated)
 
@@ -126,6 +141,23 @@ def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
                 "them, store them as numbers or text, or leave the column out"
             ) from None
     return plain
+
+
+def with_types(
+    table: pa.Table, types: Mapping[str, ValueType], own: Collection[str] = tuple(INDEX_COLUMNS)
+) -> pa.Table:
+    """A normalized table with the types that its columns are given, but for its `own`.
+
+    Raises:
+        SourceError: there is no such column, or a value is not of its type.
+    """
+    for name, kind in types.items():
+        if name not in table.column_names or name in own:
+            known = ", ".join(each for each in table.column_names if each not in own)[:200]
+            raise SourceError(f"--column-type {name}:{kind}: there is no such column; there are {known or 'none'}")
+        column = plain_column(name, as_type(name, table.column(name), kind))
+        table = table.set_column(table.column_names.index(name), name, column)
+    return table
 
 
 def _depth(kind: pa.DataType) -> int:
@@ -232,9 +264,26 @@ def _check_labels(labels: pa.ChunkedArray) -> None:
         raise SourceError(f"{missing} of {len(labels)} rows have no label; leave them out, or rename the column")
 
 
-def class_labels(labels: pa.ChunkedArray, classes: Sequence[str] | None) -> tuple[pa.ChunkedArray, tuple[str, ...]]:
-    """String labels as int32 positions in the class list, which is `classes` or else the sorted labels."""
-    known = tuple(classes) if classes is not None else tuple(sorted(labels.unique().to_pylist()))
+def class_labels(
+    labels: pa.ChunkedArray, classes: Sequence[str] | None, by_value: bool = False
+) -> tuple[pa.ChunkedArray, tuple[str, ...]]:
+    """String labels as int32 positions in the class list, which is `classes` or else the sorted labels.
+
+    Args:
+        labels: the labels.
+        classes: the class list to use.
+        by_value: sort labels that are all whole numbers by their values, 2 before 10.
+
+    Raises:
+        SourceError: a label is not in `classes`, or is no text.
+    """
+    found = labels.unique()
+    known = tuple(classes) if classes is not None else tuple(sorted(found.to_pylist()))
+    strange = found.filter(are_no_texts(found))
+    if classes is None and len(strange):
+        raise no_text(strange[0].as_py().encode())
+    if classes is None and by_value and all(_WHOLE.fullmatch(name) for name in known):
+        known = tuple(sorted(known, key=lambda name: (int(name), name)))
     numbers = pc.index_in(labels, pa.array(known, pa.large_string()))
     unknown = labels.filter(pc.is_null(numbers))
     if len(unknown):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 
 from presize.errors import PresizeWarning, SourceError
 from presize.formatting import plural, printable
-from presize.options import SourceOptions
+from presize.options import ColumnType, SourceOptions, ValueType
 from presize.sources.containers.container_samples import list_samples
 from presize.sources.containers.contents import PLACE_COLUMNS
 from presize.sources.containers.recognize import Containers, recognize
@@ -94,6 +95,7 @@ def scan(
     root: str | os.PathLike[str],
     samples: SourceOptions = SourceOptions(),
     follow_links: bool = False,
+    types: Sequence[ColumnType] = (),
 ) -> Source:
     """List the samples of a source. Files that cannot be samples, and folders that cannot hold any, become rejects.
 
@@ -105,6 +107,7 @@ def scan(
         root: the source folder, its URL, or a container.
         samples: how the source is read.
         follow_links: follow links that lead out of the source; otherwise they are rejects.
+        types: the types of columns that would be read as another.
 
     Raises:
         SourceError: the source or the label table cannot be used.
@@ -119,18 +122,22 @@ def scan(
     if samples.keys is not None and found is None:
         raise SourceError(f"--keys needs an LMDB, tar shards or Parquet files; source {os.fspath(root)!r} has none")
     if found is not None:
-        source = _scan_containers(found, samples, known, follow_links)
+        source = _scan_containers(found, samples, known, follow_links, dict(types))
+        _warn_of_backslashes(source, samples)
         return source if samples.split == "folders" else replace(source, table=with_splits(source.table, samples))
     place, chain = (url, ()) if url else _resolve(root)
     if samples.table is not None:
         with naming(f"labels {os.fspath(samples.table)!r}"):
-            listed = read_table(samples.table, root, samples.repeated)
+            listed = read_table(samples.table, root, samples.repeated, dict(types))
             if "label" not in listed.column_names and is_list(samples.table):
                 listed = with_folder_labels(listed, samples)
-            source = _scan_table(place, listed, known, follow_links)
+            source = _scan_table(place, listed, known, follow_links, dict(types).get("label") == "class")
     else:
+        if types:
+            raise SourceError(f"--column-type is for tables and containers; source {os.fspath(root)!r} has none")
         walk = StoreWalk(url) if url else Walk(place, follow_links)
         source = _scan_tree(walk, Folder("", chain), samples, known)
+    _warn_of_backslashes(source, samples)
     return replace(source, table=with_splits(source.table, samples))
 
 
@@ -160,9 +167,13 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
 
 
 def _scan_containers(
-    found: Containers, samples: SourceOptions, classes: tuple[str, ...] | None, follow_links: bool
+    found: Containers,
+    samples: SourceOptions,
+    classes: tuple[str, ...] | None,
+    follow_links: bool,
+    types: Mapping[str, ValueType],
 ) -> Source:
-    listed = list_samples(found, samples, classes, follow_links)
+    listed = list_samples(found, samples, classes, follow_links, types)
     return Source(
         Path(found.root), listed.table, listed.classes, listed.rejects, listed.hidden, containers=listed.containers
     )
@@ -219,17 +230,39 @@ def _source(
     return Source(_root(walk.root), table, classes, Rejects.of(walk.rejects), walk.hidden, outside, by_folder)
 
 
+def _warn_of_backslashes(source: Source, samples: SourceOptions) -> None:
+    """Warn of samples that have no label, since the backslashes in their names are no folders."""
+    wanted = samples.labels is None or (samples.table is not None and is_list(samples.table))
+    if not wanted or "label" in source.table.column_names:
+        return
+    paths = source.table.column("path")
+    named = paths.filter(pc.match_substring(paths, "\\"))
+    if len(named):
+        cure = (
+            "write it again with / in names" if source.containers else "unpack the archive with unzip, which makes them"
+        )
+        warnings.warn(
+            f"source {str(source.root)!r}: {len(named):,} of {len(paths):,} names hold backslashes, such as "
+            f"'{printable(named[0].as_py())}': folders on Windows, but not here, and no sample has a label; {cure}",
+            PresizeWarning,
+            stacklevel=4,
+        )
+
+
 def _root(place: str) -> Path | Url:
     return place if isinstance(place, Url) else Path(place)
 
 
-def _scan_table(root: str, table: pa.Table, classes: tuple[str, ...] | None, follow_links: bool) -> Source:
+def _scan_table(
+    root: str, table: pa.Table, classes: tuple[str, ...] | None, follow_links: bool, by_value: bool
+) -> Source:
     columns = {name: table.column(name) for name in table.column_names}
     known = None
     if "label" in columns and pa.types.is_large_string(columns["label"].type):
-        columns["label"], known = class_labels(columns["label"], classes)
+        columns["label"], known = class_labels(columns["label"], classes, by_value)
     elif classes is not None:
-        raise SourceError("--classes needs a label column of strings")
+        cure = "; --column-type label:class reads numbers as their names" if "label" in columns else ""
+        raise SourceError(f"--classes needs a label column of strings{cure}")
     paths = table.column("path")
     sizes, mtimes = look_up(root, paths) if isinstance(root, Url) else _look_up(paths, root, follow_links)
     files = {"path": columns.pop("path"), "source_nbytes": sizes, "source_mtime_ns": mtimes}
@@ -247,7 +280,8 @@ def _look_up(paths: pa.ChunkedArray, root: str, follow_links: bool) -> list[pa.C
             try:
                 found.append(look_at(path))
             except Refused as reason:
-                first = first or f"{path!r} {reason}"
+                hint = "; expected / between folders, not a backslash" if "\\" in path else ""
+                first = first or f"{path!r} {reason}{hint}"
                 refused += 1
         chunks.append(np.array(found, np.int64).reshape(-1, 2))
     if refused:

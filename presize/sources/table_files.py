@@ -7,8 +7,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -17,7 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from presize.errors import SourceError
+from presize.errors import PresizeWarning, SourceError
+from presize.formatting import plural
+from presize.options import ValueType
+from presize.sources.text_columns import lost_spelling, read_texts, unquoted, whole_numbers
 from presize.store.rejects import IMAGE_SUFFIXES
 from presize.system.files import open_at_once
 
@@ -30,13 +33,20 @@ IMAGE_NAMES = rf"(?i)({'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUF
 _JSON_ROWS = 16384
 _HEADER_BYTES = 1 << 20
 _TAB_LABEL = r"(?s)^(?P<path>[^\t]*)\t\s*(?P<label>.+)$"
-_LABEL = (
-    rf"(?is)^(?P<path>.*(?:{'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))}))[ ,;]\s*(?P<label>.+)$"
-)
+_SUFFIX = rf"(?:{'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))})"
+_LABEL = rf"(?is)^(?P<path>[^\"]*{_SUFFIX}|.*{_SUFFIX})[ ,;]\s*(?P<label>.+)$"
+_QUOTED_PATH = rf"(?is)^\"([^\"]*{_SUFFIX})\"([ ,;\t]|$)"
+
+Types = Mapping[str, ValueType] | None
+"""The types that columns are given, by their names: readers leave those as text. None, if paths alone are wanted."""
 
 
-def read_file(path: str) -> pa.Table:
+def read_file(path: str, types: Types = None) -> pa.Table:
     """All columns of a file, as they are read. The suffix decides how.
+
+    Args:
+        path: the file.
+        types: see Types.
 
     Raises:
         SourceError: the file cannot be read, or is not what its suffix says.
@@ -48,7 +58,7 @@ def read_file(path: str) -> pa.Table:
         with open(path, "rb", opener=open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise SourceError("it is not a regular file")
-            table = read(file)
+            table = read(file, types)
             table.validate(full=True)
             table.column_names  # noqa: B018  # raises for names that are not UTF-8
             return table
@@ -70,67 +80,52 @@ def one_line(message: object) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(message)[:200])
 
 
-def _read_csv(file: BinaryIO, separators: str = ",;\t|") -> pa.Table:
-    separator, names = _header(file, separators)
-    texts = {name: pa.string() for name in names if name.strip() in PATH_NAMES}
-    table = _parsed(file, separator, texts)
-    named = zip(table.column_names, table.columns, strict=True)  # two may have one name, which is refused later
-    codes = _codes(file, separator, [name for name, column in named if _may_be_codes(column)])
-    if codes:
-        table = _parsed(file, separator, texts | dict.fromkeys(codes, pa.string()))
-    for field in table.schema:
-        if pa.types.is_binary(field.type):  # what pyarrow makes of it
-            raise SourceError(f"column {field.name!r} is not UTF-8 text; save the table as UTF-8")
-    return _without_empty_rows(_without_blanks(table))
+def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Table:
+    columns, spelled = [], {}
+    table = _texts(file, _separator(file, separators))
+    for name, texts in zip(table.column_names, table.columns, strict=True):
+        is_text = types is None or name in types or name in PATH_NAMES
+        columns.append(texts if is_text else read_texts(texts, is_label=name == "label"))
+        if pa.types.is_floating(columns[-1].type) and (text := lost_spelling(texts)) is not None:
+            spelled[name] = text
+    if spelled:
+        _tell_spelling(file.name, spelled)
+    return _without_empty_rows(pa.table(columns, table.column_names))
 
 
-def _parsed(file: BinaryIO, separator: str, types: Mapping[str, pa.DataType], columns: Sequence[str] = ()) -> pa.Table:
-    """The columns called so, or all; those without a type get that of their values."""
-    file.seek(0)
-    return pa.csv.read_csv(
-        file,
-        parse_options=pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
-        convert_options=pa.csv.ConvertOptions(column_types=dict(types), include_columns=list(columns) or None),
+def _texts(file: BinaryIO, separator: str) -> pa.Table:
+    """All columns as text, without the blanks behind separators in columns whose name has one."""
+    how: dict[str, Any] = {"parse_options": pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True)}
+    content, header, after = file, file.readline(_HEADER_BYTES), separator.encode()
+    if after + b" " in header:  # Arrow sees quotes directly behind a separator alone
+        quoted = rb'(?<=%s) +(?="(?:[^"]|"(?:%s|\s|\Z)))' % (re.escape(after), re.escape(after))
+        content = io.BytesIO(header + re.sub(quoted, b"", file.read()))
+    content.seek(0)
+    names = pa.csv.open_csv(content, **how).schema.names
+    content.seek(0)
+    options = pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary()))
+    columns = []
+    for name, column in zip(names, pa.csv.read_csv(content, convert_options=options, **how).columns, strict=True):
+        try:
+            texts = column.cast(pa.string())
+        except pa.ArrowInvalid:
+            raise SourceError(f"column {name!r} is not UTF-8 text; save the table as UTF-8") from None
+        columns.append(pc.utf8_ltrim_whitespace(texts) if name.startswith(" ") else texts)
+    return pa.table(columns, [name.strip(' "') if name.startswith(" ") else name.strip() for name in names])
+
+
+def _tell_spelling(path: str, spelled: Mapping[str, str]) -> None:
+    """Warn of columns of decimals that would not be printed as they are written."""
+    name = "label" if "label" in spelled else next(iter(spelled))
+    not_class = ", not a class" if name == "label" else ""
+    more = f", and {plural(len(spelled) - 1, 'more column')} likewise" if len(spelled) > 1 else ""
+    warnings.warn(
+        f"labels {path!r}: {spelled[name]!r} in column {name!r} is read as the number {float(spelled[name])}{not_class}"
+        f"{more}; --column-type {name}:text keeps texts as they are written, --column-type {name}:float reads numbers "
+        "without this warning",
+        PresizeWarning,
+        stacklevel=6,
     )
-
-
-def _codes(file: BinaryIO, separator: str, columns: Sequence[str]) -> list[str]:
-    """Those columns, of such as _may_be_codes, that hold codes."""
-    if not columns or len(set(columns)) < len(columns):
-        return []
-    texts = _parsed(file, separator, dict.fromkeys(columns, pa.string()), columns)
-    return [name for name in columns if _are_codes(texts.column(name))]
-
-
-def _may_be_codes(column: pa.ChunkedArray) -> bool:
-    """Whether whole numbers have been read, or such as are too large for that, which Arrow reads as floats."""
-    if pa.types.is_floating(column.type):
-        return bool(pc.any(pc.greater_equal(pc.abs(column), 2.0**63)).as_py())
-    return bool(pa.types.is_integer(column.type))
-
-
-def _are_codes(texts: pa.Array) -> bool:
-    """Whether numbers would lose something: a zero that one of them begins with, since 007 is not 7, or the last of
-    more digits than 64 bits hold."""
-    if pc.any(pc.match_substring_regex(texts, r"^\s*0[0-9]")).as_py():
-        return True
-    numbers = pc.utf8_trim_whitespace(texts)
-    numbers = numbers.filter(pc.not_equal(numbers, ""))
-    try:
-        numbers.cast(pa.int64())
-    except pa.ArrowInvalid:
-        return bool(pc.all(pc.match_substring_regex(numbers, r"^-?[0-9]+$")).as_py())
-    return False
-
-
-def _without_blanks(table: pa.Table) -> pa.Table:
-    """Names without blanks around them. A name that begins with one is of a file with a blank behind each separator,
-    so that the texts of its column begin with one, too."""
-    columns = [
-        pc.utf8_ltrim_whitespace(column) if name.startswith(" ") and pa.types.is_string(column.type) else column
-        for name, column in zip(table.column_names, table.columns, strict=True)
-    ]
-    return pa.table(columns, [name.strip() for name in table.column_names])
 
 
 def _without_empty_rows(table: pa.Table) -> pa.Table:
@@ -142,25 +137,26 @@ def _without_empty_rows(table: pa.Table) -> pa.Table:
     return table.filter(pc.invert(empty)) if pc.any(empty).as_py() else table
 
 
-def _header(file: BinaryIO, separators: str) -> tuple[str, Sequence[str]]:
-    """The first separator that gives a column of paths, or the one with most columns, and their names."""
+def _separator(file: BinaryIO, separators: str) -> str:
+    """The first separator that gives a column of paths, or the one with most columns."""
     line = file.readline(_HEADER_BYTES).decode("utf-8-sig", "replace").strip("\r\n")
     file.seek(0)
-    found = [(separator, [name.strip('"') for name in line.split(separator)]) for separator in separators]
-    likeliest = max(found, key=lambda each: len(each[1]))  # for the message about a table without a column of paths
-    return next((each for each in found if any(name.strip() in PATH_NAMES for name in each[1])), likeliest)
+    found = {separator: [name.strip(' "') for name in line.split(separator)] for separator in separators}
+    likeliest = max(found, key=lambda separator: len(found[separator]))  # for the message about a table without paths
+    return next((separator for separator, names in found.items() if not {*PATH_NAMES}.isdisjoint(names)), likeliest)
 
 
-def _read_tsv(file: BinaryIO) -> pa.Table:
-    return _read_csv(file, "\t")
+def _read_tsv(file: BinaryIO, types: Types) -> pa.Table:
+    return _read_csv(file, types, "\t")
 
 
-def _read_list(file: BinaryIO) -> pa.Table:
+def _read_list(file: BinaryIO, types: Types) -> pa.Table:
     """One path per line, with or without a label behind each: after a tab, or after a name with the suffix of an image
-    format, as in ``cats/1.jpg 3``. Labels that are all whole numbers, without zeros before them, are numbers."""
+    format, as in ``cats/1.jpg 3``. Labels that are all whole numbers, without zeros before them, are numbers; quotes
+    around paths and labels are none of them."""
     text = pa.array([file.read().decode("utf-8-sig")], pa.large_string())
     lines = pc.utf8_trim_whitespace(pc.split_pattern(text, "\n").flatten())
-    lines = lines.filter(pc.not_equal(lines, ""))
+    lines = pc.replace_substring_regex(lines.filter(pc.not_equal(lines, "")), _QUOTED_PATH, r"\1\2")
     with_tabs = pc.any(pc.match_substring(lines, "\t")).as_py()
     found = pc.extract_regex(lines, _TAB_LABEL if with_tabs else _LABEL)
     if not with_tabs:  # "a photo 1.jpg" has a space and no label
@@ -173,10 +169,8 @@ def _read_list(file: BinaryIO) -> pa.Table:
             f"{found.null_count} of {len(lines)} lines have no label, such as {one_line(repr(first))}, and others have "
             f"one, such as {one_line(repr(other))}; expected a label in each line or in none"
         )
-    labels = pc.struct_field(found, "label")
-    if not _are_codes(labels):
-        with suppress(pa.ArrowInvalid):
-            labels = labels.cast(pa.int64())
+    labels = unquoted(pc.struct_field(found, "label"), where_needed=not with_tabs)
+    labels = labels if types is None or "label" in types else whole_numbers(labels)
     return pa.table({"path": _without_dot(pc.struct_field(found, "path")), "label": labels})
 
 
@@ -185,7 +179,7 @@ def _without_dot(paths: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(paths, r"^(\./+)+", "")
 
 
-def _read_json(file: BinaryIO) -> pa.Table:
+def _read_json(file: BinaryIO, _: Types) -> pa.Table:
     """Read with Python's own parser: pyarrow's turns strings into dates and large numbers into floats, and reads
     [null, 1] as a list that ends outside its values (apache/arrow#51305, still in 26.0.1).
     """
@@ -228,7 +222,7 @@ def _typed(table: pa.Table, field: pa.Field) -> pa.Array:
     return column.chunk(0) if column.type == field.type else pa.array(column.to_pylist(), field.type)
 
 
-def _read_parquet(file: BinaryIO) -> pa.Table:
+def _read_parquet(file: BinaryIO, _: Types) -> pa.Table:
     # read_table would take columns from the names of folders. Without threads: Arrow aborts a process that ends soon
     # after they have read now and then ("terminate called without an active exception", 5 of 180 under load, 26.0).
     with pa.parquet.ParquetFile(file, pre_buffer=False) as table:

@@ -58,7 +58,7 @@ def marks_of(row: Mapping[str, Any], options: Mapping[str, Any]) -> Marks:
             if right > left and bottom > top:
                 boxes.append(MarkedBox(left, top, right - left, bottom - top, name))
     for place in of_keypoints:
-        step = len(place.format)
+        step = len(place.numbers)
         for numbers in _numbers(row.get(place.column), None):
             for at in range(0, len(numbers) - step + 1, step):
                 if step == 2 or numbers[at + 2]:

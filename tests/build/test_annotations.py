@@ -19,9 +19,10 @@ from PIL import Image
 
 from builds import SERIAL, files
 from commands import Ran
-from presize.build.annotations import extents, scaled
+from presize.build.annotations import check_annotations, extents, scaled
 from presize.build.run import build_dataset
 from presize.codecs.resize import target
+from presize.datasets import LMDBDataset
 from presize.errors import OptionError, PresizeWarning, SourceError
 from presize.options import BuildOptions, Coordinates, Fit, ImageOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
@@ -105,14 +106,27 @@ PAINTED = [
 ]
 
 
+def in_shares(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same rows, in shares of the upright images."""
+    sides = {"a.png": (100, 60), "b.png": (60, 100), "c.jpg": (100, 60)}
+    names = ("bbox", "points")
+    return [
+        {"path": row["path"]}
+        | {name: (np.array(row[name]) / (sides[row["path"]] * 2)).tolist() for name in names}
+        for row in rows
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", ["", "%"])
 @pytest.mark.parametrize("fit", ["shorter", "longer", "stretch", "crop", "pad"])
-def test_a_box_lies_on_what_it_is_of_in_every_size_that_is_stored(fit: Fit, source: Path, tmp_path: Path) -> None:
+def test_a_box_lies_on_what_it_is_of_in_every_size_that_is_stored(
+    fit: Fit, unit: str, source: Path, tmp_path: Path
+) -> None:
     sizes = Size(40, 40), Size(72, 50)
-    options = replace(
-        options_of(fit, False, *sizes), keypoints=(Coordinates("points", "xy"),),
-    )  # fmt: skip
+    options = replace(options_of(fit, False, *sizes), boxes=(Coordinates("bbox", f"xyxy{unit}"),))
+    options = replace(options, keypoints=(Coordinates("points", f"xy{unit}"),))
     options = replace(options, image=replace(options.image, format="png"))
-    build_dataset(source, tmp_path / "out", options, SERIAL, table_of(source, PAINTED))
+    build_dataset(source, tmp_path / "out", options, SERIAL, table_of(source, in_shares(PAINTED) if unit else PAINTED))
     for size in sizes:
         data = Dataset(tmp_path / "out" / str(size))
         boxes, points = data.column("bbox").to_pylist(), data.column("points").to_pylist()
@@ -124,14 +138,111 @@ def test_a_box_lies_on_what_it_is_of_in_every_size_that_is_stored(fit: Fit, sour
             assert np.allclose(np.clip(points[sample], 0, [width, height] * 2), boxes[sample], atol=1e-4)
 
 
-@pytest.mark.parametrize(("format", "box"), [("xywh", [20, 10, 40, 30]), ("cxcywh", [40, 25, 40, 30])])
-def test_the_three_formats_give_the_same_boxes(format: str, box: list[int]) -> None:
-    def boxes_of(options: BuildOptions, box: list[int]) -> Any:
+@pytest.mark.parametrize(
+    ("format", "box"),
+    [
+        ("xywh", [20, 10, 40, 30]),
+        ("cxcywh", [40, 25, 40, 30]),
+        ("xyxy%", [0.2, 1 / 6, 0.6, 2 / 3]),
+        ("xywh%", [0.2, 1 / 6, 0.4, 0.5]),
+        ("cxcywh%", [0.4, 2.5 / 6, 0.4, 0.5]),
+    ],
+)
+def test_all_formats_give_the_same_boxes(format: str, box: list[float]) -> None:
+    def boxes_of(options: BuildOptions, box: list[float]) -> Any:
         table = pa.table({"bbox": pa.array([[box]], pa.large_list(pa.large_list(pa.float64())))})
         return scaled(table, options, Size(32, 32), np.array([60]), np.array([100])).column("bbox").to_pylist()
 
     other = replace(BOXES, boxes=(Coordinates("bbox", format),))
-    assert boxes_of(other, box) == boxes_of(BOXES, [20, 10, 60, 40])
+    assert np.allclose(boxes_of(other, box), boxes_of(BOXES, [20, 10, 60, 40]))
+
+
+SHARES = [[0.1, 0.2, 0.5, 0.9], [0.5, 0.5, 0.3, 0.3]]
+
+
+def checked(boxes: list[list[float]], format: str) -> None:
+    table = pa.table({"path": ["a"], "bbox": pa.array([boxes], pa.large_list(pa.large_list(pa.float64())))})
+    check_annotations(table, replace(BOXES, boxes=(Coordinates("bbox", format),)))
+
+
+@pytest.mark.parametrize(
+    ("boxes", "format", "said"),
+    [
+        (SHARES * 10, "cxcywh", "20 of 20 boxes have no number above 2: expected pixels of the source image; shares"),
+        ([*SHARES * 9, [0, 0, 1.000001, 1]], "xyxy", "19 of 19 boxes .* are --boxes bbox:xyxy%$"),
+        ([*SHARES * 9, [-0.1, 0, 1.3, 1], [10, 20, 50, 60]], "xyxy", "19 of 20 boxes have no number above 2"),
+        ([*SHARES, *[[0, 0, 0, 0]] * 9], "xywh", "2 of 2 boxes have no number"),
+        ([[10, 20, 50, 60]] * 3, "xyxy%", "3 of 3 boxes have numbers above 2: expected shares .* pixels are --boxes b"),
+        (
+            [[10, 20, 50, 60]] * 3,
+            "cxcywh%",
+            "pixels are --boxes bbox:cxcywh, and percentages have to be divided by 100",
+        ),
+    ],
+)
+def test_most_boxes_of_a_column_say_whether_it_is_in_pixels_or_shares(
+    boxes: list[list[float]], format: str, said: str
+) -> None:
+    with pytest.raises(SourceError, match=said):
+        checked(boxes, format)
+
+
+@pytest.mark.parametrize(
+    ("boxes", "format"),
+    [
+        ([], "xyxy"),
+        ([[0, 0, 0, 0]] * 5, "xyxy"),
+        ([[0, 0, 0, 0]] * 5 + [[10, 20, 50, 60]], "xyxy"),
+        ([[0, 0, 2, 2], [10, 20, 50, 60]], "xyxy"),
+        ([*SHARES * 3, [0.5, 0.5, 4, 3]], "cxcywh%"),
+        ([], "xyxy%"),
+    ],
+)
+def test_boxes_in_the_unit_that_is_declared_are_taken(boxes: list[list[float]], format: str) -> None:
+    checked(boxes, format)
+
+
+def test_boxes_smaller_than_a_pixel_are_said() -> None:
+    with pytest.warns(
+        PresizeWarning, match=r"^column 'bbox' has 2 boxes smaller than a pixel, in 1 image, the first 'a'"
+    ):
+        checked([*SHARES[:1] * 2, *[[10, 20, 50, 60]] * 3], "xyxy")
+
+
+def test_keypoints_in_shares_are_no_pixels(source: Path, tmp_path: Path) -> None:
+    options = replace(BOXES, boxes=(), keypoints=(Coordinates("points", "xyv"),))
+    table = table_of(source, [{"path": "a.png", "points": [[0.5, 0.25, 2, 0, 0, 0]]}])
+    with pytest.raises(SourceError, match=r"1 of 1 points have no number above 2: .* are --keypoints points:xyv%"):
+        build_dataset(source, tmp_path / "out", options, SERIAL, table)
+    build_dataset(source, tmp_path / "out", replace(options, keypoints=(Coordinates("points", "xyv%"),)), SERIAL, table)
+    assert np.allclose(Dataset(tmp_path / "out").column("points").to_pylist(), [[[26.5, 8, 2, 0, 0, 0]]])
+    _, points = LMDBDataset(tmp_path / "out", target="points")[0]
+    assert points.shape == (1, 2, 3)
+
+
+BAD_SHARES = [
+    {"path": "a.png", "bbox": [[0.2, 0.1, 0.6, 0.4], [0.9, 0.1, 1.3, 0.4]]},
+    {"path": "b.png", "bbox": [[0, 0, 1.008, 1.004]]},
+    {"path": "c.jpg", "bbox": [[0.5, 0.5, 0.5, 0.9]]},
+]
+
+
+def test_boxes_in_shares_are_checked_in_pixels(source: Path, tmp_path: Path) -> None:
+    options = replace(BOXES, boxes=(Coordinates("bbox", "xyxy%"),))
+    with pytest.warns(PresizeWarning, match=r"2 boxes of 2 images were clipped, .* no area \(1 of them\); .* 'a.png'"):
+        build_dataset(source, tmp_path / "out", options, SERIAL, table_of(source, BAD_SHARES))
+    options = replace(options, bad_boxes="reject")
+    result = build_dataset(source, tmp_path / "strict", options, SERIAL, table_of(source, BAD_SHARES))
+    assert (result.stored, result.rejected) == (1, 2)
+    rejects = [json.loads(line) for line in (tmp_path / "strict" / "rejects.jsonl").read_text().splitlines()]
+    assert [(reject["path"], reject["reason"]) for reject in rejects] == [
+        ("a.png", "boxes: they reach from (20, 6) to (130, 24), outside of the image of 100 x 60 pixels"),
+        ("c.jpg", "boxes: one has no area, or is not four numbers"),
+    ]
+    update = replace(SERIAL, update=True)
+    assert build_dataset(source, tmp_path / "strict", options, update, table_of(source, BAD_SHARES)).stored == 1
+    mended = [{"path": row["path"], "bbox": [[0, 0, 1, 1]]} for row in BAD_SHARES]
+    assert build_dataset(source, tmp_path / "strict", options, update, table_of(source, mended)).stored == 3
 
 
 BAD = [
@@ -186,7 +297,7 @@ def test_an_update_after_boxes_changed_gives_what_a_build_from_scratch_does(sour
         ({"bbox": [1, 2, 3, 4]}, "bbox:xyxy", "holds large_list<item: int64>, expected lists of lists of numbers"),
         ({"bbox": [["a", "b", "c", "d"]]}, "bbox:xyxy", "expected lists of lists of numbers"),
         ({"bbox": "1 2 3 4"}, "bbox:xyxy", "expected lists of lists of numbers"),
-        ({"bbox": [[0.1, 0.2, 0.5, 1]]}, "bbox:cxcywh", "has no number above 1"),
+        ({"bbox": [[0.1, 0.2, 0.5, 1]]}, "bbox:cxcywh", "shares .* are --boxes bbox:cxcywh%"),
         ({"bbox": [[1, 2, 3, 4], [1, 2]]}, "bbox:xy", "expected as many numbers for each object, .*got lists of 2, 4"),
         ({"bbox": [[1, 2, 3, 4]]}, "bbox:xyv", "x y v of each point, got lists of 4"),
     ],
@@ -243,7 +354,7 @@ def test_clipped_boxes_need_no_extents() -> None:
     table = pa.table({"bbox": pa.array([[[1, 2, 3, 4]]], pa.large_list(pa.large_list(pa.int64())))})
     assert extents(table, BOXES) is None
     around = extents(table, replace(BOXES, bad_boxes="reject"))
-    assert around is not None and around.tolist() == [[1, 2, 3, 4]]
+    assert around is not None and around.tolist() == [[[1, 2, 3, 4], [np.inf, np.inf, -np.inf, -np.inf]]]
 
 
 def test_the_command_line_takes_several_columns(presize: Callable[..., Ran], source: Path, tmp_path: Path) -> None:

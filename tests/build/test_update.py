@@ -29,12 +29,13 @@ import presize.system.files
 from builds import REPORTED, SERIAL, SMALL, files, patch_publishing, publishing_step
 from effort import examples
 from pictures import smooth_image
+from presize.build.deriving.like import like_dataset
 from presize.build.plan import Plan
 from presize.build.run import build_dataset
 from presize.build.tasks.sidecar import ShardDone
 from presize.build.update import Changes, Update, agree, make_update, match
 from presize.errors import BuildError, DatasetError, ImageError, OptionError
-from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+from presize.options import BuildOptions, ColumnType, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.dealing import deal, shard_count
 from presize.store.manifest import read_manifest
@@ -947,3 +948,20 @@ def test_too_little_space_is_told_and_the_old_dataset_stays(
     with pytest.raises(BuildError, match=r"has 1 kB free and needs about .* kB"):
         build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
     assert verify_dataset(tmp_path / "out") == (16, [])
+
+
+def test_an_update_without_the_types_of_columns_that_the_dataset_was_built_with_is_refused(
+    raw: Path, tmp_path: Path
+) -> None:
+    paths = sorted(path.relative_to(raw).as_posix() for path in raw.rglob("*.jpg"))[:12]
+    (tmp_path / "t.csv").write_text("path,label\n" + "".join(f"{path},{n}\n" for n, path in enumerate(paths)))
+    samples = SourceOptions(labels=tmp_path / "t.csv")
+    typed = replace(SMALL, column_types=(ColumnType("label", "class"),))
+    build_dataset(raw, tmp_path / "out", typed, SERIAL, samples)
+    classes = Dataset(tmp_path / "out").manifest.classes
+    assert classes is not None and classes[-2:] == ("10", "11")
+    update = replace(SERIAL, update=True)
+    with pytest.raises(BuildError, match="column_types was label:class, is the default"):
+        build_dataset(raw, tmp_path / "out", SMALL, update, samples)
+    assert build_dataset(raw, tmp_path / "out", typed, update, samples).changes.built == 0
+    assert like_dataset(tmp_path / "out").options == typed

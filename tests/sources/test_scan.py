@@ -10,6 +10,7 @@ import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from foreign import picture, write_tar
 from presize.errors import PresizeWarning, SourceError
-from presize.options import SourceOptions
+from presize.options import ColumnType, SourceOptions
 from presize.sources.scan import Source, scan
 
 
@@ -728,6 +730,68 @@ def test_a_label_that_the_class_list_has_not_is_named(photos: Path, tmp_path: Pa
 def test_a_class_list_without_labels_of_text_is_refused(text: str, photos: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="--classes needs a label column of strings"):
         scan(photos, SourceOptions(labels=table(tmp_path, text), classes=["cat"]))
+
+
+def test_labels_in_digits_are_classes_in_the_order_of_their_values_if_told(photos: Path, tmp_path: Path) -> None:
+    samples = SourceOptions(labels=table(tmp_path, "path,label\ncats/0.jpg,10\ndogs/0.jpg,9\n"))
+    assert scan(photos, samples).classes is None
+    source = scan(photos, samples, types=[ColumnType("label", "class")])
+    assert (source.classes, labels(source)) == (("9", "10"), [1, 0])
+    assert scan(photos, samples, types=[ColumnType("label", "text")]).classes == ("10", "9")
+    named = scan(photos, replace(samples, classes=["10", "9"]), types=[ColumnType("label", "class")])
+    assert (named.classes, labels(named)) == (("10", "9"), [0, 1])
+
+
+def test_a_class_list_for_labels_in_digits_is_refused_with_the_option(photos: Path, tmp_path: Path) -> None:
+    samples = SourceOptions(labels=table(tmp_path, "path,label\ncats/0.jpg,5\n"), classes=["5"])
+    with pytest.raises(SourceError, match="of strings; --column-type label:class reads numbers as their names"):
+        scan(photos, samples)
+
+
+def test_types_are_for_columns(photos: Path) -> None:
+    with pytest.raises(SourceError, match=r"--column-type is for tables and containers; source '.*' has none"):
+        scan(photos, types=[ColumnType("label", "class")])
+
+
+def test_labels_of_control_characters_are_no_classes(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"the label b'.x01.x00.x00.x00' is not text: it looks like a little-endian"):
+        scan(photos, SourceOptions(labels=table(tmp_path, "path,label\ncats/0.jpg,\1\0\0\0\n")))
+
+
+# Names from Windows
+
+WINDOWS = ("train\\cats\\1.jpg", "train\\dogs\\2.jpg")
+SAID = (
+    r"2 of 2 names hold backslashes, such as 'train\\cats\\1.jpg': folders on Windows, but not here, and no sample has"
+)
+
+
+def test_names_with_backslashes_that_leave_samples_without_labels_are_said(tmp_path: Path) -> None:
+    root = make(tmp_path / "raw", *WINDOWS)
+    with pytest.warns(PresizeWarning, match=SAID + " a label; unpack the archive with unzip, which makes them$"):
+        assert len(scan(root).table) == 2
+    (tmp_path / "list.txt").write_text("\n".join(WINDOWS))
+    with pytest.warns(PresizeWarning, match=SAID):
+        scan(root, SourceOptions(labels=tmp_path / "list.txt"))
+
+
+def test_a_tar_of_names_with_backslashes_is_said(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [(name, picture(1)) for name in WINDOWS])
+    with pytest.warns(PresizeWarning, match=SAID + " a label; write it again with / in names$"):
+        scan(tmp_path / "a.tar")
+
+
+def test_names_with_backslashes_that_want_no_labels_or_have_them_are_no_matter(tmp_path: Path) -> None:
+    root = make(tmp_path / "raw", *WINDOWS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scan(root, SourceOptions(labels="none"))
+        assert scan(root, SourceOptions(labels=table(tmp_path, f"path,label\n{WINDOWS[0]},cat\n"))).classes == ("cat",)
+
+
+def test_a_table_of_paths_with_backslashes_is_refused_with_the_cure(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="does not exist; expected / between folders, not a backslash"):
+        scan(photos, SourceOptions(labels=table(tmp_path, "path\ncats\\0.jpg\n")))
 
 
 def listed(photos: Path, tmp_path: Path, text: str, **options: Any) -> Source:

@@ -128,6 +128,51 @@ def test_a_list_has_a_path_and_perhaps_a_label_in_each_line(
 
 
 @pytest.mark.parametrize(
+    ("text", "labels", "reason"),
+    [
+        ('a.png, "Yes, we can"\nb.png, "No"\n', ["Yes, we can", "No"], "all are quoted, as in ICDAR's lists"),
+        ('\ufeffa.png, "say \\"hi\\""\r\nb.png, "C:\\\\d"\r\n', ['say "hi"', "C:\\d"], "quotes with backslashes"),
+        ('a.png,"say ""hi"""\nb.png,"x"\n', ['say "hi"', "x"], "doubled quotes"),
+        ('a.png, "see b.jpg, there"\nb.png, "x"\n', ["see b.jpg, there", "x"], "the name of an image in a label"),
+        ('a.png, "5" disk"\nb.png, "x"\n', ['5" disk', "x"], "a quote that is not escaped"),
+        ('a.png,cat\nb.png,"x, y"\n', ["cat", "x, y"], "only where they are needed"),
+        ('a.png\t"Yes"\nb.png\t"No"\n', ["Yes", "No"], "behind tabs"),
+        ('a.png, "7"\nb.png, "8"\n', [7, 8], "numbers, as in CSV"),
+        ('a.png, 5" disk\nb.png, x\n', ['5" disk', "x"], "a quote in a text"),
+        ('a.png "a" and "b"\n', ['"a" and "b"'], "two quoted words"),
+        ('a.png\t"Yes"\nb.png\tNo\n', ['"Yes"', "No"], "a quoted text among others"),
+        ('a.png, "\nb.png, x\n', ['"', "x"], "a single quote"),
+        ('a.png, "\\frac 1 \\\\ 2"\nb.png, "x"\n', ["\\frac 1 \\\\ 2", "x"], "backslashes that escape no quote"),
+        ("a.png 0x10\nb.png 5\n", ["0x10", "5"], "no number in hexadecimal digits"),
+    ],
+)
+def test_quotes_around_the_labels_of_a_list_are_no_part_of_them(
+    text: str, labels: list[Any], reason: str, tmp_path: Path
+) -> None:
+    assert rows(tmp_path, "gt.txt", text)["label"] == labels, reason
+
+
+def test_paths_in_quotes_are_those_within(tmp_path: Path) -> None:
+    assert rows(tmp_path, "a.txt", '"a, b.png", "text"\n"c.png", "d"\n') == {
+        "path": ["a, b.png", "c.png"], "label": ["text", "d"],
+    }  # fmt: skip
+    assert rows(tmp_path, "a.txt", '"my a.jpg" cat\nb.jpg dog\n')["path"] == ["my a.jpg", "b.jpg"]
+    assert rows(tmp_path, "a.txt", '"a b.jpg"\nc.jpg\n') == {"path": ["a b.jpg", "c.jpg"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ('path, label\na.png, "Yes, we can"\n', "Yes, we can"),
+        ('path, "label"\na.png, "say ""hi"", or"\n', 'say "hi", or'),
+        ('"label", "path"\n"x, y", "a, b.png"\n', "x, y"),
+    ],
+)
+def test_quotes_behind_a_separator_and_a_blank_are_quotes(text: str, label: str, tmp_path: Path) -> None:
+    assert rows(tmp_path, "a.csv", text)["label"] == [label]
+
+
+@pytest.mark.parametrize(
     ("text", "message", "reason"),
     [
         ("", "it lists no samples", "nothing at all"),

@@ -272,8 +272,9 @@ def _build_options(inputs: Inputs, size: Size | None) -> BuildOptions:
 def _scaled(inputs: Inputs, options: BuildOptions) -> pa.Table:
     """The samples with their boxes and keypoints, which lie in pixels of the stored image, for the new size."""
     boxes = tuple(Coordinates.parse_boxes(text)._replace(format="xyxy") for text in inputs.texts("boxes"))
+    keypoints = map(Coordinates.parse_keypoints, inputs.texts("keypoints"))
     declared = replace(
-        options, boxes=boxes, keypoints=tuple(map(Coordinates.parse_keypoints, inputs.texts("keypoints")))
+        options, boxes=boxes, keypoints=tuple(place._replace(format=place.numbers) for place in keypoints)
     )
     table = inputs.source.table
     for name, _ in (*boxes, *declared.keypoints):

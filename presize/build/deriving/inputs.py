@@ -195,7 +195,7 @@ def _kind(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-_NOT_READ = {"image", "layout", "shard_samples", "follow_links", "checksum", "derived"}
+_NOT_READ = {"image", "layout", "shard_samples", "follow_links", "checksum", "column_types", "derived"}
 """Options that readers do not ask for. All others say what is in the records or in columns."""
 
 

@@ -7,7 +7,6 @@ worker process pays for them before its first image.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -84,8 +83,8 @@ class Task:
         copies: what an update copies; None when every sample is made.
         places: where the samples lie in containers; None for files.
         companions: the files of each of the companions in `options`.
-        extents: x1, y1, x2, y2 around each sample's boxes, in pixels of its source, NaN for what is no box; None to
-            reject none for its boxes.
+        extents: x1, y1, x2, y2 around each sample's boxes, in pixels of its source, and around those in shares of it,
+            NaN for what is no box; None to reject none for its boxes.
     """
 
     number: int
@@ -156,7 +155,7 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
             try:
                 made = make(samples[position]) if is_made[position] else _copied(task, position, source.path)
                 if task.extents is not None:
-                    _check_boxes(task.extents[position].tolist(), made.transcoded.source)
+                    _check_boxes(task.extents[position], made.transcoded.source)
             except ImageError as error:
                 if task.on_error == "fail":
                     check_containers(task.source, task.containers)  # a change of one may be the cause
@@ -192,16 +191,16 @@ def _columns(options: BuildOptions, rows: list[tuple[int, ...]]) -> dict[str, np
     return columns if options.checksum else {n: c for n, c in columns.items() if not n.endswith("source_crc32")}
 
 
-def _check_boxes(extent: list[float], source: Size) -> None:
-    """Raise ImageError for boxes that reach more than a pixel outside of their image."""
-    left, top, right, bottom = extent
-    if any(map(math.isnan, extent)):
+def _check_boxes(extents: npt.NDArray[np.float64], source: Size) -> None:
+    """Raise ImageError for boxes that reach more than a pixel outside of their image; `extents` is that of a sample."""
+    if np.isnan(extents).any():
         raise ImageError(f"{BOXES}: one has no area, or is not four numbers")
-    if left < -1 or top < -1 or right > source.width + 1 or bottom > source.height + 1:
-        raise ImageError(
-            f"{BOXES}: they reach from ({left:g}, {top:g}) to ({right:g}, {bottom:g}), outside of the image of "
-            f"{source.width} x {source.height} pixels"
-        )
+    for left, top, right, bottom in (extents * [[1] * 4, [source.width, source.height] * 2]).tolist():
+        if left < -1 or top < -1 or right > source.width + 1 or bottom > source.height + 1:
+            raise ImageError(
+                f"{BOXES}: they reach from ({left:g}, {top:g}) to ({right:g}, {bottom:g}), outside of the image of "
+                f"{source.width} x {source.height} pixels"
+            )
 
 
 def _copy(task: Task, copies: Copies, position: int) -> Made | None:

@@ -11,7 +11,16 @@ import click
 
 from presize import options as choices
 from presize.cli.group import PATH, choice, parsed
-from presize.options import BuildOptions, BuildPart, Coordinates, ErrorBudget, ImageOptions, RunOptions, SourceOptions
+from presize.options import (
+    BuildOptions,
+    BuildPart,
+    ColumnType,
+    Coordinates,
+    ErrorBudget,
+    ImageOptions,
+    RunOptions,
+    SourceOptions,
+)
 
 if TYPE_CHECKING:
     from presize.build.deriving.like import Likeness
@@ -48,6 +57,7 @@ def _typed(options: BuildOptions) -> dict[str, Any]:
         "sizes": list(map(str, options.image.sizes)),
         "depth": str(options.image.depth),
         "boxes": list(map(str, options.boxes)),
+        "column_types": list(map(str, options.column_types)),
         "keypoints": list(map(str, options.keypoints)),
         "pairs": [f"{each.name}={each.pattern or f'column:{each.column}'}" for each in options.companions],
         "pair_formats": [f"{each.name}={each.format}" for each in options.companions],
@@ -165,18 +175,25 @@ STORED = (
     ),
     click.Option(["--follow-links"], is_flag=True, help="Follow links that lead out of SRC."),
     click.Option(
+        ["--column-type", "column_types"],
+        multiple=True,
+        metavar="COLUMN:TYPE",
+        callback=parsed(ColumnType.parse),
+        help="Type of a column of labels that would be read as another: text, int, float; label:class.",
+    ),
+    click.Option(
         ["--boxes"],
         multiple=True,
         metavar="COLUMN:FORMAT",
         callback=parsed(Coordinates.parse_boxes),
-        help="Boxes to scale with the images, in pixels: xyxy, xywh or cxcywh.",
+        help="Boxes to scale with the images, in pixels: xyxy, xywh or cxcywh; in shares of the image: cxcywh% ...",
     ),
     click.Option(
         ["--keypoints"],
         multiple=True,
         metavar="COLUMN[:FORMAT]",
         callback=parsed(Coordinates.parse_keypoints),
-        help="Keypoints to scale with the images: xy or xyv (visibility).  [default format: xy]",
+        help="Keypoints to scale with the images: xy or xyv (visibility), xy% or xyv% in shares.  [default format: xy]",
     ),
     click.Option(
         ["--bad-boxes"],

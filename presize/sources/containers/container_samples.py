@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -18,14 +18,15 @@ import pyarrow.compute as pc
 
 from presize.errors import PresizeWarning, SourceError
 from presize.formatting import plural, printable
-from presize.options import SourceOptions
+from presize.options import SourceOptions, ValueType
 from presize.sources.containers.contents import PLACE_COLUMNS, Contents, joined, reject
 from presize.sources.containers.foreign_lmdb import list_lmdb
 from presize.sources.containers.parquet_files import list_parquet
 from presize.sources.containers.recognize import Containers
 from presize.sources.containers.tar_shards import list_tar
-from presize.sources.labels import check_classes, class_labels
+from presize.sources.labels import check_classes, class_labels, with_types
 from presize.sources.source_files import Container
+from presize.sources.text_columns import label_texts
 from presize.sources.tree import SPLITS
 from presize.sources.walk import LINK_OUT, as_utf8, indexed_ns, is_inside, is_utf8
 from presize.store.dealing import neighbours
@@ -49,7 +50,11 @@ class ContainerSamples(NamedTuple):
 
 
 def list_samples(
-    found: Containers, samples: SourceOptions, classes: tuple[str, ...] | None, follow_links: bool
+    found: Containers,
+    samples: SourceOptions,
+    classes: tuple[str, ...] | None,
+    follow_links: bool,
+    types: Mapping[str, ValueType],
 ) -> ContainerSamples:
     """List the samples of all containers, in the order of their names. What cannot be a sample becomes a reject.
 
@@ -58,6 +63,7 @@ def list_samples(
         samples: how they are read.
         classes: the class list to use.
         follow_links: read containers that are links out of the source.
+        types: the types of columns, by their names.
 
     Raises:
         SourceError: not one sample was found, or class lists disagree.
@@ -73,9 +79,11 @@ def list_samples(
     known = None
     if len(listed.table):
         _check_paths(listed)
+        listed.table = with_types(listed.table, types, _OWN_COLUMNS)
         if samples.labels == "none" and "label" in listed.table.column_names:
             listed.table = listed.table.drop_columns("label")
-        known = _number_labels(listed, _common_classes(contents, containers), classes)
+        by_value = types.get("label") == "class"
+        known = _number_labels(listed, _common_classes(contents, containers), classes, by_value)
     if not len(listed.table):
         first = f"; the first, {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
         raise SourceError(f"source {found.root!r} holds no samples in {plural(len(found.paths), 'file')}{first}")
@@ -264,7 +272,7 @@ def _common_classes(contents: Sequence[Contents], containers: Sequence[Container
 
 
 def _number_labels(
-    listed: _Listed, own: tuple[str, ...] | None, classes: tuple[str, ...] | None
+    listed: _Listed, own: tuple[str, ...] | None, classes: tuple[str, ...] | None, by_value: bool
 ) -> tuple[str, ...] | None:
     """Make labels the numbers of classes. Samples without one are rejected.
 
@@ -272,6 +280,7 @@ def _number_labels(
         listed: the samples.
         own: the class list of the containers.
         classes: the class list to use.
+        by_value: see class_labels.
 
     Returns:
         The class list; None where labels are no classes.
@@ -280,7 +289,8 @@ def _number_labels(
         if classes is not None:
             raise SourceError("--classes needs labels, and the samples have none")
         return None
-    labels = listed.table.column("label")
+    labels = label_texts(listed.table.column("label"))
+    listed.set("label", labels)
     has_label = pc.not_equal(labels, "") if pa.types.is_large_string(labels.type) else labels.is_valid()
     listed.keep(pc.fill_null(has_label, False).to_numpy(), "it has no label")
     labels, known = listed.table.column("label"), own or classes
@@ -293,7 +303,7 @@ def _number_labels(
             names = pa.array(known, pa.large_string()).take(labels.combine_chunks())
             labels, known = class_labels(pa.chunked_array([names]), classes)
     elif pa.types.is_large_string(labels.type):
-        labels, known = class_labels(labels, classes)
+        labels, known = class_labels(labels, classes, by_value)
     elif classes is not None:
         raise SourceError(f"--classes needs labels that are names or numbers; they are {labels.type}")
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
@@ -13,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.codecs.sniff import sniff
-from presize.errors import OptionError, SourceError
-from presize.formatting import printable
+from presize.errors import OptionError, PresizeWarning, SourceError
+from presize.formatting import plural, printable
 from presize.options import KeyPreset
 from presize.sources.containers.contents import Contents, field_name, reject
 from presize.sources.containers.lmdb_values import LmdbValues, Numbers, read_lmdb
+from presize.sources.text_columns import looks_like, whole_numbers
 from presize.sources.walk import as_utf8
 from presize.store.rejects import Reject
 from presize.system.files import open_at_once
@@ -29,6 +31,10 @@ _KEYS_SHOWN = 5
 _TRIED = 16
 _LABEL_BYTES = 1 << 16
 _ROWS_AT_ONCE = 65536
+_COUNTS = ("num-samples", "num_samples")
+"""Keys of the number of samples, in CRNN's layout and its kin."""
+_COUNT_BYTES = 20
+_WHOLE = re.compile(rb"\s*[0-9]{1,18}\s*")
 _META_INFO = "meta_info.txt"
 _BEGIN_BYTES = 4096
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
@@ -123,11 +129,20 @@ def _chooser(keys: str | None, label_keys: str | None) -> _Choose | None:
         return _PRESETS[keys]
     images = KeyPattern.parse("keys", keys)
     if label_keys is None:
-        return lambda found, _path, _name: _plain_keys(found, images.numbers(found.keys)[0])
+        return _numbered(images)
     column, equals, pattern = label_keys.rpartition("=")
     if equals and not column:
         raise OptionError(f"label_keys: expected a column before =, such as text=label-{{:09d}}, got {label_keys!r}")
     return _labelled(images, KeyPattern.parse("label_keys", pattern), column or "label")
+
+
+def _numbered(images: KeyPattern) -> _Choose:
+    def choose(found: LmdbValues, _: str, name: str) -> _Chosen:
+        rows = images.numbers(found.keys)[0]
+        _tell_count(found, len(rows), name)
+        return _plain_keys(found, rows)
+
+    return choose
 
 
 def _plain_keys(found: LmdbValues, rows: Numbers) -> _Chosen:
@@ -157,11 +172,12 @@ def _labelled(images: KeyPattern, labels: KeyPattern, column: str) -> _Choose:
             raise SourceError(f"no key fits --label-keys {labels}; {_expected(found)}")
         place = np.searchsorted(label_numbers, numbers)
         has_label = np.append(label_numbers, -1)[place] == numbers
+        _tell_count(found, len(rows), name)
         texts = np.full(len(rows), None, object)
-        texts[has_label] = _label_texts(found, label_rows[place[has_label]])
-        is_good = texts != None  # noqa: E711  # of each
+        texts[has_label] = _label_texts(found, label_rows[place[has_label]], column)
+        is_good = np.array([isinstance(text, str) for text in texts], np.bool_)
         keys = [as_utf8(os.fsdecode(key)) for key in found.keys.take(pa.array(rows[~is_good])).to_pylist()]
-        reasons = ["its label is not UTF-8 text" if has else "it has no label" for has in has_label[~is_good].tolist()]
+        reasons = map(_reason, texts[~is_good])
         rejects = [reject(f"{name}/{key}", reason) for key, reason in zip(keys, reasons, strict=True)]
         values = pa.array(texts[is_good], pa.large_string())
         fields = {field_name(column): _numbers(values) if column == "label" else values}
@@ -170,23 +186,44 @@ def _labelled(images: KeyPattern, labels: KeyPattern, column: str) -> _Choose:
     return choose
 
 
-def _label_texts(found: LmdbValues, rows: Numbers) -> list[str | None]:
-    """The texts of labels; None for one that is not UTF-8, or far too long to be one."""
-    texts: list[str | None] = []
+def _label_texts(found: LmdbValues, rows: Numbers, column: str) -> list[str | bytes]:
+    """Labels: text, or bytes for one that is not UTF-8, or far too long. What no text has costs one sample in columns
+    of text; in ``label`` it refuses the source, since other labels are no text then, either (see class_labels)."""
+    texts: list[str | bytes] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         for value in found.values(rows[start : start + _ROWS_AT_ONCE], _LABEL_BYTES).to_pylist():
+            is_text = len(value) < _LABEL_BYTES and (column == "label" or b"\0" not in value)
             try:
-                texts.append(value.decode() if len(value) < _LABEL_BYTES else None)
+                texts.append(value.decode() if is_text else value)
             except UnicodeDecodeError:
-                texts.append(None)
+                texts.append(value)
     return texts
+
+
+def _reason(label: bytes | None) -> str:
+    if label is None:
+        return "it has no label"
+    like = looks_like(label)
+    return f"its label is not UTF-8 text{f'; it looks like {like}' if like else ''}"
 
 
 def _numbers(texts: pa.Array) -> pa.Array:
     """Labels as numbers, if all are whole ones; otherwise they are names of classes."""
-    stripped = pc.utf8_trim_whitespace(texts)
-    whole = pc.all(pc.match_substring_regex(stripped, "^-?[0-9]{1,18}$"), min_count=0).as_py()
-    return stripped.cast(pa.int64()) if whole else texts
+    numbers = whole_numbers(pc.utf8_trim_whitespace(texts))
+    return numbers if pa.types.is_integer(numbers.type) else texts
+
+
+def _tell_count(found: LmdbValues, images: int, name: str) -> None:
+    """Warn if the LMDB says that it has another number of samples than there are images."""
+    rows = pc.index_in(pa.array(_COUNTS, pa.large_binary()), found.keys).drop_null().to_numpy()
+    for row, value in zip(rows, found.values(rows.astype(np.int64), _COUNT_BYTES).to_pylist(), strict=True):
+        if images and _WHOLE.fullmatch(value) and int(value) != images:
+            warnings.warn(
+                f"{name!r}: {_shown(found.keys[int(row)].as_py())} says {int(value):,} samples, and it holds "
+                f"{plural(images, 'image')}; all are taken",
+                PresizeWarning,
+                stacklevel=9,
+            )
 
 
 def _basicsr(found: LmdbValues, path: str, name: str) -> _Chosen:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 from foreign import picture, text_recognition, write_lmdb
 from presize.errors import OptionError, PresizeWarning, SourceError
-from presize.options import SourceOptions
+from presize.options import ColumnType, SourceOptions
 from presize.sources.containers.foreign_lmdb import KeyPattern
 from presize.sources.scan import Source, scan
 from presize.sources.source_reader import SourceReader
@@ -127,6 +129,58 @@ def test_an_empty_class_is_none(tmp_path: Path) -> None:
     source = scan(text_recognition(tmp_path / "a", ["cat", "", "dog"]), NUMBERED)
     assert (source.table.column("label").to_pylist(), source.classes) == ([0, 1], ("cat", "dog"))
     assert reasons(source) == {"data.mdb/image-000000002": "it has no label"}
+
+
+def with_labels(path: Path, labels: list[bytes], **more: bytes) -> Path:
+    records: dict[str | bytes, bytes] = {f"image-{n:09d}": picture(n) for n in range(1, len(labels) + 1)}
+    records |= {f"label-{n:09d}": label for n, label in enumerate(labels, 1)}
+    return write_lmdb(path, records | more)
+
+
+def test_labels_that_are_packed_numbers_are_refused(tmp_path: Path) -> None:
+    path = with_labels(tmp_path / "a", [struct.pack("<I", n) for n in (1, 65, 300)])
+    with pytest.raises(SourceError) as caught:
+        scan(path, NUMBERED)
+    assert str(caught.value) == (
+        "the label b'\\x01\\x00\\x00\\x00' is not text: it looks like a little-endian 32-bit integer, 1; write labels "
+        "as text, such as '1' or 'cat'"
+    )
+    for samples in (SourceOptions(keys="text-recognition"), replace(NUMBERED, label_keys="n=label-{:09d}")):
+        with pytest.raises(
+            SourceError, match="its label is not UTF-8 text; it looks like a little-endian 32-bit integ"
+        ):
+            scan(path, samples)
+
+
+def test_labels_that_are_pickles_are_said_to_be(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"its label is not UTF-8 text; it looks like a Python pickle$"):
+        scan(with_labels(tmp_path / "a", [pickle.dumps(n, 3) for n in range(3)]), NUMBERED)
+
+
+def test_labels_with_zeros_in_front_are_names(tmp_path: Path) -> None:
+    source = scan(with_labels(tmp_path / "a", [b"007", b"7"]), NUMBERED)
+    assert source.classes == ("007", "7")
+
+
+def test_labels_in_digits_are_classes_if_told(tmp_path: Path) -> None:
+    path = with_labels(tmp_path / "a", [b"10", b"9", b"10"])
+    source = scan(path, NUMBERED, types=[ColumnType("label", "class")])
+    assert (source.table.column("label").to_pylist(), source.classes) == ([1, 0, 1], ("9", "10"))
+    with pytest.raises(SourceError, match=r"--column-type n:int: there is no such column; there are label$"):
+        scan(path, NUMBERED, types=[ColumnType("n", "int")])
+
+
+@pytest.mark.parametrize(
+    "samples", [NUMBERED, SourceOptions(keys="text-recognition"), SourceOptions(keys="image-%09d")]
+)
+@pytest.mark.parametrize("count", [1, 30])
+def test_a_count_that_the_lmdb_does_not_hold_is_said_with_what_it_holds(
+    samples: SourceOptions, count: int, tmp_path: Path
+) -> None:
+    path = with_labels(tmp_path / "a", [b"x", b"y"], **{"num-samples": b"%d" % count})
+    said = rf"^'data\.mdb': 'num-samples' says {count} samples, and it holds 2 images; all are taken$"
+    with pytest.warns(PresizeWarning, match=said):
+        assert len(scan(path, samples).table) == 2
 
 
 def test_a_key_that_is_no_path_is_rejected(tmp_path: Path) -> None:

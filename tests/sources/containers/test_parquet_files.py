@@ -282,3 +282,9 @@ def test_a_row_group_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
     read_bytes, peak_bytes = map(int, run_python(READ_IN_ORDER, path, timeout_s=60).split())
     assert read_bytes == 60_000_000
     assert peak_bytes < 80_000_000
+
+
+def test_booleans_as_labels_are_two_classes(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES[:3]), "label": [True, False, True]})
+    source = scan(tmp_path / "a.parquet")
+    assert (source.table.column("label").to_pylist(), source.classes) == ([1, 0, 1], ("false", "true"))
