@@ -14,6 +14,7 @@ import torch
 from presize.datasets.collate import Images
 from presize.datasets.crops import Crops
 from presize.datasets.dataloader_names import PREFETCH, check_loader_options, common_options
+from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.read_only import fixed_names, is_fixed
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.device_decode import DecodeOn, Decoder, cut_reader, decode_rows, find_decoder
@@ -146,16 +147,16 @@ class Loader:
         self._running: object | None = None  # identifies the epoch that is being read
         self._delivered = 0
         self._on_batch: Callable[[Answer], None] | None = None
-        self._choose_reader()
+        self._choose_reader(dataset)
         self._is_finished = True
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not is_fixed(self, Loader, name, value, _FIXED):
             super().__setattr__(name, value)
 
-    def _choose_reader(self) -> None:
-        """Set what reads images and makes batches of them, for the dataset's transform as it is."""
-        dataset, (crop, flip, normalize, dtype, decode_on) = self.dataset, self._images_as
+    def _choose_reader(self, dataset: LMDBDataset) -> None:
+        """Set what reads images and makes batches of them, for the transform of `dataset` as it is."""
+        crop, flip, normalize, dtype, decode_on = self._images_as
         if dataset._reading.rest is not None:
             left = "" if dataset.fused is None else f" ({dataset.fused.reason})"
             raise OptionError(f"dataset: a Loader calls no transform{left}; give crop and flip, or use make_loader")
@@ -178,17 +179,24 @@ class Loader:
         if self._normalize is not None and self.device.type == "cpu" and self._decoder is None:
             self._reader = self._normalize.in_workers(self._reader)
             self._normalized_by_workers, self._dtype = True, self._normalize.dtype
+        vars(self)["dataset"] = dataset
         self._transforms = transforms_of(dataset), transforms_of(self._source)  # last: not after an error
 
     def _follow_transforms(self) -> None:
         """Choose the reader anew if a transform of the dataset was assigned or changed since."""
         own, source = self._transforms
-        if not is_changed(self.dataset, own):
+        dataset = self.dataset
+        if not is_changed(dataset, own):
             if not is_changed(self._source, source):
                 return
-            vars(self)["dataset"] = as_lmdb_dataset(self._source)
+            dataset = as_lmdb_dataset(self._source)
+            if len(dataset) != len(self.dataset):
+                raise OptionError(
+                    f"dataset: has {len(dataset)} samples now, and had {len(self.dataset)} when this Loader was made; "
+                    "make another Loader"
+                )
         self.close()
-        self._choose_reader()
+        self._choose_reader(dataset)
 
     def __repr__(self) -> str:
         read_by = f"order={self.sampler.order!r}, workers={self.workers}, device={str(self.device)!r}"
