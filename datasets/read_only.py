@@ -40,16 +40,20 @@ def fixed_names(*kinds: type, default: str, **cures: str) -> dict[str, str]:
 
 
 def is_fixed(owner: Any, base: type, name: str, value: Any, fixed: Mapping[str, str]) -> bool:
-    """Whether assigning `value` changes nothing, because the attribute has it. To be asked by ``__setattr__``.
+    """Whether assigning `value` changes nothing: the attribute has it, or gets its value from ``__init__`` later. To be
+    asked by ``__setattr__``.
 
-    An object is finished once it has ``_is_finished``. A subclass with an ``__init__`` of its own may have attributes
-    named like options that are no attributes of `base`.
+    An object is finished once it has ``_is_finished``. A subclass may have attributes of its own in place of those of
+    `base`, and with an ``__init__`` of its own others that are named like options.
 
     Raises:
         OptionError: the attribute is one of `fixed`, and has another value.
     """
-    if name not in fixed or "_is_finished" not in vars(owner):
+    ours = getattr(base, name, None)
+    if name not in fixed or getattr(type(owner), name, None) is not ours:
         return False
+    if "_is_finished" not in vars(owner):
+        return isinstance(ours, property)
     current = getattr(owner, name, _MISSING)
     if current is _MISSING and type(owner).__init__ is not base.__init__:  # type: ignore[misc]
         return False

@@ -116,6 +116,7 @@ def test_attributes_of_ones_own_are_set_before_and_after_and_changed(dataset: Pa
     class Own(LMDBDataset):
         def __init__(self, root: Path, note: str) -> None:
             self.root, self.transform, self.note = root, len, note  # type: ignore[assignment,misc]
+            self.decode = self.classes = "before"  # type: ignore[misc,assignment]
             super().__init__(root, target=None, crop=CenterCrop(24))
             self.preload, self.threshold = "as you like", 3
 
@@ -131,9 +132,18 @@ def test_attributes_of_ones_own_are_set_before_and_after_and_changed(dataset: Pa
     loader = OwnLoader(data, 5)
     loader.epoch_hook = loader.hooks = print  # type: ignore[attr-defined,assignment]
     loader.skipped = 0
-    assert len(next(iter(loader))) == 8
+    assert len(next(iter(loader))) == 8 and data.decode == "pil" and data.classes == LMDBDataset(dataset).classes
     with pytest.raises(OptionError, match="batch_size: cannot be changed on a finished Loader; make another Loader"):
         loader.batch_size = 16
+
+
+def test_an_attribute_that_a_subclass_has_in_its_place_is_its_own(dataset: Path) -> None:
+    class Own(LMDBDataset):
+        classes = ("a", "b", "c")  # type: ignore[assignment]
+
+    data = Own(dataset)
+    data.classes = ("x", "y", "z")  # type: ignore[misc]
+    assert data.classes == ("x", "y", "z") and data[0][1] == LMDBDataset(dataset)[0][1]
 
 
 def test_a_loader_does_what_it_did_after_a_refusal(data: LMDBDataset) -> None:
