@@ -166,11 +166,14 @@ class TargetColumn:
         return collate_targets(texts(self[i] for i in records.tolist()), self.stays)
 
     def array(self, records: Records) -> npt.NDArray[Any]:
-        """In a new array, of numbers or of Python objects."""
+        """In a new array: numbers, with int64 for whole ones as in a batch, or read-only Python objects."""
         if self._numbers is not None:
-            return np.asarray(self._numbers[records])
+            values = np.asarray(self._numbers[records])
+            is_whole = values.dtype.kind in "iu" and np.can_cast(values.dtype, np.int64)
+            return values.astype(np.int64) if is_whole else values
         array = np.empty(len(records), object)  # np.array() would make a matrix of lists of one length
         array[:] = [self[i] for i in records.tolist()]
+        array.flags.writeable = False  # made anew at each use, so that changes would be lost
         return array
 
 

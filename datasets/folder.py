@@ -14,6 +14,7 @@ import pyarrow as pa
 import torch.utils.data
 
 from presize.codecs.decode import decode as decode_image
+from presize.datasets.read_only import ClassNumbers, Samples, check_overrides, fixed_names, is_fixed
 from presize.datasets.reading.outputs import Decode, check_decode, to_output
 from presize.errors import ImageError
 
@@ -28,7 +29,7 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
         root: a folder of class folders, or of images (then without targets). Its images are those that a build would
             store: files with the suffix of an image format, as in ImageFolder, and files of any other name whose
             content is an image. Pixels are upright RGB, from the decoders that builds use.
-        transform, target_transform, decode: as in LMDBDataset.
+        transform, target_transform, decode: as in LMDBDataset. The first two can be assigned later.
 
     Raises:
         SourceError: there are no images.
@@ -42,6 +43,7 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
         *,
         decode: Decode = "pil",
     ) -> None:
+        check_overrides(self, FolderDataset, _NEVER_CALLED)
         check_decode(decode)
         self.root = os.fspath(root)
         self.transform = transform
@@ -53,10 +55,14 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
         self._folder = os.fspath(source.root)  # absolute: the working directory may change
         self.classes: list[str] | None = None if source.classes is None else list(source.classes)
         self._paths: pa.LargeStringArray = source.table.column("path").combine_chunks()
-        self._targets: npt.NDArray[np.int32] | None = None
+        self._targets: npt.NDArray[np.int64] | None = None
         if source.classes is not None:
-            # A copy, because torch warns of arrays that cannot be written to.
-            self._targets = source.table.column("label").to_numpy().copy()
+            self._targets = source.table.column("label").to_numpy().astype(np.int64)
+        self._is_finished = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not is_fixed(self, FolderDataset, name, value, _FIXED):
+            super().__setattr__(name, value)
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -84,27 +90,54 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
             image = self.transform(image)
         if self._targets is None:
             return image
-        target = int(self._targets[i])
+        target = self._targets.item(i)
         return image, target if self.target_transform is None else self.target_transform(target)
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """The number of each class; empty without classes."""
-        return {name: i for i, name in enumerate(self.classes or ())}
+        """The number of each class, in a dict that cannot be changed; empty without classes."""
+        return ClassNumbers({name: i for i, name in enumerate(self.classes or ())})
 
     @property
-    def targets(self) -> npt.NDArray[np.int32]:
-        """The class number of every sample. Without class folders there is no such attribute."""
+    def targets(self) -> npt.NDArray[np.int64]:
+        """The class number of every sample, in an array: a copy. Without class folders there is no such attribute."""
         if self._targets is None:
             raise AttributeError(f"{self.root} has no class folders, so no targets")
         return self._targets
 
     @property
-    def samples(self) -> list[tuple[str, int | None]]:
-        """(path, class number) of every sample: a new list each time, for code written for ImageFolder."""
-        targets = [None] * len(self) if self._targets is None else self._targets.tolist()
-        paths = [os.path.join(self.root, path) for path in self._paths.to_pylist()]
-        return list(zip(paths, targets, strict=True))
+    def samples(self) -> Samples:
+        """(path, class number) of every sample: for code written for ImageFolder, a list that cannot be changed. Takes
+        no memory."""
+        return Samples(self, _SUBSET)
+
+    imgs = samples
+
+    def path_and_target(self, index: int) -> tuple[str, Any]:
+        """One of `samples`, from 0 on."""
+        path = os.path.join(self.root, self._paths[index].as_py())
+        return path, None if self._targets is None else self._targets.item(index)
 
     def __repr__(self) -> str:
         return f"FolderDataset({self.root!r}, {len(self)} samples, decode={self.decode!r})"
+
+
+_SUBSET = "torch.utils.data.Subset(dataset, indices), which is a subset of it"
+
+_NEVER_CALLED = {
+    "find_classes": "its classes are its folders: renumber them by target_transform",
+    "make_dataset": f"for some of its samples use {_SUBSET}",
+    "loader": 'presize decodes: do it in transform, which decode="bytes" gives the bytes of the file',
+    "is_valid_file": f"for some of its samples use {_SUBSET}",
+}
+"""ImageFolder's hooks."""
+
+_FIXED = fixed_names(
+    FolderDataset,
+    default="make another FolderDataset with it",
+    **dict.fromkeys(("imgs", "samples"), f"use {_SUBSET}"),
+    **dict.fromkeys(("classes", "class_to_idx", "targets"), "use target_transform"),
+    transforms="assign transform and target_transform",
+    **_NEVER_CALLED,
+)
+del _FIXED["transform"], _FIXED["target_transform"]

@@ -6,9 +6,10 @@ torchvision does it stays as it is.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +23,26 @@ from presize.options import Size
 from presize.store.dataset import Dataset
 
 Transform = Callable[[Any], Any]
+
+
+class _Seen(NamedTuple):
+    """A composition, or a transform that was taken over, as it was then.
+
+    Attributes:
+        part: the transform.
+        names: attributes that decide what was taken over; None for a composition.
+        values: these attributes; of a composition its transforms.
+    """
+
+    part: Any
+    names: tuple[str, ...] | None
+    values: tuple[Any, ...]
+
+    def is_current(self) -> bool:
+        if self.names is not None:
+            return _values(self.part, self.names) == self.values
+        parts = _parts(self.part)
+        return len(parts) == len(self.values) and all(map(operator.is_, parts, self.values))
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,6 +68,15 @@ class Fused:
     taken: tuple[str, ...]
     stays: tuple[str, ...]
     reason: str
+    _seen: tuple[_Seen, ...] = field(default=(), compare=False)
+    _dtype: torch.dtype = field(default_factory=torch.get_default_dtype, compare=False)
+
+    def is_current(self) -> bool:
+        """Return False if the transform was changed in place since: a parameter that was taken over, or a list of
+        transforms. Takes a few microseconds."""
+        if self.crop is None:  # the transform itself is called
+            return True
+        return torch.get_default_dtype() is self._dtype and all(seen.is_current() for seen in self._seen)
 
     def __repr__(self) -> str:
         lines = ["Fused(", f"  taken over: {', '.join(self.taken) or 'nothing'}"]
@@ -95,6 +125,7 @@ def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset |
         names[:count],
         names[count:],
         reason,
+        tuple(_compositions(transform)) + tuple(map(_taken, steps[:count])),
     )
 
 
@@ -289,13 +320,51 @@ def _unknown(step: Any, attributes: set[str]) -> list[str]:
     return sorted(unknown | {name for name in own if name.endswith("_hooks") and own[name]})
 
 
+def _taken(step: Any) -> _Seen:
+    known = _KNOWN[type(step).__name__][1] | {"_forward_hooks", "_forward_pre_hooks"}
+    names = tuple(name for name in vars(step) if name in known)
+    return _Seen(step, names, _values(step, names))
+
+
+def _values(step: Any, names: Sequence[str]) -> tuple[Any, ...]:
+    """The number of attributes of a transform, and the values of some, which later changes in place do not reach."""
+    own = vars(step)
+    values: list[Any] = [len(own)]
+    for value in map(own.get, names):
+        if isinstance(value, (list, dict)):
+            value = tuple(value)
+        elif hasattr(value, "tolist"):
+            value = value.tolist()
+        values.append(value)
+    return tuple(values)
+
+
+def _is_composition(transform: Any) -> bool:
+    kind = type(transform)
+    is_compose = kind is torch.nn.Sequential or (_is_torchvisions(kind) and kind.__name__ == "Compose")
+    return is_compose and not _unknown(transform, {"transforms"})
+
+
+def _parts(composition: Any) -> Sequence[Any]:
+    if isinstance(composition, torch.nn.Sequential):
+        return tuple(composition)
+    parts: Sequence[Any] = composition.transforms
+    return parts
+
+
+def _compositions(transform: Any) -> list[_Seen]:
+    """A composition, and those in it, as they are."""
+    if not _is_composition(transform):
+        return []
+    parts = tuple(_parts(transform))
+    return [_Seen(transform, None, parts), *(seen for part in parts for seen in _compositions(part))]
+
+
 def _flat(transform: Any) -> list[Any]:
     """The transforms that are called one after the other."""
-    kind = type(transform)
-    is_compose = _is_torchvisions(kind) and kind.__name__ == "Compose"
-    if not (is_compose or kind is torch.nn.Sequential) or _unknown(transform, {"transforms"}):
+    if not _is_composition(transform):
         return [transform]
-    return [step for part in (transform.transforms if is_compose else transform) for step in _flat(part)]
+    return [step for part in _parts(transform) for step in _flat(part)]
 
 
 def _composed(transform: Any, steps: Sequence[Any]) -> Transform:

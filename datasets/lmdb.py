@@ -19,12 +19,12 @@ from presize.datasets.collate import BatchWithLists, Stays, Views, WholeBatch, c
 from presize.datasets.columns import Records, Target, Targets, Vocabulary, chosen_target, find_split, find_splits
 from presize.datasets.crops import Crop, Crops, Shown
 from presize.datasets.fuse import Fused
-from presize.datasets.fuse import fuse as fuse_transform
 from presize.datasets.objects import FlipPairs
+from presize.datasets.read_only import ClassNumbers, Samples, check_overrides, fixed_names, is_fixed
 from presize.datasets.reading.order import Numbers, sample_numbers
 from presize.datasets.reading.outputs import Decode, check_decode, check_pil
 from presize.datasets.reading.transfer import Normalize
-from presize.datasets.sample_images import SampleImages
+from presize.datasets.sample_images import SampleImages, TransformedImages
 from presize.datasets.sampler import visits
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import MAX_PIXELS, check_choice, check_type
@@ -40,7 +40,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     Args:
         root: the folder with manifest.json, or its URL: s3://BUCKET/PATH, http(s)://, gs:// or az:// (docs/remote.md).
-        transform, target_transform: called with the image and the target, as in torchvision.
+        transform, target_transform: called with the image and the target, as in torchvision. Both can be assigned
+            later; other options cannot.
         target: the index column that comes beside the image; several names give a tuple, a dict of names a dict of
             their values; None, or a dataset without labels, gives the image alone. Boxes and keypoints come as tensors,
             moved with the crop (docs/detection.md).
@@ -58,7 +59,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         flip: the probability of mirroring an image, from 0 to 1, drawn likewise.
         fuse: take over what `transform`, one of torchvision's, begins with: crop, flip, normalization. Images are then
             cropped before they are decoded; what is not taken over is called as before (presize.datasets.fuse). `fused`
-            tells which is which.
+            tells which is which. A transform that is assigned later is taken over, too, and one that is changed in
+            place is looked at again.
         readahead: whether the kernel reads more of a shard than the missing page. None suits random order, see
             presize.store.dataset.Dataset; True suits ShardShuffled.
         preload: "page-cache" reads all shards into the page cache; the kernel may evict them later. "memory" also locks
@@ -106,23 +108,17 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
     ) -> None:
+        check_overrides(self, LMDBDataset, _NEVER_CALLED)
         check_decode(decode, is_cropped=crop is not None or bool(flip))
         if preload is not None:
             check_choice("preload", preload, Preload)
         self.root = os.fspath(root)
         self.data = open_dataset(root, readahead, max_pixels, check, cache_dir, cache_bytes, companions)
-        self.fused: Fused | None = None
         check_type("fuse", fuse, bool)
-        if fuse:
-            if crop is not None or flip:
-                raise OptionError("fuse: crop and flip come from the transform; leave out crop= and flip=")
-            self.fused = fuse_transform(transform, decode=decode, data=self.data)
-            crop, flip, transform, decode = self.fused.crop, self.fused.flip, self.fused.rest, self.fused.decode
-            if crop is None:
-                warnings.warn(f"fuse: nothing was taken over: {self.fused.reason}", PresizeWarning, stacklevel=2)
-        self.transform, self.target_transform = transform, target_transform
-        check_pil(decode, self.data.manifest)
-        self.decode: Decode = decode
+        if fuse and (crop is not None or flip):
+            raise OptionError("fuse: crop and flip come from the transform; leave out crop= and flip=")
+        self.fuse = fuse
+        self.target_transform = target_transform
         self._rows: Numbers | None = None  # of a subset: the numbers of its samples in `data`
         self.target: Target = chosen_target(self.data, target)
         check_type("vocabulary", {} if vocabulary is None else vocabulary, Mapping)
@@ -130,12 +126,53 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self.multi_hot = (multi_hot,) if isinstance(multi_hot, str) else tuple(multi_hot)
         self.flip_pairs, self.tv_tensors = flip_pairs, tv_tensors
         self.companions = self.data.companions if companions is None else tuple(companions)
-        self._images = SampleImages(self.data, decode, self.companions, tv_tensors)
+        self._given = SampleImages(self.data, decode, self.companions, tv_tensors)  # without what a transform gives
         if crop is not None or flip:
-            self._images.cropped(crop, flip, self.normalize)
-        preloaded = [] if preload is None else [self.data, *self._images.companions]
+            self._given.cropped(crop, flip, None)
+        self._last_reading = self._read_with(transform, takes_over=fuse)
+        preloaded = [] if preload is None else [self.data, *self._given.companions]
         self._held = [held for data in preloaded for held in data.preload(preload)]
         self._open()
+        self._is_finished = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not is_fixed(self, LMDBDataset, name, value, _FIXED):
+            super().__setattr__(name, value)
+
+    def _read_with(self, transform: Callable[[Any], Any] | None, *, takes_over: bool) -> TransformedImages:
+        reading = self._given.read_with(transform, takes_over)
+        check_pil(reading.images.decode, self.data.manifest)
+        if reading.fused is not None and reading.fused.crop is None:
+            warnings.warn(f"fuse: nothing was taken over: {reading.fused.reason}", PresizeWarning, stacklevel=3)
+        return reading
+
+    @property
+    def _reading(self) -> TransformedImages:
+        """How images are read now: a transform that was taken over may have been changed in place."""
+        reading = self._last_reading
+        if reading.fused is not None and not reading.fused.is_current():
+            reading = self._last_reading = self._read_with(reading.transform, takes_over=True)
+        return reading
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        """What was given or assigned. With ``fuse=True`` only `fused.rest` of it is called."""
+        return self._last_reading.transform
+
+    @transform.setter
+    def transform(self, transform: Callable[[Any], Any] | None) -> None:
+        if "_is_finished" in vars(self):  # else a subclass sets it before __init__ does
+            self._last_reading = self._read_with(transform, takes_over=self.fuse and transform is not None)
+
+    @property
+    def fused(self) -> Fused | None:
+        """What ``fuse=True`` took over of the transform."""
+        return self._reading.fused
+
+    @property
+    def decode(self) -> Decode:
+        """The form of the images before what is called with them."""
+        return self._reading.images.decode
 
     def _open(self) -> None:
         """Set what is not pickled."""
@@ -144,9 +181,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self._targets = Targets(
             self.data, self.target, self.vocabulary, self.multi_hot, self.flip_pairs, self.tv_tensors
         )
-        self.vocabulary = self._targets.vocabulary
-        if self._images.reader is not None:
-            self._targets.check_reader(self._images.reader)
+        vars(self)["vocabulary"] = self._targets.vocabulary
+        if self._given.reader is not None:
+            self._targets.check_reader(self._given.reader)
         self._own_targets: npt.NDArray[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -199,8 +236,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         view = type(self).__new__(type(self))
         vars(view).update(vars(self), data=data, _rows=rows, _own_targets=None)
         if data is not self.data:
-            view.root = str(data.root)
-            view._images = self._images.of(data, self.normalize)
+            vars(view)["root"] = str(data.root)
+            view._given = self._given.of(data)
+            view._last_reading = view._read_with(self.transform, takes_over=self.fused is not None)
             view._open()
         return view
 
@@ -240,14 +278,16 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return BatchWithLists(samples, stays) if stays and type(samples) is list else samples
 
     def _read(self, indices: Sequence[SupportsIndex]) -> list[Any]:
-        samples, reader = [self._position(index) for index in indices], self._images.reader
+        reading = self._reading
+        images_of, rest = reading.images, reading.rest
+        samples, reader = [self._position(index) for index in indices], images_of.reader
         if reader is None:
-            images = self._images.stored(samples, lazily=self.transform is not None)
-            return [self._sample(sample, image) for sample, image in zip(samples, images, strict=True)]
-        whole, draws = self._reads_batches(), visits(indices)
-        images, batch = self._images.crops(reader, samples, draws, whole)
+            images = images_of.stored(samples, lazily=rest is not None)
+            return [self._sample(rest, sample, image) for sample, image in zip(samples, images, strict=True)]
+        whole, draws = reading.reads_batches, visits(indices)
+        images, batch = images_of.crops(reader, samples, draws, whole)
         shown = self._targets.shown(reader, np.array(samples, np.int64), *draws)
-        read = [self._sample(*sample) for sample in zip(samples, images, shown, strict=True)]
+        read = [self._sample(rest, *sample) for sample in zip(samples, images, shown, strict=True)]
         return WholeBatch(read, batch, self._stays()) if whole else read
 
     def _position(self, index: SupportsIndex) -> int:
@@ -256,9 +296,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             raise IndexError(f"sample {i} of {self.root}: expected from {-length} to {length - 1}")
         return i % length if self._rows is None else self._rows.item(i)
 
-    def _sample(self, i: int, image: Any, shown: Shown | None = None) -> Any:
-        if self.transform is not None:
-            image = image.transformed(self.transform) if isinstance(image, Views) else self.transform(image)
+    def _sample(self, rest: Callable[[Any], Any] | None, i: int, image: Any, shown: Shown | None = None) -> Any:
+        if rest is not None:
+            image = image.transformed(rest) if isinstance(image, Views) else rest(image)
         if self.target is None:
             return image
         target = self._targets.at(i, shown)
@@ -286,17 +326,19 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     @property
     def crop(self) -> Crop | tuple[Crop, ...] | None:
         """The crop that images are read with, or those of the views."""
-        return None if self._images.reader is None else self._images.reader.crop
+        reader = self._reading.images.reader
+        return None if reader is None else reader.crop
 
     @property
     def flip(self) -> float:
         """The probability of mirroring an image."""
-        return 0.0 if self._images.reader is None else self._images.reader.flip
+        reader = self._reading.images.reader
+        return 0.0 if reader is None else reader.flip
 
     @property
     def normalize(self) -> Normalize | None:
         """(mean, std) that ``fuse=True`` took over; None for images that are not normalized."""
-        return None if self.fused is None else self.fused.normalize
+        return self._reading.normalize
 
     @property
     def classes(self) -> list[str] | None:
@@ -305,14 +347,15 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """The number of each class; empty without classes."""
-        return {name: i for i, name in enumerate(self._classes or ())}
+        """The number of each class, in a dict that cannot be changed; empty without classes."""
+        return ClassNumbers({name: i for i, name in enumerate(self._classes or ())})
 
     @property
     def targets(self) -> npt.NDArray[Any]:
-        """The targets of all samples, as an array, where ImageFolder has a list: a copy, made at the first use. For
-        columns of text or lists it is an array of objects, for multi_hot a matrix (samples, values). Without a target,
-        or with several, there is no such attribute.
+        """The targets of all samples, as an array, where ImageFolder has a list: a copy, made at the first use, with
+        int64 for whole numbers. As in ImageFolder, samples keep their targets whatever is written to it. For columns of
+        text or lists it is a read-only array of objects, for multi_hot a matrix (samples, values). Without a target, or
+        with several, there is no such attribute.
         """
         if not isinstance(self.target, str):
             raise AttributeError(f"{self.root} was opened with target={self.target!r}: targets needs one column")
@@ -323,10 +366,17 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return targets
 
     @property
-    def samples(self) -> list[tuple[str, Any]]:
-        """(path in the source, target) of every sample: a new list each time, for code written for ImageFolder."""
-        targets = self._targets
-        return [(self.data.path(i), None if self.target is None else targets[i]) for i in self._all_records().tolist()]
+    def samples(self) -> Samples:
+        """(path in the source, target) of every sample: for code written for ImageFolder, a list that cannot be
+        changed. Takes no memory."""
+        return Samples(self, "dataset.subset(indices)")
+
+    imgs = samples
+
+    def path_and_target(self, index: int) -> tuple[str, Any]:
+        """One of `samples`, from 0 on."""
+        i = index if self._rows is None else self._rows.item(index)
+        return self.data.path(i), None if self.target is None else self._targets[i]
 
     def _all_records(self) -> Records:
         return np.arange(len(self)) if self._rows is None else self._rows
@@ -334,11 +384,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def dev_shm_bytes(self, batch_size: int) -> int:
         """Roughly the bytes of /dev/shm that a batch takes on its way from a DataLoader's worker: 8 a sample, and the
         pixels (without a crop of an image of mean size), but for batches that are read as one."""
-        pixels = 0 if self._reads_batches() else self._images.nbytes()
+        reading = self._reading
+        pixels = 0 if reading.reads_batches else reading.images.nbytes()
         return int(batch_size * (pixels + 8))
-
-    def _reads_batches(self) -> bool:
-        return self._images.makes_batches and self.transform is None
 
     def __repr__(self) -> str:
         fused = "" if self.fused is None else f", {self.fused!r}"
@@ -348,3 +396,24 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         from presize.view.notebook import dataset_html  # for notebooks alone
 
         return dataset_html(self.data, self._all_records(), repr(self))
+
+
+_NEVER_CALLED = {
+    "find_classes": "its classes are those that were built: build with --classes, or renumber them by target_transform",
+    "make_dataset": "its samples are those that were built: use subset(indices)",
+    "loader": 'presize decodes: do it in transform, which decode="bytes" gives the stored bytes',
+    "is_valid_file": "its samples are those that were built: use subset(indices)",
+}
+"""ImageFolder's hooks."""
+
+_FIXED = fixed_names(
+    LMDBDataset,
+    default="make another LMDBDataset with it",
+    **dict.fromkeys(("data", "imgs", "samples"), "use subset(indices), or make another LMDBDataset"),
+    **dict.fromkeys(("classes", "class_to_idx", "targets"), "use target_transform, or another column of the index"),
+    normalize="it comes from the transform",
+    fused="it comes from the transform",
+    transforms="assign transform and target_transform",
+    **_NEVER_CALLED,
+)
+del _FIXED["transform"], _FIXED["target_transform"]

@@ -14,6 +14,8 @@ import torch
 from presize.datasets.collate import Images
 from presize.datasets.crops import Crops
 from presize.datasets.dataloader_names import PREFETCH, check_loader_options, common_options
+from presize.datasets.lmdb import LMDBDataset
+from presize.datasets.read_only import fixed_names, is_fixed
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.device_decode import DecodeOn, Decoder, cut_reader, decode_rows, find_decoder
 from presize.datasets.reading.order import Last, Order, choose_order
@@ -25,7 +27,7 @@ from presize.datasets.reading.whole_batches import values_batch
 from presize.datasets.reading.workers import Answer, BatchRequest, Mode, ReadBatch, WorkerPool, read
 from presize.datasets.sample_images import companion_batch
 from presize.datasets.sampler import EpochSampler
-from presize.datasets.subsets import as_lmdb_dataset
+from presize.datasets.subsets import as_lmdb_dataset, is_changed, transforms_of
 from presize.errors import LoaderError, OptionError
 from presize.options import check_choice, check_range
 from presize.system.resources import usable_cores
@@ -47,6 +49,9 @@ class Loader:
     more (a child that is forked has to copy what it needs), and a caller that keeps many gets copies. Workers live from
     epoch to epoch; they end when an epoch is left early (break, an error, Ctrl-C), with close(), and with the Loader.
     One epoch at a time.
+
+    Attributes are those that were given, and cannot be changed. A transform that the dataset gets later, or that is
+    changed in place, is looked at when an epoch begins.
 
     Args:
         dataset: an LMDBDataset without a transform, or with one that fuse=True took over as a whole; or a Subset or
@@ -79,7 +84,8 @@ class Loader:
             workers, prefetch, last="drop" and context.
 
     Raises:
-        OptionError: an option is out of range, or does not go with another.
+        OptionError: an option is out of range, or does not go with another; while iterating, if the dataset has got a
+            transform that would have to be called.
         DatasetError: while iterating, for a damaged sample.
         LoaderError: while iterating, when a worker dies or the device's decoder fails.
     """
@@ -108,14 +114,8 @@ class Loader:
         context: str | None = None,
         **options: Any,
     ) -> None:
+        self._source = dataset
         dataset = as_lmdb_dataset(dataset)
-        if dataset.transform is not None:
-            left = "" if dataset.fused is None else f" ({dataset.fused.reason})"
-            raise OptionError(f"dataset: a Loader calls no transform{left}; give crop and flip, or use make_loader")
-        if dataset.normalize is not None:
-            if normalize is not None:
-                raise OptionError("normalize: the dataset's transform normalizes, and fuse=True took that over")
-            normalize = dataset.normalize
         workers, prefetch, last = common_options(options, workers, prefetch, last)
         check_choice("mode", mode, Mode)
         check_choice("on_error", on_error, OnErrorInBatch)
@@ -139,9 +139,34 @@ class Loader:
         # What trainers ask of a DataLoader, by its names.
         self.num_workers, self.drop_last = self.workers, last == "drop"
         self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, batch_size, self.drop_last)
+        self._images_as = crop, flip, normalize, dtype, decode_on
+        self._pool: WorkerPool | None = None
+        self._slots: FreeSlots | None = None
+        self._stream: Any = None
+        self._owner = os.getpid()
+        self._running: object | None = None  # identifies the epoch that is being read
+        self._delivered = 0
+        self._on_batch: Callable[[Answer], None] | None = None
+        self._choose_reader(dataset)
+        self._is_finished = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not is_fixed(self, Loader, name, value, _FIXED):
+            super().__setattr__(name, value)
+
+    def _choose_reader(self, dataset: LMDBDataset) -> None:
+        """Set what reads images and makes batches of them, for the transform of `dataset` as it is."""
+        crop, flip, normalize, dtype, decode_on = self._images_as
+        if dataset._reading.rest is not None:
+            left = "" if dataset.fused is None else f" ({dataset.fused.reason})"
+            raise OptionError(f"dataset: a Loader calls no transform{left}; give crop and flip, or use make_loader")
+        if dataset.normalize is not None:
+            if normalize is not None:
+                raise OptionError("normalize: the dataset's transform normalizes, and fuse=True took that over")
+            normalize = dataset.normalize
         crop, flip = dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
         read_by = BatchReader if decode_on == "workers" else cut_reader
-        self._reader = read_by(dataset.data, crop, flip, companions=dataset._images.companions)
+        self._reader = read_by(dataset.data, crop, flip, companions=dataset._reading.images.companions)
         dataset._targets.check_reader(self._reader)
         self._dtype = torch.uint16 if self._reader.deep else None  # of what rows are the bytes of, if not uint8
         self._decoder: Decoder | None = None
@@ -154,13 +179,24 @@ class Loader:
         if self._normalize is not None and self.device.type == "cpu" and self._decoder is None:
             self._reader = self._normalize.in_workers(self._reader)
             self._normalized_by_workers, self._dtype = True, self._normalize.dtype
-        self._pool: WorkerPool | None = None
-        self._slots: FreeSlots | None = None
-        self._stream: Any = None
-        self._owner = os.getpid()
-        self._running: object | None = None  # identifies the epoch that is being read
-        self._delivered = 0
-        self._on_batch: Callable[[Answer], None] | None = None
+        vars(self)["dataset"] = dataset
+        self._transforms = transforms_of(dataset), transforms_of(self._source)  # last: not after an error
+
+    def _follow_transforms(self) -> None:
+        """Choose the reader anew if a transform of the dataset was assigned or changed since."""
+        own, source = self._transforms
+        dataset = self.dataset
+        if not is_changed(dataset, own):
+            if not is_changed(self._source, source):
+                return
+            dataset = as_lmdb_dataset(self._source)
+            if len(dataset) != len(self.dataset):
+                raise OptionError(
+                    f"dataset: has {len(dataset)} samples now, and had {len(self.dataset)} when this Loader was made; "
+                    "make another Loader"
+                )
+        self.close()
+        self._choose_reader(dataset)
 
     def __repr__(self) -> str:
         read_by = f"order={self.sampler.order!r}, workers={self.workers}, device={str(self.device)!r}"
@@ -177,6 +213,7 @@ class Loader:
         self._forget_if_forked()
         if self._running is not None:  # left early, by a trainer that keeps the iterator
             self.close()
+        self._follow_transforms()
         running = self._running = object()
         try:
             epoch, start = self.sampler.begin()
@@ -239,7 +276,7 @@ class Loader:
         """
         self._check_idle()
         copied = copy.copy(self)
-        copied.workers, copied._on_batch = workers, on_batch
+        vars(copied).update(workers=workers, _on_batch=on_batch)
         copied._pool = copied._slots = copied._stream = None
         return copied
 
@@ -342,3 +379,7 @@ class Loader:
         if self._normalize is not None and not self._normalized_by_workers:
             images = self._normalize.views(images, self._reader.views)
         return images if targets is None else (images, targets)
+
+
+_FIXED = fixed_names(Loader, torch.utils.data.DataLoader, default="make another Loader")
+del _FIXED["options"]

@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -25,7 +25,7 @@ from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.sampler import EpochSampler
-from presize.datasets.subsets import as_lmdb_dataset
+from presize.datasets.subsets import as_lmdb_dataset, is_changed, transforms_of
 from presize.errors import LoaderError, OptionError
 from presize.formatting import plural, size_text
 from presize.options import check_range
@@ -51,9 +51,13 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
 
     sampler: EpochSampler
     delivered = 0
+    _source: object = None  # the Subset or ConcatDataset that `dataset` was made of
+    _transforms: Sequence[Any] = ()  # transforms_of() it, when this loader was made
 
     def __iter__(self) -> Any:
         # A generator, so that the count begins with the epoch, which workers begin at once.
+        if is_changed(self._source, self._transforms):
+            raise OptionError("dataset: its transform was changed after make_loader(); make another loader")
         if self.num_workers and self._iterator is None:
             _check_semaphores(self.multiprocessing_context)
         batches = super().__iter__()
@@ -137,6 +141,7 @@ def make_loader(
     if workers is None:
         workers = usable_cores()
     check_range("workers", workers, 0, 4096)
+    source = dataset
     with suppress(OptionError):  # one of other classes is read as it is
         dataset = as_lmdb_dataset(dataset)
     length = len(dataset)  # type: ignore[arg-type]
@@ -148,7 +153,7 @@ def make_loader(
             _check_shared_memory(dataset.dev_shm_bytes(batch_size), workers * prefetch, workers)
         options = {"persistent_workers": True, "prefetch_factor": prefetch, **options}
     options = {"pin_memory": torch.cuda.is_available(), "collate_fn": collate, **options}
-    return CountingLoader(
+    loader = CountingLoader(
         dataset,
         batch_size,
         sampler=EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, last=last),
@@ -156,6 +161,9 @@ def make_loader(
         worker_init_fn=partial(_begin_worker, options.pop("worker_init_fn", None)),
         **options,
     )
+    if source is not dataset:
+        loader._source, loader._transforms = source, transforms_of(source)
+    return loader
 
 
 def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:

@@ -62,6 +62,7 @@ class _ListColumn:
         """In a new array of objects."""
         array = np.empty(len(records), object)
         array[:] = self.batch(records)
+        array.flags.writeable = False
         return array
 
     def _numbers(self, what: str) -> npt.NDArray[np.float32]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import torch
 
 from presize.datasets.collate import Images, Paired, Views, new_batches
 from presize.datasets.crops import Crops
+from presize.datasets.fuse import Fused, Transform, fuse
 from presize.datasets.joined import JoinedData
 from presize.datasets.objects import tv_tensors_module
 from presize.datasets.reading.batches import BatchReader
@@ -60,10 +61,20 @@ class SampleImages:
             self.reader = normalization.in_workers(self.reader)
         return self
 
-    def of(self, data: Dataset | JoinedData, normalize: Normalize | None) -> SampleImages:
-        """The same of another dataset."""
-        other = SampleImages(data, self.decode, self.names, self._tv_tensors)
-        return other if self.reader is None else other.cropped(self.reader.crop, self.reader.flip, normalize)
+    def of(self, data: Dataset | JoinedData, decode: Decode | None = None) -> SampleImages:
+        """The same of another dataset, or in another form, without what a transform gave."""
+        other = SampleImages(data, decode or self.decode, self.names, self._tv_tensors)
+        return other if self.reader is None else other.cropped(self.reader.crop, self.reader.flip, None)
+
+    def read_with(self, transform: Transform | None, takes_over: bool) -> TransformedImages:
+        """How images are read with a transform. If `takes_over`, its crop, flip and normalization come from here."""
+        if not takes_over:
+            return TransformedImages(self, transform, transform)
+        fused = fuse(transform, decode=self.decode, data=self.data)  # type: ignore[arg-type]
+        images = self.of(self.data, fused.decode)
+        if fused.crop is not None:
+            images.cropped(fused.crop, fused.flip, fused.normalize)
+        return TransformedImages(images, transform, fused.rest, fused)
 
     def stored(self, samples: Sequence[int], *, lazily: bool) -> list[Any]:
         """The stored images of `samples`, in their order.
@@ -145,6 +156,32 @@ class SampleImages:
             return rows_of(batch) if whole else batch.unbind()
         squeezed = pixels[:, :, :, 0] if pixels.shape[3] == 1 else pixels
         return [to_output(image, self.decode) for image in squeezed]
+
+
+class TransformedImages(NamedTuple):
+    """How the images of a dataset are read and transformed.
+
+    Attributes:
+        images: reads them.
+        transform: what the user gave.
+        rest: what is called with each image: `transform`, or what is left of it.
+        fused: what was taken over of `transform`, with ``fuse=True``.
+    """
+
+    images: SampleImages
+    transform: Transform | None
+    rest: Transform | None
+    fused: Fused | None = None
+
+    @property
+    def normalize(self) -> Normalize | None:
+        """(mean, std) that was taken over."""
+        return None if self.fused is None else self.fused.normalize
+
+    @property
+    def reads_batches(self) -> bool:
+        """Whether a batch is read as one, and passed on as it is."""
+        return self.images.makes_batches and self.rest is None
 
 
 def companion_batch(companion: BatchReader, rows: torch.Tensor) -> torch.Tensor:

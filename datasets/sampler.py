@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch.distributed
 import torch.utils.data
 
+from presize.datasets.read_only import fixed_names, is_fixed
 from presize.datasets.reading.order import MOST_SEED, Last, Order
 from presize.datasets.reading.schedule import Schedule
 from presize.datasets.reading.shard_shuffle import ShardShuffled
@@ -103,6 +104,11 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         self._epoch = 0
         self._start = 0
         self._begun = False
+        self._is_finished = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not is_fixed(self, EpochSampler, name, value, _FIXED):
+            super().__setattr__(name, value)
 
     def _shared(self) -> Schedule:
         """The schedule of this rank as things are: trainers initialize torch.distributed after loaders are made."""
@@ -256,3 +262,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
 
 def _distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+_FIXED = fixed_names(
+    EpochSampler, torch.utils.data.DistributedSampler, default="make another EpochSampler", epoch="use set_epoch()"
+)

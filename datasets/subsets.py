@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,21 @@ _ALIKE = (
     "target_transform",
 )
 """What the parts of a ConcatDataset must have in common."""
+
+
+def transforms_of(dataset: object) -> list[Any]:
+    """How each LMDBDataset in a dataset is read, and what is called with its targets, for is_changed()."""
+    given: Any = dataset
+    if isinstance(dataset, torch.utils.data.ConcatDataset):
+        return [found for part in given.datasets for found in transforms_of(part)]
+    if isinstance(dataset, torch.utils.data.Subset):
+        return transforms_of(given.dataset)
+    return [given._reading, given.target_transform] if isinstance(dataset, LMDBDataset) else []
+
+
+def is_changed(dataset: object, then: Sequence[Any]) -> bool:
+    """Whether a transform of `dataset` was assigned, or changed in place, since transforms_of() gave `then`."""
+    return [*map(id, transforms_of(dataset))] != [*map(id, then)]
 
 
 def as_lmdb_dataset(dataset: object) -> LMDBDataset:
@@ -71,7 +87,7 @@ def _sum(parts: list[LMDBDataset]) -> LMDBDataset:
     first = parts[0]
     for part in parts[1:]:
         for name in _ALIKE:
-            ours, theirs = getattr(first, name), getattr(part, name)
+            ours, theirs = (one._reading.rest if name == "transform" else getattr(one, name) for one in (first, part))
             if ours != theirs:
                 both = "" if name == "classes" else f": {ours!r} and {theirs!r}"
                 raise OptionError(

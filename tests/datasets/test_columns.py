@@ -199,7 +199,7 @@ def test_a_vocabulary_numbers_text_by_its_place(labelled: Path) -> None:
     words = ["été", "a dog", "a cat", ""]
     ds = LMDBDataset(labelled, target="caption", vocabulary={"caption": words}, decode="bytes")
     assert [target for _, target in ds] == [2, 1, 3, 0]
-    assert ds.targets.tolist() == [2, 1, 3, 0] and ds.targets.dtype == np.int32
+    assert ds.targets.tolist() == [2, 1, 3, 0] and ds.targets.dtype == np.int64
     assert ds.vocabulary == {"caption": words}
 
 

@@ -224,7 +224,7 @@ def test_pixels_are_within_one_grey_level_of_torchvisions(decode: Any, size: int
 def test_an_evaluation_script_gives_torchvisions_numbers(version: Any, at_96: Path) -> None:
     steps = [version.Resize(96), version.CenterCrop((64, 96)), *training(version)[2:]]
     fused = LMDBDataset(at_96, transform=version.Compose(steps), fuse=True)
-    assert fused.crop == CenterCrop(Size(64, 96)) and fused.transform is None
+    assert fused.crop == CenterCrop(Size(64, 96)) and fused.fused.rest is None
     plain = LMDBDataset(at_96, transform=version.Compose(steps))
     for (ours, label), (theirs, expected) in zip(fused, plain, strict=True):  # type: ignore[call-overload]
         assert label == expected
@@ -247,7 +247,7 @@ def test_a_crop_that_is_larger_than_a_stored_image_stays(stored: Path) -> None:
 def test_a_resize_to_height_and_width_is_within_one_grey_level(stored: Path) -> None:
     transform = v1.Compose([v1.Resize((50, 80)), v1.ToTensor()])
     fused, plain = LMDBDataset(stored, transform=transform, fuse=True), LMDBDataset(stored, transform=transform)
-    assert fused.transform is None
+    assert fused.fused.rest is None  # type: ignore[union-attr]
     for index in range(len(plain)):
         assert (fused[index][0] - plain[index][0]).abs().max() <= 1 / 255 + 1e-6
 

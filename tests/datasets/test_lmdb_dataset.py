@@ -115,7 +115,7 @@ def test_a_class_without_images_keeps_its_number(photos: Path, tmp_path: Path) -
 
 def test_targets_are_copied_once_into_an_array_that_torch_takes_without_a_warning(squares: Path) -> None:
     ds = LMDBDataset(squares)
-    assert ds.targets.dtype == np.int32
+    assert ds.targets.dtype == np.int64, "as torch's losses need them"
     assert ds.targets is ds.targets
     weights = 1.0 / torch.bincount(torch.from_numpy(ds.targets))
     assert torch.equal(weights[torch.as_tensor(ds.targets)], weights[torch.tensor(ds.targets)])

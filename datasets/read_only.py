@@ -1,0 +1,150 @@
+"""Attributes that a finished dataset or loader does not change, assigned or in place: each error says what to do."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import os
+import reprlib
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Protocol, SupportsIndex
+
+from presize.errors import OptionError
+
+Sample = tuple[str, Any]
+
+_MISSING = object()
+
+
+class HasSamples(Protocol):
+    """A dataset whose samples have paths."""
+
+    def __len__(self) -> int: ...
+    def path_and_target(self, index: int) -> Sample:
+        """The path of a sample and its target, None without one."""
+        ...
+
+
+def fixed_names(*kinds: type, default: str, **cures: str) -> dict[str, str]:
+    """The options and read-only properties of classes, and the names in `cures`, each with what to do instead of
+    assigning it: `default`, unless `cures` has it."""
+    options = [name for kind in kinds for name in inspect.signature(kind).parameters]
+    properties = [
+        name
+        for kind in kinds
+        for name, value in vars(kind).items()
+        if isinstance(value, property) and value.fset is None and not name.startswith("_")
+    ]
+    return dict.fromkeys([*options, *properties], default) | cures
+
+
+def is_fixed(owner: Any, base: type, name: str, value: Any, fixed: Mapping[str, str]) -> bool:
+    """Whether assigning `value` changes nothing: the attribute has it, or gets its value from ``__init__`` later. To be
+    asked by ``__setattr__``.
+
+    An object is finished once it has ``_is_finished``. A subclass may have attributes of its own in place of those of
+    `base`, and with an ``__init__`` of its own others that are named like options.
+
+    Raises:
+        OptionError: the attribute is one of `fixed`, and has another value.
+    """
+    ours = getattr(base, name, None)
+    if name not in fixed or getattr(type(owner), name, None) is not ours:
+        return False
+    if "_is_finished" not in vars(owner):
+        return isinstance(ours, property)
+    current = getattr(owner, name, _MISSING)
+    if current is _MISSING and type(owner).__init__ is not base.__init__:  # type: ignore[misc]
+        return False
+    plain = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if value is current or (isinstance(plain, (str, int, float)) and type(plain) is type(current) and plain == current):
+        return True
+    raise OptionError(f"{name}: cannot be changed on a finished {base.__name__}; {fixed[name]}")
+
+
+def check_overrides(owner: Any, base: type, never_called: Mapping[str, str]) -> None:
+    """Raise OptionError if a subclass has one of ImageFolder's hooks. Each comes with what to do instead."""
+    for name, cure in never_called.items():
+        if callable(getattr(type(owner), name, None)):
+            raise OptionError(f"{type(owner).__name__}.{name}: {base.__name__} never calls it; {cure}")
+
+
+def _refuse(self: Any, *_: object, **__: object) -> NoReturn:
+    raise OptionError(self._refusal)
+
+
+class ClassNumbers(dict[str, int]):
+    """``class_to_idx``: a dict that cannot be changed. Pickled as an OrderedDict, which torch.load accepts."""
+
+    _refusal = (
+        "class_to_idx: cannot be changed, and labels would stay as they are; number classes with target_transform, or "
+        "change a copy: dict(dataset.class_to_idx)"
+    )
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> Any:
+        return OrderedDict, (), None, None, iter(self.items())
+
+
+class Samples(Sequence[Sample]):
+    """``samples``: (path, target) of each sample of a dataset, made when it is asked for.
+
+    As a list, but that it cannot be changed; slices, copies and sums are lists. Pickled as the dataset.
+    """
+
+    def __init__(self, dataset: HasSamples, subset: str) -> None:
+        self._dataset = dataset
+        self._subset = subset
+
+    @property
+    def _refusal(self) -> str:
+        return f"samples: cannot be changed; for some of them use {self._subset}, for a list of your own list(samples)"
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        if isinstance(index, slice):
+            return [*map(self._dataset.path_and_target, range(*index.indices(len(self))))]
+        i, length = operator.index(index), len(self)
+        if not -length <= i < length:
+            raise IndexError(f"sample {i}: expected from {-length} to {length - 1}")
+        return self._dataset.path_and_target(i % length)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(self._dataset.path_and_target, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (Samples, list)):
+            return NotImplemented
+        return len(self) == len(other) and all(map(operator.eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]  # as a list's
+
+    def __add__(self, other: Iterable[Sample]) -> list[Sample]:
+        return [*self, *other]
+
+    def __radd__(self, other: Iterable[Sample]) -> list[Sample]:
+        return [*other, *self]
+
+    def __mul__(self, times: int) -> list[Sample]:
+        return [*self] * times
+
+    __rmul__ = __mul__
+
+    def copy(self) -> list[Sample]:
+        """A list of them."""
+        return [*self]
+
+    __copy__ = copy
+
+    def __deepcopy__(self, _: Any) -> list[Sample]:
+        return [*self]
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+
+    def __repr__(self) -> str:
+        return f"Samples({len(self)}: {reprlib.repr(self[:3])[1:-1]}{', ...' if len(self) > 3 else ''})"

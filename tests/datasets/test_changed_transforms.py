@@ -1,0 +1,291 @@
+"""A transform that is assigned or changed after fuse=True took it over: images are those that ImageFolder gives."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
+
+from presize.datasets import CenterCrop as Crop
+from presize.datasets import LMDBDataset, Loader, make_loader
+from presize.errors import OptionError, PresizeWarning
+from torchvision_like import CenterCrop, Compose, LikeImageFolder, Normalize, RandomHorizontalFlip, ToTensor
+
+WITHIN = 1e-5
+"""Rounding of float32; another crop, flip or normalization differs by far more."""
+
+
+def training() -> Compose:
+    return Compose([CenterCrop(24), RandomHorizontalFlip(1), ToTensor(), Normalize([0.4] * 3, [0.1, 0.2, 0.3])])
+
+
+def evaluation() -> Compose:
+    return Compose([CenterCrop(20), ToTensor(), Normalize([0.5] * 3, [0.5] * 3)])
+
+
+def negative(image: torch.Tensor) -> torch.Tensor:
+    return -image
+
+
+def to_corner(image: Any) -> Any:
+    """A transform that presize does not know."""
+    return ToTensor()(image.crop((0, 0, 8, 8)))
+
+
+@pytest.fixture(scope="module")
+def pairs(dataset: Path) -> list[Any]:
+    return list(LMDBDataset(dataset).subset(range(8)))
+
+
+def assign(transform: Any) -> Callable[[Any], Any]:
+    def script(data: Any) -> Any:
+        data.transform = transform()
+        return data
+
+    return script
+
+
+def in_place(change: Callable[[Any], object]) -> Callable[[Any], Any]:
+    def script(data: Any) -> Any:
+        change(data.transform)
+        return data
+
+    return script
+
+
+def shallow_copy(train: Any) -> Any:
+    val = copy.copy(train)
+    val.transform = evaluation()
+    return ConcatDataset([val, train])
+
+
+def deep_copy(train: Any) -> Any:
+    val = copy.deepcopy(train)
+    val.transform = evaluation()
+    return ConcatDataset([val, train])
+
+
+def deep_copy_changed(train: Any) -> Any:
+    val = copy.deepcopy(train)
+    val.transform.transforms[0].size = (18, 18)
+    return ConcatDataset([val, Subset(train, [0])])
+
+
+def part_of_a_split(data: Any) -> Any:
+    _, val = random_split(data, [3, 5], torch.Generator().manual_seed(0))
+    val.dataset.transform = evaluation()
+    return val
+
+
+def copy_under_a_split(data: Any) -> Any:
+    train, val = random_split(data, [3, 5], torch.Generator().manual_seed(0))
+    val.dataset = copy.copy(data)
+    val.dataset.transform = evaluation()
+    return ConcatDataset([train, val])
+
+
+def put_back(data: Any) -> Any:
+    before, data.transform = data.transform, evaluation()
+    _ = data[0]
+    data.transform = before
+    return data
+
+
+def after_reading(data: Any) -> Any:
+    _ = data[0]
+    data.transform.transforms[1].p = 0
+    return data
+
+
+def changed_twice(data: Any) -> Any:
+    for size in (16, 22):
+        data.transform.transforms[0].size = (size, size)
+        _ = data[0]
+    return data
+
+
+def nested(data: Any) -> Any:
+    inner = Compose([CenterCrop(24), RandomHorizontalFlip(1)])
+    data.transform = Compose([inner, ToTensor()])
+    _ = data[0]
+    inner.transforms[0] = CenterCrop(10)
+    inner.transforms.pop()
+    return data
+
+
+def tensor_in_place(data: Any) -> Any:
+    mean = torch.tensor([0.1, 0.2, 0.3])
+    data.transform = Compose([CenterCrop(24), ToTensor(), Normalize(mean, [1.0] * 3)])
+    _ = data[0]
+    mean += 0.5
+    return data
+
+
+def pickled(data: Any) -> Any:
+    data.transform.transforms[0].size = (18, 18)
+    return pickle.loads(pickle.dumps(data))
+
+
+def target_transform(data: Any) -> Any:
+    data.target_transform = str
+    return data
+
+
+def remove_crop(transform: Any) -> None:
+    del transform.transforms[0]
+
+
+SCRIPTS: dict[str, Callable[[Any], Any]] = {
+    "as it was": lambda data: data,
+    "assigned": assign(evaluation),
+    "assigned None, and another": lambda data: assign(evaluation)(assign(lambda: None)(data)),
+    "assigned what is not understood": assign(lambda: to_corner),
+    "assigned a part that stays": assign(lambda: Compose([CenterCrop(9), ToTensor(), negative])),
+    "a shallow copy": shallow_copy,
+    "a deep copy": deep_copy,
+    "a deep copy changed in place": deep_copy_changed,
+    "a part of random_split": part_of_a_split,
+    "a copy under a part": copy_under_a_split,
+    "put back": put_back,
+    "another size": in_place(lambda transform: setattr(transform.transforms[0], "size", (18, 18))),
+    "no flip": in_place(lambda transform: setattr(transform.transforms[1], "p", 0)),
+    "no flip, after an image was read": after_reading,
+    "another size twice": changed_twice,
+    "another list of means": in_place(lambda transform: setattr(transform.transforms[3], "mean", [0.9] * 3)),
+    "another mean in its list": in_place(lambda transform: transform.transforms[3].mean.__setitem__(0, 0.9)),
+    "a tensor of means changed": tensor_in_place,
+    "another first step": in_place(lambda transform: transform.transforms.__setitem__(0, CenterCrop(12))),
+    "one more step": in_place(lambda transform: transform.transforms.append(negative)),
+    "a step fewer": in_place(lambda transform: transform.transforms.pop()),
+    "no crop any more": in_place(remove_crop),
+    "another list": in_place(lambda transform: setattr(transform, "transforms", evaluation().transforms)),
+    "nested": nested,
+    "pickled": pickled,
+    "target_transform": target_transform,
+}
+
+
+@pytest.mark.filterwarnings("ignore:fuse. nothing was taken over")
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
+def test_a_script_gives_the_images_that_it_gives_with_image_folder(
+    script: Callable[[Any], Any], dataset: Path, pairs: list[Any]
+) -> None:
+    ours = script(LMDBDataset(dataset, training(), fuse=True).subset(range(8)))
+    theirs = script(LikeImageFolder(pairs, training()))
+    batches = iter(DataLoader(ours, 1))
+    for images, targets in DataLoader(theirs, 1):
+        our_images, our_targets = next(batches)
+        assert our_images.shape == images.shape and (our_images - images).abs().max() < WITHIN
+        assert our_targets == targets
+
+
+def test_the_transform_is_the_one_that_was_given_or_assigned(dataset: Path) -> None:
+    train, val = training(), evaluation()
+    data = LMDBDataset(dataset, train, fuse=True)
+    assert data.transform is train and data.fused.rest is None  # type: ignore[union-attr]
+    data.transform = val
+    assert data.transform is val and data.crop.size == (20, 20) and data.flip == 0  # type: ignore[union-attr]
+    data.transform = None
+    assert (data.transform, data.fused, data.crop, data.normalize, data.decode) == (None, None, None, None, "pil")
+    with pytest.warns(PresizeWarning, match="nothing was taken over: function is not one of torchvision's"):
+        data.transform = to_corner
+
+
+def test_a_crop_that_was_given_stays_whatever_the_transform(dataset: Path, pairs: list[Any]) -> None:
+    data = LMDBDataset(dataset, crop=Crop(24))
+    data.transform = RandomHorizontalFlip(1)
+    assert data.crop == Crop(24) and data[0][0] == RandomHorizontalFlip(1)(CenterCrop(24)(pairs[0][0]))
+    data.transform = None
+    assert data[0][0] == CenterCrop(24)(pairs[0][0])
+
+
+def test_workers_look_at_the_transform_when_they_begin(dataset: Path) -> None:
+    data = LMDBDataset(dataset, training(), fuse=True)
+    first = {}
+    for workers in (0, 1):
+        data.transform.transforms[1].p = 1  # type: ignore[union-attr]
+        loader = DataLoader(data, 8, num_workers=workers)
+        before = next(iter(loader))[0]
+        data.transform.transforms[1].p = 0  # type: ignore[union-attr]
+        after = next(iter(loader))[0]
+        assert torch.equal(after, before.flip(3))
+        first[workers] = after
+    assert torch.equal(first[0], first[1])
+
+
+# --- loaders ---
+
+
+def first_images(loader: Any) -> torch.Tensor:
+    images: torch.Tensor = next(iter(loader))[0]
+    return images
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_follows_what_is_taken_over_from_epoch_to_epoch(workers: int, dataset: Path) -> None:
+    data = LMDBDataset(dataset, training(), fuse=True)
+    with Loader(data, 8, workers=workers) as loader:
+        assert torch.equal(first_images(loader), first_images(DataLoader(data, 8)))
+        for change in ("size", "transform"):
+            if change == "size":
+                data.transform.transforms[0].size = (18, 18)  # type: ignore[union-attr]
+            else:
+                data.transform = evaluation()
+            loader.set_epoch(0)
+            assert torch.equal(first_images(loader), first_images(DataLoader(data, 8)))
+
+
+@pytest.mark.parametrize("kind", ["itself", "Subset", "ConcatDataset", "the loader's"])
+def test_a_loader_whose_dataset_gets_a_transform_refuses_to_begin(kind: str, dataset: Path) -> None:
+    data = LMDBDataset(dataset, crop=Crop(24))
+    given = {"Subset": Subset(data, [1, 2]), "ConcatDataset": ConcatDataset([data, data])}.get(kind, data)
+    loader = Loader(given, 2, workers=0)
+    _ = next(iter(loader))
+    (data if kind != "the loader's" else loader.dataset).transform = negative
+    for _ in range(2):
+        with pytest.raises(OptionError, match="dataset: a Loader calls no transform"):
+            next(iter(loader))
+    data.transform = None
+    assert first_images(loader).shape == (2, 3, 24, 24)
+
+
+def test_a_loader_of_a_part_follows_the_dataset_it_is_a_part_of(dataset: Path) -> None:
+    data = LMDBDataset(dataset, training(), fuse=True)
+    loader = Loader(Subset(data, [5, 3]), 2, workers=0)
+    data.transform, data.target_transform = evaluation(), str
+    images, targets = next(iter(loader))
+    assert images.shape == (2, 3, 20, 20) and targets == tuple(str(data.targets[i]) for i in (5, 3))
+
+
+def test_a_change_that_a_loader_cannot_follow_is_refused_again_and_again(dataset: Path) -> None:
+    data = LMDBDataset(dataset, Compose([CenterCrop(24)]), fuse=True)
+    loader = Loader(data, 4, workers=0, normalize=((0.5,) * 3, (0.5,) * 3))
+    data.transform = training()
+    for _ in range(2):
+        with pytest.raises(OptionError, match="normalize: the dataset's transform normalizes"):
+            next(iter(loader))
+
+
+def test_make_loader_refuses_an_epoch_of_a_part_whose_transform_changed(dataset: Path) -> None:
+    data = LMDBDataset(dataset, training(), fuse=True)
+    loader = make_loader(Subset(data, [5, 3]), 2, workers=0)
+    _ = next(iter(loader))
+    data.transform = evaluation()
+    with pytest.raises(OptionError, match="dataset: its transform was changed after make_loader"):
+        next(iter(loader))
+    assert first_images(make_loader(Subset(data, [5, 3]), 2, workers=0)).shape == (2, 3, 20, 20)
+
+
+def test_parts_are_joined_if_what_is_left_of_their_transforms_is_the_same(dataset: Path) -> None:
+    parts = [LMDBDataset(dataset, training(), fuse=True) for _ in range(2)]
+    joined = Loader(ConcatDataset(parts), 8, workers=0)
+    assert torch.equal(first_images(joined), first_images(DataLoader(parts[0], 8)))
+    parts[1].transform.transforms[1].p = 0  # type: ignore[union-attr]
+    with pytest.raises(OptionError, match="must have the same flip"):
+        next(iter(joined))
