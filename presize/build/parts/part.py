@@ -41,6 +41,8 @@ class PartResult:
         seconds: from reading the list of samples to the last shard.
         resumed: files that an earlier run of this part had dealt with.
         unfinished: the numbers of the parts that have shards to make.
+        unreadable: files that could not be read; this part tries them again when it runs again, and so does the build
+            that publishes all parts.
     """
 
     out: Path
@@ -54,11 +56,12 @@ class PartResult:
     seconds: float = 0.0
     resumed: int = 0
     unfinished: tuple[int, ...] = ()
+    unreadable: int = 0
 
     @property
     def images_per_s(self) -> float:
         """Files that this run dealt with, per second."""
-        return (self.stored + self.rejected + self.skipped - self.resumed) / self.seconds
+        return (self.stored + self.rejected + self.skipped + self.unreadable - self.resumed) / self.seconds
 
 
 class _Joined(NamedTuple):
@@ -192,4 +195,5 @@ def _carry_out(
         seconds=time.perf_counter() - start,
         resumed=files - sum(task.to_make for task in work.waiting),
         unfinished=tuple(sorted({number % part.of + 1 for number in range(len(todo.shards)) if number not in made})),
+        unreadable=sum(done.unreadable for done in dones),
     )
