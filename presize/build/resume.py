@@ -140,10 +140,9 @@ def trying_again(todo: Plan, run: RunOptions, manifest: Manifest, root: Path) ->
 def warn_of_unreadable(count: int, rejects: Path) -> None:
     """Warn of files that could not be read, which a rejects file lists."""
     if count:
-        first = "".join(f": {each.path}: {each.reason}" for each in first_rejects(rejects, 1, unreadable=True))
+        first = "".join(f", the first: {each.path}: {each.reason}" for each in first_rejects(rejects, 1, True))
         warnings.warn(
-            f"{plural(count, 'file')} could not be read, the first{printable(first)}; run the same command again to "
-            "try them again",
+            f"{plural(count, 'file')} could not be read{printable(first)}; run the same command again to try again",
             PresizeWarning,
             stacklevel=3,
         )
