@@ -85,8 +85,17 @@ def client(call: str, url: str, name: str, **values: object) -> Any:
     return getattr(s3, call)(Bucket=bucket, Key=f"{prefix}/{name}", **values)
 
 
-@pytest.mark.parametrize("name", ["shards/00000.lmdb", "index.arrow", "rejects.jsonl"])
-@pytest.mark.parametrize("damage", ["deleted", "shortened", "other bytes", "other bytes, with metadata", "no metadata"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("shards/00000.lmdb", "deleted"),
+        ("shards/00000.lmdb", "shortened"),
+        ("shards/00000.lmdb", "other bytes"),
+        ("shards/00000.lmdb", "other bytes, with metadata"),
+        ("shards/00000.lmdb", "no metadata"),
+        ("rejects.jsonl", "other bytes, with metadata"),
+    ],
+)
 def test_what_is_missing_or_differs_in_a_copy_is_sent_again(
     name: str, damage: str, dataset: Path, url: str, tmp_path: Path
 ) -> None:

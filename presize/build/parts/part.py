@@ -32,7 +32,7 @@ class PartResult:
     Attributes:
         out: the folder, as it was given.
         part: which part.
-        published: whether the whole dataset was there already; the counts are 0 then.
+        published: whether the whole dataset was there already; the counts, `unreadable` apart, are 0 then.
         shards: of this part, in each size.
         stored: images.
         rejected: files that claim to be images and could not be stored.
@@ -114,7 +114,9 @@ def build_part(
         with lock(place.out, shared=True), ExitStack() as stack:
             joined = _join(source, place, part, options, run, samples)
             if joined is None:
-                return PartResult(Path(out), part, published=True)
+                manifests = [manifest for manifest in place.manifests() if manifest is not None]
+                unreadable = max(manifest.left_out.get("unreadable", 0) for manifest in manifests)
+                return PartResult(Path(out), part, published=True, unreadable=unreadable)
             try:
                 stack.enter_context(file_lock(place.part_lock(part.number)))
             except BlockingIOError:

@@ -80,7 +80,10 @@ def print_part(result: PartResult, as_json: bool) -> None:
         )  # fmt: skip
         return
     if result.published:
-        return print_text(f"{result.out}: published already; nothing was left to do")
+        again = f"the same command without --part tries {plural(result.unreadable, 'unreadable file')} again"
+        return print_text(
+            f"{result.out}: published already; {again if result.unreadable else 'nothing was left to do'}"
+        )
     rate = f" ({rate_text(result.images_per_s)} images/s)" if result.images_per_s else ""
     lines = [
         f"{result.out}: part {result.part.number} of {result.part.of}, {plural(result.shards, 'shard')}: "

@@ -1,4 +1,5 @@
-/* Makes open and pread fail with EIO for files below FAILING_READS_IN while the file FAILING_READS_IF exists: preloaded. */
+/* Makes open or pread, whichever FAILING_READS_CALL names, an EIO for files below FAILING_READS_IN while the file
+   FAILING_READS_IF exists: preloaded. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -33,7 +34,7 @@ static int descriptor_fails(int fd) {
         va_start(more, flags); \
         mode_t mode = va_arg(more, mode_t); \
         va_end(more); \
-        if (getenv("FAILING_READS_OPEN") && fails(path)) { errno = EIO; return -1; } \
+        if (strcmp(getenv("FAILING_READS_CALL"), "open") == 0 && fails(path)) { errno = EIO; return -1; } \
         return real(path, flags, mode); \
     }
 
@@ -43,7 +44,7 @@ OPEN(open64)
 #define PREAD(name) \
     ssize_t name(int fd, void *data, size_t count, off_t offset) { \
         ssize_t (*real)(int, void *, size_t, off_t) = dlsym(RTLD_NEXT, #name); \
-        if (descriptor_fails(fd)) { errno = EIO; return -1; } \
+        if (strcmp(getenv("FAILING_READS_CALL"), "pread") == 0 && descriptor_fails(fd)) { errno = EIO; return -1; } \
         return real(fd, data, count, offset); \
     }
 
