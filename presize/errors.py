@@ -5,6 +5,7 @@ PresizeError                 one clear line; the command line prints it and exit
 ├── SourceError              the source folder or the label table cannot be used as it is
 ├── ImageError               one image cannot be stored; a build records it and goes on
 │   ├── NotAnImageError      the bytes are not those of an image format that presize reads
+│   ├── UnreadableError      its file cannot be read now: the disk failed, or it has gone or changed; tried again
 │   └── CrashError           decoding it crashed, took too long or ran out of memory, which depends on the machine
 ├── DatasetError             a dataset is missing, unfinished, damaged, newer than this presize, or foreign
 ├── BuildError               a build cannot start or go on; what is finished is kept and can be resumed
@@ -39,6 +40,10 @@ class ImageError(PresizeError):
 
 class NotAnImageError(ImageError):
     """The bytes are not those of an image format that presize reads."""
+
+
+class UnreadableError(ImageError):
+    """The file of an image or of its companion cannot be read now, whatever its content. Later runs try it again."""
 
 
 class CrashError(ImageError):

@@ -36,7 +36,7 @@ class ProgressBar:
         self._bytes += done.bytes
         self._rejected += done.rejected
         self._bar.set_postfix_str(f"{size_text(self._bytes)}, {self._rejected:,} rejected", refresh=False)
-        self._bar.update(done.stored + done.rejected + done.skipped)
+        self._bar.update(done.samples)
 
     def __enter__(self) -> Self:
         return self

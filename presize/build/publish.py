@@ -229,7 +229,7 @@ def _write_data(plan: Plan, state: State, merged: _Merged, dataset: _Dataset) ->
     lmdb = plan.options.layout == "lmdb"
     shards = [DataFile(name, *written[dataset.number], rows) for name, written, rows in merged.shards if lmdb]
     rejects = len(merged.rejects)
-    skipped = merged.rejects.skipped
+    skipped, unreadable = merged.rejects.skipped, len(merged.rejects.unreadable)
     companions = (_companion_files(plan, merged, dataset, number) for number in range(len(plan.options.companions)))
     return Manifest(
         layout=plan.options.layout,
@@ -241,8 +241,9 @@ def _write_data(plan: Plan, state: State, merged: _Merged, dataset: _Dataset) ->
         samples=len(dataset.index),
         bytes=pc.sum(dataset.index.column("nbytes")).as_py(),
         left_out={
-            "rejected": rejects - skipped,
+            "rejected": rejects - skipped - unreadable,
             "skipped": skipped,
+            **({"unreadable": unreadable} if unreadable else {}),
             "hidden": plan.source.hidden,
             "outside": plan.source.outside,
         },

@@ -271,7 +271,7 @@ class _Shards:
     def _map_sizes(self, file: DataFile, record_bytes: int) -> Iterator[int]:
         """Sizes of the map that the shard may have been written with, the likely ones first. Its bytes depend on that,
         and that depends on how many files the task had, with those that were rejected."""
-        rejected = self.manifest.left_out.get("rejected", 0) + self.manifest.left_out.get("skipped", 0)
+        rejected = sum(self.manifest.left_out.get(name, 0) for name in ("rejected", "skipped", "unreadable"))
         usual = (self.manifest.samples + rejected) // len(self.manifest.shards)
         counts = [usual, usual + 1, *range(file.rows, file.rows + rejected + 1)]
         likely = dict.fromkeys(map_bytes(count, record_bytes) for count in counts if count >= file.rows)

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
+
+import pyarrow.compute as pc
 
 from presize.build.cleanup import finish_publishing, remove_replaced, remove_unpublished
 from presize.build.plan import Plan, as_recorded, differences
 from presize.build.state import Place, State
-from presize.errors import BuildError, DatasetError
+from presize.build.work import sample_files
+from presize.errors import BuildError, DatasetError, PresizeWarning
+from presize.formatting import plural, printable
 from presize.options import RunOptions
+from presize.sources.source_reader import SourceReader
 from presize.store.data_files import generation_name
 from presize.store.manifest import Manifest
+from presize.store.rejects_file import first_rejects, read_rejects
 from presize.system.files import check_file
 
 Unfinished = Literal["none", "this build", "this update", "another build", "another update"]
@@ -108,6 +116,36 @@ def check_files(place: Place, published: Sequence[Manifest | None]) -> None:
             except DatasetError as error:
                 fix = "--update makes it again" if file in shards else "--overwrite builds the dataset anew"
                 raise BuildError(f"OUT {place.out} is damaged: {str(error).partition(';')[0]}; {fix}") from None
+
+
+def trying_again(todo: Plan, run: RunOptions, manifest: Manifest, root: Path) -> RunOptions:
+    """`run`, made an update if files can be read now that could not be when this dataset of `todo` was built. A folder
+    of images cannot be updated, and is built anew.
+
+    Args:
+        manifest: of the dataset.
+        root: where its rejects file is.
+    """
+    if run.update or run.overwrite or not manifest.left_out.get("unreadable"):
+        return run
+    paths = read_rejects(root / manifest.rejects.file).unreadable.columns.column("path")
+    rows = pc.index_in(paths, value_set=todo.source.table.column("path")).drop_null()
+    reader = SourceReader(todo.source.root)
+    if not any(all(map(reader.can_read, files)) for files in sample_files(todo, rows.to_numpy())):
+        return run
+    is_folder = todo.options.layout == "folder"
+    return replace(run, update=not is_folder, overwrite=is_folder)
+
+
+def warn_of_unreadable(count: int, rejects: Path) -> None:
+    """Warn of files that could not be read, which a rejects file lists."""
+    if count:
+        first = "".join(f", the first: {each.path}: {each.reason}" for each in first_rejects(rejects, 1, True))
+        warnings.warn(
+            f"{plural(count, 'file')} could not be read{printable(first)}; run the same command again to try again",
+            PresizeWarning,
+            stacklevel=3,
+        )
 
 
 def _unfinished(place: Place) -> State | None:

@@ -22,7 +22,7 @@ from presize.build.annotations import check_annotations
 from presize.build.parts.listing import SharedListing, read_listing
 from presize.build.plan import Plan, TriedCodecs, make_plan
 from presize.build.publish import publish
-from presize.build.resume import begin, check_files, is_all_of
+from presize.build.resume import begin, check_files, is_all_of, trying_again, warn_of_unreadable
 from presize.build.reuse import find_reuse
 from presize.build.state import Place, State, check_places, lock
 from presize.build.tasks.parallel import run_tasks
@@ -68,6 +68,7 @@ class BuildResult:
         pair_losses: companions that did, by name.
         rejects_file: that of the first size.
         first_rejects: a few of the images that it lists.
+        unreadable: files that could not be read; the same build tries them again.
     """
 
     out: Path | str
@@ -88,10 +89,11 @@ class BuildResult:
     pair_losses: Mapping[str, Losses] = field(default_factory=dict)
     rejects_file: Path | str = ""
     first_rejects: tuple[Reject, ...] = ()
+    unreadable: int = 0
 
     @property
     def samples(self) -> int:
-        return self.stored + self.rejected
+        return self.stored + self.rejected + self.unreadable
 
     @property
     def images_per_s(self) -> float:
@@ -105,6 +107,8 @@ class BuildResult:
         facts = [f"{plural(self.stored, 'image')}, {size_text(self.bytes)}, in {duration(self.seconds)}"]
         if self.rejected:
             facts.append(f"{plural(self.rejected, 'image')} rejected; the reasons are in its rejects file")
+        if self.unreadable:
+            facts.append(f"{plural(self.unreadable, 'file')} could not be read; build again to try them again")
         return build_html(self.out, [*facts, *loss_sentences(self.losses, self.pair_losses)])
 
 
@@ -149,9 +153,10 @@ def build_dataset(
 ) -> BuildResult:
     """Resize the images of `source` and publish them as a dataset in `out` (``out/SIZE`` for several).
 
-    Calling it again finishes an interrupted build, and does nothing when all is done. Whatever stops a build,
-    KeyboardInterrupt included, finished shards are kept and nothing is published. A build that was begun by parts
-    (presize.build.parts) is published once all of them are finished, with the samples that they have listed.
+    Calling it again finishes an interrupted build, tries files again that could not be read, and does nothing when all
+    is done. Whatever stops a build, KeyboardInterrupt included, finished shards are kept and nothing is published. A
+    build that was begun by parts (presize.build.parts) is published once all of them are finished, with the samples
+    that they have listed.
 
     With ``run.update`` the dataset in `out` is brought up to date: images whose file has the same path, size and
     modification time (with ``options.checksum`` the same content) are not decoded again, and rejected files are
@@ -209,6 +214,8 @@ def build_planned(
         raise ImageError(f"{first_reject.path}: {first_reject.reason}")
     with working_in(place.out):
         published = place.manifests()
+        if published[0] is not None and is_all_of(todo, published):
+            run = trying_again(todo, run, published[0], place.roots[0])
         if run.overwrite or run.update or place.has_leftovers() or not is_all_of(todo, published):
             with lock(place.out):
                 return _build(todo, run, place, on_shard, listing)
@@ -225,6 +232,7 @@ def result_of(built: Built, todo: Plan, out: Path | str, root: Path, seconds: fl
         seconds: all of it took.
     """
     first = built.manifests[0]
+    warn_of_unreadable(first.left_out.get("unreadable", 0), root / first.rejects.file)
     index = read_index(root, first, check=False)
     facts = index.column("source_facts").to_numpy() if "source_facts" in index.schema.names else np.zeros(0, np.uint32)
     pages = _places(out, todo.options, [(each, each.report) for each in built.manifests])
@@ -281,7 +289,7 @@ class Built(NamedTuple):
 def nothing_to_do(todo: Plan, run: RunOptions, manifests: Sequence[Manifest | None]) -> Built:
     """What there is to tell when the dataset of each size is published already."""
     published = [manifest for manifest in manifests if manifest]
-    _check_rejects(published[0].left_out["rejected"], todo, run)
+    _check_rejects(published[0].left_out["rejected"] + published[0].left_out.get("unreadable", 0), todo, run)
     return Built(published, len(todo.source.table), Changes(published[0].samples, 0, 0, 0))
 
 
@@ -302,7 +310,7 @@ def _build(
             return nothing_to_do(todo, run, place.manifests())
     work = find_work(todo, run, place, state, files, reuse)
     if listing is not None:
-        listing.check_finished([task.number for task in work.waiting], place.out)
+        listing.check_finished([task.number for task in work.waiting if task.number not in work.again], place.out)
     check_space(todo, place, work)
     carry_out(work, todo, run, on_shard)
     files_in_all = len(todo.source.table)
@@ -328,7 +336,7 @@ def carry_out(work: BuildWork, todo: Plan, run: RunOptions, on_shard: Callable[[
     rejected = len(todo.source.rejects)
     with closing(run_tasks(work.done(), work.waiting, run)) as dones:  # or workers would outlive an error
         for done in dones:
-            rejected += done.rejected
+            rejected += done.rejected + done.unreadable
             on_shard(done)
             _check_rejects(rejected, todo, run)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from presize.build.plan import Plan
-from presize.build.resume import check_not_derived, differences_from, is_all_of
+from presize.build.resume import check_not_derived, differences_from, is_all_of, trying_again
 from presize.build.run import BuildResult, build_planned, nothing_to_do, plan_build, result_of
 from presize.build.state import Place, State, check_places
 from presize.build.tasks.sidecar import ShardDone, read_sidecar
@@ -85,14 +85,18 @@ def build_to_url(
         several = len(place.roots) > 1
         buckets = [writable_bucket(f"{url.rstrip('/')}/{root.name}" if several else url) for root in place.roots]
         there = [_manifest_at(bucket) for bucket in buckets]
-        is_update = run.update and all(there)
         todo = plan_build(source, options, samples)
+        if (first := there[0]) is not None and is_all_of(todo, there) and first.left_out.get("unreadable"):
+            download_file(buckets[0], first.rejects, folder / first.rejects.file)
+            run = trying_again(todo, run, first, folder)
+        is_update = run.update and all(there)
         if is_update:
             _check_updates(todo, there, url)
         else:
             _check_same(todo, there, url)
         on_plan(todo)
         if not is_update and all(there) and not (folder / _CLAIM).exists():
+            _check_files(buckets, there, url)
             built = nothing_to_do(todo, run, there)
             index = built.manifests[0].index
             download_file(buckets[0], index, folder / index.file)
@@ -187,6 +191,22 @@ def _check_updates(todo: Plan, there: Sequence[Manifest | None], url: str) -> No
                 f"OUT {url} holds a dataset that differs ({'; '.join(differing)}), which --update cannot change; give "
                 "the options that it was built with, or choose another OUT"
             )
+
+
+def _check_files(buckets: Sequence[Bucket], there: Sequence[Manifest | None], url: str) -> None:
+    """Raise BuildError unless the files of what is published are there, each of its size. Not the report, which may
+    have been removed."""
+    for bucket, manifest in zip(buckets, there, strict=True):
+        if manifest is None:
+            continue
+        sizes = {found.path: found.nbytes for found in bucket.list()}
+        for file in manifest.files():
+            if file != manifest.report and sizes.get(file.file) != file.bytes:
+                found = f"has {sizes[file.file]} bytes, not {file.bytes}" if file.file in sizes else "is missing"
+                raise BuildError(
+                    f"OUT {url} is damaged: {bucket.url}/{file.file} {found}; presize upload sends it again from a "
+                    "copy of the dataset; without one, remove all of OUT with a tool of the store and build it again"
+                )
 
 
 def _claim(folder: Path, buckets: Sequence[Bucket]) -> bytes:

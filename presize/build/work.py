@@ -17,6 +17,7 @@ from presize.build import estimate
 from presize.build.annotations import extents
 from presize.build.plan import Plan
 from presize.build.state import Place, State
+from presize.build.tasks.records import Sources
 from presize.build.tasks.sidecar import Finished, FinishedShard, ShardDone, Sidecar
 from presize.build.tasks.task import CompanionPaths, Task, finished
 from presize.codecs import transcode
@@ -24,9 +25,13 @@ from presize.errors import BuildError
 from presize.formatting import size_text
 from presize.options import Companion, RunOptions
 from presize.sources.companions import companion_paths
+from presize.sources.source_files import SourceFile
 from presize.store.data_files import companion_shard, generation_name
 from presize.system.child import ChildDiedError
 from presize.system.files import writing
+
+_PROBES = 16
+"""How many samples a task tries when it cannot read its own."""
 
 
 class Origin(Protocol):
@@ -46,12 +51,14 @@ class BuildWork:
     Attributes:
         tasks: all that the plan has.
         found: what became of the samples of those that an earlier run finished, by shard number.
+        again: the numbers of those that an earlier run finished without files that it could not read.
         reused: what an update takes over from the dataset that is there; empty in a build from scratch.
         publishing: whether a folder's files may have their names already.
     """
 
     tasks: tuple[Task, ...]
     found: dict[int, ShardDone]
+    again: frozenset[int]
     reused: Finished
     publishing: bool
 
@@ -104,16 +111,31 @@ def find_work(
         numbers: the shards of a part; None for all.
     """
     every = range(len(todo.shards)) if numbers is None else numbers
-    tasks, found = [], {}
+    tasks, found, again = [], {}, set()
     for task in _tasks(todo, run, place, state.generation, files, every):
         if reuse is not None:
             task = reuse.copying(task)
         sidecar = finished(task, state.publishing)
-        if sidecar is not None:
+        if sidecar is not None and sidecar.done.unreadable and not _is_published(state, place):
+            again.add(task.number)
+        elif sidecar is not None:
             found[task.number] = sidecar.done
             task = _without_samples(task)
         tasks.append(task)
-    return BuildWork(tuple(tasks), found, reuse.finished() if reuse else Finished(), state.publishing)
+    reused = reuse.finished() if reuse else Finished()
+    return BuildWork(tuple(tasks), found, frozenset(again), reused, state.publishing)
+
+
+def _is_published(state: State, place: Place) -> bool:
+    """Whether a manifest names the shards of this build already, so that they must stay as they are."""
+    return state.publishing or any(each and each.generation == state.generation for each in place.manifests())
+
+
+def sample_files(todo: Plan, rows: npt.NDArray[np.int64]) -> list[Sources]:
+    """The files of the samples in these rows of the source table: the image, then its companions."""
+    companions = (_companion_paths(companion, todo.source.table, rows) for companion in todo.options.companions)
+    files = (map(SourceFile, each.paths.split("\0"), each.nbytes.tolist()) for each in companions)
+    return list(zip(todo.source.files(rows), *files, strict=True))
 
 
 def _tasks(
@@ -124,6 +146,7 @@ def _tasks(
             (root / "shards" if files is None else root).mkdir(parents=True, exist_ok=True)
     table = todo.source.table
     around = extents(table, todo.options)
+    probes = tuple(sample_files(todo, np.linspace(0, len(table) - 1, min(_PROBES, len(table))).astype(np.int64)))
     for number in numbers:
         samples = todo.shards[number]
         rows = table.select(["path", "source_nbytes"]).take(pa.array(samples))
@@ -146,6 +169,7 @@ def _tasks(
             places=todo.source.places(samples),
             companions=tuple(_companion_paths(companion, table, samples) for companion in companions),
             extents=None if around is None else around[samples],
+            probes=probes,
         )
 
 

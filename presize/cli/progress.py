@@ -93,4 +93,4 @@ class BuildProgress(Progress):
         self._rejected += done.rejected
         self._bytes += done.bytes
         note = f"{size_text(self._bytes)}, {self._rejected:,} rejected"
-        self.add(done.stored + done.rejected + done.skipped, note)
+        self.add(done.samples, note)

@@ -11,6 +11,9 @@ from presize.cli.printing import print_json, print_text
 from presize.cli.progress import Progress
 from presize.formatting import duration, plural, size_text
 
+_NAMED = 5
+"""Files that are named, of those that were sent again."""
+
 
 @cli.command(
     epilog=examples(
@@ -25,7 +28,8 @@ from presize.formatting import duration, plural, size_text
 def upload(root: str, url: str, as_json: bool, quiet: bool) -> None:
     """Copy the dataset in the folder OUT to URL.
 
-    URL is s3://BUCKET/PATH, gs:// or az://. Run it again to finish a copy that was interrupted, or after an update.
+    URL is s3://BUCKET/PATH, gs:// or az://. Run it again to finish a copy that was interrupted, after an update, or to
+    send what is missing or damaged there.
     """
     from presize.remote.upload import upload_dataset
 
@@ -36,8 +40,8 @@ def upload(root: str, url: str, as_json: bool, quiet: bool) -> None:
             raise Interrupted("interrupted; the same command goes on from here") from None
     if as_json:
         print_json(
-            samples=result.samples, bytes=result.bytes, uploaded=result.uploaded, seconds=round(result.seconds, 3),
-            url=result.url,
+            samples=result.samples, bytes=result.bytes, uploaded=result.uploaded, sent_again=result.sent_again,
+            seconds=round(result.seconds, 3), url=result.url,
         )  # fmt: skip
         return
     if not quiet:
@@ -45,3 +49,7 @@ def upload(root: str, url: str, as_json: bool, quiet: bool) -> None:
             f"{result.url}: {plural(result.samples, 'image')}, {size_text(result.bytes)}, "
             f"{size_text(result.uploaded)} of it uploaded in {duration(result.seconds)}"
         )
+        if result.sent_again:
+            some = ", ".join(result.sent_again[:_NAMED])
+            more = f" and {len(result.sent_again) - _NAMED:,} more" if len(result.sent_again) > _NAMED else ""
+            print_text(f"  missing or different there, and sent again: {some}{more}")

@@ -108,7 +108,7 @@ class RunOptions:
             this process alone, whatever `jobs` is, and contains nothing. "dask", "ray" and "spark" have the workers of
             a cluster do it, which contain crashes as "processes" does.
         on_error: "skip" records images that cannot be stored and goes on; "fail" stops at the first.
-        max_errors: how many rejected images a build tolerates.
+        max_errors: how many images a build tolerates that are rejected or cannot be read.
         overwrite: replace a dataset that was made from another source or with other options.
         update: bring a dataset up to date with its source. It gives the same samples as a build from scratch;
             they may lie in other shards.

@@ -16,6 +16,8 @@ from presize.system.background import interruptible
 from presize.system.files import writing
 
 SCHEMES = ("s3", "http", "https", "gs", "az")
+PART_BYTES = 5 << 20
+"""The parts in which objects are written, on which their ETags depend."""
 _CHUNK = 1 << 20
 _SHA256 = "sha256"
 _ATTEMPTS = 6
@@ -276,8 +278,11 @@ class Bucket:
         return True
 
     @interruptible
-    def holds(self, name: str, nbytes: int, sha256: str) -> bool:
+    def holds(self, name: str, nbytes: int, sha256: str, is_tag: Callable[[str], bool] = lambda _: True) -> bool:
         """Whether upload() has written an object, and nobody another one since.
+
+        Args:
+            is_tag: asked whether the object has the right ETag, if its size and its recorded SHA-256 are right.
 
         Raises:
             RemoteError: the store does not tell.
@@ -287,7 +292,9 @@ class Bucket:
                 found = self._get(self._store, name, options={"head": True})
             except FileNotFoundError:
                 return False
-            return bool(found.meta["size"] == nbytes and found.attributes.get(_SHA256) == sha256)
+            same = found.meta["size"] == nbytes and found.attributes.get(_SHA256) == sha256
+            tag = str(found.meta["e_tag"])
+        return bool(same and is_tag(tag))
 
     def upload(self, name: str, chunks: Iterator[bytes], sha256: str) -> None:
         """Write an object, and its SHA-256 beside it. It is there when all of it is: one that is interrupted, or whose
@@ -297,7 +304,7 @@ class Bucket:
             RemoteError: it cannot be written.
         """
         with self._at_name(name):
-            self._obstore.put(self._store, name, chunks, attributes={_SHA256: sha256})
+            self._obstore.put(self._store, name, chunks, attributes={_SHA256: sha256}, chunk_size=PART_BYTES)
 
     @interruptible
     def remove(self, name: str) -> None:

@@ -23,8 +23,8 @@ from presize.store.absence import FETCHING
 from presize.store.data_files import MANIFEST, OUR_NAMES, DataFile
 from presize.store.filenames import is_safe
 from presize.store.index import read_index
-from presize.store.manifest import Manifest, parse_manifest
-from presize.system.files import file_digest, names_in, sync_folder, working_in, write_atomically
+from presize.store.manifest import parse_manifest
+from presize.system.files import file_digest, is_file_of, names_in, sync_folder, working_in, write_atomically
 from presize.system.locks import file_lock
 
 _LOCK = ".presize.lock"
@@ -57,7 +57,8 @@ def fetch_dataset(
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> FetchResult:
     """Copy the dataset at `url` to the folder `out`, where it appears when all of it is there. Calling it again
-    finishes a copy that was interrupted, from the byte at which it was, and does nothing when all is there.
+    finishes a copy that was interrupted, from the byte at which it was. Of a finished copy it fetches files that are
+    missing or do not have their size; presize verify compares their content.
 
     Args:
         url: of the folder with manifest.json: s3://BUCKET/PATH, http(s)://HOST/PATH, gs:// or az:// (see Bucket).
@@ -77,11 +78,16 @@ def fetch_dataset(
     manifest = parse_manifest(text, bucket.url)
     nbytes = len(text) + sum(file.bytes for file in manifest.files())
     with working_in(out), _locked(out):
-        if not _begin(out, text, manifest, bucket.url):
-            return FetchResult(out, manifest.samples, nbytes, 0, time.perf_counter() - start)
+        was_finished = not _begin(out, text, bucket.url)
+        folders = {out, *((out / file.file).parent for file in manifest.files())}
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
         connections = Connections(on_bytes)
         copy = _Copy(bucket, out, connections)
-        files = [file for file in manifest.files() if not _is_there(out, file)]
+        is_there = _has_its_size if was_finished else _is_there
+        files = [file for file in manifest.files() if not is_there(out, file)]
+        if was_finished:  # its report may have been removed on purpose
+            files = [file for file in files if file != manifest.report]
         missing = sum(file.bytes - size_of(part_of(out / file.file)) for file in files)
         _check_space(out, missing)
         on_plan(missing)
@@ -89,12 +95,16 @@ def fetch_dataset(
         if manifest.layout == "folder":
             index = read_index(out, manifest, check=False)  # its SHA-256 was compared
             nbytes += sum(index.column("nbytes").to_numpy())
-            connections.all_of(copy.image, _images(index, bucket.url))
+            images = _images(index, bucket.url)
+            if was_finished:
+                images = (image for image in images if not is_file_of(out / image[0], image[1]))
+            connections.all_of(copy.image, images)
             os.sync()
-        for folder in {out, *((out / file.file).parent for file in manifest.files())}:
+        for folder in folders:
             sync_folder(folder)
-        write_atomically(out / MANIFEST, text)
-        (out / FETCHING).unlink()
+        if not was_finished:
+            write_atomically(out / MANIFEST, text)
+            (out / FETCHING).unlink()
     return FetchResult(out, manifest.samples, nbytes, connections.bytes, time.perf_counter() - start)
 
 
@@ -115,8 +125,8 @@ def _locked(out: Path) -> Iterator[None]:
                 out.rmdir()
 
 
-def _begin(out: Path, text: bytes, manifest: Manifest, url: str) -> bool:
-    """Note in `out` what is being fetched, unless it is noted already; False when all of it is there."""
+def _begin(out: Path, text: bytes, url: str) -> bool:
+    """Note in `out` what is being fetched, unless it is noted already; False for a copy that was finished."""
     names = sorted(name for name in names_in(out) if name != _LOCK)
     if MANIFEST in names:
         if (out / MANIFEST).read_bytes() != text:
@@ -126,8 +136,6 @@ def _begin(out: Path, text: bytes, manifest: Manifest, url: str) -> bool:
     if FETCHING not in names:
         if names:
             raise BuildError(f"{out} holds {names[0]!r} and no copy of a dataset; choose an empty or a new folder")
-        for folder in {(out / file.file).parent for file in manifest.files()}:
-            folder.mkdir(exist_ok=True)
         write_atomically(out / FETCHING, text)
     elif (out / FETCHING).read_bytes() != text:
         raise DatasetError(
@@ -136,9 +144,12 @@ def _begin(out: Path, text: bytes, manifest: Manifest, url: str) -> bool:
     return True
 
 
+def _has_its_size(out: Path, file: DataFile) -> bool:
+    return is_file_of(out / file.file, file.bytes)  # which may be empty: rejects.jsonl of a build without rejects
+
+
 def _is_there(out: Path, file: DataFile) -> bool:
-    path = out / file.file  # which may be empty: rejects.jsonl of a build without rejects
-    return path.exists() and size_of(path) == file.bytes and file_digest(path) == (file.bytes, file.sha256)
+    return _has_its_size(out, file) and file_digest(out / file.file) == (file.bytes, file.sha256)
 
 
 def _check_space(out: Path, nbytes: int) -> None:

@@ -9,10 +9,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from presize.errors import DatasetError, RemoteError
-from presize.remote.bucket import Bucket
+from presize.remote.bucket import PART_BYTES, Bucket
 from presize.remote.connections import Connections
 from presize.remote.download import MANIFEST_BYTES
 from presize.store.data_files import MANIFEST, DataFile, is_data_file
@@ -36,6 +37,7 @@ class UploadResult:
         bytes: of all of its files.
         uploaded: bytes that went over the network.
         seconds: all of it took.
+        sent_again: files of a dataset that was there which were missing or differed.
     """
 
     url: str
@@ -43,6 +45,7 @@ class UploadResult:
     bytes: int
     uploaded: int
     seconds: float
+    sent_again: tuple[str, ...] = ()
 
 
 def upload_dataset(
@@ -54,7 +57,9 @@ def upload_dataset(
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> UploadResult:
     """Copy the dataset in the folder `root` to `url`, where it appears when all of it is there. Calling it again
-    finishes a copy that was interrupted, with the files that are not there yet, and does nothing when all are.
+    finishes a copy that was interrupted, with the files that are not there yet. It looks at all files of a copy that is
+    there, and sends those again that are missing or differ: in their size, in the SHA-256 that is recorded with them,
+    or, where the store's ETags are made of MD5s as those of S3 are, in their content.
 
     A newer state of the dataset that is there, as ``presize build --update`` makes it, takes its place: files that both
     have are not copied again, and what the old one alone has is removed once the new one is there. Another dataset is
@@ -84,13 +89,15 @@ def upload_dataset(
     claim_place(bucket, claim or ours)
     there = _find_earlier(bucket, manifest, text)
     connections = Connections(on_bytes)
-    if there is None or there[0] != text:
-        try:
-            _copy_files(bucket, root, manifest, connections, on_plan)
-        except (DatasetError, RemoteError):
-            if gone := replaced(root, manifest):
-                raise gone from None
-            raise
+    compare_tags = there is not None and _is_md5(*there)
+    try:
+        sent = _copy_files(bucket, root, manifest, connections, on_plan, compare_tags)
+    except (DatasetError, RemoteError):
+        if gone := replaced(root, manifest):
+            raise gone from None
+        raise
+    is_new = there is None or there[0] != text
+    if is_new:
         published = bucket.create(MANIFEST, text) if there is None else bucket.replace(MANIFEST, text, there[1])
         if not published and (bucket.find(MANIFEST, MANIFEST_BYTES) or (b"",))[0] != text:
             raise RemoteError(f"{bucket.url}: another dataset has appeared there meanwhile; choose another place")
@@ -99,7 +106,8 @@ def upload_dataset(
         if is_data_file(found.path) and found.path not in files:
             bucket.remove(found.path)
     bucket.remove(CLAIM)
-    return UploadResult(bucket.url, manifest.samples, nbytes, connections.bytes, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return UploadResult(bucket.url, manifest.samples, nbytes, connections.bytes, seconds, () if is_new else sent)
 
 
 def _files_of(manifest: Manifest) -> dict[str, DataFile]:
@@ -159,18 +167,44 @@ def _check_follows(new: Manifest, old: Manifest, url: str) -> None:
 
 
 def _copy_files(
-    bucket: Bucket, root: Path, manifest: Manifest, connections: Connections, on_plan: Callable[[int], None]
-) -> None:
+    bucket: Bucket,
+    root: Path,
+    manifest: Manifest,
+    connections: Connections,
+    on_plan: Callable[[int], None],
+    compare_tags: bool,
+) -> tuple[str, ...]:
+    """Copy the files that are missing at the place or differ. Returns their names."""
     missing: list[DataFile] = []
 
     def look(file: DataFile) -> None:
         check_file(root / file.file, file.bytes)
-        if not bucket.holds(file.file, file.bytes, file.sha256):
+        is_tag = partial(_is_tag_of, root / file.file) if compare_tags else lambda _: True
+        if not bucket.holds(file.file, file.bytes, file.sha256, is_tag):
             missing.append(file)
 
     connections.all_of(look, manifest.files())
     on_plan(sum(file.bytes for file in missing))
     connections.all_of(lambda file: upload_file(bucket, root, file, connections.passed), missing)
+    return tuple(sorted(file.file for file in missing))
+
+
+def _is_md5(content: bytes, tag: str) -> bool:
+    """Whether the ETag of an object that was written in one piece is its MD5. That of an encrypted one may not be."""
+    return tag.strip('"') == _md5(content).hexdigest()
+
+
+def _is_tag_of(path: Path, tag: str) -> bool:
+    """Whether S3 would give a file this ETag: its MD5, or the MD5 of those of its parts and their number."""
+    tag = tag.strip('"')
+    with path.open("rb") as file:
+        if "-" not in tag:
+            return tag == hashlib.file_digest(file, _md5).hexdigest()
+        parts = [_md5(part).digest() for part in iter(lambda: file.read(PART_BYTES), b"")] or [_md5().digest()]
+    return tag == f"{_md5(b''.join(parts)).hexdigest()}-{len(parts)}"
+
+
+_md5 = partial(hashlib.md5, usedforsecurity=False)
 
 
 def upload_file(bucket: Bucket, root: Path, file: DataFile, on_bytes: Callable[[int], None]) -> None:

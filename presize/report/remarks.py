@@ -23,7 +23,7 @@ _WORTH_SAVING = 0.85
 
 def headline(manifest: Manifest, warnings: Sequence[str]) -> str:
     """How many images were stored, how many files were left out that may be images, and how many warnings follow."""
-    left_out = manifest.left_out["rejected"] + manifest.left_out["outside"]
+    left_out = sum(manifest.left_out.get(name, 0) for name in ("rejected", "unreadable", "outside"))
     said = [f"{plural(manifest.samples, 'image')} stored", *([f"{left_out:,} left out"] if left_out else [])]
     return ", ".join([*said, plural(len(warnings), "warning") if warnings else "no warnings"])
 
@@ -45,6 +45,8 @@ def warnings(
     rejected, outside = manifest.left_out["rejected"], manifest.left_out["outside"]
     if rejected:
         said.append(f"{plural(rejected, 'image')} could not be stored")
+    if unreadable := manifest.left_out.get("unreadable", 0):
+        said.append(f"{plural(unreadable, 'file')} could not be read; the command that built this tries them again")
     if outside:
         said.append(
             f"{plural(outside, 'file')} outside class folders, not stored; --labels none stores all, without labels"

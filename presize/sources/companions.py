@@ -17,10 +17,10 @@ from presize.options import SPELLINGS, Companion
 from presize.sources.scan import Source
 from presize.sources.source_files import starts_like_an_image
 from presize.sources.store_source import Url
-from presize.sources.walk import Refused, files_of
+from presize.sources.walk import Refused, Unreadable, files_of
 from presize.store.filenames import is_safe
 from presize.store.index import COMPANION_COLUMNS
-from presize.store.rejects import NOT_AN_IMAGE, Reject, claims_to_be_an_image, of_companion
+from presize.store.rejects import NOT_AN_IMAGE, UNREADABLE, Reject, claims_to_be_an_image, of_companion
 from presize.store.rejects_file import Rejects
 
 _CHUNK = 65536
@@ -52,7 +52,7 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
     _check_columns(source.table, companions)
     source = _without_companions(source, companions)
     table = source.table
-    reasons: dict[int, tuple[str, str]] = {}
+    reasons: _Reasons = {}
     for companion in companions:
         facts = _look_up(source, companion, follow_links, reasons)
         for name, values in zip(("source_nbytes", "source_mtime_ns"), facts.T, strict=True):
@@ -61,9 +61,9 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
         return replace(source, table=table)
     rows = np.array(sorted(reasons), np.int64)
     paths = table.column("path").take(pa.array(rows)).to_pylist()
-    rejects = [_reject(source, path, reasons[row][0]) for row, path in zip(rows.tolist(), paths, strict=True)]
+    rejects = [_reject(source, path, *reasons[row][:2]) for row, path in zip(rows.tolist(), paths, strict=True)]
     if len(rejects) == len(table):
-        reason, missing = reasons[0]
+        _, reason, missing = reasons[0]
         raise SourceError(f"no sample of {source.root} can be used; {paths[0]}: the {reason}: {missing!r}")
     stays = np.ones(len(table), np.bool_)
     stays[rows] = False
@@ -157,11 +157,12 @@ def _without_companions(source: Source, companions: Sequence[Companion]) -> Sour
     )
 
 
-def _look_up(
-    source: Source, companion: Companion, follow_links: bool, reasons: dict[int, tuple[str, str]]
-) -> npt.NDArray[np.int64]:
-    """The size and the mtime of each sample's companion; -1 where it is missing, with the reason and its path in
-    `reasons`."""
+_Reasons = dict[int, tuple[str, str, str]]
+"""For samples without one of their companions: the error, its reason, and the path of the companion."""
+
+
+def _look_up(source: Source, companion: Companion, follow_links: bool, reasons: _Reasons) -> npt.NDArray[np.int64]:
+    """The size and the mtime of each sample's companion; -1 where it is missing, which goes into `reasons`."""
     look_at = files_of(str(source.root), follow_links)
     paths = companion_paths(companion, source.table)
     facts = np.full((len(paths), 2), -1, np.int64)
@@ -174,11 +175,12 @@ def _look_up(
                     raise Refused("leads out of the source")
                 facts[row] = look_at(path)
             except Refused as reason:
-                reasons.setdefault(row, (f"{of_companion(companion.name)} {reason}", path or ""))
+                error = UNREADABLE if isinstance(reason, Unreadable) else ImageError.__name__
+                reasons.setdefault(row, (error, f"{of_companion(companion.name)} {reason}", path or ""))
     return facts
 
 
-def _reject(source: Source, path: str, reason: str) -> Reject:
+def _reject(source: Source, path: str, error: str, reason: str) -> Reject:
     if claims_to_be_an_image(path) or starts_like_an_image(Path(source.root), path):
-        return Reject(path, ImageError.__name__, reason)
+        return Reject(path, error, reason)
     return Reject(path, NOT_AN_IMAGE, "not an image format that presize reads")

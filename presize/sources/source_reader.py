@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 from zlib_ng import zlib_ng
 
 from presize.codecs.sniff import sniff
-from presize.errors import BuildError, ImageError, RemoteError
+from presize.errors import BuildError, ImageError, RemoteError, UnreadableError
 from presize.remote.bucket import Bucket
 from presize.sources.source_files import (
     Container,
@@ -34,6 +34,7 @@ from presize.sources.source_files import (
 )
 from presize.sources.store_source import Url, read_object
 from presize.system.files import open_at_once
+from presize.system.pagecache import drop_pages
 
 if TYPE_CHECKING:
     from presize.sources.containers.parquet_rows import RowReader
@@ -110,9 +111,10 @@ _LARGE_BYTES = 64 << 20
 _MAX_BYTES = 1 << 31
 _BLOCK_BYTES = 1 << 20
 
-_ABOUT_THE_FILE = {
-    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP,
-    errno.ENAMETOOLONG,
+_BAD_SECTOR = {errno.EIO, errno.EBADMSG, errno.ENODATA, getattr(errno, "EUCLEAN", errno.EIO)}
+"""How file systems report a part of a file that cannot be read, or whose checksum is wrong."""
+_ABOUT_THE_FILE = _BAD_SECTOR | {
+    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
 }  # fmt: skip
 
 
@@ -136,14 +138,15 @@ class SourceReader:
         """The content of a file; of a large one that does not start like an image, the start alone.
 
         Raises:
-            ImageError: this file cannot be read, has changed, or is too large for any decoder.
+            UnreadableError: this file cannot be read, or has changed.
+            ImageError: it is too large for any decoder.
             BuildError: reading failed for a reason that is not about this file.
         """
         try:
             return self._content(file)
         except OSError as error:
             if _is_about(file, error) and Path(self.root).is_dir():
-                raise ImageError(f"cannot be read: {error.strerror}") from None
+                raise UnreadableError(f"cannot be read: {error.strerror}") from None
             raise self._unreadable(file, f"{error.strerror}; run again to resume") from None
 
     def read_again(self, file: SourceFile) -> bytes:
@@ -152,7 +155,7 @@ class SourceReader:
         A failing disk may fail at one read and not at the next: the read is repeated once, then the build stops.
 
         Raises:
-            ImageError: the file has changed or has gone.
+            UnreadableError: the file has changed or has gone.
             BuildError: reading failed for any other reason.
         """
         with suppress(OSError):
@@ -160,10 +163,27 @@ class SourceReader:
         try:
             return self._content(file)
         except OSError as error:
-            if _is_about(file, error) and error.errno != errno.EIO and Path(self.root).is_dir():
-                raise ImageError(f"cannot be read: {error.strerror}") from None
+            if _is_about(file, error) and error.errno not in _BAD_SECTOR and Path(self.root).is_dir():
+                raise UnreadableError(f"cannot be read: {error.strerror}") from None
             again = f"again for report.html: {error.strerror}; run again to resume, with --no-report if it fails again"
             raise self._unreadable(file, again) from None
+
+    def can_read(self, file: SourceFile) -> bool:
+        """Whether the disk can read a file now. The page cache is not asked: it may outlive the disk."""
+        path = file.path if file.container is None else file.container.path
+        with suppress(OSError):  # as below a URL
+            descriptor = open_at_once(self._folder + path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                drop_pages(descriptor)
+            finally:
+                os.close(descriptor)
+        try:
+            self.read(file)
+        except UnreadableError:
+            return False
+        except ImageError:
+            pass
+        return True
 
     def crc32(self, file: SourceFile) -> int | None:
         """The CRC-32 of a file; None when it cannot be read."""
@@ -259,7 +279,7 @@ class _OpenFile:
 
 def _is_about(file: SourceFile, error: OSError) -> bool:
     """Whether an error is about one sample, and not about all others of its container, too."""
-    return error.errno in (_ABOUT_THE_FILE if file.container is None else {errno.EIO})
+    return error.errno in (_ABOUT_THE_FILE if file.container is None else _BAD_SECTOR)
 
 
 def _open(path: str) -> int:
@@ -267,7 +287,7 @@ def _open(path: str) -> int:
     file = open_at_once(path, os.O_RDONLY | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise ImageError("it changed during the build: it is no regular file any more")
+        raise UnreadableError("it changed during the build: it is no regular file any more")
     return file
 
 
@@ -282,5 +302,5 @@ def _read(file: int, nbytes: int, offset: int, most: int) -> bytes:
         data += more
     if len(data) != nbytes:
         found = f"{len(data)}" if len(data) < nbytes else "more"
-        raise ImageError(f"it changed during the build: {nbytes} bytes when listed, {found} when read")
+        raise UnreadableError(f"it changed during the build: {nbytes} bytes when listed, {found} when read")
     return data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from presize.codecs.sniff import sniff
-from presize.errors import ImageError
+from presize.errors import UnreadableError
 from presize.remote.bucket import SCHEMES, Bucket
 
 THREADS = 16
@@ -33,14 +33,14 @@ def read_object(bucket: Bucket, path: str, nbytes: int) -> bytes:
     """The content of an object; of a large one that does not start like an image, the start alone.
 
     Raises:
-        ImageError: it has changed since it was listed, or has gone.
+        UnreadableError: it has changed since it was listed, or has gone.
         RemoteError: it cannot be read for another reason.
     """
     if nbytes > _WHOLE_BYTES and sniff(head := bucket.beginning(path, _SNIFFED_BYTES)) is None:
         return head
     data = bucket.content(path, nbytes)
     if data is None:
-        raise ImageError(
+        raise UnreadableError(
             f"it changed during the build: it had {nbytes} bytes when listed, and has another size, or gone"
         )
     return data

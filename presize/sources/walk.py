@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import heapq
 import os
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import SourceError
-from presize.store.rejects import Reject
+from presize.store.rejects import UNREADABLE, Reject
 
 Identity = tuple[int, int]
 """(device, inode) of a file or folder."""
@@ -38,6 +39,23 @@ class Refused(Exception):
 
 class RefusedFolder(Refused):
     """Nothing in a folder can be a sample."""
+
+
+class Unreadable(Refused):
+    """The disk failed, or permission is missing; later runs try the file again."""
+
+
+_NO_FILE = {None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
+
+
+def is_of_the_disk(error: BaseException | None) -> bool:
+    """Whether the disk failed or permission is missing, and the name may well be that of a file."""
+    return isinstance(error, OSError) and error.errno not in _NO_FILE
+
+
+def _unseen(error: OSError) -> Refused:
+    """Why a file cannot be a sample that cannot be looked at."""
+    return (Unreadable if is_of_the_disk(error) else Refused)(f"cannot be looked at: {error.strerror}")
 
 
 class Walk:
@@ -79,7 +97,8 @@ class Walk:
                     try:
                         status = self._look_at(entry, folder)
                     except Refused as reason:
-                        self.rejects.append(Reject(as_utf8(path), SourceError.__name__, str(reason)))
+                        kind = UNREADABLE if isinstance(reason, Unreadable) else SourceError.__name__
+                        self.rejects.append(Reject(as_utf8(path), kind, str(reason)))
                         if isinstance(reason, RefusedFolder):
                             self.refused_folders.append(self.rejects[-1])
                         continue
@@ -88,15 +107,20 @@ class Walk:
                     else:
                         self._append(path, status)
         except OSError as error:
-            raise SourceError(f"folder {os.path.join(self.root, folder.path)!r}: {error.strerror}") from None
+            place = error.filename or os.path.join(self.root, folder.path)
+            raise SourceError(f"folder {place!r}: {error.strerror}") from None
         return inner
 
     def _look_at(self, entry: os.DirEntry[str], folder: Folder) -> os.stat_result:
-        """The status of a file, or of a folder to enter. Nothing is opened. Raises Refused for what is neither."""
+        """The status of a file, or of a folder to enter. Nothing is opened. Raises Refused for what is neither, OSError
+        when the disk fails and it may be a folder: without it there would be other classes."""
         try:
             status = entry.stat()
         except OSError as error:
-            raise Refused(f"cannot be looked at: {error.strerror}") from None
+            reason = _unseen(error)
+            if isinstance(reason, Unreadable) and not entry.is_file(follow_symlinks=False):
+                raise
+            raise reason from None
         is_folder = stat.S_ISDIR(status.st_mode)
         refused = RefusedFolder if is_folder else Refused
         if not (entry.name.isascii() or is_utf8(entry.name)):
@@ -180,7 +204,7 @@ def files_of(root: str, follow_links: bool) -> Callable[[str], tuple[int, int]]:
         except FileNotFoundError:
             raise Refused("does not exist") from None
         except OSError as error:
-            raise Refused(f"cannot be looked at: {error.strerror}") from None
+            raise _unseen(error) from None
         if leads_out(path if is_link else os.path.dirname(path)):
             raise Refused(f"is {LINK_OUT}")
         if not stat.S_ISREG(status.st_mode):

@@ -20,6 +20,9 @@ skipped, never what is stored."""
 CRASH = "CrashError"
 """The error of files that ended the process which decoded them."""
 
+UNREADABLE = "UnreadableError"
+"""The error of files that could not be read: later runs of the same command try them again."""
+
 _COMPANION = "companion "
 
 
@@ -33,9 +36,12 @@ BOXES = "boxes"
 """How the reason of an image begins that was rejected for its boxes in the label table, and not for its content."""
 
 
-MAY_PASS = ("cannot be read", "it changed during the build", _COMPANION, f"{BOXES}:")
-"""How the reasons begin of files that were not rejected for their content alone: the next time, or on another machine,
-they may be stored; as they may with another companion, and as those of the error CRASH may."""
+MAY_PASS = (_COMPANION, f"{BOXES}:")
+"""How the reasons begin of images that were not rejected for their content alone: an update tries them again, as it
+does those with an error of MAY_PASS_ERRORS."""
+
+MAY_PASS_ERRORS = (UNREADABLE, CRASH)
+"""Errors that depend on the disk or the machine, and not on the content of a file."""
 
 
 LEFT_OUT = {"skipped": "not images", "hidden": "hidden", "outside": "outside class folders"}

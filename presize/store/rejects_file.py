@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import DatasetError
-from presize.store.rejects import CRASH, MAY_PASS, NOT_AN_IMAGE, Reject
+from presize.store.rejects import MAY_PASS, MAY_PASS_ERRORS, NOT_AN_IMAGE, UNREADABLE, Reject
 
 REJECTS_TOLD = 3
 """How many of the rejected images a build names when it ends."""
@@ -91,13 +91,22 @@ class Rejects:
     @property
     def is_skipped(self) -> pa.BooleanArray:
         """For each whether it is a file that is not an image, and not named like one."""
-        errors = self.columns.column("error")
-        return pc.equal(errors.dictionary, NOT_AN_IMAGE).take(errors.indices)
+        return self._have(NOT_AN_IMAGE)
 
     @property
     def skipped(self) -> int:
         """The number of them that are skipped."""
         return int(self.is_skipped.true_count)
+
+    @property
+    def unreadable(self) -> Rejects:
+        """Files that could not be read."""
+        return Rejects(self.columns.filter(self._have(UNREADABLE)))
+
+    def _have(self, *errors: str) -> pa.BooleanArray:
+        """True for rows with one of these errors."""
+        column = self.columns.column("error")
+        return pc.is_in(column.dictionary, value_set=pa.array(errors, pa.large_string())).take(column.indices)
 
     def order(self) -> npt.NDArray[np.uint64]:
         """The rows by path, then by all other columns, None before values: no two orders of one set differ."""
@@ -113,8 +122,7 @@ class Rejects:
         """Without the size and the time of files that may be stored the next time, so that updates try them again."""
         path, error, reason, *counts = self.columns.columns
         passing = functools.reduce(pc.or_, (pc.starts_with(reason.dictionary, begin) for begin in MAY_PASS))
-        crashed = pc.equal(error.dictionary, CRASH)
-        may_pass = pc.or_(passing.take(reason.indices), crashed.take(error.indices))
+        may_pass = pc.or_(passing.take(reason.indices), self._have(*MAY_PASS_ERRORS))
         forgotten = (pc.if_else(may_pass, pa.scalar(None, pa.int64()), count) for count in counts)
         return Rejects.with_columns([path, error, reason, *forgotten])
 
@@ -141,13 +149,18 @@ def read_rejects(path: Path) -> Rejects:
         raise DatasetError(f"{path} is damaged: {reason}; copy or build the dataset again") from None
 
 
-def first_rejects(path: Path, count: int) -> tuple[Reject, ...]:
+def first_rejects(path: Path, count: int, unreadable: bool = False) -> tuple[Reject, ...]:
     """The first of the rejected images in a rejects.jsonl, at most `count`, without files that were skipped. For people
-    to read: of a file that is missing or damaged none."""
+    to read: of a file that is missing or damaged none.
+
+    Args:
+        unreadable: return files that could not be read instead, which are not among the others.
+    """
     try:
         with path.open("rb") as file:
-            images = (reject for reject in map(_reject, map(json.loads, file)) if reject.error != NOT_AN_IMAGE)
-            return tuple(islice(images, count))
+            all_of_them = map(_reject, map(json.loads, file))
+            images = (reject for reject in all_of_them if reject.error != NOT_AN_IMAGE)
+            return tuple(islice((image for image in images if (image.error == UNREADABLE) == unreadable), count))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ()
 

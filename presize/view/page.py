@@ -145,7 +145,7 @@ def _render(
     return template("gallery.html").render(
         name=PurePath(opened.root).name,
         manifest=opened.manifest,
-        not_stored=left_out.get("rejected", 0) + left_out.get("skipped", 0),
+        not_stored=sum(left_out.get(name, 0) for name in ("rejected", "skipped", "unreadable")),
         filters=filters,
         pager=pager,
         cards=cards,

@@ -804,7 +804,7 @@ def test_a_build_that_stored_nothing_refuses_no_later_one(options: BuildOptions,
     assert build_dataset(tmp_path / "photos", tmp_path / "out", other, REPORTED).stored == 1
 
 
-def test_a_file_that_changes_during_the_build_is_rejected(
+def test_a_file_that_changes_during_the_build_is_not_stored(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def change(task: Task) -> ShardDone:
@@ -813,7 +813,8 @@ def test_a_file_that_changes_during_the_build_is_rejected(
         return presize.build.tasks.task.write_shard(task)
 
     monkeypatch.setattr(presize.build.tasks.parallel, "write_shard", change)
-    assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED).rejected == 1
+    with pytest.warns(PresizeWarning, match=r"1 file could not be read, the first: cats/01\.png: it changed during"):
+        assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED).unreadable == 1
     assert "it changed during the build" in (tmp_path / "out" / "rejects.jsonl").read_text()
 
 

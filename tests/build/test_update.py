@@ -34,7 +34,7 @@ from presize.build.plan import Plan
 from presize.build.run import build_dataset
 from presize.build.tasks.sidecar import ShardDone
 from presize.build.update import Changes, Update, agree, make_update, match
-from presize.errors import BuildError, DatasetError, ImageError, OptionError
+from presize.errors import BuildError, DatasetError, ImageError, OptionError, PresizeWarning
 from presize.options import BuildOptions, ColumnType, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.dealing import deal, shard_count
@@ -458,7 +458,9 @@ def test_a_file_that_could_not_be_read_is_tried_again(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("presize.sources.source_reader.open_at_once", fail_for("03.png"))
-        assert build_dataset(photos, tmp_path / "out", FOURS, SERIAL).rejected == 2
+        with pytest.warns(PresizeWarning, match=r"1 file could not be read, the first: cats/03\.png: cannot be"):
+            result = build_dataset(photos, tmp_path / "out", FOURS, SERIAL)
+        assert (result.rejected, result.unreadable) == (1, 1)
     assert build_dataset(photos, tmp_path / "out", FOURS, UPDATE).changes == Changes(15, 0, 1, 0)
     assert_like_new(photos, tmp_path / "out")
 

@@ -66,7 +66,8 @@ def test_build_names_the_report_of_each_size(presize: Callable[..., Ran], raw: P
 def test_build_json_is_one_object(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
     result = json.loads(presize("build", raw, tmp_path / "out", *BUILD, "--json").out)
     assert list(result) == [
-        "samples", "stored", "rejected", "skipped", "seconds", "images_per_s", "out", "unchanged", "losses", "reports",
+        "samples", "stored", "rejected", "unreadable", "skipped", "seconds", "images_per_s", "out", "unchanged",
+        "losses", "reports",
     ]  # fmt: skip
     assert (result["samples"], result["stored"], result["rejected"]) == (60, 56, 4)
 

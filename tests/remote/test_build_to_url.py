@@ -16,7 +16,7 @@ from clusters import wait_until
 from commands import Ran
 from presize import build_dataset, build_to_url
 from presize.build.deriving.derive import DeriveOptions, derive_dataset
-from presize.errors import BuildError, OptionError, RemoteError
+from presize.errors import BuildError, OptionError, PresizeWarning, RemoteError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.remote import fetch as module
 from presize.remote.bucket import Bucket
@@ -130,6 +130,41 @@ def test_what_is_there_already_is_nothing_to_do(photos: Path, url: str, scratch:
     assert again.resumed == again.files
     assert (again.stored, again.bytes, again.losses) == (first.stored, first.bytes, first.losses)
     assert CLAIM not in names(url)
+
+
+@pytest.mark.parametrize("damage", ["missing", "shortened"])
+def test_a_dataset_that_is_damaged_there_is_not_called_done(
+    damage: str, photos: Path, url: str, scratch: Path, tmp_path: Path
+) -> None:
+    build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    fetch_dataset(url, tmp_path / "copy")
+    Bucket(url).remove("shards/00001.lmdb")
+    if damage == "shortened":
+        Bucket(url).create("shards/00001.lmdb", b"short")
+    with pytest.raises(
+        BuildError, match=r"is damaged: \S+/shards/00001\.lmdb (is missing|has 5 bytes, not \d+); presize"
+    ):
+        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    upload_dataset(tmp_path / "copy", url)
+    assert build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch).stored == 19
+
+
+def test_files_that_could_not_be_read_are_tried_again(photos: Path, url: str, scratch: Path, tmp_path: Path) -> None:
+    lost = min(photos.rglob("*.jpg"))
+
+    def lose(_: object) -> None:
+        lost.rename(tmp_path / "lost")
+
+    with pytest.warns(PresizeWarning, match="1 file could not be read"):
+        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch, on_plan=lose)
+    before = names(url)
+    (tmp_path / "lost").rename(lost)
+    result = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    assert (result.stored, result.unreadable, result.files - result.resumed) == (19, 0, 1)
+    assert names(url) != before
+    fetch_dataset(url, tmp_path / "copy")
+    assert len(Dataset(tmp_path / "copy")) == 19
+    assert not [path for path in scratch.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("at", ["the claim", "the folder"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -53,6 +54,25 @@ def test_a_dataset_comes_as_it_is(dataset: Path, tmp_path: Path) -> None:
     assert (result.samples, result.bytes) == (56, sum(path.stat().st_size for path in dataset.rglob("*.*")))
     assert planned == [sum(came)] == [result.fetched]
     assert verify_dataset(tmp_path / "copy") == (56, [])
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("name", ["shards/00000.lmdb", "index.arrow"])
+@pytest.mark.parametrize("damage", ["removed", "cut", "its folder removed"])
+def test_what_a_finished_copy_has_lost_is_fetched(name: str, damage: str, dataset: Path, tmp_path: Path) -> None:
+    fetch_dataset(URL, tmp_path / "copy")
+    lost = tmp_path / "copy" / name
+    if damage == "cut":
+        os.truncate(lost, 100)
+    elif lost.parent != tmp_path / "copy" and damage == "its folder removed":
+        shutil.rmtree(lost.parent)
+    else:
+        lost.unlink()
+    (tmp_path / "copy" / "report.html").unlink()  # on purpose
+    assert fetch_dataset(URL, tmp_path / "copy").fetched >= lost.stat().st_size
+    expected = files(dataset)
+    del expected["report.html"]
+    assert files(tmp_path / "copy") == expected
 
 
 @pytest.mark.usefixtures("server")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from builds import SERIAL, SMALL, files
 from commands import Ran
 from presize import build_dataset
 from presize.errors import DatasetError, RemoteError
-from presize.options import BuildOptions, ImageOptions, RunOptions, Size
+from presize.options import KEEP, BuildOptions, ImageOptions, RunOptions, Size
 from presize.remote.bucket import Bucket
 from presize.remote.fetch import fetch_dataset
 from presize.remote.upload import CLAIM, upload_dataset
@@ -78,6 +82,84 @@ def test_a_dataset_arrives_as_it_is(dataset: Path, url: str, tmp_path: Path) -> 
 def test_a_copy_that_is_whole_is_nothing_to_do(dataset: Path, url: str) -> None:
     upload_dataset(dataset, url)
     assert upload_dataset(dataset, url).uploaded == 0
+
+
+def put(url: str, name: str, content: bytes, metadata: dict[str, str]) -> None:
+    client("put_object", url, name, Body=content, Metadata=metadata)
+
+
+def client(call: str, url: str, name: str, **values: object) -> Any:
+    """Do something to an object of a dataset, as another program does."""
+    import boto3
+
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    s3 = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+    return getattr(s3, call)(Bucket=bucket, Key=f"{prefix}/{name}", **values)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("shards/00000.lmdb", "deleted"),
+        ("shards/00000.lmdb", "shortened"),
+        ("shards/00000.lmdb", "other bytes"),
+        ("shards/00000.lmdb", "other bytes, with metadata"),
+        ("shards/00000.lmdb", "no metadata"),
+        ("rejects.jsonl", "other bytes, with metadata"),
+    ],
+)
+def test_what_is_missing_or_differs_in_a_copy_is_sent_again(
+    name: str, damage: str, dataset: Path, url: str, tmp_path: Path
+) -> None:
+    upload_dataset(dataset, url)
+    there = client("get_object", url, name)
+    content, metadata = there["Body"].read(), there["Metadata"]
+    if damage == "deleted":
+        client("delete_object", url, name)
+    elif damage == "no metadata":
+        put(url, name, content, {})
+    else:
+        other = content[:-1] if damage == "shortened" else bytes([content[0] ^ 1]) + content[1:]
+        put(url, name, other, metadata if damage.endswith("with metadata") else {})
+    result = upload_dataset(dataset, url)
+    assert (result.sent_again, result.uploaded) == ((name,), len(content))
+    assert client("head_object", url, name)["Metadata"] == metadata
+    assert fetched(url, tmp_path / "copy") == files(dataset)
+    assert upload_dataset(dataset, url).sent_again == ()
+
+
+def test_files_of_several_parts_are_compared(url: str, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (1400, 1400, 3), np.uint8)
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(noise).save(tmp_path / "photos" / "a.png", compress_level=0)
+    build_dataset(
+        tmp_path / "photos", tmp_path / "set", BuildOptions(ImageOptions(sizes=(KEEP,), format="png")), SERIAL
+    )
+    upload_dataset(tmp_path / "set", url)
+    assert client("head_object", url, "shards/00000.lmdb")["ETag"].endswith('-2"')
+    assert upload_dataset(tmp_path / "set", url).sent_again == ()
+
+
+def test_a_copy_without_its_manifest_is_finished(dataset: Path, url: str, tmp_path: Path) -> None:
+    upload_dataset(dataset, url)
+    for name in (MANIFEST, "shards/00000.lmdb"):
+        client("delete_object", url, name)
+    result = upload_dataset(dataset, url)
+    assert (result.sent_again, result.uploaded) == ((), (dataset / "shards" / "00000.lmdb").stat().st_size)
+    assert fetched(url, tmp_path / "copy") == files(dataset)
+
+
+def test_what_a_newer_state_has_in_common_with_the_old_one_is_compared(raw: Path, url: str, tmp_path: Path) -> None:
+    photos = shutil.copytree(raw, tmp_path / "photos")
+    build_dataset(photos, tmp_path / "set", SHARDS, SERIAL)
+    upload_dataset(tmp_path / "set", url)
+    add_photo(photos)
+    build_dataset(photos, tmp_path / "set", SHARDS, UPDATE)
+    name = read_manifest(tmp_path / "set").shards[0].file
+    there = client("get_object", url, name)
+    put(url, name, bytes(there["ContentLength"]), there["Metadata"])
+    upload_dataset(tmp_path / "set", url)
+    assert fetched(url, tmp_path / "copy") == files(tmp_path / "set")
 
 
 def test_an_interrupted_copy_is_no_dataset_and_goes_on(raw: Path, url: str, tmp_path: Path) -> None:
@@ -252,7 +334,10 @@ def test_the_command_uploads_and_says_how_much(presize: Callable[..., Ran], url:
     ran = presize("upload", tmp_path / "set", url)
     assert re.fullmatch(rf"{url}: 4 images, [\d.]+ kB, [\d.]+ kB of it uploaded in .*\n", ran.out), ran
     found = json.loads(presize("upload", tmp_path / "set", url, "--json").out)
-    assert (found["samples"], found["uploaded"], found["url"]) == (4, 0, url)
+    assert (found["samples"], found["uploaded"], found["sent_again"], found["url"]) == (4, 0, [], url)
+    client("delete_object", url, "index.arrow")
+    ran = presize("upload", tmp_path / "set", url)
+    assert ran.out.endswith("\n  missing or different there, and sent again: index.arrow\n"), ran
 
 
 @pytest.mark.usefixtures("server")

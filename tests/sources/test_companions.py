@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from presize.errors import OptionError, SourceError
 from presize.options import Companion, SourceOptions
 from presize.sources.companions import add_companions, companion_paths, companions_of
 from presize.sources.scan import Source, scan
+from presize.store.rejects import UNREADABLE, Reject
 from trees import write_tree
 
 MASK = Companion("mask", "masks/{stem}.png")
@@ -192,3 +195,18 @@ def test_a_source_of_nothing_but_companions_is_refused(tmp_path: Path) -> None:
     write_tree(tmp_path / "raw", {"1.png": "", "2.png": ""})
     with pytest.raises(SourceError, match=r"every file of .* is a companion; --pair names the images themselves"):
         found(tmp_path / "raw", Companion("mask", "{name}"))
+
+
+def test_a_companion_that_the_disk_does_not_find_is_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = os.lstat
+
+    def lstat(path: str) -> os.stat_result:
+        if str(path).endswith("masks/01.png"):
+            raise OSError(errno.EIO, "Input/output error")
+        return look(path)
+
+    names = ["images/01.jpg", "images/02.jpg", "masks/01.png", "masks/02.png"]
+    source = scan(write_tree(tmp_path, dict.fromkeys(names, "x")))
+    monkeypatch.setattr(os, "lstat", lstat)
+    (reject,) = add_companions(source, [MASK]).rejects
+    assert reject == Reject("images/01.jpg", UNREADABLE, "companion mask cannot be looked at: Input/output error")

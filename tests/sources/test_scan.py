@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -9,7 +10,7 @@ import tempfile
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from foreign import picture, write_tar
 from presize.errors import PresizeWarning, SourceError
 from presize.options import ColumnType, SourceOptions
 from presize.sources.scan import Source, scan
+from presize.store.rejects import UNREADABLE, Reject
 
 
 def make(root: Path, *files: str) -> Path:
@@ -919,3 +921,43 @@ def test_any_name_in_a_table_is_a_sample_or_a_one_line_error(name: str, photos: 
         assert_one_line(error)
     else:
         assert paths(source) == [name]
+
+
+class FailingEntry:
+    """What os.scandir gives, of a file or folder whose status the disk cannot read."""
+
+    def __init__(self, entry: os.DirEntry[str]) -> None:
+        self._entry, self.name, self.path = entry, entry.name, entry.path
+        self.is_symlink, self.is_file, self.is_dir = entry.is_symlink, entry.is_file, entry.is_dir
+
+    def stat(self) -> os.stat_result:
+        if self.name.startswith("bad"):
+            raise OSError(errno.EIO, "Input/output error", self.path)
+        return self._entry.stat()
+
+
+@pytest.fixture
+def failing_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = os.scandir
+
+    @contextmanager
+    def scandir(path: str) -> Iterator[Iterator[FailingEntry]]:
+        with listed(path) as entries:
+            yield map(FailingEntry, entries)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+
+@pytest.mark.usefixtures("failing_disk")
+def test_a_file_that_the_disk_does_not_find_is_unreadable(tmp_path: Path) -> None:
+    make(tmp_path, "a/1.jpg", "a/bad.jpg")
+    (reject,) = scan(tmp_path).rejects
+    assert reject == Reject("a/bad.jpg", UNREADABLE, "cannot be looked at: Input/output error")
+
+
+@pytest.mark.usefixtures("failing_disk")
+@pytest.mark.parametrize("bad", ["b/bad/1.jpg", "bad/1.jpg"])
+def test_a_folder_that_the_disk_does_not_find_is_not_left_out(bad: str, tmp_path: Path) -> None:
+    make(tmp_path, "a/1.jpg", bad)
+    with pytest.raises(SourceError, match=r"^folder '.*bad': Input/output error$"):
+        scan(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize.errors import BuildError, ImageError
+from presize.errors import BuildError, UnreadableError
 from presize.sources import source_reader
 from presize.sources.source_files import Container, SourceFile
 from presize.sources.source_reader import THREADS, SourceReader, read_in_order
@@ -148,7 +148,7 @@ def test_a_file_that_has_become_something_else_is_rejected(
     become: Callable[[Path], None], words: str, tmp_path: Path
 ) -> None:
     become(tmp_path / "a.jpg")
-    with pytest.raises(ImageError, match=rf"^it changed during the build: .*{words}"):
+    with pytest.raises(UnreadableError, match=rf"^it changed during the build: .*{words}"):
         SourceReader(tmp_path).read(SourceFile("a.jpg", 1000))
 
 
@@ -215,7 +215,7 @@ def test_of_a_large_value_that_is_no_image_the_start_is_read(
 
 
 def test_a_value_that_the_container_no_longer_holds_is_rejected(container: Container, tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match="it changed during the build: 1000 bytes when listed, 500 when read"):
+    with pytest.raises(UnreadableError, match="it changed during the build: 1000 bytes when listed, 500 when read"):
         SourceReader(tmp_path).read(SourceFile("2.jpg", 1000, container, 2500))
 
 

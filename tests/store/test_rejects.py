@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from presize.errors import DatasetError
 from presize.store import rejects_file
-from presize.store.rejects import BOXES, CRASH, NOT_AN_IMAGE, Reject, claims_to_be_an_image, of_companion
+from presize.store.rejects import BOXES, CRASH, NOT_AN_IMAGE, UNREADABLE, Reject, claims_to_be_an_image, of_companion
 from presize.store.rejects_file import SCHEMA, Rejects, read_rejects, to_jsonl
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"]), max_size=6)
@@ -141,8 +141,8 @@ def test_files_that_are_no_images_are_counted_as_skipped(rejects: list[Reject]) 
     ("error", "reason", "is_forgotten"),
     [
         ("ImageError", "truncated", False),
-        ("ImageError", "cannot be read: Input/output error", True),
-        ("ImageError", "it changed during the build", True),
+        (UNREADABLE, "cannot be read: Input/output error", True),
+        (UNREADABLE, "companion mask: it changed during the build", True),
         ("ImageError", of_companion("mask") + " is missing", True),
         ("ImageError", f"{BOXES}: outside", True),
         ("ImageError", "the file cannot be read", False),

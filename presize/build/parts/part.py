@@ -32,7 +32,7 @@ class PartResult:
     Attributes:
         out: the folder, as it was given.
         part: which part.
-        published: whether the whole dataset was there already; the counts are 0 then.
+        published: whether the whole dataset was there already; the counts, `unreadable` apart, are 0 then.
         shards: of this part, in each size.
         stored: images.
         rejected: files that claim to be images and could not be stored.
@@ -41,6 +41,8 @@ class PartResult:
         seconds: from reading the list of samples to the last shard.
         resumed: files that an earlier run of this part had dealt with.
         unfinished: the numbers of the parts that have shards to make.
+        unreadable: files that could not be read; this part tries them again when it runs again, and so does the build
+            that publishes all parts.
     """
 
     out: Path
@@ -54,11 +56,12 @@ class PartResult:
     seconds: float = 0.0
     resumed: int = 0
     unfinished: tuple[int, ...] = ()
+    unreadable: int = 0
 
     @property
     def images_per_s(self) -> float:
         """Files that this run dealt with, per second."""
-        return (self.stored + self.rejected + self.skipped - self.resumed) / self.seconds
+        return (self.stored + self.rejected + self.skipped + self.unreadable - self.resumed) / self.seconds
 
 
 class _Joined(NamedTuple):
@@ -111,7 +114,9 @@ def build_part(
         with lock(place.out, shared=True), ExitStack() as stack:
             joined = _join(source, place, part, options, run, samples)
             if joined is None:
-                return PartResult(Path(out), part, published=True)
+                manifests = [manifest for manifest in place.manifests() if manifest is not None]
+                unreadable = max(manifest.left_out.get("unreadable", 0) for manifest in manifests)
+                return PartResult(Path(out), part, published=True, unreadable=unreadable)
             try:
                 stack.enter_context(file_lock(place.part_lock(part.number)))
             except BlockingIOError:
@@ -193,4 +198,5 @@ def _carry_out(
         seconds=time.perf_counter() - start,
         resumed=files - sum(task.to_make for task in work.waiting),
         unfinished=tuple(sorted({number % part.of + 1 for number in range(len(todo.shards)) if number not in made})),
+        unreadable=sum(done.unreadable for done in dones),
     )

@@ -21,7 +21,7 @@ from zlib_ng import zlib_ng
 
 from presize.codecs import transcode
 from presize.codecs.paired.companion import transcode_companion
-from presize.errors import BuildError, CrashError, ImageError
+from presize.errors import BuildError, CrashError, ImageError, UnreadableError
 from presize.options import BuildOptions, ImageOptions
 from presize.sources import store_source
 from presize.sources.source_files import SourceFile
@@ -213,7 +213,8 @@ def _made(recipe: Recipe, contents: Sequence[Callable[[], bytes]]) -> Made:
             data = content()
             companion = transcode_companion(data, made.transcoded.source, options)
         except ImageError as error:
-            raise ImageError(f"{of_companion(name)}: {error}") from None
+            kind = UnreadableError if isinstance(error, UnreadableError) else ImageError
+            raise kind(f"{of_companion(name)}: {error}") from None
         companions.append(_of(recipe, data, companion))
     return made._replace(companions=tuple(companions))
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from presize.sources.source_files import Container
-from presize.store.rejects import NOT_AN_IMAGE
+from presize.store.rejects import NOT_AN_IMAGE, UNREADABLE
 from presize.system.files import temporary_name, writing
 
 if TYPE_CHECKING:  # it needs pyarrow, and workers do not
@@ -54,6 +54,7 @@ class ShardDone(NamedTuple):
         rejected: files that claim to be images and could not be stored.
         skipped: files that are not images, by content and by name.
         bytes: of the stored images, all sizes together.
+        unreadable: files that could not be read.
     """
 
     number: int | None
@@ -61,6 +62,11 @@ class ShardDone(NamedTuple):
     rejected: int
     skipped: int
     bytes: int
+    unreadable: int = 0
+
+    @property
+    def samples(self) -> int:
+        return self.stored + self.rejected + self.skipped + self.unreadable
 
 
 @dataclass(frozen=True)
@@ -93,8 +99,10 @@ class Sidecar:
     @property
     def done(self) -> ShardDone:
         stored_bytes = sum(int(c.sum()) for name, c in self.columns.items() if _STORED_BYTES.search(name))
-        skipped = sum(error == NOT_AN_IMAGE for _, error, _ in self.rejects)
-        return ShardDone(self.number, len(self.samples), len(self.rejects) - skipped, skipped, stored_bytes)
+        errors = [error for _, error, _ in self.rejects]
+        skipped, unreadable = errors.count(NOT_AN_IMAGE), errors.count(UNREADABLE)
+        rejected = len(errors) - skipped - unreadable
+        return ShardDone(self.number, len(self.samples), rejected, skipped, stored_bytes, unreadable)
 
 
 class FinishedShard(NamedTuple):

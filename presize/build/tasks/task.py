@@ -20,17 +20,21 @@ import numpy.typing as npt
 from zlib_ng import zlib_ng
 
 from presize.build.tasks import staging
-from presize.build.tasks.records import Containment, Made, Recipe, maker
+from presize.build.tasks.records import Containment, Made, Recipe, Sources, maker
 from presize.build.tasks.resized import resized
 from presize.build.tasks.sidecar import SIZE_COLUMNS, ShardDone, Sidecar, prefixes, read_sidecar, write_sidecar
 from presize.codecs import transcode
-from presize.errors import CrashError, DatasetError, ImageError, NotAnImageError
+from presize.errors import BuildError, CrashError, DatasetError, ImageError, NotAnImageError, UnreadableError
 from presize.options import BuildOptions, OnError, Size
 from presize.sources.source_files import Container, Places, SourceFile, check_containers, source_files
+from presize.sources.source_reader import SourceReader
 from presize.sources.store_source import Url
 from presize.store import shard
 from presize.store.rejects import BOXES, NOT_AN_IMAGE
 from presize.store.shard_reader import ShardReader
+
+_IN_A_ROW = 16
+"""After so many files in a row that cannot be read, other files are tried: it may be the disk, or a part of it."""
 
 
 class Copies(NamedTuple):
@@ -85,6 +89,7 @@ class Task:
         companions: the files of each of the companions in `options`.
         extents: x1, y1, x2, y2 around each sample's boxes, in pixels of its source, and around those in shares of it,
             NaN for what is no box; None to reject none for its boxes.
+        probes: samples from all over the source. When most of them cannot be read, the build stops.
     """
 
     number: int
@@ -102,6 +107,7 @@ class Task:
     places: Places | None = None
     companions: tuple[CompanionPaths, ...] = ()
     extents: npt.NDArray[np.float64] | None = None
+    probes: tuple[Sources, ...] = ()
 
     @property
     def containers(self) -> tuple[Container, ...]:
@@ -123,7 +129,7 @@ def write_shard(task: Task, containment: Containment | None = None) -> ShardDone
 
     Raises:
         ImageError: an image cannot be stored, and ``on_error`` is "fail".
-        BuildError: the disk is full, or the source has gone, or a container in it has changed.
+        BuildError: the disk is full, the source has gone, most of it cannot be read, or a container in it has changed.
         DatasetError: a record changed while it was copied.
         MemoryError: memory ran out.
     """
@@ -147,6 +153,7 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
     files = task.files.split("\0")
     is_made = _is_made(task)
     recipe = Recipe.of(task.source, task.options, read_ahead=task.places is None or not task.places.in_rows)
+    unread = 0  # in a row
     with ExitStack() as stack:
         writers = [stack.enter_context(writer) for writer in _shard_writers(task, map_factor)]
         make = stack.enter_context(maker(recipe, compress(samples, is_made), containment))
@@ -160,7 +167,11 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
                 if task.on_error == "fail":
                     check_containers(task.source, task.containers)  # a change of one may be the cause
                 rejects.append((sample, *_reject(source, error, task.on_error)))
+                unread = unread + 1 if isinstance(error, UnreadableError) else 0
+                if unread and (unread % _IN_A_ROW == 0 or unread == len(sources)):
+                    _check_source(task, unread, f"{source.path}: {error}")
                 continue
+            unread = 0
             stored = (made, *made.companions)
             row: tuple[int, ...] = (sample, *made.transcoded.source)
             for each in stored:
@@ -178,6 +189,20 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
         if not writers:
             os.sync()  # one for all files: the side-car must not outlive them
     return Sidecar(task.number, _columns(task.options, rows), shards, rejects, task.containers)
+
+
+def _check_source(task: Task, unread: int, last: str) -> None:
+    """Raise BuildError when most of the source cannot be read, after `unread` files in a row that could not be.
+
+    A bad sector may cost as many neighbours in a container; a disk that fails takes other files with them.
+    """
+    reader = SourceReader(task.source)
+    failed = sum(not all(map(reader.can_read, files)) for files in task.probes)
+    if 2 * failed > len(task.probes):
+        raise BuildError(
+            f"{unread} samples in a row cannot be read from {task.source}, nor can {failed} of {len(task.probes)} "
+            f"others; the last: {last}; run again to resume"
+        )
 
 
 def _columns(options: BuildOptions, rows: list[tuple[int, ...]]) -> dict[str, npt.NDArray[np.int64]]:
@@ -264,7 +289,8 @@ def _reject(source: SourceFile, error: ImageError, on_error: OnError) -> tuple[s
         return NOT_AN_IMAGE, str(error)
     if on_error == "fail":
         raise ImageError(f"{source.path}: {error}")
-    return type(error).__name__ if isinstance(error, CrashError) else ImageError.__name__, str(error)
+    kept = isinstance(error, (CrashError, UnreadableError))
+    return type(error).__name__ if kept else ImageError.__name__, str(error)
 
 
 def _are_same(containers: Iterable[Container], then: Iterable[Container]) -> bool:

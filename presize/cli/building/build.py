@@ -103,9 +103,9 @@ def build(
             raise (InterruptedByTerm if isinstance(stop, Terminated) else Interrupted)() from None
     if as_json:
         print_json(
-            samples=result.samples, stored=result.stored, rejected=result.rejected, skipped=result.skipped,
-            seconds=round(result.seconds, 3), images_per_s=round(result.images_per_s, 1), out=str(result.out),
-            unchanged=result.unchanged, losses=result.losses._asdict(), **_pair_losses(result),
+            samples=result.samples, stored=result.stored, rejected=result.rejected, unreadable=result.unreadable,
+            skipped=result.skipped, seconds=round(result.seconds, 3), images_per_s=round(result.images_per_s, 1),
+            out=str(result.out), unchanged=result.unchanged, losses=result.losses._asdict(), **_pair_losses(result),
             **(result.changes._asdict() if run.update else {}), reports=list(map(str, result.reports)),
         )  # fmt: skip
     elif not quiet:

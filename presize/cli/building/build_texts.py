@@ -49,12 +49,14 @@ def build_summary(result: BuildResult, update: bool, keep: bool) -> str:
     from presize.codecs.source_facts import loss_sentences  # brings NumPy
 
     now = result.files - result.resumed
-    idle = "nothing had to be decoded" if update else "nothing was left to do"
+    idle = "nothing had to be decoded" if update or result.unreadable else "nothing was left to do"
     built_now = f"{now:,} of them now, " if result.resumed and not update else ""
     rate = f"{built_now}{rate_text(result.images_per_s)} images/s" if now else idle
     stored = plural(result.stored, "image")
     lines = [f"{result.out}: {stored}, {size_text(result.bytes)}, in {duration(result.seconds)} ({rate})"]
     lines += reject_lines(result.rejected, result.rejects_file, result.first_rejects)
+    if result.unreadable:
+        lines.append(f"  {plural(result.unreadable, 'file')} unreadable, listed in {result.rejects_file}")
     left_out = left_out_text({name: getattr(result, name) for name in LEFT_OUT})
     if left_out:
         lines.append(f"  not stored: {left_out}")
@@ -75,12 +77,15 @@ def print_part(result: PartResult, as_json: bool) -> None:
     if as_json:
         print_json(
             part=result.part.number, parts=result.part.of, published=result.published, shards=result.shards,
-            stored=result.stored, rejected=result.rejected, skipped=result.skipped, unfinished=result.unfinished,
-            seconds=round(result.seconds, 3), out=str(result.out),
+            stored=result.stored, rejected=result.rejected, unreadable=result.unreadable, skipped=result.skipped,
+            unfinished=result.unfinished, seconds=round(result.seconds, 3), out=str(result.out),
         )  # fmt: skip
         return
     if result.published:
-        return print_text(f"{result.out}: published already; nothing was left to do")
+        again = f"the same command without --part tries {plural(result.unreadable, 'unreadable file')} again"
+        return print_text(
+            f"{result.out}: published already; {again if result.unreadable else 'nothing was left to do'}"
+        )
     rate = f" ({rate_text(result.images_per_s)} images/s)" if result.images_per_s else ""
     lines = [
         f"{result.out}: part {result.part.number} of {result.part.of}, {plural(result.shards, 'shard')}: "
@@ -88,6 +93,8 @@ def print_part(result: PartResult, as_json: bool) -> None:
     ]
     if result.rejected:
         lines.append(f"  {plural(result.rejected, 'image')} rejected")
+    if result.unreadable:
+        lines.append(f"  {plural(result.unreadable, 'file')} unreadable; the same command tries again")
     unfinished = f"unfinished parts: {parts_text(result.unfinished)}"
     ready = "all parts are finished: the same command without --part publishes the dataset"
     print_text("\n".join([*lines, f"  {unfinished if result.unfinished else ready}"]))

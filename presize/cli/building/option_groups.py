@@ -296,7 +296,7 @@ RUN = (
         ["--max-errors"],
         metavar="N|P%",
         callback=parsed(ErrorBudget.parse),
-        help="Stop after more rejected images than this.  [default: any number]",
+        help="Stop after more rejected or unreadable images than this.  [default: any number]",
     ),
     click.Option(
         ["--update"], is_flag=True, help="Bring OUT up to date with SRC: decode what is new or changed, keep the rest."

@@ -28,7 +28,7 @@ from presize.sources.labels import check_classes, class_labels, with_types
 from presize.sources.source_files import Container
 from presize.sources.text_columns import label_texts
 from presize.sources.tree import SPLITS
-from presize.sources.walk import LINK_OUT, as_utf8, indexed_ns, is_inside, is_utf8
+from presize.sources.walk import LINK_OUT, as_utf8, indexed_ns, is_inside, is_of_the_disk, is_utf8
 from presize.store.dealing import neighbours
 from presize.store.filenames import unsafe_paths
 from presize.store.rejects import Reject
@@ -111,6 +111,10 @@ def _read_all(
         try:
             listed = _list_at_rest(found, path, samples, follow_links)
         except SourceError as error:
+            if is_of_the_disk(error.__cause__):
+                raise SourceError(
+                    f"{as_utf8(path)!r} in {found.root!r}: {error}; move it away to build without it"
+                ) from None
             refused.append(reject(as_utf8(path), str(error)))
             continue
         if listed is None:

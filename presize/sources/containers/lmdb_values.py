@@ -75,7 +75,7 @@ def read_lmdb(path: str) -> LmdbValues:
     except Damaged as error:
         raise SourceError(f"it is damaged: {error}") from None
     except OSError as error:
-        raise SourceError(f"it cannot be read: {error.strerror}") from None
+        raise SourceError(f"it cannot be read: {error.strerror}") from error
 
 
 def _read(content: npt.NDArray[np.uint8], version: FileVersion) -> LmdbValues:

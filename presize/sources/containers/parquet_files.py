@@ -46,7 +46,7 @@ def list_parquet(path: str, name: str, column: str | None) -> Contents:
         sizes = [_mean_bytes(group, image) for group in groups]
     except (pa.ArrowException, OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["no reason given"])[0]
-        raise SourceError(f"it cannot be read as Parquet: {reason}") from None
+        raise SourceError(f"it cannot be read as Parquet: {reason}") from error
     rows = np.array([group.num_rows for group in groups], np.int64)
     number = np.repeat(np.arange(len(rows)), rows)
     row = np.arange(len(number)) - np.repeat(np.cumsum(rows) - rows, rows)

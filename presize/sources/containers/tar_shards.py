@@ -74,7 +74,7 @@ def list_tar(path: str, name: str, extension: str | None) -> Contents:
             except CutShort as error:
                 samples.finish_early(error, window)
     except OSError as error:
-        raise SourceError(f"it cannot be read: {error.strerror}") from None
+        raise SourceError(f"it cannot be read: {error.strerror}") from error
     return samples.listing(version)
 
 

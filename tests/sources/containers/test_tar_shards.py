@@ -410,3 +410,12 @@ def test_json_with_all_kinds_of_values_becomes_columns(tmp_path: Path) -> None:
         {"path": "0.png", "tags": ["a", "b"], "box": {"x": 1.5}, "n": None, "flag": None},
         {"path": "1.png", "tags": [], "box": None, "n": 3, "flag": True},
     ]
+
+
+def test_a_tar_that_the_disk_cannot_read_is_not_left_out(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", tar_samples(2))
+    (tmp_path / "b.tar").symlink_to("/proc/self/mem")  # reading its beginning is an EIO
+    with pytest.raises(
+        SourceError, match=r"^'b\.tar' in .*: it cannot be read: Input/output error; move it away to build without it$"
+    ):
+        scan(tmp_path, follow_links=True)
