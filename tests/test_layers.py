@@ -177,11 +177,11 @@ def test_a_room_has_at_most_fifteen_modules() -> None:
     assert {folder: count for folder, count in folders.items() if count > 15} == {}
 
 
-def test_a_module_begins_with_a_sentence_and_has_at_most_350_lines() -> None:
+def test_a_module_begins_with_a_sentence_and_has_at_most_400_lines() -> None:
     for name, path in MODULES.items():
         first = (ast.get_docstring(tree_of(name)) or "").split("\n\n")[0]
         assert first.endswith((".", ":")) or name == "__main__", name
-        assert len(path.read_text("utf-8").splitlines()) <= 350, name
+        assert len(path.read_text("utf-8").splitlines()) <= 400, name
 
 
 @pytest.mark.parametrize(
