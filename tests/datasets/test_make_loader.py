@@ -153,7 +153,7 @@ def test_ranks_share_each_epoch(dataset: Path) -> None:
     paths = [
         path
         for rank in range(3)
-        for _, targets in make_loader(data, 5, shuffle=True, workers=0, rank=rank, ranks=3)
+        for _, targets in make_loader(data, 5, shuffle=True, workers=0, rank=rank, ranks=3, last="keep")
         for path in targets
     ]
     assert sorted(paths) == sorted(data.data.path(i) for i in range(len(data)))
@@ -164,7 +164,7 @@ def test_two_hosts_of_two_ranks_each_read_their_own_shards(make: Any, dataset: P
     data = LMDBDataset(dataset, crop=CenterCrop(24), decode="tensor", target="path")
     shards = dict(zip((data.data.path(i) for i in range(len(data))), data.numbers("shard").tolist(), strict=True))
     order = ShardShuffled(data.data, seed=3, window=2, by_host=True, ranks=4, ranks_per_host=2)
-    loaders = [make(data, 5, order=order, workers=0, rank=rank, ranks=4) for rank in range(4)]
+    loaders = [make(data, 5, order=order, workers=0, rank=rank, ranks=4, last="keep") for rank in range(4)]
     for epoch in range(2):
         read = [[path for _, targets in loader for path in targets] for loader in loaders]
         assert sorted(chain(*read)) == sorted(shards)
