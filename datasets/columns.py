@@ -59,7 +59,7 @@ class Targets:
         flip_pairs: FlipPairs = (),
         tv_tensors: bool = False,
     ) -> None:
-        names = _names(target)
+        names = target_columns(target)
         for option, its in (("vocabulary", vocabulary), ("multi_hot", multi_hot)):
             others = [name for name in its if name not in names]
             if others:
@@ -216,7 +216,8 @@ class MultiHotColumn:
         return torch.from_numpy(rows)
 
 
-def _names(target: Target) -> list[str]:
+def target_columns(target: Target) -> list[str]:
+    """The columns of a target, in its order."""
     if target is None:
         return []
     if isinstance(target, str):

@@ -1,15 +1,20 @@
-"""DataLoader's names of options, for those who type them: translated into ours, or answered by the name of ours."""
+"""What is known of a DataLoader: its options by name, translated into ours or answered by the name of ours; and the end
+of an epoch, as Accelerate asks for it."""
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from presize.datasets.collate import collate
 from presize.datasets.reading.order import Last
+from presize.datasets.reading.schedule import Schedule
 from presize.errors import OptionError
 
 PREFETCH = 2
@@ -17,8 +22,8 @@ PREFETCH = 2
 
 
 def common_options(
-    options: dict[str, Any], workers: int | None, prefetch: int, last: Last
-) -> tuple[int | None, int, Last]:
+    options: dict[str, Any], workers: int | None, prefetch: int, last: Last | None
+) -> tuple[int | None, int, Last | None]:
     """`workers`, `prefetch` and `last`, from DataLoader's num_workers, prefetch_factor and drop_last where these were
     given. Takes them out of `options`.
 
@@ -106,3 +111,53 @@ def check_make_loader_options(options: dict[str, Any]) -> None:
                 f"{name}: make_loader takes order=; for a {name} use DataLoader(dataset, {name}=..., "
                 "collate_fn=presize.datasets.collate)"
             )
+
+
+class EpochStatus:
+    """The part of Accelerate's DataLoaderStateMixin that its GradientState reads from the loader of a running epoch.
+
+    Attributes:
+        end_of_dataloader: whether the last batch was handed out.
+        remainder: samples of all ranks in the last batch, if it is not full; otherwise 0.
+    """
+
+    def __init__(self, remainder: int) -> None:
+        self.end_of_dataloader = False
+        self.remainder = remainder
+
+
+@contextmanager
+def seen_by_accelerate(remainder: int) -> Iterator[EpochStatus]:
+    """The status of an epoch, which Accelerate reads if there is an Accelerator: its accumulate() and
+    gather_for_metrics() need the end, and prepare() passes on a Loader as it is."""
+    status, state = EpochStatus(remainder), _accelerates("GradientState")
+    if state is not None:
+        state._add_dataloader(status)
+    try:
+        yield status
+    finally:
+        if (state := _accelerates("GradientState")) is not None:
+            state._remove_dataloader(status)
+
+
+def gathered(schedule: Schedule, start: int) -> Schedule:
+    """A schedule by which Accelerate can gather the last batches of all ranks, and cut off what fills them up.
+
+    Raises:
+        OptionError: the last batches of an epoch begun at `start` have different sizes.
+    """
+    state = _accelerates("PartialState")
+    if state is None or schedule.ranks == 1 or schedule.ranks != state.num_processes:
+        return schedule
+    if schedule.last == "keep" and schedule.remainder(start) % schedule.ranks:
+        raise OptionError(
+            'last: "keep" gives the ranks batches of different sizes, on which Accelerate\'s gather() fails; give '
+            'last="pad", whose repeated samples gather_for_metrics() leaves out, or last="drop"'
+        )
+    return replace(schedule, in_blocks=True)
+
+
+def _accelerates(name: str) -> Any:
+    """A singleton of Accelerate's state, or None where no Accelerator was made."""
+    kind = getattr(sys.modules.get("accelerate.state"), name, None)
+    return kind() if kind is not None and kind._shared_state else None

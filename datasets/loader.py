@@ -7,18 +7,26 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from typing import Any, Literal
 
 import torch
 
 from presize.datasets.collate import Images
 from presize.datasets.crops import Crops
-from presize.datasets.dataloader_names import PREFETCH, check_loader_options, common_options
+from presize.datasets.dataloader_names import (
+    PREFETCH,
+    check_loader_options,
+    common_options,
+    gathered,
+    seen_by_accelerate,
+)
 from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.read_only import fixed_names, is_fixed
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.device_decode import DecodeOn, Decoder, cut_reader, decode_rows, find_decoder
 from presize.datasets.reading.order import Last, Order, choose_order
+from presize.datasets.reading.schedule import Schedule
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.reading.shared_batches import as_images
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
@@ -27,7 +35,7 @@ from presize.datasets.reading.whole_batches import values_batch
 from presize.datasets.reading.workers import Answer, BatchRequest, Mode, ReadBatch, WorkerPool, read
 from presize.datasets.sample_images import companion_batch
 from presize.datasets.sampler import EpochSampler
-from presize.datasets.subsets import as_lmdb_dataset, is_changed, transforms_of
+from presize.datasets.subsets import as_lmdb_dataset, is_changed, samples_crc32, transforms_of
 from presize.errors import LoaderError, OptionError
 from presize.options import check_choice, check_range
 from presize.system.resources import usable_cores
@@ -60,7 +68,8 @@ class Loader:
         crop: which part of each image to take, or several for as many views of it; the dataset's own when None.
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
         shuffle: draw a new order each epoch, the same for any number of workers.
-        seed: of the order and the crops.
+        seed: of the order and the crops. None draws one from torch's generator when the first epoch begins, and is 0
+            with several ranks (presize.datasets.EpochSampler).
         order: an order (presize.datasets.reading.order.Order) in place of `shuffle` and `seed`, such as ShardShuffled
             for a dataset larger than memory.
         workers: how many read in parallel; None uses every core this process may use, 0 reads in the caller's thread.
@@ -68,7 +77,8 @@ class Loader:
             about two of them work at a time.
         prefetch: batches that each worker may be ahead, 1 to 64.
         last: "keep" gives a last batch that is not full as it is, "drop" leaves it out, "pad" fills it up with samples
-            of the epoch's beginning; over ranks see presize.datasets.reading.schedule.Schedule.
+            of the epoch's beginning; over ranks see presize.datasets.reading.schedule.Schedule. None keeps it in one
+            process, and pads with several ranks.
         device: where batches go. On CUDA they are copied from pinned memory, on a stream of their own, during the
             step before.
         normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on `device`, on the CPU by
@@ -98,12 +108,12 @@ class Loader:
         crop: Crops | None = None,
         flip: float | None = None,
         shuffle: bool = False,
-        seed: int = 0,
+        seed: int | None = None,
         order: Order | None = None,
         workers: int | None = None,
         mode: Mode = "processes",
         prefetch: int = PREFETCH,
-        last: Last = "keep",
+        last: Last | None = None,
         device: torch.device | str | None = None,
         normalize: Normalize | None = None,
         dtype: torch.dtype | None = None,
@@ -135,7 +145,14 @@ class Loader:
         self.skipped = 0
         order = choose_order(len(dataset), shuffle, seed, order)
         dataset.data.check_order(isinstance(order, ShardShuffled))
-        self.sampler = EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, last=last)
+        self.sampler = EpochSampler(
+            order,
+            rank=rank,
+            ranks=ranks,
+            batch_size=batch_size,
+            last=last,
+            fingerprint=partial(samples_crc32, dataset),
+        )
         # What trainers ask of a DataLoader, by its names.
         self.num_workers, self.drop_last = self.workers, last == "drop"
         self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, batch_size, self.drop_last)
@@ -217,13 +234,16 @@ class Loader:
         running = self._running = object()
         try:
             epoch, start = self.sampler.begin()
-            self._delivered, count = 0, self.sampler.schedule.batch_count(start)
-            with closing(self._on_device(self._read(epoch, start))) as batches:
+            schedule = gathered(self.sampler.schedule, start)
+            self._delivered, count = 0, schedule.batch_count(start)
+            reading = closing(self._on_device(self._read(schedule, epoch, start)))
+            with seen_by_accelerate(schedule.remainder(start)) as status, reading as batches:
                 for batch in batches:
                     if self._running is not running:
                         raise LoaderError(_ENDED_EARLY)
                     self._delivered += 1  # before the yield: a batch handed out counts as consumed
                     if self._delivered == count:
+                        status.end_of_dataloader = True
                         self._running = None  # not after it: most trainers take len(loader) batches and no more
                     yield batch
                     del batch  # or its memory would stay in use while the next one is read
@@ -286,9 +306,9 @@ class Loader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self, epoch: int, start: int) -> Generator[ReadBatch, None, None]:
+    def _read(self, schedule: Schedule, epoch: int, start: int) -> Generator[ReadBatch, None, None]:
         """The batches of an epoch, in order, in slots of shared memory."""
-        schedule, order = self.sampler.schedule, self.sampler.order
+        order = self.sampler.order
         count = schedule.batch_count(start)
         slots, pool = self._begin()
         pending: deque[BatchRequest] = deque()  # in order
@@ -300,7 +320,7 @@ class Loader:
             while number < count and slots.may_fill(len(pending)) and (pool.has_room() if pool else not pending):
                 positions = schedule.batch(start, number)
                 samples, keys = self.dataset.records(order.samples(epoch, positions)), order.keys(epoch, positions)
-                request = BatchRequest(slots.free.pop(), samples, order.seed, epoch, keys)
+                request = BatchRequest(slots.free.pop(), samples, order.seed or 0, epoch, keys)
                 pending.append(request)
                 number += 1
                 if pool is not None:

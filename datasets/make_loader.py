@@ -25,7 +25,7 @@ from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.sampler import EpochSampler
-from presize.datasets.subsets import as_lmdb_dataset, is_changed, transforms_of
+from presize.datasets.subsets import as_lmdb_dataset, check_labels, is_changed, samples_crc32, transforms_of
 from presize.errors import LoaderError, OptionError
 from presize.formatting import plural, size_text
 from presize.options import check_range
@@ -106,11 +106,11 @@ def make_loader(
     batch_size: int,
     *,
     shuffle: bool = False,
-    seed: int = 0,
+    seed: int | None = None,
     order: Order | None = None,
     workers: int | None = None,
     prefetch: int = PREFETCH,
-    last: Last = "keep",
+    last: Last | None = None,
     rank: int | None = None,
     ranks: int | None = None,
     **options: Any,
@@ -130,7 +130,7 @@ def make_loader(
             are accepted for workers, prefetch and last="drop".
 
     Raises:
-        OptionError: an option is out of range.
+        OptionError: an option is out of range, or parts of a ConcatDataset give one label to several classes.
         LoaderError: the batches of all workers do not fit into /dev/shm; while iterating, when it is full or
             read-only.
     """
@@ -141,8 +141,9 @@ def make_loader(
     if workers is None:
         workers = usable_cores()
     check_range("workers", workers, 0, 4096)
+    check_labels(dataset)
     source = dataset
-    with suppress(OptionError):  # one of other classes is read as it is
+    with suppress(OptionError):  # others are read as they are
         dataset = as_lmdb_dataset(dataset)
     length = len(dataset)  # type: ignore[arg-type]
     order = choose_order(length, shuffle, seed, order)
@@ -156,7 +157,15 @@ def make_loader(
     loader = CountingLoader(
         dataset,
         batch_size,
-        sampler=EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, last=last),
+        sampler=EpochSampler(
+            order,
+            rank=rank,
+            ranks=ranks,
+            batch_size=batch_size,
+            last=last,
+            fingerprint=partial(samples_crc32, dataset),
+        ),
+        drop_last=last == "drop",  # all batches are full; but Accelerate asks
         num_workers=workers,
         worker_init_fn=partial(_begin_worker, options.pop("worker_init_fn", None)),
         **options,

@@ -192,7 +192,7 @@ def with_objects(
     Raises:
         OptionError: a list beside boxes has not a value for each of them, or `flip_pairs` are not of the keypoints.
     """
-    boxes, points = _declared(data, "boxes"), _declared(data, "keypoints")
+    boxes, points = declared(data, "boxes"), declared(data, "keypoints")
     tv = tv_tensors_module() if tv_tensors else None
     leaders: list[BoxColumn] = []
     found: list[Any] = []
@@ -228,7 +228,7 @@ def _leader(data: Dataset | JoinedData, column: _ListColumn, leaders: Sequence[B
     )
 
 
-def _declared(data: Dataset | JoinedData, option: str) -> dict[str, str]:
+def declared(data: Dataset | JoinedData, option: str) -> dict[str, str]:
     """The columns that the build declared as boxes or keypoints, and what their numbers are."""
     found = data.manifest.identity["options"].get(option, [])
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 from typing import Any, SupportsIndex
@@ -15,13 +15,20 @@ import torch.distributed
 import torch.utils.data
 
 from presize.datasets.read_only import fixed_names, is_fixed
-from presize.datasets.reading.order import MOST_SEED, Last, Order
+from presize.datasets.reading.order import MOST_SEED, Last, Order, with_seed
 from presize.datasets.reading.schedule import Schedule
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.errors import OptionError
 from presize.options import check_range
 
 _DRAWN_AT_ONCE = 1024
+
+_MOVED = {
+    "samples": "the dataset has other samples, or in another order, than when this was saved",
+    "shards": "samples of the dataset are in other shards than when this was saved, which gives ShardShuffled another "
+    "order",
+}
+"""Why a state of a dataset that has changed is refused, by what is unequal in it."""
 
 
 class Visit(int):
@@ -70,6 +77,11 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
     positions. load_state_dict() resumes with any number of ranks or workers and with another batch size: with "keep"
     each position left comes exactly once. Only ShardShuffled(by_host=True) needs the same ranks and hosts again.
 
+    Seed: an order without one gets it when the first epoch begins, or when state_dict() is first called: one draw from
+    torch's default generator, which torch.manual_seed decides, as a DataLoader's shuffling does. With several ranks it
+    is 0, as in DistributedSampler, because ranks must agree. Later epochs keep it, and `order` shows it. A state holds
+    the seed, and an order without one takes it over from the state that is loaded.
+
     It stays in the process of the DataLoader, not in its workers. One iteration at a time.
 
     Args:
@@ -78,8 +90,11 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             begins, otherwise 0 of 1. Ranks take turns (see Schedule).
         batch_size: the DataLoader's, on one rank; only "drop" and "pad" need it.
         last: what becomes of samples that do not fill a batch on all ranks: "keep", "drop" or "pad" (see Schedule).
-            With "keep" ranks may differ by a sample, and so by a batch, which DistributedDataParallel does not
-            support without its join().
+            None keeps them in one process, and pads with several ranks, as DistributedSampler does. With "keep" ranks
+            may differ by a sample, and so by a batch, which DistributedDataParallel does not support without its
+            join().
+        fingerprint: returns a number that other samples would not have, or None. A state holds it, so that a dataset
+            of other samples refuses the state.
 
     Raises:
         OptionError: the rank, the batch size or `last` is out of range, or the order was made for other ranks.
@@ -92,12 +107,17 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         rank: int | None = None,
         ranks: int | None = None,
         batch_size: int = 1,
-        last: Last = "keep",
+        last: Last | None = None,
+        fingerprint: Callable[[], int | None] | None = None,
     ) -> None:
         # Not DistributedSampler.__init__, which takes a dataset, and needs torch.distributed to be initialized.
-        self.order = order
-        self._share = rank, ranks
-        self._schedule = Schedule(len(order), batch_size, last=last)
+        self._order = order
+        self._seed_is_given = order.seed is not None
+        self._seed_is_drawn = False
+        self._fingerprint = fingerprint
+        self._samples: int | None = None
+        self._share = rank, ranks, last
+        self._schedule = Schedule(len(order), batch_size, last="keep" if last is None else last)
         self._schedule = self._shared()
         if ranks is not None or _distributed():
             self._check_ranks(self._schedule)
@@ -112,12 +132,27 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
 
     def _shared(self) -> Schedule:
         """The schedule of this rank as things are: trainers initialize torch.distributed after loaders are made."""
-        rank, ranks = self._share
+        rank, ranks, last = self._share
         if ranks is None:
             ranks = torch.distributed.get_world_size() if _distributed() else 1
         if rank is None:
             rank = torch.distributed.get_rank() if _distributed() else 0
-        return replace(self._schedule, ranks=ranks, rank=rank)
+        if last is None:
+            last = "keep" if ranks == 1 else "pad"
+        return replace(self._schedule, ranks=ranks, rank=rank, last=last)
+
+    def _choose_seed(self) -> None:
+        """Give the order a seed if it has none. One drawn before there were several ranks is not that of all ranks."""
+        ranks = max(self._shared().ranks, torch.distributed.get_world_size() if _distributed() else 1)
+        if self.order.seed is None or (self._seed_is_drawn and ranks > 1):
+            self._seed_is_drawn = ranks == 1
+            drawn = int(torch.randint(2**62, (), device="cpu")) if ranks == 1 else 0
+            self._order = with_seed(self._order, drawn)
+
+    @property
+    def order(self) -> Order:
+        """The order, with its seed once that is chosen."""
+        return self._order
 
     @property
     def _order_ranks(self) -> int | None:
@@ -160,7 +195,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
     def __iter__(self) -> Iterator[Visit]:
         # A generator, so that an epoch begins with its first sample: DataLoader makes iterators that it never uses.
         epoch, start = self.begin()
-        seed, schedule = self.order.seed, self.schedule
+        seed, schedule = self.order.seed or 0, self.schedule
         for first in range(0, schedule.sample_count(start), _DRAWN_AT_ONCE):
             positions = schedule.positions(start, first, first + _DRAWN_AT_ONCE)
             samples = self.order.samples(epoch, positions).tolist()
@@ -178,6 +213,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         """
         schedule = self._shared()
         self._check_ranks(schedule)
+        self._choose_seed()
         if self._begun:
             self._epoch, self._start = self._epoch + 1, 0
         self._schedule, self._begun = schedule, True
@@ -219,9 +255,10 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
                 )
             consumed = self._start
         check_range("consumed", consumed, 0, len(self.order))
+        self._choose_seed()
         over = consumed > 0 and replace(schedule, rank=0).batch_count(consumed) == 0
         return {
-            **self._identity(),
+            **self._identity(self.order),
             "epoch": self._epoch + over,
             "consumed": 0 if over else consumed,
         }
@@ -230,14 +267,24 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         """Resume where state_dict() was taken, with any number of ranks or workers or another batch size.
 
         Raises:
-            OptionError: the state is of another order, seed or length, or no state, or `consumed` is not what all
-                ranks of an order by host have consumed.
+            OptionError: the state is of another order, seed, length or dataset, or no state, or `consumed` is not what
+                all ranks of an order by host have consumed.
         """
         if not isinstance(state, Mapping):
             raise OptionError(f"state: expected what state_dict() returned, got {reprlib.repr(state)}")
-        for name, value in self._identity().items():
+        order = self.order
+        if not self._seed_is_given:
+            check_range("state: seed", state.get("seed"), 0, MOST_SEED)
+            order = with_seed(order, int(state["seed"]))
+        for name, value in self._identity(order).items():
             saved = state.get(name)
+            if name == "samples" and saved is None:  # of a sampler that was made without the dataset
+                continue
             if not isinstance(saved, int) or saved != value:
+                if name in _MOVED:
+                    raise OptionError(
+                        f"state: {_MOVED[name]}; begin the epoch again with set_epoch({state.get('epoch')!r})"
+                    )
                 raise OptionError(f"state: expected one saved with {name} {value}, got {reprlib.repr(saved)}")
         epoch, consumed = state.get("epoch"), state.get("consumed")
         check_range("state: epoch", epoch, 0, MOST_SEED)
@@ -247,17 +294,26 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             raise OptionError(
                 f"state: consumed: expected a multiple of {ranks}, the ranks of the order, got {consumed}"
             )
+        if not self._seed_is_given:
+            self._order, self._seed_is_drawn = order, False
         self._epoch, self._start, self._begun = int(state["epoch"]), int(state["consumed"]), False
 
-    def _identity(self) -> dict[str, int]:
+    def _identity(self, order: Order) -> dict[str, int]:
         """What must be equal in a state and in the order that loads it."""
-        return {
-            "length": len(self.order),
-            "population": self.order.population,
-            "seed": self.order.seed,
+        identity = {
+            "length": len(order),
+            "population": order.population,
+            "seed": order.seed or 0,
             # Of its class, the window and the hosts of ShardShuffled, and the CRC of weights or targets.
-            "order": zlib.crc32(repr(self.order).encode()),
+            "order": zlib.crc32(repr(order).encode()),
         }
+        if isinstance(order, ShardShuffled):
+            identity["shards"] = order.table
+        if self._samples is None and self._fingerprint is not None:
+            self._samples = self._fingerprint()
+        if self._samples is not None:
+            identity["samples"] = self._samples
+        return identity
 
 
 def _distributed() -> bool:

@@ -1,15 +1,22 @@
-"""as_lmdb_dataset: what torch makes of LMDBDatasets, parts and sums of them, as one LMDBDataset again."""
+"""What torch makes of datasets, parts and sums of them: as one LMDBDataset again, checked, and told apart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch.utils.data
+from zlib_ng import zlib_ng
 
+from presize.datasets.columns import target_columns
+from presize.datasets.folder import FolderDataset
 from presize.datasets.joined import JoinedData
 from presize.datasets.lmdb import LMDBDataset
+from presize.datasets.objects import declared
+from presize.datasets.reading.order import sample_numbers
 from presize.errors import OptionError
 
 _ALIKE = (
@@ -55,6 +62,100 @@ def as_lmdb_dataset(dataset: object) -> LMDBDataset:
     return _converted(dataset, dataset)
 
 
+def check_labels(dataset: object) -> None:
+    """Raise OptionError for a ConcatDataset, however nested, in which one number stands for several classes or values,
+    or for several brightnesses of a pixel. Other differences are allowed, and so are parts with target_transforms of
+    their own, or in classes with a ``__getitem__`` of their own.
+    """
+    parts = list(_parts(dataset))
+    for part in parts[1:]:
+        first = parts[0]
+        if first.target_transform == part.target_transform:
+            for (name, ours), (other, theirs) in zip(_labels(first), _labels(part), strict=False):
+                if (name, ours) != (other, theirs):
+                    raise _unequal(name if name == other else "target", first, part)
+        if _shows_depth(first) and _shows_depth(part) and first.data.manifest.depth != part.data.manifest.depth:
+            raise _unequal("depth", first, part)
+
+
+def _parts(dataset: Any) -> Iterator[Any]:
+    """The LMDBDatasets and FolderDatasets in Subsets and ConcatDatasets, where torch's or our own classes read them."""
+    bases: list[Any] = [torch.utils.data.Subset, torch.utils.data.ConcatDataset, LMDBDataset, FolderDataset]
+    base = next((base for base in bases if isinstance(dataset, base)), None)
+    if base is None or type(dataset).__getitem__ is not base.__getitem__:
+        return
+    if base is torch.utils.data.Subset:
+        yield from _parts(dataset.dataset)
+    elif base is torch.utils.data.ConcatDataset:
+        for part in dataset.datasets:
+            yield from _parts(part)
+    else:
+        yield dataset
+
+
+def _labels(part: Any) -> list[tuple[str, Any]]:
+    """For each column of a target, the option that says what its values mean, and what that says."""
+    if isinstance(part, FolderDataset):
+        return [] if part.classes is None else [("classes", part.classes)]
+    found: list[tuple[str, Any]] = []
+    for name in target_columns(part.target):
+        if name in part.vocabulary:
+            found.append(("vocabulary", part.vocabulary[name]))
+        elif name == "label":
+            found.append(("classes", part.classes))
+        else:
+            kinds = [kind for kind in ("boxes", "keypoints") if name in declared(part.data, kind)]
+            found.append((kinds[0] if kinds else "target", None))
+    return found
+
+
+def _shows_depth(part: Any) -> bool:
+    """Whether samples have the pixels of the dataset, unscaled."""
+    return isinstance(part, LMDBDataset) and part.transform is None and part.normalize is None
+
+
+def _unequal(name: str, first: Any, part: Any, both: str = "") -> OptionError:
+    return OptionError(
+        f"dataset: the parts of a ConcatDataset must have the same {name}, and those of {first.root} and {part.root} "
+        f"differ{both}"
+    )
+
+
+def samples_crc32(dataset: object) -> int | None:
+    """The CRC-32 of the paths of all samples, in their order; None for a dataset that holds anything but LMDBDatasets
+    and FolderDatasets. It reads all paths, about 0.1 s for ten million."""
+    paths = _paths(dataset)
+    if paths is None:
+        return None
+    crc = zlib_ng.crc32(np.ascontiguousarray(pc.binary_length(paths)))
+    for chunk in paths.chunks:
+        _, ends, text = chunk.buffers()
+        if len(chunk) and text is not None:
+            first, last = np.frombuffer(ends, np.int64)[[chunk.offset, chunk.offset + len(chunk)]].tolist()
+            crc = zlib_ng.crc32(memoryview(text)[first:last], crc)
+    return crc
+
+
+def _paths(dataset: Any) -> pa.ChunkedArray | None:
+    numbers: Any = None
+    if isinstance(dataset, torch.utils.data.ConcatDataset):
+        parts = [part for part in map(_paths, dataset.datasets) if part is not None]
+        whole = len(parts) == len(dataset.datasets)
+        return pa.chunked_array([chunk for part in parts for chunk in part.chunks]) if whole else None
+    if isinstance(dataset, torch.utils.data.Subset):
+        paths, numbers = _paths(dataset.dataset), dataset.indices
+    elif isinstance(dataset, LMDBDataset):
+        dataset.data.check_column("path")
+        paths, numbers = dataset.data.column("path"), dataset._rows
+    elif isinstance(dataset, FolderDataset):
+        paths = dataset._paths
+    else:
+        return None
+    if paths is not None and numbers is not None:
+        paths = paths.take(pa.array(sample_numbers(numbers, len(paths))))
+    return pa.chunked_array([paths]) if isinstance(paths, pa.Array) else paths
+
+
 def _converted(dataset: object, whole: object) -> LMDBDataset:
     base: Any = next(
         (
@@ -89,11 +190,7 @@ def _sum(parts: list[LMDBDataset]) -> LMDBDataset:
         for name in _ALIKE:
             ours, theirs = (one._reading.rest if name == "transform" else getattr(one, name) for one in (first, part))
             if ours != theirs:
-                both = "" if name == "classes" else f": {ours!r} and {theirs!r}"
-                raise OptionError(
-                    f"dataset: the parts of a ConcatDataset must have the same {name}, and those of {first.root} and "
-                    f"{part.root} differ{both}"
-                )
+                raise _unequal(name, first, part, "" if name == "classes" else f": {ours!r} and {theirs!r}")
     sources = list({id(part.data): part.data for part in parts}.values())
     starts = dict(zip(map(id, sources), np.cumsum([0, *map(len, sources)]).tolist(), strict=False))
     rows = None

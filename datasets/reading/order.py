@@ -6,6 +6,7 @@ before it. So it is the same for any number of workers, and an epoch is resumed 
 
 from __future__ import annotations
 
+import copy
 import zlib
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal, Protocol
@@ -32,12 +33,13 @@ class Order(Protocol):
     """Maps positions of an epoch, 0 to len(order) - 1 and not checked, to samples.
 
     Attributes:
-        seed: decides the order, together with the epoch, and the random crops of each visit.
+        seed: decides the order, together with the epoch, and the random crops of each visit. None until the sampler
+            that uses the order chooses one (see presize.datasets.sampler.EpochSampler); on its own, None counts as 0.
         population: samples in the dataset that it draws from.
     """
 
     @property
-    def seed(self) -> int: ...
+    def seed(self) -> int | None: ...
 
     @property
     def population(self) -> int: ...
@@ -64,11 +66,11 @@ class Sequential:
     """Samples 0, 1, 2 ..., the same in each epoch; `seed` is that of the crops."""
 
     length: int
-    seed: int = 0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         check_range("length", self.length, 0, MOST_SAMPLES)
-        check_range("seed", self.seed, 0, MOST_SEED)
+        check_seed(self.seed)
 
     def __len__(self) -> int:
         return self.length
@@ -89,11 +91,11 @@ class Shuffled:
     """Every sample once, in a new order for each (seed, epoch), in O(1) memory: see permute()."""
 
     length: int
-    seed: int = 0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         check_range("length", self.length, 0, MOST_SAMPLES)
-        check_range("seed", self.seed, 0, MOST_SEED)
+        check_seed(self.seed)
 
     def __len__(self) -> int:
         return self.length
@@ -103,7 +105,7 @@ class Shuffled:
         return self.length
 
     def samples(self, epoch: int, positions: Positions) -> Numbers:
-        return permute(positions, self.length, (self.seed, epoch, 0))
+        return permute(positions, self.length, (self.seed or 0, epoch, 0))
 
     def keys(self, epoch: int, positions: Positions) -> Numbers:
         return self.samples(epoch, positions)
@@ -118,19 +120,19 @@ class Weighted:
 
     Args:
         weights: one number a sample, finite, none below 0 and at least one above it.
-        seed: of the draws and the crops, from 0.
+        seed: of the draws and the crops, from 0; None as in Order.
         length: positions in an epoch; the number of samples when None.
     """
 
     weights: InitVar[npt.ArrayLike]
-    seed: int = 0
+    seed: int | None = None
     length: InitVar[int | None] = None
     draws: int = field(init=False)
     crc: int = field(init=False)
     cumulative: npt.NDArray[np.float64] = field(init=False, repr=False)
 
     def __post_init__(self, weights: npt.ArrayLike, length: int | None) -> None:
-        check_range("seed", self.seed, 0, MOST_SEED)
+        check_seed(self.seed)
         shares = _weights(weights)
         object.__setattr__(self, "draws", _draws(length, len(shares)))
         # Divided by the largest weight, no sum overflows and no draw rounds up to the last one.
@@ -145,7 +147,7 @@ class Weighted:
         return len(self.cumulative)
 
     def samples(self, epoch: int, positions: Positions) -> Numbers:
-        drawn = uniform_at(positions, (self.seed, epoch, 0)) * self.cumulative[-1]
+        drawn = uniform_at(positions, (self.seed or 0, epoch, 0)) * self.cumulative[-1]
         return np.asarray(np.searchsorted(self.cumulative, drawn, "right"), np.int64)
 
     def keys(self, epoch: int, positions: Positions) -> Numbers:  # noqa: ARG002
@@ -166,7 +168,7 @@ class ClassBalanced:
 
     members: Numbers = field(repr=False)
     starts: Numbers = field(repr=False)
-    seed: int
+    seed: int | None
     draws: int
     crc: int = field(init=False)
 
@@ -181,16 +183,29 @@ class ClassBalanced:
         return len(self.members)
 
     def samples(self, epoch: int, positions: Positions) -> Numbers:
-        classes = (uniform_at(positions, (self.seed, epoch, 0)) * (len(self.starts) - 1)).astype(np.int64)
+        classes = (uniform_at(positions, (self.seed or 0, epoch, 0)) * (len(self.starts) - 1)).astype(np.int64)
         low, high = self.starts[classes], self.starts[classes + 1]
-        within = (uniform_at(positions, (self.seed, epoch, 1)) * (high - low)).astype(np.int64)
+        within = (uniform_at(positions, (self.seed or 0, epoch, 1)) * (high - low)).astype(np.int64)
         return np.asarray(self.members[low + within])
 
     def keys(self, epoch: int, positions: Positions) -> Numbers:  # noqa: ARG002
         return self.population + np.asarray(positions, np.int64)
 
 
-def choose_order(length: int, shuffle: bool, seed: int, order: Order | None) -> Order:
+def check_seed(seed: int | None) -> None:
+    """Raise OptionError for a seed that is out of range."""
+    if seed is not None:
+        check_range("seed", seed, 0, MOST_SEED)
+
+
+def with_seed(order: Order, seed: int) -> Order:
+    """A copy of an order of this package, with another seed."""
+    seeded = copy.copy(order)
+    object.__setattr__(seeded, "seed", seed)
+    return seeded
+
+
+def choose_order(length: int, shuffle: bool, seed: int | None, order: Order | None) -> Order:
     """`order` if there is one, otherwise Shuffled or Sequential over `length` samples.
 
     Raises:
@@ -234,19 +249,19 @@ def sample_numbers(indices: Any, length: int) -> Numbers:
     return numbers
 
 
-def class_balanced(targets: npt.ArrayLike, seed: int = 0, length: int | None = None) -> ClassBalanced:
+def class_balanced(targets: npt.ArrayLike, seed: int | None = None, length: int | None = None) -> ClassBalanced:
     """An order in which each class that has samples is equally likely, by drawing with replacement.
 
     Args:
         targets: the class of each sample, whole numbers (n,), such as LMDBDataset.targets. Sorting them takes about 16
             bytes a sample for a moment; 8 are kept.
-        seed: of the draws and the crops, from 0.
+        seed: of the draws and the crops, from 0; None as in Order.
         length: positions in an epoch; the number of samples when None.
 
     Raises:
         OptionError: `targets` are not whole numbers, one a sample.
     """
-    check_range("seed", seed, 0, MOST_SEED)
+    check_seed(seed)
     classes = np.asarray(targets)
     if classes.ndim != 1 or not classes.size or classes.dtype.kind not in "iu":
         raise OptionError(f"targets: expected one whole number a sample, got {_described(classes)}")

@@ -27,6 +27,8 @@ class Schedule:
             short, ranks may differ by a sample, and so rank 0 may have a batch more than others. "drop": they are left
             out. "pad": filled up with the epoch's first positions, so that all ranks have equally many batches, all
             full.
+        in_blocks: deal a last global batch that was filled up in blocks instead: the first `batch_size` positions to
+            rank 0, the next to rank 1. What fills it up then comes last where the ranks' batches are concatenated.
     """
 
     length: int
@@ -34,6 +36,7 @@ class Schedule:
     ranks: int = 1
     rank: int = 0
     last: Last = "keep"
+    in_blocks: bool = False
 
     def __post_init__(self) -> None:
         check_range("length", self.length, 0, MOST_SAMPLES)
@@ -58,7 +61,15 @@ class Schedule:
     def positions(self, start: int, first: int, stop: int) -> Positions:
         """The positions of this rank's samples from `first` to `stop` - 1 since `start`; fewer at the end."""
         turns = np.arange(max(first, 0), min(stop, self.sample_count(start)), dtype=np.int64)
-        return (start + self.rank + self.ranks * turns) % max(self.length, 1)
+        places = self.rank + self.ranks * turns
+        if self.in_blocks and self.last == "pad":
+            filled = (self.length - start) // (self.batch_size * self.ranks) * self.batch_size
+            places = np.where(turns < filled, places, turns + filled * (self.ranks - 1) + self.rank * self.batch_size)
+        return (start + places) % max(self.length, 1)
+
+    def remainder(self, start: int) -> int:
+        """Positions in the last global batch of an epoch begun at `start`, if they do not fill it; otherwise 0."""
+        return 0 if self.last == "drop" else (self.length - start) % (self.batch_size * self.ranks)
 
     def batch(self, start: int, number: int) -> Positions:
         """The positions in this rank's batch `number`, from 0, of an epoch begun at `start`.

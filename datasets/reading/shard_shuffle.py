@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from zlib_ng import zlib_ng
 
-from presize.datasets.reading.order import MOST_SAMPLES, MOST_SEED, Numbers, Positions
+from presize.datasets.reading.order import MOST_SAMPLES, Numbers, Positions, check_seed
 from presize.datasets.reading.permutation import permute
 from presize.errors import DatasetError, OptionError
 from presize.options import check_range
@@ -80,7 +81,7 @@ class ShardShuffled:
 
     Attributes:
         data: an opened presize.store.dataset.Dataset, such as LMDBDataset.data.
-        seed: of the order and the crops, from 0.
+        seed: of the order and the crops, from 0; None as in Order.
         window: shards in a group, from 1.
         by_host: give each host shards of its own.
         ranks: how many there are on all hosts together; None reads torchrun's WORLD_SIZE. Only with `by_host`.
@@ -94,7 +95,7 @@ class ShardShuffled:
     """
 
     data: ShardColumn = field(repr=False)
-    seed: int = 0
+    seed: int | None = None
     window: int = 8
     by_host: bool = False
     ranks: int | None = None
@@ -103,15 +104,17 @@ class ShardShuffled:
     _counts: Callable[[], Numbers] = field(init=False, repr=False, compare=False)
     _groups: Callable[[int], _Groups] = field(init=False, repr=False, compare=False)
     _members: Callable[[int, int], Numbers] = field(init=False, repr=False, compare=False)
+    _table: Callable[[], int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_range("seed", self.seed, 0, MOST_SEED)
+        check_seed(self.seed)
         check_range("window", self.window, 1, MOST_SAMPLES)
         self._set_ranks()
         # Two groups: a batch may straddle them, and each batch is computed twice, as samples and as keys.
         object.__setattr__(self, "_counts", lru_cache(maxsize=1)(self._count))
         object.__setattr__(self, "_groups", lru_cache(maxsize=2)(self._group))
         object.__setattr__(self, "_members", lru_cache(maxsize=2)(self._find))
+        object.__setattr__(self, "_table", lru_cache(maxsize=1)(self._sum))
 
     def _set_ranks(self) -> None:
         for name, variable in (("ranks", "WORLD_SIZE"), ("ranks_per_host", "LOCAL_WORLD_SIZE")):
@@ -142,6 +145,14 @@ class ShardShuffled:
         return len(self.data)
 
     @property
+    def table(self) -> int:
+        """The CRC-32 of the shard of every sample, on which this order depends as much as on its seed."""
+        return self._table()
+
+    def _sum(self) -> int:
+        return zlib_ng.crc32(np.ascontiguousarray(self.data.numbers("shard")))
+
+    @property
     def _sharing(self) -> tuple[int, int]:
         """(ranks, ranks_per_host); without by_host as if there were one rank, so that positions are the sequence."""
         return self.ranks or 1, self.ranks_per_host or 1
@@ -157,7 +168,7 @@ class ShardShuffled:
         for group in np.unique(group_of).tolist():
             here = group_of == group
             members = self._members(epoch, group)
-            within = permute(places[here] - groups.bounds[group], len(members), (self.seed, epoch, 1 + group))
+            within = permute(places[here] - groups.bounds[group], len(members), (self.seed or 0, epoch, 1 + group))
             found[here] = members[within]
         return found
 
@@ -208,7 +219,7 @@ class ShardShuffled:
 
     def _group(self, epoch: int) -> _Groups:
         counts = self._counts()
-        order = permute(np.arange(len(counts)), len(counts), (self.seed, epoch, 0))
+        order = permute(np.arange(len(counts)), len(counts), (self.seed or 0, epoch, 0))
         ends = np.cumsum(counts[order])
         begins = ends - counts[order]
         ranks, per_host = self._sharing
@@ -235,7 +246,7 @@ class ShardShuffled:
             first, stop = groups.bounds[group : group + 2] - low
             count = int(self._counts()[shard])
             if first > 0 or stop < count:  # a host before or after this one has a part of it
-                turns = permute(np.arange(count), count, (self.seed, epoch, _DIVISIONS + int(shard)))
+                turns = permute(np.arange(count), count, (self.seed or 0, epoch, _DIVISIONS + int(shard)))
                 kept = np.ones(len(members), np.bool_)
                 kept[column[members] == shard] = (turns >= first) & (turns < stop)
                 members = members[kept]

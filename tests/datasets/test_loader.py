@@ -205,8 +205,8 @@ def test_a_sample_drawn_twice_is_cropped_twice(data: LMDBDataset) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_normalized_batches_are_what_torchvision_makes_of_them(dtype: torch.dtype, data: LMDBDataset) -> None:
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    plain, _ = next(iter(Loader(data, 8, crop=CROP, workers=0)))
-    loader = Loader(data, 8, crop=CROP, workers=0, normalize=(mean, std), dtype=dtype)
+    plain, _ = next(iter(Loader(data, 8, crop=CROP, seed=0, workers=0)))
+    loader = Loader(data, 8, crop=CROP, seed=0, workers=0, normalize=(mean, std), dtype=dtype)
     images, _ = next(iter(loader))
     expected = (plain.double() / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
     assert images.dtype == dtype and images.is_contiguous(memory_format=torch.channels_last)

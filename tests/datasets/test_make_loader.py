@@ -153,7 +153,7 @@ def test_ranks_share_each_epoch(dataset: Path) -> None:
     paths = [
         path
         for rank in range(3)
-        for _, targets in make_loader(data, 5, shuffle=True, workers=0, rank=rank, ranks=3)
+        for _, targets in make_loader(data, 5, shuffle=True, workers=0, rank=rank, ranks=3, last="keep")
         for path in targets
     ]
     assert sorted(paths) == sorted(data.data.path(i) for i in range(len(data)))
@@ -164,7 +164,7 @@ def test_two_hosts_of_two_ranks_each_read_their_own_shards(make: Any, dataset: P
     data = LMDBDataset(dataset, crop=CenterCrop(24), decode="tensor", target="path")
     shards = dict(zip((data.data.path(i) for i in range(len(data))), data.numbers("shard").tolist(), strict=True))
     order = ShardShuffled(data.data, seed=3, window=2, by_host=True, ranks=4, ranks_per_host=2)
-    loaders = [make(data, 5, order=order, workers=0, rank=rank, ranks=4) for rank in range(4)]
+    loaders = [make(data, 5, order=order, workers=0, rank=rank, ranks=4, last="keep") for rank in range(4)]
     for epoch in range(2):
         read = [[path for _, targets in loader for path in targets] for loader in loaders]
         assert sorted(chain(*read)) == sorted(shards)
@@ -438,7 +438,7 @@ def test_ranks_of_torch_distributed_take_each_sample_once(dataset: Path, tmp_pat
         from presize.datasets import CenterCrop, LMDBDataset, Loader
         dist.init_process_group("gloo", init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=2)
         data = LMDBDataset(sys.argv[3], target="path")
-        with Loader(data, 5, crop=CenterCrop(24), shuffle=True, seed=4, workers=1) as loader:
+        with Loader(data, 5, crop=CenterCrop(24), shuffle=True, seed=4, workers=1, last="keep") as loader:
             print(json.dumps([[path for _, paths in loader for path in paths] for epoch in range(2)]))
         dist.destroy_process_group()
     """)

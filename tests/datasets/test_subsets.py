@@ -336,6 +336,82 @@ def test_make_loader_reads_as_they_are_what_cannot_be_one_dataset(data: LMDBData
 
 
 @pytest.fixture(scope="module")
+def fewer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of fewer classes, with a column ``kind`` of other values than `kinds` has there."""
+    return labelled(tmp_path_factory.mktemp("fewer"), 2, "xyz")
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return labelled(tmp_path_factory.mktemp("kinds"), 3, "abc")
+
+
+def labelled(folder: Path, classes: int, kinds: str) -> Path:
+    make_samples(folder / "raw", SampleOptions(images=6, classes=classes, long_side=60))
+    paths = sorted(path.relative_to(folder / "raw") for path in (folder / "raw").rglob("*.jpg"))
+    rows = [f"{path},{path.parts[0]},{kind}" for path, kind in zip(paths, kinds * 2, strict=True)]
+    (folder / "labels.csv").write_text("path,label,kind\n" + "\n".join(rows) + "\n")
+    options = BuildOptions(ImageOptions(sizes=(Size(64, 64),)))
+    build_dataset(folder / "raw", folder / "OUT", options, SERIAL, SourceOptions(labels=folder / "labels.csv"))
+    return folder / "OUT"
+
+
+def minus(label: int) -> int:
+    return -label
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (({}, {}), "classes"),
+        (({"crop": CROP, "decode": "tensor"}, {"flip": 0.5, "crop": CROP, "decode": "tensor"}), "classes"),
+        (({"target_transform": double}, {"target_transform": double}), "classes"),
+        (({"target": ("width", "label")}, {"target": ("width", "label")}), "classes"),
+        (({"target": "kind", "vocabulary": {"kind": None}},) * 2, "vocabulary"),
+        (({}, {"target": "width"}), "target"),
+    ],
+)
+@pytest.mark.parametrize("shape", ["two", "nested", "subsets", "with another"])
+def test_make_loader_refuses_parts_whose_labels_mean_something_else(
+    options: tuple[Any, Any], name: str, shape: str, kinds: Path, fewer: Path
+) -> None:
+    one, two = LMDBDataset(kinds, **options[0]), LMDBDataset(fewer, **options[1])
+    parts: dict[str, Any] = {
+        "two": [one, two],
+        "nested": [ConcatDataset([one, one]), ConcatDataset([Subset(one, [0]), two])],
+        "subsets": [Subset(one, [1, 2]), two.subset([0])],
+        "with another": [[(0, 0)], one, two],
+    }
+    with pytest.raises(OptionError, match=rf"^dataset: the parts of a ConcatDataset must have the same {name}, and"):
+        make_loader(ConcatDataset(parts[shape]), 4, workers=0)
+
+
+def test_make_loader_refuses_folders_of_other_classes(kinds: Path, fewer: Path) -> None:
+    with pytest.raises(OptionError, match="must have the same classes"):
+        make_loader(ConcatDataset([FolderDataset(root.parent / "raw") for root in (kinds, fewer)]), 4, workers=0)
+
+
+def test_make_loader_goes_on_reading_parts_whose_labels_are_right(kinds: Path, fewer: Path) -> None:
+    class Relabelled(LMDBDataset):
+        def __getitem__(self, index: Any) -> Any:
+            image, label = super().__getitem__(index)
+            return image, label + 3
+
+    cropped: dict[str, Any] = {"crop": CROP, "decode": "tensor"}
+    vocabulary = {"kind": list("abcxyz")}
+    for parts in (
+        [LMDBDataset(kinds, **cropped), LMDBDataset(kinds, flip=1.0, **cropped)],
+        [LMDBDataset(kinds, target="width", **cropped), LMDBDataset(fewer, target="height", **cropped)],
+        [LMDBDataset(kinds, target="path", **cropped), LMDBDataset(fewer, target="path", **cropped)],
+        [LMDBDataset(kinds, target=None, **cropped), LMDBDataset(fewer, target=None, **cropped)],
+        [LMDBDataset(kinds, **cropped), LMDBDataset(fewer, target_transform=minus, **cropped)],
+        [LMDBDataset(root, target="kind", vocabulary=vocabulary, **cropped) for root in (kinds, fewer)],
+        [LMDBDataset(kinds, **cropped), Relabelled(fewer, **cropped)],
+    ):
+        assert sum(len(batch) > 0 for batch in make_loader(ConcatDataset(parts), 5, workers=0)) == len(parts) + 1
+
+
+@pytest.fixture(scope="module")
 def splits(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Path:
     """`raw` with splits by shares, and another column of folds."""
     out = tmp_path_factory.mktemp("splits") / "OUT"

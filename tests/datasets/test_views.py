@@ -143,7 +143,7 @@ def test_a_loader_gives_tuples_of_batches_the_same_for_any_workers(how: dict[str
 
 
 def test_memory_is_used_again_only_when_no_view_of_its_batch_is_left(data: LMDBDataset) -> None:
-    options: dict[str, Any] = {"crop": TWO, "shuffle": True, "workers": 0}
+    options: dict[str, Any] = {"crop": TWO, "shuffle": True, "seed": 0, "workers": 0}
     expected = [views[1].clone() for views, _ in Loader(data, 4, **options)]
     kept = [views[1] for views, _ in Loader(data, 4, **options)]
     assert all(map(torch.equal, expected, kept))
@@ -228,7 +228,7 @@ def test_views_resume_in_the_middle_of_an_epoch(data: LMDBDataset) -> None:
 def test_workers_normalize_each_view(dtype: torch.dtype, data: LMDBDataset) -> None:
     normalize = ((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
     expected = Normalization(normalize, dtype, 3, torch.device("cpu"))
-    options: dict[str, Any] = {"crop": DINO, "flip": 0.5, "shuffle": True, "workers": 1}
+    options: dict[str, Any] = {"crop": DINO, "flip": 0.5, "shuffle": True, "seed": 0, "workers": 1}
     with Loader(data, 8, **options) as plain, Loader(data, 8, normalize=normalize, dtype=dtype, **options) as loader:
         for (pixels, _), (views, _) in zip(plain, loader, strict=True):
             assert all(map(torch.equal, views, map(expected, pixels)))
@@ -237,8 +237,8 @@ def test_workers_normalize_each_view(dtype: torch.dtype, data: LMDBDataset) -> N
 
 def test_each_view_is_normalized(data: LMDBDataset) -> None:
     mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
-    plain, _ = next(iter(Loader(data, 4, crop=DINO, workers=0)))
-    views, _ = next(iter(Loader(data, 4, crop=DINO, workers=0, normalize=(mean, std))))
+    plain, _ = next(iter(Loader(data, 4, crop=DINO, seed=0, workers=0)))
+    views, _ = next(iter(Loader(data, 4, crop=DINO, seed=0, workers=0, normalize=(mean, std))))
     for view, pixels in zip(views, plain, strict=True):
         expected = (pixels / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
         assert torch.allclose(view, expected, atol=1e-5)
@@ -249,7 +249,7 @@ def test_a_damaged_sample_is_left_out_of_every_view(raw: Path, tmp_path: Path) -
     damaged = 2
     flip_record(tmp_path / "out", damaged)
     whole = LMDBDataset(tmp_path / "out")
-    with Loader(whole, 6, crop=TWO, workers=0, on_error="skip") as loader:
+    with Loader(whole, 6, crop=TWO, seed=0, workers=0, on_error="skip") as loader:
         views, targets = next(iter(loader))
     assert loader.skipped == 1 and len(targets) == 5
     assert [len(view) for view in views] == [5, 5]
@@ -291,9 +291,11 @@ def test_a_worker_uses_the_memory_of_views_again(dataset: Path) -> None:
         pytest.skip("spawned workers take seconds to start")
     images = LMDBDataset(dataset, crop=TWO, decode="tensor")
     places, sums = set(), []
-    for views, _ in make_loader(images, 2, workers=1, prefetch=1):
+    for views, _ in make_loader(images, 2, seed=0, workers=1, prefetch=1):
         places.add(views[1].data_ptr())
         sums.append([int(view.long().sum()) for view in views])
         del views
-    assert sums == [[int(view.long().sum()) for view in views] for views, _ in make_loader(images, 2, workers=0)]
+    assert sums == [
+        [int(view.long().sum()) for view in views] for views, _ in make_loader(images, 2, seed=0, workers=0)
+    ]
     assert len(places) < len(sums)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import warnings
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from presize.datasets import CenterCrop, LMDBDataset, Loader, Shuffled, make_loader
 from processes import run_two_ranks
@@ -39,3 +41,42 @@ def test_two_processes_share_every_epoch(dataset: Path, tmp_path: Path) -> None:
         for kind in ("make_loader", "before"):
             assert sorted(ranks[0][kind][epoch] + ranks[1][kind][epoch]) == [*range(56)], kind
     assert all("rank: Accelerate shares batches over ranks itself" in rank["refused"] for rank in ranks)
+
+
+def test_metrics_of_two_processes_have_every_sample_once_and_the_last_step_is_taken(
+    dataset: Path, tmp_path: Path
+) -> None:
+    run_two_ranks(Path(__file__).with_name("accelerate_metrics.py"), dataset, tmp_path)
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert ranks[0] == ranks[1]
+    found = ranks[0]
+    assert found["DataLoader"]["steps"] == 3  # of 7 batches, three at a time
+    for name in ("DataLoader", "Loader None", "Loader pad", "make_loader None", "make_loader pad"):
+        assert sorted(found[name]["gathered"]) == [*range(51)], name
+        assert found[name]["steps"] == 3, name
+    for name in ("Loader drop", "make_loader drop"):
+        assert len(set(found[name]["gathered"])) == len(found[name]["gathered"]) == 48, name
+        assert found[name]["steps"] == 2, name
+    assert found["refused"].startswith('last: "keep" gives the ranks batches of different sizes')
+    assert sorted(found["even"]["gathered"]) == [*range(50)]
+
+
+def test_the_rest_of_an_epoch_is_stepped_also_after_one_that_was_left_early(dataset: Path) -> None:
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=5)
+    data = LMDBDataset(dataset, crop=CenterCrop(24))
+    model = torch.nn.Linear(3, 1)
+
+    def steps(loader: Any, batches: int | None = None) -> list[bool]:
+        taken = []
+        for _ in islice(accelerator.prepare(loader), batches):
+            with accelerator.accumulate(model):
+                taken.append(accelerator.sync_gradients)
+        return taken
+
+    loader = Loader(data, 8, workers=0)
+    expected = [False] * 4 + [True, False, True]
+    assert steps(loader) == steps(torch.utils.data.DataLoader([0] * 56, 8)) == expected
+    steps(loader, 5)
+    assert not accelerator.gradient_state.in_dataloader
+    assert steps(loader) == expected
+    assert steps(loader, 7) == expected  # by trainers that ask for no more than len(loader)

@@ -89,13 +89,17 @@ def test_the_batches_are_the_same_whoever_cuts(workers: int, mode: Any, context:
 
 
 def test_a_batch_is_channels_last_uint8_or_normalized(data: LMDBDataset) -> None:
-    images, targets = next(iter(Loader(data, 6, crop=CROP, workers=0, decode_on=on_the_cpu)))
+    images, targets = next(iter(Loader(data, 6, crop=CROP, seed=0, workers=0, decode_on=on_the_cpu)))
     assert images.shape == (6, 3, 40, 40) and images.dtype == torch.uint8
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert targets.tolist() == data.targets[:6].tolist()
     half = (0.5,) * 3
     normalized, _ = next(
-        iter(Loader(data, 6, crop=CROP, workers=0, decode_on=on_the_cpu, normalize=(half, half), dtype=torch.float32))
+        iter(
+            Loader(
+                data, 6, crop=CROP, seed=0, workers=0, decode_on=on_the_cpu, normalize=(half, half), dtype=torch.float32
+            )
+        )
     )
     assert torch.allclose(normalized, images / 127.5 - 1, atol=1e-5)
 
@@ -181,8 +185,8 @@ def test_grey_is_decoded_as_one_channel_or_as_three(raw: Path, tmp_path: Path) -
     for i in range(8):
         (tmp_path / "files" / f"{i}.jpg").write_bytes(gray.data.value(i))
     keep = build(tmp_path / "files", tmp_path / "keep", color="keep")
-    (images,) = Loader(keep, 8, crop=CROP, workers=0, decode_on=in_gray)
-    (expected,) = Loader(keep, 8, crop=CROP, workers=0)
+    (images,) = Loader(keep, 8, crop=CROP, seed=0, workers=0, decode_on=in_gray)
+    (expected,) = Loader(keep, 8, crop=CROP, seed=0, workers=0)
     assert images.shape == (8, 3, 40, 40) and (images.int() - expected.int()).abs().max() <= 1
 
 

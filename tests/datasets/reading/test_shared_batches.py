@@ -141,7 +141,7 @@ def test_batches_from_workers_are_those_read_without(keep: bool, context: str, t
     make_samples(tmp_path / "raw", SampleOptions(images=40, classes=2, long_side=90))
     build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
     dataset = LMDBDataset(tmp_path / "out", decode="tensor", crop=RandomResizedCrop(32), flip=0.5)
-    expected = [images.clone() for images, _ in make_loader(dataset, 3, shuffle=True, workers=0)]
-    loader = make_loader(dataset, 3, shuffle=True, workers=2, multiprocessing_context=context)
+    expected = [images.clone() for images, _ in make_loader(dataset, 3, shuffle=True, seed=0, workers=0)]
+    loader = make_loader(dataset, 3, shuffle=True, seed=0, workers=2, multiprocessing_context=context)
     batches = (images if keep else images.clone() for images, _ in loader)
     assert all(torch.equal(*pair) for pair in zip(list(batches), expected, strict=True))

@@ -1,0 +1,256 @@
+"""What is not given: seeds, drawn as a DataLoader's are and kept in states, and what ranks do as an epoch ends."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, DistributedSampler
+
+from presize.datasets import (
+    CenterCrop,
+    EpochSampler,
+    FolderDataset,
+    LMDBDataset,
+    Loader,
+    RandomResizedCrop,
+    ShardShuffled,
+    Shuffled,
+    Weighted,
+    class_balanced,
+    make_loader,
+)
+from presize.errors import OptionError
+
+
+@pytest.fixture(scope="module")
+def data(dataset: Path) -> LMDBDataset:
+    return LMDBDataset(dataset, crop=RandomResizedCrop(16), flip=0.5, decode="tensor")
+
+
+def orders(data: LMDBDataset) -> dict[str, Callable[[], Any]]:
+    return {
+        "Shuffled": lambda: Shuffled(len(data)),
+        "ShardShuffled": lambda: ShardShuffled(data.data, window=2),
+        "Weighted": lambda: Weighted(np.ones(len(data))),
+        "class_balanced": lambda: class_balanced(data.targets),
+    }
+
+
+def ways(data: LMDBDataset) -> dict[str, Callable[[], Any]]:
+    """Loaders of presize made without a seed, and a DataLoader."""
+
+    def in_order(order: Callable[[], Any]) -> Callable[[], Any]:
+        return lambda: Loader(data, 8, order=order(), workers=0)
+
+    return {
+        "DataLoader": lambda: DataLoader(data, 8, shuffle=True),
+        "Loader": lambda: Loader(data, 8, shuffle=True, workers=0),
+        "Loader of a subset": lambda: Loader(data.subset(range(50)), 8, shuffle=True, workers=0),
+        "Loader that does not shuffle": lambda: Loader(data, 8, workers=0),
+        "make_loader": lambda: make_loader(data, 8, shuffle=True, workers=0),
+        "EpochSampler": lambda: DataLoader(data, 8, sampler=EpochSampler(Shuffled(len(data)))),
+        **{name: in_order(order) for name, order in orders(data).items()},
+    }
+
+
+def epoch(loader: Any) -> bytes:
+    return b"".join(images.numpy().tobytes() for images, _ in loader)
+
+
+def names() -> list[str]:
+    return [
+        "DataLoader", "Loader", "Loader of a subset", "Loader that does not shuffle", "make_loader", "EpochSampler",
+        "Shuffled", "ShardShuffled", "Weighted", "class_balanced",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", names())
+def test_a_loader_made_anew_for_each_epoch_reads_another_one_each_time_and_the_same_after_manual_seed(
+    way: str, data: LMDBDataset
+) -> None:
+    make = ways(data)[way]
+    torch.manual_seed(1)
+    first = [epoch(make()) for _ in range(3)]
+    assert len(set(first)) == 3
+    torch.manual_seed(1)
+    assert [epoch(make()) for _ in range(3)] == first
+    torch.manual_seed(2)
+    assert epoch(make()) not in first
+
+
+@pytest.mark.parametrize("way", names())
+def test_a_seed_is_drawn_when_the_first_epoch_begins(way: str, data: LMDBDataset) -> None:
+    loader = ways(data)[way]()
+    torch.manual_seed(1)
+    first = [epoch(loader), epoch(loader)]
+    assert first[0] != first[1]
+    torch.manual_seed(1)
+    again = ways(data)[way]()
+    assert [epoch(again), epoch(again)] == first
+
+
+def test_only_one_number_is_drawn_from_torchs_generator(data: LMDBDataset) -> None:
+    torch.manual_seed(1)
+    torch.randint(2**62, ())
+    after = torch.get_rng_state()
+    torch.manual_seed(1)
+    loader = Loader(data, 8, shuffle=True, workers=0)
+    len(loader), repr(loader), copy.copy(loader.sampler)
+    epoch(loader), epoch(loader), loader.state_dict()
+    assert torch.equal(torch.get_rng_state(), after)
+    epoch(Loader(data, 8, shuffle=True, seed=0, workers=0))
+    assert torch.equal(torch.get_rng_state(), after), "none for a seed that is given"
+
+
+def test_what_is_given_stays_as_it_is(data: LMDBDataset) -> None:
+    loader = Loader(data, 8, shuffle=True, seed=0, workers=0)
+    epoch(loader)
+    assert loader.sampler.order == Shuffled(len(data), 0)
+    assert loader.state_dict()["seed"] == 0
+
+
+@pytest.mark.parametrize("make", [Loader, make_loader])
+def test_a_run_is_resumed_without_knowing_its_seed(make: Any, data: LMDBDataset) -> None:
+    def batches(loader: Any) -> Iterator[bytes]:
+        return (images.numpy().tobytes() for images, _ in loader)
+
+    first = make(data, 8, shuffle=True, workers=0)
+    running = batches(first)
+    next(running)
+    state = json.loads(json.dumps(first.state_dict()))
+    expected = [*running, *batches(first)]
+    torch.manual_seed(5)
+    resumed = make(data, 8, shuffle=True, workers=0)
+    next(batches(resumed))  # has drawn another seed
+    resumed = make(data, 8, shuffle=True, workers=0) if make is Loader else resumed
+    resumed.load_state_dict(state)
+    assert [*batches(resumed), *batches(resumed)] == expected
+    with pytest.raises(OptionError, match="state: expected one saved with seed 7, got "):
+        make(data, 8, shuffle=True, seed=7, workers=0).load_state_dict(state)
+
+
+def test_a_state_before_the_first_epoch_has_its_seed() -> None:
+    sampler = EpochSampler(Shuffled(100))
+    state = sampler.state_dict()
+    other = EpochSampler(Shuffled(100))
+    other.load_state_dict(state)
+    assert list(other) == list(sampler) and state["seed"] == sampler.order.seed
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler))])
+def test_a_copy_of_a_sampler_has_the_seed_that_was_drawn(copied: Callable[[Any], Any]) -> None:
+    sampler = EpochSampler(Shuffled(100))
+    list(sampler)
+    again = copied(sampler)
+    assert list(again) == list(sampler)
+
+
+def test_two_loaders_of_one_order_draw_a_seed_each(data: LMDBDataset) -> None:
+    order = Shuffled(len(data))
+    assert epoch(Loader(data, 8, order=order, workers=0)) != epoch(Loader(data, 8, order=order, workers=0))
+    assert order.seed is None
+
+
+def between_ranks(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    """As if torch.distributed had two ranks and this process were `rank`."""
+    for name, value in (("is_initialized", True), ("get_world_size", 2), ("get_rank", rank)):
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+
+
+@pytest.mark.parametrize("share", [{}, {"rank": 0, "ranks": 1}])
+def test_ranks_agree_on_an_order_without_a_seed(share: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = set()
+    for rank in range(2):
+        torch.manual_seed(rank)
+        sampler = EpochSampler(Shuffled(100), **share)
+        list(sampler)  # before the process group: a seed that is drawn on each rank
+        between_ranks(monkeypatch, rank)
+        list(sampler)
+        seeds.add(sampler.order.seed)
+        monkeypatch.undo()
+    assert seeds == {0}, "as in DistributedSampler; Accelerate shares what a sampler of one rank gives"
+
+
+def test_ranks_share_every_sample_as_those_of_a_distributed_sampler_do(data: LMDBDataset) -> None:
+    for batch_size, ranks in ((5, 2), (8, 3), (16, 2)):
+        for make in (Loader, make_loader):
+            loaders = [make(data, batch_size, shuffle=True, workers=0, rank=r, ranks=ranks) for r in range(ranks)]
+            theirs = [
+                DataLoader(data, batch_size, sampler=DistributedSampler(data, ranks, rank)) for rank in range(ranks)
+            ]
+            assert [*map(len, loaders)] == [*map(len, theirs)]
+            assert [sum(1 for _ in loader) for loader in loaders] == [*map(len, loaders)]
+            samples = [list(loader.sampler) for loader in loaders]
+            assert set().union(*map(set, samples)) == {*range(len(data))}
+            assert len({*map(len, samples)}) == 1
+
+
+def test_what_is_not_full_is_kept_by_one_process_and_filled_up_by_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = EpochSampler(Shuffled(993), batch_size=16)
+    assert (len(sampler), sampler.schedule.last) == (993, "keep")
+    between_ranks(monkeypatch, 1)
+    assert (len(sampler), sampler.schedule.batch_count(0), sampler.schedule.last) == (512, 32, "pad")
+    assert len(list(sampler)) == len(sampler) == 512
+    assert len(EpochSampler(Shuffled(993), batch_size=16, last="keep")) == 496, "what is given stays as it is"
+    assert len(EpochSampler(Shuffled(993), batch_size=16, rank=0, ranks=1)) == 993
+
+
+def test_drop_last_means_drop_for_any_number_of_ranks(data: LMDBDataset) -> None:
+    for make in (Loader, make_loader):
+        loader = make(data, 16, drop_last=True, workers=0, rank=1, ranks=2)
+        assert loader.drop_last and len(loader) == 1 == sum(1 for _ in loader)
+        loader = make(data, 16, drop_last=False, workers=0, rank=1, ranks=2)
+        assert not loader.drop_last and len(loader) == 2 == sum(1 for _ in loader)
+
+
+def test_a_state_of_other_samples_is_refused(data: LMDBDataset, raw: Path) -> None:
+    state = Loader(data.subset(range(40)), 8, shuffle=True, workers=0).state_dict()
+    with pytest.raises(OptionError, match=r"^state: the dataset has other samples, .*; begin .* with set_epoch\(0\)$"):
+        Loader(data.subset(range(16, 56)), 8, shuffle=True, workers=0).load_state_dict(state)
+    same = [
+        data.subset(range(40)),
+        data.subset(range(50)).subset(range(40)),
+        ConcatDataset([data.subset(range(10)), data.subset(range(10, 40))]),
+    ]
+    for other in same:
+        make_loader(other, 8, shuffle=True, workers=0).load_state_dict(state)
+    first, others = (torch.utils.data.Subset(FolderDataset(raw), numbers) for numbers in (range(40), range(10, 50)))
+    state = make_loader(first, 8, workers=0).state_dict()
+    make_loader(first, 8, workers=0).load_state_dict(state)
+    with pytest.raises(OptionError, match="state: the dataset has other samples"):
+        make_loader(others, 8, workers=0).load_state_dict(state)
+    Loader(same[0], 8, shuffle=True, workers=0).load_state_dict(EpochSampler(Shuffled(40)).state_dict())
+
+
+def test_a_shard_shuffle_refuses_a_state_of_samples_in_other_shards() -> None:
+    class Shards:
+        def __init__(self, shards: list[int]) -> None:
+            self.shards = np.repeat(np.array(shards, np.int32), 10)
+
+        def __len__(self) -> int:
+            return len(self.shards)
+
+        def numbers(self, _: str) -> Any:
+            return self.shards
+
+        def fetch_ahead(self, _: Any) -> None:
+            pass
+
+    state = EpochSampler(ShardShuffled(Shards([0, 1, 2, 3]), window=1)).state_dict()
+    EpochSampler(ShardShuffled(Shards([0, 1, 2, 3]), window=1)).load_state_dict(state)
+    with pytest.raises(OptionError, match=r"state: samples of the dataset are in other shards .* set_epoch"):
+        EpochSampler(ShardShuffled(Shards([3, 0, 1, 2]), window=1)).load_state_dict(state)
+
+
+def test_a_crop_that_is_not_random_needs_no_seed(data: LMDBDataset) -> None:
+    assert epoch(Loader(data, 8, crop=CenterCrop(16), flip=0, workers=0)) == epoch(
+        Loader(data, 8, crop=CenterCrop(16), flip=0, workers=0)
+    )
