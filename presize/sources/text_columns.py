@@ -18,22 +18,25 @@ import pyarrow.csv
 from presize.errors import SourceError
 from presize.options import ValueType
 
-_NULLS = pa.array(pa.csv.ConvertOptions().null_values, pa.string())
-"""How missing numbers are written: nothing, NA, NaN and their kin."""
+_NULLS = pa.array([*filter(None, pa.csv.ConvertOptions().null_values), "NAN", "-NAN", "+NAN", "+nan"], pa.string())
+"""How missing numbers are written, if not by an empty cell: NA, NaN and their kin."""
 _WHOLE = r"^(?:0|-?[1-9][0-9]*)$"
-_FEW_DIGITS = r"(?:0|[1-9][0-9]{0,14})"
-"""Without a point: more digits than a float keeps are a code."""
+_FEW_DIGITS = r"(?:0|[1-9][0-9]{0,16})"
+"""Without a point: more digits than programs print of a float are a code."""
 _NUMBER = (
     rf"^(?:-?{_FEW_DIGITS}|[+-]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)"
     r"|[+-]?[0-9](?:\.[0-9]*)?[eE][+-][0-9]+"  # most languages
     r"|-?[0-9]e(?:1[5-9]|[2-9][0-9]|[1-3][0-9]{2})"  # Polars, Rust and MySQL, of large numbers
     r"|-?[0-9]\.[0-9]+[eE][0-9]+"  # Java and Julia
-    r"|-?(?i:inf(?:inity)?))$"
+    r"|[+-]?(?i:inf(?:inity)?))$"
 )
 _SURE = r"\.|[eE][+-]|[iI]"
 """What makes a column decimals: 1e20 alone is a code."""
 _BOOLEAN = r"^(?:true|True|TRUE|false|False|FALSE)$"
-_SPELLING_LOST = r"^(?:\+.*|-?(?:[0-9]*\.[0-9]*[1-9]0+|[0-9]*\.00+|\.[0-9]+|[0-9]+\.|0*\.?0*[1-9](?:\.?[0-9]){17,}))$"
+_SPELLING_LOST = (
+    r"^(?:\+.*|-?(?:[0-9]*\.[0-9]*[1-9]0+|[0-9]*\.00+|\.[0-9]+|[0-9]+\."
+    r"|[1-9][0-9]{15,}|0*\.?0*[1-9](?:\.?[0-9]){17,}))$"
+)
 """Decimals whose number is printed otherwise: 3.10, 12.00, +0.5, .5, 5., and those of more digits than a float has."""
 _GIVEN: dict[ValueType, str] = {
     "int": r"^[+-]?[0-9]+(?:\.0*)?$",
@@ -215,8 +218,9 @@ def are_no_texts(texts: Any) -> Any:
 
 def _known(texts: Any) -> Any:
     """Texts without blanks around them; null where a number would be missing."""
-    missing = pc.is_in(texts, _NULLS.cast(texts.type))
-    return pc.if_else(missing, pa.scalar(None, texts.type), pc.ascii_trim(texts, " \t"))
+    plain = pc.ascii_trim(texts, " \t")
+    missing = pc.or_(pc.is_in(plain, _NULLS.cast(texts.type)), pc.equal(texts, ""))
+    return pc.if_else(missing, pa.scalar(None, texts.type), plain)
 
 
 def _all_match(texts: pa.ChunkedArray, pattern: str) -> bool:
