@@ -24,7 +24,7 @@ Numbers = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _SHARE_LIMIT = 2.0
-"""Numbers up to this are taken for shares if most boxes of a column have no others: some reach out of their image."""
+"""Numbers below this are taken for shares if most boxes of a column have no others: some reach out of their image."""
 TOLERANCE = 1.0
 """How far a box may reach outside of its image without being counted, in pixels: annotations are rounded."""
 
@@ -53,6 +53,9 @@ def check_annotations(table: pa.Table, options: BuildOptions) -> None:
     Warn of boxes smaller than a pixel."""
     for place in options.boxes:
         rows = _rows(table, place)
+        if len(rows.inner) and not (rows.inner == 4).any():
+            some = ", ".join(map(str, np.unique(rows.inner)[:5].tolist()))
+            raise SourceError(f"column {place.column!r}: expected four numbers for each box, got lists of {some}")
         _check_unit(place, rows.numbers[_begins(rows, 4)[:, np.newaxis] + np.arange(4)])
         if not place.in_shares:
             _warn_of_small_boxes(table, place, rows)
@@ -62,21 +65,21 @@ def check_annotations(table: pa.Table, options: BuildOptions) -> None:
 
 
 def _check_unit(place: Coordinates, numbers: Numbers) -> None:
-    """Raise SourceError if most boxes or points, (n, 4 or 2), have numbers as in the other unit. One that is all zeros,
-    as for what is missing, has no say."""
-    numbers = numbers[np.isfinite(numbers).all(axis=1) & (numbers != 0).any(axis=1)]
-    near = int(((numbers >= -_SHARE_LIMIT) & (numbers <= _SHARE_LIMIT)).all(axis=1).sum())
+    """Raise SourceError if most boxes or points, (n, 4 or 2), have numbers as in the other unit. One without a number
+    above 0, as for what is missing, has no say."""
+    numbers = numbers[np.isfinite(numbers).all(axis=1) & (numbers > 0).any(axis=1)]
+    near = int((np.abs(numbers) < _SHARE_LIMIT).all(axis=1).sum())
     option = "--keypoints" if place.format in get_args(KeypointFormat) else "--boxes"
     what = "points" if option == "--keypoints" else "boxes"
     if not place.in_shares and near > len(numbers) - near:
         raise SourceError(
-            f"column {place.column!r}: {near:,} of {len(numbers):,} {what} have no number above {_SHARE_LIMIT:g}: "
+            f"column {place.column!r}: {near:,} of {len(numbers):,} {what} have no number of {_SHARE_LIMIT:g} or more: "
             f"expected pixels of the source image; shares of its width and height are {option} {place}%"
         )
     if place.in_shares and near < len(numbers) - near:
         raise SourceError(
-            f"column {place.column!r}: {len(numbers) - near:,} of {len(numbers):,} {what} have numbers above "
-            f"{_SHARE_LIMIT:g}: expected shares of the width and height, 0 to 1; pixels are {option} "
+            f"column {place.column!r}: {len(numbers) - near:,} of {len(numbers):,} {what} have numbers of "
+            f"{_SHARE_LIMIT:g} or more: expected shares of the width and height, 0 to 1; pixels are {option} "
             f"{place.column}:{place.numbers}, and percentages have to be divided by 100"
         )
 

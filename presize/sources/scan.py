@@ -231,9 +231,10 @@ def _source(
 
 
 def _warn_of_backslashes(source: Source, samples: SourceOptions) -> None:
-    """Warn of samples that have no label, since the backslashes in their names are no folders."""
+    """Warn of samples that have no label, or all the same, since the backslashes in their names are no folders."""
     wanted = samples.labels is None or (samples.table is not None and is_list(samples.table))
-    if not wanted or "label" in source.table.column_names:
+    one_class = source.classes is not None and source.by_folder and len(source.classes) == 1
+    if not wanted or ("label" in source.table.column_names and not one_class):
         return
     paths = source.table.column("path")
     named = paths.filter(pc.match_substring(paths, "\\"))
@@ -243,7 +244,8 @@ def _warn_of_backslashes(source: Source, samples: SourceOptions) -> None:
         )
         warnings.warn(
             f"source {str(source.root)!r}: {len(named):,} of {len(paths):,} names hold backslashes, such as "
-            f"'{printable(named[0].as_py())}': folders on Windows, but not here, and no sample has a label; {cure}",
+            f"'{printable(named[0].as_py())}': folders on Windows, but not here, and "
+            f"{'all samples are of one class' if one_class else 'no sample has a label'}; {cure}",
             PresizeWarning,
             stacklevel=4,
         )

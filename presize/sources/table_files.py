@@ -169,7 +169,7 @@ def _read_list(file: BinaryIO, types: Types) -> pa.Table:
             f"{found.null_count} of {len(lines)} lines have no label, such as {one_line(repr(first))}, and others have "
             f"one, such as {one_line(repr(other))}; expected a label in each line or in none"
         )
-    labels = unquoted(pc.struct_field(found, "label"), where_needed=not with_tabs)
+    labels = unquoted(pc.struct_field(found, "label"), "\t" if with_tabs else ",;")
     labels = labels if types is None or "label" in types else whole_numbers(labels)
     return pa.table({"path": _without_dot(pc.struct_field(found, "path")), "label": labels})
 

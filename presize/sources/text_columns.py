@@ -18,20 +18,26 @@ import pyarrow.csv
 from presize.errors import SourceError
 from presize.options import ValueType
 
-_NULLS = pa.array(pa.csv.ConvertOptions().null_values, pa.string())
-"""How missing numbers are written: nothing, NA, NaN and their kin."""
+_NULLS = pa.array([*filter(None, pa.csv.ConvertOptions().null_values), "NAN", "-NAN", "+NAN", "+nan"], pa.string())
+"""How missing numbers are written, if not by an empty cell: NA, NaN and their kin."""
 _WHOLE = r"^(?:0|-?[1-9][0-9]*)$"
-_FEW_DIGITS = r"(?:0|[1-9][0-9]{0,14})"
-"""Without a point: more digits than a float keeps are a code."""
+_FEW_DIGITS = r"(?:0|[1-9][0-9]{0,16})"
+"""Without a point: more digits than programs print of a float are a code."""
 _NUMBER = (
-    rf"^-?(?:{_FEW_DIGITS}|(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+"
-    r"|[0-9](?:\.[0-9]*)?[eE][+-][0-9]+"  # most languages
-    r"|[0-9]\.[0-9]+[eE][0-9]+"  # Java and Julia
-    r"|(?i:inf(?:inity)?))$"
+    rf"^(?:-?{_FEW_DIGITS}|[+-]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)"
+    r"|[+-]?[0-9](?:\.[0-9]*)?[eE][+-][0-9]+"  # most languages
+    r"|-?[0-9]e(?:1[5-9]|[2-9][0-9]|[1-3][0-9]{2})"  # Polars, Rust and MySQL, of large numbers
+    r"|-?[0-9]\.[0-9]+[eE][0-9]+"  # Java and Julia
+    r"|[+-]?(?i:inf(?:inity)?))$"
 )
+_SURE = r"\.|[eE][+-]|[iI]"
+"""What makes a column decimals: 1e20 alone is a code."""
 _BOOLEAN = r"^(?:true|True|TRUE|false|False|FALSE)$"
-_SPELLING_LOST = r"^-?(?:[0-9]*\.[0-9]*[1-9]0+|[0-9]*\.00+|\.[0-9]+|[0-9]+\.|0*\.?0*[1-9](?:\.?[0-9]){17,})$"
-"""Decimals whose number is printed otherwise: 3.10, 12.00, .5, 5., and those of more digits than a float has."""
+_SPELLING_LOST = (
+    r"^(?:\+.*|-?(?:[0-9]*\.[0-9]*[1-9]0+|[0-9]*\.00+|\.[0-9]+|[0-9]+\."
+    r"|[1-9][0-9]{15,}|0*\.?0*[1-9](?:\.?[0-9]){17,}))$"
+)
+"""Decimals whose number is printed otherwise: 3.10, 12.00, +0.5, .5, 5., and those of more digits than a float has."""
 _GIVEN: dict[ValueType, str] = {
     "int": r"^[+-]?[0-9]+(?:\.0*)?$",
     "float": r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf(?:inity)?))$",
@@ -56,7 +62,7 @@ def read_texts(texts: pa.ChunkedArray, is_label: bool = False) -> pa.ChunkedArra
         if numbers.null_count == len(numbers):
             return pa.chunked_array([pa.nulls(len(texts))])
         return numbers if pa.types.is_integer(numbers.type) else texts
-    if _all_match(texts, _NUMBER) and _any_matches(texts, "[.eEiI]") and _any_matches(texts, "[0-9]"):
+    if _all_match(texts, _NUMBER) and _any_matches(texts, _SURE) and _any_matches(texts, "[0-9]"):
         return _known(texts).cast(pa.float64())
     if not _all_match(texts, _BOOLEAN):
         return texts
@@ -76,13 +82,13 @@ def whole_numbers(texts: Any) -> Any:
         return texts
 
 
-def unquoted(texts: Any, where_needed: bool = False) -> Any:
+def unquoted(texts: Any, separators: str) -> Any:
     r"""Texts without the quotes around them, if all of them have some: ``"Yes, we can"``, with ``""`` or ``\\"`` for
     quotes within.
 
     Args:
         texts: the texts, without nulls.
-        where_needed: if some have none, take those from the others that need them, for a separator or a quote within.
+        separators: if some have none, take those from the others that need them, for one of these or a quote within.
     """
     inside = pc.utf8_slice_codeunits(texts, 1, -1)
     in_quotes = pc.match_substring_regex(texts, r'(?s)^".*"$')
@@ -93,9 +99,7 @@ def unquoted(texts: Any, where_needed: bool = False) -> Any:
         if pc.all(escaped).as_py():
             return pc.replace_substring_regex(inside, r'\\(["\\])', r"\1")
         return inside if pc.any(pc.or_(doubled, escaped)).as_py() else texts
-    if not where_needed:
-        return texts
-    needed = pc.and_(pc.and_(in_quotes, doubled), pc.match_substring_regex(inside, r'[,;]|""'))
+    needed = pc.and_(pc.and_(in_quotes, doubled), pc.match_substring_regex(inside, f'[{separators}"]'))
     return pc.if_else(needed, pc.replace_substring(inside, '""', '"'), texts)
 
 
@@ -214,8 +218,9 @@ def are_no_texts(texts: Any) -> Any:
 
 def _known(texts: Any) -> Any:
     """Texts without blanks around them; null where a number would be missing."""
-    missing = pc.is_in(texts, _NULLS.cast(texts.type))
-    return pc.if_else(missing, pa.scalar(None, texts.type), pc.ascii_trim(texts, " \t"))
+    plain = pc.ascii_trim(texts, " \t")
+    missing = pc.or_(pc.is_in(plain, _NULLS.cast(texts.type)), pc.equal(texts, ""))
+    return pc.if_else(missing, pa.scalar(None, texts.type), plain)
 
 
 def _all_match(texts: pa.ChunkedArray, pattern: str) -> bool:

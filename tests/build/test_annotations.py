@@ -168,11 +168,11 @@ def checked(boxes: list[list[float]], format: str) -> None:
 @pytest.mark.parametrize(
     ("boxes", "format", "said"),
     [
-        (SHARES * 10, "cxcywh", "20 of 20 boxes have no number above 2: expected pixels of the source image; shares"),
+        (SHARES * 10, "cxcywh", "20 of 20 boxes have no number of 2 or more: expected pixels of the source"),
         ([*SHARES * 9, [0, 0, 1.000001, 1]], "xyxy", "19 of 19 boxes .* are --boxes bbox:xyxy%$"),
-        ([*SHARES * 9, [-0.1, 0, 1.3, 1], [10, 20, 50, 60]], "xyxy", "19 of 20 boxes have no number above 2"),
+        ([*SHARES * 9, [-0.1, 0, 1.3, 1], [10, 20, 50, 60]], "xyxy", "19 of 20 boxes have no number of 2 or more"),
         ([*SHARES, *[[0, 0, 0, 0]] * 9], "xywh", "2 of 2 boxes have no number"),
-        ([[10, 20, 50, 60]] * 3, "xyxy%", "3 of 3 boxes have numbers above 2: expected shares .* pixels are --boxes b"),
+        ([[10, 20, 50, 60]] * 3, "xyxy%", "3 of 3 boxes have numbers of 2 or more: .* pixels are --boxes b"),
         (
             [[10, 20, 50, 60]] * 3,
             "cxcywh%",
@@ -194,12 +194,26 @@ def test_most_boxes_of_a_column_say_whether_it_is_in_pixels_or_shares(
         ([[0, 0, 0, 0]] * 5, "xyxy"),
         ([[0, 0, 0, 0]] * 5 + [[10, 20, 50, 60]], "xyxy"),
         ([[0, 0, 2, 2], [10, 20, 50, 60]], "xyxy"),
+        ([[0, 0, 2, 2], [0, 1, 1, 2], [1, 1, 2, 2], [0, 0, 1, 1]], "xyxy"),
+        ([[-1, -1, -1, -1]] * 5 + [[10, 20, 50, 60]], "xyxy"),
         ([*SHARES * 3, [0.5, 0.5, 4, 3]], "cxcywh%"),
         ([], "xyxy%"),
     ],
 )
 def test_boxes_in_the_unit_that_is_declared_are_taken(boxes: list[list[float]], format: str) -> None:
     checked(boxes, format)
+
+
+@pytest.mark.parametrize("missing", [0, -1, float("nan")])
+def test_points_that_are_missing_do_not_look_like_shares(missing: float) -> None:
+    points = pa.array([[[50, 60, *[missing] * 6]]], pa.large_list(pa.large_list(pa.float64())))
+    options = replace(BOXES, boxes=(), keypoints=(Coordinates("points", "xy"),))
+    check_annotations(pa.table({"path": ["a"], "points": points}), options)
+
+
+def test_a_column_without_a_box_of_four_numbers_is_refused() -> None:
+    with pytest.raises(SourceError, match=r"^column 'bbox': expected four numbers for each box, got lists of 5$"):
+        checked([[0, 0.5, 0.5, 0.2, 0.2], [1, 0.5, 0.5, 0.2, 0.2]], "cxcywh%")
 
 
 def test_boxes_smaller_than_a_pixel_are_said() -> None:
@@ -212,7 +226,7 @@ def test_boxes_smaller_than_a_pixel_are_said() -> None:
 def test_keypoints_in_shares_are_no_pixels(source: Path, tmp_path: Path) -> None:
     options = replace(BOXES, boxes=(), keypoints=(Coordinates("points", "xyv"),))
     table = table_of(source, [{"path": "a.png", "points": [[0.5, 0.25, 2, 0, 0, 0]]}])
-    with pytest.raises(SourceError, match=r"1 of 1 points have no number above 2: .* are --keypoints points:xyv%"):
+    with pytest.raises(SourceError, match=r"1 of 1 points have no number of 2 or more: .* are --keypoints points:xyv%"):
         build_dataset(source, tmp_path / "out", options, SERIAL, table)
     build_dataset(source, tmp_path / "out", replace(options, keypoints=(Coordinates("points", "xyv%"),)), SERIAL, table)
     assert np.allclose(Dataset(tmp_path / "out").column("points").to_pylist(), [[[26.5, 8, 2, 0, 0, 0]]])

@@ -777,6 +777,12 @@ def test_names_with_backslashes_that_leave_samples_without_labels_are_said(tmp_p
         scan(root, SourceOptions(labels=tmp_path / "list.txt"))
 
 
+def test_names_with_backslashes_in_the_only_class_folder_are_said(tmp_path: Path) -> None:
+    root = make(tmp_path / "raw", *(f"data/{name}" for name in WINDOWS))
+    with pytest.warns(PresizeWarning, match="2 of 2 names hold backslashes, .* and all samples are of one class; unp"):
+        assert scan(root).classes == ("data",)
+
+
 def test_a_tar_of_names_with_backslashes_is_said(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", [(name, picture(1)) for name in WINDOWS])
     with pytest.warns(PresizeWarning, match=SAID + " a label; write it again with / in names$"):

@@ -137,6 +137,7 @@ def test_a_list_has_a_path_and_perhaps_a_label_in_each_line(
         ('a.png, "5" disk"\nb.png, "x"\n', ['5" disk', "x"], "a quote that is not escaped"),
         ('a.png,cat\nb.png,"x, y"\n', ["cat", "x, y"], "only where they are needed"),
         ('a.png\t"Yes"\nb.png\t"No"\n', ["Yes", "No"], "behind tabs"),
+        ('a.png\t"say ""hi"""\nb.png\tx\n', ['say "hi"', "x"], "only where they are needed, behind tabs"),
         ('a.png, "7"\nb.png, "8"\n', [7, 8], "numbers, as in CSV"),
         ('a.png, 5" disk\nb.png, x\n', ['5" disk', "x"], "a quote in a text"),
         ('a.png "a" and "b"\n', ['"a" and "b"'], "two quoted words"),

@@ -37,6 +37,10 @@ def column(*texts: str) -> pa.ChunkedArray:
         (["0.000000e+00", "-1.500000e-03"], [0.0, -0.0015], "as C does"),
         (["inf", "-Infinity", "0.5"], [float("inf"), -float("inf"), 0.5], "infinities among numbers"),
         (["3.10", ".5", "5."], [3.1, 0.5, 5.0], "decimals, however many zeros"),
+        (["  nan", "   0.5", "NAN", "+nan"], [None, 0.5, None, None], "missing ones as C prints them, with blanks"),
+        (["12345678901234568", "1.5"], [12345678901234568.0, 1.5], "as many digits as %.17g prints"),
+        (["+0.50", "-0.25"], [0.5, -0.25], "decimals with a plus, as %+.2f prints them"),
+        (["1e20", "1.5e300", "0.5"], [1e20, 1.5e300, 0.5], "as Polars and MySQL print large ones"),
         (["-0", "0.5"], [-0.0, 0.5], "a negative zero among decimals"),
         (["true", "FALSE", ""], [True, False, None], "booleans"),
     ],
@@ -53,7 +57,8 @@ def test_numbers_that_a_program_would_print_so_are_numbers(texts: list[str], val
         ["+5", "6"], ["0x1F", "3"], ["0b1", "1"], ["1_000", "5"], ["1,000", "5"], ["1 000"], ["5%", "6%"], ["1/2", "1"],
         ["12345678901234567890", "5"], ["12345678901234567890", "0.5"], ["9223372036854775808", "", "NA"],
         ["inf", "nan"], ["1.#INF", "0.5"], ["\u0665", "5"], ["1d5"], ["1e", "2"], ["0", "1", "true"],
-        ["tRUE", "false"], ["NA", "US"], ["1234567890123456", "0.5"],
+        ["tRUE", "false"], ["NA", "US"], ["1e20", "5e17"], ["1e14", "0.5"], ["+5", "0.5"],
+        ["123456789012345678", "0.5"], ["1", " "],
     ],
     ids=lambda texts: " ".join(texts),
 )  # fmt: skip
@@ -92,7 +97,9 @@ def test_booleans_as_labels_are_two_classes(texts: list[str], kept: int) -> None
     assert found == texts or len(texts) > 2
 
 
-@pytest.mark.parametrize("text", ["3.10", "12.00", "0.50", ".5", "5.", "-1.20", "0.1234567890123456789"])
+@pytest.mark.parametrize(
+    "text", ["3.10", "12.00", "0.50", "+0.5", ".5", "5.", "-1.20", "0.1234567890123456789", "9007199254740993"]
+)
 def test_a_decimal_that_would_be_printed_otherwise_is_found(text: str) -> None:
     assert lost_spelling(column("7", "0.5", text)) == text
 

@@ -79,11 +79,14 @@ def list_samples(
     known = None
     if len(listed.table):
         _check_paths(listed)
+        own = _common_classes(contents, containers)
+        if own and types.get("label") in ("text", "class"):  # their numbers have names
+            types = {name: kind for name, kind in types.items() if name != "label"}
         listed.table = with_types(listed.table, types, _OWN_COLUMNS)
         if samples.labels == "none" and "label" in listed.table.column_names:
             listed.table = listed.table.drop_columns("label")
         by_value = types.get("label") == "class"
-        known = _number_labels(listed, _common_classes(contents, containers), classes, by_value)
+        known = _number_labels(listed, own, classes, by_value)
     if not len(listed.table):
         first = f"; the first, {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
         raise SourceError(f"source {found.root!r} holds no samples in {plural(len(found.paths), 'file')}{first}")

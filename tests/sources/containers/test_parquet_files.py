@@ -14,7 +14,7 @@ import pytest
 
 from foreign import FIXTURES, image_column, picture, write_parquet
 from presize.errors import ImageError, PresizeWarning, SourceError
-from presize.options import SourceOptions
+from presize.options import ColumnType, SourceOptions, ValueType
 from presize.sources.containers import parquet_rows
 from presize.sources.scan import Source, scan
 from presize.sources.source_reader import SourceReader
@@ -250,6 +250,13 @@ def test_a_class_list_renumbers_names_and_names_numbers(tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES[:2]), "label": [1, 0]})
     source = scan(tmp_path, SourceOptions(classes=["dog", "bee"]))
     assert (source.table.column("label").to_pylist(), source.classes) == ([1, 0], ("dog", "bee"))
+
+
+@pytest.mark.parametrize("kind", ["text", "class"])
+def test_labels_whose_numbers_have_names_keep_these_as_text_and_classes(kind: ValueType, tmp_path: Path) -> None:
+    write_labelled(tmp_path / "a.parquet", ["dog", "cat"], [0, 1])
+    source = scan(tmp_path, types=[ColumnType("label", kind)])
+    assert (source.table.column("label").to_pylist(), source.classes) == ([0, 1], ("dog", "cat"))
 
 
 def test_without_labels_none_are_taken(tmp_path: Path) -> None:
