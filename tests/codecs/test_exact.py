@@ -228,13 +228,13 @@ def test_the_numbers_of_a_ppm_are_those_of_the_file() -> None:
         values(b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000))
 
 
-def tiff(bits: int, photometric: int, row: bytes) -> bytes:
-    """A row of four grey values."""
+def tiff(bits: int | None, photometric: int, row: bytes) -> bytes:
+    """A row of four grey values; None leaves the tag of the bits out, which then are 1."""
     row += b"\0" * (len(row) % 2)
     tags = [
         (256, 4),
         (257, 1),
-        (258, bits),
+        *([] if bits is None else [(258, bits)]),
         (259, 1),
         (262, photometric),
         (273, 8),
@@ -250,6 +250,7 @@ def tiff(bits: int, photometric: int, row: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("bits", "row", "expected"),
     [
+        (None, bytes([0b01100000]), [0, 1, 1, 0]),
         (1, bytes([0b01100000]), [0, 1, 1, 0]),
         (2, bytes([0b00011011]), [0, 1, 2, 3]),
         (4, bytes([0x01, 0x7F]), [0, 1, 7, 15]),
@@ -258,6 +259,6 @@ def tiff(bits: int, photometric: int, row: bytes) -> bytes:
     ],
 )
 def test_the_numbers_of_a_tiff_are_those_of_the_file_whichever_is_white(
-    bits: int, row: bytes, expected: list[int], photometric: int
+    bits: int | None, row: bytes, expected: list[int], photometric: int
 ) -> None:
     assert values(tiff(bits, photometric, row))[0].tolist() == expected

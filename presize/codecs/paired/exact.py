@@ -107,7 +107,7 @@ def _gray_bits(image: Any, data: bytes, name: str) -> int:
     """The bits of a grey value in the file."""
     if name == "png":
         return data[_PNG_BITS] if data[_PNG_COLORS] == 0 else 8
-    bits = image.tag_v2.get(BITS, (8,)) if name == "tiff" else (8,)
+    bits = image.tag_v2.get(BITS, (1,)) if name == "tiff" else (8,)
     return int(bits[0])
 
 
