@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import struct
 import zlib
@@ -226,6 +227,39 @@ def test_the_numbers_of_a_ppm_are_those_of_the_file() -> None:
     assert values(b"P6 1 1 20\n" + bytes([1, 7, 20]))[0].tolist() == [[1, 7, 20]]
     with pytest.raises(ImageError, match="16 bits in three channels"):
         values(b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000))
+
+
+# Rows of 0, 1, 7, 15 and of 0, 1, 7, 4095, and a pixel (0, 1, 7): Pillow writes JPEG 2000 of 8 and 16 bits alone.
+J2K_4_BITS = base64.b64decode(
+    "/0//UQApAAAAAAAEAAAAAQAAAAAAAAAAAAAABAAAAAEAAAAAAAAAAAABAwEB/1IADAAAAAEAAAQE"
+    "AAH/XAAEQCD/kAAKAAAAAAAUAAH/k98gMAZqIf/Z"
+)
+J2K_12_BITS = base64.b64decode(
+    "/0//UQApAAAAAAAEAAAAAQAAAAAAAAAAAAAABAAAAAEAAAAAAAAAAAABCwEB/1IADAAAAAEAAAQE"
+    "AAH/XAAEQGD/kAAKAAAAAAAZAAH/k9/gIAZX62pwOwp//9k="
+)
+J2K_RGB_12_BITS = base64.b64decode(
+    "/0//UQAvAAAAAAABAAAAAQAAAAAAAAAAAAAAAQAAAAEAAAAAAAAAAAADCwEBCwEBCwEB/1IADAAA"
+    "AAEBAAQEAAH/XAAEQGD/kAAKAAAAAAAcAAH/k8/kCAoNwA+EEAHAAhAH/9k="
+)
+
+
+@pytest.mark.parametrize(("data", "expected"), [(J2K_4_BITS, [0, 1, 7, 15]), (J2K_12_BITS, [0, 1, 7, 4095])])
+def test_the_numbers_of_a_jpeg_2000_are_those_of_the_file_whatever_its_bits(data: bytes, expected: list[int]) -> None:
+    assert values(data)[0].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (J2K_RGB_12_BITS, "12 bits in a channel"),
+        (struct.pack(">hBBHHHH", 474, 0, 2, 2, 1, 1, 1).ljust(512, b"\0") + b"\x01\x02", "16 bits in an SGI"),
+    ],
+    ids=["JPEG 2000", "SGI"],
+)
+def test_numbers_that_pillow_cuts_to_8_bits_are_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(ImageError, match=reason):
+        values(data)
 
 
 def tiff(bits: int | None, photometric: int, row: bytes) -> bytes:
