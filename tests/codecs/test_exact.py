@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import struct
 import zlib
@@ -228,13 +229,46 @@ def test_the_numbers_of_a_ppm_are_those_of_the_file() -> None:
         values(b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000))
 
 
-def tiff(bits: int, photometric: int, row: bytes) -> bytes:
-    """A row of four grey values."""
+# Rows of 0, 1, 7, 15 and of 0, 1, 7, 4095, and a pixel (0, 1, 7): Pillow writes JPEG 2000 of 8 and 16 bits alone.
+J2K_4_BITS = base64.b64decode(
+    "/0//UQApAAAAAAAEAAAAAQAAAAAAAAAAAAAABAAAAAEAAAAAAAAAAAABAwEB/1IADAAAAAEAAAQE"
+    "AAH/XAAEQCD/kAAKAAAAAAAUAAH/k98gMAZqIf/Z"
+)
+J2K_12_BITS = base64.b64decode(
+    "/0//UQApAAAAAAAEAAAAAQAAAAAAAAAAAAAABAAAAAEAAAAAAAAAAAABCwEB/1IADAAAAAEAAAQE"
+    "AAH/XAAEQGD/kAAKAAAAAAAZAAH/k9/gIAZX62pwOwp//9k="
+)
+J2K_RGB_12_BITS = base64.b64decode(
+    "/0//UQAvAAAAAAABAAAAAQAAAAAAAAAAAAAAAQAAAAEAAAAAAAAAAAADCwEBCwEBCwEB/1IADAAA"
+    "AAEBAAQEAAH/XAAEQGD/kAAKAAAAAAAcAAH/k8/kCAoNwA+EEAHAAhAH/9k="
+)
+
+
+@pytest.mark.parametrize(("data", "expected"), [(J2K_4_BITS, [0, 1, 7, 15]), (J2K_12_BITS, [0, 1, 7, 4095])])
+def test_the_numbers_of_a_jpeg_2000_are_those_of_the_file_whatever_its_bits(data: bytes, expected: list[int]) -> None:
+    assert values(data)[0].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (J2K_RGB_12_BITS, "12 bits in a channel"),
+        (struct.pack(">hBBHHHH", 474, 0, 2, 2, 1, 1, 1).ljust(512, b"\0") + b"\x01\x02", "16 bits in an SGI"),
+    ],
+    ids=["JPEG 2000", "SGI"],
+)
+def test_numbers_that_pillow_cuts_to_8_bits_are_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(ImageError, match=reason):
+        values(data)
+
+
+def tiff(bits: int | None, photometric: int, row: bytes) -> bytes:
+    """A row of four grey values; None leaves the tag of the bits out, which then are 1."""
     row += b"\0" * (len(row) % 2)
     tags = [
         (256, 4),
         (257, 1),
-        (258, bits),
+        *([] if bits is None else [(258, bits)]),
         (259, 1),
         (262, photometric),
         (273, 8),
@@ -250,6 +284,7 @@ def tiff(bits: int, photometric: int, row: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("bits", "row", "expected"),
     [
+        (None, bytes([0b01100000]), [0, 1, 1, 0]),
         (1, bytes([0b01100000]), [0, 1, 1, 0]),
         (2, bytes([0b00011011]), [0, 1, 2, 3]),
         (4, bytes([0x01, 0x7F]), [0, 1, 7, 15]),
@@ -258,6 +293,6 @@ def tiff(bits: int, photometric: int, row: bytes) -> bytes:
     ],
 )
 def test_the_numbers_of_a_tiff_are_those_of_the_file_whichever_is_white(
-    bits: int, row: bytes, expected: list[int], photometric: int
+    bits: int | None, row: bytes, expected: list[int], photometric: int
 ) -> None:
     assert values(tiff(bits, photometric, row))[0].tolist() == expected

@@ -20,6 +20,9 @@ Values = npt.NDArray[Any]
 _PNG_BITS, _PNG_COLORS = 24, 25
 """Where the header of a PNG has the bits of a sample, and the kind of its colours."""
 
+_J2K_BEGIN, _J2K_BITS = b"\xff\x4f\xff\x51", 42
+"""How a codestream of JPEG 2000 begins, and where it has the bits of its first component, less one, beside a flag."""
+
 _PNM_HEADER_BYTES = 4096
 
 
@@ -70,7 +73,14 @@ def decode_numbers(data: bytes, max_pixels: int) -> Exact:
     else:
         values = values[:, :, :3].astype(np.uint8) if mode == "RGB" else values.astype(np.uint8)
     bits = _gray_bits(image, data, name)
-    if mode == "L":
+    if name == "sgi" and bits > 8:
+        raise ImageError("16 bits in an SGI; nearest keeps those of PNG, TIFF and PGM")
+    if name == "jpeg2000" and mode != "P":
+        held = 16 if deep else 8
+        if bits > held:
+            raise ImageError(f"{bits} bits in a channel; nearest keeps RGB of 8 bits, and grey of 16")
+        values >>= held - bits  # Pillow makes the largest one white
+    elif mode == "L":
         values //= pillow_decoder.PILLOW_SCALE.get(bits, 1)
     if mode in ("1", "L") and pillow_decoder.zero_is_white(image, name):
         values = (1 << bits) - 1 - values
@@ -104,10 +114,15 @@ def _unscaled(values: Values, data: bytes) -> Values:
 
 
 def _gray_bits(image: Any, data: bytes, name: str) -> int:
-    """The bits of a grey value in the file."""
+    """The bits of a grey value in the file; in SGI and JPEG 2000, of any value."""
     if name == "png":
         return data[_PNG_BITS] if data[_PNG_COLORS] == 0 else 8
-    bits = image.tag_v2.get(BITS, (8,)) if name == "tiff" else (8,)
+    if name == "sgi":
+        return 8 * data[3]
+    if name == "jpeg2000":
+        begin = data.find(_J2K_BEGIN) + _J2K_BITS
+        return (int.from_bytes(data[begin : begin + 1]) & 127) + 1
+    bits = image.tag_v2.get(BITS, (1,)) if name == "tiff" else (8,)
     return int(bits[0])
 
 

@@ -77,7 +77,10 @@ def plain(image: Tiff, fields: Fields, bands: Bands, max_pixels: int) -> bytes:
     planar = image.number(fields, tiff.PLANAR, 1) == 2
     if bands.alpha is not None and (bands.photometric in (0, _CMYK, _LAB) or (bands.colors, bits) == (1, {16})):
         raise ImageError("its alpha is not supported, which is read beside RGB, a palette, and grey of 8 bits")
-    if not bands.has_surplus and not (planar and bands.alpha is not None):  # Pillow mixes up planes with alpha
+    # Pillow mixes up planes with alpha, and planes of 16 bits that are not compressed.
+    deep = 16 in bits and bands.total > 1 and image.number(fields, tiff.COMPRESSION, 1) == 1
+    mixed = planar and (bands.alpha is not None or deep)
+    if not bands.has_surplus and not mixed:
         return image.alone(fields)
     width, height = image.number(fields, tiff.WIDTH, 0), image.number(fields, tiff.HEIGHT, 0)
     if height * width * bands.total > 4 * max_pixels:

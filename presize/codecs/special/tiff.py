@@ -236,7 +236,8 @@ def find_image(data: bytes) -> Found:
     def whole(directories: list[Directory]) -> list[Directory]:
         return [each for each in directories if not _subfile(tiff, each) & _ASIDE]
 
-    if data[8:10] == b"CR" or any(
+    # The header of a CR2 has 16 bytes; in other files pixels may follow the eighth.
+    if (data[8:11] == b"CR\2" and tiff.first() == 16) or any(
         tiff.number(each.fields, PHOTOMETRIC, 0) in _RAW for each in whole(pages + sub_images)
     ):
         raise ImageError("a camera's raw file, which has to be developed; save it as TIFF, PNG or JPEG")

@@ -103,7 +103,7 @@ def _png(data: bytes, options: ImageOptions) -> Unchanged | None:
         return None
     left_out = _PNG_ANIMATION if options.keep_metadata else kinds - _PNG_IMAGE
     value = b"".join((data[:8], *(data[begin:end] for kind, begin, end in chunks if kind not in left_out)))
-    animated = b"acTL" in kinds
+    animated = b"fdAT" in kinds
     colors: Colors = "RGB" if color else "grey"
     facts = Facts("png", colors, transparent=color == 6, several=animated, profile=profile, kept=True)
     return Unchanged(value, height, width, facts)

@@ -92,6 +92,20 @@ def test_declared_alpha_is_kept_and_is_no_surplus(extra: tuple[int, ...], planar
         assert found.facts.transparent and not found.facts.surplus
 
 
+@pytest.mark.parametrize("tile", [None, 16])
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(("photometric", "bands"), [(RGB, 3), (CMYK, 4)])
+def test_planes_of_16_bits_are_read_as_those_of_a_pixel_together(
+    photometric: int, bands: int, order: str, tile: int | None
+) -> None:
+    pixels = gradient(20, 30, bands, np.uint16)
+    planes, together = (
+        tiff(page(pixels, photometric, order=order, planar=planar, tile=tile), order=order)
+        for planar in (PLANAR, CHUNKY)
+    )
+    assert np.array_equal(decode(planes).pixels, decode(together).pixels)
+
+
 def test_premultiplied_alpha_is_divided_out_wherever_it_is() -> None:
     cover = gradient(20, 30, 1)
     shades = (gradient(20, 30, 3).astype(int) * cover // 255).astype(np.uint8)

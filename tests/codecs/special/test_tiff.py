@@ -82,11 +82,19 @@ def test_a_cameras_raw_file_is_rejected_by_name(pages: list[Page]) -> None:
         decode(tiff(*pages))
 
 
-def test_a_cr2_is_rejected_though_its_preview_is_large() -> None:
-    data = bytearray(tiff(page(PHOTO)))
-    data[8:10] = b"CR"
+def row(pixels: bytes) -> bytes:
+    """A TIFF of one grey row, which begins at byte 8, before the directory."""
+    return tiff(page(np.frombuffer(pixels, np.uint8).reshape(1, -1, 1), 1))
+
+
+def test_a_cr2_is_rejected_by_its_header() -> None:
     with pytest.raises(ImageError, match="a camera's raw file"):
-        decode(bytes(data))
+        decode(row(b"CR\2\0" + bytes(4)))
+
+
+@pytest.mark.parametrize("pixels", [b"CR\2\0" + bytes(20), b"CRCRCRCR"])
+def test_pixels_that_look_like_the_header_of_a_cr2_are_pixels(pixels: bytes) -> None:
+    assert decode(row(pixels), "gray").pixels.tobytes() == pixels
 
 
 def test_a_preview_is_not_taken_where_the_image_cannot_be_read() -> None:

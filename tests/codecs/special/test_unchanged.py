@@ -136,6 +136,14 @@ def test_an_animation_is_stored_as_its_first_frame() -> None:
     assert np.array_equal(Image.open(io.BytesIO(result.records[0].value)), frames[0])
 
 
+def test_a_png_that_announces_an_animation_of_one_frame_has_one() -> None:
+    plain = encoded("png")
+    payload = b"acTL" + struct.pack(">II", 1, 0)
+    chunk = struct.pack(">I", 8) + payload + struct.pack(">I", zlib.crc32(payload))
+    result = transcode(plain[:33] + chunk + plain[33:], keep(format="png"))
+    assert kept(result) and source_facts.unpack(np.array([result.facts]), "several")[0] == 0
+
+
 @pytest.mark.parametrize("format", ["jpeg", "png", "webp"])
 def test_the_record_is_the_same_whatever_other_sizes_there_are(format: str) -> None:
     data = encoded(format)
