@@ -146,6 +146,13 @@ def test_an_attribute_that_a_subclass_has_in_its_place_is_its_own(dataset: Path)
     assert data.classes == ("x", "y", "z") and data[0][1] == LMDBDataset(dataset)[0][1]
 
 
+def test_a_batch_sampler_that_is_changed_ends_in_an_error(data: LMDBDataset) -> None:
+    loader = Loader(data, 8, workers=0)
+    loader.batch_sampler.batch_size = 4
+    with pytest.raises(OptionError, match="batch_sampler: cannot be changed on a finished Loader"):
+        next(iter(loader))
+
+
 def test_a_loader_does_what_it_did_after_a_refusal(data: LMDBDataset) -> None:
     loader = Loader(data, 8, workers=1)
     before = next(iter(loader))[0]
@@ -256,6 +263,14 @@ def test_class_to_idx_is_a_dict_that_refuses_changes(either: Any) -> None:
     torch.save({"class_to_idx": numbers, "classes": either.classes}, saved)
     saved.seek(0)
     assert torch.load(saved) == {"class_to_idx": expected, "classes": either.classes}
+
+
+def test_names_and_numbers_of_classes_that_are_written_to_change_no_label(either: Any) -> None:
+    before, numbers = [either[i][1] for i in range(3)], dict(either.class_to_idx)
+    either.targets[:] = 7
+    either.classes.insert(0, "background")
+    assert [either[i][1] for i in range(3)] == before == [either.samples[i][1] for i in range(3)]
+    assert either.class_to_idx == numbers and set(either.targets) == {7}
 
 
 def test_targets_are_numbers_as_torchs_losses_take_them(either: Any) -> None:
