@@ -137,6 +137,17 @@ def test_attributes_of_ones_own_are_set_before_and_after_and_changed(dataset: Pa
         loader.batch_size = 16
 
 
+@pytest.mark.parametrize("name", ["crop", "flip", "normalize", "splits"])
+def test_an_attribute_of_a_subclass_that_init_would_replace_is_refused(name: str, dataset: Path) -> None:
+    class Own(LMDBDataset):
+        def __init__(self, root: Path) -> None:
+            setattr(self, name, 0.5)
+            super().__init__(root)
+
+    with pytest.raises(OptionError, match=f"^{name}: is set by LMDBDataset.__init__; .* another name"):
+        Own(dataset)
+
+
 def test_an_attribute_that_a_subclass_has_in_its_place_is_its_own(dataset: Path) -> None:
     class Own(LMDBDataset):
         classes = ("a", "b", "c")  # type: ignore[assignment]
