@@ -54,10 +54,12 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
         source = scan_images(root)
         self._folder = os.fspath(source.root)  # absolute: the working directory may change
         self.classes: list[str] | None = None if source.classes is None else list(source.classes)
+        self._class_names = tuple(source.classes or ())
         self._paths: pa.LargeStringArray = source.table.column("path").combine_chunks()
-        self._targets: npt.NDArray[np.int64] | None = None
+        self._targets: npt.NDArray[Any] | None = None
+        self._own_targets: npt.NDArray[np.int64] | None = None
         if source.classes is not None:
-            self._targets = source.table.column("label").to_numpy().astype(np.int64)
+            self._targets = source.table.column("label").to_numpy()
         self._is_finished = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -96,14 +98,17 @@ class FolderDataset(torch.utils.data.Dataset[Any]):
     @property
     def class_to_idx(self) -> dict[str, int]:
         """The number of each class, in a dict that cannot be changed; empty without classes."""
-        return ClassNumbers({name: i for i, name in enumerate(self.classes or ())})
+        return ClassNumbers({name: i for i, name in enumerate(self._class_names)})
 
     @property
     def targets(self) -> npt.NDArray[np.int64]:
-        """The class number of every sample, in an array: a copy. Without class folders there is no such attribute."""
+        """The class number of every sample, in an array: a copy, made at the first use. As in ImageFolder, samples keep
+        their targets whatever is written to it. Without class folders there is no such attribute."""
         if self._targets is None:
             raise AttributeError(f"{self.root} has no class folders, so no targets")
-        return self._targets
+        if self._own_targets is None:
+            self._own_targets = self._targets.astype(np.int64)
+        return self._own_targets
 
     @property
     def samples(self) -> Samples:

@@ -170,7 +170,11 @@ class _Taking:
 
     def resized_crop(self, step: Any) -> str:
         scale, ratio = tuple(step.scale), tuple(step.ratio)
-        return self._not_resampled(step) or self._cut(RandomResizedCrop(_size(step), scale, ratio, exact=True))
+        return (
+            _one_side(step)
+            or self._not_resampled(step)
+            or self._cut(RandomResizedCrop(_size(step), scale, ratio, exact=True))
+        )
 
     def resize(self, step: Any) -> str:
         if step.max_size is not None:
@@ -208,7 +212,7 @@ class _Taking:
     def random_crop(self, step: Any) -> str:
         if step.padding is not None or step.pad_if_needed:
             return f"RandomCrop has padding={step.padding}, pad_if_needed={step.pad_if_needed}"
-        return self._too_small(_size(step)) or self._cut(RandomCrop(_size(step)))
+        return _one_side(step) or self._too_small(_size(step)) or self._cut(RandomCrop(_size(step)))
 
     def _too_small(self, size: Size) -> str:
         if self.data is None:
@@ -321,7 +325,8 @@ def _unknown(step: Any, attributes: set[str]) -> list[str]:
 
 
 def _taken(step: Any) -> _Seen:
-    known = _KNOWN[type(step).__name__][1] | {"_forward_hooks", "_forward_pre_hooks"}
+    own = _KNOWN[type(step).__name__][1] if type(step).__name__ in _KNOWN else set()  # none of a composition
+    known = own | {"_forward_hooks", "_forward_pre_hooks"}
     names = tuple(name for name in vars(step) if name in known)
     return _Seen(step, names, _values(step, names))
 
@@ -357,7 +362,8 @@ def _compositions(transform: Any) -> list[_Seen]:
     if not _is_composition(transform):
         return []
     parts = tuple(_parts(transform))
-    return [_Seen(transform, None, parts), *(seen for part in parts for seen in _compositions(part))]
+    hooks = [_taken(transform)] if isinstance(transform, torch.nn.Module) else []
+    return [_Seen(transform, None, parts), *hooks, *(seen for part in parts for seen in _compositions(part))]
 
 
 def _flat(transform: Any) -> list[Any]:
@@ -370,6 +376,13 @@ def _flat(transform: Any) -> list[Any]:
 def _composed(transform: Any, steps: Sequence[Any]) -> Transform:
     rest: Transform = type(transform)(*steps) if isinstance(transform, torch.nn.Sequential) else type(transform)(steps)
     return rest
+
+
+def _one_side(step: Any) -> str:
+    """Why a size is no (height, width), as it is when it was assigned later; empty if it is one."""
+    if not isinstance(step.size, int) and len(step.size) == 2:
+        return ""
+    return f"{type(step).__name__} has size={step.size}, which torchvision does not take for a square here"
 
 
 def _size(step: Any) -> Size:

@@ -134,6 +134,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self._held = [held for data in preloaded for held in data.preload(preload)]
         self._open()
         self._is_finished = True
+        if _has_own_transform(self):
+            self.transform = transform
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not is_fixed(self, LMDBDataset, name, value, _FIXED):
@@ -150,8 +152,11 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     def _reading(self) -> TransformedImages:
         """How images are read now: a transform that was taken over may have been changed in place."""
         reading = self._last_reading
-        if reading.fused is not None and not reading.fused.is_current():
-            reading = self._last_reading = self._read_with(reading.transform, takes_over=True)
+        transform = self.transform if _has_own_transform(self) else reading.transform
+        if transform is not reading.transform:
+            reading = self._last_reading = self._read_with(transform, takes_over=self.fuse and transform is not None)
+        elif reading.fused is not None and not reading.fused.is_current():
+            reading = self._last_reading = self._read_with(transform, takes_over=True)
         return reading
 
     @property
@@ -178,6 +183,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         """Set what is not pickled."""
         jpeg_decoder.is_available()  # checked here, once, and not again in every worker that is forked
         self._classes = None if self.data.manifest.classes is None else list(self.data.manifest.classes)
+        self._class_numbers: ClassNumbers | None = None
         self._targets = Targets(
             self.data, self.target, self.vocabulary, self.multi_hot, self.flip_pairs, self.tv_tensors
         )
@@ -187,7 +193,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         self._own_targets: npt.NDArray[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        kept_out = ("_classes", "_targets", "_own_targets", "_held")
+        kept_out = ("_classes", "_class_numbers", "_targets", "_own_targets", "_held")
         return {name: value for name, value in vars(self).items() if name not in kept_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -348,7 +354,9 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
     @property
     def class_to_idx(self) -> dict[str, int]:
         """The number of each class, in a dict that cannot be changed; empty without classes."""
-        return ClassNumbers({name: i for i, name in enumerate(self._classes or ())})
+        if self._class_numbers is None:  # not of self.classes, which may be written to
+            self._class_numbers = ClassNumbers({name: i for i, name in enumerate(self.data.manifest.classes or ())})
+        return self._class_numbers
 
     @property
     def targets(self) -> npt.NDArray[Any]:
@@ -396,6 +404,11 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         from presize.view.notebook import dataset_html  # for notebooks alone
 
         return dataset_html(self.data, self._all_records(), repr(self))
+
+
+def _has_own_transform(dataset: LMDBDataset) -> bool:
+    """Whether a subclass has an attribute of its own in place of ours, as a dataclass has: it is then called."""
+    return type(dataset).transform is not LMDBDataset.transform
 
 
 _NEVER_CALLED = {

@@ -200,7 +200,7 @@ class Loader:
         self._transforms = transforms_of(dataset), transforms_of(self._source)  # last: not after an error
 
     def _follow_transforms(self) -> None:
-        """Choose the reader anew if a transform of the dataset was assigned or changed since."""
+        """Choose the reader anew if a transform of the dataset, or indices of a Subset, were assigned or changed."""
         own, source = self._transforms
         dataset = self.dataset
         if not is_changed(dataset, own):
@@ -230,6 +230,8 @@ class Loader:
         self._forget_if_forked()
         if self._running is not None:  # left early, by a trainer that keeps the iterator
             self.close()
+        if (self.batch_sampler.batch_size, self.batch_sampler.drop_last) != (self.batch_size, self.drop_last):
+            raise OptionError("batch_sampler: cannot be changed on a finished Loader; make another Loader")
         self._follow_transforms()
         running = self._running = object()
         try:

@@ -51,13 +51,17 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
 
     sampler: EpochSampler
     delivered = 0
-    _source: object = None  # the Subset or ConcatDataset that `dataset` was made of
-    _transforms: Sequence[Any] = ()  # transforms_of() it, when this loader was made
+    _source: object = None  # what `dataset` was made of, such as a Subset
+    _source_transforms: Sequence[Any] = ()  # transforms_of() it, when this loader was made
+    _transforms: Sequence[Any] = ()  # transforms_of() `dataset`, when its workers began
 
     def __iter__(self) -> Any:
         # A generator, so that the count begins with the epoch, which workers begin at once.
-        if is_changed(self._source, self._transforms):
-            raise OptionError("dataset: its transform was changed after make_loader(); make another loader")
+        if self._source is not self.dataset and is_changed(self._source, self._source_transforms):
+            raise OptionError("dataset: its transform or indices were changed after make_loader(); make another loader")
+        if is_changed(self.dataset, self._transforms):
+            self._iterator = None  # else persistent workers would go on with the transform that they began with
+            self._transforms = transforms_of(self.dataset)
         if self.num_workers and self._iterator is None:
             _check_semaphores(self.multiprocessing_context)
         batches = super().__iter__()
@@ -170,8 +174,8 @@ def make_loader(
         worker_init_fn=partial(_begin_worker, options.pop("worker_init_fn", None)),
         **options,
     )
-    if source is not dataset:
-        loader._source, loader._transforms = source, transforms_of(source)
+    loader._source, loader._source_transforms = source, transforms_of(source)
+    loader._transforms = transforms_of(dataset)
     return loader
 
 

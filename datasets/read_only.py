@@ -16,6 +16,9 @@ Sample = tuple[str, Any]
 
 _MISSING = object()
 
+_SET_ANEW = frozenset(("classes", "class_to_idx", "decode", "fused", "imgs", "samples", "targets"))
+"""Attributes that a subclass may set before ``__init__``, which sets them anew as ImageFolder's does."""
+
 
 class HasSamples(Protocol):
     """A dataset whose samples have paths."""
@@ -47,12 +50,15 @@ def is_fixed(owner: Any, base: type, name: str, value: Any, fixed: Mapping[str, 
     `base`, and with an ``__init__`` of its own others that are named like options.
 
     Raises:
-        OptionError: the attribute is one of `fixed`, and has another value.
+        OptionError: the attribute is one of `fixed`, and has another value; or a subclass takes its name, before
+            ``__init__``, for something else.
     """
     ours = getattr(base, name, None)
     if name not in fixed or getattr(type(owner), name, None) is not ours:
         return False
     if "_is_finished" not in vars(owner):
+        if isinstance(ours, property) and name not in _SET_ANEW:
+            raise OptionError(f"{name}: is set by {base.__name__}.__init__; give an attribute of yours another name")
         return isinstance(ours, property)
     current = getattr(owner, name, _MISSING)
     if current is _MISSING and type(owner).__init__ is not base.__init__:  # type: ignore[misc]

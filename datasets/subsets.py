@@ -38,18 +38,24 @@ _ALIKE = (
 
 
 def transforms_of(dataset: object) -> list[Any]:
-    """How each LMDBDataset in a dataset is read, and what is called with its targets, for is_changed()."""
+    """How each LMDBDataset in a dataset is read, what is called with its targets, and a hash of the indices of each
+    Subset, for is_changed()."""
     given: Any = dataset
     if isinstance(dataset, torch.utils.data.ConcatDataset):
         return [found for part in given.datasets for found in transforms_of(part)]
     if isinstance(dataset, torch.utils.data.Subset):
-        return transforms_of(given.dataset)
+        found = transforms_of(given.dataset)
+        return [*found, hash(np.asarray(given.indices).tobytes())] if found else []
     return [given._reading, given.target_transform] if isinstance(dataset, LMDBDataset) else []
 
 
 def is_changed(dataset: object, then: Sequence[Any]) -> bool:
-    """Whether a transform of `dataset` was assigned, or changed in place, since transforms_of() gave `then`."""
-    return [*map(id, transforms_of(dataset))] != [*map(id, then)]
+    """Whether a transform of `dataset`, or the indices of a Subset in it, were assigned, or changed in place, since
+    transforms_of() gave `then`."""
+    now = transforms_of(dataset)
+    return len(now) != len(then) or any(
+        a is not b and not (type(a) is type(b) is int and a == b) for a, b in zip(now, then, strict=True)
+    )
 
 
 def as_lmdb_dataset(dataset: object) -> LMDBDataset:

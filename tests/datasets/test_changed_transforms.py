@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,82 @@ def test_workers_look_at_the_transform_when_they_begin(dataset: Path) -> None:
     assert torch.equal(first[0], first[1])
 
 
+class Module(torch.nn.Module):
+    """A composition as those of torchvision's v2 are."""
+
+    def __init__(self, *steps: Any) -> None:
+        super().__init__()
+        self.transforms = list(steps)
+
+    def forward(self, image: Any) -> Any:
+        return Compose(self.transforms)(image)
+
+
+Module.__module__, Module.__name__ = "torchvision.transforms.v2.like", "Compose"
+
+
+def test_a_hook_that_a_composition_gets_later_is_called(dataset: Path) -> None:
+    module = Module(CenterCrop(24), ToTensor())
+    data = LMDBDataset(dataset, module, fuse=True)
+    before = data[0][0]
+    module.register_forward_hook(lambda *given: -given[-1])
+    with pytest.warns(PresizeWarning, match="nothing was taken over"):
+        assert torch.equal(data[0][0], -before)
+
+
+class RandomResizedCrop:
+    """Of which torchvision takes an int for the shorter side, and its constructor for a square."""
+
+    def __init__(self, size: int) -> None:
+        self.size: Any = (size, size)
+        self.scale, self.ratio, self.interpolation = (0.08, 1.0), (3 / 4, 4 / 3), "bilinear"
+
+    def __call__(self, image: Any) -> Any:
+        return image.resize((self.size, self.size + 3) if isinstance(self.size, int) else self.size)
+
+
+RandomResizedCrop.__module__ = "torchvision.transforms.like"
+
+
+@pytest.mark.parametrize("size", [20, [20]])
+def test_a_size_of_one_number_that_a_random_resized_crop_gets_later_is_no_square(size: Any, dataset: Path) -> None:
+    crop = RandomResizedCrop(24)
+    data = LMDBDataset(dataset, Compose([crop]), fuse=True)
+    assert data[0][0].size == (24, 24)
+    crop.size = size
+    with pytest.warns(PresizeWarning, match=r"nothing was taken over: RandomResizedCrop has size="):
+        assert data.crop is None
+    crop.size = 20
+    assert data[0][0].size == (20, 23)
+
+
+def test_a_subclass_whose_transform_is_an_attribute_of_its_own_calls_that(dataset: Path) -> None:
+    @dataclass(eq=False)
+    class Own(LMDBDataset):
+        root: str
+        transform: Any = None  # type: ignore[misc]
+
+        def __post_init__(self) -> None:
+            super().__init__(self.root, self.transform, decode="bytes")
+
+    class Always(LMDBDataset):
+        @property
+        def transform(self) -> Any:
+            return lambda image: ("always", image.size)
+
+        @transform.setter
+        def transform(self, transform: Any) -> None: ...
+
+    data = Own(str(dataset), len)
+    length = data[0][0]
+    data.transform = str
+    assert isinstance(length, int) and isinstance(data[0][0], str)
+    for copied in (copy.copy(data), data.subset([0]), pickle.loads(pickle.dumps(LMDBDataset(dataset, str)))):
+        copied.transform = type
+        assert isinstance(copied[0][0], type) and isinstance(data[0][0], str)
+    assert Always(dataset)[0][0][0] == "always"
+
+
 # --- loaders ---
 
 
@@ -272,12 +349,41 @@ def test_a_change_that_a_loader_cannot_follow_is_refused_again_and_again(dataset
             next(iter(loader))
 
 
+@pytest.mark.parametrize("fuse", [True, False])
+def test_persistent_workers_begin_again_after_a_change(fuse: bool, dataset: Path) -> None:
+    data = LMDBDataset(dataset, training(), fuse=fuse)
+    loader = make_loader(data, 8, workers=1)
+    assert first_images(loader).shape == (8, 3, 24, 24)
+    data.transform = evaluation()
+    assert first_images(loader).shape == (8, 3, 20, 20)
+    process = loader._iterator._workers[0]  # type: ignore[union-attr]
+    assert first_images(loader).shape == (8, 3, 20, 20) and loader._iterator._workers[0] is process  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_loaders_of_a_part_follow_or_refuse_other_indices(in_place: bool, dataset: Path) -> None:
+    data = LMDBDataset(dataset, crop=Crop(24), decode="tensor")
+    part = Subset(data, [5, 3])
+    loader, other = Loader(part, 2, workers=0), make_loader(part, 2, workers=0)
+    assert next(iter(loader))[1].tolist() == data.targets[[5, 3]].tolist()
+    if in_place:
+        part.indices[:] = [50, 1]  # type: ignore[index]
+    else:
+        part.indices = [50, 1]
+    assert next(iter(loader))[1].tolist() == data.targets[[50, 1]].tolist()
+    with pytest.raises(OptionError, match="its transform or indices were changed after make_loader"):
+        next(iter(other))
+    part.indices = [1]
+    with pytest.raises(OptionError, match="has 1 samples now, and had 2"):
+        next(iter(loader))
+
+
 def test_make_loader_refuses_an_epoch_of_a_part_whose_transform_changed(dataset: Path) -> None:
     data = LMDBDataset(dataset, training(), fuse=True)
     loader = make_loader(Subset(data, [5, 3]), 2, workers=0)
     _ = next(iter(loader))
     data.transform = evaluation()
-    with pytest.raises(OptionError, match="dataset: its transform was changed after make_loader"):
+    with pytest.raises(OptionError, match="dataset: its transform or indices were changed after"):
         next(iter(loader))
     assert first_images(make_loader(Subset(data, [5, 3]), 2, workers=0)).shape == (2, 3, 20, 20)
 

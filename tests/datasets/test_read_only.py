@@ -137,6 +137,17 @@ def test_attributes_of_ones_own_are_set_before_and_after_and_changed(dataset: Pa
         loader.batch_size = 16
 
 
+@pytest.mark.parametrize("name", ["crop", "flip", "normalize", "splits"])
+def test_an_attribute_of_a_subclass_that_init_would_replace_is_refused(name: str, dataset: Path) -> None:
+    class Own(LMDBDataset):
+        def __init__(self, root: Path) -> None:
+            setattr(self, name, 0.5)
+            super().__init__(root)
+
+    with pytest.raises(OptionError, match=f"^{name}: is set by LMDBDataset.__init__; .* another name"):
+        Own(dataset)
+
+
 def test_an_attribute_that_a_subclass_has_in_its_place_is_its_own(dataset: Path) -> None:
     class Own(LMDBDataset):
         classes = ("a", "b", "c")  # type: ignore[assignment]
@@ -144,6 +155,13 @@ def test_an_attribute_that_a_subclass_has_in_its_place_is_its_own(dataset: Path)
     data = Own(dataset)
     data.classes = ("x", "y", "z")  # type: ignore[misc]
     assert data.classes == ("x", "y", "z") and data[0][1] == LMDBDataset(dataset)[0][1]
+
+
+def test_a_batch_sampler_that_is_changed_ends_in_an_error(data: LMDBDataset) -> None:
+    loader = Loader(data, 8, workers=0)
+    loader.batch_sampler.batch_size = 4
+    with pytest.raises(OptionError, match="batch_sampler: cannot be changed on a finished Loader"):
+        next(iter(loader))
 
 
 def test_a_loader_does_what_it_did_after_a_refusal(data: LMDBDataset) -> None:
@@ -256,6 +274,14 @@ def test_class_to_idx_is_a_dict_that_refuses_changes(either: Any) -> None:
     torch.save({"class_to_idx": numbers, "classes": either.classes}, saved)
     saved.seek(0)
     assert torch.load(saved) == {"class_to_idx": expected, "classes": either.classes}
+
+
+def test_names_and_numbers_of_classes_that_are_written_to_change_no_label(either: Any) -> None:
+    before, numbers = [either[i][1] for i in range(3)], dict(either.class_to_idx)
+    either.targets[:] = 7
+    either.classes.insert(0, "background")
+    assert [either[i][1] for i in range(3)] == before == [either.samples[i][1] for i in range(3)]
+    assert either.class_to_idx == numbers and set(either.targets) == {7}
 
 
 def test_targets_are_numbers_as_torchs_losses_take_them(either: Any) -> None:
