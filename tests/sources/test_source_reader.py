@@ -201,7 +201,7 @@ def test_what_has_taken_the_place_of_a_container_is_not_read(container: Containe
     (tmp_path / "new.tar").write_bytes(b"n" * 3000)
     (tmp_path / "new.tar").replace(tmp_path / "a.tar")
     assert reader.read(file) == b"z" * 1000  # what it has open is what was listed
-    with pytest.raises(BuildError, match=r"'a\.tar' in .* changed during the build: .*; run again$"):
+    with pytest.raises(BuildError, match=r"'a\.tar' in .* changed during the build: .*; run again, with --overwrite"):
         SourceReader(tmp_path).read(file)
 
 
