@@ -50,7 +50,7 @@ def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: F
     has_base = published in ("all sizes", "this plan")
     if unfinished == "this build" or (unfinished == "this update" and has_base and flag != "--overwrite"):
         return "resume"
-    if unfinished == "none" and published == "this plan" and flag == "":
+    if published == "this plan" and flag == "" and not has_work:
         return "nothing to do"
     if flag == "--overwrite":
         return "start afresh"
@@ -76,6 +76,8 @@ def begin(todo: Plan, place: Place, run: RunOptions) -> State | None:
         return state
     if decision == "nothing to do":
         place.clear()
+        for root, manifest in zip(place.roots, published, strict=True):
+            remove_unpublished(root, manifest)
         return None
     if decision == "refuse":
         raise _refusal(todo, place, state if has_work else None, published)

@@ -286,6 +286,19 @@ def test_a_file_that_could_not_be_listed_is_stored_by_the_same_command(
     assert build_dataset(photos, out, options, SERIAL).stored == COUNT
 
 
+def test_a_retry_that_began_with_a_file_that_is_lost_again_leaves_the_dataset_usable(
+    photos: Path, tmp_path: Path
+) -> None:
+    with unlisted("class-2/06.png"), pytest.warns(PresizeWarning, match=r"1 file could not be read"):
+        build_dataset(photos, tmp_path / "out", TENS, SERIAL)
+    before = files(tmp_path / "out")
+    with pytest.raises(StopError):
+        build_dataset(photos, tmp_path / "out", TENS, SERIAL, on_shard=stop)
+    with unlisted("class-2/06.png"), pytest.warns(PresizeWarning, match=r"1 file could not be read"):
+        build_dataset(photos, tmp_path / "out", TENS, SERIAL)
+    assert files(tmp_path / "out") == before
+
+
 def test_other_changes_of_the_source_still_need_an_update(photos: Path, tmp_path: Path) -> None:
     with unlisted("class-2/06.png"), pytest.warns(PresizeWarning, match=r"1 file could not be read"):
         build_dataset(photos, tmp_path / "out", TENS, SERIAL)
