@@ -9,19 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pyarrow.compute as pc
 
 from presize.build.cleanup import finish_publishing, remove_replaced, remove_unpublished
-from presize.build.plan import Plan, as_recorded, differences
+from presize.build.plan import Plan, as_recorded, differences, source_identity
 from presize.build.state import Place, State
 from presize.build.work import sample_files
 from presize.errors import BuildError, DatasetError, PresizeWarning
 from presize.formatting import plural, printable
 from presize.options import RunOptions
 from presize.sources.source_reader import SourceReader
+from presize.sources.walk import UNSEEN
 from presize.store.data_files import generation_name
+from presize.store.index import read_index
 from presize.store.manifest import Manifest
-from presize.store.rejects_file import first_rejects, read_rejects
+from presize.store.rejects_file import Rejects, first_rejects, read_rejects
 from presize.system.files import check_file
 
 Unfinished = Literal["none", "this build", "this update", "another build", "another update"]
@@ -47,7 +50,7 @@ def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: F
     has_base = published in ("all sizes", "this plan")
     if unfinished == "this build" or (unfinished == "this update" and has_base and flag != "--overwrite"):
         return "resume"
-    if unfinished == "none" and published == "this plan" and flag == "":
+    if published == "this plan" and flag == "" and not has_work:
         return "nothing to do"
     if flag == "--overwrite":
         return "start afresh"
@@ -73,6 +76,8 @@ def begin(todo: Plan, place: Place, run: RunOptions) -> State | None:
         return state
     if decision == "nothing to do":
         place.clear()
+        for root, manifest in zip(place.roots, published, strict=True):
+            remove_unpublished(root, manifest)
         return None
     if decision == "refuse":
         raise _refusal(todo, place, state if has_work else None, published)
@@ -118,23 +123,34 @@ def check_files(place: Place, published: Sequence[Manifest | None]) -> None:
                 raise BuildError(f"OUT {place.out} is damaged: {str(error).partition(';')[0]}; {fix}") from None
 
 
-def trying_again(todo: Plan, run: RunOptions, manifest: Manifest, root: Path) -> RunOptions:
+def trying_again(todo: Plan, run: RunOptions, published: Sequence[Manifest | None], root: Path) -> RunOptions:
     """`run`, made an update if files can be read now that could not be when this dataset of `todo` was built. A folder
     of images cannot be updated, and is built anew.
 
     Args:
-        manifest: of the dataset.
-        root: where its rejects file is.
+        published: the datasets that are there, one of each size.
+        root: where the rejects file of the first is.
     """
-    if run.update or run.overwrite or not manifest.left_out.get("unreadable"):
+    manifest = published[0]
+    if run.update or run.overwrite or manifest is None or not manifest.left_out.get("unreadable"):
         return run
-    paths = read_rejects(root / manifest.rejects.file).unreadable.columns.column("path")
-    rows = pc.index_in(paths, value_set=todo.source.table.column("path")).drop_null()
+    rejects = read_rejects(root / manifest.rejects.file).unreadable
+    if not is_all_of(todo, published) and not is_all_of(_without_unseen(todo, rejects), published):
+        return run
+    rows = pc.index_in(rejects.columns.column("path"), value_set=todo.source.table.column("path")).drop_null()
     reader = SourceReader(todo.source.root)
     if not any(all(map(reader.can_read, files)) for files in sample_files(todo, rows.to_numpy())):
         return run
     is_folder = todo.options.layout == "folder"
     return replace(run, update=not is_folder, overwrite=is_folder)
+
+
+def _without_unseen(todo: Plan, rejects: Rejects) -> Plan:
+    """`todo` as it would be if those of `rejects` that could not be listed then could not be listed now."""
+    table, columns = todo.source.table, rejects.columns
+    unseen = columns.column("path").filter(pc.match_substring(columns.column("reason").dictionary_decode(), UNSEEN))
+    rest = table.filter(pc.invert(pc.is_in(table.column("path"), value_set=unseen)))
+    return replace(todo, identity=todo.identity | {"source": source_identity(rest)})
 
 
 def warn_of_unreadable(count: int, rejects: Path) -> None:
@@ -177,6 +193,8 @@ def _refusal(todo: Plan, place: Place, begun: State | None, published: Sequence[
 def check_may_update(existing: Sequence[Manifest | None], todo: Plan, place: Place) -> None:
     """Raise BuildError unless the datasets were built as `todo` would be, but for their samples."""
     check_not_derived(existing, place.out)
+    if existing[0] is not None:
+        _check_unseen(existing[0], todo, place)
     found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest, todo)]
     if not all(existing):
         found.append("not all sizes are there")
@@ -185,6 +203,21 @@ def check_may_update(existing: Sequence[Manifest | None], todo: Plan, place: Pla
         raise BuildError(
             f"OUT {place.out} holds a dataset that differs ({differing}), which --update cannot change; "
             "give the options that it was built with, or --overwrite to replace it"
+        )
+
+
+def _check_unseen(existing: Manifest, todo: Plan, place: Place) -> None:
+    """Raise BuildError if images are stored whose files could not be listed: it would remove them."""
+    unseen = todo.source.rejects.unreadable
+    if not len(unseen):
+        return
+    paths = read_index(place.roots[0], existing).column("path")
+    stored = unseen.take(np.flatnonzero(pc.is_in(unseen.columns.column("path"), value_set=paths)))
+    if len(stored):
+        raise BuildError(
+            f"OUT {place.out} holds {plural(len(stored), 'image')} that --update would remove, since their files "
+            f"cannot be read now; the first: {printable(stored[0].path)}: {stored[0].reason}; run again when they can "
+            "be, or move them out of the source"
         )
 
 

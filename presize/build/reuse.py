@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,7 +23,8 @@ from presize.build.state import Place
 from presize.build.tasks.sidecar import Finished, FinishedShard, Sidecar, prefixes, size_columns
 from presize.build.tasks.task import Copies, Task
 from presize.build.update import Changes, Rows, Update, agree, make_update, match
-from presize.errors import DatasetError
+from presize.errors import DatasetError, PresizeWarning
+from presize.formatting import plural, printable
 from presize.options import Companion, RunOptions
 from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
@@ -292,7 +294,10 @@ def _unchanged(plan: Plan, base: Base, matched: Rows, jobs: int) -> npt.NDArray[
         unchanged &= is_stored  # rejects have no checksum
         for prefix, source in _sources(plan):
             known = old.column(f"{prefix}source_crc32").to_numpy()[matched]
-            unchanged &= _same_content(source, unchanged, known, jobs)
+            same, unread = _same_content(source, unchanged, known, jobs)
+            unread &= agree(f"{prefix}source_mtime_ns", samples, old, matched)
+            _warn_of_unread(source, unread)
+            unchanged &= same | unread
     return unchanged & may_stay(samples, plan.options, base.indexes[0], matched)
 
 
@@ -317,14 +322,15 @@ def _sources(plan: Plan) -> Iterator[tuple[str, Source]]:
 
 def _same_content(
     source: Source, asked: npt.NDArray[np.bool_], crc32: npt.NDArray[np.uint32], jobs: int
-) -> npt.NDArray[np.bool_]:
-    """True for each sample that is `asked` for and whose file has the CRC-32 in `crc32`."""
-    same = np.zeros(len(asked), np.bool_)
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """For each sample that is `asked` for whether its file has the CRC-32 in `crc32`, and whether it cannot be read."""
+    same, unread = np.zeros((2, len(asked)), np.bool_)
     reader = SourceReader(source.root)
 
     def compare(rows: Rows) -> None:
-        files = source.files(rows)
-        same[rows] = [reader.crc32(file) == crc32[row] for file, row in zip(files, rows.tolist(), strict=True)]
+        found = [reader.crc32(file) for file in source.files(rows)]
+        same[rows] = [value == crc32[row] for value, row in zip(found, rows.tolist(), strict=True)]
+        unread[rows] = [value is None for value in found]
 
     rows = np.flatnonzero(asked)
     pool = ThreadPoolExecutor(jobs)
@@ -335,4 +341,16 @@ def _same_content(
             pass
     finally:
         pool.shutdown(cancel_futures=True)
-    return same
+    return same, unread
+
+
+def _warn_of_unread(source: Source, unread: npt.NDArray[np.bool_]) -> None:
+    """Warn of files that are taken for unchanged without their checksums."""
+    if unread.any():
+        first = source.table.column("path")[int(np.flatnonzero(unread)[0])].as_py()
+        warnings.warn(
+            f"{plural(int(unread.sum()), 'file')} could not be read to compare checksums, the first: "
+            f"{printable(first)}; by size and time they are unchanged",
+            PresizeWarning,
+            stacklevel=5,
+        )

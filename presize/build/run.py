@@ -26,7 +26,7 @@ from presize.build.resume import begin, check_files, is_all_of, trying_again, wa
 from presize.build.reuse import find_reuse
 from presize.build.state import Place, State, check_places, lock
 from presize.build.tasks.parallel import run_tasks
-from presize.build.tasks.sidecar import ShardDone
+from presize.build.tasks.sidecar import Finished, ShardDone
 from presize.build.tasks.trial import suffixes_of, try_codecs, with_plugins
 from presize.build.update import Changes
 from presize.build.work import BuildWork, check_space, find_work
@@ -214,11 +214,10 @@ def build_planned(
         raise ImageError(f"{first_reject.path}: {first_reject.reason}")
     with working_in(place.out):
         published = place.manifests()
-        if published[0] is not None and is_all_of(todo, published):
-            run = trying_again(todo, run, published[0], place.roots[0])
+        asked, run = run, trying_again(todo, run, published, place.roots[0])
         if run.overwrite or run.update or place.has_leftovers() or not is_all_of(todo, published):
             with lock(place.out):
-                return _build(todo, run, place, on_shard, listing)
+                return _build(todo, run, place, on_shard, listing, may_lose=asked.overwrite)
         check_files(place, published)
         return nothing_to_do(todo, run, published)
 
@@ -294,9 +293,15 @@ def nothing_to_do(todo: Plan, run: RunOptions, manifests: Sequence[Manifest | No
 
 
 def _build(
-    todo: Plan, run: RunOptions, place: Place, on_shard: Callable[[ShardDone], None], listing: SharedListing | None
+    todo: Plan,
+    run: RunOptions,
+    place: Place,
+    on_shard: Callable[[ShardDone], None],
+    listing: SharedListing | None,
+    may_lose: bool,
 ) -> Built:
-    """Carry out a plan in OUT, which is locked."""
+    """Carry out a plan in OUT, which is locked. Unless it `may_lose` images, a folder that is built anew is kept if it
+    would."""
     files = names_of_files(todo)
     state = begin(todo, place, run)
     if state is None:  # another process has built it meanwhile
@@ -316,11 +321,26 @@ def _build(
     files_in_all = len(todo.source.table)
     resumed = files_in_all - sum(task.to_make for task in work.waiting)
     finished = work.finish()
+    if files is not None and not may_lose:
+        _check_loss(todo, finished, place)
     del work  # which has the name of every file
     manifests = publish(todo, state, finished, place, files, run.report)
     place.clear()
     changes = reuse.update.changes if reuse else Changes.all_built(files_in_all)
     return Built(manifests, resumed, changes)
+
+
+def _check_loss(todo: Plan, finished: Finished, place: Place) -> None:
+    """Raise BuildError if a folder of the same plan is there that has more images, since fewer could be read now."""
+    published = place.manifests()
+    if published[0] is None or not is_all_of(todo, published):
+        return
+    dones = list(finished.done())
+    if sum(done.stored for done in dones) < published[0].samples:
+        raise BuildError(
+            f"{plural(sum(done.unreadable for done in dones), 'file')} could not be read, and OUT {place.out} would "
+            "have fewer images than now; it stays as it is; run again to resume, or with --overwrite to replace it"
+        )
 
 
 def names_of_files(todo: Plan) -> pa.ChunkedArray | None:

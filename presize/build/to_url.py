@@ -86,9 +86,9 @@ def build_to_url(
         buckets = [writable_bucket(f"{url.rstrip('/')}/{root.name}" if several else url) for root in place.roots]
         there = [_manifest_at(bucket) for bucket in buckets]
         todo = plan_build(source, options, samples)
-        if (first := there[0]) is not None and is_all_of(todo, there) and first.left_out.get("unreadable"):
+        if (first := there[0]) is not None and first.left_out.get("unreadable"):
             download_file(buckets[0], first.rejects, folder / first.rejects.file)
-            run = trying_again(todo, run, first, folder)
+            run = trying_again(todo, run, there, folder)
         is_update = run.update and all(there)
         if is_update:
             _check_updates(todo, there, url)

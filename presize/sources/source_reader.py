@@ -186,7 +186,11 @@ class SourceReader:
         return True
 
     def crc32(self, file: SourceFile) -> int | None:
-        """The CRC-32 of a file; None when it cannot be read."""
+        """The CRC-32 of a file; None when it cannot be read.
+
+        Raises:
+            BuildError: reading failed for a reason that is not about this file.
+        """
         crc32 = 0
         try:
             if file.container is not None or isinstance(self.root, Url):
@@ -194,8 +198,12 @@ class SourceReader:
             with open(self._folder + file.path, "rb", buffering=0) as blocks:
                 while block := blocks.read(_BLOCK_BYTES):
                     crc32 = zlib_ng.crc32(block, crc32)
-        except (OSError, ImageError):
+        except ImageError:
             return None
+        except OSError as error:
+            if _is_about(file, error) and Path(self.root).is_dir():
+                return None
+            raise self._unreadable(file, f"{error.strerror}; run again to resume") from None
         return crc32
 
     def _content(self, wanted: SourceFile) -> bytes:

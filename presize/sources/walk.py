@@ -45,6 +45,9 @@ class Unreadable(Refused):
     """The disk failed, or permission is missing; later runs try the file again."""
 
 
+UNSEEN = "cannot be looked at"
+"""In the reason of what was refused, unlisted, because the disk failed."""
+
 _NO_FILE = {None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
 
 
@@ -55,7 +58,7 @@ def is_of_the_disk(error: BaseException | None) -> bool:
 
 def _unseen(error: OSError) -> Refused:
     """Why a file cannot be a sample that cannot be looked at."""
-    return (Unreadable if is_of_the_disk(error) else Refused)(f"cannot be looked at: {error.strerror}")
+    return (Unreadable if is_of_the_disk(error) else Refused)(f"{UNSEEN}: {error.strerror}")
 
 
 class Walk:

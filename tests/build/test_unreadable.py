@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -237,6 +240,113 @@ def test_a_class_folder_that_is_renamed_meanwhile_is_not_left_out_for_good(photo
         build_dataset(photos, tmp_path / "out", TENS, SERIAL)
     (photos / "other").rename(photos / "class-2")
     assert build_dataset(photos, tmp_path / "out", TENS, SERIAL).stored == COUNT
+
+
+# Files that cannot even be listed
+
+
+class Unlisted:
+    """An entry of os.scandir; the disk fails at the status of those that match."""
+
+    def __init__(self, entry: os.DirEntry[str], is_lost: Callable[[str], bool]) -> None:
+        self._entry, self._is_lost, self.name, self.path = entry, is_lost, entry.name, entry.path
+        self.is_symlink, self.is_file, self.is_dir = entry.is_symlink, entry.is_file, entry.is_dir
+
+    def stat(self) -> os.stat_result:
+        if self._is_lost(self.path):
+            raise OSError(errno.EIO, "Input/output error", self.path)
+        return self._entry.stat()
+
+
+@contextmanager
+def unlisted(*ends: str) -> Iterator[None]:
+    """The disk fails at the status of files whose paths end so."""
+    listed = os.scandir
+
+    @contextmanager
+    def failing(path: str) -> Iterator[Iterator[Unlisted]]:
+        with listed(path) as entries:
+            yield (Unlisted(entry, lambda path: path.endswith(ends)) for entry in entries)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "scandir", lambda path=".": failing(path) if "/photos/" in str(path) else listed(path))
+        yield
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_file_that_could_not_be_listed_is_stored_by_the_same_command(
+    layout: str, photos: Path, tmp_path: Path
+) -> None:
+    options, out = LAYOUTS[layout], tmp_path / "out"
+    with unlisted("class-2/06.png"), pytest.warns(PresizeWarning, match=r"1 file could not be read"):
+        assert build_dataset(photos, out, options, SERIAL).stored == COUNT - 1
+        before = files(out)
+        assert build_dataset(photos, out, options, SERIAL).unreadable == 1
+    assert files(out) == before
+    assert build_dataset(photos, out, options, SERIAL).stored == COUNT
+
+
+def test_a_retry_that_began_with_a_file_that_is_lost_again_leaves_the_dataset_usable(
+    photos: Path, tmp_path: Path
+) -> None:
+    with unlisted("class-2/06.png"), pytest.warns(PresizeWarning, match=r"1 file could not be read"):
+        build_dataset(photos, tmp_path / "out", TENS, SERIAL)
+    before = files(tmp_path / "out")
+    with pytest.raises(StopError):
+        build_dataset(photos, tmp_path / "out", TENS, SERIAL, on_shard=stop)
+    with unlisted("class-2/06.png"), pytest.warns(PresizeWarning, match=r"1 file could not be read"):
+        build_dataset(photos, tmp_path / "out", TENS, SERIAL)
+    assert files(tmp_path / "out") == before
+
+
+def test_other_changes_of_the_source_still_need_an_update(photos: Path, tmp_path: Path) -> None:
+    with unlisted("class-2/06.png"), pytest.warns(PresizeWarning, match=r"1 file could not be read"):
+        build_dataset(photos, tmp_path / "out", TENS, SERIAL)
+    shutil.copy(photos / "class-0" / "00.png", photos / "class-0" / "new.png")
+    with pytest.raises(BuildError, match="--update brings it up to date"):
+        build_dataset(photos, tmp_path / "out", TENS, SERIAL)
+
+
+def test_an_update_removes_no_image_whose_file_cannot_be_listed(photos: Path, tmp_path: Path) -> None:
+    build_dataset(photos, tmp_path / "out", TENS, SERIAL)
+    before = files(tmp_path / "out")
+    said = (
+        r"holds 2 images that --update would remove, .* the first: class-.*: cannot be looked at: Input/output error;"
+    )
+    with unlisted("class-2/06.png", "class-3/07.png"), pytest.raises(BuildError, match=said):
+        build_dataset(photos, tmp_path / "out", TENS, replace(SERIAL, update=True))
+    assert files(tmp_path / "out") == before
+
+
+# Files that could be read when they were stored
+
+
+def test_an_update_with_checksums_removes_no_image_whose_file_cannot_be_read(photos: Path, tmp_path: Path) -> None:
+    options, lost = replace(TENS, checksum=True), Lost(photos, removed)
+    build_dataset(photos, tmp_path / "out", options, SERIAL)
+    before = files(tmp_path / "out")
+    with pytest.warns(PresizeWarning, match="2 files could not be read to compare checksums, the first: class-0/00"):
+        build_dataset(photos, tmp_path / "out", options, replace(SERIAL, update=True), on_plan=lost)
+    assert files(tmp_path / "out") == before
+
+
+def test_a_folder_that_is_built_anew_loses_no_images_unless_that_is_asked_for(photos: Path, tmp_path: Path) -> None:
+    options, out, lost = LAYOUTS["folder"], tmp_path / "out", Lost(photos, removed, 3)
+    with pytest.warns(PresizeWarning, match="4 files could not be read"):
+        build_dataset(photos, out, options, SERIAL, on_plan=lost)
+    before = files(out)
+    lost.put_back()
+    others = Lost(photos, removed, 10)
+    said = r"10 files could not be read, and OUT .* would have fewer images than now"
+    for _ in range(2):
+        with pytest.raises(BuildError, match=said):
+            build_dataset(photos, out, options, SERIAL, on_plan=others)
+        others.put_back()
+        assert {path: content for path, content in files(out).items() if path in before} == before
+    with pytest.warns(PresizeWarning, match="10 files could not be read"):
+        build_dataset(photos, out, options, replace(SERIAL, overwrite=True), on_plan=others)
+    others.put_back()
+    assert build_dataset(photos, out, options, SERIAL).stored == COUNT
 
 
 # A disk that fails
