@@ -213,7 +213,7 @@ def choose_order(length: int, shuffle: bool, seed: int | None, order: Order | No
     """
     if order is None:
         return Shuffled(length, seed) if shuffle else Sequential(length, seed)
-    if shuffle or seed:
+    if shuffle or seed is not None:
         raise OptionError("order: expected either order, or shuffle and seed, got both; an order has its own seed")
     if order.population != length:
         raise OptionError(f"order: expected one over {length} samples, got {order!r}")
