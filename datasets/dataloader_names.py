@@ -43,8 +43,9 @@ def common_options(
     if drop_last not in (False, True):
         raise OptionError(f"drop_last: expected True or False, got {drop_last!r}")
     if drop_last:
-        if last == "pad":
-            raise OptionError('drop_last: expected it without last="pad", which fills up the last batch')
+        if last in ("keep", "pad"):
+            does = "fills up" if last == "pad" else "keeps"
+            raise OptionError(f'drop_last: expected it without last="{last}", which {does} the last batch')
         last = "drop"
     return workers, prefetch, last
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,15 +73,21 @@ def check_labels(dataset: object) -> None:
     or for several brightnesses of a pixel. Other differences are allowed, and so are parts with target_transforms of
     their own, or in classes with a ``__getitem__`` of their own.
     """
-    parts = list(_parts(dataset))
-    for part in parts[1:]:
-        first = parts[0]
-        if first.target_transform == part.target_transform:
-            for (name, ours), (other, theirs) in zip(_labels(first), _labels(part), strict=False):
-                if (name, ours) != (other, theirs):
-                    raise _unequal(name if name == other else "target", first, part)
-        if _shows_depth(first) and _shows_depth(part) and first.data.manifest.depth != part.data.manifest.depth:
-            raise _unequal("depth", first, part)
+    firsts: dict[tuple[int, Any], tuple[Any, tuple[str, Any]]] = {}  # by target_transform and place in the target
+    transforms: list[Any] = []
+    deep: Any = None
+    for part in _parts(dataset):
+        if part.target_transform not in transforms:
+            transforms.append(part.target_transform)
+        for place, label in _labels(part).items():
+            key = transforms.index(part.target_transform), place
+            first, ours = firsts.setdefault(key, (part, label))
+            if ours != label:
+                raise _unequal(label[0] if ours[0] == label[0] else "target", first, part)
+        if _shows_depth(part):
+            deep = part if deep is None else deep
+            if deep.data.manifest.depth != part.data.manifest.depth:
+                raise _unequal("depth", deep, part)
 
 
 def _parts(dataset: Any) -> Iterator[Any]:
@@ -99,19 +105,22 @@ def _parts(dataset: Any) -> Iterator[Any]:
         yield dataset
 
 
-def _labels(part: Any) -> list[tuple[str, Any]]:
-    """For each column of a target, the option that says what its values mean, and what that says."""
+def _labels(part: Any) -> dict[Any, tuple[str, Any]]:
+    """By the place or key in a target, the option that says what the values of its column mean, and what that says."""
     if isinstance(part, FolderDataset):
-        return [] if part.classes is None else [("classes", part.classes)]
-    found: list[tuple[str, Any]] = []
-    for name in target_columns(part.target):
+        return {} if part.classes is None else {0: ("classes", part.classes)}
+    columns = target_columns(part.target)
+    found: dict[Any, tuple[str, Any]] = {}
+    for place, name in zip(
+        part.target if isinstance(part.target, Mapping) else range(len(columns)), columns, strict=True
+    ):
         if name in part.vocabulary:
-            found.append(("vocabulary", part.vocabulary[name]))
+            found[place] = "vocabulary", part.vocabulary[name]
         elif name == "label":
-            found.append(("classes", part.classes))
+            found[place] = "classes", part.classes
         else:
             kinds = [kind for kind in ("boxes", "keypoints") if name in declared(part.data, kind)]
-            found.append((kinds[0] if kinds else "target", None))
+            found[place] = (kinds[0] if kinds else "target"), None
     return found
 
 

@@ -92,6 +92,7 @@ def test_memory_is_pinned_for_a_device_alone(data: LMDBDataset, monkeypatch: pyt
         ({"num_workers": 2, "workers": 1}, "num_workers: it is called workers here; give one of the two"),
         ({"prefetch_factor": 3, "prefetch": 4}, "prefetch_factor: it is called prefetch here; give one of the two"),
         ({"drop_last": True, "last": "pad"}, 'drop_last: expected it without last="pad"'),
+        ({"drop_last": True, "last": "keep"}, 'drop_last: expected it without last="keep", which keeps the last batch'),
         ({"drop_last": "yes"}, "drop_last: expected True or False, got 'yes'"),
         ({"num_workers": -1}, "workers: expected a whole number from 0 to 4096, got -1"),
         ({"prefetch_factor": 0}, "prefetch: expected a whole number from 1 to 64, got 0"),

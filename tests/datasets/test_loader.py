@@ -448,6 +448,7 @@ def test_what_trainers_ask_of_a_dataloader_is_there(data: LMDBDataset) -> None:
         ({"normalize": ((0.5,) * 3, (0.5,) * 3), "dtype": torch.int8}, "dtype: expected a floating-point type"),
         ({"order": Shuffled(9)}, "order: expected one over 56 samples"),
         ({"order": Shuffled(56), "shuffle": True}, "order: expected either order, or shuffle and seed"),
+        ({"order": Shuffled(56), "seed": 0}, "order: expected either order, or shuffle and seed"),
         ({"rank": 3, "ranks": 2}, "rank: expected a whole number from 0 to 1, got 3"),
     ],
 )

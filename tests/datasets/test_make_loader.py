@@ -307,6 +307,7 @@ def test_two_workers_do_not_draw_the_same_crops(data: LMDBDataset) -> None:
         ({"rank": 3, "ranks": 2}, "rank: expected a whole number from 0 to 1, got 3"),
         ({"order": Shuffled(9)}, "order: expected one over 56 samples"),
         ({"order": Shuffled(56), "shuffle": True}, "order: expected either order, or shuffle and seed"),
+        ({"order": Shuffled(56), "seed": 0}, "order: expected either order, or shuffle and seed"),
     ],
 )
 def test_options_that_cannot_be_are_one_line(options: dict[str, Any], said: str, data: LMDBDataset) -> None:

@@ -386,9 +386,24 @@ def test_make_loader_refuses_parts_whose_labels_mean_something_else(
         make_loader(ConcatDataset(parts[shape]), 4, workers=0)
 
 
+def test_make_loader_compares_parts_with_one_another_where_the_first_has_labels_of_its_own(
+    kinds: Path, fewer: Path
+) -> None:
+    for first in (
+        LMDBDataset(kinds, target_transform=minus),
+        LMDBDataset(kinds, target=None),
+        FolderDataset(kinds.parent / "raw", target_transform=minus),
+    ):
+        with pytest.raises(OptionError, match="must have the same classes"):
+            make_loader(ConcatDataset([first, LMDBDataset(kinds), LMDBDataset(fewer)]), 4, workers=0)
+
+
 def test_make_loader_refuses_folders_of_other_classes(kinds: Path, fewer: Path) -> None:
     with pytest.raises(OptionError, match="must have the same classes"):
         make_loader(ConcatDataset([FolderDataset(root.parent / "raw") for root in (kinds, fewer)]), 4, workers=0)
+
+
+LABEL_FIRST, LABEL_LAST = ("label", "width"), ("width", "label")
 
 
 def test_make_loader_goes_on_reading_parts_whose_labels_are_right(kinds: Path, fewer: Path) -> None:
@@ -404,6 +419,7 @@ def test_make_loader_goes_on_reading_parts_whose_labels_are_right(kinds: Path, f
         [LMDBDataset(kinds, target="width", **cropped), LMDBDataset(fewer, target="height", **cropped)],
         [LMDBDataset(kinds, target="path", **cropped), LMDBDataset(fewer, target="path", **cropped)],
         [LMDBDataset(kinds, target=None, **cropped), LMDBDataset(fewer, target=None, **cropped)],
+        [LMDBDataset(kinds, target={name: name for name in names}, **cropped) for names in (LABEL_FIRST, LABEL_LAST)],
         [LMDBDataset(kinds, **cropped), LMDBDataset(fewer, target_transform=minus, **cropped)],
         [LMDBDataset(root, target="kind", vocabulary=vocabulary, **cropped) for root in (kinds, fewer)],
         [LMDBDataset(kinds, **cropped), Relabelled(fewer, **cropped)],
