@@ -21,7 +21,7 @@ from presize.build.run import BuildResult, build_planned, nothing_to_do, plan_bu
 from presize.build.state import Place, State, check_places
 from presize.build.tasks.sidecar import ShardDone, read_sidecar
 from presize.build.work import shard_files
-from presize.errors import BuildError, OptionError
+from presize.errors import BuildError, DatasetError, OptionError
 from presize.options import BuildOptions, RunOptions, SourceOptions
 from presize.remote.bucket import Bucket
 from presize.remote.cache import default_cache_dir
@@ -95,8 +95,10 @@ def build_to_url(
         else:
             _check_same(todo, there, url)
         on_plan(todo)
-        if not is_update and all(there) and not (folder / _CLAIM).exists():
+        is_begun = (folder / _CLAIM).exists()
+        if all(there) and not is_begun:
             _check_files(buckets, there, url)
+        if not is_update and all(there) and not is_begun:
             built = nothing_to_do(todo, run, there)
             index = built.manifests[0].index
             download_file(buckets[0], index, folder / index.file)
@@ -167,7 +169,12 @@ def _clear(folder: Path) -> None:
 
 def _manifest_at(bucket: Bucket) -> Manifest | None:
     found = bucket.find(MANIFEST, MANIFEST_BYTES)
-    return parse_manifest(found[0], bucket.url) if found else None
+    try:
+        return parse_manifest(found[0], bucket.url) if found else None
+    except DatasetError as error:
+        raise BuildError(
+            f"{error}; to build there, remove what is there with a tool of the store, or choose another OUT"
+        ) from None
 
 
 def _check_same(todo: Plan, there: Sequence[Manifest | None], url: str) -> None:

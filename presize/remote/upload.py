@@ -89,15 +89,16 @@ def upload_dataset(
     claim_place(bucket, claim or ours)
     there = _find_earlier(bucket, manifest, text)
     connections = Connections(on_bytes)
-    compare_tags = there is not None and _is_md5(*there)
+    # The store's own answer for a small object, if only that of the claim; a build has sent its files itself.
+    known = there if claim else bucket.find(CLAIM, _CLAIM_BYTES) or there
+    compare_tags = known is not None and _is_md5(*known)
     try:
         sent = _copy_files(bucket, root, manifest, connections, on_plan, compare_tags)
     except (DatasetError, RemoteError):
         if gone := replaced(root, manifest):
             raise gone from None
         raise
-    is_new = there is None or there[0] != text
-    if is_new:
+    if there is None or there[0] != text:
         published = bucket.create(MANIFEST, text) if there is None else bucket.replace(MANIFEST, text, there[1])
         if not published and (bucket.find(MANIFEST, MANIFEST_BYTES) or (b"",))[0] != text:
             raise RemoteError(f"{bucket.url}: another dataset has appeared there meanwhile; choose another place")
@@ -106,8 +107,12 @@ def upload_dataset(
         if is_data_file(found.path) and found.path not in files:
             bucket.remove(found.path)
     bucket.remove(CLAIM)
+    if there is None or (there[0] != text and _is_manifest(there[0])):
+        sent = ()  # nothing of this state was there
+    elif there[0] != text:
+        sent = (*sent, MANIFEST)
     seconds = time.perf_counter() - start
-    return UploadResult(bucket.url, manifest.samples, nbytes, connections.bytes, seconds, () if is_new else sent)
+    return UploadResult(bucket.url, manifest.samples, nbytes, connections.bytes, seconds, sent)
 
 
 def _files_of(manifest: Manifest) -> dict[str, DataFile]:
@@ -151,9 +156,34 @@ def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[byte
     """The manifest at the place, and its tag, as Bucket.find. Raises RemoteError unless `manifest`, of which `text` is
     the file, may take its place."""
     there = bucket.find(MANIFEST, MANIFEST_BYTES)
-    if there is not None and there[0] != text:
-        _check_follows(manifest, parse_manifest(there[0], bucket.url), bucket.url)
+    if there is None or there[0] == text:
+        return there
+    try:
+        old = parse_manifest(there[0], bucket.url)
+    except DatasetError as error:
+        if not _holds_files_of(bucket, manifest):
+            raise RemoteError(
+                f"{error}; to copy a dataset there, remove what is there with a tool of the store, or choose another "
+                "place"
+            ) from None
+    else:
+        _check_follows(manifest, old, bucket.url)
     return there
+
+
+def _is_manifest(text: bytes) -> bool:
+    try:
+        parse_manifest(text, "")
+    except DatasetError:
+        return False
+    return True
+
+
+def _holds_files_of(bucket: Bucket, manifest: Manifest) -> bool:
+    """Whether a shard of this dataset is at the place, and no file of another one or of another state of it."""
+    names = {found.path for found in bucket.list() if is_data_file(found.path)}
+    shards = (file for file in manifest.shards if file.file in names)
+    return names <= {*_files_of(manifest)} and any(bucket.holds(each.file, each.bytes, each.sha256) for each in shards)
 
 
 def _check_follows(new: Manifest, old: Manifest, url: str) -> None:

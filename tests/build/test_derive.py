@@ -510,6 +510,15 @@ def test_the_command_says_what_was_copied_and_what_is_a_second_generation(
     }  # fmt: skip
 
 
+def test_the_samples_of_all_lists_are_taken(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
+    paths = [path for path, _ in stored(dataset)][:3]
+    for name, listed in {"one.txt": paths[2:], "two.txt": paths[:1]}.items():
+        (tmp_path / name).write_text("\n".join(listed))
+    lists = ["--only", tmp_path / "one.txt", "--only", tmp_path / "two.txt"]
+    assert presize("derive", dataset, tmp_path / "new", *lists, "--jobs", 1).code == 0
+    assert [path for path, _ in stored(tmp_path / "new")] == [paths[0], paths[2]]
+
+
 def test_the_command_takes_lists_from_files(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
     paths = [path for path, _ in stored(dataset)][:3]
     (tmp_path / "only.txt").write_text("\r\n".join(paths) + "\r\n\r\n")

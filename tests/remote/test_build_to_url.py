@@ -132,9 +132,10 @@ def test_what_is_there_already_is_nothing_to_do(photos: Path, url: str, scratch:
     assert CLAIM not in names(url)
 
 
+@pytest.mark.parametrize("run", [SERIAL, UPDATE])
 @pytest.mark.parametrize("damage", ["missing", "shortened"])
 def test_a_dataset_that_is_damaged_there_is_not_called_done(
-    damage: str, photos: Path, url: str, scratch: Path, tmp_path: Path
+    damage: str, run: RunOptions, photos: Path, url: str, scratch: Path, tmp_path: Path
 ) -> None:
     build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
     fetch_dataset(url, tmp_path / "copy")
@@ -144,7 +145,8 @@ def test_a_dataset_that_is_damaged_there_is_not_called_done(
     with pytest.raises(
         BuildError, match=r"is damaged: \S+/shards/00001\.lmdb (is missing|has 5 bytes, not \d+); presize"
     ):
-        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+        build_to_url(photos, url, SHARDS, run, scratch=scratch)
+    assert CLAIM not in names(url)
     upload_dataset(tmp_path / "copy", url)
     assert build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch).stored == 19
 

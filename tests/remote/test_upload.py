@@ -149,6 +149,37 @@ def test_a_copy_without_its_manifest_is_finished(dataset: Path, url: str, tmp_pa
     assert fetched(url, tmp_path / "copy") == files(dataset)
 
 
+def test_a_file_that_differs_is_sent_again_also_where_the_manifest_is_missing(dataset: Path, url: str) -> None:
+    name = "shards/00000.lmdb"
+    upload_dataset(dataset, url)
+    there = client("get_object", url, name)
+    put(url, name, bytes(there["ContentLength"]), there["Metadata"])
+    client("delete_object", url, MANIFEST)
+    upload_dataset(dataset, url)
+    assert client("get_object", url, name)["Body"].read() == (dataset / name).read_bytes()
+
+
+@pytest.mark.parametrize("content", [b"", b'{"format": "presize", "vers'])
+def test_a_damaged_manifest_beside_the_files_of_a_dataset_is_sent_again(
+    content: bytes, dataset: Path, url: str
+) -> None:
+    upload_dataset(dataset, url)
+    put(url, MANIFEST, content, {})
+    assert upload_dataset(dataset, url).sent_again == (MANIFEST,)
+    assert client("get_object", url, MANIFEST)["Body"].read() == (dataset / MANIFEST).read_bytes()
+
+
+@pytest.mark.parametrize("other", ["no files", "index-1.arrow"])
+def test_a_damaged_manifest_that_may_be_of_another_dataset_is_left_alone(other: str, dataset: Path, url: str) -> None:
+    if other != "no files":
+        upload_dataset(dataset, url)
+        put(url, other, b"of a newer state", {})
+    put(url, MANIFEST, b"{}", {})
+    with pytest.raises(RemoteError, match=re.escape("remove what is there with a tool of the store")):
+        upload_dataset(dataset, url)
+    assert client("get_object", url, MANIFEST)["Body"].read() == b"{}"
+
+
 def test_what_a_newer_state_has_in_common_with_the_old_one_is_compared(raw: Path, url: str, tmp_path: Path) -> None:
     photos = shutil.copytree(raw, tmp_path / "photos")
     build_dataset(photos, tmp_path / "set", SHARDS, SERIAL)

@@ -45,9 +45,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--only",
+    multiple=True,
     type=PATH,
     metavar="FILE",
-    help="Take the samples whose paths are listed there: one a line, or in the path column of a table.",
+    help="Take the samples whose paths it lists: one a line, or in the path column of a table; may be repeated.",
 )
 @click.option(
     "--classes", type=PATH, metavar="FILE|DATASET", help="Class list to use: one name a line, or a dataset's."
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @quiet_option
 def derive(
-    datasets: tuple[str, ...], new: str, size: Size | None, only: str | None, classes: str | None, prefix: bool,
+    datasets: tuple[str, ...], new: str, size: Size | None, only: tuple[str, ...], classes: str | None, prefix: bool,
     jobs: int | None, overwrite: bool, dry_run: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Make the dataset NEW from others, without their sources.
@@ -73,11 +74,11 @@ def derive(
     from presize.sources.labels import naming, read_classes, read_paths
 
     warn_of_jobs(jobs)
-    paths = None
-    if only is not None:
-        with naming(f"--only {only!r}"):
-            paths = read_paths(only)
-    options = DeriveOptions(size, paths, None if classes is None else read_classes(Path(classes)), prefix)
+    paths: list[str] = []
+    for file in only:
+        with naming(f"--only {file!r}"):
+            paths += read_paths(file)
+    options = DeriveOptions(size, paths or None, None if classes is None else read_classes(Path(classes)), prefix)
     if dry_run:
         found = plan_derive(datasets, options)
         samples = len(found.plan.source.table)
