@@ -438,7 +438,7 @@ def test_ranks_of_torch_distributed_take_each_sample_once(dataset: Path, tmp_pat
         from presize.datasets import CenterCrop, LMDBDataset, Loader
         dist.init_process_group("gloo", init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=2)
         data = LMDBDataset(sys.argv[3], target="path")
-        with Loader(data, 5, crop=CenterCrop(24), shuffle=True, seed=4, workers=1) as loader:
+        with Loader(data, 5, crop=CenterCrop(24), shuffle=True, seed=4, workers=1, last="keep") as loader:
             print(json.dumps([[path for _, paths in loader for path in paths] for epoch in range(2)]))
         dist.destroy_process_group()
     """)

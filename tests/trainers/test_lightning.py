@@ -73,7 +73,7 @@ def data(dataset: Path) -> LMDBDataset:
 
 def loaders(make: Any, data: LMDBDataset) -> tuple[Any, Any]:
     train, val = random_split(data, [50, 6], torch.Generator().manual_seed(0))
-    return make(train, 8, shuffle=True, seed=1, workers=2), make(val, 2, workers=1, prefetch=3)
+    return make(train, 8, shuffle=True, seed=1, workers=2), make(val, 2, seed=0, workers=1, prefetch=3)
 
 
 @pytest.mark.parametrize("make", [Loader, make_loader])
