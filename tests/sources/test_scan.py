@@ -108,6 +108,7 @@ NAMES = (
 TREES = st.lists(st.lists(NAMES, min_size=2, max_size=4).map("/".join), min_size=1, max_size=15)
 
 
+@pytest.mark.filterwarnings("ignore:source .* names hold backslashes")
 @given(tree=TREES)
 @settings(max_examples=examples(40), deadline=None)
 def test_order_and_labels_are_those_of_imagefolder(tree: list[str]) -> None:
