@@ -84,7 +84,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "longer": {"fit": "longer"},
     "upscale": {"upscale": True},
     "filter": {"filter": "nearest"},
-    "coding": {"quality": 50, "subsampling": "444", "tiles": "all", "keep_metadata": True},
+    "coding": {"quality": 50, "subsampling": "444", "tiles": "none", "keep_metadata": True},
     "pixels": {"icc": "ignore", "resize_backend": "pillow", "max_pixels": 10_000},
     "sizes": {"sizes": (Size(40, 40), Size(20, 20))},
     "smaller": {"sizes": (Size(32, 32),)},
