@@ -1,5 +1,4 @@
-"""What is known of a DataLoader: its options by name, translated into ours or answered by the name of ours; and the end
-of an epoch, as Accelerate asks for it."""
+"""Translates DataLoader's option names into ours, or names ours in an error; and tells Accelerate when an epoch ends."""
 
 from __future__ import annotations
 

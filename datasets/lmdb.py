@@ -161,7 +161,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     @property
     def transform(self) -> Callable[[Any], Any] | None:
-        """What was given or assigned. With ``fuse=True`` only `fused.rest` of it is called."""
+        """Return the transform as given or assigned. With ``fuse=True`` only its `fused.rest` is called."""
         return self._last_reading.transform
 
     @transform.setter
@@ -171,7 +171,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
     @property
     def fused(self) -> Fused | None:
-        """What ``fuse=True`` took over of the transform."""
+        """Return the part of the transform that ``fuse=True`` took over."""
         return self._reading.fused
 
     @property

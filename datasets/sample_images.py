@@ -180,7 +180,7 @@ class TransformedImages(NamedTuple):
 
     @property
     def reads_batches(self) -> bool:
-        """Whether a batch is read as one, and passed on as it is."""
+        """Return True if batches are read as a whole and passed on unchanged."""
         return self.images.makes_batches and self.rest is None
 
 

@@ -142,7 +142,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         return replace(self._schedule, ranks=ranks, rank=rank, last=last)
 
     def _choose_seed(self) -> None:
-        """Give the order a seed if it has none. One drawn before there were several ranks is not that of all ranks."""
+        """Give the order a seed if it has none. Replace one that was drawn before there were several ranks."""
         ranks = max(self._shared().ranks, torch.distributed.get_world_size() if _distributed() else 1)
         if self.order.seed is None or (self._seed_is_drawn and ranks > 1):
             self._seed_is_drawn = ranks == 1
