@@ -1,4 +1,4 @@
-"""Translates DataLoader's option names into ours, or names ours in an error; and tells Accelerate when an epoch ends."""
+"""Translates the names of DataLoader's options into ours, and tells Accelerate when an epoch ends."""
 
 from __future__ import annotations
 
