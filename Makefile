@@ -37,7 +37,7 @@ test-all: test
 	PRESIZE_TEST_EFFORT=$(EFFORT) $(BIN)/pytest -n 2 -m slow
 
 test-no-extension: $(VENV)/.presize
-	PRESIZE_DECODER=libjpeg $(BIN)/pytest -n 2 -m "not slow" tests/build tests/codecs tests/datasets tests/store
+	PRESIZE_DECODER=libjpeg $(BIN)/pytest -n 2 -m "not slow" tests/builder tests/codecs tests/datasets tests/store
 
 test-trainers: $(VENV)/.presize
 	$(PIP) ".[trainers]"

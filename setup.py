@@ -3,8 +3,8 @@
 One wheel serves Python 3.11 and later: they use the limited API alone. Free-threaded Python has no such API,
 and setuptools refuses it there, so each free-threaded version has a wheel of its own.
 
-Where they cannot be compiled, presize is installed without (presize/codecs/jpeg_decoder.py,
-datasets/reading/resampling/resample.py), unless PRESIZE_BUILD=strict.
+Where they cannot be compiled, presize is installed without (presize/codecs/jpeg/decoder.py,
+datasets/reading/resample.py), unless PRESIZE_BUILD=strict.
 """
 
 import os
@@ -32,10 +32,10 @@ decoder = extension(
     ["presize/codecs/_jpeg_decoder.c", "presize/codecs/jpeg/any.c", "presize/codecs/jpeg/avx2.c"],
     [f"presize/codecs/jpeg/{name}.h" for name in headers],
 )
-resampling = "datasets/reading/resampling"
+reading = "datasets/reading"
 resampler = extension(
-    "presize.datasets.reading.resampling._resample",
-    [f"{resampling}/_resample.c", f"{resampling}/resize/avx2.c", f"{resampling}/resize/avx512.c"],
-    [f"{resampling}/resize/{name}.h" for name in ("resize", "rows")],
+    "presize.datasets.reading._resample",
+    [f"{reading}/_resample.c", f"{reading}/resize/avx2.c", f"{reading}/resize/avx512.c"],
+    [f"{reading}/resize/{name}.h" for name in ("resize", "rows")],
 )
 setup(ext_modules=[decoder, resampler], options={"bdist_wheel": {"py_limited_api": "cp311"}} if has_limited_api else {})

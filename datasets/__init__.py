@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from presize.datasets.collate import collate
 from presize.datasets.crops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
+from presize.datasets.dataset import LMDBDataset
 from presize.datasets.folder import FolderDataset
 from presize.datasets.fuse import Fused, fuse
-from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import make_loader
 from presize.datasets.reading.order import Sequential, Shuffled, Weighted, class_balanced

@@ -21,7 +21,7 @@ from presize.datasets.dataloader_names import (
     gathered,
     seen_by_accelerate,
 )
-from presize.datasets.lmdb import LMDBDataset
+from presize.datasets.dataset import LMDBDataset
 from presize.datasets.read_only import fixed_names, is_fixed
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.device_decode import DecodeOn, Decoder, cut_reader, decode_rows, find_decoder

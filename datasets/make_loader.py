@@ -21,7 +21,7 @@ from torch._utils import ExceptionWrapper
 
 from presize.datasets.collate import collate
 from presize.datasets.dataloader_names import PREFETCH, check_make_loader_options, common_options
-from presize.datasets.lmdb import LMDBDataset
+from presize.datasets.dataset import LMDBDataset
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.sampler import EpochSampler

@@ -12,9 +12,9 @@ import torch.utils.data
 from zlib_ng import zlib_ng
 
 from presize.datasets.columns import target_columns
+from presize.datasets.dataset import LMDBDataset
 from presize.datasets.folder import FolderDataset
 from presize.datasets.joined import JoinedData
-from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.objects import declared
 from presize.datasets.reading.order import sample_numbers
 from presize.errors import OptionError

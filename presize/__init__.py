@@ -12,38 +12,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from presize.build.deriving.derive import DeriveOptions, DeriveResult, derive_dataset, plan_derive
-    from presize.build.deriving.like import Likeness, like_dataset
-    from presize.build.parts.part import PartResult, build_part
-    from presize.build.progress_bar import ProgressBar
-    from presize.build.repair import Repair, repair_dataset
-    from presize.build.run import BuildResult, build_dataset, plan_build
-    from presize.build.to_url import build_to_url
+    from presize.builder.derive import DeriveOptions, DeriveResult, derive_dataset, plan_derive
+    from presize.builder.like import Likeness, like_dataset
+    from presize.builder.parts import PartResult, build_part
+    from presize.builder.progress_bar import ProgressBar
+    from presize.builder.repair import Repair, repair_dataset
+    from presize.builder.run import BuildResult, build_dataset, plan_build
+    from presize.builder.to_url import build_to_url
     from presize.errors import PresizeError
     from presize.options import BuildOptions, BuildPart, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+    from presize.pages.gallery import view_dataset
     from presize.sources.sample import make_samples
     from presize.store.dataset import Dataset
     from presize.store.export import export_dataset
     from presize.store.verify import verify_dataset
-    from presize.view.page import view_dataset
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "build.deriving.derive": ("DeriveOptions", "DeriveResult", "derive_dataset", "plan_derive"),
-    "build.deriving.like": ("Likeness", "like_dataset"),
-    "build.parts.part": ("PartResult", "build_part"),
-    "build.progress_bar": ("ProgressBar",),
-    "build.repair": ("Repair", "repair_dataset"),
-    "build.run": ("BuildResult", "build_dataset", "plan_build"),
-    "build.to_url": ("build_to_url",),
+    "builder.derive": ("DeriveOptions", "DeriveResult", "derive_dataset", "plan_derive"),
+    "builder.like": ("Likeness", "like_dataset"),
+    "builder.parts": ("PartResult", "build_part"),
+    "builder.progress_bar": ("ProgressBar",),
+    "builder.repair": ("Repair", "repair_dataset"),
+    "builder.run": ("BuildResult", "build_dataset", "plan_build"),
+    "builder.to_url": ("build_to_url",),
     "store.dataset": ("Dataset",),
     "errors": ("PresizeError",),
     "store.export": ("export_dataset",),
     "options": ("BuildOptions", "ErrorBudget", "ImageOptions", "BuildPart", "RunOptions", "Size", "SourceOptions"),
     "sources.sample": ("make_samples",),
     "store.verify": ("verify_dataset",),
-    "view.page": ("view_dataset",),
+    "pages.gallery": ("view_dataset",),
 }
 __all__ = [
     "BuildOptions",

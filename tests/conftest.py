@@ -15,7 +15,7 @@ from browsers import Watched, chromium
 from builds import REPORTED, SMALL
 from commands import Ran
 from effort import examples
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.cli import main
 from presize.sources.sample import SampleOptions, make_samples
 

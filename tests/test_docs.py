@@ -22,7 +22,7 @@ from annotated import annotate
 from builds import SERIAL, SMALL
 from foreign import write_sources
 from paired import write_pairs
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.cli import cli
 from presize.sources.sample import SampleOptions, make_samples
 from presize.store.dataset import Dataset

@@ -37,7 +37,7 @@ def names(wheel: Path) -> list[str]:
 def test_a_wheel_holds_every_module(names: list[str]) -> None:
     ours = {f"presize/{path.relative_to(ROOT / 'presize').as_posix()}" for path in (ROOT / "presize").rglob("*.py")}
     readers = {f"presize/datasets/{path.name}" for path in (ROOT / "datasets").glob("*.py")}
-    templates = {f"presize/report/templates/{path.name}" for path in (ROOT / "presize/report/templates").iterdir()}
+    templates = {f"presize/pages/templates/{path.name}" for path in (ROOT / "presize/pages/templates").iterdir()}
     assert ours | readers | templates | {"presize/py.typed"} <= set(names)
 
 
@@ -49,7 +49,7 @@ def test_a_wheel_holds_nothing_beside_presize(names: list[str]) -> None:
 def test_one_wheel_serves_all_versions_of_python(wheel: Path, names: list[str]) -> None:
     assert "-cp311-abi3-linux_" in wheel.name
     assert "presize/codecs/_jpeg_decoder.abi3.so" in names
-    assert "presize/datasets/reading/resampling/_resample.abi3.so" in names
+    assert "presize/datasets/reading/_resample.abi3.so" in names
 
 
 RUN_SETUP = """
@@ -88,7 +88,7 @@ def test_the_decoder_of_a_wheel_runs_without_a_compiler(wheel: Path, tmp_path: P
     )  # fmt: skip
     (site,) = tmp_path.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    program = "from presize.codecs import jpeg_decoder as d; print(d.__file__, d.is_available())"
+    program = "from presize.codecs.jpeg import decoder as d; print(d.__file__, d.is_available())"
     ran = subprocess.run([python, "-c", program], cwd="/", capture_output=True, text=True, check=True, env=environment)
     assert ran.stdout == f"{site / 'presize' / 'codecs' / 'jpeg_decoder.py'} True\n"
 

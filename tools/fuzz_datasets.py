@@ -57,7 +57,7 @@ Change = Callable[[Path, random.Random], None]
 
 def read(root: Path) -> None:
     """Read a dataset in every way there is. Raises PresizeError, and nothing else."""
-    from presize.build.deriving.derive import DeriveOptions, derive_dataset
+    from presize.builder.derive import DeriveOptions, derive_dataset
     from presize.datasets import LMDBDataset, RandomResizedCrop
     from presize.store.dataset import Dataset
     from presize.store.export import export_dataset

@@ -30,8 +30,9 @@ import cv2
 import numpy as np
 import simplejpeg
 
-from presize.codecs import jpeg_decoder
-from presize.codecs.tiles import cut, tiling
+from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.codecs.jpeg import tiles as cut
+from presize.codecs.jpeg import tiles as tiling
 
 CODECS = Path(__file__).parent.parent / "presize" / "codecs"
 SOURCES = [str(CODECS / name) for name in ("_jpeg_decoder.c", "jpeg/any.c", "jpeg/avx2.c")]

@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from presize.codecs.transcode import transcode
 from presize.options import ImageOptions, Size
-from presize.report.quality import psnr
+from presize.pages.comparison import psnr
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 PANEL = 192

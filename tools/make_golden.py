@@ -19,8 +19,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from presize.codecs.tiles.layout import TAG
-from presize.codecs.tiles.tiling import restart_interval, with_index
+from presize.codecs.jpeg.tiles import TAG, restart_interval, with_index
 
 HEAD = '''"""Small images of every format, sampling and colour model: see tools/make_golden.py, which made them once.
 

@@ -47,9 +47,9 @@ JPEG = (
     "tests/datasets/reading/test_regions.py",
 )
 ORDER = ("tests/datasets/reading/test_order.py", "tests/datasets/test_sampler.py")
-STORE = ("tests/store", "tests/build/test_plan.py", "tests/datasets/test_lmdb_dataset.py")
+STORE = ("tests/store", "tests/builder/test_plan.py", "tests/datasets/test_lmdb_dataset.py")
 TESTS = {
-    "store/dealing.py": ("tests/build/test_plan.py",),
+    "store/dealing.py": ("tests/builder/test_plan.py",),
     "store/export/__init__.py": ("tests/store/test_export.py",),
     "store/export/exported.py": ("tests/store/test_export.py", "tests/store/test_export_tar.py"),
     "store/export/to_folder.py": ("tests/store/test_export.py",),
@@ -61,7 +61,7 @@ TESTS = {
         "tests/store/test_verify.py",
         "tests/store/test_companions.py",
     ),
-    "store/rejects*.py": ("tests/store/test_rejects.py", "tests/build/test_update.py"),
+    "store/rejects*.py": ("tests/store/test_rejects.py", "tests/builder/test_update.py"),
     "store/dataset.py": (*STORE, "tests/remote/test_cache.py"),
     "store/shard.py": ("tests/store/test_shard.py", *STORE),
     "store/shard_reader.py": ("tests/store/test_shard.py", *STORE, "tests/remote/test_cache.py"),
@@ -84,7 +84,7 @@ TESTS = {
         *JPEG,
     ),
     "datasets/reading/order.py": (*ORDER, "tests/datasets/test_subsets.py", "tests/datasets/test_loader.py"),
-    "datasets/reading/permutation.py": ORDER,
+    "datasets/reading/draws.py": ORDER,
 }
 """The modules, and what tests each, the likeliest to notice first: the first pattern that fits counts."""
 

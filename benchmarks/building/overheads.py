@@ -22,7 +22,7 @@ from zlib_ng import zlib_ng
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from presize.build.tasks.records import Containment, Guard
+from presize.builder.tasks.records import Containment, Guard
 from presize.codecs import transcode
 from presize.errors import ImageError
 from presize.options import ImageOptions

@@ -28,11 +28,11 @@ from PIL import Image, ImageOps
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from presize.build.run import plan_build
-from presize.build.state import Place, State
-from presize.build.tasks.task import Task, write_shard
-from presize.build.work import find_work
-from presize.codecs.paired.companion import transcode_companion
+from presize.builder.run import plan_build
+from presize.builder.state import Place, State
+from presize.builder.tasks.task import Task, write_shard
+from presize.builder.work import find_work
+from presize.codecs.companion import transcode_companion
 from presize.options import BuildOptions, Companion, ImageOptions, RunOptions, Size, SourceOptions
 from shared import builds, measuring, processes, rates
 from shared.conditions import conditions, find_photos

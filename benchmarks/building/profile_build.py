@@ -2,7 +2,7 @@
 
     python benchmarks/building/profile_build.py PHOTOS
 
-Runs presize.build.run.build_dataset with a clock around the functions below. A stage is charged with its own time,
+Runs presize.builder.run.build_dataset with a clock around the functions below. A stage is charged with its own time,
 without the stages inside it. The clock takes about 3 µs a call, most of which is charged to the enclosing stage.
 """
 
@@ -28,10 +28,12 @@ from zlib_ng import zlib_ng
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize import options
-from presize.build import publish, run
-from presize.build.tasks import parallel, task
-from presize.codecs import decode, encode, jpeg_decoder, jpeg_segments, resize, transcode
-from presize.codecs.tiles import tiling
+from presize.builder import publish, run
+from presize.builder.tasks import parallel, task
+from presize.codecs import decode, encode, resize, transcode
+from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.codecs.jpeg import segments as jpeg_segments
+from presize.codecs.jpeg import tiles as tiling
 from presize.sources.source_reader import SourceReader
 from presize.store import shard
 from shared import rates

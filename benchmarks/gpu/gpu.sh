@@ -106,7 +106,7 @@ install() {
 }
 install --no-deps --ignore-installed "${own[-1]}" && install presize psutil ||
     fail "--wheels: pip could not install from $wheels; if a package is missing, fill it with: tools/wheels.sh DIR all"
-"$environment/bin/python" -c 'import presize.build, presize.datasets' || fail "presize cannot be imported"
+"$environment/bin/python" -c 'import presize.builder, presize.datasets' || fail "presize cannot be imported"
 
 set -- --device "$device" --work "$work" --out "$out" --seconds "$((seconds - SECONDS))"
 [ -z "$photos" ] || set -- "$@" --photos "$photos"

@@ -36,11 +36,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.build.plan import Plan, TriedCodecs, make_plan
-from presize.build.publish import publish
-from presize.build.state import Place, State
-from presize.build.tasks.sidecar import Sidecar, write_sidecar
-from presize.build.work import find_work
+from presize.builder.plan import Plan, TriedCodecs, make_plan
+from presize.builder.publish import publish
+from presize.builder.state import Place, State
+from presize.builder.tasks.sidecar import Sidecar, write_sidecar
+from presize.builder.work import find_work
 from presize.options import BuildOptions, RunOptions
 from presize.sources.scan import Source, scan
 from presize.store.dataset import Dataset

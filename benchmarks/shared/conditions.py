@@ -8,7 +8,7 @@ from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
-from presize.codecs import jpeg_segments
+from presize.codecs.jpeg import segments as jpeg_segments
 from presize.errors import ImageError
 from presize.system.machine import read_cpu
 from presize.system.mounts import mount_of, read_mounts

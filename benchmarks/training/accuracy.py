@@ -35,7 +35,7 @@ from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.datasets.crops import Crop, Floats, Ints, RandomResizedCrop
 from presize.datasets.timing.models import small_cnn
 from presize.datasets.timing.variants import FLIP, Chosen, load_variant, open_variant

@@ -32,7 +32,7 @@ from presize.datasets.timing.models import TrainingStep, small_cnn
 from presize.datasets.timing.variants import CroppedFolder
 from presize.measure.diagnosis import Diagnosis
 from presize.measure.listings import build_trial
-from presize.measure.simulate import Pipeline
+from presize.measure.simulation import Pipeline
 from presize.options import Size
 from shared import measuring, processes, rates
 from shared.conditions import conditions, find_photos

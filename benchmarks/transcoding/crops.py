@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize.codecs import stored_value, transcode
 from presize.datasets import RandomResizedCrop
-from presize.datasets.reading.resampling import resample as resampling
+from presize.datasets.reading import resample as resampling
 from presize.errors import ImageError
 from presize.options import ImageOptions
 from shared import measuring, rates

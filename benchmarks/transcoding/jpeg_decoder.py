@@ -26,10 +26,10 @@ import simplejpeg
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from presize.codecs import jpeg_decoder, jpeg_segments, transcode
-from presize.codecs.tiles.cut import cut
-from presize.codecs.tiles.layout import TAG
-from presize.codecs.tiles.tiling import recoded
+from presize.codecs import transcode
+from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.codecs.jpeg import segments as jpeg_segments
+from presize.codecs.jpeg.tiles import TAG, cut, recoded
 from presize.datasets import RandomResizedCrop
 from presize.errors import ImageError
 from presize.options import ImageOptions

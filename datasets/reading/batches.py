@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from presize.codecs import jpeg_decoder
+from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.stored_value import DAMAGE
 from presize.datasets.crops import DECODE_SCALES, Crop, Crops, Shown, as_size, check_crops
 from presize.datasets.reading.draws import uniform

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import simplejpeg
 import torch
 
-from presize.codecs.jpeg_segments import coded_size
+from presize.codecs.jpeg.segments import coded_size
 from presize.codecs.stored_value import check_shape
 from presize.datasets.crops import Crops
 from presize.datasets.reading.batches import BatchReader, RowFormat

@@ -1,11 +1,15 @@
-"""Random numbers as a pure function of (seed, epoch, visit): equal for any number of workers, in any order and
-process, and after any resume. There is no state to pass on.
+"""Random numbers, and a keyed permutation, as pure functions of (seed, epoch, position): equal for any number of
+workers, in any order and process, and after any resume. There is no state to pass on.
 
-Counter-based: each number is SplitMix64's mixing of its place (presize.store.dealing.mix).
+Numbers are counter-based: each is SplitMix64's mixing of its place (presize.store.dealing.mix). The permutation of
+0 ... length - 1 is computed position by position: J. Black and P. Rogaway, Ciphers with Arbitrary Finite Domains
+(CT-RSA 2002): the prefix cipher, cycle walking and generalised Feistel networks, their methods 1 to 3; M. Luby and
+C. Rackoff, How to Construct Pseudorandom Permutations from Pseudorandom Functions (1988): four rounds suffice.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -43,3 +47,65 @@ def uniform_at(positions: npt.NDArray[np.int64], key: tuple[int, int, int]) -> n
 
 def _unit(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
     return np.asarray((hashes >> np.uint64(11)) * 2.0**-53)
+
+
+_SORTED_LENGTH = 1024
+"""Permutations up to this length are sorted: on so few positions, a Feistel network of few rounds is far from uniform.
+"""
+
+_ROUNDS = 6
+"""After four rounds the distance of positions that are a side apart still shows (13 standard deviations, at 1,031
+samples over 4,000 seeds); after six it does not."""
+
+
+def permute(positions: npt.NDArray[np.int64], length: int, key: tuple[int, int, int]) -> npt.NDArray[np.int64]:
+    """Where the permutation of 0 ... length - 1 for `key` sends `positions`, int64 (n,).
+
+    Up to 1,024 long, it sorts positions by their hashes: the prefix cipher. Longer ones are Feistel networks on pairs
+    of numbers below (a, b), with a·b barely above `length`; a result beyond `length` is sent through again, which is
+    rare: cycle walking.
+
+    Args:
+        positions: from 0 to length - 1, not checked.
+        length: from 1 to 2**48.
+        key: (seed, epoch, stream), each from 0 to 2**63 - 1.
+    """
+    if length <= _SORTED_LENGTH:
+        return np.asarray(_sorted_permutation(length, key)[positions])
+    rounds, (a, b), end = _round_keys(key), _sides(length), np.uint64(length)
+    walking = np.asarray(positions).astype(np.uint64)
+    found = np.empty(len(walking), np.int64)
+    at: npt.NDArray[np.intp] | slice = slice(None)
+    while len(walking):
+        left, right = walking // b, walking % b
+        for even, odd in zip(rounds[::2], rounds[1::2], strict=True):
+            # Half of a hash, or the sum would wrap at 2^64 and lose the bijection.
+            left = (left + (mix(right ^ even) >> np.uint64(1))) % a
+            right = (right + (mix(left ^ odd) >> np.uint64(1))) % b
+        walking = left * b + right
+        found[at] = walking
+        beyond = np.flatnonzero(walking >= end)
+        walking = walking[beyond]
+        at = beyond if isinstance(at, slice) else at[beyond]
+    return found
+
+
+@lru_cache(maxsize=16)
+def _sorted_permutation(length: int, key: tuple[int, int, int]) -> npt.NDArray[np.int64]:
+    return np.argsort(mix(np.arange(length, dtype=np.uint64) ^ hashed(*key)), kind="stable")
+
+
+@lru_cache(maxsize=16)
+def _round_keys(key: tuple[int, int, int]) -> tuple[np.uint64, ...]:
+    return tuple(mix(np.arange(_ROUNDS, dtype=np.uint64) ^ hashed(*key)))
+
+
+@lru_cache(maxsize=16)
+def _sides(length: int) -> tuple[np.uint64, np.uint64]:
+    """(a, b), nearly equal, a·b at least `length` and as little above it as 4,096 tries find: walking once more costs
+    a batch as much as the first time."""
+    least = math.isqrt(length - 1) + 1
+    a = np.arange(least, min(least + least // 2, least + 4096) + 1, dtype=np.uint64)
+    b = (np.uint64(length - 1) // a) + np.uint64(1)
+    best = np.argmin(a * b)
+    return a[best], b[best]

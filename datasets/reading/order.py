@@ -14,8 +14,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from presize.datasets.reading.draws import uniform_at
-from presize.datasets.reading.permutation import permute
+from presize.datasets.reading.draws import permute, uniform_at
 from presize.errors import OptionError
 from presize.options import check_range
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from presize.codecs import jpeg_decoder
-from presize.codecs.jpeg_segments import coded_size
+from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.codecs.jpeg.segments import coded_size
 from presize.codecs.stored_value import DAMAGE, check_pixels, check_shape, decode_value
 from presize.errors import DatasetError, OptionError
 from presize.options import StoredColor, check_choice

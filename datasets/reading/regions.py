@@ -2,7 +2,7 @@
 for several boxes that are decoded together. Pure.
 
 Only what the box needs is decoded: its tiles (presize.codecs.tiles), at 1/2, 1/4 or 1/8 of the size where the box
-is at least twice as large as the result. presize.codecs.jpeg_decoder takes the tiles from the whole value; for
+is at least twice as large as the result. presize.codecs.jpeg.decoder takes the tiles from the whole value; for
 libjpeg-turbo they are cut out first.
 """
 
@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from presize.codecs import jpeg_decoder
-from presize.codecs.jpeg_segments import coded_size
+from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.codecs.jpeg.segments import coded_size
+from presize.codecs.jpeg.tiles import cut
 from presize.codecs.resize import Box as ResizeBox
 from presize.codecs.resize import Target, resize
 from presize.codecs.stored_value import check_shape, decode_value
-from presize.codecs.tiles.cut import cut
 from presize.datasets.crops import DECODE_SCALES
-from presize.datasets.reading.resampling.resample import resample
+from presize.datasets.reading.resample import resample
 from presize.options import MAX_PIXELS, Color, Format, Size
 
 Pixels = npt.NDArray[Any]

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from zlib_ng import zlib_ng
 
+from presize.datasets.reading.draws import permute
 from presize.datasets.reading.order import MOST_SAMPLES, Numbers, Positions, check_seed
-from presize.datasets.reading.permutation import permute
 from presize.errors import DatasetError, OptionError
 from presize.options import check_range
 

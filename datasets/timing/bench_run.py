@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 from presize.datasets.crops import RandomResizedCrop, Resize
-from presize.datasets.lmdb import LMDBDataset
+from presize.datasets.dataset import LMDBDataset
 from presize.datasets.timing.epochs import Epoch, NoModel, Step, copied_s, resident_s, time_epoch
 from presize.datasets.timing.models import TrainingStep, make_model
 from presize.datasets.timing.variants import FLIP, Chosen, CroppedFolder, load_variant, open_variant, transforms

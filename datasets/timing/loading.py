@@ -23,7 +23,7 @@ from presize.datasets.timing.loops import LEAST, Budget, Taking, closed
 from presize.errors import DiagnosisError
 from presize.measure.loader_alone import LEAST_CORES, Loading
 from presize.measure.profile import Part, Spent, split
-from presize.measure.simulate import Times
+from presize.measure.simulation import Times
 
 _PROFILED = 8
 _FUNCTIONS_SHOWN = 8

@@ -11,7 +11,7 @@ from typing import Any
 
 from presize.datasets.timing.clocks import Clock
 from presize.errors import DiagnosisError, PresizeError
-from presize.measure.simulate import Times
+from presize.measure.simulation import Times
 
 LEAST = 3
 """Batches or steps that have to be counted for a figure."""

@@ -19,15 +19,14 @@ from PIL import Image
 
 from presize.datasets.columns import Target
 from presize.datasets.crops import Crop, as_size
+from presize.datasets.dataset import LMDBDataset
 from presize.datasets.folder import FolderDataset
-from presize.datasets.lmdb import LMDBDataset
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader, make_loader
-from presize.datasets.reading.draws import uniform
+from presize.datasets.reading.draws import permute, uniform
 from presize.datasets.reading.order import Last, Order
 from presize.datasets.reading.outputs import Decode
-from presize.datasets.reading.permutation import permute
-from presize.datasets.reading.resampling.resample import resample
+from presize.datasets.reading.resample import resample
 from presize.datasets.sampler import visits
 from presize.errors import DatasetError, ImageError
 from presize.measure.bench_options import Variant

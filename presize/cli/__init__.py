@@ -1,7 +1,6 @@
 """The command line: parse, one library call, print, exit code. The only package that knows click.
 
-Each command is a module of its name; those that make datasets are in building/, those that measure in measuring/.
-group: what they share. printing, progress: output on a terminal.
+Each command is a module of its name. group: what they share. output: text, JSON and progress on a terminal.
 """
 
 from __future__ import annotations
@@ -16,20 +15,24 @@ from typing import NoReturn
 import click
 
 from presize.cli import (  # noqa: F401  # each adds its command
+    bench,
+    build,
     completion,
+    derive,
+    diagnose,
     doctor,
     export,
     fetch,
     info,
+    repair,
     sample,
+    simulate,
     upload,
     verify,
     view,
 )
-from presize.cli.building import build, derive, repair  # noqa: F401
 from presize.cli.group import cli, interrupt_again, terminate
-from presize.cli.measuring import bench, diagnose, simulate  # noqa: F401
-from presize.cli.progress import making_room
+from presize.cli.output import making_room
 from presize.errors import OptionError, PresizeError, PresizeWarning
 from presize.formatting import printable
 

@@ -8,7 +8,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from presize.cli.group import choice, cli, examples
-from presize.cli.printing import print_text
+from presize.cli.output import print_text
 
 Shell = Literal["bash", "zsh", "fish"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from presize.cli.group import PATH, cli, examples
-from presize.cli.printing import print_json, print_text
+from presize.cli.output import print_json, print_text
 
 if TYPE_CHECKING:
     from presize.system.machine import Torch
@@ -30,8 +30,7 @@ def doctor(path: str | None, as_json: bool) -> None:
     PATH is a dataset, a folder of images or a file. How fast it can be read is measured within a few seconds;
     nothing is written. The exit code is 0 whatever is found.
     """
-    from presize.doctor.check_up import as_text, check_up
-    from presize.doctor.findings import judge, verdict
+    from presize.measure.doctor import as_text, check_up, judge, verdict
 
     facts = check_up(_torch(), None if path is None else Path(path))
     findings = judge(facts)

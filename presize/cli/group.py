@@ -18,7 +18,7 @@ import click
 from presize import __version__
 from presize.errors import PresizeWarning
 from presize.formatting import plural
-from presize.options.choices import SPELLINGS, Tiles
+from presize.options.checks import SPELLINGS, Tiles
 from presize.system.resources import usable_cores
 
 EPILOG = "Exit codes: 0 done, 1 a failure, 2 wrong use, 130 interrupted."

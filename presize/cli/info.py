@@ -8,7 +8,7 @@ from textwrap import fill
 import click
 
 from presize.cli.group import PATH, cli, examples
-from presize.cli.printing import print_json, print_text
+from presize.cli.output import print_json, print_text
 from presize.formatting import plural, printable, size_text
 from presize.options import size_words
 
@@ -23,10 +23,10 @@ from presize.options import size_words
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(dataset: str, as_json: bool) -> None:
     """Show what the dataset OUT holds and how it was made."""
+    from presize.pages.opened import ViewedDataset
+    from presize.pages.selection import split_counts
     from presize.store.index import read_index
     from presize.store.manifest import read_manifest
-    from presize.view.opened import ViewedDataset
-    from presize.view.selection import split_counts
 
     manifest = read_manifest(dataset)
     splits = dict(split_counts(ViewedDataset(Path(dataset), manifest, read_index(dataset, manifest, check=False))))

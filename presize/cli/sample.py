@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from presize.cli.group import PATH, cli, examples, quiet_option
-from presize.cli.printing import print_text
-from presize.cli.progress import Progress
+from presize.cli.output import Progress, print_text
 from presize.formatting import plural
 
 

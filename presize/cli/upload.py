@@ -7,8 +7,7 @@ import sys
 import click
 
 from presize.cli.group import PATH, Interrupted, cli, examples, quiet_option
-from presize.cli.printing import print_json, print_text
-from presize.cli.progress import Progress
+from presize.cli.output import Progress, print_json, print_text
 from presize.formatting import duration, plural, size_text
 
 _NAMED = 5

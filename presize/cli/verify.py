@@ -7,8 +7,7 @@ import sys
 import click
 
 from presize.cli.group import PATH, cli, examples, quiet_option
-from presize.cli.printing import print_json, print_text
-from presize.cli.progress import Progress
+from presize.cli.output import Progress, print_json, print_text
 from presize.formatting import plural, printable
 
 

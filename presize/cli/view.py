@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from presize.cli.group import PATH, check_page, cli, examples
-from presize.cli.printing import print_text
+from presize.cli.output import print_text
 from presize.formatting import plural, printable
 
 
@@ -49,11 +49,11 @@ def view(
     if serve == (out is not None):
         raise click.UsageError(f"expected -o FILE or --serve{', not both' if serve else ''}.")
     check_page(out)
+    from presize.pages.gallery import view_dataset
+    from presize.pages.opened import ViewedDataset
+    from presize.pages.selection import Filters, matching
+    from presize.pages.server import GalleryServer
     from presize.system.files import write_atomically
-    from presize.view.opened import ViewedDataset
-    from presize.view.page import view_dataset
-    from presize.view.selection import Filters, matching
-    from presize.view.server import GalleryServer
 
     chosen = Filters(show="rejects" if rejects else "stored", **filters)  # type: ignore[arg-type]
     if out is not None:

@@ -1,6 +1,6 @@
 """Bytes -> upright pixels in sRGB. Pure, deterministic for given library versions, thread-safe.
 
-The policies: content decides the format; ordinary JPEGs are decoded by presize.codecs.jpeg_decoder, all else by Pillow;
+The policies: content decides the format; ordinary JPEGs are decoded by presize.codecs.jpeg.decoder, all else by Pillow;
 of an animation the first frame is taken; EXIF orientation is applied; floating point is refused, since its range is
 undefined. Unless something else is wanted, ICC profiles are converted to sRGB, alpha is composed on white, and 16 bits
 are scaled to 8.
@@ -14,8 +14,10 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
-from presize.codecs import jpeg_decoder, jpeg_metadata, jpeg_segments
 from presize.codecs.icc import matrix_shaper, to_srgb
+from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.codecs.jpeg import metadata as jpeg_metadata
+from presize.codecs.jpeg import segments as jpeg_segments
 from presize.codecs.pillow_decoder import (
     Decoded,
     Pixels,
@@ -26,9 +28,9 @@ from presize.codecs.pillow_decoder import (
     pixels_of,
     upright,
 )
+from presize.codecs.plugins import load, open_image, reason
 from presize.codecs.sniff import sniff
 from presize.codecs.source_facts import Facts
-from presize.codecs.special.plugins import load, open_image, reason
 from presize.errors import ImageError, NotAnImageError
 from presize.options import MAX_PIXELS, Color
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image, PngImagePlugin
 
-from presize.codecs import jpeg_metadata
-from presize.codecs.tiles import tiling
+from presize.codecs.jpeg import metadata as jpeg_metadata
+from presize.codecs.jpeg import tiles as tiling
 from presize.errors import ImageError
 from presize.options import ImageOptions, Subsampling
 

@@ -9,16 +9,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from presize.codecs import jpeg_segments
-from presize.codecs.exif import orientation_of
+from presize.codecs import plugins, sixteen
+from presize.codecs.bands import bands_of, declares_alpha, plain
 from presize.codecs.icc import to_srgb
-from presize.codecs.sniff import has_several, png_chunks, webp_size
+from presize.codecs.jpeg import segments as jpeg_segments
+from presize.codecs.metadata import orientation_of
+from presize.codecs.plugins import load, open_image
+from presize.codecs.sniff import has_several, largest_icon, png_chunks, webp_size
 from presize.codecs.source_facts import Colors, Facts
-from presize.codecs.special import plugins, sixteen
-from presize.codecs.special.bands import bands_of, declares_alpha, plain
-from presize.codecs.special.old_formats import largest_icon
-from presize.codecs.special.plugins import load, open_image
-from presize.codecs.special.tiff import BITS, HEIGHT, PHOTOMETRIC, WIDTH, find_image
+from presize.codecs.tiff import BITS, HEIGHT, PHOTOMETRIC, WIDTH, find_image
 from presize.errors import ImageError
 from presize.options import Color, Depth, Icc
 

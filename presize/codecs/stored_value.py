@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from presize.codecs import jpeg_decoder
-from presize.codecs.jpeg_segments import coded_size
+from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.codecs.jpeg.segments import coded_size
 from presize.errors import ImageError
 from presize.options import MAX_PIXELS, Color, Format, StoredColor
 
@@ -59,7 +59,7 @@ def decode_value(
     """
     check_pixels(shape, max_pixels)
     if color == "exact":
-        from presize.codecs.paired.exact import decode_stored  # brings Pillow
+        from presize.codecs.exact import decode_stored  # brings Pillow
 
         return decode_stored(value, format, shape)
     if format == "jpeg":

@@ -2,18 +2,20 @@
 
 bytes -> header -> targets -> one decode, at reduced size where that loses nothing -> resize -> encode
 
-With the size "keep", bytes that can be stored as they are take no decode (presize.codecs.special.unchanged).
+With the size "keep", bytes that can be stored as they are take no decode (presize.codecs.unchanged).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from presize.codecs import decode, encode, jpeg_metadata, jpeg_segments, resize, sniff
-from presize.codecs.exif import with_orientation_reset
+from presize.codecs import decode, encode, resize, sniff
+from presize.codecs.jpeg import metadata as jpeg_metadata
+from presize.codecs.jpeg import segments as jpeg_segments
+from presize.codecs.jpeg import tiles as tiling
+from presize.codecs.metadata import with_orientation_reset
 from presize.codecs.pillow_decoder import Wanted
-from presize.codecs.special.unchanged import fits, unchanged
-from presize.codecs.tiles import tiling
+from presize.codecs.unchanged import fits, unchanged
 from presize.errors import ImageError
 from presize.options import KEEP, ImageOptions, Size
 

@@ -20,9 +20,8 @@ from presize.errors import BenchError, OptionError
 from presize.measure import subprocess_run
 from presize.measure.bench_options import READS, VARIANTS, BenchOptions, Run, Variant
 from presize.measure.bench_report import bench_page
-from presize.measure.conditions import conditions
 from presize.measure.listings import LISTERS, Listing, Numbers, common_samples, link_samples
-from presize.measure.results import Results, row_of, to_csv, to_json
+from presize.measure.results import Results, conditions, row_of, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import read_manifest
@@ -156,7 +155,7 @@ def _complete(
     on_step: Callable[[str], None],
 ) -> tuple[dict[str, Listing], dict[str, float]]:
     """Build what is missing. Returns what each variant reads, and the seconds that builds took, now or earlier."""
-    from presize.build.run import build_dataset, plan_build  # brings joblib
+    from presize.builder.run import build_dataset, plan_build  # brings joblib
 
     wanted = [name for name in LISTERS if name in {READS[variant] for variant in variants}]
     missing = [name for name in wanted if name not in given]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from presize.formatting import factor_text, plural, rate_text
 from presize.measure.results import MODEL_WORDS, Kind, Results, Summary, summarise
 from presize.measure.stages import Spread, verdict
-from presize.report import charts
-from presize.report.html import template
+from presize.pages import charts
+from presize.pages.html import template
 
 NAMES = {
     "pil": "raw folder, PIL", "raw": "raw folder", "presized": "presized folder", "lmdb": "LMDBDataset",

@@ -1,6 +1,6 @@
 """Measured times of a loader and a training step -> the bottleneck, what would help, and by how much. Pure; no torch.
 
-Gains are predicted by presize.measure.simulate, which runs the pipeline as it is and as it could be with the measured
+Gains are predicted by presize.measure.simulation, which runs the pipeline as it is and as it could be with the measured
 times. Comparing its result for the pipeline as it is with the measurement shows how far to trust it.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from presize.formatting import factor_text, plural, rate_text, seconds_text
 from presize.measure.loader_alone import LEAST_CORES, WORDS, Alternative, Loading
-from presize.measure.simulate import Pipeline, Timeline, Times, fewest_workers, simulate, sweep
+from presize.measure.simulation import Pipeline, Timeline, Times, fewest_workers, simulate, sweep
 from presize.measure.stages import Stages, explanation, headline
 
 WORTH_WHILE = 1.05

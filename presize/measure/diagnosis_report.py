@@ -15,8 +15,8 @@ from presize.measure.loader_alone import WORDS
 from presize.measure.profile import PARTS
 from presize.measure.simulation_report import PictureVariant, picture, picture_policy
 from presize.measure.stages import Quantiles
-from presize.report import charts
-from presize.report.html import template
+from presize.pages import charts
+from presize.pages.html import template
 
 _ALIKE = 0.05
 """Shares of the time that differ by less count as the same."""

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from presize.measure.profile import Part
-from presize.measure.simulate import Times
+from presize.measure.simulation import Times
 from presize.measure.stages import Quantiles
 
 LEAST_CORES = 0.1

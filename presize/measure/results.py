@@ -1,19 +1,53 @@
-"""What runs of a benchmark measured -> a row for each run, and a summary of each kind of run. Pure."""
+"""Measurements of a benchmark -> a row for each run, a summary of each kind of run, and the conditions of them all."""
 
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from presize.formatting import plural
+from presize.formatting import plural, size_text
 from presize.measure.bench_options import READS, VARIANTS, Run, Variant
 from presize.measure.stages import Spread, Stages, break_even_epochs
+from presize.system.machine import read_cpu
+from presize.system.resources import read_memory
+from presize.system.storage import find_storage
+
+_PACKAGES = (
+    "presize", "torch", "torchvision", "simplejpeg", "cykooz.resizer", "opencv-python-headless", "numpy", "lmdb",
+)  # fmt: skip
+
+
+def conditions(places: Iterable[Path]) -> dict[str, str]:
+    """The conditions, name -> words. `places` are files or folders whose storage to name."""
+    cpu = read_cpu()
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "CPU": cpu.model,
+        "cores": f"{cpu.cores} of {cpu.online}",
+        "memory": size_text(total) if (total := read_memory().total) else "unknown",
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "storage": ", ".join(dict.fromkeys(find_storage(place).described for place in places)),
+        "python": platform.python_version(),
+        "versions": ", ".join(f"{name} {found}" for name in _PACKAGES if (found := _version(name)) is not None),
+    }
+
+
+def _version(package: str) -> str | None:
+    with suppress(PackageNotFoundError):
+        return version(package)
+    return None
+
 
 Row = dict[str, Any]
 """A run as one flat row: its options, and what it measured."""
@@ -24,7 +58,7 @@ class Results:
     """Results of a benchmark after any number of its runs.
 
     Attributes:
-        conditions: Machine, versions and storage, name -> words (presize.measure.conditions).
+        conditions: Machine, versions and storage, name -> words (presize.measure.results).
         options: The options of the benchmark.
         notes: What a reader has to know about the figures.
         images: Number of samples that all variants read.

@@ -19,9 +19,9 @@ from typing import Any
 from markupsafe import Markup
 
 from presize.formatting import factor_text, plural, rate_text, seconds_text
-from presize.measure.simulate import Pipeline, Timeline, Times, fewest_workers
+from presize.measure.simulation import Pipeline, Timeline, Times, fewest_workers
 from presize.measure.stages import COMPUTE_BOUND, bottleneck, bottleneck_words
-from presize.report.html import asset, template
+from presize.pages.html import asset, template
 
 SHOWN_STEPS, SHOWN_LOADS = 1500, 3000
 """Of all variants together, so that an animation embeds less than 300 kB."""

@@ -1,7 +1,7 @@
 """The options of a build: choices listed once, and frozen dataclasses that check themselves."""
 
-from presize.options.build_options import ALWAYS_RECORDED, TILES_RECORDED, BuildOptions, ColumnType, Coordinates
-from presize.options.choices import (
+from presize.options.build import ALWAYS_RECORDED, TILES_RECORDED, BuildOptions, ColumnType, Coordinates
+from presize.options.checks import (
     SPELLINGS,
     BadBoxes,
     BoxFormat,
@@ -23,13 +23,16 @@ from presize.options.choices import (
     Subsampling,
     Tiles,
     ValueType,
+    check_above_0,
+    check_choice,
+    check_range,
+    check_text,
+    check_type,
 )
-from presize.options.companion_options import COMPANION_NAME, Companion, companion_color
-from presize.options.image_options import MAX_PIXELS, ImageOptions
-from presize.options.option_checks import check_above_0, check_choice, check_range, check_text, check_type
-from presize.options.run_options import BuildPart, ErrorBudget, RunOptions
-from presize.options.sizes import KEEP, MAX_SIDE, Size, size_words
-from presize.options.source_options import SourceOptions, parse_shares
+from presize.options.companion import COMPANION_NAME, Companion, companion_color
+from presize.options.image import KEEP, MAX_PIXELS, MAX_SIDE, ImageOptions, Size, size_words
+from presize.options.run import BuildPart, ErrorBudget, RunOptions
+from presize.options.source import SourceOptions, parse_shares
 
 __all__ = [
     "ALWAYS_RECORDED",

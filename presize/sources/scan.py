@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 from presize.errors import PresizeWarning, SourceError
 from presize.formatting import plural, printable
 from presize.options import ColumnType, SourceOptions, ValueType
-from presize.sources.containers.container_samples import list_samples
-from presize.sources.containers.contents import PLACE_COLUMNS
-from presize.sources.containers.recognize import Containers, recognize
+from presize.sources.containers import list_samples
+from presize.sources.contents import PLACE_COLUMNS
 from presize.sources.labels import check_classes, class_labels, naming, read_table
+from presize.sources.recognize import Containers, recognize
 from presize.sources.source_files import Container, Places, SourceFile, source_files, starts_like_an_image
 from presize.sources.splits import with_folder_labels, with_splits
 from presize.sources.store_listing import StoreWalk, look_up

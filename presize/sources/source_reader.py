@@ -37,7 +37,7 @@ from presize.system.files import open_at_once
 from presize.system.pagecache import drop_pages
 
 if TYPE_CHECKING:
-    from presize.sources.containers.parquet_rows import RowReader
+    from presize.sources.parquet import RowReader
 
 T = TypeVar("T")
 
@@ -265,7 +265,7 @@ class _Here(threading.local):
 
     def row_reader(self) -> RowReader:
         if self.rows is None:
-            from presize.sources.containers.parquet_rows import RowReader  # pyarrow, which other sources do not need
+            from presize.sources.parquet import RowReader  # pyarrow, which other sources do not need
 
             self.rows = RowReader()
         return self.rows

@@ -28,8 +28,8 @@ _ASKED_IN_TURN = 8
 
 
 class StoreWalk:
-    """The objects below a URL, walked as presize.sources.walk.Walk does it with a folder. They are listed once, at the
-    beginning, a thousand a request.
+    """The objects below a URL, walked as presize.sources.walk.Walk does it with a folder. They are listed once,
+    at the beginning, a thousand a request.
 
     Args:
         url: where they are.

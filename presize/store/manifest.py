@@ -31,7 +31,7 @@ class Manifest:
 
     Attributes:
         layout: LMDB shards, or a folder of image files.
-        identity: what decided every byte (presize.build.plan); it includes the options.
+        identity: what decided every byte (presize.builder.plan); it includes the options.
         digest: the SHA-256 of the identity, as digest_of gives it.
         generation: 0 for a first build. Each --overwrite and --update increments it, and names its files after it.
         size: the target size of this dataset, as Size.parse reads it.

@@ -28,11 +28,11 @@ from builds import files
 from commands import Ran
 from pictures import smooth_image
 from presize import __version__
-from presize.build.run import BuildResult
-from presize.build.update import Changes
+from presize.builder.run import BuildResult
+from presize.builder.update import Changes
 from presize.cli import cli
-from presize.cli.building.build_texts import build_summary
-from presize.cli.progress import Progress
+from presize.cli.build_texts import build_summary
+from presize.cli.output import Progress
 from presize.store.dataset import Dataset
 from processes import run_command
 from tampering import change_manifest, change_offset
@@ -609,7 +609,7 @@ def test_quiet_commands_print_nothing(presize: Callable[..., Ran], raw: Path, da
 
 
 def test_quiet_progress_writes_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("presize.cli.progress._LINE_EVERY_S", 0)
+    monkeypatch.setattr("presize.cli.output._LINE_EVERY_S", 0)
     stream = io.StringIO()
     with Progress(stream, "export", quiet=True) as progress:
         progress.begin(2)
@@ -762,7 +762,7 @@ def test_a_diagnosis_took_as_long_as_the_whole_command(
 ) -> None:
     now = iter([100.0, 107.0])
     clock = SimpleNamespace(perf_counter=lambda: next(now))
-    monkeypatch.setattr(importlib.import_module("presize.cli.measuring.diagnose"), "time", clock)
+    monkeypatch.setattr(importlib.import_module("presize.cli.diagnose"), "time", clock)
 
     @dataclass(frozen=True)
     class Found:
@@ -834,7 +834,7 @@ def test_a_dry_run_into_a_path_longer_than_the_system_takes_has_no_traceback(
 
 IGNORED = """
 import os, signal, sys, time
-from presize.build.tasks import parallel
+from presize.builder.tasks import parallel
 from presize.cli import main
 
 class Finalized:

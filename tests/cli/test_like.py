@@ -14,7 +14,7 @@ from builds import SERIAL
 from commands import Ran
 from paired import make_pairs
 from presize import ImageOptions, Size, build_dataset, like_dataset
-from presize.build.deriving.derive import DeriveOptions, derive_dataset
+from presize.builder.derive import DeriveOptions, derive_dataset
 from presize.errors import OptionError
 from presize.options import BuildOptions, Companion, Coordinates
 from presize.store.manifest import digest_of, read_manifest

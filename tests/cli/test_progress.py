@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from presize.cli import _show_warning
-from presize.cli.progress import Progress
+from presize.cli.output import Progress
 from presize.errors import PresizeWarning
 
 

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps, features
 
 from effort import examples
-from presize.codecs import decode, jpeg_metadata, sniff
+from presize.codecs import decode, sniff
 from presize.codecs.icc import is_srgb
+from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.pillow_decoder import Wanted
 from presize.codecs.source_facts import Facts
 from presize.errors import ImageError, NotAnImageError

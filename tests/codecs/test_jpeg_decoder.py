@@ -24,11 +24,10 @@ from PIL import Image
 
 from effort import EFFORT, examples
 from pictures import smooth_image
-from presize.codecs import jpeg_decoder
-from presize.codecs.jpeg_decoder import Mode
+from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.codecs.jpeg.decoder import Mode
+from presize.codecs.jpeg.tiles import TAG, restart_interval, with_index
 from presize.codecs.stored_value import decode_value
-from presize.codecs.tiles.layout import TAG
-from presize.codecs.tiles.tiling import restart_interval, with_index
 from presize.errors import ImageError
 
 ROOT = Path(__file__).parents[2]

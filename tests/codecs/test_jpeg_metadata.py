@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from presize.codecs import jpeg_metadata, jpeg_segments
+from presize.codecs.jpeg import metadata as jpeg_metadata
+from presize.codecs.jpeg import segments as jpeg_segments
 
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 

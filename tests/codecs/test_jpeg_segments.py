@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from effort import examples
-from presize.codecs import jpeg_metadata, jpeg_segments
-from presize.codecs.exif import orientation_of, with_orientation_reset
+from presize.codecs.jpeg import metadata as jpeg_metadata
+from presize.codecs.jpeg import segments as jpeg_segments
+from presize.codecs.metadata import orientation_of, with_orientation_reset
 from presize.errors import ImageError
 from processes import run_python
 
@@ -615,7 +616,7 @@ def test_scans_of_a_thumbnail_in_the_metadata_do_not_count(scans: int, max_pixel
 
 
 MANY_TABLES = """
-    from presize.codecs import jpeg_segments
+    from presize.codecs.jpeg import segments as jpeg_segments
     table = bytes.fromhex("ffdb004300") + bytes(range(1, 65))
     frame = bytes.fromhex("ffc0000b080008000801011100")
     scan = bytes.fromhex("ffda000801010000 3f00")

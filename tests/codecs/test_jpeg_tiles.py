@@ -22,10 +22,9 @@ from PIL import Image
 
 from effort import examples
 from pictures import smooth_image
-from presize.codecs import jpeg_metadata, jpeg_segments
-from presize.codecs.tiles.cut import cut
-from presize.codecs.tiles.layout import layout_of
-from presize.codecs.tiles.tiling import restart_interval, with_index
+from presize.codecs.jpeg import metadata as jpeg_metadata
+from presize.codecs.jpeg import segments as jpeg_segments
+from presize.codecs.jpeg.tiles import cut, layout_of, restart_interval, with_index
 
 SAMPLINGS = {
     "4:4:4": (1, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),

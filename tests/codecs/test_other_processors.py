@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from effort import examples
-from presize.codecs import jpeg_decoder
 from presize.codecs.golden.images import decoder_images
+from presize.codecs.jpeg import decoder as jpeg_decoder
 
 ROOT = Path(__file__).parents[2]
 FUZZ = runpy.run_path(str(ROOT / "tools" / "fuzz_jpeg_decoder.py"))

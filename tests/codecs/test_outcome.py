@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from presize.codecs import decode, encode, jpeg_decoder, pillow_decoder, resize, transcode
+from presize.codecs import decode, encode, pillow_decoder, resize, transcode
 from presize.codecs.golden import outcome
 from presize.codecs.golden.images import source_images
+from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.sniff import sniff
 from presize.errors import ImageError
 from presize.options import ImageOptions, Size

@@ -18,10 +18,17 @@ from PIL import Image
 from coefficients import coefficients
 from effort import examples
 from pictures import smooth_image
-from presize.codecs import jpeg_decoder
-from presize.codecs.tiles.cut import cut
-from presize.codecs.tiles.layout import DHT, OF_AC, header_segments, huffman_tables
-from presize.codecs.tiles.tiling import recoded, restart_interval, with_index
+from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.codecs.jpeg.tiles import (
+    DHT,
+    OF_AC,
+    cut,
+    header_segments,
+    huffman_tables,
+    recoded,
+    restart_interval,
+    with_index,
+)
 from presize.errors import OptionError
 
 FUZZ = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "fuzz_jpeg_decoder.py"))

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from presize.codecs import jpeg_decoder
 from presize.codecs.golden import self_check
 from presize.codecs.golden.images import decoder_images, source_images
+from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.errors import PresizeWarning
 
 compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
@@ -160,7 +160,8 @@ def test_it_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @compiled
 def test_a_forked_child_inherits_the_outcome() -> None:
     script = (
-        "import os, sys; from presize.codecs import jpeg_decoder; from presize.codecs.golden import self_check\n"
+        "import os, sys; from presize.codecs.jpeg import decoder as jpeg_decoder\n"
+        "from presize.codecs.golden import self_check\n"
         "self_check.difference = lambda _: 'on purpose'; jpeg_decoder.is_available()\n"
         "child = os.fork()\n"
         "if child == 0: os._exit(int(jpeg_decoder.is_available()))\n"

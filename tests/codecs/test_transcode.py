@@ -13,7 +13,7 @@ from PIL import Image
 from pictures import smooth_image
 from presize.codecs.decode import decode
 from presize.codecs.encode import MAX_JPEG_SIDE, encode
-from presize.codecs.tiles.cut import cut
+from presize.codecs.jpeg.tiles import cut
 from presize.codecs.transcode import Transcoded, transcode
 from presize.errors import ImageError
 from presize.options import ImageOptions, Size

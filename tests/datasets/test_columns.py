@@ -16,7 +16,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 from builds import SERIAL
 from pictures import smooth_image
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader, collate, make_loader
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, ImageOptions, Size, SourceOptions

@@ -15,7 +15,7 @@ from torch.utils.data import ConcatDataset
 from builds import SERIAL
 from commands import Ran
 from pictures import smooth_image
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader, Resize, make_loader
 from presize.errors import OptionError
 from presize.options import KEEP, BuildOptions, Color, Format, ImageOptions, Size

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Subset
 
 from builds import SERIAL
 from pictures import smooth_image
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.datasets import FolderDataset, LMDBDataset
 from presize.errors import ImageError, OptionError, SourceError
 from presize.measure.listings import common_samples, list_lmdb, list_presized, list_raw

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Subset
 
 from builds import SERIAL
 from pictures import smooth_image
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.datasets import CenterCrop, EpochSampler, LMDBDataset, Loader, RandomResizedCrop, Shuffled, fuse
 from presize.datasets.reading.draws import uniform
 from presize.errors import OptionError, PresizeWarning

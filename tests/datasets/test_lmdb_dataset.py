@@ -36,7 +36,7 @@ from torch.utils.data import (
 
 from builds import SERIAL
 from pictures import smooth_image
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, RandomCrop, RandomResizedCrop, Resize
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, ImageOptions, Size, SourceOptions

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from presize.build.run import build_dataset
-from presize.codecs import jpeg_decoder
+from presize.builder.run import build_dataset
+from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Shuffled, Weighted
 from presize.errors import DatasetError, LoaderError, OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size

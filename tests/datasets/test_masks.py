@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from builds import SERIAL
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize, make_loader
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Companion, ImageOptions, Size, SourceOptions

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
 
 from builds import SERIAL
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.datasets import (
     CenterCrop,
     FolderDataset,

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from builds import SERIAL
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.datasets import LMDBDataset, Resize, collate
 from presize.options import BuildOptions, Companion, Coordinates, ImageOptions, Size, SourceOptions
 from torchvisions import torchvision_or_skip

@@ -18,8 +18,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 from zlib_ng import zlib_ng
 
 from builds import SERIAL
-from presize.build.run import build_dataset
-from presize.codecs import jpeg_decoder
+from presize.builder.run import build_dataset
+from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.datasets import (
     CenterCrop,
     EpochSampler,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from builds import SERIAL
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.options import BuildOptions, ImageOptions
 from processes import run_python
 from tampering import repeat_samples

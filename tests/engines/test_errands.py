@@ -20,10 +20,10 @@ from builds import files
 from commands import Ran
 from pictures import smooth_image
 from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, SourceOptions, build_dataset, build_part
-from presize.build.engines import cluster, errand
-from presize.build.engines.address import check_listening
-from presize.build.engines.errand import Courier, Errand, carry_out
-from presize.build.state import State
+from presize.builder.executors import cluster, errand
+from presize.builder.executors.address import check_listening
+from presize.builder.executors.errand import Courier, Errand, carry_out
+from presize.builder.state import State
 from presize.errors import BuildError, ImageError, PresizeWarning
 from servers import http
 
@@ -255,7 +255,7 @@ def test_what_listens_and_is_no_scheduler_is_named(tmp_path: Path) -> None:
 def test_something_else_that_listens_is_no_dask(
     presize: Callable[..., Ran], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("presize.build.engines.dask._CONNECT_S", 0.5)
+    monkeypatch.setattr("presize.builder.executors.dask._CONNECT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         ran = presize("build", photos, tmp_path / "out", "--backend", "dask", "--scheduler", address)

@@ -18,7 +18,7 @@ from PIL import Image
 from builds import REPORTED
 from effort import EFFORT
 from pictures import smooth_image
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.options import BuildOptions, ImageOptions, Layout, Size
 from presize.store.data_files import DataFile
 from presize.store.manifest import read_manifest

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from effort import EFFORT, examples
-from presize.codecs import jpeg_decoder
+from presize.codecs.jpeg import decoder as jpeg_decoder
 from processes import run_command
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from builds import SERIAL
 from commands import Ran
 from pages import HOSTILE, parsed
 from paired import WITH_MASKS, make_pairs
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.datasets.timing import bench_run
 from presize.datasets.timing.diagnose_path import diagnose_path
 from presize.errors import BenchError, OptionError, PresizeError
@@ -29,7 +29,7 @@ from presize.measure.bench_options import VARIANTS, BenchOptions, DiagnoseOption
 from presize.measure.bench_report import bench_page, bench_text
 from presize.measure.results import Results, row_of, summarise, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, Size, SourceOptions
-from presize.report import charts
+from presize.pages import charts
 from presize.sources.sample import SampleOptions, make_samples
 from presize.store.manifest import read_manifest
 

@@ -18,7 +18,7 @@ from presize.measure.bench_options import DiagnoseOptions
 from presize.measure.diagnosis import WORTH_WHILE, Diagnosis
 from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text, difference, evidence
 from presize.measure.loader_alone import Alternative, Loading
-from presize.measure.simulate import Times
+from presize.measure.simulation import Times
 
 PARTS: Any = {"read": 0.01, "decode": 0.04, "augment": 0.006, "collate": 0.002, "other": 0.002}
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from presize.errors import OptionError
-from presize.measure.simulate import NOTHING, Pipeline, Timeline, Times, fewest_workers, simulate, sweep
+from presize.measure.simulation import NOTHING, Pipeline, Timeline, Times, fewest_workers, simulate, sweep
 
 SEEDS = range(6)
 

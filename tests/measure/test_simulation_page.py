@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from browsers import Watched
-from presize.measure.simulate import Pipeline, Timeline, Times, simulate
+from presize.measure.simulation import Pipeline, Timeline, Times, simulate
 from presize.measure.simulation_report import PictureVariant, picture, simulation_html
 
 SEVEN = Pipeline(Times(2.0), Times(0.1), workers=7)

@@ -11,7 +11,7 @@ import pytest
 
 from browsers import chromium
 from presize.cli import main
-from presize.measure.simulate import Pipeline, Times, simulate
+from presize.measure.simulation import Pipeline, Times, simulate
 from presize.measure.simulation_report import (
     PictureVariant,
     facts,

@@ -15,7 +15,7 @@ from builds import SERIAL, SMALL, files
 from clusters import wait_until
 from commands import Ran
 from presize import build_dataset, build_to_url
-from presize.build.deriving.derive import DeriveOptions, derive_dataset
+from presize.builder.derive import DeriveOptions, derive_dataset
 from presize.errors import BuildError, OptionError, PresizeWarning, RemoteError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.remote import fetch as module
@@ -177,7 +177,7 @@ def test_a_build_that_ended_while_it_cleaned_up_is_cleaned_up(
         if at == "the claim":
             patch.setattr(Bucket, "remove", lambda *words: stop(words) if CLAIM in words else None)
         else:
-            patch.setattr("presize.build.to_url.shutil.rmtree", lambda *_, **words: None if words else stop(words))
+            patch.setattr("presize.builder.to_url.shutil.rmtree", lambda *_, **words: None if words else stop(words))
         build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
     assert [path for path in scratch.rglob("*") if path.is_file()]
     result = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from builds import SERIAL, SMALL
 from effort import examples
-from presize.build.plan import _table_digest
-from presize.build.run import build_dataset
+from presize.builder.plan import _table_digest
+from presize.builder.run import build_dataset
 from presize.errors import DatasetError, SourceError
 from presize.sources import labels
 from presize.sources.labels import class_labels, naming, read_classes, read_table
@@ -548,7 +548,7 @@ def test_what_lies_under_nulls_has_no_say(kind: str) -> None:
 def test_what_memory_held_before_has_no_say(tmp_path: Path) -> None:
     paths = [jsonl(tmp_path, *NASTY), parquet(tmp_path, pa.Table.from_pylist(NASTY), row_group_size=9)]
     script = (
-        "import sys; from presize.sources.labels import read_table; from presize.build.plan import _table_digest\n"
+        "import sys; from presize.sources.labels import read_table; from presize.builder.plan import _table_digest\n"
         "for path in sys.argv[1:]: print(_table_digest(read_table(path)))"
     )
     digests = set()

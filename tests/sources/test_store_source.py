@@ -16,9 +16,9 @@ import pytest
 from builds import SERIAL, SMALL, files
 from commands import Ran
 from presize import build_dataset
-from presize.build.parts.listing import SharedListing, read_listing, write_listing
-from presize.build.parts.part import build_part
-from presize.build.repair import repair_dataset
+from presize.builder.parts import build_part
+from presize.builder.parts_listing import SharedListing, read_listing, write_listing
+from presize.builder.repair import repair_dataset
 from presize.errors import BuildError, PresizeError, PresizeWarning, SourceError
 from presize.options import BuildOptions, BuildPart, Companion, RunOptions, SourceOptions
 from presize.sources.scan import Source, scan

@@ -15,7 +15,7 @@ from PIL import Image
 
 from builds import SERIAL
 from paired import CLASS_NUMBERS, WITH_MASKS, make_pairs
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.errors import DatasetError
 from presize.store.dataset import Dataset
 from presize.store.index import COMPANION_COLUMNS

@@ -23,7 +23,7 @@ import presize.store.dataset
 import presize.store.shard_reader
 from builds import SERIAL
 from pictures import smooth_image
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.codecs import encode
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import DatasetError, OptionError

@@ -19,12 +19,11 @@ from builds import SERIAL, SMALL, files
 from captioned import captioned
 from paired import WITH_MASKS, make_pairs
 from pictures import smooth_image
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.errors import BuildError, DatasetError
 from presize.options import BuildOptions, ExportLayout, Format, ImageOptions, Size
 from presize.store.dataset import Dataset
-from presize.store.export import export_dataset
-from presize.store.export.exported import Exported
+from presize.store.export import Exported, export_dataset
 from tampering import change_offset, read_table, with_column, write_table
 
 

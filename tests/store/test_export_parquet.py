@@ -13,8 +13,9 @@ import pytest
 
 from builds import files
 from captioned import FILES, ROWS, captioned, read_by
+from presize.store import export as to_parquet
 from presize.store.dataset import Dataset
-from presize.store.export import export_dataset, to_parquet
+from presize.store.export import export_dataset
 
 
 def exported(out: Path, place: Path) -> pa.Table:

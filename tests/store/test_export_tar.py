@@ -21,12 +21,11 @@ from hypothesis import strategies as st
 from builds import SERIAL, SMALL, files
 from captioned import ROWS, captioned, read_by
 from commands import Ran
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.errors import BuildError, DatasetError
 from presize.sources.labels import read_classes
 from presize.store.dataset import Dataset
-from presize.store.export import export_dataset
-from presize.store.export.to_tar import sample_keys
+from presize.store.export import export_dataset, sample_keys
 from tampering import flip_record, read_table, write_table
 
 KEYS = ["dogs/sub/b", "cats/a_png", "cats/a", "cats/my_best_cat"]

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from pictures import smooth_image
-from presize.codecs import jpeg_segments
 from presize.codecs.encode import encode
+from presize.codecs.jpeg import segments as jpeg_segments
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.codecs.transcode import transcode
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomResizedCrop

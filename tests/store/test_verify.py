@@ -18,7 +18,7 @@ from PIL import Image
 
 from builds import REPORTED, SERIAL
 from pictures import smooth_image
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.errors import DatasetError
 from presize.options import BuildOptions, ImageOptions, Layout, Size
 from presize.store.manifest import read_manifest

@@ -10,7 +10,7 @@ import pytest
 
 from builds import SERIAL
 from effort import EFFORT
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.options import BuildOptions, ImageOptions
 from processes import run_file, run_python
 

@@ -20,7 +20,7 @@ import torch.utils.data
 
 from builds import SERIAL
 from effort import EFFORT
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader
 from presize.errors import DatasetError
 from presize.options import BuildOptions, ImageOptions

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from presize.build import cleanup, publish
+from presize.builder import cleanup, publish
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 
 SERIAL = RunOptions(engine="sequential", report=False)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from builds import SERIAL
 from pictures import smooth_image
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.options import BuildOptions, Format, ImageOptions, Size, SourceOptions
 
 ROWS: list[dict[str, Any]] = [

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from presize.errors import ImageError
-from presize.system.turnstile import Turnstile
+from presize.system.locks import Turnstile
 
 
 def end(code: int) -> None:

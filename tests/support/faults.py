@@ -61,10 +61,10 @@ from pathlib import Path
 
 from PIL import Image
 
-import presize.build.deriving.derive
-import presize.build.parts.part
+import presize.builder.derive
+import presize.builder.parts
 import presize.codecs.golden.self_check
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.cli import main
 from presize.options import BuildOptions, RunOptions
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from annotated import annotate
 from builds import SERIAL
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.options import BuildOptions, Companion, Coordinates, ImageOptions, Size, SourceOptions
 from tampering import change_manifest, read_table, write_table
 

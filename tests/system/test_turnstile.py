@@ -14,7 +14,7 @@ import pytest
 
 import errands
 from presize.system.child import Child, ChildDiedError
-from presize.system.turnstile import Turnstile
+from presize.system.locks import Turnstile
 
 
 @pytest.fixture

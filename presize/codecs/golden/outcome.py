@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import replace
 
 from presize.codecs.golden.images import source_images
-from presize.codecs.tiles.tiling import restart_interval
+from presize.codecs.jpeg.tiles import restart_interval
 from presize.codecs.transcode import transcode
 from presize.errors import ImageError
 from presize.options import MAX_PIXELS, ImageOptions, Size

@@ -294,7 +294,7 @@ TARGET static bool take_mcu(Work *work, int64_t row, int64_t column)
 }
 
 /* The MCUs under a box and, where chroma is subsampled, under the pixels next to it: at every scale those whose tiles
-   presize.codecs.tiles.cut takes, for the same errors. */
+   presize.codecs.jpeg.tiles takes, for the same errors. */
 static Box mcus_under(const Image *image, Box box, int scale)
 {
     int64_t height = 8 * image->v, width = 8 * image->h;

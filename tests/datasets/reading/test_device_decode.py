@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from pictures import smooth_image
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.codecs.encode import encode
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize
 from presize.datasets.crops import Crop

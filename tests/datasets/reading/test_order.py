@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from presize.datasets.reading.draws import permute
 from presize.datasets.reading.order import (
     ClassBalanced,
     Last,
@@ -26,7 +27,6 @@ from presize.datasets.reading.order import (
     Weighted,
     class_balanced,
 )
-from presize.datasets.reading.permutation import permute
 from presize.datasets.reading.schedule import Schedule
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.errors import DatasetError, OptionError

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from pictures import smooth_image
-from presize.codecs import jpeg_decoder
 from presize.codecs.encode import encode
+from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.stored_value import decode_value
 from presize.datasets.reading.outputs import LazyImage, to_output
 from presize.errors import DatasetError

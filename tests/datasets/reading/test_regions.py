@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from effort import examples
 from pictures import smooth_image
-from presize.codecs import jpeg_decoder
 from presize.codecs.encode import encode
+from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.datasets.reading import regions
 from presize.datasets.reading.regions import Region, cut_region, read_region, resample, uncut_region
 from presize.options import Format, ImageOptions, Subsampling

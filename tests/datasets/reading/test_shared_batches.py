@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from builds import SERIAL, SMALL
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.datasets import LMDBDataset, RandomResizedCrop, make_loader
 from presize.datasets.reading import shared_batches
 from presize.datasets.reading.shared_batches import SharedBatch, shared_batch

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from builds import SERIAL, SMALL
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
 from presize.datasets.timing.instrument import Fetch, prefetch_of, timed, workers_of
 from presize.sources.sample import SampleOptions, make_samples

@@ -18,7 +18,7 @@ import torch
 from PIL import ExifTags, Image
 
 from builds import SERIAL, SMALL
-from presize.build.run import build_dataset
+from presize.builder.run import build_dataset
 from presize.datasets.crops import CenterCrop, RandomResizedCrop
 from presize.datasets.sampler import Visit
 from presize.datasets.timing import variants

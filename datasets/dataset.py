@@ -1,0 +1,432 @@
+"""LMDBDataset: a presize dataset as a replacement for torchvision's ImageFolder."""
+
+from __future__ import annotations
+
+import operator
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.utils.data
+
+from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.datasets.collate import BatchWithLists, Stays, Views, WholeBatch, collate_targets
+from presize.datasets.columns import Records, Target, Targets, Vocabulary, chosen_target, find_split, find_splits
+from presize.datasets.crops import Crop, Crops, Shown
+from presize.datasets.fuse import Fused
+from presize.datasets.objects import FlipPairs
+from presize.datasets.read_only import ClassNumbers, Samples, check_overrides, fixed_names, is_fixed
+from presize.datasets.reading.order import Numbers, sample_numbers
+from presize.datasets.reading.outputs import Decode, check_decode, check_pil
+from presize.datasets.reading.transfer import Normalize
+from presize.datasets.sample_images import SampleImages, TransformedImages
+from presize.datasets.sampler import visits
+from presize.errors import DatasetError, OptionError, PresizeWarning
+from presize.options import MAX_PIXELS, check_choice, check_type
+from presize.remote.cache import open_dataset
+from presize.system.pagecache import Preload
+
+
+class LMDBDataset(torch.utils.data.Dataset[Any]):
+    """The dataset that ``presize build SRC root`` made, sample for sample what ImageFolder(SRC) gives.
+
+    Works in DataLoader workers of every start method: only the path and these arguments are pickled, forked workers
+    use what the parent opened, and the index is mapped and shared. Safe across threads.
+
+    Args:
+        root: the folder with manifest.json, or its URL: s3://BUCKET/PATH, http(s)://, gs:// or az:// (docs/remote.md).
+        transform, target_transform: called with the image and the target, as in torchvision. Both can be assigned
+            later; other options cannot.
+        target: the index column that comes beside the image; several names give a tuple, a dict of names a dict of
+            their values; None, or a dataset without labels, gives the image alone. Boxes and keypoints come as tensors,
+            moved with the crop (docs/detection.md).
+        vocabulary: columns whose values, or whose lists of values, become numbers: their places in the list given for
+            the column, or in the sorted values of the column for None. The attribute has the list of each.
+        multi_hot: columns of lists that become float32 vectors: 1 for each number of the vocabulary in the list.
+        decode: what `transform` gets. "pil": a PIL image (RGB, RGBA, L or I;16). "numpy": uint8 (height, width, 3), or
+            (height, width) for grey. "tensor": uint8 (3, height, width) in channels-last memory, or (1, height, width).
+            Of a dataset built with --depth 16 uint16, and four channels with --color rgba.
+            "bytes": the stored value, undecoded.
+        crop: one of presize.datasets' crops, applied before decoding and before `transform`; all images then have one
+            size. It is drawn from (seed, epoch, sample) under presize's samplers, under any other from torch's
+            generator, in a worker that of the worker. A list or tuple of crops gives several views of each image,
+            drawn independently: a tuple in place of the image, with `transform` called for each view.
+        flip: the probability of mirroring an image, from 0 to 1, drawn likewise.
+        fuse: take over what `transform`, one of torchvision's, begins with: crop, flip, normalization. Images are then
+            cropped before they are decoded; what is not taken over is called as before (presize.datasets.fuse). `fused`
+            tells which is which. A transform that is assigned later is taken over, too, and one that is changed in
+            place is looked at again.
+        readahead: whether the kernel reads more of a shard than the missing page. None suits random order, see
+            presize.store.dataset.Dataset; True suits ShardShuffled.
+        preload: "page-cache" reads all shards into the page cache; the kernel may evict them later. "memory" also locks
+            them there while this dataset lives in this process, for which ``ulimit -l`` must allow; workers share it.
+        max_pixels: an image of more pixels counts as damaged: a dataset from strangers may claim any size. The default
+            is that of ``presize build``.
+        check: compare the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
+            process first reads it. False leaves both out: then a flipped bit may change pixels or targets.
+        companions: names of further images of each sample, None for all of them. (image, companion, ...) then comes
+            in place of the image, all cropped and mirrored alike, and the image alone is transformed.
+        flip_pairs: keypoints that change places where an image is mirrored, by their numbers: ``[(1, 2), (3, 4)]``.
+        tv_tensors: boxes, keypoints and masks that are tensors are those of torchvision.tv_tensors.
+        cache_dir: for a URL, where shards are kept that are fetched as they are needed, for all processes of this user
+            and for the next run; None for ``~/.cache``.
+        cache_bytes: that all shards in `cache_dir` may take, None for any number. Those used longest ago are removed.
+            A larger dataset can be read shard by shard, with order=ShardShuffled.
+
+    Raises:
+        RemoteError: the URL cannot be read; here, or where a shard is fetched.
+        DatasetError: `root` is not a dataset, or one that is unfinished, truncated, newer, or of another layout.
+        OptionError: an option is out of range, or the dataset cannot be preloaded: it needs more memory than is
+            available, or may not be locked.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        *,
+        target: Target = "label",
+        vocabulary: Vocabulary | None = None,
+        multi_hot: str | Sequence[str] = (),
+        decode: Decode = "pil",
+        crop: Crops | None = None,
+        flip: float = 0.0,
+        fuse: bool = False,
+        readahead: bool | None = None,
+        preload: Preload | None = None,
+        max_pixels: int = MAX_PIXELS,
+        check: bool = True,
+        companions: Sequence[str] | None = None,
+        flip_pairs: FlipPairs = (),
+        tv_tensors: bool = False,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+    ) -> None:
+        check_overrides(self, LMDBDataset, _NEVER_CALLED)
+        check_decode(decode, is_cropped=crop is not None or bool(flip))
+        if preload is not None:
+            check_choice("preload", preload, Preload)
+        self.root = os.fspath(root)
+        self.data = open_dataset(root, readahead, max_pixels, check, cache_dir, cache_bytes, companions)
+        check_type("fuse", fuse, bool)
+        if fuse and (crop is not None or flip):
+            raise OptionError("fuse: crop and flip come from the transform; leave out crop= and flip=")
+        self.fuse = fuse
+        self.target_transform = target_transform
+        self._rows: Numbers | None = None  # of a subset: the numbers of its samples in `data`
+        self.target: Target = chosen_target(self.data, target)
+        check_type("vocabulary", {} if vocabulary is None else vocabulary, Mapping)
+        self.vocabulary: Vocabulary = vocabulary or {}
+        self.multi_hot = (multi_hot,) if isinstance(multi_hot, str) else tuple(multi_hot)
+        self.flip_pairs, self.tv_tensors = flip_pairs, tv_tensors
+        self.companions = self.data.companions if companions is None else tuple(companions)
+        self._given = SampleImages(self.data, decode, self.companions, tv_tensors)  # without what a transform gives
+        if crop is not None or flip:
+            self._given.cropped(crop, flip, None)
+        self._last_reading = self._read_with(transform, takes_over=fuse)
+        preloaded = [] if preload is None else [self.data, *self._given.companions]
+        self._held = [held for data in preloaded for held in data.preload(preload)]
+        self._open()
+        self._is_finished = True
+        if _has_own_transform(self):
+            self.transform = transform
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not is_fixed(self, LMDBDataset, name, value, _FIXED):
+            super().__setattr__(name, value)
+
+    def _read_with(self, transform: Callable[[Any], Any] | None, *, takes_over: bool) -> TransformedImages:
+        reading = self._given.read_with(transform, takes_over)
+        check_pil(reading.images.decode, self.data.manifest)
+        if reading.fused is not None and reading.fused.crop is None:
+            warnings.warn(f"fuse: nothing was taken over: {reading.fused.reason}", PresizeWarning, stacklevel=3)
+        return reading
+
+    @property
+    def _reading(self) -> TransformedImages:
+        """How images are read now: a transform that was taken over may have been changed in place."""
+        reading = self._last_reading
+        transform = self.transform if _has_own_transform(self) else reading.transform
+        if transform is not reading.transform:
+            reading = self._last_reading = self._read_with(transform, takes_over=self.fuse and transform is not None)
+        elif reading.fused is not None and not reading.fused.is_current():
+            reading = self._last_reading = self._read_with(transform, takes_over=True)
+        return reading
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        """Return the transform as given or assigned. With ``fuse=True`` only its `fused.rest` is called."""
+        return self._last_reading.transform
+
+    @transform.setter
+    def transform(self, transform: Callable[[Any], Any] | None) -> None:
+        if "_is_finished" in vars(self):  # else a subclass sets it before __init__ does
+            self._last_reading = self._read_with(transform, takes_over=self.fuse and transform is not None)
+
+    @property
+    def fused(self) -> Fused | None:
+        """Return the part of the transform that ``fuse=True`` took over."""
+        return self._reading.fused
+
+    @property
+    def decode(self) -> Decode:
+        """The form of the images before what is called with them."""
+        return self._reading.images.decode
+
+    def _open(self) -> None:
+        """Set what is not pickled."""
+        jpeg_decoder.is_available()  # checked here, once, and not again in every worker that is forked
+        self._classes = None if self.data.manifest.classes is None else list(self.data.manifest.classes)
+        self._class_numbers: ClassNumbers | None = None
+        self._targets = Targets(
+            self.data, self.target, self.vocabulary, self.multi_hot, self.flip_pairs, self.tv_tensors
+        )
+        vars(self)["vocabulary"] = self._targets.vocabulary
+        if self._given.reader is not None:
+            self._targets.check_reader(self._given.reader)
+        self._own_targets: npt.NDArray[Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept_out = ("_classes", "_class_numbers", "_targets", "_own_targets", "_held")
+        return {name: value for name, value in vars(self).items() if name not in kept_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._held = []  # the dataset that preloaded holds them
+        with suppress(DatasetError):  # raised on first use
+            self._open()
+
+    def __len__(self) -> int:
+        return len(self.data) if self._rows is None else len(self._rows)
+
+    def subset(self, indices: Any) -> LMDBDataset:
+        """The samples at `indices`, as a dataset with the same classes, crop, transform and other options.
+
+        A view: it shares what this dataset has opened, and keeps 8 bytes a sample, which are pickled.
+
+        Args:
+            indices: whole numbers from -len to len - 1, in any order: a list, a range, an array or a tensor. A sample
+                that comes twice is cropped twice.
+
+        Raises:
+            OptionError: `indices` are something else, or out of range.
+        """
+        return self._over(self.data, self.records(sample_numbers(indices, len(self))))
+
+    def split(self, name: Any, column: str = "split") -> LMDBDataset:
+        """The samples whose value in a column is `name`, in their order, as subset() gives them.
+
+        Args:
+            name: a split, or another value of the column, such as the number of a fold.
+            column: ``split`` is what ``presize build --split`` makes.
+
+        Raises:
+            DatasetError: there is no such column.
+            OptionError: no sample has that value.
+        """
+        return self.subset(find_split(self.data, self._rows, name, column))
+
+    @property
+    def splits(self) -> list[Any]:
+        """The names of the splits in the column ``split``, sorted; none without that column."""
+        return find_splits(self.data, self._rows)
+
+    def _over(self, data: Any, rows: Numbers | None) -> LMDBDataset:
+        """A dataset with the options of this one over `rows` of `data`, a Dataset or JoinedData, or over all of it."""
+        view = type(self).__new__(type(self))
+        vars(view).update(vars(self), data=data, _rows=rows, _own_targets=None)
+        if data is not self.data:
+            vars(view)["root"] = str(data.root)
+            view._given = self._given.of(data)
+            view._last_reading = view._read_with(self.transform, takes_over=self.fused is not None)
+            view._open()
+        return view
+
+    def records(self, samples: Numbers) -> Numbers:
+        """The numbers in `data` of these samples of a dataset that may be a subset: int64 (n,)."""
+        return samples if self._rows is None else self._rows[samples]
+
+    def fetch_ahead(self, groups: Sequence[Sequence[int]]) -> None:
+        """As Dataset.fetch_ahead."""
+        self.data.fetch_ahead(groups)
+
+    def numbers(self, name: str) -> npt.NDArray[Any]:
+        """A numeric index column without nulls, a number for each sample; a DatasetError where there is none."""
+        values: npt.NDArray[Any] = self.data.numbers(name)
+        return values if self._rows is None else values[self._rows]
+
+    def __getitem__(self, index: SupportsIndex) -> Any:
+        """The sample at `index`, from -len to len - 1: (image, target), or the image alone.
+
+        Raises:
+            IndexError: `index` is out of range.
+            DatasetError: the stored image is damaged.
+        """
+        return self._read((index,))[0]
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Any]:
+        """The samples at `indices`, in their order; a DataLoader calls it once a batch.
+
+        With `crop` and decode "tensor" the images are views of one batch, which presize.datasets.collate uses as it is.
+
+        Samples are read in their order on disk; transforms are called in the order of `indices`. A subclass with its
+        own ``__getitem__`` has that called.
+        """
+        if type(self).__getitem__ is not LMDBDataset.__getitem__:
+            return [self[index] for index in indices]
+        samples, stays = self._read(indices), self._stays()
+        return BatchWithLists(samples, stays) if stays and type(samples) is list else samples
+
+    def _read(self, indices: Sequence[SupportsIndex]) -> list[Any]:
+        reading = self._reading
+        images_of, rest = reading.images, reading.rest
+        samples, reader = [self._position(index) for index in indices], images_of.reader
+        if reader is None:
+            images = images_of.stored(samples, lazily=rest is not None)
+            return [self._sample(rest, sample, image) for sample, image in zip(samples, images, strict=True)]
+        whole, draws = reading.reads_batches, visits(indices)
+        images, batch = images_of.crops(reader, samples, draws, whole)
+        shown = self._targets.shown(reader, np.array(samples, np.int64), *draws)
+        read = [self._sample(rest, *sample) for sample in zip(samples, images, shown, strict=True)]
+        return WholeBatch(read, batch, self._stays()) if whole else read
+
+    def _position(self, index: SupportsIndex) -> int:
+        i = operator.index(index)
+        if not -(length := len(self)) <= i < length:
+            raise IndexError(f"sample {i} of {self.root}: expected from {-length} to {length - 1}")
+        return i % length if self._rows is None else self._rows.item(i)
+
+    def _sample(self, rest: Callable[[Any], Any] | None, i: int, image: Any, shown: Shown | None = None) -> Any:
+        if rest is not None:
+            image = image.transformed(rest) if isinstance(image, Views) else rest(image)
+        if self.target is None:
+            return image
+        target = self._targets.at(i, shown)
+        return image, target if self.target_transform is None else self.target_transform(target)
+
+    def _stays(self) -> Stays:
+        """For collate_targets."""
+        return False if self.target_transform is not None else self._targets.stays
+
+    def batch_targets(self, records: Records, shown: Sequence[Shown | None] | None = None) -> Any:
+        """The targets of many samples at once, as presize.datasets.collate combines them: int64 (n,) for class
+        numbers; None without a target.
+
+        Args:
+            records: their numbers in `data`, as from records().
+            shown: what is shown of each, as BatchReader.shown gives it; None for all of it.
+        """
+        if self.target is None:
+            return None
+        if self.target_transform is None:
+            return self._targets.batch(records, shown)
+        each = zip(records.tolist(), shown or [None] * len(records), strict=True)
+        return collate_targets(tuple(self.target_transform(self._targets.at(*one)) for one in each), False)
+
+    @property
+    def crop(self) -> Crop | tuple[Crop, ...] | None:
+        """The crop that images are read with, or those of the views."""
+        reader = self._reading.images.reader
+        return None if reader is None else reader.crop
+
+    @property
+    def flip(self) -> float:
+        """The probability of mirroring an image."""
+        reader = self._reading.images.reader
+        return 0.0 if reader is None else reader.flip
+
+    @property
+    def normalize(self) -> Normalize | None:
+        """(mean, std) that ``fuse=True`` took over; None for images that are not normalized."""
+        return self._reading.normalize
+
+    @property
+    def classes(self) -> list[str] | None:
+        """The class names, in the order of their numbers; None without classes."""
+        return self._classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The number of each class, in a dict that cannot be changed; empty without classes."""
+        if self._class_numbers is None:  # not of self.classes, which may be written to
+            self._class_numbers = ClassNumbers({name: i for i, name in enumerate(self.data.manifest.classes or ())})
+        return self._class_numbers
+
+    @property
+    def targets(self) -> npt.NDArray[Any]:
+        """The targets of all samples, as an array, where ImageFolder has a list: a copy, made at the first use, with
+        int64 for whole numbers. As in ImageFolder, samples keep their targets whatever is written to it. For columns of
+        text or lists it is a read-only array of objects, for multi_hot a matrix (samples, values). Without a target, or
+        with several, there is no such attribute.
+        """
+        if not isinstance(self.target, str):
+            raise AttributeError(f"{self.root} was opened with target={self.target!r}: targets needs one column")
+        if self._own_targets is not None:
+            return self._own_targets
+        targets = self._targets.array(self._all_records())
+        self._own_targets = None if targets.dtype == object else targets
+        return targets
+
+    @property
+    def samples(self) -> Samples:
+        """(path in the source, target) of every sample: for code written for ImageFolder, a list that cannot be
+        changed. Takes no memory."""
+        return Samples(self, "dataset.subset(indices)")
+
+    imgs = samples
+
+    def path_and_target(self, index: int) -> tuple[str, Any]:
+        """One of `samples`, from 0 on."""
+        i = index if self._rows is None else self._rows.item(index)
+        return self.data.path(i), None if self.target is None else self._targets[i]
+
+    def _all_records(self) -> Records:
+        return np.arange(len(self)) if self._rows is None else self._rows
+
+    def dev_shm_bytes(self, batch_size: int) -> int:
+        """Roughly the bytes of /dev/shm that a batch takes on its way from a DataLoader's worker: 8 a sample, and the
+        pixels (without a crop of an image of mean size), but for batches that are read as one."""
+        reading = self._reading
+        pixels = 0 if reading.reads_batches else reading.images.nbytes()
+        return int(batch_size * (pixels + 8))
+
+    def __repr__(self) -> str:
+        fused = "" if self.fused is None else f", {self.fused!r}"
+        return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r}{fused})"
+
+    def _repr_html_(self) -> str | None:
+        from presize.pages.notebook import dataset_html  # for notebooks alone
+
+        return dataset_html(self.data, self._all_records(), repr(self))
+
+
+def _has_own_transform(dataset: LMDBDataset) -> bool:
+    """Whether a subclass has an attribute of its own in place of ours, as a dataclass has: it is then called."""
+    return type(dataset).transform is not LMDBDataset.transform
+
+
+_NEVER_CALLED = {
+    "find_classes": "its classes are those that were built: build with --classes, or renumber them by target_transform",
+    "make_dataset": "its samples are those that were built: use subset(indices)",
+    "loader": 'presize decodes: do it in transform, which decode="bytes" gives the stored bytes',
+    "is_valid_file": "its samples are those that were built: use subset(indices)",
+}
+"""ImageFolder's hooks."""
+
+_FIXED = fixed_names(
+    LMDBDataset,
+    default="make another LMDBDataset with it",
+    **dict.fromkeys(("data", "imgs", "samples"), "use subset(indices), or make another LMDBDataset"),
+    **dict.fromkeys(("classes", "class_to_idx", "targets"), "use target_transform, or another column of the index"),
+    normalize="it comes from the transform",
+    fused="it comes from the transform",
+    transforms="assign transform and target_transform",
+    **_NEVER_CALLED,
+)
+del _FIXED["transform"], _FIXED["target_transform"]

@@ -1,1 +1,0 @@
-"""Boxes of images -> the size of a batch."""

@@ -1,0 +1,326 @@
+"""A dataset made from others, without their sources: another size, some of the samples, several datasets in one.
+
+It is a build whose samples are all copied: the records of the datasets take the place of source files, and just those
+that are larger than the new size are decoded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from presize.builder.annotations import scaled
+from presize.builder.inputs import Inputs, join
+from presize.builder.plan import Plan, TriedCodecs, make_plan
+from presize.builder.publish import give_up, publish
+from presize.builder.resume import begin
+from presize.builder.state import Place, check_places, lock
+from presize.builder.tasks.parallel import run_tasks
+from presize.builder.tasks.sidecar import ShardDone
+from presize.builder.tasks.trial import try_codecs
+from presize.builder.work import BuildWork, find_work
+from presize.codecs.resize import target
+from presize.errors import BuildError, DatasetError, OptionError, SourceError
+from presize.formatting import size_text
+from presize.options import KEEP, BuildOptions, Coordinates, ImageOptions, RunOptions, Size, check_type
+from presize.sources.labels import plain_column
+from presize.store.manifest import Manifest, digest_of, read_manifest
+from presize.store.rejects import Reject
+from presize.store.rejects_file import REJECTS_TOLD, first_rejects
+from presize.system.files import working_in
+
+
+@dataclass(frozen=True)
+class DeriveOptions:
+    """What is made of the datasets.
+
+    Attributes:
+        size: the target size, no larger than theirs; None leaves all images as they are.
+        only: the paths of the samples to take; None takes all.
+        classes: the class list; None joins those of the datasets.
+        prefix: put the number of its dataset before each path, ``0/cats/1.jpg``, so that no two are the same.
+    """
+
+    size: Size | None = None
+    only: Sequence[str] | None = None
+    classes: Sequence[str] | None = None
+    prefix: bool = False
+
+    def __post_init__(self) -> None:
+        if self.size is not None:
+            check_type("size", self.size, Size)
+            if str(self.size) == "keep":
+                raise OptionError("size: images keep their size without --size; expected N or WxH, got keep")
+            ImageOptions((self.size,))  # checks its range
+        if self.only is not None and (isinstance(self.only, str) or len(self.only) == 0):
+            raise OptionError(f"only: expected a list of paths, at least one, got {self.only!r}")
+        check_type("prefix", self.prefix, bool)
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """What derive_dataset will write.
+
+    Attributes:
+        plan: the build.
+        inputs: where its samples come from.
+        resized: how many of them are decoded and encoded again.
+        nbytes: of the records that are read.
+    """
+
+    plan: Plan
+    inputs: Inputs
+    resized: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class DeriveResult:
+    """What derive_dataset did.
+
+    Attributes:
+        out: the folder, as it was given.
+        samples: images stored.
+        copied: those of them whose bytes are as they were.
+        resized: those that were decoded and encoded again.
+        rejected: records that could not be decoded.
+        bytes: of the stored images and their companions.
+        shards: how many there are.
+        seconds: from the first look at the datasets to the manifest.
+        recompressed: whether what was resized has been through lossy compression twice.
+        rejects_file: lists what was rejected.
+        first_rejects: a few of the images that it lists.
+    """
+
+    out: Path
+    samples: int
+    copied: int
+    resized: int
+    rejected: int
+    bytes: int
+    shards: int
+    seconds: float
+    recompressed: bool
+    rejects_file: Path
+    first_rejects: tuple[Reject, ...]
+
+
+def plan_derive(datasets: Sequence[str | os.PathLike[str]], options: DeriveOptions = DeriveOptions()) -> Derivation:
+    """What derive_dataset would write. Reads manifests and indexes, and no record.
+
+    Raises:
+        DatasetError: a dataset is missing or damaged.
+        SourceError: the datasets cannot be one.
+        OptionError: the size is larger than theirs.
+    """
+    if not datasets:
+        raise SourceError("expected at least one dataset to derive from, got none")
+    inputs = join(datasets, options.only, options.classes, options.prefix)
+    build = _build_options(inputs, options.size)
+    if options.size is not None:
+        inputs = replace(inputs, source=replace(inputs.source, table=_scaled(inputs, build)), resizes=True)
+    resized = _count_resized(inputs, build.image)
+    plan = make_plan(inputs.source, build, _codecs(inputs, build, resized), os.sysconf("SC_PAGE_SIZE"))
+    plan = replace(plan, identity=plan.identity | {"options": _recorded(inputs, build)})
+    names = ["nbytes", *(f"{companion.name}_nbytes" for companion in build.companions)]
+    return Derivation(plan, inputs, resized, sum(int(inputs.numbers(name).sum()) for name in names))
+
+
+def derive_dataset(
+    datasets: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    options: DeriveOptions = DeriveOptions(),
+    run: RunOptions = RunOptions(),
+    *,
+    on_plan: Callable[[Derivation], None] = lambda _: None,
+    on_shard: Callable[[ShardDone], None] = lambda _: None,
+) -> DeriveResult:
+    """Make a dataset from others, and publish it in `out` like a build.
+
+    Without a size all bytes are copied. With one, records that do not fit it are decoded, resized and encoded with the
+    options of the first dataset, so that JPEGs are compressed a second time. Calling it again finishes what was
+    interrupted. The same datasets and options give the same bytes in every file. There is no report, which shows images
+    beside their sources.
+
+    Args:
+        datasets: at least one LMDB dataset; samples follow one another in the order of these.
+        out: where to write.
+        options: what is made of them.
+        run: how. `update`, `report` and `max_errors` have no meaning here.
+        on_plan: called with what will be done.
+        on_shard: called with each finished shard; those that an earlier run finished come first.
+
+    Raises:
+        DatasetError: a dataset is missing or damaged, down to the CRC-32 of each record that is read; or was updated or
+            replaced while it was read, and can be derived from by calling it again.
+        SourceError: the datasets cannot be one, or `out` lies inside of one of them.
+        OptionError: the size is larger than theirs.
+        BuildError: `out` holds something else, or cannot be written.
+    """
+    start = time.perf_counter()
+    derivation = plan_derive(datasets, options)
+    plan = derivation.plan
+    with working_in(Path(out)):
+        for root in datasets:
+            place = check_places(root, out, plan.options)
+        on_plan(derivation)
+        with lock(place.out):
+            manifest = _carry_out(derivation, place, run, on_shard)
+    resized = derivation.resized - (len(plan.source.table) - manifest.samples)
+    return DeriveResult(
+        out=Path(out),
+        samples=manifest.samples,
+        copied=manifest.samples - resized,
+        resized=resized,
+        rejected=len(plan.source.table) - manifest.samples,
+        bytes=manifest.stored_bytes,
+        shards=len(manifest.shards),
+        seconds=time.perf_counter() - start,
+        recompressed=resized > 0 and manifest.format in ("jpeg", "webp"),
+        rejects_file=Path(out) / manifest.rejects.file,
+        first_rejects=first_rejects(place.out / manifest.rejects.file, REJECTS_TOLD),
+    )
+
+
+def _carry_out(
+    derivation: Derivation, place: Place, run: RunOptions, on_shard: Callable[[ShardDone], None]
+) -> Manifest:
+    plan = derivation.plan
+    (published,) = place.manifests()
+    if published and published.digest != plan.digest and not run.overwrite:
+        raise BuildError(f"{place.out} holds another dataset; choose another place, or --overwrite to replace it")
+    state = begin(plan, place, run)
+    if state is None:
+        return read_manifest(place.out)
+    work = find_work(plan, run, place, state, None, derivation.inputs)
+    _check_space(derivation, place, work)
+    try:
+        with closing(run_tasks(work.done(), work.waiting, run)) as dones:
+            for done in dones:
+                on_shard(done)
+    except DatasetError:
+        gone = derivation.inputs.replaced()
+        if gone is None:
+            raise
+        give_up(place)  # nothing can be made of what was finished, and it would refuse the next run
+        raise gone from None
+    (manifest,) = publish(plan, state, work.finish(), place, None)
+    place.clear()
+    return manifest
+
+
+def _check_space(derivation: Derivation, place: Place, work: BuildWork) -> None:
+    """Raise BuildError when the disk cannot hold what is still to be written."""
+    samples = sum(len(task.samples) for task in work.waiting)
+    needed = int(derivation.nbytes * _growth(derivation) * samples / len(derivation.plan.source.table))
+    free = shutil.disk_usage(place.out).free
+    if needed > free:
+        raise BuildError(
+            f"{place.out} has {size_text(free)} free and needs up to {size_text(needed)}; make room, or choose another "
+            "disk"
+        )
+
+
+def _growth(derivation: Derivation) -> float:
+    """Bytes of a derived record to those of its source, at most: twice as many a pixel, since smaller images have more
+    detail in each."""
+    new = derivation.plan.options.image.sizes[0]
+    old = [Size.parse(manifest.size) for manifest in derivation.inputs.manifests]
+    if new == KEEP or KEEP in old:
+        return 1.0
+    return min(1.0, 2 * new.height * new.width / min(size.height * size.width for size in old))
+
+
+def _build_options(inputs: Inputs, size: Size | None) -> BuildOptions:
+    """The options of the first dataset, for the new size; of what is optional in an index what all datasets have."""
+    sizes = [Size.parse(manifest.size) for manifest in inputs.manifests]
+    for base, old in zip(inputs.bases, sizes, strict=True):
+        if size is None and old != sizes[0]:
+            raise SourceError(
+                f"{inputs.bases[0].roots[0]} has images of size {sizes[0]} and {base.roots[0]} of size {old}; "
+                "--size brings them to one"
+            )
+        if size is not None and str(old) != "keep" and (size.height > old.height or size.width > old.width):
+            raise OptionError(
+                f"size: {size} is larger than the {old} of {base.roots[0]}; presize build makes larger images, "
+                "from their source"
+            )
+    recorded = inputs.manifests[0].identity["options"]
+    try:
+        options = BuildOptions.from_json(recorded)
+        return BuildOptions(
+            image=replace(options.image, sizes=(size or sizes[0],)),
+            shard_samples=options.shard_samples,
+            follow_links=options.follow_links,
+            checksum=all(manifest.checksum for manifest in inputs.manifests),
+            companions=options.companions,
+        )
+    except (TypeError, KeyError, AttributeError) as error:
+        raise DatasetError(f"{inputs.bases[0].roots[0]}: the options in the manifest are damaged: {error}") from None
+
+
+def _scaled(inputs: Inputs, options: BuildOptions) -> pa.Table:
+    """The samples with their boxes and keypoints, which lie in pixels of the stored image, for the new size."""
+    boxes = tuple(Coordinates.parse_boxes(text)._replace(format="xyxy") for text in inputs.texts("boxes"))
+    keypoints = map(Coordinates.parse_keypoints, inputs.texts("keypoints"))
+    declared = replace(
+        options, boxes=boxes, keypoints=tuple(place._replace(format=place.numbers) for place in keypoints)
+    )
+    table = inputs.source.table
+    for name, _ in (*boxes, *declared.keypoints):
+        if name in table.column_names:
+            table = table.set_column(table.column_names.index(name), name, plain_column(name, table.column(name)))
+    return scaled(table, declared, options.image.sizes[0], inputs.numbers("height"), inputs.numbers("width"))
+
+
+def _recorded(inputs: Inputs, options: BuildOptions) -> dict[str, Any]:
+    """The options as the manifest has them: those that tell readers about columns, too; and under ``derived`` what the
+    datasets were built with otherwise, and how the samples differ from those of one source: a build from a source would
+    not make this dataset."""
+    olds = [manifest.identity["options"] for manifest in inputs.manifests]
+    values: dict[str, Any] = olds[0] | options.to_json()
+    image = values["image"]
+    derived = {*inputs.texts("derived"), *inputs.derived}
+    for old in (old["image"] for old in olds):
+        derived |= {f"{name} {_words(old.get(name))}" for name in {*old, *image} if old.get(name) != image.get(name)}
+    return values | ({"derived": sorted(derived)} if derived else {})
+
+
+def _words(value: object) -> str:
+    return " and ".join(map(str, value)) if isinstance(value, list) else "default" if value is None else str(value)
+
+
+def _codecs(inputs: Inputs, options: BuildOptions, resized: int) -> TriedCodecs:
+    """What made the records: the codecs of the datasets, and those that are here where records are resized."""
+    made_by = {str(manifest.identity.get("codecs") or digest_of(manifest.versions)) for manifest in inputs.manifests}
+    versions = inputs.manifests[0].versions
+    if resized:
+        here = try_codecs(options)
+        made_by.add(here.digest)
+        versions = here.versions
+    together = hashlib.sha256(" ".join(sorted(made_by)).encode()).hexdigest()
+    return TriedCodecs(made_by.pop() if len(made_by) == 1 else together, versions)
+
+
+def _count_resized(inputs: Inputs, image: ImageOptions) -> int:
+    """How many images do not fit the size as they are, and are resized for it."""
+    if not inputs.resizes:
+        return 0
+    shapes, counts = np.unique(
+        np.stack([inputs.numbers("height"), inputs.numbers("width")], axis=1), axis=0, return_counts=True
+    )
+    fits = [
+        target(Size(height, width), image.sizes[0], image.fit, image.upscale).is_whole_image
+        for height, width in shapes.tolist()
+    ]
+    return int(counts[~np.array(fits, np.bool_)].sum())

@@ -1,0 +1,196 @@
+"""Estimates the size and the time of a build from a few of its samples. Writes nothing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from presize.builder.plan import Plan
+from presize.builder.tasks.records import Made, Recipe, Sources, make_sample
+from presize.errors import ImageError, NotAnImageError
+from presize.sources.companions import companion_paths
+from presize.sources.source_files import SourceFile
+from presize.sources.source_reader import SourceReader
+from presize.store.rejects import Reject
+from presize.system.child import Child
+from presize.system.resources import usable_cores
+
+_TRY_S = 2.0
+_MIN_TRIES = 24
+_MAX_TRIES = 400
+"""Files are tried for _TRY_S seconds, within these bounds. From 400 photographs the mean size of a stored one is
+known to about 2 % (one standard deviation)."""
+
+_GOLDEN_RATIO = 0.6180339887498949
+
+_WRITE_S_PER_RECORD, _WRITE_S_PER_BYTE = 100e-6, 4e-9
+"""CPU time of a record besides making it: checksums, LMDB, the index. Measured with
+benchmarks/building/profile_build.py on two cores of an AMD EPYC, 2026-11-21."""
+
+_START_UP_S = 0.45
+"""From the start of a build to the first image of its worker processes. The median build of a few images took
+0.37 s (benchmarks/building/results/build.csv, 2026-11-25); a busy machine takes longer."""
+
+_PAGE_S = 0.2
+"""The time of report.html besides comparing images: jinja2, charts, thumbnails."""
+
+_INDEX_ROW_BYTES = 64
+_PAGE_HEADER_BYTES = 16
+_NODE_BYTES = 18
+"""What LMDB stores of a record besides its value: its offset in the page, a header, the key."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a build is likely to take.
+
+    Attributes:
+        bytes: on disk, all sizes together, in whole pages.
+        cpu_seconds: of one core.
+        seconds: from scan to manifest, if the machine stays as busy with other things as it was during the estimate.
+        tried: files that were read.
+        skipped: those of them that are not images and are not named like one.
+        rejects: those of them that the build would reject, in the order of their paths.
+    """
+
+    bytes: int
+    cpu_seconds: float
+    seconds: float
+    tried: int
+    skipped: int
+    rejects: tuple[Reject, ...]
+
+
+def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
+    """Presize some of the plan's images in a child process, for about two seconds, and scale up.
+
+    Its accuracy is measured in benchmarks/building/results/estimate.csv.
+
+    Args:
+        plan: the build.
+        jobs: processes of the build, at least 1.
+        report: whether the build writes report.html; counted in `seconds` alone.
+
+    Raises:
+        ChildDiedError: an image ended the child.
+    """
+    if len(plan.source.table) == 0:
+        return Estimate(0, 0.0, 0.0, 0, 0, ())
+    chosen = _spread(plan.source.table.column("source_nbytes").to_numpy())
+    recipe = Recipe.of(plan.source.root, plan.options)
+    child = Child()
+    try:
+        found = child.call(_try, recipe, int(plan.identity["page_size"]), _samples(plan, chosen))
+    finally:
+        child.close()
+    scale = len(plan.source.table) / found.tried
+    page_s = 0.0
+    if report:
+        from presize.pages import comparison
+
+        sizes = len(plan.options.image.sizes)
+        page_s = sizes * (_PAGE_S + comparison.seconds(len(plan.source.table), found.pixels / found.tried))
+    return Estimate(
+        bytes=round(found.bytes * scale),
+        cpu_seconds=found.cpu_seconds * scale,
+        seconds=_shared(found.seconds * scale, len(plan.shards), jobs, usable_cores()) + page_s,
+        tried=found.tried,
+        skipped=found.skipped,
+        rejects=tuple(sorted(found.rejects)),
+    )
+
+
+class _Tried(NamedTuple):
+    """What became of the files that were tried. `pixels` are those of the sources, and four times those of their first
+    records."""
+
+    tried: int
+    skipped: int
+    bytes: int
+    pixels: int
+    seconds: float
+    cpu_seconds: float
+    rejects: list[Reject]
+
+
+def _samples(plan: Plan, rows: npt.NDArray[np.int64]) -> list[Sources]:
+    """The files of these rows of the source table, those of companions as well."""
+    table = plan.source.table.take(pa.array(rows))
+    companions = (
+        map(SourceFile, companion_paths(c, table).to_pylist(), table.column(f"{c.name}_source_nbytes").to_pylist())
+        for c in plan.options.companions
+    )
+    return list(zip(plan.source.files(rows), *companions, strict=True))
+
+
+def _try(recipe: Recipe, page_bytes: int, samples: list[Sources]) -> _Tried:
+    """Presize samples for _TRY_S seconds."""
+    rejects: list[Reject] = []
+    stored_bytes = tried = skipped = pixels = 0
+    written_s = 0.0
+    reader = SourceReader(recipe.source)
+    _presize(recipe, reader, samples[0])  # the first image pays for libraries that load lazily
+    begun, begun_cpu = time.perf_counter(), time.thread_time()
+    for sample in samples:
+        file = sample[0]
+        if tried >= _MIN_TRIES and time.perf_counter() - begun > _TRY_S:
+            break
+        tried += 1
+        made = _presize(recipe, reader, sample)
+        if isinstance(made, Made):
+            first, source = made.transcoded.records[0], made.transcoded.source
+            pixels += source.height * source.width + 4 * first.height * first.width
+            for record in (record for each in (made, *made.companions) for record in each.transcoded.records):
+                nbytes = len(record.value)
+                stored_bytes += _on_disk(nbytes, page_bytes) + _INDEX_ROW_BYTES + len(file.path)
+                written_s += _WRITE_S_PER_RECORD + _WRITE_S_PER_BYTE * nbytes
+        elif isinstance(made, NotAnImageError) and not file.claims_to_be_an_image:
+            skipped += 1
+        else:
+            rejects.append(Reject(file.path, ImageError.__name__, str(made)))
+    cpu_seconds = time.thread_time() - begun_cpu + written_s
+    seconds = time.perf_counter() - begun + written_s
+    return _Tried(tried, skipped, stored_bytes, pixels, seconds, cpu_seconds, rejects)
+
+
+def _spread(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Rows to try, in order. Any number of the first ones is spread evenly over the files by size, as steps of the
+    golden ratio are: large files take longer and make larger records."""
+    by_size = np.argsort(nbytes, kind="stable")
+    places = (np.arange(1, _MAX_TRIES + 1) * _GOLDEN_RATIO) % 1 * len(nbytes)
+    _, first = np.unique(places.astype(np.int64), return_index=True)
+    return np.asarray(by_size[places[np.sort(first)].astype(np.int64)])
+
+
+def _presize(recipe: Recipe, reader: SourceReader, sample: Sources) -> Made | ImageError:
+    """What a build would make of one sample."""
+    try:
+        return make_sample(recipe, reader, sample)
+    except ImageError as error:
+        return error
+    except MemoryError:
+        return ImageError("memory ran out")
+
+
+def _on_disk(nbytes: int, page_bytes: int) -> int:
+    """Bytes that a value takes on disk: whole pages of its own, in LMDB as in most file systems, or its share of a
+    page that LMDB fills with several small values."""
+    room = page_bytes - _PAGE_HEADER_BYTES
+    together = room // (nbytes + _NODE_BYTES)
+    if together >= 2:
+        return page_bytes // together
+    return -(-(nbytes + _PAGE_HEADER_BYTES) // page_bytes) * page_bytes
+
+
+def _shared(seconds: float, shards: int, jobs: int, cores: int) -> float:
+    """The time of several jobs for what takes one job `seconds`. A job makes whole shards, all of about the same
+    length, so some jobs may be idle in the last round; more jobs than cores share the cores."""
+    jobs = min(jobs, shards)
+    rounds = -(-shards // jobs)
+    jobs_per_core = max(1.0, jobs / cores)
+    return seconds * rounds / shards * jobs_per_core + (_START_UP_S if jobs > 1 else 0.0)

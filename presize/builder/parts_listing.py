@@ -1,0 +1,152 @@
+"""The samples of a build by parts: the first part lists the source, and all others read its list."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from presize.builder.state import LISTING
+from presize.errors import BuildError
+from presize.formatting import plural
+from presize.options import SourceOptions
+from presize.sources.scan import Source
+from presize.sources.source_files import Container, check_containers
+from presize.sources.store_source import Url
+from presize.store.index import write_arrow
+from presize.store.rejects_file import SCHEMA, Rejects
+
+_FACTS, _REJECTS = b"presize", b"rejects"
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class SharedListing:
+    """What the parts of a build agree on, before any of their options is looked at.
+
+    Attributes:
+        source: the samples.
+        how: how they were listed: the source, and SourceOptions.
+        parts: how many there are.
+    """
+
+    source: Source
+    how: dict[str, Any]
+    parts: int
+
+    @classmethod
+    def of(cls, found: Source, source: str | os.PathLike[str], samples: SourceOptions, parts: int) -> SharedListing:
+        return cls(found, how_listed(source, samples), parts)
+
+    def shards(self, part: int, count: int) -> range:
+        """The numbers of a part's shards, of `count`."""
+        return range(part - 1, count, self.parts)
+
+    def check_source(self, source: str | os.PathLike[str], samples: SourceOptions, out: Path) -> None:
+        """Raise BuildError unless the parts were told to list what a command asks for."""
+        asked = how_listed(source, samples)
+        for name, value in asked.items():
+            if value != self.how.get(name):
+                option = "SRC" if name == "source" else f"--{name.replace('_', '-')}"
+                raise BuildError(
+                    f"the parts in OUT {out} have been begun with another {option} ({self.how.get(name)!r}, here "
+                    f"{value!r}); give all of them the same, or --overwrite without --part to start anew"
+                )
+
+    def check_containers(self, out: Path) -> None:
+        """Raise BuildError if a container has changed since the parts listed it."""
+        fix = f"the parts in OUT {out} go by that list; --overwrite without --part starts anew"
+        check_containers(self.source.root, self.source.containers, fix)
+
+    def check_finished(self, waiting: Sequence[int], out: Path) -> None:
+        """Raise BuildError that names the parts which `waiting`, shards to be made, belong to."""
+        if waiting:
+            missing = {number % self.parts + 1 for number in waiting}
+            several = len(missing) > 1
+            raise BuildError(
+                f"OUT {out} lacks {'parts' if several else 'part'} {parts_text(missing)} of {self.parts}, "
+                f"{plural(len(waiting), 'shard')}; run with --part {min(missing)}/{self.parts}"
+                f"{' and so on' if several else ''}, then this again"
+            )
+
+
+def parts_text(parts: Iterable[int]) -> str:
+    """``1, 2 and 4``; the first dozen of many."""
+    found = [str(part) for part in sorted(parts)]
+    if len(found) > _SHOWN:
+        found = [*found[:_SHOWN], f"{len(found) - _SHOWN} more"]
+    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+
+
+def how_listed(source: str | os.PathLike[str], samples: SourceOptions) -> dict[str, Any]:
+    """What a source is listed by, as plain JSON values."""
+    options = asdict(samples) | {"labels": None if samples.labels is None else os.fspath(samples.labels)}
+    found: dict[str, Any] = json.loads(json.dumps({"source": Url.of(source) or os.path.realpath(source), **options}))
+    return found
+
+
+def write_listing(out: Path, listing: SharedListing) -> None:
+    """Raises BuildError when it cannot be written."""
+    found = listing.source
+    facts = {
+        "parts": listing.parts,
+        "how": listing.how,
+        "root": str(found.root),
+        "classes": found.classes,
+        "hidden": found.hidden,
+        "outside": found.outside,
+        "by_folder": found.by_folder,
+        "containers": found.containers,
+    }
+    kept = {_FACTS: json.dumps(facts).encode(), _REJECTS: _packed(found.rejects)}
+    write_arrow(out / LISTING, found.table.replace_schema_metadata(kept))
+
+
+def read_listing(out: Path) -> SharedListing | None:
+    """The listing in `out`; None where there is none.
+
+    Raises:
+        BuildError: it is damaged.
+    """
+    path = out / LISTING
+    try:
+        with pa.memory_map(os.fsencode(path)) as mapped:
+            table = pa.ipc.open_file(mapped).read_all()
+        kept = table.schema.metadata
+        facts = json.loads(kept[_FACTS])
+        source = Source(
+            root=Url.of(facts["root"]) or Path(facts["root"]),
+            table=table.replace_schema_metadata(None),
+            classes=None if facts["classes"] is None else tuple(facts["classes"]),
+            rejects=_unpacked(kept[_REJECTS]),
+            hidden=facts["hidden"],
+            outside=facts["outside"],
+            by_folder=facts["by_folder"],
+            containers=tuple(Container.of_json(*container) for container in facts["containers"]),
+        )
+        return SharedListing(source, facts["how"], facts["parts"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (pa.ArrowException, ValueError, KeyError, TypeError):
+        raise BuildError(f"{path} is damaged; remove it, and run the parts again") from None
+
+
+def _packed(rejects: Rejects) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as stream:
+        stream.write_batch(rejects.columns)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def _unpacked(packed: bytes) -> Rejects:
+    """Raises pa.ArrowException when they are damaged."""
+    with pa.ipc.open_stream(packed) as stream:
+        columns = stream.read_all()
+    columns.validate(full=True)
+    return Rejects.with_columns(columns.select(SCHEMA.names).columns)

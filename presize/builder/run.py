@@ -1,0 +1,376 @@
+"""A build from beginning to end: scan -> plan -> begin or resume -> the tasks that are not finished -> publish.
+
+Serial and parallel builds run the same tasks; parallel ones map them over processes. The manifest is
+published last, so OUT holds the old dataset, or none, until it holds the new one. An update has fewer
+tasks: it publishes shards of the old dataset along with those it makes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from presize.builder.annotations import check_annotations
+from presize.builder.parts_listing import SharedListing, read_listing
+from presize.builder.plan import Plan, TriedCodecs, make_plan
+from presize.builder.publish import publish
+from presize.builder.resume import begin, check_files, is_all_of, trying_again, warn_of_unreadable
+from presize.builder.reuse import find_reuse
+from presize.builder.state import Place, State, check_places, lock
+from presize.builder.tasks.parallel import run_tasks
+from presize.builder.tasks.sidecar import Finished, ShardDone
+from presize.builder.tasks.trial import suffixes_of, try_codecs, with_plugins
+from presize.builder.update import Changes
+from presize.builder.work import BuildWork, check_space, find_work
+from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack
+from presize.errors import BuildError, ImageError
+from presize.formatting import duration, plural, size_text
+from presize.options import BuildOptions, RunOptions, SourceOptions
+from presize.sources.companions import add_companions
+from presize.sources.scan import Source, scan
+from presize.store.data_files import REPORT, DataFile
+from presize.store.filenames import folder_files
+from presize.store.index import read_index
+from presize.store.manifest import Manifest
+from presize.store.rejects import Reject
+from presize.store.rejects_file import REJECTS_TOLD, first_rejects
+from presize.system.files import working_in
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """What a build did.
+
+    Attributes:
+        out: the folder or URL, as it was given.
+        files: in the source.
+        stored: images.
+        rejected: files that claim to be images and could not be stored.
+        skipped: files that are not images, by content and by name.
+        hidden: files and folders whose names begin with a dot.
+        outside: files beside the class folders.
+        bytes: of the stored images and their companions, all sizes together.
+        shards: of each size.
+        seconds: from scan to manifest.
+        resumed: files that an earlier run, or the dataset that this run updates, had dealt with.
+        changes: what became of the images that were there; a build from scratch builds all of its files.
+        reports: report.html of each size, where there is one.
+        unchanged: images whose compressed pixels are stored as they were, where they did not have to be resized.
+        losses: images that lost something.
+        pair_losses: companions that did, by name.
+        rejects_file: that of the first size.
+        first_rejects: a few of the images that it lists.
+        unreadable: files that could not be read; the same build tries them again.
+    """
+
+    out: Path | str
+    files: int
+    stored: int
+    rejected: int
+    skipped: int
+    hidden: int
+    outside: int
+    bytes: int
+    shards: int
+    seconds: float
+    resumed: int
+    changes: Changes
+    reports: tuple[Path | str, ...] = ()
+    unchanged: int = 0
+    losses: Losses = field(default_factory=Losses)
+    pair_losses: Mapping[str, Losses] = field(default_factory=dict)
+    rejects_file: Path | str = ""
+    first_rejects: tuple[Reject, ...] = ()
+    unreadable: int = 0
+
+    @property
+    def samples(self) -> int:
+        return self.stored + self.rejected + self.unreadable
+
+    @property
+    def images_per_s(self) -> float:
+        """Files that this run dealt with, per second."""
+        return (self.files - self.resumed) / self.seconds
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what was stored, and some of it."""
+        from presize.pages.notebook import build_html
+
+        facts = [f"{plural(self.stored, 'image')}, {size_text(self.bytes)}, in {duration(self.seconds)}"]
+        if self.rejected:
+            facts.append(f"{plural(self.rejected, 'image')} rejected; the reasons are in its rejects file")
+        if self.unreadable:
+            facts.append(f"{plural(self.unreadable, 'file')} could not be read; build again to try them again")
+        return build_html(self.out, [*facts, *loss_sentences(self.losses, self.pair_losses)])
+
+
+def plan_build(
+    source: str | os.PathLike[str],
+    options: BuildOptions = BuildOptions(),
+    samples: SourceOptions = SourceOptions(),
+) -> Plan:
+    """What a build of `source` will write. Reads file names and sizes; opens no image of it.
+
+    Args:
+        source: the folder of images.
+        options: what is stored, and how.
+        samples: how the source is read.
+    """
+    codecs = try_codecs(options)
+    scanned = scan(source, samples, options.follow_links, options.column_types)
+    found = add_companions(scanned, options.companions, options.follow_links)
+    check_annotations(found.table, options)
+    return _plan_of(found, options, codecs)
+
+
+def plan_listed(listing: SharedListing, options: BuildOptions) -> Plan:
+    """What a build of the samples that a part has listed will write."""
+    return _plan_of(listing.source, options, try_codecs(options))
+
+
+def _plan_of(source: Source, options: BuildOptions, codecs: TriedCodecs) -> Plan:
+    suffixes = suffixes_of(source.table.column("path"))
+    return make_plan(source, options, with_plugins(codecs, suffixes), os.sysconf("SC_PAGE_SIZE"))
+
+
+def build_dataset(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: BuildOptions = BuildOptions(),
+    run: RunOptions = RunOptions(),
+    samples: SourceOptions = SourceOptions(),
+    *,
+    on_plan: Callable[[Plan], None] = lambda _: None,
+    on_shard: Callable[[ShardDone], None] = lambda _: None,
+) -> BuildResult:
+    """Resize the images of `source` and publish them as a dataset in `out` (``out/SIZE`` for several).
+
+    Calling it again finishes an interrupted build, tries files again that could not be read, and does nothing when all
+    is done. Whatever stops a build, KeyboardInterrupt included, finished shards are kept and nothing is published. A
+    build that was begun by parts (presize.builder.parts) is published once all of them are finished, with the samples
+    that they have listed.
+
+    With ``run.update`` the dataset in `out` is brought up to date: images whose file has the same path, size and
+    modification time (with ``options.checksum`` the same content) are not decoded again, and rejected files are
+    not tried again. Shards without a change stay as they are. The options have to be those that the dataset was built
+    with, and the codecs have to make the same bytes of the golden images.
+
+    Args:
+        source: the folder of images.
+        out: where to write.
+        options: what is stored, and how.
+        run: how the build is carried out.
+        samples: how the source is read.
+        on_plan: called with the plan.
+        on_shard: called with each finished shard; those that an earlier run finished, or an update keeps, come first.
+
+    Raises:
+        SourceError: the source cannot be used.
+        DatasetError: `out` is something else, or too damaged to be updated.
+        OptionError: an update of a folder dataset was asked for.
+        ImageError: an image cannot be stored, and ``run.on_error`` is "fail".
+        BuildError: anything else that stops the build, such as another build of the same `out`, or parts of it that
+            are not finished.
+    """
+    start = time.perf_counter()
+    with working_in(Path(out)):
+        place = check_places(source, out, options, run)
+        listing = None if run.overwrite or run.update else read_listing(place.out)
+        if listing is not None and State.read(place.out) is None:  # publishing has left it
+            listing = None
+    if listing is None:
+        todo = plan_build(source, options, samples)
+    else:
+        listing.check_source(source, samples, place.out)
+        listing.check_containers(place.out)
+        todo = plan_listed(listing, options)
+    on_plan(todo)
+    built = build_planned(todo, run, place, on_shard, listing)
+    return result_of(built, todo, Path(out), place.roots[0], time.perf_counter() - start)
+
+
+def build_planned(
+    todo: Plan,
+    run: RunOptions,
+    place: Place,
+    on_shard: Callable[[ShardDone], None] = lambda _: None,
+    listing: SharedListing | None = None,
+) -> Built:
+    """Carry out `todo` in `place`, as build_dataset does.
+
+    Args:
+        listing: what a part has listed, of a build that was begun by parts.
+    """
+    if todo.source.rejects and run.on_error == "fail":
+        first_reject = todo.source.rejects[0]
+        raise ImageError(f"{first_reject.path}: {first_reject.reason}")
+    with working_in(place.out):
+        published = place.manifests()
+        asked, run = run, trying_again(todo, run, published, place.roots[0])
+        if run.overwrite or run.update or place.has_leftovers() or not is_all_of(todo, published):
+            with lock(place.out):
+                return _build(todo, run, place, on_shard, listing, may_lose=asked.overwrite)
+        check_files(place, published)
+        return nothing_to_do(todo, run, published)
+
+
+def result_of(built: Built, todo: Plan, out: Path | str, root: Path, seconds: float) -> BuildResult:
+    """What to tell about a build.
+
+    Args:
+        out: the folder or URL, as it was given.
+        root: where the index of its first size is.
+        seconds: all of it took.
+    """
+    first = built.manifests[0]
+    warn_of_unreadable(first.left_out.get("unreadable", 0), root / first.rejects.file)
+    index = read_index(root, first, check=False)
+    facts = index.column("source_facts").to_numpy() if "source_facts" in index.schema.names else np.zeros(0, np.uint32)
+    pages = _places(out, todo.options, [(each, each.report) for each in built.manifests])
+    return BuildResult(
+        out=out,
+        files=len(todo.source.table),
+        stored=first.samples,
+        bytes=sum(manifest.stored_bytes for manifest in built.manifests),
+        shards=len(first.shards),
+        seconds=seconds,
+        resumed=built.resumed,
+        changes=built.changes,
+        reports=tuple(page for page in map(_page, pages) if not isinstance(page, Path) or page.is_file()),
+        unchanged=int(unpack(facts, "kept").sum()),
+        losses=losses(facts, first.identity["options"]["image"]),
+        pair_losses={
+            c.name: companion_losses(index.column(f"{c.name}_source_facts").to_numpy()) for c in first.companions
+        },
+        rejects_file=_places(out, todo.options, [(first, first.rejects)])[0],
+        first_rejects=first_rejects(root / first.rejects.file, REJECTS_TOLD),
+        **first.left_out,
+    )
+
+
+def _places(
+    out: Path | str, options: BuildOptions, files: Sequence[tuple[Manifest, DataFile | None]]
+) -> tuple[Path | str, ...]:
+    """Where files of datasets are, below `out` as it was given."""
+    several = len(options.image.sizes) > 1
+    names = [f"{manifest.size}/{file.file}" if several else file.file for manifest, file in files if file]
+    return tuple(out / name if isinstance(out, Path) else f"{out.rstrip('/')}/{name}" for name in names)
+
+
+def _page(page: Path | str) -> Path | str:
+    """A report by the name that it keeps. A store, and what was fetched from one, has that of its generation alone."""
+    kept = page.with_name(REPORT) if isinstance(page, Path) else None
+    return kept if kept is not None and kept.is_file() else page
+
+
+class Built(NamedTuple):
+    """What there is to tell of a build.
+
+    Attributes:
+        manifests: that of each size.
+        resumed: files that were dealt with before this run.
+        changes: what became of the images that were there.
+    """
+
+    manifests: list[Manifest]
+    resumed: int
+    changes: Changes
+
+
+def nothing_to_do(todo: Plan, run: RunOptions, manifests: Sequence[Manifest | None]) -> Built:
+    """What there is to tell when the dataset of each size is published already."""
+    published = [manifest for manifest in manifests if manifest]
+    _check_rejects(published[0].left_out["rejected"] + published[0].left_out.get("unreadable", 0), todo, run)
+    return Built(published, len(todo.source.table), Changes(published[0].samples, 0, 0, 0))
+
+
+def _build(
+    todo: Plan,
+    run: RunOptions,
+    place: Place,
+    on_shard: Callable[[ShardDone], None],
+    listing: SharedListing | None,
+    may_lose: bool,
+) -> Built:
+    """Carry out a plan in OUT, which is locked. Unless it `may_lose` images, a folder that is built anew is kept if it
+    would."""
+    files = names_of_files(todo)
+    state = begin(todo, place, run)
+    if state is None:  # another process has built it meanwhile
+        return nothing_to_do(todo, run, place.manifests())
+    todo = replace(todo, identity=state.identity)  # an earlier release may have begun it, with an identity of its form
+    reuse = find_reuse(todo, place, run) if state.update else None
+    if reuse is not None:
+        todo = replace(todo, shards=reuse.update.shards)
+        if not todo.shards and all(manifest and manifest.digest == todo.digest for manifest in place.manifests()):
+            place.clear()
+            return nothing_to_do(todo, run, place.manifests())
+    work = find_work(todo, run, place, state, files, reuse)
+    if listing is not None:
+        listing.check_finished([task.number for task in work.waiting if task.number not in work.again], place.out)
+    check_space(todo, place, work)
+    carry_out(work, todo, run, on_shard)
+    files_in_all = len(todo.source.table)
+    resumed = files_in_all - sum(task.to_make for task in work.waiting)
+    finished = work.finish()
+    if files is not None and not may_lose:
+        _check_loss(todo, finished, place)
+    del work  # which has the name of every file
+    manifests = publish(todo, state, finished, place, files, run.report)
+    place.clear()
+    changes = reuse.update.changes if reuse else Changes.all_built(files_in_all)
+    return Built(manifests, resumed, changes)
+
+
+def _check_loss(todo: Plan, finished: Finished, place: Place) -> None:
+    """Raise BuildError if a folder of the same plan is there that has more images, since fewer could be read now."""
+    published = place.manifests()
+    if published[0] is None or not is_all_of(todo, published):
+        return
+    dones = list(finished.done())
+    if sum(done.stored for done in dones) < published[0].samples:
+        raise BuildError(
+            f"{plural(sum(done.unreadable for done in dones), 'file')} could not be read, and OUT {place.out} would "
+            "have fewer images than now; it stays as it is; run again to resume, or with --overwrite to replace it"
+        )
+
+
+def names_of_files(todo: Plan) -> pa.ChunkedArray | None:
+    """The name of each sample's file in a folder dataset; None for shards."""
+    if todo.options.layout != "folder":
+        return None
+    class_folders = todo.source.classes or () if todo.source.by_folder else ()
+    return folder_files(todo.source.table.column("path"), todo.options.image.format, class_folders)
+
+
+def carry_out(work: BuildWork, todo: Plan, run: RunOptions, on_shard: Callable[[ShardDone], None]) -> None:
+    """Run the waiting tasks, and stop when more images are rejected than may be."""
+    rejected = len(todo.source.rejects)
+    with closing(run_tasks(work.done(), work.waiting, run)) as dones:  # or workers would outlive an error
+        for done in dones:
+            rejected += done.rejected + done.unreadable
+            on_shard(done)
+            _check_rejects(rejected, todo, run)
+
+
+def _check_rejects(rejected: int, todo: Plan, run: RunOptions) -> None:
+    """Raise when more images are rejected than `run` allows."""
+    if rejected and run.on_error == "fail":
+        raise ImageError(f"{_were_rejected(rejected)} before this run; --overwrite tries them again")
+    if not run.max_errors.allows(rejected, of=len(todo.source.table) + len(todo.source.rejects)):
+        raise BuildError(
+            f"{_were_rejected(rejected)}, more than --max-errors {run.max_errors} allows; "
+            "the same command with a larger budget goes on from here"
+        )
+
+
+def _were_rejected(count: int) -> str:
+    return plural(count, "image was", "images were") + " rejected"

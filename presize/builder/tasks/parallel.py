@@ -1,0 +1,137 @@
+"""Tasks run in worker processes, or one after the other in this one. The only importer of joblib."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+import joblib
+
+from presize.builder.tasks.records import Containment
+from presize.builder.tasks.sidecar import ShardDone
+from presize.builder.tasks.task import Task, write_shard
+from presize.errors import BuildError
+from presize.options import RunOptions
+from presize.system.child import Child, ChildDiedError
+from presize.system.files import anonymous_file, remove_temporary
+from presize.system.resources import usable_cores
+
+_ATTEMPTS = 3
+"""How many workers may die over one shard. After the first no image can be the cause."""
+
+
+def run_tasks(done: Iterable[ShardDone], waiting: list[Task], run: RunOptions) -> Generator[ShardDone, None, None]:
+    """What is `done` already, then the tasks of `waiting` as they finish."""
+    yield from done
+    try:
+        if run.engine == "sequential":
+            yield from map(write_shard, waiting)
+        elif run.engine != "processes" and waiting:
+            from presize.builder.executors.cluster import run_on_cluster
+
+            yield from run_on_cluster(waiting, run)
+        elif waiting:
+            yield from _in_processes(waiting, min(run.jobs or usable_cores(), len(waiting)), run.timeout_s)
+    finally:
+        _remove_temporary(waiting)
+
+
+def _remove_temporary(tasks: list[Task]) -> None:
+    """Remove what stopped attempts at these tasks have left. What other tasks have begun may be in use."""
+    paths = {path for task in tasks for path in (task.sidecar, *(task.targets if not task.files else ()))}
+    for folder in {path.parent for path in paths}:
+        remove_temporary(folder, {path.name for path in paths})
+
+
+def _in_processes(tasks: list[Task], jobs: int, timeout_s: float) -> Iterator[ShardDone]:
+    """Threads hand out the tasks, each to a worker process of its own: a worker that dies takes its shard along, and
+    neither other workers nor the build."""
+    parallel = joblib.Parallel(n_jobs=jobs, backend="threading", return_as="generator_unordered", batch_size=1)
+    # A build that stops early does so on purpose: no warning about tasks that were not waited for. (A warnings
+    # filter would not do, since joblib's threads restore the module's filters while it warns.)
+    parallel._warn_exit_early = lambda: None
+    with Workers(timeout_s) as workers, closing(parallel(map(joblib.delayed(workers.write), tasks))) as dones:
+        try:
+            yield from dones
+        finally:
+            workers.kill()  # so that their threads end
+
+
+class StoppedError(Exception):
+    """The build has stopped, and nobody waits for this task."""
+
+
+class Workers:
+    """Worker processes, each started when a thread needs one more."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._containment = Containment(timeout_s, anonymous_file("presize-turnstile"))
+        self._lock = threading.Lock()
+        self._idle: list[Child] = []
+        self._all: list[Child] = []
+        self._killed = False
+
+    def write(self, task: Task) -> ShardDone:
+        """What write_shard returns or raises, for any thread."""
+        containment, died = self._containment, ""
+        for _ in range(_ATTEMPTS):
+            worker = None
+            try:
+                worker = self._take()
+                done = worker.call(write_shard, task, containment)
+            except (ChildDiedError, MemoryError) as error:
+                self._drop(worker)
+                containment, died = replace(containment, by_image=True), str(error) or "memory ran out"
+                continue
+            self._idle.append(worker)
+            return done
+        raise BuildError(
+            f"{_ATTEMPTS} worker processes died over shard {task.number} ({died}), most often because memory ran out; "
+            "run again with fewer --jobs to resume"
+        )
+
+    def _take(self) -> Child:
+        with self._lock:
+            if self._killed:
+                raise StoppedError
+            if self._idle:
+                return self._idle.pop()
+        try:
+            worker = Child(keep=[self._containment.turnstile])
+        except OSError as error:
+            raise BuildError(
+                f"cannot start a worker process: {error.strerror}; run again with fewer --jobs to resume"
+            ) from None
+        with self._lock:
+            self._all.append(worker)
+            if self._killed:
+                worker.kill()
+        return worker
+
+    def _drop(self, worker: Child | None) -> None:
+        """End a worker that died or whose memory ran out, and forget it; None for one that never began."""
+        if worker is not None:
+            with self._lock:
+                self._all.remove(worker)
+            worker.close()
+
+    def kill(self) -> None:
+        """End all of them at once, from any thread, and those that are about to start."""
+        with self._lock:
+            self._killed = True
+            for worker in self._all:
+                worker.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        os.close(self._containment.turnstile)

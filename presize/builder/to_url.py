@@ -1,0 +1,287 @@
+"""A build whose OUT is a URL: shards are built in a folder of this machine and go to the store as they are finished."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import SimpleQueue
+
+from presize.builder.plan import Plan
+from presize.builder.resume import check_not_derived, differences_from, is_all_of, trying_again
+from presize.builder.run import BuildResult, build_planned, nothing_to_do, plan_build, result_of
+from presize.builder.state import Place, State, check_places
+from presize.builder.tasks.sidecar import ShardDone, read_sidecar
+from presize.builder.work import shard_files
+from presize.errors import BuildError, DatasetError, OptionError
+from presize.options import BuildOptions, RunOptions, SourceOptions
+from presize.remote.bucket import Bucket
+from presize.remote.cache import default_cache_dir
+from presize.remote.connections import Connections
+from presize.remote.download import MANIFEST_BYTES, download_file
+from presize.remote.fetch import fetch_dataset
+from presize.remote.upload import claim_place, upload_dataset, upload_file, writable_bucket
+from presize.store.absence import FETCHING
+from presize.store.data_files import MANIFEST, DataFile
+from presize.store.manifest import Manifest, digest_of, parse_manifest
+from presize.system.files import names_in, working_in, write_atomically
+from presize.system.locks import file_lock
+
+_PLACE = "presize-builds"
+"""The folder in the one that a user gives, in which there may be anything else."""
+_LOCK, _CLAIM, _OUT, _DONE = "lock", "claim.json", "out", "done"
+
+
+def build_to_url(
+    source: str | os.PathLike[str],
+    url: str,
+    options: BuildOptions = BuildOptions(),
+    run: RunOptions = RunOptions(),
+    samples: SourceOptions = SourceOptions(),
+    *,
+    scratch: str | os.PathLike[str] | None = None,
+    on_plan: Callable[[Plan], None] = lambda _: None,
+    on_shard: Callable[[ShardDone], None] = lambda _: None,
+    on_rest: Callable[[int], None] = lambda _: None,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> BuildResult:
+    """Resize the images of `source` and publish them as a dataset at `url` (``url/SIZE`` for several), as build_dataset
+    does in a folder, and upload_dataset from there.
+
+    A finished shard goes to the store while others are being built; the manifest comes last. Until it is there, all of
+    the dataset is on this machine, too, in a folder of `scratch`: calling it again there resumes, and nowhere else can.
+    With ``run.update`` the dataset is fetched to that folder, brought up to date and copied back, what is new alone.
+
+    Args:
+        source, options, run, samples: as for build_dataset.
+        url: s3://BUCKET/PATH, gs:// or az:// (see Bucket).
+        scratch: a folder with room for the dataset, which a cluster's workers see, too; None for default_cache_dir().
+        on_plan, on_shard: as for build_dataset.
+        on_rest: called once all shards are built, with the number of bytes that are not there yet.
+        on_bytes: called then, in any thread, with the number of bytes that have gone since the last call.
+
+    Raises:
+        OptionError: a folder dataset was asked for, or `scratch` cannot be written to.
+        RemoteError: another dataset is at `url`, or is being copied there; it cannot be written, or has no writes that
+            fail where there is something already.
+        Others as build_dataset does.
+    """
+    start = time.perf_counter()
+    if options.layout == "folder":
+        raise OptionError(f"to: a folder of images is made on this machine alone, and OUT is {url}; give a folder")
+    folder = _folder_of(url, scratch)
+    with working_in(folder), _locked(folder, url):
+        if not run.update:
+            _forget_copies(folder / _OUT)
+        place = check_places(source, folder / _OUT, options, run, copied=True)
+        several = len(place.roots) > 1
+        buckets = [writable_bucket(f"{url.rstrip('/')}/{root.name}" if several else url) for root in place.roots]
+        there = [_manifest_at(bucket) for bucket in buckets]
+        todo = plan_build(source, options, samples)
+        if (first := there[0]) is not None and first.left_out.get("unreadable"):
+            download_file(buckets[0], first.rejects, folder / first.rejects.file)
+            run = trying_again(todo, run, there, folder)
+        is_update = run.update and all(there)
+        if is_update:
+            _check_updates(todo, there, url)
+        else:
+            _check_same(todo, there, url)
+        on_plan(todo)
+        is_begun = (folder / _CLAIM).exists()
+        if all(there) and not is_begun:
+            _check_files(buckets, there, url)
+        if not is_update and all(there) and not is_begun:
+            built = nothing_to_do(todo, run, there)
+            index = built.manifests[0].index
+            download_file(buckets[0], index, folder / index.file)
+            result = result_of(built, todo, url, folder, time.perf_counter() - start)
+        else:
+            claim = _claim(folder, buckets)
+            for bucket, root in zip(buckets, place.roots, strict=True):
+                if is_update and not (root / MANIFEST).exists():  # that of an update may be newer
+                    fetch_dataset(bucket.url, root)
+            with _sending(place, todo, buckets) as send:
+
+                def on_finished(done: ShardDone) -> None:
+                    send(done)
+                    on_shard(done)
+
+                built = build_planned(todo, run, place, on_finished)
+            for bucket, root in zip(buckets, place.roots, strict=True):
+                upload_dataset(root, bucket.url, claim=claim, on_plan=on_rest, on_bytes=on_bytes)
+            result = result_of(built, todo, url, place.roots[0], time.perf_counter() - start)
+        _clear(folder)
+    return result
+
+
+def scratch_out(url: str, scratch: str | os.PathLike[str] | None = None) -> Path:
+    """The folder that stands for OUT while build_to_url builds."""
+    return _folder_of(url, scratch) / _OUT
+
+
+def _folder_of(url: str, scratch: str | os.PathLike[str] | None) -> Path:
+    place = default_cache_dir("scratch") if scratch is None else Path(scratch)
+    return Path(os.path.abspath(place), _PLACE, hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16])
+
+
+@contextmanager
+def _locked(folder: Path, url: str) -> Iterator[None]:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(
+            f"scratch: cannot write to {folder.parents[1]}: {error.strerror}; choose a folder with room for the dataset"
+        ) from None
+    try:
+        with file_lock(folder / _LOCK):
+            shutil.rmtree(folder / _DONE, ignore_errors=True)
+            try:
+                yield
+            finally:
+                if names_in(folder) == [_LOCK]:  # nothing was begun
+                    shutil.rmtree(folder)
+    except BlockingIOError:
+        raise BuildError(f"another build is writing to OUT {url}; wait, or choose another OUT") from None
+
+
+def _forget_copies(out: Path) -> None:
+    """Remove what an update that broke off has begun to fetch."""
+    for copy in [out, *out.glob("*/")]:
+        if (copy / FETCHING).exists() and not (copy / MANIFEST).exists():
+            shutil.rmtree(copy)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what is at its URL, so that a kill on the way leaves all of OUT or none."""
+    (folder / _CLAIM).unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        (folder / _OUT).rename(folder / _DONE)
+    shutil.rmtree(folder)
+
+
+def _manifest_at(bucket: Bucket) -> Manifest | None:
+    found = bucket.find(MANIFEST, MANIFEST_BYTES)
+    try:
+        return parse_manifest(found[0], bucket.url) if found else None
+    except DatasetError as error:
+        raise BuildError(
+            f"{error}; to build there, remove what is there with a tool of the store, or choose another OUT"
+        ) from None
+
+
+def _check_same(todo: Plan, there: Sequence[Manifest | None], url: str) -> None:
+    """Raise BuildError when another dataset than that of `todo` is there."""
+    for manifest in there:
+        if manifest is not None and not is_all_of(todo, [manifest]):
+            differing = "; ".join(differences_from(manifest, todo))
+            raise BuildError(
+                f"OUT {url} holds a dataset that differs ({differing}); choose another OUT, remove what is there with "
+                "a tool of the store, or bring it up to date with --update if its source alone has changed"
+            )
+
+
+def _check_updates(todo: Plan, there: Sequence[Manifest | None], url: str) -> None:
+    """Raise BuildError, before the place is claimed, for options that an update cannot change."""
+    check_not_derived(there, url)
+    for manifest in there:
+        differing = differences_from(manifest, todo, apart_from=("source", "classes")) if manifest is not None else []
+        if differing:
+            raise BuildError(
+                f"OUT {url} holds a dataset that differs ({'; '.join(differing)}), which --update cannot change; give "
+                "the options that it was built with, or choose another OUT"
+            )
+
+
+def _check_files(buckets: Sequence[Bucket], there: Sequence[Manifest | None], url: str) -> None:
+    """Raise BuildError unless the files of what is published are there, each of its size. Not the report, which may
+    have been removed."""
+    for bucket, manifest in zip(buckets, there, strict=True):
+        if manifest is None:
+            continue
+        sizes = {found.path: found.nbytes for found in bucket.list()}
+        for file in manifest.files():
+            if file != manifest.report and sizes.get(file.file) != file.bytes:
+                found = f"has {sizes[file.file]} bytes, not {file.bytes}" if file.file in sizes else "is missing"
+                raise BuildError(
+                    f"OUT {url} is damaged: {bucket.url}/{file.file} {found}; presize upload sends it again from a "
+                    "copy of the dataset; without one, remove all of OUT with a tool of the store and build it again"
+                )
+
+
+def _claim(folder: Path, buckets: Sequence[Bucket]) -> bytes:
+    """Claim the places for the build in `folder` alone: an image that fails in one build need not fail in another, so
+    the bytes of two may differ."""
+    noted = folder / _CLAIM
+    if not noted.exists():
+        write_atomically(noted, json.dumps({"build": uuid.uuid4().hex}).encode())
+    claim = noted.read_bytes()
+    for bucket in buckets:
+        claim_place(bucket, claim)
+    return claim
+
+
+_Shard = tuple[Bucket, Path, DataFile]
+"""Where to, from which folder, and what."""
+
+
+@contextmanager
+def _sending(place: Place, todo: Plan, buckets: Sequence[Bucket]) -> Iterator[Callable[[ShardDone], None]]:
+    """Yields a function that takes finished shards, which go to the store in the background. What has not begun to go
+    at the end of the block goes no more; upload_dataset finds that.
+
+    Raises:
+        RemoteError: one could not be sent; of the block, or of the function.
+    """
+    waiting: SimpleQueue[_Shard | None] = SimpleQueue()
+    ended = threading.Event()
+    connections = Connections()
+
+    def following() -> _Shard | None:
+        shard = waiting.get()
+        return None if ended.is_set() else shard
+
+    def copy(shard: _Shard) -> None:
+        bucket, root, file = shard
+        if not bucket.holds(file.file, file.bytes, file.sha256):
+            upload_file(bucket, root, file, connections.passed)
+
+    def send(done: ShardDone) -> None:
+        if sent.done():
+            sent.result()
+        for shard in _files_of(done, place, todo, buckets):
+            waiting.put(shard)
+
+    with ThreadPoolExecutor(1, "presize-send") as pool:
+        sent = pool.submit(connections.all_of, copy, iter(following, None))
+        try:
+            yield send
+        except BaseException:
+            connections.stop()
+            raise
+        finally:
+            ended.set()
+            waiting.put(None)
+    sent.result()
+
+
+def _files_of(done: ShardDone, place: Place, todo: Plan, buckets: Sequence[Bucket]) -> Iterator[_Shard]:
+    """The files of a shard that this build has finished; none for one that an update has found."""
+    state = State.read(place.out)
+    if state is None or done.number is None:
+        return
+    sidecar = read_sidecar(place.sidecar(done.number), done.number, digest_of(state.identity))
+    if sidecar is None:
+        return
+    paths = shard_files(place, done.number, state.generation, todo.options.companions)
+    for number, (path, (nbytes, sha256)) in enumerate(zip(paths, sidecar.shards, strict=True)):
+        size = number % len(buckets)
+        name = path.relative_to(place.roots[size]).as_posix()
+        yield buckets[size], place.roots[size], DataFile(name, nbytes, sha256, len(sidecar.samples))

@@ -1,0 +1,210 @@
+"""The work of a run: a task for each shard of the plan, which of them are finished, and what an update takes over."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from presize.builder import estimate
+from presize.builder.annotations import extents
+from presize.builder.plan import Plan
+from presize.builder.state import Place, State
+from presize.builder.tasks.records import Sources
+from presize.builder.tasks.sidecar import Finished, FinishedShard, ShardDone, Sidecar
+from presize.builder.tasks.task import CompanionPaths, Task, finished
+from presize.codecs import transcode
+from presize.errors import BuildError
+from presize.formatting import size_text
+from presize.options import Companion, RunOptions
+from presize.sources.companions import companion_paths
+from presize.sources.source_files import SourceFile
+from presize.store.data_files import companion_shard, generation_name
+from presize.system.child import ChildDiedError
+from presize.system.files import writing
+
+_PROBES = 16
+"""How many samples a task tries when it cannot read its own."""
+
+
+class Origin(Protocol):
+    """Where tasks copy records from: the dataset that an update starts from, or those that another is derived from."""
+
+    def copying(self, task: Task) -> Task:
+        """`task`, which copies what it can."""
+
+    def finished(self) -> Finished:
+        """What is taken over without a task."""
+
+
+@dataclass(frozen=True)
+class BuildWork:
+    """What there is to do.
+
+    Attributes:
+        tasks: all that the plan has.
+        found: what became of the samples of those that an earlier run finished, by shard number.
+        again: the numbers of those that an earlier run finished without files that it could not read.
+        reused: what an update takes over from the dataset that is there; empty in a build from scratch.
+        publishing: whether a folder's files may have their names already.
+    """
+
+    tasks: tuple[Task, ...]
+    found: dict[int, ShardDone]
+    again: frozenset[int]
+    reused: Finished
+    publishing: bool
+
+    @property
+    def waiting(self) -> list[Task]:
+        """The tasks of this run."""
+        return [task for task in self.tasks if task.number not in self.found]
+
+    def done(self) -> Iterator[ShardDone]:
+        """What became of the samples that were dealt with before this run."""
+        yield from self.reused.done()
+        yield from self.found.values()
+
+    def finish(self) -> Finished:
+        """All that the dataset is made of, once the waiting tasks have been carried out."""
+        tasks = map(_without_samples, self.tasks)
+        shards = (FinishedShard(_name(task), partial(_sidecar, task, self.publishing)) for task in tasks)
+        return replace(self.reused, shards=(*self.reused.shards, *shards))
+
+
+def _without_samples(task: Task) -> Task:
+    """What is left to know of a task that is carried out. The names of ten million files are half a gigabyte."""
+    if task.options.layout == "folder":
+        return task
+    none = task.samples[:0]
+    return replace(task, samples=none, nbytes=none, paths="", copies=None, places=None, companions=(), extents=None)
+
+
+def _sidecar(task: Task, publishing: bool) -> Sidecar:
+    sidecar = finished(task, publishing)
+    if sidecar is None:
+        raise BuildError(f"finished shard {task.number} has gone from {task.sidecar.parent}; run again to make it")
+    return sidecar
+
+
+def find_work(
+    todo: Plan,
+    run: RunOptions,
+    place: Place,
+    state: State,
+    files: pa.ChunkedArray | None,
+    reuse: Origin | None,
+    numbers: Sequence[int] | None = None,
+) -> BuildWork:
+    """What is left to do of `todo`.
+
+    Args:
+        files: the name of each sample's file in a folder dataset; None for shards.
+        reuse: what an update uses of the dataset in `place`.
+        numbers: the shards of a part; None for all.
+    """
+    every = range(len(todo.shards)) if numbers is None else numbers
+    tasks, found, again = [], {}, set()
+    for task in _tasks(todo, run, place, state.generation, files, every):
+        if reuse is not None:
+            task = reuse.copying(task)
+        sidecar = finished(task, state.publishing)
+        if sidecar is not None and sidecar.done.unreadable and not _is_published(state, place):
+            again.add(task.number)
+        elif sidecar is not None:
+            found[task.number] = sidecar.done
+            task = _without_samples(task)
+        tasks.append(task)
+    reused = reuse.finished() if reuse else Finished()
+    return BuildWork(tuple(tasks), found, frozenset(again), reused, state.publishing)
+
+
+def _is_published(state: State, place: Place) -> bool:
+    """Whether a manifest names the shards of this build already, so that they must stay as they are."""
+    return state.publishing or any(each and each.generation == state.generation for each in place.manifests())
+
+
+def sample_files(todo: Plan, rows: npt.NDArray[np.int64]) -> list[Sources]:
+    """The files of the samples in these rows of the source table: the image, then its companions."""
+    companions = (_companion_paths(companion, todo.source.table, rows) for companion in todo.options.companions)
+    files = (map(SourceFile, each.paths.split("\0"), each.nbytes.tolist()) for each in companions)
+    return list(zip(todo.source.files(rows), *files, strict=True))
+
+
+def _tasks(
+    todo: Plan, run: RunOptions, place: Place, generation: int, files: pa.ChunkedArray | None, numbers: Sequence[int]
+) -> Iterator[Task]:
+    for root in place.roots:
+        with writing(root):
+            (root / "shards" if files is None else root).mkdir(parents=True, exist_ok=True)
+    table = todo.source.table
+    around = extents(table, todo.options)
+    probes = tuple(sample_files(todo, np.linspace(0, len(table) - 1, min(_PROBES, len(table))).astype(np.int64)))
+    for number in numbers:
+        samples = todo.shards[number]
+        rows = table.select(["path", "source_nbytes"]).take(pa.array(samples))
+        companions = todo.options.companions
+        files_of_task = (
+            shard_files(place, number, generation, companions) if files is None else place.roots * (1 + len(companions))
+        )
+        yield Task(
+            number=number,
+            digest=todo.digest,
+            source=todo.source.root,
+            sidecar=place.sidecar(number),
+            targets=files_of_task,
+            options=todo.options,
+            on_error=run.on_error,
+            samples=samples,
+            nbytes=rows.column("source_nbytes").to_numpy(),
+            paths="\0".join(rows.column("path").to_pylist()),
+            files="" if files is None else "\0".join(files.take(pa.array(samples)).to_pylist()),
+            places=todo.source.places(samples),
+            companions=tuple(_companion_paths(companion, table, samples) for companion in companions),
+            extents=None if around is None else around[samples],
+            probes=probes,
+        )
+
+
+def shard_files(place: Place, number: int, generation: int, companions: Sequence[Companion]) -> tuple[Path, ...]:
+    """The files of a shard in the order of Sidecar.shards: of each size, then of each size of each companion."""
+    name = generation_name(f"shards/{number:05d}.lmdb", generation)
+    names = [name, *(companion_shard(companion.name, name) for companion in companions)]
+    return tuple(root / name for name in names for root in place.roots)
+
+
+def _companion_paths(companion: Companion, table: pa.Table, samples: npt.NDArray[np.int64]) -> CompanionPaths:
+    rows = table.take(pa.array(samples))
+    nbytes = rows.column(f"{companion.name}_source_nbytes").to_numpy()
+    return CompanionPaths(nbytes, "\0".join(companion_paths(companion, rows).to_pylist()))
+
+
+def _name(task: Task) -> str:
+    """The shard's, from the folder of each size."""
+    return f"shards/{task.targets[0].name}"
+
+
+def check_space(todo: Plan, place: Place, work: BuildWork) -> None:
+    """Raise BuildError, before anything is written, when the disk cannot hold the result."""
+    samples = sum(len(task.samples) for task in work.waiting)
+    free = shutil.disk_usage(place.out).free
+    image = todo.options.image
+    stored = 1 + len(todo.options.companions)
+    if samples == 0 or free > samples * stored * sum(transcode.record_bytes(image, size) for size in image.sizes):
+        return
+    try:
+        needed = estimate.estimate(todo, report=False).bytes * samples // len(todo.source.table)
+    except ChildDiedError:  # of an image that the build will reject
+        return
+    if needed > free:
+        raise BuildError(
+            f"OUT {place.out} has {size_text(free)} free and needs about {size_text(needed)}; "
+            "make room, or choose a smaller --size or another disk"
+        )

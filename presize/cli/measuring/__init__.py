@@ -1,1 +1,0 @@
-"""The commands that measure: what loading costs, what holds a training back, what a change would bring."""

@@ -1,0 +1,131 @@
+"""Output on a terminal: text, JSON, progress, and what happens when it cannot be printed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+import click
+from tqdm import tqdm
+
+from presize.formatting import plural, printable, size_text
+from presize.store.rejects import Reject
+
+if TYPE_CHECKING:
+    from presize.builder.tasks.sidecar import ShardDone
+
+
+def several_lines(text: str) -> str:
+    """`text` with each of its lines made printable."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def print_json(**values: Any) -> None:
+    print_text(json.dumps(values, ensure_ascii=False))
+
+
+def print_text(text: str) -> None:
+    """Print `text`. A full output is an error like any other; a closed pipe is left to click."""
+    try:
+        click.echo(text)
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        with suppress(OSError):
+            sys.stdout.close()  # or Python tries once more at exit
+        raise click.ClickException(f"cannot print: {error.strerror}") from None
+
+
+def reject_lines(count: int, file: object, first: Sequence[Reject]) -> list[str]:
+    """How many images were rejected, why the `first` of them were, and where all are listed."""
+    lines = [f"  {plural(count, 'image')} rejected; the reasons are in {file}"] if count else []
+    lines += (f"    {printable(f'{reject.path}: {reject.reason}')}" for reject in first)
+    return [*lines, f"    and {count - len(first):,} more"] if count > len(first) > 0 else lines
+
+
+_LINE_EVERY_S = 10.0
+
+
+def making_room(stream: TextIO) -> AbstractContextManager[None]:
+    """While something else is written to `stream`, no bar is there."""
+    room: AbstractContextManager[None] = tqdm.external_write_mode(stream)
+    return room
+
+
+class Progress:
+    """Counts images, or bytes, on `stream`, with their rate, the time left, and a note. Silent until begin(), and
+    throughout if `quiet`.
+
+    A context manager, for one thread at a time.
+    """
+
+    def __init__(self, stream: TextIO, what: str, in_bytes: bool = False, quiet: bool = False) -> None:
+        self._stream = stream
+        self._in_bytes = in_bytes
+        self._quiet = quiet
+        self._what = what
+        self._bar: tqdm | None = None
+        self._total = self._done = 0
+        self._start = self._last_line = 0.0
+
+    def begin(self, total: int) -> None:
+        """Start counting towards `total`."""
+        self._total = total
+        self._start = self._last_line = time.monotonic()
+        if self._stream.isatty() and not self._quiet:
+            self._bar = tqdm(
+                total=total,
+                file=self._stream,
+                desc=self._what,
+                unit="B" if self._in_bytes else "img",
+                unit_scale=self._in_bytes,
+                dynamic_ncols=True,
+                smoothing=0.05,
+            )
+
+    def add(self, more: int, note: str = "") -> None:
+        """Count `more`, and show `note`."""
+        self._done += more
+        if self._bar is not None:
+            self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(more)
+        elif self._done and not self._quiet and time.monotonic() - self._last_line >= _LINE_EVERY_S:
+            self._last_line = time.monotonic()
+            rate = self._done / (self._last_line - self._start)
+            left_s = (self._total - self._done) / rate
+            if self._in_bytes:
+                counts = f"{size_text(self._done)} of {size_text(self._total)}, {size_text(rate)}/s"
+            else:
+                counts = f"{self._done:,} of {self._total:,} images, {rate:,.0f}/s"
+            line = f"{self._what}: {counts}, {left_s:,.0f} s left"
+            self._stream.write(f"{line}, {note}\n" if note else f"{line}\n")
+            self._stream.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+class BuildProgress(Progress):
+    """Counts what finished shards hold, with their bytes and rejects as the note."""
+
+    def __init__(self, stream: TextIO, quiet: bool = False) -> None:
+        super().__init__(stream, "build", quiet=quiet)
+        self._rejected = self._bytes = 0
+
+    def on_shard(self, done: ShardDone) -> None:
+        self._rejected += done.rejected
+        self._bytes += done.bytes
+        note = f"{size_text(self._bytes)}, {self._rejected:,} rejected"
+        self.add(done.samples, note)

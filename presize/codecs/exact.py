@@ -1,0 +1,151 @@
+"""Images whose pixels are numbers, such as the class of each, and not colours: decoded without changing one. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from presize.codecs import decode, pillow_decoder
+from presize.codecs.sniff import sniff
+from presize.codecs.source_facts import Facts
+from presize.codecs.tiff import BITS
+from presize.errors import ImageError
+from presize.options import Format
+
+Values = npt.NDArray[Any]
+
+_PNG_BITS, _PNG_COLORS = 24, 25
+"""Where the header of a PNG has the bits of a sample, and the kind of its colours."""
+
+_J2K_BEGIN, _J2K_BITS = b"\xff\x4f\xff\x51", 42
+"""How a codestream of JPEG 2000 begins, and where it has the bits of its first component, less one, beside a flag."""
+
+_PNM_HEADER_BYTES = 4096
+
+
+class Exact(NamedTuple):
+    """The values of an image.
+
+    Attributes:
+        values: upright, uint8 or uint16, C-contiguous: (height, width), or (height, width, 3) of an RGB image.
+        facts: what the source was.
+    """
+
+    values: Values
+    facts: Facts
+
+
+def decode_exact(data: bytes, max_pixels: int) -> Exact:
+    """The values that the pixels of an image have: the indices of a palette, and not its colours; grey of 1 to 16 bits
+    as it is; RGB of 8 bits. EXIF orientation is applied, profiles and transparency are not.
+
+    Raises:
+        NotAnImageError: `data` is not an image.
+        ImageError: the image is broken, too large, or has pixels of another kind.
+    """
+    values, facts = decode_numbers(data, max_pixels)
+    return Exact(narrowed(values), facts)
+
+
+def decode_numbers(data: bytes, max_pixels: int) -> Exact:
+    """As decode_exact, with int32 for numbers of 16 bits that Pillow holds in 32, which it resizes otherwise."""
+    name = sniff(data)
+    if name is None or name == "jpeg":
+        decoded = decode.decode(data, pillow_decoder.Wanted("keep", icc="ignore"), max_pixels)
+        return Exact(decoded.pixels, decoded.facts)
+    image, data, orientation, several, surplus, _ = pillow_decoder.open_other(data, name, max_pixels)
+    deep = pillow_decoder.is_deep(image, data, name)
+    mode = image.mode
+    if mode == "RGBA" and image.getchannel("A").getextrema() == (255, 255):
+        mode = "RGB"
+    if deep and mode == "RGB":
+        raise ImageError("16 bits in three channels; nearest keeps RGB of 8 bits, grey of 16, and indices of palettes")
+    if mode not in ("1", "L", "P", "RGB", "I") and not mode.startswith("I;16"):
+        raise ImageError(f"pixels of mode {image.mode}; nearest keeps grey, palettes and RGB, or choose another filter")
+    values = np.asarray(image)
+    if mode == "I" or mode.startswith("I;16"):
+        if values.size and not (values.min() >= 0 and values.max() <= 0xFFFF):
+            raise ImageError(f"values from {values.min()} to {values.max()}; nearest keeps those from 0 to 65535")
+        values, deep = values.astype(np.int32 if mode == "I" else np.uint16), True
+    else:
+        values = values[:, :, :3].astype(np.uint8) if mode == "RGB" else values.astype(np.uint8)
+    bits = _gray_bits(image, data, name)
+    if name == "sgi" and bits > 8:
+        raise ImageError("16 bits in an SGI; nearest keeps those of PNG, TIFF and PGM")
+    if name == "jpeg2000" and mode != "P":
+        held = 16 if deep else 8
+        if bits > held:
+            raise ImageError(f"{bits} bits in a channel; nearest keeps RGB of 8 bits, and grey of 16")
+        values >>= held - bits  # Pillow makes the largest one white
+    elif mode == "L":
+        values //= pillow_decoder.PILLOW_SCALE.get(bits, 1)
+    if mode in ("1", "L") and pillow_decoder.zero_is_white(image, name):
+        values = (1 << bits) - 1 - values
+    if name == "ppm" and mode != "1":
+        values = _unscaled(values, data)
+    facts = Facts(
+        name,
+        pillow_decoder.colors_of(image.mode),
+        orientation,
+        transparent=image.has_transparency_data,
+        deep=deep,
+        several=several,
+        surplus=surplus,
+    )
+    return Exact(np.ascontiguousarray(pillow_decoder.upright(values, orientation)), facts)
+
+
+def narrowed(values: Values) -> Values:
+    """Numbers from decode_numbers, in 8 or 16 bits."""
+    return values.astype(np.uint16) if values.dtype == np.int32 else values
+
+
+def _unscaled(values: Values, data: bytes) -> Values:
+    """The numbers of a PGM or PPM, which Pillow has multiplied to make its largest one white."""
+    words = re.sub(rb"#[^\n\r]*", b" ", data[:_PNM_HEADER_BYTES]).split(None, 4)
+    largest = int(words[3])
+    if largest > 255 and values.ndim == 3:
+        raise ImageError("16 bits in three channels; nearest keeps RGB of 8 bits, grey of 16, and indices of palettes")
+    white = 255 if values.dtype == np.uint8 else 65535
+    return values if largest == white else np.rint(values * (largest / white)).astype(values.dtype)
+
+
+def _gray_bits(image: Any, data: bytes, name: str) -> int:
+    """The bits of a grey value in the file; in SGI and JPEG 2000, of any value."""
+    if name == "png":
+        return data[_PNG_BITS] if data[_PNG_COLORS] == 0 else 8
+    if name == "sgi":
+        return 8 * data[3]
+    if name == "jpeg2000":
+        begin = data.find(_J2K_BEGIN) + _J2K_BITS
+        return (int.from_bytes(data[begin : begin + 1]) & 127) + 1
+    bits = image.tag_v2.get(BITS, (1,)) if name == "tiff" else (8,)
+    return int(bits[0])
+
+
+def decode_stored(value: memoryview, format: Format, shape: tuple[int, int]) -> Values:
+    """The values of a stored companion, of the (height, width) in `shape`.
+
+    Raises:
+        ValueError, ImageError, MemoryError: the value is damaged.
+    """
+    if format == "raw":
+        return _decode_raw(value, shape)
+    values = decode_exact(bytes(value), shape[0] * shape[1]).values
+    if values.shape[:2] != shape:
+        raise ValueError(
+            f"it is {values.shape[0]} pixels high and {values.shape[1]} wide, "
+            f"and the index says {shape[0]} and {shape[1]}"
+        )
+    return values
+
+
+def _decode_raw(value: memoryview, shape: tuple[int, int]) -> Values:
+    """A byte a pixel is grey, two are 16 bits, little-endian, three are RGB."""
+    pixels = shape[0] * shape[1]
+    if len(value) == 2 * pixels:
+        return np.array(value).view("<u2").astype(np.uint16).reshape(shape)
+    return np.array(value).reshape(shape if len(value) == pixels else (*shape, 3))

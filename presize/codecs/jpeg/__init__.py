@@ -1,0 +1,1 @@
+"""JPEG: segments, metadata, tiles, and the decoder."""

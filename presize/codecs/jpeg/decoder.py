@@ -1,0 +1,250 @@
+"""Baseline JPEG -> pixels, faster than libjpeg-turbo and bit for bit the same, where _jpeg_decoder.c is compiled.
+
+That takes a C compiler when presize is installed, for x86-64 or ARM64; AVX2 is used where the processor has it. Without
+it, and for JPEGs out of the ordinary, `decode` gives None, and callers fall back to simplejpeg's libjpeg-turbo.
+
+At its first use in a process the compiled code decodes the golden images (presize.codecs.golden). If one differs from
+libjpeg-turbo's, the code is switched off for the process, with a PresizeWarning. PRESIZE_DECODER=libjpeg in the
+environment switches it off as well. A forked child inherits the outcome.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from types import ModuleType
+from typing import Literal, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+
+from presize.codecs.jpeg.segments import check_scans
+from presize.errors import OptionError, PresizeWarning
+
+_compiled: ModuleType | None
+"""Use it through _trusted()."""
+
+try:
+    from presize.codecs import _jpeg_decoder as _compiled
+except ImportError:
+    _compiled = None
+
+Pixels = npt.NDArray[np.uint8]
+Mode = Literal["GRAY", "RGB", "BGRX"]
+
+
+class SwitchedOff(NamedTuple):
+    """Why the compiled code is not used.
+
+    Attributes:
+        by: what has switched it off.
+        reason: in words: the variable and its value, or what the self-check found.
+        warning: what is said once, if anything.
+    """
+
+    by: Literal["environment", "self-check"]
+    reason: str
+    warning: str = ""
+
+
+_CHANNELS = {"GRAY": 1, "RGB": 3, "BGRX": 4}
+_NARROW = 8
+"""So narrow an image may be as large at another scale, 3/8 for one, which simplejpeg then takes."""
+_ROOM_BYTES = 8192
+"""That recoding wants free at the end."""
+
+VARIABLE = "PRESIZE_DECODER"
+"""The environment variable: "libjpeg" switches the compiled code off, "no-avx2" holds it to instructions that every
+processor has, "auto" or nothing leaves it on."""
+
+_is_tried = False
+_switched_off: SwitchedOff | None = None
+_right_to_warn = threading.Lock()  # taken by the first thread, and never released
+
+
+def is_available() -> bool:
+    """Whether _jpeg_decoder.c is compiled, and nothing has switched it off. Otherwise decode always gives None."""
+    return _trusted() is not None
+
+
+def switched_off() -> SwitchedOff | None:
+    """Why the compiled code is not used in this process; None if it is, or is not there."""
+    _trusted()
+    return _switched_off
+
+
+def _trusted() -> ModuleType | None:
+    """The compiled code, once it has been tried; None if there is none, or it is switched off."""
+    if not _is_tried:
+        _try()
+    return _compiled
+
+
+def _try() -> None:
+    """Switch the compiled code off if the environment says so or it fails its self-check. Threads may do so at the same
+    time, with the same outcome: there is no lock that a fork could leave locked."""
+    global _compiled, _is_tried, _switched_off
+    compiled = _compiled
+    if compiled is not None:
+        value = os.environ.get(VARIABLE, "")
+        if value == "no-avx2":
+            compiled.use_avx2(False)
+        off = _by_environment(value) or _by_self_check(compiled)
+        if off is not None:
+            _switched_off = off
+            _compiled = None
+            if off.warning and _right_to_warn.acquire(blocking=False):
+                warnings.warn(off.warning, PresizeWarning, stacklevel=4)
+    _is_tried = True
+
+
+def _by_environment(value: str) -> SwitchedOff | None:
+    if value in ("", "auto", "no-avx2"):
+        return None
+    if value == "libjpeg":
+        return SwitchedOff("environment", f"{VARIABLE}={value}")
+    said = f"{VARIABLE}: expected auto, no-avx2 or libjpeg, got {value!r}"
+    return SwitchedOff("environment", said, f"{said}; libjpeg-turbo decodes, as with libjpeg")
+
+
+def _by_self_check(compiled: ModuleType) -> SwitchedOff | None:
+    from presize.codecs.golden import self_check
+
+    found = self_check.difference(compiled)
+    if found is None:
+        return None
+    return SwitchedOff(
+        "self-check",
+        found,
+        f"presize's own JPEG decoder failed its self-check and is switched off in this process: {found}. libjpeg-turbo "
+        "decodes instead: slower, and the pixels are right. Please report it",
+    )
+
+
+def decode(
+    data: bytes | memoryview,
+    mode: Mode,
+    shape: tuple[int, int],
+    box: tuple[int, int, int, int] | None = None,
+    buffer: Pixels | None = None,
+    scale: int = 1,
+) -> Pixels | None:
+    """What simplejpeg.decode_jpeg makes of `data`, or of a box of it. Thread-safe; releases the GIL.
+
+    Of a JPEG with a tile index (presize.codecs.tiles), only the tiles under the box are read and checked.
+
+    Args:
+        data: a JPEG.
+        mode: of the pixels; X is 255.
+        shape: (height, width) of the image, in pixels.
+        box: (top, left, height, width), in pixels of the image at 1/scale, inside it; None takes all of it.
+        buffer: uint8, flat, at least as large as the result, which then lies at its beginning. Undefined after None.
+
+    Returns:
+        uint8 (height, width, channels), C-contiguous. None for anything but one intact baseline scan of 8 bits, grey
+        or YCbCr with chroma at full or half resolution; for an image that is not of `shape`; and without the compiled
+        code.
+
+    Raises:
+        ValueError: no JPEG has that `shape`, or the box is not inside it.
+        TypeError: `buffer` is too small.
+    """
+    compiled = _trusted()
+    if compiled is None or (scale > 1 and shape[1] <= _NARROW):
+        return None
+    box = box or (0, 0, -(-shape[0] // scale), -(-shape[1] // scale))
+    result = (*box[2:], _CHANNELS[mode])
+    out = np.empty(result, np.uint8) if buffer is None else np.ndarray(result, np.uint8, buffer)
+    return out if compiled.decode(data, out, result[2], shape, box, scale) else None
+
+
+def decode_strictly(
+    data: bytes | memoryview, mode: Mode, shape: tuple[int, int], scale: int = 1, *, max_pixels: int
+) -> Pixels:
+    """All of a JPEG of `shape` (height, width), by the compiled decoder or else by libjpeg-turbo.
+
+    Args:
+        data: the JPEG.
+        mode: of the pixels; X is 255.
+        shape: (height, width) in its header.
+        scale: 1, 2, 4 or 8: decode at 1/scale, each side rounded up.
+        max_pixels: a tenth of what all scans of the JPEG together may have (see jpeg_segments.check_scans).
+
+    Returns:
+        uint8 (height, width, channels), C-contiguous.
+
+    Raises:
+        ValueError: libjpeg-turbo finds an error, or anything to warn of.
+        ImageError: the JPEG has more scans than are decoded.
+    """
+    pixels = decode(data, mode, shape, scale=scale)
+    return decode_with_libjpeg(data, mode, shape, scale, max_pixels=max_pixels) if pixels is None else pixels
+
+
+def decode_with_libjpeg(
+    data: bytes | memoryview,
+    mode: Mode,
+    shape: tuple[int, int],
+    scale: int,
+    buffer: Pixels | None = None,
+    *,
+    max_pixels: int,
+    strict: bool = True,
+) -> Pixels:
+    """As decode_strictly, by libjpeg-turbo alone, and into `buffer`, which must hold the image at full size. Not
+    `strict`, it accepts what libjpeg-turbo warns of, such as stray bytes, in a JPEG that ends as one should."""
+    check_scans(data, shape[0] * shape[1], max_pixels)
+    strict = strict or bytes(data[-2:]) != b"\xff\xd9"
+    height, width = (-(-shape[0] // scale), -(-shape[1] // scale)) if scale > 1 else (0, 0)
+    return np.asarray(
+        simplejpeg.decode_jpeg(data, mode, min_height=height, min_width=width, buffer=buffer, strict=strict)
+    )
+
+
+def recode_scan(data: bytes, interval: int, marks: int) -> bytes | None:
+    """The scan of `data`, a JPEG without a tile index, coded again with a restart marker after each `interval` MCUs.
+
+    The coefficients are the same, and so are the codes of all but DC coefficients, whose new codes are those of T.81's
+    table K.3 where the scan names the table 0, and those of K.4 where it names another one.
+
+    Args:
+        interval: 1 to 65,535.
+        marks: how many markers that makes, about; room is made for them.
+
+    Returns:
+        The bytes behind the scan's header, with the end marker. None for a header, tables or codes that
+        `decode` does not take, where a difference between DC coefficients has more than 11 bits, and where it would
+        become twice as long.
+
+    Raises:
+        OptionError: without the compiled code: what is stored must not depend on it.
+    """
+    compiled = _trusted()
+    if compiled is None:
+        why = f"is switched off: {_switched_off.reason}" if _switched_off else "is not compiled here"
+        raise OptionError(f"tiles: all needs presize's own JPEG decoder, which {why}; choose resized")
+    out = np.empty(2 * len(data) + 16 * marks + _ROOM_BYTES, np.uint8)
+    nbytes = compiled.recode(data, out, interval)
+    return out[:nbytes].tobytes() if nbytes else None
+
+
+def tile_lengths(data: bytes, scan: int, tiles: int) -> bytes | None:
+    """The lengths in bytes of the `tiles` tiles of `data` from `scan` to its end, each with the marker that ends it.
+
+    Returns:
+        16 bits a tile, big-endian. None where the markers are not those of so many tiles, in their order, or where a
+        tile has more than 65,535 bytes.
+    """
+    compiled = _trusted()
+    if compiled is not None and tiles <= len(data):
+        return cast("bytes | None", compiled.tile_lengths(data, scan, tiles))
+    values = np.frombuffer(data, np.uint8)
+    # FF 00 stands for a byte FF; FF and anything else ends a tile.
+    ends = np.flatnonzero((values[scan:-1] == 0xFF) & (values[scan + 1 :] != 0)) + (scan + 2)
+    markers = (bytes(range(0xD0, 0xD8)) * (tiles // 8 + 1))[: tiles - 1] + b"\xd9"
+    if values[ends - 1].tobytes() != markers or ends[-1] != len(data):
+        return None
+    lengths = np.diff(ends, prepend=scan)
+    return None if lengths.max() > 0xFFFF else lengths.astype(">u2").tobytes()

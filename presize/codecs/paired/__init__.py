@@ -1,1 +1,0 @@
-"""The images that samples have beside their first: masks, whose values are kept exactly, and others."""

@@ -1,1 +1,0 @@
-"""What on this machine limits how fast images load, and what to do about it."""

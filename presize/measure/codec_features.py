@@ -1,0 +1,170 @@
+"""The codecs and resizers that are installed, and the CPU instructions that they use."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import mmap
+import os
+import platform
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.errors import PresizeWarning
+
+_PILLOWS = ("pillow", "pillow-simd")
+_OPENCV_INSTRUCTIONS = {"SSE4.1": "SSE4", "AVX2": "AVX2", "AVX512-SKX": "AVX-512", "NEON": "NEON"}
+_CYKOOZ_INSTRUCTIONS = {"sse4_1": "SSE4", "avx2": "AVX2", "neon": "NEON"}
+
+Baseline = Literal["used", "not compiled", "not for this processor", "switched off", "failed its self-check"]
+
+
+@dataclass(frozen=True)
+class Jpeg:
+    """The JPEG decoders.
+
+    Attributes:
+        simplejpeg: Version of simplejpeg.
+        libjpeg_turbo: Version of the libjpeg-turbo inside it; None if not known.
+        simd: Whether that was built with SIMD; None if not known.
+        simd_limits: Environment variables, as NAME=VALUE, that keep libjpeg-turbo from using all SIMD of the CPU.
+        baseline: Whether presize's own decoder (presize.codecs.jpeg.decoder) is used, or why not.
+        baseline_reason: What has switched that off, in words; None if nothing has.
+    """
+
+    simplejpeg: str
+    libjpeg_turbo: str | None
+    simd: bool | None
+    simd_limits: tuple[str, ...]
+    baseline: Baseline
+    baseline_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Resizer:
+    """cykooz.resizer.
+
+    Attributes:
+        version: Its version.
+        instructions: SIMD instructions that it uses; None for none.
+    """
+
+    version: str
+    instructions: str | None
+
+
+@dataclass(frozen=True)
+class Pillow:
+    """What is imported as PIL.
+
+    Attributes:
+        version: Its version.
+        simd: Whether it is pillow-simd.
+        libjpeg_turbo: Version of its libjpeg-turbo; None for another libjpeg.
+        distributions: Installed distributions that contain a PIL.
+    """
+
+    version: str
+    simd: bool
+    libjpeg_turbo: str | None
+    distributions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OpenCV:
+    """OpenCV.
+
+    Attributes:
+        version: Its version.
+        optimized: Whether its optimized code is switched on.
+        instructions: SIMD instructions that it uses.
+        threads: Its threads in this process, not in presize's workers.
+    """
+
+    version: str
+    optimized: bool
+    instructions: tuple[str, ...]
+    threads: int
+
+
+@dataclass(frozen=True)
+class Codecs:
+    jpeg: Jpeg
+    resizer: Resizer
+    pillow: Pillow
+    opencv: OpenCV
+
+
+def read_codecs(environ: Mapping[str, str] = os.environ) -> Codecs:
+    """Import the codecs and look at them."""
+    return Codecs(_jpeg(environ), _resizer(), _pillow(), _opencv())
+
+
+def _jpeg(environ: Mapping[str, str]) -> Jpeg:
+    import simplejpeg
+    from simplejpeg import _jpeg as module
+
+    turbo, simd = None, None
+    with contextlib.suppress(OSError, ValueError):  # ValueError for an empty file
+        turbo, simd = _libjpeg_turbo(Path(module.__file__))
+    limits = tuple(f"{name}={value}" for name, value in sorted(environ.items()) if re.match("JSIMD_(FORCE|NO)", name))
+    return Jpeg(simplejpeg.__version__, turbo, simd, limits, *_own_decoder())
+
+
+def _own_decoder() -> tuple[Baseline, str | None]:
+    """Whether it is used, or why not; and what has switched it off."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PresizeWarning)  # the finding says it
+        off = jpeg_decoder.switched_off()
+    if off is not None:
+        return "switched off" if off.by == "environment" else "failed its self-check", off.reason
+    if jpeg_decoder.is_available():
+        return "used", None
+    is_there = importlib.util.find_spec("presize.codecs._jpeg_decoder") is not None
+    is_other = platform.machine() not in ("x86_64", "aarch64")
+    return "not for this processor" if is_there or is_other else "not compiled", None
+
+
+def _libjpeg_turbo(library: Path) -> tuple[str | None, bool | None]:
+    """Version and SIMD of the libjpeg-turbo inside `library`, from its strings, as no function tells. A build without
+    SIMD does not contain the name of the environment variable that switches it off."""
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as binary:
+        version = re.search(rb"libjpeg-turbo version (\d[\d.]*)", binary)
+        return (version[1].decode(), re.search(rb"JSIMD_FORCE", binary) is not None) if version else (None, None)
+
+
+def _resizer() -> Resizer:
+    import cykooz_resizer
+
+    chosen = cykooz_resizer.Resizer().cpu_extensions.name
+    return Resizer(importlib.metadata.version("cykooz.resizer"), _CYKOOZ_INSTRUCTIONS.get(chosen))
+
+
+def _pillow() -> Pillow:
+    import PIL
+    from PIL import features
+
+    installed = []
+    for name in _PILLOWS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.version(name)
+            installed.append(name)
+    turbo = features.version_feature("libjpeg_turbo") if features.check_feature("libjpeg_turbo") else None
+    # Its releases are Pillow's, with ".post0" behind.
+    return Pillow(PIL.__version__, "post" in PIL.__version__, turbo, tuple(installed))
+
+
+def _opencv() -> OpenCV:
+    import cv2
+
+    # "SSE SSE2 SSE3 *SSE4.1 *AVX2 *AVX512-SKX?": a star marks code chosen at run time, a question mark an instruction
+    # that this CPU lacks.
+    used = {word.lstrip("*") for word in cv2.getCPUFeaturesLine().split() if not word.endswith("?")}
+    instructions = tuple(said for name, said in _OPENCV_INSTRUCTIONS.items() if name in used)
+    return OpenCV(cv2.__version__, cv2.useOptimized(), instructions, cv2.getNumThreads())

@@ -1,0 +1,274 @@
+"""Some of a build's images compared with an exact resize of their sources: PSNR, SSIM, and pictures of both.
+
+The reference knows nothing of the build's back-ends and shortcuts: the whole source, decoded at full size, each channel
+resampled by Pillow's floating-point resize, never rounded, never compressed. Which images are compared is a function of
+the sample numbers, and how many is bounded, whatever the size of the build.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from PIL import Image
+
+from presize.codecs import decode, encode, pillow_decoder, resize, sixteen
+from presize.codecs.resize import Target
+from presize.codecs.stored_value import DAMAGE, decode_value
+from presize.errors import ImageError
+from presize.options import Filter, ImageOptions, Size
+from presize.pages.html import jpeg_of, thumbnail
+from presize.store.dealing import mix
+
+Values = npt.NDArray[np.float64]
+
+_WINDOW, _SIGMA = 11, 1.5
+_C1, _C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+_LUMA = (0.299, 0.587, 0.114)
+
+
+def reference(pixels: npt.NDArray[np.uint8], target: Target, filter: Filter) -> Values:
+    """`pixels` (height, width, 3) or (height, width), uint8, as `target` says: float64 of the same rank,
+    from 0 to 255. Antialiased: the filter's support grows with the reduction."""
+    box, size, canvas = target
+    corners = (box.left, box.top, box.left + box.width, box.top + box.height)
+    how = Image.Resampling[filter.upper()]
+
+    def resized(channel: npt.NDArray[np.uint8]) -> Values:
+        image = Image.fromarray(channel.astype(np.float32)).resize((size.width, size.height), how, corners)
+        return np.asarray(image, np.float64).clip(0, 255)
+
+    exact = resized(pixels) if pixels.ndim == 2 else np.stack([resized(pixels[:, :, k]) for k in range(3)], axis=-1)
+    if canvas is None:
+        return exact
+    padded = np.zeros((*canvas, *pixels.shape[2:]))
+    top, left = (canvas.height - size.height) // 2, (canvas.width - size.width) // 2
+    padded[top : top + size.height, left : left + size.width] = exact
+    return padded
+
+
+def psnr(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
+    """Peak signal-to-noise ratio in dB, over all channels, of two images of one shape with values from 0 to
+    255: 10 log10(255² / mean squared error). Infinite when they are equal."""
+    error = float(np.square(np.subtract(a, b, dtype=np.float64)).mean())
+    return 10 * math.log10(255**2 / error) if error else math.inf
+
+
+def ssim(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
+    """Structural similarity of the luma (ITU-R 601) of two images of one shape, values from 0 to 255: at most 1.
+
+    As Wang, Bovik, Sheikh and Simoncelli define it (Image quality assessment: from error visibility to
+    structural similarity, IEEE Transactions on Image Processing 13(4), 2004): a Gaussian window of 11 x 11,
+    sigma 1.5, K1 = 0.01, K2 = 0.03, the mean over all windows that lie inside the image. Images with
+    a side of less than 11 pixels are mirrored at their edges instead.
+    """
+    x, y = luma(a), luma(b)
+    mean_x, mean_y = _mean(x), _mean(y)
+    variance_x = _mean(x * x) - mean_x**2
+    variance_y = _mean(y * y) - mean_y**2
+    covariance = _mean(x * y) - mean_x * mean_y
+    similarity = ((2 * mean_x * mean_y + _C1) * (2 * covariance + _C2)) / (
+        (mean_x**2 + mean_y**2 + _C1) * (variance_x + variance_y + _C2)
+    )
+    edge = _WINDOW // 2 if min(x.shape) >= _WINDOW else 0
+    return float(similarity[edge : x.shape[0] - edge, edge : x.shape[1] - edge].mean())
+
+
+def luma(pixels: npt.NDArray[Any]) -> Values:
+    """(height, width) float64: the luma of (height, width, 3), or grey as it is."""
+    values = np.asarray(pixels, np.float64)
+    return values if values.ndim == 2 else values @ _LUMA
+
+
+def _mean(values: Values) -> Values:
+    """Under the window, at each pixel."""
+    return np.asarray(cv2.GaussianBlur(values, (_WINDOW, _WINDOW), _SIGMA, borderType=cv2.BORDER_REFLECT))
+
+
+Pixels = npt.NDArray[np.uint8]
+
+MOST_IMAGES = 48
+MOST_PIXELS = 100_000_000
+"""Of all images that are compared. So there are about 8 pictures of 12 megapixels. A source pixel counts once and a
+stored one 4 times, for it is compared in double precision."""
+_S_A_PIXEL = 31e-9
+"""Of one core (November 2026): 3 seconds for MOST_PIXELS."""
+MOST_PIXELS_EACH = 50_000_000
+"""Larger ones are not compared: that would take more than 2 GB of memory."""
+
+THUMBNAIL = 384
+"""Pixels of the longer side: all of a 3:2 photograph stored at 256 px, the default."""
+DETAIL = 256
+DIFFERENCE_GAIN = 8
+_THREADS = 2
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One stored image and its source.
+
+    Attributes:
+        path: Path in the source.
+        source: Size of the source, (height, width).
+        stored: Size stored, (height, width).
+        source_nbytes: Bytes of the source file.
+        nbytes: Bytes stored.
+        psnr: In dB against presize.pages.comparison.reference; infinite when nothing differs.
+        ssim: Of luma, against the same reference.
+        before: The source as a JPEG of at most THUMBNAIL pixels a side.
+        after: The stored image, likewise.
+        detail: Where they differ most, as JPEGs of at most DETAIL pixels a side: the reference, what is stored, and
+            DIFFERENCE_GAIN times their difference on grey.
+        leaner_nbytes: Bytes at the lower quality that was tried; None if none was.
+    """
+
+    path: str
+    source: Size
+    stored: Size
+    source_nbytes: int
+    nbytes: int
+    psnr: float
+    ssim: float
+    before: bytes
+    after: bytes
+    detail: tuple[bytes, bytes, bytes]
+    leaner_nbytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An image that could not be compared, and why."""
+
+    path: str
+    reason: str
+
+
+def choose(samples: npt.NDArray[np.int64], pixels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Positions in `samples`, which are distinct, of those to compare, in random order: up to MOST_IMAGES,
+    fewer when they are large, of so many `pixels`."""
+    # Mixed once, sample numbers are dealt to shards (presize.builder.plan); mixed twice, they choose in all of these.
+    hashes = mix(mix(samples.astype(np.uint64)))
+    count = min(len(samples), 10 * MOST_IMAGES)
+    found = np.argpartition(hashes, count - 1)[:count]
+    found = found[np.argsort(hashes[found])]
+    found = found[pixels[found] <= MOST_PIXELS_EACH]
+    return found[np.cumsum(pixels[found]) <= MOST_PIXELS][:MOST_IMAGES]
+
+
+def seconds(images: int, pixels: float) -> float:
+    """About how long compare() takes for a dataset of so many images of `pixels` each, counted as for MOST_PIXELS."""
+    count = min(images, MOST_IMAGES, MOST_PIXELS / max(pixels, 1)) if pixels <= MOST_PIXELS_EACH else 0
+    return count * pixels * _S_A_PIXEL / _THREADS
+
+
+def compare(
+    image: ImageOptions,
+    size: Size,
+    index: pa.Table,
+    read_source: Callable[[dict[str, Any]], bytes],
+    value_of: Callable[[dict[str, Any]], bytes],
+    leaner: int | None = None,
+) -> tuple[list[Comparison], list[Failure]]:
+    """Compare some images of the dataset of one size with their sources, as `choose` chooses them.
+
+    Args:
+        image: the options that the dataset was built with.
+        size: the target size of the dataset.
+        index: its index, with each row's number in the source table as ``sample``.
+        read_source: returns the bytes of the source of a row of the index; called from several threads.
+        value_of: returns the stored value of a row of the index; called from several threads.
+        leaner: a lower quality to try.
+
+    Returns:
+        The comparisons, and the images that could not be compared: those that `read_source` raises ImageError for.
+        Other errors are raised, so that the page is a function of what is stored and of the sources alone.
+    """
+    samples = index.column("sample").to_numpy()
+    columns = ("source_height", "source_width", "height", "width")
+    source_height, source_width, height, width = (index.column(name).to_numpy().astype(np.int64) for name in columns)
+    pixels = source_height * source_width + 4 * height * width
+    rows = index.take(pa.array(choose(samples, pixels))).to_pylist()
+
+    def compared(row: dict[str, Any]) -> Comparison | Failure:
+        try:
+            return _compare(read_source(row), value_of(row), row, image, size, leaner)
+        except ImageError as error:
+            return Failure(row["path"], str(error))
+
+    with _without_opencv_threads(), ThreadPoolExecutor(_THREADS) as pool:
+        found = list(pool.map(compared, rows))
+    return [one for one in found if isinstance(one, Comparison)], [one for one in found if isinstance(one, Failure)]
+
+
+@contextmanager
+def _without_opencv_threads() -> Iterator[None]:
+    """OpenCV's own threads would stay, and hang a child that is forked later and uses OpenCV, too."""
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(threads)
+
+
+def _compare(
+    data: bytes, value: bytes, row: dict[str, Any], image: ImageOptions, size: Size, leaner: int | None
+) -> Comparison:
+    stored_size = Size(row["height"], row["width"])
+    try:
+        stored = _seen(decode_value(memoryview(value), image.format, image.color, stored_size, depth=image.depth))
+    except DAMAGE as error:
+        raise ImageError(f"what is stored is damaged: {error}") from None
+    wanted = pillow_decoder.Wanted(image.color, image.depth, image.icc)
+    source = _seen(decode.decode(data, wanted, image.max_pixels).pixels)
+    source_size = Size(*source.shape[:2])
+    exact = reference(source, resize.target(source_size, size, image.fit, image.upscale), image.filter)
+    if exact.shape != stored.shape:
+        raise ImageError("what is stored has another shape than its source makes")
+    return Comparison(
+        path=row["path"],
+        source=source_size,
+        stored=stored_size,
+        source_nbytes=row["source_nbytes"],
+        nbytes=row["nbytes"],
+        psnr=psnr(exact, stored),
+        ssim=ssim(exact, stored),
+        before=jpeg_of(thumbnail(source, THUMBNAIL)),
+        after=jpeg_of(thumbnail(stored, THUMBNAIL)),
+        detail=_detail(exact, stored),
+        leaner_nbytes=None if leaner is None else min(row["nbytes"], _nbytes(exact, replace(image, quality=leaner))),
+    )
+
+
+def _nbytes(exact: Values, image: ImageOptions) -> int:
+    """How many bytes `image` stores for these pixels."""
+    return len(encode.encode(np.ascontiguousarray(exact.round(), np.uint8), image))
+
+
+def _seen(pixels: npt.NDArray[Any]) -> Pixels:
+    """8 bits, and colours as far as they cover black, which resizing keeps so."""
+    if pixels.dtype == np.uint16:
+        pixels = sixteen.rounded(pixels)
+    if pixels.shape[2:] == (4,):
+        pixels = (pixels[:, :, :3] * (pixels[:, :, 3:] / 255)).round().astype(np.uint8)
+    return pixels
+
+
+def _detail(exact: Values, stored: Pixels) -> tuple[bytes, bytes, bytes]:
+    difference = stored - exact
+    error = cv2.blur(np.square(luma(difference)), (31, 31))
+    at = np.unravel_index(int(error.argmax()), error.shape)
+    corner = [min(max(int(at[k]) - DETAIL // 2, 0), max(error.shape[k] - DETAIL, 0)) for k in range(2)]
+    window = tuple(slice(begin, begin + DETAIL) for begin in corner)
+    amplified = (128 + DIFFERENCE_GAIN * difference[window]).clip(0, 255)
+    parts = (exact[window].round(), stored[window], amplified.round())
+    reference, kept, differs = (jpeg_of(np.ascontiguousarray(part, np.uint8), 85, "444") for part in parts)
+    return reference, kept, differs

@@ -1,0 +1,59 @@
+"""The templates of all pages (jinja2, autoescape on, filters for names, sizes and counts), and their thumbnails."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import importlib.resources
+
+import jinja2
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+
+from presize.codecs import resize
+from presize.formatting import plural, printable, size_text
+from presize.options import Size
+
+
+@functools.cache
+def asset(name: str) -> str:
+    """One of the files beside the templates, as it is."""
+    return (importlib.resources.files("presize.pages") / "templates" / name).read_text("utf-8")
+
+
+@functools.cache
+def template(name: str) -> jinja2.Template:
+    """One of the templates, ready to be rendered. Every text in it is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(
+        name=printable, size=size_text, count=plural, image=_data_uri, inf=lambda value: value == float("inf")
+    )
+    return environment.get_template(name)
+
+
+def _data_uri(jpeg: bytes) -> str:
+    return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"
+
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def thumbnail(pixels: Pixels, side: int) -> Pixels:
+    """`pixels` uint8 (height, width, 3) or (height, width), antialiased, so that no side is longer than `side`."""
+    target = resize.target(Size(*pixels.shape[:2]), Size(side, side), "longer", upscale=False)
+    return resize.resize(pixels, target, "bilinear", "cykooz")
+
+
+def jpeg_of(pixels: Pixels, quality: int = 80, subsampling: str = "420") -> bytes:
+    """A JPEG of uint8 (height, width, 3) RGB or (height, width) grey."""
+    if pixels.ndim == 2:
+        return bytes(simplejpeg.encode_jpeg(pixels[:, :, np.newaxis], quality, "GRAY", "Gray"))
+    return bytes(simplejpeg.encode_jpeg(pixels, quality, "RGB", subsampling))

@@ -1,0 +1,196 @@
+"""What a page shows: filters, as they stand in the query string of its address, and the rows that pass them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+from urllib.parse import parse_qsl, urlencode
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.errors import OptionError
+from presize.options import check_choice, check_text
+from presize.pages.opened import ViewedDataset
+from presize.store.rejects_file import Rejects
+
+Rows = npt.NDArray[np.int64]
+Show = Literal["stored", "rejects"]
+
+_MOST_FIELDS = 32
+_MOST_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The state of a page; the fields have the names that they have in a query string.
+
+    Attributes:
+        show: stored images, or files that were not stored.
+        text: part of the path, of another text column, or of the reason; upper and lower case are alike.
+        label: a class; empty for all.
+        split: a value of the column ``split``; empty for all.
+        min_side, max_side: of the source, its shorter side in pixels, inclusive; 0 for any.
+        reason: why files were not stored; empty for all.
+        page: from 1.
+        sample: the only sample to show, larger; -1 for a page of many.
+    """
+
+    show: Show = "stored"
+    text: str = ""
+    label: str = ""
+    split: str = ""
+    min_side: int = 0
+    max_side: int = 0
+    reason: str = ""
+    page: int = 1
+    sample: int = -1
+
+    def __post_init__(self) -> None:
+        check_choice("show", self.show, Show)
+        for text in ("text", "label", "split", "reason"):
+            check_text(text, getattr(self, text))
+        for name, least in (("min_side", 0), ("max_side", 0), ("page", 1), ("sample", -1)):
+            if getattr(self, name) < least:
+                raise OptionError(f"{name}: expected at least {least}, got {getattr(self, name)}")
+        if self.show == "rejects" and self.sample >= 0:
+            raise OptionError(f"sample: files that were not stored have no page of their own, got {self.sample}")
+
+    @classmethod
+    def parse(cls, query: str) -> Filters:
+        """Read a query string, such as ``label=cat&page=2``. Empty values, as forms send them, are defaults.
+
+        Raises:
+            OptionError: a name is unknown or there twice, or a value is invalid.
+        """
+        try:
+            pairs = parse_qsl(query, max_num_fields=_MOST_FIELDS, errors="strict")
+        except ValueError:
+            raise OptionError("query: expected NAME=VALUE&..., in UTF-8") from None
+        defaults = {field.name: field.default for field in fields(cls)}
+        values: dict[str, object] = {}
+        for name, text in pairs:
+            if name not in defaults or name in values:
+                raise OptionError(f"query: expected each of {', '.join(defaults)} at most once, got {name!r}")
+            values[name] = _whole_number(name, text) if isinstance(defaults[name], int) else text
+        return cls(**values)  # type: ignore[arg-type]
+
+    def query(self, **changes: str | int) -> str:
+        """The query string of this state with `changes`: ``?`` and the fields that are not at their defaults."""
+        state = replace(self, **changes)  # type: ignore[arg-type]
+        pairs = ((field.name, getattr(state, field.name), field.default) for field in fields(state))
+        return "?" + urlencode([(name, value) for name, value, default in pairs if value != default])
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether some samples may be left out."""
+        return self != Filters(show=self.show, page=self.page)
+
+
+def _whole_number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise OptionError(f"{name}: expected a whole number, got {text!r}")
+    return int(text)
+
+
+def matching(opened: ViewedDataset, filters: Filters) -> Rows:
+    """The numbers of the stored samples that pass all filters, in dataset order.
+
+    Raises:
+        OptionError: there is no such class, split or sample.
+        DatasetError: a column is damaged.
+    """
+    count = opened.manifest.samples
+    if filters.sample >= 0:
+        if filters.sample >= count:
+            raise OptionError(f"sample: expected a number below {count}, got {filters.sample}")
+        return np.array([filters.sample])
+    keep = np.ones(count, bool)
+    if filters.label:
+        label = _label(opened, filters.label)  # first: without classes a label may be anything
+        keep &= _numbers(opened, "label") == label
+    if filters.split:
+        keep &= _in_split(opened, filters.split)
+    if filters.min_side or filters.max_side:
+        side = np.minimum(_numbers(opened, "source_width"), _numbers(opened, "source_height"))
+        keep &= side >= filters.min_side
+        keep &= side <= (filters.max_side or np.iinfo(np.int32).max)
+    if filters.text:
+        found = (_contains(opened.column(name), filters.text) for name in opened.text_columns)
+        keep &= np.logical_or.reduce(list(found))
+    return np.flatnonzero(keep)
+
+
+def matching_rejects(rejects: Rejects, filters: Filters) -> Rows:
+    """The rows of files that were not stored that pass the filters by text and reason."""
+    keep = np.ones(len(rejects), bool)
+    reason = rejects.columns.column("reason")
+    if filters.reason:
+        keep &= _mask(pc.equal(reason.dictionary, filters.reason).take(reason.indices))
+    if filters.text:
+        in_reason = pc.match_substring(reason.dictionary, filters.text, ignore_case=True).take(reason.indices)
+        keep &= _contains(rejects.columns.column("path"), filters.text) | _mask(in_reason)
+    return np.flatnonzero(keep)
+
+
+def class_counts(opened: ViewedDataset) -> list[tuple[str, int]]:
+    """The classes and how many samples each has; none without classes."""
+    classes = opened.manifest.classes or ()
+    if not classes:
+        return []
+    labels = _numbers(opened, "label")
+    counts = np.bincount(labels[(labels >= 0) & (labels < len(classes))], minlength=len(classes))
+    return list(zip(classes, counts.tolist(), strict=True))
+
+
+def split_counts(opened: ViewedDataset) -> list[tuple[str, int]]:
+    """The splits by name, and how many samples each has; none without a column ``split`` of text."""
+    if "split" not in opened.text_columns:
+        return []
+    counts = opened.column("split").value_counts().to_pylist()
+    return sorted((each["values"], each["counts"]) for each in counts if each["values"] is not None)
+
+
+def reason_counts(rejects: Rejects, most: int) -> list[tuple[str, int]]:
+    """The most frequent reasons, at most `most`, and how many files each has."""
+    reason = rejects.columns.column("reason")
+    counts = np.bincount(reason.indices.to_numpy(), minlength=len(reason.dictionary))
+    order = np.argsort(-counts, kind="stable")[:most].tolist()
+    return [(reason.dictionary[number].as_py(), int(counts[number])) for number in order]
+
+
+def _numbers(opened: ViewedDataset, name: str) -> npt.NDArray[np.int32]:
+    return np.asarray(opened.column(name).to_numpy(zero_copy_only=True))
+
+
+def _label(opened: ViewedDataset, name: str) -> int:
+    classes = opened.manifest.classes or ()
+    if name not in classes:
+        raise OptionError(f"label: expected one of {_some(classes) or 'no classes'}, got {name!r}")
+    return classes.index(name)
+
+
+def _in_split(opened: ViewedDataset, name: str) -> npt.NDArray[np.bool_]:
+    if "split" not in opened.text_columns:
+        raise OptionError(f"split: {opened.root} has no column 'split' of text")
+    found = _mask(pc.equal(opened.column("split"), name))
+    if not found.any():
+        raise OptionError(f"split: expected one of {_some(split for split, _ in split_counts(opened))}, got {name!r}")
+    return found
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first few, for a message."""
+    listed = list(names)
+    return ", ".join(listed[:5]) + (", ..." if len(listed) > 5 else "")
+
+
+def _contains(texts: pa.Array, part: str) -> npt.NDArray[np.bool_]:
+    return _mask(pc.match_substring(texts, part, ignore_case=True))
+
+
+def _mask(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False))

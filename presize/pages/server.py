@@ -1,0 +1,120 @@
+"""Pages of a dataset for a browser on this machine, and for nobody else.
+
+The address holds a random token, so that other users of the machine and other pages in the browser cannot guess it; the
+Host header has to be that of the address, so that no domain that resolves to 127.0.0.1 gets anything (DNS rebinding).
+There is one page, whose query string is parsed by Filters: no part of an address is ever a path of a file.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import sys
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from presize.errors import OptionError, PresizeError
+from presize.formatting import printable
+from presize.pages.gallery import gallery_page
+from presize.pages.opened import ViewedDataset
+from presize.pages.selection import Filters
+
+ADDRESS = "127.0.0.1"
+TIMEOUT_S = 30.0
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Of every answer."""
+
+
+class GalleryServer(ThreadingHTTPServer):
+    """Serves one dataset at `url` while serve_forever() runs. A context manager that closes the port.
+
+    Args:
+        opened: the dataset.
+        port: to listen on; 0 for a free one.
+
+    Raises:
+        OptionError: the port cannot be used.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, opened: ViewedDataset, port: int = 0) -> None:
+        self.opened = opened
+        self.token = secrets.token_urlsafe(24)
+        self.rendering = threading.Lock()  # the decoded sources of one page at a time are enough
+        try:
+            super().__init__((ADDRESS, port), _Handler)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise OptionError(f"port: cannot listen on {ADDRESS}:{port}: {reason}; choose another") from None
+
+    @property
+    def host(self) -> str:
+        """What the Host header has to be."""
+        return f"{ADDRESS}:{self.server_address[1]}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}/{self.token}/"
+
+    def page(self, query: str) -> str:
+        """The page with this query string; see gallery_page."""
+        with self.rendering:
+            return gallery_page(self.opened, Filters.parse(query))
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that hangs up is no error."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: GalleryServer
+    server_version, sys_version = "presize", ""
+    timeout = TIMEOUT_S
+
+    def do_GET(self) -> None:
+        if self.headers.get_all("Host", []) != [self.server.host]:
+            return self._say(HTTPStatus.FORBIDDEN, "the Host header is not that of this server")
+        path, _, query = self.path.partition("?")
+        if not hmac.compare_digest(path.encode(), f"/{self.server.token}/".encode()):
+            return self._say(HTTPStatus.NOT_FOUND, "there is no such page")
+        try:
+            page = self.server.page(query)
+        except OptionError as error:
+            return self._say(HTTPStatus.BAD_REQUEST, str(error))
+        except PresizeError as error:
+            return self._say(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+        self._answer(HTTPStatus.OK, "text/html", page)
+
+    def _say(self, status: HTTPStatus, text: str) -> None:
+        self._answer(status, "text/plain", f"{printable(text)}\n")
+
+    def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+        content = text.encode("utf-8", "replace")
+        self.send_response(status)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def send_error(self, code: int, message: str | None = None, _explain: str | None = None) -> None:
+        """What is no request, or no GET."""
+        self.close_connection = True
+        self._say(HTTPStatus(code), message or HTTPStatus(code).phrase)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: library code does not print."""

@@ -1,0 +1,229 @@
+"""Parquet files as sources: lists their rows with an image, and reads these row by row, within bounded memory."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from presize.errors import ImageError, SourceError
+from presize.sources.contents import Contents, field_name, plain_table
+from presize.sources.source_files import row_place
+from presize.store.filenames import unsafe_paths
+from presize.system.file_version import FileVersion
+
+_ROWS_AT_ONCE = 8
+"""Few enough that photographs are still in the processor's cache when they become bytes."""
+_BUFFER_BYTES = 1 << 17
+"""Less than most pages have that hold images: those are read without a copy in between."""
+_FOOTERS = 16
+"""That are kept: of a thousand row groups one has some hundred kB."""
+_TYPES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    return any(is_type(kind) for is_type in _TYPES)
+
+
+def is_image(kind: pa.DataType) -> bool:
+    """Whether a column is one of Hugging Face's images: {bytes, path}."""
+    return pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and is_bytes(kind.field("bytes").type)
+
+
+def open_parquet(path: str) -> pq.ParquetFile:
+    """A file that is read page by page: reading a row group at once would take its size in memory.
+
+    The footers of the files that were opened last are not parsed again: of a thousand row groups that takes as long as
+    reading a hundred photographs does.
+    """
+    version = FileVersion.at(path)
+    file = _opened(path, _footer(path, version))
+    if FileVersion.at(path) != version:  # replaced in between: which footer and which file these are is not known
+        _footer.cache_clear()
+        return _opened(path)
+    return file
+
+
+def _opened(path: str, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    return pq.ParquetFile(path, metadata=footer, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+
+
+@functools.lru_cache(_FOOTERS)
+def _footer(path: str, version: FileVersion) -> pq.FileMetaData:  # noqa: ARG001  a key of the cache
+    return pq.read_metadata(path)
+
+
+@dataclass
+class _Cursor:
+    """Where a reader is: the values that it has, the row at which they begin, and the batches behind them."""
+
+    file: pq.ParquetFile
+    place: tuple[str, str, int]
+    batches: Iterator[pa.RecordBatch]
+    values: list[bytes | None]
+    begin: int = 0
+
+    @classmethod
+    def at(cls, path: str, column: str, group: int, last: _Cursor | None) -> _Cursor:
+        """At the first row of a row group. The footer of a file that `last` has open is not parsed again."""
+        file = last.file if last is not None and last.place[0] == path else open_parquet(path)
+        leaf = f"{column}.bytes" if is_image(file.schema_arrow.field(column).type) else column
+        batches = file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=[leaf], use_threads=False)
+        return cls(file, (path, column, group), batches, [])
+
+    def value(self, row: int) -> bytes | None:
+        """The bytes of a row that is not before `begin`; None where there are none."""
+        while row >= self.begin + len(self.values):
+            self.begin += len(self.values)
+            column = next(self.batches).column(0)
+            column = column.flatten()[0] if pa.types.is_struct(column.type) else column
+            self.values = column.to_pylist()  # at once, which is faster than one by one
+        return self.values[row - self.begin]
+
+
+class RowReader:
+    """Reads images row by row; for one thread. It has one file open, as long as it lives."""
+
+    def __init__(self) -> None:
+        self._cursor: _Cursor | None = None
+
+    def read(self, path: str, column: str, group: int, row: int) -> bytes:
+        """The bytes of an image. Reading the rows of a row group in order reads each once; going back begins again.
+
+        Raises:
+            ImageError: the row has no bytes, or cannot be decoded.
+            OSError: the file cannot be opened.
+        """
+        cursor, self._cursor = self._cursor, None
+        try:
+            if cursor is None or cursor.place != (path, column, group) or row < cursor.begin:
+                cursor = _Cursor.at(path, column, group, cursor)
+            value = cursor.value(row)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            raise ImageError(f"its row group cannot be decoded: {_first_line(error)}") from None
+        except (pa.ArrowException, StopIteration, KeyError, IndexError) as error:
+            raise ImageError(f"its row group cannot be decoded: {_first_line(error)}") from None
+        self._cursor = cursor
+        if value is None:
+            raise ImageError("its row has no bytes; a path alone is not followed")
+        return value
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or ["it has changed"])[0]
+
+
+def list_parquet(path: str, name: str, column: str | None) -> Contents:
+    """The samples of a Parquet file, in its order. Images are not read: not even their sizes, for which a mean of the
+    row group stands.
+
+    Args:
+        path: the file.
+        name: its path from the source, after which rows without a usable name are called.
+        column: that of the images; None to take the only one.
+
+    Raises:
+        SourceError: it cannot be read, or has no image column, or several.
+    """
+    try:
+        version = FileVersion.at(path)
+        file = open_parquet(path)
+        schema = file.schema_arrow
+        image = _image_column(schema, column)
+        others = [one.name for one in schema if not _holds_bytes(one.type) and schema.names.count(one.name) == 1]
+        has_names = is_image(schema.field(image).type) and schema.field(image).type.get_field_index("path") >= 0
+        # Names of columns alone: with no column at all a table has no rows.
+        table = file.read(columns=[*others, *([f"{image}.path"] if has_names else [])])
+        names = table.column(image).combine_chunks().field("path") if has_names else None
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        sizes = [_mean_bytes(group, image) for group in groups]
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["no reason given"])[0]
+        raise SourceError(f"it cannot be read as Parquet: {reason}") from error
+    rows = np.array([group.num_rows for group in groups], np.int64)
+    number = np.repeat(np.arange(len(rows)), rows)
+    row = np.arange(len(number)) - np.repeat(np.cumsum(rows) - rows, rows)
+    left_out: Counter[str] = Counter(
+        {one.name: len(number) for one in schema if one.name not in others and one.name != image}
+    )
+    if names is None and "path" in others and pa.types.is_string(schema.field("path").type):
+        names = table.column("path").combine_chunks()
+        others.remove("path")
+    fields = plain_table(table.select(others), left_out)
+    samples = {
+        "path": _paths(names, len(number), os.path.splitext(name)[0]),
+        "source_nbytes": pa.array(np.repeat(np.array(sizes, np.int64), rows)),
+        "offset": pa.array(row_place(number, row)),
+        "run": pa.array(number),
+    }
+    columns = {field_name(one): fields.column(one) for one in fields.column_names}
+    return Contents(version, pa.table(samples | columns), _class_names(schema), left_out=left_out, column=image)
+
+
+def _image_column(schema: pa.Schema, asked: str | None) -> str:
+    """The column of the images: the one asked for, or the only one that can be."""
+    names: list[str] = [one.name for one in schema if is_image(one.type)] or [
+        one.name for one in schema if is_bytes(one.type)
+    ]
+    if asked is None and len(names) == 1 and schema.names.count(names[0]) == 1:
+        return names[0]
+    if asked is not None and schema.names.count(asked) == 1:
+        kind = schema.field(asked).type
+        if is_image(kind) or is_bytes(kind):
+            return asked
+    has = ", ".join(f"{one.name} ({one.type})" for one in schema)[:400]
+    if asked is not None:
+        raise SourceError(f"--keys {asked} is no column of images ({{bytes, path}} or binary); it has {has}")
+    if names:
+        raise SourceError(f"it has {len(names)} columns of images; choose one, such as --keys {names[0]}")
+    raise SourceError(f"it has no column of images ({{bytes, path}} or binary); it has {has}")
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    """Whether a column has binary values anywhere in it: they are images, sounds or pickles, and no labels."""
+    return is_bytes(kind) or any(_holds_bytes(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _mean_bytes(group: pq.RowGroupMetaData, image: str) -> int:
+    """About how many bytes an image of a row group has."""
+    columns = (group.column(number) for number in range(group.num_columns))
+    leaves = (image, f"{image}.bytes")
+    nbytes = sum(int(column.total_uncompressed_size) for column in columns if column.path_in_schema in leaves)
+    return nbytes // max(1, int(group.num_rows))
+
+
+def _paths(names: pa.Array | None, rows: int, stem: str) -> pa.Array:
+    """The names of rows; a row has ``STEM/NUMBER`` where its name is missing, leads elsewhere, or was taken before."""
+    numbers = pc.utf8_lpad(pa.array(np.arange(rows)).cast(pa.large_string()), 8, "0")
+    folder, slash = (pa.scalar(text, pa.large_string()) for text in (stem, "/"))
+    made = pc.binary_join_element_wise(folder, numbers, slash)
+    if names is None:
+        return made
+    given = names.cast(pa.large_string())
+    usable = np.zeros(rows, np.bool_)
+    codes = pc.fill_null(given.dictionary_encode().indices, -1).to_numpy(zero_copy_only=False)
+    usable[np.unique(codes, return_index=True)[1]] = True
+    usable &= (codes >= 0) & ~pc.fill_null(unsafe_paths(given), True).to_numpy(zero_copy_only=False)
+    return pc.if_else(pa.array(usable), given, made)
+
+
+def _class_names(schema: pa.Schema) -> tuple[str, ...] | None:
+    """The names of Hugging Face's ClassLabel in the column ``label``; None where there are none."""
+    try:
+        features: Any = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        label = features["label"]
+        names = label["names"] if label["_type"] == "ClassLabel" else None
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+    return tuple(names) if isinstance(names, list) and all(isinstance(one, str) for one in names) else None

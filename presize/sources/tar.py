@@ -1,0 +1,381 @@
+"""Tar shards as sources: reads the headers of a tar, and lists files of one stem that follow each other as samples."""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import json
+import os
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from presize.errors import SourceError
+from presize.formatting import size_text
+from presize.sources.contents import Contents, field_name, joined, reject, rows_table
+from presize.sources.walk import as_utf8, is_utf8
+from presize.store.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
+from presize.system.file_version import FileVersion
+from presize.system.files import open_at_once
+
+BLOCK = 512
+ZEROS = bytes(BLOCK)
+"""The end mark begins with such a block."""
+_WINDOW_BYTES = 4096
+_NAME_BYTES = 1 << 20
+"""The most that is read of a header that holds a long name."""
+_TAIL_BYTES = 1 << 20
+"""The most that padding adds at the end. More is left where a download stopped in a file of its full size."""
+_PADDING_BYTES = 1 << 20
+_SIZE = re.compile(r"[0-9]{1,18}")
+_PAX_RECORD = re.compile(rb"(\d{1,9}) ([^=]+)=")
+
+
+class Member(NamedTuple):
+    """A file of a tar: where its bytes are. `kind` is its type flag, ``b"0"`` for a regular file."""
+
+    name: str
+    kind: bytes
+    offset: int
+    nbytes: int
+
+
+END_MARK = Member("", b"", 0, 0)
+"""Stands for an end mark that more members follow, or something else that is told of: tars can be joined by cat."""
+
+
+class CutShort(Exception):
+    """A tar ends, or is damaged, before its end mark. ``str(error)`` says where; `name` is the file it happened in."""
+
+    def __init__(self, reason: str, name: str | None = None) -> None:
+        super().__init__(reason)
+        self.name = name
+
+
+class TarWindow:
+    """Reads small parts of a file, mostly one after the other: one call for several of them."""
+
+    def __init__(self, fd: int) -> None:
+        self.nbytes = os.fstat(fd).st_size
+        self._fd, self._begin, self._content = fd, 0, b""
+
+    def read(self, begin: int, nbytes: int) -> bytes:
+        """The bytes from `begin` on; fewer at the end of the file."""
+        first = begin - self._begin
+        if first < 0 or first + nbytes > len(self._content):
+            self._begin, first = begin, 0
+            self._content = os.pread(self._fd, max(nbytes, _WINDOW_BYTES), begin)
+        return self._content[first : first + nbytes]
+
+    def after_zeros(self, begin: int) -> int:
+        """Where the first block from `begin` on begins that is not all zeros; the end of the file if none does."""
+        while content := os.pread(self._fd, _PADDING_BYTES, begin):
+            if content != bytes(len(content)):
+                zeros = len(content) - len(content.lstrip(b"\0"))
+                return begin + zeros // BLOCK * BLOCK
+            begin += len(content)
+        return begin
+
+
+def is_header(block: bytes) -> bool:
+    """Whether a block has the checksum of a header: the sum of its bytes, with blanks in the place of the checksum."""
+    if len(block) < BLOCK:
+        return False
+    stored = _number(block[148:156])
+    # The lower half of Adler-32 is the sum modulo 65521, in a fiftieth of the time that Python takes.
+    found = zlib.adler32(block[:148] + b"        " + block[156:], 0) & 0xFFFF
+    return stored is not None and stored % 65521 == found
+
+
+def _number(field: bytes) -> int | None:
+    """A number of a header, in octal digits, or binary where its first bit is set."""
+    if field[0] & 0x80:
+        return int.from_bytes(field[1:], "big") if field[0] == 0x80 else None
+    try:
+        number = int(field.partition(b"\0")[0] or b"0", 8)
+    except ValueError:
+        return None
+    return number if number >= 0 else None
+
+
+def members(window: TarWindow) -> Iterator[Member]:
+    """The files of a tar, folders apart, and END_MARK between those of several that were joined.
+
+    Raises:
+        CutShort: it ends before its end mark, or cannot be followed.
+    """
+    at = 0
+    extended: dict[str, str] = {}
+    while True:
+        block = window.read(at, BLOCK)
+        if len(block) < BLOCK:
+            raise CutShort(f"it ends at byte {window.nbytes:,}, without an end mark")
+        if block == ZEROS:
+            end, at, extended = at, window.after_zeros(at), {}
+            if at >= window.nbytes:
+                if at - end > _TAIL_BYTES:
+                    raise CutShort(f"its end mark at byte {end:,} is followed by {size_text(at - end)} of zeros")
+                return
+            follows = is_header(window.read(at, BLOCK))
+            if follows or at - end <= _TAIL_BYTES:
+                yield END_MARK
+            if not follows:
+                raise CutShort(f"byte {at:,}, behind its end mark at byte {end:,}, begins no header")
+            continue
+        if not is_header(block):
+            raise CutShort(f"byte {at:,} begins no header")
+        size, kind, begin = _number(block[124:136]), block[156:157], at + BLOCK
+        if size is None:
+            raise CutShort(f"the size in the header at byte {at:,} is no number")
+        if kind in b"xLKg":
+            value = window.read(begin, size) if size <= _NAME_BYTES else b""
+            if len(value) < size:
+                raise CutShort(f"the header at byte {at:,} has {size:,} bytes, which are not there or too many")
+            if kind == b"L":
+                extended["path"] = value.split(b"\0")[0].decode("utf-8", "surrogateescape")
+            elif kind == b"x":
+                extended |= _pax(value)
+        else:
+            name = extended.pop("path", None) or _name(block)
+            kind = b"0" if kind in b"\x007" else kind
+            if extended:
+                size = int(extended["size"]) if _SIZE.fullmatch(extended.get("size", "")) else size
+                kind = b"S" if any(key.startswith("GNU.sparse") for key in extended) else kind
+                extended = {}
+            if kind in b"123456":
+                size = 0  # links, folders and devices have no content, whatever they say
+            if begin + size > window.nbytes:
+                there = max(0, window.nbytes - begin)
+                raise CutShort(f"it ends after {there:,} of the {size:,} bytes of {name!r}", name)
+            if kind != b"5":
+                yield Member(name, kind, begin, size)
+        at = begin + -(-size // BLOCK) * BLOCK
+
+
+def _name(block: bytes) -> str:
+    name = block[:100].partition(b"\0")[0]
+    if block[345] and block[257:263] == b"ustar\0":  # GNU keeps times there
+        name = block[345:500].partition(b"\0")[0] + b"/" + name
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _pax(value: bytes) -> dict[str, str]:
+    """The records of a PAX header, as far as they can be read: ``length key=value\\n``."""
+    found, at = {}, 0
+    while match := _PAX_RECORD.match(value, at):
+        end = at + int(match[1])
+        if end <= match.end() or value[end - 1 : end] != b"\n":
+            break
+        found[match[2].decode("utf-8", "replace")] = value[match.end() : end - 1].decode("utf-8", "surrogateescape")
+        at = end
+    return found
+
+
+_FIELD_BYTES = 1 << 20
+"""The most that is read of a file that is no image."""
+_SAMPLES_AT_ONCE = 16384
+_STEM = re.compile(r"((?:.*/)?[^/.][^/.]*)\.([^/]+)", re.DOTALL)
+"""WebDataset's: the extension begins at the first dot of the name."""
+_CLASS_NUMBER = re.compile(r"\s*-?[0-9]{1,9}\s*")
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+def list_tar(path: str, name: str, extension: str | None) -> Contents:
+    """The samples of a tar, in its order.
+
+    ``.json`` gives a field for each of its keys, ``.cls`` a number called ``label``, ``.txt`` a text called ``txt``;
+    other files beside an image are left out.
+
+    Args:
+        path: the tar.
+        name: its path from the source, to name what is rejected.
+        extension: that of the images; None where each sample has one image.
+
+    Raises:
+        SourceError: it is no tar, is compressed, or cannot be read.
+    """
+    samples = _Samples(name, extension)
+    try:
+        with open(path, "rb", buffering=0, opener=open_at_once) as file:
+            version = FileVersion.of(os.fstat(file.fileno()))
+            window = TarWindow(file.fileno())
+            _check_begin(window, name)
+            try:
+                for member in members(window):
+                    if member is END_MARK:
+                        samples.finish(window)
+                    else:
+                        samples.add(member, window)
+                samples.finish(window)
+            except CutShort as error:
+                samples.finish_early(error, window)
+    except OSError as error:
+        raise SourceError(f"it cannot be read: {error.strerror}") from error
+    return samples.listing(version)
+
+
+def _check_begin(window: TarWindow, name: str) -> None:
+    begin = window.read(0, BLOCK)
+    for magic, program in _COMPRESSED.items():
+        if begin.startswith(magic):
+            raise SourceError(
+                f"it is compressed, so that no image can be read by itself; decompress it first: {program} -d "
+                f"{os.path.basename(name)}"
+            )
+    if begin != ZEROS and not is_header(begin):
+        raise SourceError("it is no tar: its first block is no header")
+
+
+class _Samples:
+    """Collects the samples of a tar from its files, in their order."""
+
+    def __init__(self, name: str, extension: str | None) -> None:
+        self._tar = name
+        self._extension = extension.lower().removeprefix(".") if extension else None
+        self._stem: str | None = None
+        self._files: dict[str, Member] = {}
+        self._before: tuple[str, ...] = ()
+        """The extensions of the sample before."""
+        self._rows: list[tuple[str, int, int]] = []
+        self._fields: list[dict[str, Any]] = []
+        self._tables: list[pa.Table] = []
+        self._rejects: list[Reject] = []
+        self._hidden = 0
+        self._left_out: Counter[str] = Counter()
+
+    def add(self, member: Member, window: TarWindow) -> None:
+        if member.name.startswith("./"):
+            member = member._replace(name=_trimmed(member.name))
+        if member.name.rpartition("/")[2].startswith("."):
+            self._hidden += 1
+            return
+        match = _STEM.fullmatch(member.name) if is_utf8(member.name) else None
+        if member.kind != b"0" or match is None:
+            what = "it is a link, or no regular file" if member.kind != b"0" else "its name has no extension"
+            what = what if is_utf8(member.name) else "its name is not UTF-8"
+            self._reject(member.name, what, NOT_AN_IMAGE if member.kind == b"0" else SourceError.__name__)
+            return
+        stem, extension = match[1], match[2].lower()
+        if stem != self._stem or extension in self._files:
+            self.finish(window)
+            self._stem = stem
+        self._files[extension] = member
+
+    def finish(self, window: TarWindow) -> None:
+        """The files since the last call are a sample."""
+        files, self._files = self._files, {}
+        if not files:
+            return
+        self._before = tuple(files)
+        first = next(iter(files.values()))
+        images = _images(self._before, self._extension)
+        if len(images) == 1:
+            image = files.pop(images[0])
+            try:
+                self._fields.append(self._read_fields(files, window))
+            except _UnreadableField as error:
+                self._reject(image.name, str(error))
+                return
+            self._rows.append((image.name, image.offset, image.nbytes))
+            if len(self._rows) == _SAMPLES_AT_ONCE:
+                self._flush()
+        elif images:
+            names = " and ".join(f".{extension}" for extension in images)
+            self._reject(first.name, f"its sample has several images, {names}; choose one, such as --keys {images[0]}")
+        else:
+            names = ", ".join(f".{extension}" for extension in sorted(files))
+            wanted = f".{self._extension}" if self._extension else "image"
+            self._reject(
+                first.name, f"no {wanted} among {names}; the files of a sample have to follow each other", NOT_AN_IMAGE
+            )
+
+    def finish_early(self, error: CutShort, window: TarWindow) -> None:
+        """Keep the last sample if it is whole: another has begun, or it has files like those of the one before."""
+        match = None if error.name is None else _STEM.fullmatch(_trimmed(error.name))
+        another_began = match is not None and match[1] != self._stem
+        if another_began or set(self._before) == set(self._files):
+            self.finish(window)
+        elif self._files:
+            self._reject(next(iter(self._files.values())).name, "the tar ends before this sample does")
+        self._reject("", f"{error}; what lies before is kept")
+
+    def _read_fields(self, files: Mapping[str, Member], window: TarWindow) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        for extension, member in sorted(files.items()):  # a label in .json replaces that of .cls
+            read = _FIELDS.get(extension)
+            if read is None:
+                self._left_out[f".{extension}"] += 1
+                continue
+            if member.nbytes > _FIELD_BYTES:
+                raise _UnreadableField(f"its .{extension} has {size_text(member.nbytes)}, too many for a label")
+            try:
+                found = read(window.read(member.offset, member.nbytes).removeprefix(codecs.BOM_UTF8).decode())
+            except (ValueError, RecursionError) as error:
+                raise _UnreadableField(f"its .{extension} cannot be read: {getattr(error, 'msg', error)}") from None
+            fields |= {field_name(name): value for name, value in found.items()}
+        return fields
+
+    def _reject(self, name: str, reason: str, error: str = SourceError.__name__) -> None:
+        path = as_utf8(f"{self._tar}/{name}" if name else self._tar)
+        self._rejects.append(reject(path, reason)._replace(error=error))
+
+    def _flush(self) -> None:
+        names, offsets, sizes = zip(*self._rows, strict=True) if self._rows else ((), (), ())
+        places = {
+            "path": pa.array(names, pa.large_string()),
+            "source_nbytes": pa.array(sizes, pa.int64()),
+            "offset": pa.array(offsets, pa.int64()),
+        }
+        fields = rows_table(self._fields, self._left_out)
+        columns = {name: fields.column(name) for name in fields.column_names}
+        self._tables.append(pa.table(places | columns))
+        self._rows, self._fields = [], []
+
+    def listing(self, version: FileVersion) -> Contents:
+        self._flush()
+        samples = joined(self._tables, self._left_out)
+        return Contents(version, samples, None, self._rejects, self._hidden, self._left_out)
+
+
+@functools.lru_cache(64)  # the samples of a tar have the same
+def _images(extensions: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
+    """Those of the extensions that are images: plain ones such as ``jpg``, or else such as ``left.jpg``."""
+    if wanted is not None:
+        return (wanted,) if wanted in extensions else ()
+    images = tuple(extension for extension in extensions if f".{extension.rpartition('.')[2]}" in IMAGE_SUFFIXES)
+    return tuple(extension for extension in images if "." not in extension) or images
+
+
+class _UnreadableField(Exception):
+    """A file beside an image cannot be read. ``str(error)`` is the reason to reject the sample."""
+
+
+def _json_fields(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("expected a JSON object")
+    return value
+
+
+def _class_number(text: str) -> dict[str, Any]:
+    if not _CLASS_NUMBER.fullmatch(text):
+        raise ValueError(f"expected a whole number, got {text[:40]!r}")
+    return {"label": int(text)}
+
+
+_FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "json": _json_fields,
+    "cls": _class_number,
+    "txt": lambda text: {"txt": text},
+}
+
+
+def _trimmed(name: str) -> str:
+    """A name without the ``./`` that tars of a folder begin with."""
+    while name.startswith("./"):
+        name = name[2:]
+    return name

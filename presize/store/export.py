@@ -1,0 +1,373 @@
+"""Exports a dataset: as image files, as tar shards for WebDataset, or as Parquet for Hugging Face's datasets."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import tarfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+
+from presize.codecs.encode import encode
+from presize.errors import BuildError, DatasetError
+from presize.options import ExportLayout, ImageOptions, check_choice
+from presize.store.dataset import Dataset
+from presize.store.dealing import mix
+from presize.store.filenames import SUFFIXES, file_names, is_safe, path_problem
+from presize.store.index import index_columns
+from presize.system.files import new_files
+
+_RAW_AS = ImageOptions(format="png")
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """An image file for each sample: the images of a dataset, or one of its companions.
+
+    Attributes:
+        dataset: the dataset, or Dataset.companion.
+        names: for each sample the path of its file, with the suffix of what is in it; all are safe and distinct.
+    """
+
+    dataset: Dataset
+    names: pa.ChunkedArray
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> ImageFiles:
+        return cls(dataset, file_names(dataset.column("path"), dataset.manifest.format))
+
+    @property
+    def suffix(self) -> str:
+        """That of the format, such as ``.jpg``."""
+        return SUFFIXES[self.dataset.manifest.format][0]
+
+    def contents(self, samples: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """For each of `samples` its position in that list and the content of its file, in the order on disk."""
+        if self.dataset.manifest.format == "raw":
+            yield from ((position, encode(pixels, _RAW_AS)) for position, pixels in self.dataset.pixels(samples))
+        else:
+            yield from ((position, bytes(value)) for position, value in self.dataset.values(samples))
+
+    def content(self, sample: int) -> bytes:
+        """The content of one file."""
+        return next(content for _, content in self.contents((sample,)))
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A dataset that is exported.
+
+    Attributes:
+        dataset: the dataset, its paths and columns checked.
+        images: its images.
+        companions: its companions by name.
+        columns: the names of the columns of the label table, ``label`` among them.
+    """
+
+    dataset: Dataset
+    images: ImageFiles
+    companions: dict[str, ImageFiles]
+    columns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, root: str | os.PathLike[str]) -> Exported:
+        """Raises DatasetError when the dataset in `root` is damaged, or has a path that is no file of a folder."""
+        dataset = Dataset(root, readahead=True)  # shards are read from beginning to end
+        own = index_columns(dataset.manifest.layout, True, dataset.companions)
+        columns = tuple(name for name in dataset.index.schema.names if name not in own)
+        for name in ("path", *columns):
+            dataset.check_column(name)
+        problem = path_problem(dataset.column("path"))
+        if problem is not None:
+            raise DatasetError(f"the index of {dataset.root} has {problem}; nothing was written")
+        companions = {name: ImageFiles.of(dataset.companion(name)) for name in dataset.companions}
+        return cls(dataset, ImageFiles.of(dataset), companions, columns)
+
+    def all_files(self, taken: Collection[str] = ()) -> dict[str, ImageFiles]:
+        """The images, called ``image``, then the companions by name; with ``_`` behind a name that is taken."""
+        companions: dict[str, ImageFiles] = {}
+        for name, files in self.companions.items():
+            companions[_free(name, {*taken, *companions})] = files
+        return {_free("image", {*taken, *companions}): self.images, **companions}
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+_BATCH = 256
+
+
+def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
+    """Write a file for each image into `out`, and a folder for each class, whether or not it has images.
+
+    With companions, images and each of those have a folder of their own, such as ``out/image`` and ``out/mask``.
+
+    Raises:
+        OSError: a file cannot be written.
+        DatasetError: a record is damaged.
+    """
+    folders = exported.all_files() if exported.companions else {"": exported.images}
+    for folder, files in folders.items():
+        root = out / folder
+        root.mkdir(parents=True, exist_ok=True)
+        for start in range(0, len(files.names), _BATCH):
+            names = files.names.slice(start, _BATCH).to_pylist()
+            for i, content in files.contents(range(start, start + len(names))):
+                file = root / names[i]
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with file.open("xb") as new:  # two records may not share a file
+                    new.write(content)
+                if files is exported.images:
+                    on_image()
+        for name in exported.dataset.manifest.classes or ():
+            if is_safe(name):
+                (root / name).mkdir(parents=True, exist_ok=True)
+
+
+def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
+    """Write ``out/NAME-000000.tar`` and so on, one for each shard, where NAME is that of `out`; and ``classes.txt``.
+
+    WebDataset reads a tar from beginning to end and shuffles a few thousand samples at a time. So a tar has the samples
+    of one shard, which are a random part of the dataset, in random order. A sample is its image, its companions (as
+    ``.mask.png``), its label if that is a whole number (``.cls``), and its other columns (``.json``, in which NaN and
+    infinities are null).
+
+    Raises:
+        OSError: a file cannot be written.
+        DatasetError: a record is damaged, or a column or a class name cannot be written as text.
+    """
+    dataset = exported.dataset
+    classes = _class_list(exported)
+    number_labels = "label" in exported.columns and pa.types.is_integer(dataset.column("label").type)
+    in_json = [name for name in exported.columns if not (number_labels and name == "label")]
+    for name in in_json:
+        if not _fits_json(kind := dataset.column(name).type):
+            raise DatasetError(f"export: JSON cannot hold the column {name!r} ({kind}); choose --to parquet")
+    keys = sample_keys(exported.images.names)
+    shard_of = dataset.numbers("shard")
+    order = np.lexsort((mix(np.arange(len(shard_of), dtype=np.uint64)), shard_of))
+    bounds = [0, *(np.flatnonzero(np.diff(shard_of[order])) + 1).tolist(), len(order)]
+
+    def fields(samples: pa.Array) -> Iterator[list[tuple[str, bytes]]]:
+        """For each sample the names and contents of its files."""
+        columns = [dataset.column(name).take(samples).to_pylist() for name in exported.columns]
+        for row, (sample, key) in enumerate(zip(samples.to_pylist(), keys.take(samples).to_pylist(), strict=True)):
+            values = {name: column[row] for name, column in zip(exported.columns, columns, strict=True)}
+            found = [(key + exported.images.suffix, exported.images.content(sample))]
+            found += ((f"{key}.{name}{c.suffix}", c.content(sample)) for name, c in exported.companions.items())
+            if number_labels:
+                found.append((f"{key}.cls", str(values.pop("label")).encode()))
+            if in_json:
+                found.append((f"{key}.json", _json(values)))
+            yield found
+
+    out.mkdir(parents=True, exist_ok=True)
+    with new_files(out) as new_file:
+        for number, (first, end) in enumerate(pairwise(bounds)):
+            with tarfile.open(new_file(f"{out.name}-{number:06d}.tar"), "w", format=tarfile.PAX_FORMAT) as tar:
+                for start in range(first, end, _BATCH):
+                    for files in fields(pa.array(order[start : min(start + _BATCH, end)])):
+                        for name, content in files:
+                            _add(tar, name, content)
+                        on_image()
+                    tar.members.clear()  # type: ignore[attr-defined]  # which it keeps for readers
+        if classes:
+            new_file("classes.txt").write_bytes(classes)
+
+
+def sample_keys(names: pa.ChunkedArray) -> pa.ChunkedArray:
+    """What WebDataset calls the samples of files with these `names`: the names without their suffix, and without any
+    other dot in their last part, since a key ends there. A key that would be there twice ends with the sample's number.
+    """
+    keys = pc.replace_substring_regex(names, r"\.[^./]*$", "")
+    dot = r"\.([^./]*)$"
+    while pc.any(pc.match_substring_regex(keys, dot)).as_py():
+        keys = pc.replace_substring_regex(keys, dot, r"_\1")
+    numbers = pa.array(np.arange(len(keys))).cast(keys.type)
+    while pc.count_distinct(keys).as_py() < len(keys):
+        counts = keys.value_counts()
+        repeated = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
+        numbered = pc.binary_join_element_wise(keys, numbers, pa.scalar("-", keys.type))
+        keys = pc.if_else(pc.is_in(keys, value_set=repeated), numbered, keys)
+    return keys
+
+
+def _class_list(exported: Exported) -> bytes:
+    """The class names, one a line, as ``presize build --classes`` reads them; empty without classes."""
+    names = exported.dataset.manifest.classes or ()
+    for name in names:
+        if "\n" in name or "\r" in name:
+            raise DatasetError(f"export: classes.txt cannot hold the class name {name!r}; choose --to parquet")
+    return "".join(f"{name}\n" for name in names).encode()
+
+
+def _fits_json(kind: pa.DataType) -> bool:
+    """Whether the values of a column of this type can be JSON. Dates and times become text, as ISO 8601 has it."""
+    if pa.types.is_nested(kind):
+        return all(_fits_json(kind.field(i).type) for i in range(kind.num_fields))
+    return any(is_one(kind) for is_one in _JSON_TYPES)
+
+
+_JSON_TYPES = (
+    pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_string,
+    pa.types.is_large_string, pa.types.is_date, pa.types.is_time, pa.types.is_timestamp,
+)  # fmt: skip
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    encode = partial(json.dumps, ensure_ascii=False, allow_nan=False, default=lambda moment: moment.isoformat())
+    try:
+        return encode(values).encode()
+    except ValueError:
+        return encode(_with_null(values)).encode()
+
+
+def _with_null(value: Any) -> Any:
+    """`value` with null where it has what JSON has no number for: NaN and the infinities."""
+    if isinstance(value, dict):
+        return {name: _with_null(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_with_null(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    """Add a file. What TarInfo does not get is the same everywhere: time 0, owner 0, mode 0644."""
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+
+
+GROUP_BYTES = 16 << 20
+FILE_BYTES = 32 * GROUP_BYTES
+"""Of the images in a row group, which is held in memory, and in a file: a little more than Hugging Face's 500 MB."""
+
+_IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+
+
+def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
+    """Write ``out/NAME-00000-of-00002.parquet`` and so on, where NAME is that of `out`: one row a sample, in dataset
+    order.
+
+    ``image`` and the companions, with ``_`` behind a name that the label table has, come before the columns of that.
+    Labels with a class list are a ClassLabel.
+
+    Raises:
+        OSError: a file cannot be written.
+        DatasetError: a record is damaged.
+    """
+    schema = _schema(exported)
+    numbers_of_group = _numbers(exported, GROUP_BYTES)
+    numbers_of_file = _numbers(exported, FILE_BYTES)
+    files = list(_runs(numbers_of_file))
+    out.mkdir(parents=True, exist_ok=True)
+    with new_files(out) as new_file:
+        for number, (first, end) in enumerate(files):
+            name = f"{out.name}-{number:05d}-of-{len(files):05d}.parquet"
+            with (
+                new_file(name).open("wb") as file,  # by Python: Arrow takes no name that is not UTF-8
+                pyarrow.parquet.ParquetWriter(file, schema, **_writing(exported)) as writer,
+            ):
+                for low, high in _runs(numbers_of_group[first:end]):
+                    writer.write_batch(_batch(exported, schema, range(first + low, first + high), on_image))
+
+
+def _schema(exported: Exported) -> pa.Schema:
+    images = exported.all_files(exported.columns)
+    fields = dict.fromkeys(images, _IMAGE) | {n: exported.dataset.column(n).type for n in exported.columns}
+    features: dict[str, Any] = {name: {"_type": "Image"} for name in images}
+    if exported.dataset.manifest.classes is not None:
+        fields["label"] = pa.int64()
+        features["label"] = {"names": list(exported.dataset.manifest.classes), "_type": "ClassLabel"}
+    return pa.schema(fields, {"huggingface": json.dumps({"info": {"features": features}})})
+
+
+def _writing(exported: Exported) -> dict[str, Any]:
+    """How columns are encoded: images neither compressed nor looked through for statistics."""
+    others = list(exported.columns)
+    return {"compression": "none", "use_dictionary": others, "write_statistics": others}
+
+
+def _numbers(exported: Exported, nbytes: int) -> npt.NDArray[np.int64]:
+    """For each sample the number of its part, where parts of about `nbytes` each follow one another."""
+    lengths = exported.dataset.numbers("nbytes")
+    return np.asarray((np.cumsum(lengths) - lengths) // nbytes)
+
+
+def _runs(numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Where each run of equal numbers begins and ends."""
+    return pairwise([0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)])
+
+
+def _batch(exported: Exported, schema: pa.Schema, samples: range, on_image: Callable[[], None]) -> pa.RecordBatch:
+    columns = [_image_column(files, samples) for files in (exported.images, *exported.companions.values())]
+    columns += (exported.dataset.column(name).slice(samples.start, len(samples)) for name in exported.columns)
+    for _ in samples:
+        on_image()
+    typed = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(typed, schema=schema)
+
+
+def _image_column(files: ImageFiles, samples: range) -> pa.StructArray:
+    values = [b""] * len(samples)
+    for position, content in files.contents(samples):
+        values[position] = content
+    names = files.names.slice(samples.start, len(samples)).to_pylist()
+    return pa.StructArray.from_arrays([pa.array(values, pa.binary()), pa.array(names, pa.string())], fields=[*_IMAGE])
+
+
+_WRITERS: dict[ExportLayout, Callable[[Exported, Path, Callable[[], None]], None]] = {
+    "folder": write_folder,
+    "tar": write_tars,
+    "parquet": write_parquet,
+}
+
+
+def export_dataset(
+    root: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    on_image: Callable[[], None] = lambda: None,
+    layout: ExportLayout = "folder",
+) -> int:
+    """Write every image of a dataset for other programs, and return their number.
+
+    They are the stored bytes, at the path that each image had in its source, with the suffix of the stored format as
+    with ``--to folder``; raw pixels become PNG. The same dataset gives the same bytes in every file.
+
+    Args:
+        root: the dataset.
+        out: the folder to write, absent or empty.
+        on_image: called after each image.
+        layout: "folder" writes image files. "tar" and "parquet" write labels and the other columns of the label table,
+            too (docs/derive.md), and name their files when all of them are whole.
+
+    Raises:
+        DatasetError: the dataset is damaged, or `layout` has no place for one of its columns.
+        BuildError: `out` is not empty, or cannot be written.
+        OptionError: there is no such layout.
+    """
+    check_choice("to", layout, ExportLayout)
+    out = Path(os.path.abspath(out))
+    if os.path.exists(out) and (not out.is_dir() or os.listdir(out)):  # which a name of any length may be asked
+        raise BuildError(f"export: {out} is not an empty folder; choose a new one")
+    exported = Exported.of(root)
+    try:
+        _WRITERS[layout](exported, out, on_image)
+    except OSError as error:
+        raise BuildError(f"export: cannot write {error.filename or out}: {error.strerror or error}") from None
+    return len(exported.dataset)

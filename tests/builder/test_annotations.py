@@ -1,0 +1,384 @@
+"""Boxes and keypoints of the label table, in the pixels of what is stored."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from builds import SERIAL, files
+from commands import Ran
+from presize.builder.annotations import check_annotations, extents, scaled
+from presize.builder.run import build_dataset
+from presize.codecs.resize import target
+from presize.datasets import LMDBDataset
+from presize.errors import OptionError, PresizeWarning, SourceError
+from presize.options import BuildOptions, Coordinates, Fit, ImageOptions, Size, SourceOptions
+from presize.store.dataset import Dataset
+
+BOXES = BuildOptions(ImageOptions(sizes=(Size(32, 32),)), boxes=(Coordinates("bbox", "xyxy"),))
+sides = st.integers(1, 90)
+
+
+def options_of(fit: Fit, upscale: bool, *sizes: Size) -> BuildOptions:
+    return replace(BOXES, image=ImageOptions(sizes=sizes, fit=fit, upscale=upscale))
+
+
+def slowly(box: list[int], source: Size, wanted: Size, fit: Fit, upscale: bool) -> list[float]:
+    """One corner after the other, in exact arithmetic."""
+    used, size, canvas = target(source, wanted, fit, upscale)
+    height, width = canvas or size
+    out = []
+    for corner, (start, length, new, whole, limit) in zip(
+        box,
+        2 * [
+            (used.left, used.width, size.width, width, source.width),
+            (used.top, used.height, size.height, height, source.height),
+        ],
+        strict=True,
+    ):  # fmt: skip
+        place = (min(max(corner, 0), limit) - Fraction(start)) / Fraction(length) * new + (whole - new) // 2
+        out.append(float(min(max(place, Fraction(0)), Fraction(whole))))
+    return out
+
+
+@given(st.data(), st.sampled_from(["shorter", "longer", "stretch", "crop", "pad"]), st.booleans(), sides, sides)
+def test_boxes_are_scaled_as_a_slow_reference_does_it(
+    data: st.DataObject, fit: Fit, upscale: bool, height: int, width: int
+) -> None:
+    sources = data.draw(st.lists(st.tuples(sides, sides), min_size=1, max_size=5))
+    corners = st.tuples(st.integers(-5, 90), st.integers(-5, 90), st.integers(1, 60), st.integers(1, 60))
+    boxes = [[[x, y, x + w, y + h] for x, y, w, h in data.draw(st.lists(corners, max_size=4))] for _ in sources]
+    heights, widths = np.array(sources, np.int64).T
+    table = pa.table({"bbox": pa.array(boxes, pa.large_list(pa.large_list(pa.int64())))})
+    wanted = Size(height, width)
+    found = scaled(table, options_of(fit, upscale, wanted), wanted, heights, widths).column("bbox").to_pylist()
+    expected = [
+        [slowly(box, Size(*source), wanted, fit, upscale) for box in some]
+        for some, source in zip(boxes, sources, strict=True)
+    ]
+    assert [len(some) for some in found] == [len(some) for some in expected]
+    assert np.allclose([box for some in found for box in some], [box for some in expected for box in some], atol=1e-3)
+
+
+def painted(path: Path, height: int, width: int, box: list[int]) -> None:
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[box[1] : box[3], box[0] : box[2]] = 255
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Three black PNGs with a white rectangle each, one of them on its side by EXIF."""
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    painted(folder / "a.png", 60, 100, [20, 10, 60, 40])
+    painted(folder / "b.png", 100, 60, [5, 30, 25, 90])
+    upright = np.zeros((60, 100, 3), np.uint8)
+    upright[10:40, 20:60] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(np.rot90(upright)).save(folder / "c.jpg", exif=exif, quality=95, subsampling=0)
+    return folder
+
+
+def table_of(folder: Path, rows: list[dict[str, Any]]) -> SourceOptions:
+    path = folder.parent / "table.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return SourceOptions(labels=path)
+
+
+PAINTED = [
+    {"path": "a.png", "bbox": [[20, 10, 60, 40]], "points": [[20, 10, 60, 40]]},
+    {"path": "b.png", "bbox": [[5, 30, 25, 90]], "points": [[5, 30, 25, 90]]},
+    {"path": "c.jpg", "bbox": [[20, 10, 60, 40]], "points": [[20, 10, 60, 40]]},
+]
+
+
+def in_shares(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same rows, in shares of the upright images."""
+    sides = {"a.png": (100, 60), "b.png": (60, 100), "c.jpg": (100, 60)}
+    names = ("bbox", "points")
+    return [
+        {"path": row["path"]}
+        | {name: (np.array(row[name]) / (sides[row["path"]] * 2)).tolist() for name in names}
+        for row in rows
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", ["", "%"])
+@pytest.mark.parametrize("fit", ["shorter", "longer", "stretch", "crop", "pad"])
+def test_a_box_lies_on_what_it_is_of_in_every_size_that_is_stored(
+    fit: Fit, unit: str, source: Path, tmp_path: Path
+) -> None:
+    sizes = Size(40, 40), Size(72, 50)
+    options = replace(options_of(fit, False, *sizes), boxes=(Coordinates("bbox", f"xyxy{unit}"),))
+    options = replace(options, keypoints=(Coordinates("points", f"xy{unit}"),))
+    options = replace(options, image=replace(options.image, format="png"))
+    build_dataset(source, tmp_path / "out", options, SERIAL, table_of(source, in_shares(PAINTED) if unit else PAINTED))
+    for size in sizes:
+        data = Dataset(tmp_path / "out" / str(size))
+        boxes, points = data.column("bbox").to_pylist(), data.column("points").to_pylist()
+        for sample, pixels in data.pixels(range(3)):
+            rows, columns = np.nonzero(pixels[:, :, 0] > 127)
+            seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+            assert np.allclose(boxes[sample], seen, atol=1.01), sample
+            height, width = pixels.shape[:2]
+            assert np.allclose(np.clip(points[sample], 0, [width, height] * 2), boxes[sample], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("format", "box"),
+    [
+        ("xywh", [20, 10, 40, 30]),
+        ("cxcywh", [40, 25, 40, 30]),
+        ("xyxy%", [0.2, 1 / 6, 0.6, 2 / 3]),
+        ("xywh%", [0.2, 1 / 6, 0.4, 0.5]),
+        ("cxcywh%", [0.4, 2.5 / 6, 0.4, 0.5]),
+    ],
+)
+def test_all_formats_give_the_same_boxes(format: str, box: list[float]) -> None:
+    def boxes_of(options: BuildOptions, box: list[float]) -> Any:
+        table = pa.table({"bbox": pa.array([[box]], pa.large_list(pa.large_list(pa.float64())))})
+        return scaled(table, options, Size(32, 32), np.array([60]), np.array([100])).column("bbox").to_pylist()
+
+    other = replace(BOXES, boxes=(Coordinates("bbox", format),))
+    assert np.allclose(boxes_of(other, box), boxes_of(BOXES, [20, 10, 60, 40]))
+
+
+SHARES = [[0.1, 0.2, 0.5, 0.9], [0.5, 0.5, 0.3, 0.3]]
+
+
+def checked(boxes: list[list[float]], format: str) -> None:
+    table = pa.table({"path": ["a"], "bbox": pa.array([boxes], pa.large_list(pa.large_list(pa.float64())))})
+    check_annotations(table, replace(BOXES, boxes=(Coordinates("bbox", format),)))
+
+
+@pytest.mark.parametrize(
+    ("boxes", "format", "said"),
+    [
+        (SHARES * 10, "cxcywh", "20 of 20 boxes have no number of 2 or more: expected pixels of the source"),
+        ([*SHARES * 9, [0, 0, 1.000001, 1]], "xyxy", "19 of 19 boxes .* are --boxes bbox:xyxy%$"),
+        ([*SHARES * 9, [-0.1, 0, 1.3, 1], [10, 20, 50, 60]], "xyxy", "19 of 20 boxes have no number of 2 or more"),
+        ([*SHARES, *[[0, 0, 0, 0]] * 9], "xywh", "2 of 2 boxes have no number"),
+        ([[10, 20, 50, 60]] * 3, "xyxy%", "3 of 3 boxes have numbers of 2 or more: .* pixels are --boxes b"),
+        (
+            [[10, 20, 50, 60]] * 3,
+            "cxcywh%",
+            "pixels are --boxes bbox:cxcywh, and percentages have to be divided by 100",
+        ),
+    ],
+)
+def test_most_boxes_of_a_column_say_whether_it_is_in_pixels_or_shares(
+    boxes: list[list[float]], format: str, said: str
+) -> None:
+    with pytest.raises(SourceError, match=said):
+        checked(boxes, format)
+
+
+@pytest.mark.parametrize(
+    ("boxes", "format"),
+    [
+        ([], "xyxy"),
+        ([[0, 0, 0, 0]] * 5, "xyxy"),
+        ([[0, 0, 0, 0]] * 5 + [[10, 20, 50, 60]], "xyxy"),
+        ([[0, 0, 2, 2], [10, 20, 50, 60]], "xyxy"),
+        ([[0, 0, 2, 2], [0, 1, 1, 2], [1, 1, 2, 2], [0, 0, 1, 1]], "xyxy"),
+        ([[-1, -1, -1, -1]] * 5 + [[10, 20, 50, 60]], "xyxy"),
+        ([*SHARES * 3, [0.5, 0.5, 4, 3]], "cxcywh%"),
+        ([], "xyxy%"),
+    ],
+)
+def test_boxes_in_the_unit_that_is_declared_are_taken(boxes: list[list[float]], format: str) -> None:
+    checked(boxes, format)
+
+
+@pytest.mark.parametrize("missing", [0, -1, float("nan")])
+def test_points_that_are_missing_do_not_look_like_shares(missing: float) -> None:
+    points = pa.array([[[50, 60, *[missing] * 6]]], pa.large_list(pa.large_list(pa.float64())))
+    options = replace(BOXES, boxes=(), keypoints=(Coordinates("points", "xy"),))
+    check_annotations(pa.table({"path": ["a"], "points": points}), options)
+
+
+def test_a_column_without_a_box_of_four_numbers_is_refused() -> None:
+    with pytest.raises(SourceError, match=r"^column 'bbox': expected four numbers for each box, got lists of 5$"):
+        checked([[0, 0.5, 0.5, 0.2, 0.2], [1, 0.5, 0.5, 0.2, 0.2]], "cxcywh%")
+
+
+def test_boxes_smaller_than_a_pixel_are_said() -> None:
+    with pytest.warns(
+        PresizeWarning, match=r"^column 'bbox' has 2 boxes smaller than a pixel, in 1 image, the first 'a'"
+    ):
+        checked([*SHARES[:1] * 2, *[[10, 20, 50, 60]] * 3], "xyxy")
+
+
+def test_keypoints_in_shares_are_no_pixels(source: Path, tmp_path: Path) -> None:
+    options = replace(BOXES, boxes=(), keypoints=(Coordinates("points", "xyv"),))
+    table = table_of(source, [{"path": "a.png", "points": [[0.5, 0.25, 2, 0, 0, 0]]}])
+    with pytest.raises(SourceError, match=r"1 of 1 points have no number of 2 or more: .* are --keypoints points:xyv%"):
+        build_dataset(source, tmp_path / "out", options, SERIAL, table)
+    build_dataset(source, tmp_path / "out", replace(options, keypoints=(Coordinates("points", "xyv%"),)), SERIAL, table)
+    assert np.allclose(Dataset(tmp_path / "out").column("points").to_pylist(), [[[26.5, 8, 2, 0, 0, 0]]])
+    _, points = LMDBDataset(tmp_path / "out", target="points")[0]
+    assert points.shape == (1, 2, 3)
+
+
+BAD_SHARES = [
+    {"path": "a.png", "bbox": [[0.2, 0.1, 0.6, 0.4], [0.9, 0.1, 1.3, 0.4]]},
+    {"path": "b.png", "bbox": [[0, 0, 1.008, 1.004]]},
+    {"path": "c.jpg", "bbox": [[0.5, 0.5, 0.5, 0.9]]},
+]
+
+
+def test_boxes_in_shares_are_checked_in_pixels(source: Path, tmp_path: Path) -> None:
+    options = replace(BOXES, boxes=(Coordinates("bbox", "xyxy%"),))
+    with pytest.warns(PresizeWarning, match=r"2 boxes of 2 images were clipped, .* no area \(1 of them\); .* 'a.png'"):
+        build_dataset(source, tmp_path / "out", options, SERIAL, table_of(source, BAD_SHARES))
+    options = replace(options, bad_boxes="reject")
+    result = build_dataset(source, tmp_path / "strict", options, SERIAL, table_of(source, BAD_SHARES))
+    assert (result.stored, result.rejected) == (1, 2)
+    rejects = [json.loads(line) for line in (tmp_path / "strict" / "rejects.jsonl").read_text().splitlines()]
+    assert [(reject["path"], reject["reason"]) for reject in rejects] == [
+        ("a.png", "boxes: they reach from (20, 6) to (130, 24), outside of the image of 100 x 60 pixels"),
+        ("c.jpg", "boxes: one has no area, or is not four numbers"),
+    ]
+    update = replace(SERIAL, update=True)
+    assert build_dataset(source, tmp_path / "strict", options, update, table_of(source, BAD_SHARES)).stored == 1
+    mended = [{"path": row["path"], "bbox": [[0, 0, 1, 1]]} for row in BAD_SHARES]
+    assert build_dataset(source, tmp_path / "strict", options, update, table_of(source, mended)).stored == 3
+
+
+BAD = [
+    {"path": "a.png", "bbox": [[20, 10, 60, 40], [90, 10, 130, 40]]},
+    {"path": "b.png", "bbox": [[25, 30, 5, 90], [0, 0, 60.5, 100.4], None]},
+    {"path": "c.jpg", "bbox": None},
+]
+
+
+def test_bad_boxes_are_clipped_and_said_once_and_keep_their_place(source: Path, tmp_path: Path) -> None:
+    with pytest.warns(PresizeWarning) as said:
+        build_dataset(source, tmp_path / "out", BOXES, SERIAL, table_of(source, BAD))
+    (warning,) = said
+    assert str(warning.message) == (
+        "column 'bbox': 3 boxes of 2 images were clipped, since they reach outside of their image or have no area (2 "
+        "of them); the first image is 'a.png'; --bad-boxes reject leaves such images out"
+    )
+    first, second, third = Dataset(tmp_path / "out").column("bbox").to_pylist()
+    assert np.allclose(first, np.array([[20, 10, 60, 40], [90, 10, 100, 40]]) * 32 / 60, atol=0.4)
+    assert second[0] == second[2] == [0, 0, 0, 0] and np.allclose(second[1], [0, 0, 32, 53])
+    assert third == []
+
+
+def test_bad_boxes_reject_their_image_if_told(source: Path, tmp_path: Path) -> None:
+    options = replace(BOXES, bad_boxes="reject")
+    result = build_dataset(source, tmp_path / "out", options, SERIAL, table_of(source, BAD))
+    assert (result.stored, result.rejected) == (1, 2)
+    rejects = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
+    assert [(reject["path"], reject["reason"]) for reject in rejects] == [
+        ("a.png", "boxes: they reach from (20, 10) to (130, 40), outside of the image of 100 x 60 pixels"),
+        ("b.png", "boxes: one has no area, or is not four numbers"),
+    ]
+
+
+def test_an_update_after_boxes_changed_gives_what_a_build_from_scratch_does(source: Path, tmp_path: Path) -> None:
+    options = replace(BOXES, bad_boxes="reject")
+    build_dataset(source, tmp_path / "out", options, SERIAL, table_of(source, BAD))
+    swapped = [*PAINTED[:2], {"path": "c.jpg", "bbox": [[1, 1, 101.5, 5]]}]
+    found = build_dataset(source, tmp_path / "out", options, replace(SERIAL, update=True), table_of(source, swapped))
+    build_dataset(source, tmp_path / "new", options, SERIAL, table_of(source, swapped))
+    assert (found.stored, found.rejected) == (2, 1)
+    updated, built = Dataset(tmp_path / "out"), Dataset(tmp_path / "new")
+    assert updated.column("bbox").to_pylist() == built.column("bbox").to_pylist()
+    assert [updated.path(i) for i in range(2)] == [built.path(i) for i in range(2)]
+    assert [bytes(value) for _, value in updated.values(range(2))] == [bytes(v) for _, v in built.values(range(2))]
+
+
+@pytest.mark.parametrize(
+    ("column", "option", "said"),
+    [
+        ({}, "bbox:xyxy", "--boxes bbox:xyxy: the label table has no column 'bbox'; give one with --labels that does"),
+        ({"bbox": [1, 2, 3, 4]}, "bbox:xyxy", "holds large_list<item: int64>, expected lists of lists of numbers"),
+        ({"bbox": [["a", "b", "c", "d"]]}, "bbox:xyxy", "expected lists of lists of numbers"),
+        ({"bbox": "1 2 3 4"}, "bbox:xyxy", "expected lists of lists of numbers"),
+        ({"bbox": [[0.1, 0.2, 0.5, 1]]}, "bbox:cxcywh", "shares .* are --boxes bbox:cxcywh%"),
+        ({"bbox": [[1, 2, 3, 4], [1, 2]]}, "bbox:xy", "expected as many numbers for each object, .*got lists of 2, 4"),
+        ({"bbox": [[1, 2, 3, 4]]}, "bbox:xyv", "x y v of each point, got lists of 4"),
+    ],
+)
+def test_a_column_that_holds_no_such_lists_is_refused_before_anything_is_built(
+    column: dict[str, Any], option: str, said: str, source: Path, tmp_path: Path
+) -> None:
+    name = "keypoints" if option.endswith(("xy", "xyv")) and "xyxy" not in option else "boxes"
+    parse = {"boxes": Coordinates.parse_boxes, "keypoints": Coordinates.parse_keypoints}[name]
+    options = replace(BOXES, **{"boxes": (), name: (parse(option),)})
+    with pytest.raises(SourceError, match=said):
+        build_dataset(source, tmp_path / "out", options, SERIAL, table_of(source, [{"path": "a.png", **column}]))
+    assert not (tmp_path / "out").exists()
+
+
+def test_images_without_any_box_are_stored(source: Path, tmp_path: Path) -> None:
+    rows = [{"path": "a.png", "bbox": [], "points": []}, {"path": "b.png"}]
+    options = replace(BOXES, keypoints=(Coordinates("points", "xyv"),), bad_boxes="reject")
+    build_dataset(source, tmp_path / "out", options, SERIAL, table_of(source, rows))
+    data = Dataset(tmp_path / "out")
+    assert data.column("bbox").to_pylist() == data.column("points").to_pylist() == [[], []]
+
+
+def test_the_same_build_with_more_jobs_gives_the_same_bytes(source: Path, tmp_path: Path) -> None:
+    options = replace(BOXES, shard_samples=1, bad_boxes="reject")
+    for name, run in (("one", SERIAL), ("two", replace(SERIAL, engine="processes", jobs=2))):
+        build_dataset(source, tmp_path / name, options, run, table_of(source, [*PAINTED[:2], BAD[2]]))
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def test_a_dataset_without_boxes_keeps_its_identity() -> None:
+    assert not {"boxes", "keypoints", "bad_boxes"} & BuildOptions().to_json().keys()
+    recorded = replace(BOXES, keypoints=(Coordinates("points", "xy"),)).to_json()
+    assert json.loads(json.dumps(recorded)) == recorded
+    assert (recorded["boxes"], recorded["keypoints"]) == (["bbox:xyxy"], ["points:xy"])
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Coordinates.parse_boxes("bbox"), "boxes: expected COLUMN:FORMAT, such as bbox:xyxy, got 'bbox'"),
+        (lambda: replace(BOXES, boxes=(Coordinates("b", "yxyx"),)), "boxes: b: expected one of xyxy, xywh, cxcywh"),
+        (lambda: replace(BOXES, boxes=("bbox:xyxy",)), "boxes: expected Coordinates"),
+        (lambda: replace(BOXES, keypoints=(Coordinates("bbox", "xy"),)), "expected each column once"),
+        (lambda: replace(BOXES, bad_boxes="drop"), "bad_boxes: expected one of clip, reject, got 'drop'"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        make()
+
+
+def test_clipped_boxes_need_no_extents() -> None:
+    table = pa.table({"bbox": pa.array([[[1, 2, 3, 4]]], pa.large_list(pa.large_list(pa.int64())))})
+    assert extents(table, BOXES) is None
+    around = extents(table, replace(BOXES, bad_boxes="reject"))
+    assert around is not None and around.tolist() == [[[1, 2, 3, 4], [np.inf, np.inf, -np.inf, -np.inf]]]
+
+
+def test_the_command_line_takes_several_columns(presize: Callable[..., Ran], source: Path, tmp_path: Path) -> None:
+    labels = table_of(source, PAINTED).labels
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ran = presize(
+            "build", source, tmp_path / "out", "--size", "32", "--labels", labels, "--boxes", "bbox:xyxy",
+            "--keypoints", "points", "--no-report", "--backend", "sequential",
+        )  # fmt: skip
+    assert ran.code == 0, ran.err
+    options = Dataset(tmp_path / "out").manifest.identity["options"]
+    assert (options["boxes"], options["keypoints"]) == (["bbox:xyxy"], ["points:xy"])

@@ -1,0 +1,501 @@
+"""Containers that change while a dataset is built of them: the build stops, or each label has its own image."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from builds import REPORTED, SERIAL
+from foreign import image_column, write_lmdb, write_parquet, write_tar
+from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, build_dataset, build_part, repair_dataset
+from presize.builder.estimate import estimate
+from presize.builder.executors import cluster
+from presize.builder.executors.errand import Courier
+from presize.builder.parts_listing import read_listing, write_listing
+from presize.builder.run import plan_build
+from presize.builder.tasks.records import Containment
+from presize.builder.tasks.sidecar import read_sidecar, write_sidecar
+from presize.builder.tasks.task import Task, write_shard
+from presize.errors import BuildError, PresizeError, SourceError
+from presize.options import SourceOptions
+from presize.sources import containers as container_samples
+from presize.sources.source_files import Container
+from presize.sources.source_reader import SourceReader
+from presize.store.dataset import Dataset
+from presize.system.files import anonymous_file
+
+COUNT = 32
+OPTIONS = BuildOptions(ImageOptions(sizes=(Size(8, 8),), format="png"), shard_samples=8)
+SHADE = 100
+LONG_AGO = 1_500_000_000_000_000_000
+
+
+def grey(number: int) -> bytes:
+    """A picture of one grey; all of them have the same size in bytes."""
+    buffer = io.BytesIO()
+    Image.new("L", (8, 8), number).save(buffer, "BMP")
+    return buffer.getvalue()
+
+
+def as_tar(path: Path, numbers: list[int], shade: int) -> None:
+    write_tar(
+        path, [file for n in numbers for file in ((f"{n:03d}.bmp", grey(n + shade)), (f"{n:03d}.cls", b"%d" % n))]
+    )
+
+
+def as_lmdb(path: Path, numbers: list[int], shade: int) -> None:
+    records = {f"image-{k:03d}": grey(n + shade) for k, n in enumerate(numbers)}
+    write_lmdb(path, records | {f"label-{k:03d}": b"%d" % n for k, n in enumerate(numbers)}, subdir=False)
+    path.with_name(f"{path.name}-lock").unlink()
+
+
+def as_parquet(path: Path, numbers: list[int], shade: int) -> None:
+    images = image_column([grey(n + shade) for n in numbers], [f"{n:03d}.bmp" for n in numbers])
+    write_parquet(path, {"image": images, "label": numbers}, group_rows=4)
+
+
+KINDS: dict[str, Callable[[Path, list[int], int], None]] = {"tar": as_tar, "mdb": as_lmdb, "parquet": as_parquet}
+
+
+@cache
+def container(kind: str, numbers: tuple[int, ...], shade: int) -> bytes:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, f"a.{kind}")
+        KINDS[kind](path, list(numbers), shade)
+        return path.read_bytes()
+
+
+def write_container(path: Path, numbers: list[int], shade: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(container(path.suffix[1:], tuple(numbers), shade))
+    os.utime(path, ns=(LONG_AGO, LONG_AGO))
+
+
+class Swap:
+    """A source of one container, `path`, and another that has its size and modification time and can take its place.
+
+    Args:
+        shade: what the other adds to the grey of each image, listed as those of the first are; 0 for one that has the
+            same images and labels in reverse order.
+    """
+
+    def __init__(self, folder: Path, kind: str, shade: int = 0) -> None:
+        self.root = folder / "source"
+        self.path, self.other = self.root / f"a.{kind}", folder / f"other.{kind}"
+        numbers = list(range(COUNT))
+        write_container(self.path, numbers)
+        write_container(self.other, numbers if shade else numbers[::-1], shade)
+        keys = kind == "mdb"
+        self.options = SourceOptions(keys="image-{:03d}", label_keys="label-{:03d}") if keys else SourceOptions()
+
+    def replace(self, *_: object) -> None:
+        if self.other.exists():
+            self.other.replace(self.path)
+
+    def rewrite(self) -> None:
+        """Write in place."""
+        before = self.path.stat().st_ctime_ns
+        self.path.write_bytes(self.other.read_bytes())
+        while self.path.stat().st_ctime_ns == before:  # it has the resolution of a tick
+            os.utime(self.path, ns=(LONG_AGO, LONG_AGO))
+
+    def become(self, make: Callable[[Path], object]) -> None:
+        self.path.unlink()
+        make(self.path)
+
+    def build(self, out: Path, run: RunOptions = SERIAL, options: BuildOptions = OPTIONS, **calls: Any) -> Any:
+        return build_dataset(self.root, out, options, run, self.options, **calls)
+
+    def part(self, out: Path, number: int, of: int = 2, run: RunOptions = SERIAL) -> Any:
+        return build_part(self.root, out, BuildPart(number, of), OPTIONS, run, self.options)
+
+
+CHANGES: dict[str, Callable[[Swap], object]] = {
+    "replaced": Swap.replace,
+    "rewritten in place": Swap.rewrite,
+    "truncated": lambda swap: os.truncate(swap.path, swap.path.stat().st_size // 2),
+    "grown": lambda swap: os.truncate(swap.path, swap.path.stat().st_size + 4096),
+    "touched": lambda swap: os.utime(swap.path),
+    "gone": lambda swap: swap.path.unlink(),
+    "a link to another": lambda swap: swap.become(lambda path: path.symlink_to(swap.other)),
+    "a folder": lambda swap: swap.become(Path.mkdir),
+    "a pipe": lambda swap: swap.become(os.mkfifo),
+}
+
+
+KINDS_AND_CHANGES = [
+    *(("tar", change) for change in CHANGES),
+    *((kind, change) for kind in ("mdb", "parquet") for change in ("replaced", "rewritten in place", "truncated")),
+]
+
+
+@pytest.fixture(params=KINDS)
+def swap(request: pytest.FixtureRequest, tmp_path: Path) -> Swap:
+    return Swap(tmp_path, request.param)
+
+
+def shades(out: Path) -> set[int]:
+    """What the greys of the images have more than their labels say."""
+    dataset = Dataset(out)
+    greys = [int(np.asarray(Image.open(io.BytesIO(dataset.value(row)))).max()) for row in range(len(dataset))]
+    labels = dataset.index.column("label").to_pylist()
+    assert len(labels) == COUNT
+    return {level - label for label, level in zip(labels, greys, strict=True)}
+
+
+def once(change: Callable[[], object], moment: int = 1) -> Callable[[object], None]:
+    """What calls `change` when it is called for the `moment`-th time."""
+    calls: list[object] = []
+
+    def called(call: object) -> None:
+        calls.append(call)
+        if len(calls) == moment:
+            change()
+
+    return called
+
+
+STOPS = (
+    r"'a\.\w+' in .*(changed during the build: its size, times or inode number are not those that were listed|"
+    r"No such file)[^;]*; run again"
+)
+
+
+@pytest.mark.parametrize(("kind", "change"), KINDS_AND_CHANGES)
+def test_a_container_that_changes_stops_the_build_and_is_no_reject(kind: str, change: str, tmp_path: Path) -> None:
+    swap = Swap(tmp_path, kind)
+    with pytest.raises(BuildError, match=STOPS):
+        swap.build(tmp_path / "out", on_shard=once(partial(CHANGES[change], swap)))
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+MOMENTS: dict[str, Callable[[Callable[[], object]], dict[str, Callable[[Any], None]]]] = {
+    "once listed": lambda change: {"on_plan": once(change)},
+    "after the first shard": lambda change: {"on_shard": once(change)},
+    "after the last shard": lambda change: {"on_shard": once(change, COUNT // 8)},
+}
+
+
+def processes(swap: Swap, out: Path, **calls: Any) -> None:
+    swap.build(out, RunOptions(jobs=1, report=False), **calls)
+
+
+def engine(swap: Swap, out: Path, **calls: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(cluster.ENGINES, "dask", lambda _: AtOnce())
+        swap.build(out, RunOptions(engine="dask", scheduler="here", report=False), **calls)
+
+
+class AtOnce:
+    """An engine that carries out what it is given, when it is given."""
+
+    def slots(self) -> int:
+        return 1
+
+    def submit(self, courier: Courier, version: str, errand: bytes) -> Future[bytes | str]:
+        done: Future[bytes | str] = Future()
+        done.set_result(courier(version, errand))
+        return done
+
+    def check(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+WAYS: dict[str, Callable[..., Any]] = {"in process": Swap.build, "in workers": processes, "on an engine": engine}
+
+
+@pytest.mark.parametrize(
+    ("kind", "way", "moment"),
+    [
+        *((kind, "in process", moment) for kind in KINDS for moment in MOMENTS),
+        ("mdb", "in workers", "once listed"),
+        ("tar", "on an engine", "once listed"),
+    ],
+)
+def test_the_command_that_stopped_keeps_no_shard_of_the_container_that_was(
+    kind: str, way: str, moment: str, tmp_path: Path
+) -> None:
+    swap = Swap(tmp_path, kind, SHADE)
+    with pytest.raises(BuildError, match="changed during the build"):
+        WAYS[way](swap, tmp_path / "out", **MOMENTS[moment](swap.replace))
+    assert swap.build(tmp_path / "out").resumed == 0
+    assert shades(tmp_path / "out") == {SHADE}
+
+
+def test_what_is_replaced_while_it_is_listed_is_listed_again(swap: Swap, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("list_tar", "list_lmdb", "list_parquet"):
+        monkeypatch.setattr(container_samples, name, followed_by(swap.replace, getattr(container_samples, name)))
+    swap.build(swap.root.parent / "out")
+    assert shades(swap.root.parent / "out") == {0}
+
+
+def test_what_looks_damaged_because_it_is_being_written_is_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swap = Swap(tmp_path, "tar", SHADE)
+
+    def half_written_at_first(*_: object) -> Any:
+        monkeypatch.undo()
+        swap.replace()
+        raise SourceError("it is damaged")
+
+    monkeypatch.setattr(container_samples, "list_tar", half_written_at_first)
+    swap.build(tmp_path / "out")
+    assert shades(tmp_path / "out") == {SHADE}
+
+
+def test_what_changes_whenever_it_is_listed_is_refused(swap: Swap, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("list_tar", "list_lmdb", "list_parquet"):
+        monkeypatch.setattr(container_samples, name, followed_by(swap.rewrite, getattr(container_samples, name)))
+    with pytest.raises(SourceError, match=r"'a\.\w+' in .*source changes while it is listed; run again when it is"):
+        swap.build(swap.root.parent / "out")
+
+
+def followed_by(change: Callable[[], object], function: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*arguments: object) -> Any:
+        result = function(*arguments)
+        change()
+        return result
+
+    return called
+
+
+@pytest.mark.parametrize("change", ["rewritten in place", "truncated", "replaced"])
+def test_a_change_in_the_middle_of_a_shard_is_noticed(
+    swap: Swap, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, reading = SourceReader.read, once(partial(CHANGES[change], swap), COUNT // 2)
+    monkeypatch.setattr(SourceReader, "read", lambda reader, file: (reading(file), read(reader, file))[1])
+    with pytest.raises(BuildError, match=STOPS):
+        swap.build(tmp_path / "out", SERIAL, replace(OPTIONS, shard_samples=COUNT))
+
+
+def test_a_shard_whose_images_are_decoded_one_by_one_stops_as_well(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "parquet")
+    plan = plan_build(swap.root, OPTIONS, swap.options)
+    swap.replace()
+    (tmp_path / "out").mkdir()
+    samples = plan.shards[0]
+    rows = plan.source.files(samples)
+    task = Task(
+        number=0, digest=plan.digest, source=plan.source.root, sidecar=tmp_path / "out" / "sidecar",
+        targets=(tmp_path / "out" / "0.lmdb",), options=OPTIONS, on_error="record", samples=samples,
+        nbytes=np.array([row.nbytes for row in rows]), paths="\0".join(row.path for row in rows), files="",
+        places=plan.source.places(samples),
+    )  # fmt: skip
+    with pytest.raises(BuildError, match=STOPS):
+        write_shard(task, Containment(60, anonymous_file("turnstile"), by_image=True))
+    assert os.listdir(tmp_path / "out") == []
+
+
+def test_where_an_image_that_cannot_be_stored_stops_the_build_a_change_is_named_first(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "tar")
+    nothing = bytes(swap.path.stat().st_size)
+    with pytest.raises(BuildError, match=STOPS), swap.path.open("r+b") as file:
+        swap.build(
+            tmp_path / "out", replace(SERIAL, on_error="fail"), replace(OPTIONS, shard_samples=COUNT),
+            on_plan=once(lambda: file.write(nothing)),
+        )  # fmt: skip
+
+
+# Resuming
+
+
+def test_samples_in_another_order_are_another_build(swap: Swap, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="changed during the build"):
+        swap.build(tmp_path / "out", on_shard=once(swap.replace))
+    with pytest.raises(BuildError, match=r"the source has changed \(.*--overwrite replaces it"):
+        swap.build(tmp_path / "out")
+    swap.build(tmp_path / "out", replace(SERIAL, overwrite=True))
+    assert shades(tmp_path / "out") == {0}
+
+
+def test_finished_files_of_another_container_are_made_again(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "tar", SHADE)
+    folder = replace(OPTIONS, layout="folder")
+    with pytest.raises(BuildError):
+        swap.build(tmp_path / "out", SERIAL, folder, on_shard=once(swap.replace))
+    assert swap.build(tmp_path / "out", SERIAL, folder).resumed == 0
+    swap.build(tmp_path / "expected", SERIAL, folder)
+    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("host", "resumed"), [(None, 8), ("another", 8), ("another, and replaced", 8), ("replaced", 0)]
+)
+def test_finished_shards_count_as_long_as_their_containers_are_the_same(
+    host: str | None, resumed: int, tmp_path: Path
+) -> None:
+    """From another host, or from before a restart of this one, size and modification time tell."""
+    swap, out = Swap(tmp_path, "tar", SHADE), tmp_path / "out"
+    plan = plan_build(swap.root, OPTIONS)
+    with pytest.raises(Stop):
+        swap.build(out, on_shard=once(interrupt))
+    sidecar = read_sidecar(out / ".presize-00000.npz", 0, plan.digest)
+    assert sidecar is not None
+    assert [container.path for container in sidecar.containers] == ["a.tar"]
+    if host and "another" in host:
+        elsewhere = tuple(on_another_host(container) for container in sidecar.containers)
+        write_sidecar(out / ".presize-00000.npz", replace(sidecar, containers=elsewhere), plan.digest)
+    if host and "replaced" in host:
+        swap.replace()
+    assert swap.build(out).resumed == resumed
+
+
+class Stop(Exception):
+    pass
+
+
+def interrupt() -> None:
+    raise Stop
+
+
+def on_another_host(container: Container) -> Container:
+    return container._replace(version=container.version._replace(host="another", inode=5, ctime_ns=5))
+
+
+def test_a_dataset_tells_nothing_of_the_files_that_its_containers_were(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "tar")
+    swap.build(tmp_path / "one", REPORTED)
+    shutil.copy2(swap.path, tmp_path / "copy")
+    (tmp_path / "copy").replace(swap.path)
+    swap.build(tmp_path / "two", REPORTED)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+# Parts
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"), [*((kind, "replaced") for kind in KINDS), ("tar", "touched"), ("tar", "gone")]
+)
+def test_a_part_refuses_a_container_that_changed_since_the_parts_listed_it(
+    kind: str, change: str, tmp_path: Path
+) -> None:
+    swap, out = Swap(tmp_path, kind), tmp_path / "out"
+    swap.part(out, 1)
+    CHANGES[change](swap)
+    fix = "No such file or directory; run again" if change == "gone" else "--overwrite without --part starts anew"
+    for again in (partial(swap.part, out, 2), partial(swap.build, out)):
+        with pytest.raises(BuildError, match=rf"'a\.\w+' in .*{fix}"):
+            again()
+
+
+def test_what_parts_have_begun_is_made_anew_of_the_container_as_it_is_now(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "tar", SHADE)
+    swap.part(tmp_path / "out", 1)
+    swap.replace()
+    assert swap.build(tmp_path / "out", replace(SERIAL, overwrite=True)).resumed == 0
+    assert shades(tmp_path / "out") == {SHADE}
+
+
+def test_a_container_that_changed_after_the_last_part_is_not_published(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "tar")
+    for number in (1, 2):
+        swap.part(tmp_path / "out", number)
+    swap.replace()
+    with pytest.raises(BuildError, match="changed during the build"):
+        swap.build(tmp_path / "out")
+
+
+@pytest.mark.parametrize("change", ["replaced", "touched"])
+def test_parts_on_other_hosts_compare_sizes_and_times(change: str, tmp_path: Path) -> None:
+    swap, out = Swap(tmp_path, "tar"), tmp_path / "out"
+    swap.part(out, 1)
+    listing = read_listing(out)
+    assert listing is not None
+    elsewhere = tuple(map(on_another_host, listing.source.containers))
+    write_listing(out, replace(listing, source=replace(listing.source, containers=elsewhere)))
+    swap.part(out, 2)
+    if change == "touched":
+        os.utime(swap.path)
+        with pytest.raises(BuildError, match="changed during the build"):
+            swap.build(out)
+    else:
+        swap.build(out)
+        assert shades(out) == {0}
+
+
+# All else that reads
+
+
+@pytest.mark.parametrize(("kind", "change"), KINDS_AND_CHANGES)
+def test_a_sample_of_a_container_that_changed_is_not_read(kind: str, change: str, tmp_path: Path) -> None:
+    swap = Swap(tmp_path, kind)
+    source = plan_build(swap.root, OPTIONS, swap.options).source
+    (file,) = source.files(np.arange(1))
+    CHANGES[change](swap)
+    for read in (SourceReader.read, SourceReader.read_again, SourceReader.crc32):
+        with pytest.raises(BuildError, match=r"changed during the build|No such file"):
+            read(SourceReader(source.root), file)
+
+
+def test_one_reader_does_not_go_on_with_what_it_opened_before(swap: Swap) -> None:
+    source = plan_build(swap.root, OPTIONS, swap.options).source
+    reader, before = SourceReader(source.root), source.files(np.arange(COUNT))
+    assert reader.read(before[0]) == grey(0)
+    swap.replace()
+    after = plan_build(swap.root, OPTIONS, swap.options).source.files(np.arange(COUNT))
+    assert reader.read(after[0]) == grey(COUNT - 1)
+    with pytest.raises(BuildError):
+        reader.read(before[1])
+
+
+def test_an_estimate_an_update_and_a_repair_stop(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "tar")
+    checked = replace(OPTIONS, checksum=True)
+    swap.build(tmp_path / "out", SERIAL, checked)
+    (tmp_path / "out" / "shards" / "00001.lmdb").unlink()
+    plan = plan_build(swap.root, checked, swap.options)
+    on_plan = once(lambda: swap.become(lambda path: shutil.copy(swap.other, path)))
+    with pytest.raises(BuildError, match="changed during the build"):
+        swap.build(tmp_path / "out", replace(SERIAL, update=True), checked, on_plan=on_plan)
+    with pytest.raises(BuildError, match="changed during the build"):
+        estimate(plan)
+    on_begin = once(lambda: os.utime(swap.path))
+    with pytest.raises(PresizeError, match="changed during the build"):
+        repair_dataset(swap.root, tmp_path / "out", samples=SourceOptions(keys=swap.options.keys), on_begin=on_begin)
+
+
+def test_one_container_of_several_in_folders_stops_the_build(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "tar")
+    for name in ("b.tar", "folder/c.tar"):
+        write_container(swap.root / name, [1, 2])
+    with pytest.raises(BuildError, match=r"'folder/c\.tar' in .* changed during the build"):
+        swap.build(tmp_path / "out", on_shard=once(lambda: os.utime(swap.root / "folder/c.tar")))
+
+
+def test_a_container_may_be_a_link_as_long_as_it_leads_to_the_same_file(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, "tar")
+    swap.path.rename(tmp_path / "source" / "0.file")
+    (tmp_path / "source" / "1.file").write_bytes(swap.other.read_bytes())
+    os.utime(tmp_path / "source" / "1.file", ns=(LONG_AGO, LONG_AGO))
+
+    def lead_to(name: str) -> None:
+        swap.path.unlink(missing_ok=True)
+        swap.path.symlink_to(name)
+
+    lead_to("0.file")
+    swap.build(tmp_path / "out", on_shard=once(lambda: lead_to("0.file")))
+    assert shades(tmp_path / "out") == {0}
+    with pytest.raises(BuildError, match="changed during the build"):
+        swap.build(tmp_path / "other", on_shard=once(lambda: lead_to("1.file")))

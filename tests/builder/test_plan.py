@@ -1,0 +1,270 @@
+"""The plan is pure: how samples are dealt to shards, and what the digest takes in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from presize.builder.plan import TriedCodecs, as_recorded, differences, make_plan
+from presize.options import BuildOptions, ImageOptions, Size
+from presize.sources.scan import Source
+from presize.store.dealing import deal, mix, neighbours, shard_count, shard_limit, shuffled
+
+
+@pytest.mark.parametrize(
+    ("samples", "shards", "reason"),
+    [
+        (1, 1, "one image, one file"),
+        (512 * 32_768, 512, "all shards are full"),
+        (512 * 32_768 + 1, 513, "and one more image needs another"),
+        (2, 2, "the square root, rounded up"),
+        (1000, 32, "enough for all cores of a usual machine"),
+        (10_000, 100, "a hundred images each"),
+        (10_000_000, 512, "half of the 1024 files that may be open by default"),
+        (100_000_000, 3052, "no shard above 32,768 samples, so that a lost one is soon made again"),
+    ],
+)
+def test_the_number_of_shards_follows_from_the_number_of_samples(samples: int, shards: int, reason: str) -> None:
+    assert shard_count(samples) == shards, reason
+
+
+def test_shard_samples_is_an_upper_bound() -> None:
+    assert shard_count(100, shard_samples=30) == 4
+    assert max(map(len, deal(100, 4))) <= 30
+
+
+@pytest.mark.parametrize("samples", [1, 100, 50_000, 65_536, 100_000, 1_000_000, 4_000_000])
+@pytest.mark.parametrize("companions", [0, 1, 3])
+def test_the_shards_of_images_and_companions_can_all_be_open(samples: int, companions: int) -> None:
+    shards = shard_count(samples, shard_limit(samples, None, companions))
+    files = shards * (1 + companions)
+    assert files <= 512
+    assert shards == shard_count(samples) or files > 500
+
+
+def test_the_samples_of_a_shard_are_as_many_as_was_asked_for() -> None:
+    assert shard_limit(1_000_000, 10, 3) == 10
+
+
+@pytest.mark.parametrize(
+    ("samples", "companions", "limit"),
+    [(65_536, 1, None), (65_537, 1, 257), (1_000_000, 1, 3907), (1_000_000, 3, 7813), (100_000_000, 1, 32_768)],
+)
+def test_how_many_samples_a_shard_with_companions_holds_never_changes(
+    samples: int, companions: int, limit: int | None
+) -> None:
+    assert shard_limit(samples, None, companions) == limit, "datasets in the field depend on it"
+
+
+@given(samples=st.integers(1, 3000), shards=st.integers(1, 60))
+def test_each_sample_lies_in_exactly_one_shard(samples: int, shards: int) -> None:
+    dealt = deal(samples, shards)
+    assert np.array_equal(np.sort(np.concatenate(dealt)), np.arange(samples))
+
+
+@given(samples=st.integers(1, 3000), shards=st.integers(1, 60))
+def test_shards_are_even_and_in_dataset_order(samples: int, shards: int) -> None:
+    dealt = deal(samples, shards)
+    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+    assert all((np.diff(shard) > 0).all() for shard in dealt)
+
+
+def test_each_shard_is_a_fair_sample_of_the_whole() -> None:
+    middles = [shard.mean() for shard in deal(100_000, 100)]
+    # The mean of 1000 uniform draws from 0..99,999 has a standard deviation of 913.
+    assert np.abs(np.array(middles) - 50_000).max() < 5 * 913
+
+
+def test_dealing_never_changes() -> None:
+    assert [shard.tolist() for shard in deal(10, 3)] == FIXED_DEAL, "datasets in the field depend on it"
+
+
+FIXED_DEAL = [[2, 4, 6], [1, 5, 8], [0, 3, 7, 9]]
+
+
+RUNS = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(
+    lambda lengths: np.repeat(range(len(lengths)), lengths)
+)
+
+
+@given(runs=RUNS, shards=st.integers(1, 20))
+def test_samples_of_a_run_stay_together_but_where_a_shard_ends(runs: np.ndarray, shards: int) -> None:
+    dealt = deal(len(runs), shards, runs)
+    assert np.array_equal(np.sort(np.concatenate(dealt)), np.arange(len(runs)))
+    assert all((np.diff(shard) > 0).all() for shard in dealt)
+    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+    pieces = sum(len(np.unique(runs[shard])) for shard in dealt)
+    assert pieces <= runs[-1] + shards  # each bound between two shards cuts one run at most
+
+
+def test_runs_are_dealt_as_samples_are() -> None:
+    by_sample = deal(300, 4)
+    by_run = deal(900, 4, np.arange(900) // 3)
+    assert [np.unique(shard // 3).tolist() for shard in by_run] == [shard.tolist() for shard in by_sample]
+
+
+def test_some_samples_are_shuffled_by_their_runs() -> None:
+    runs = np.repeat([7, 3, 9], 4)
+    chosen = np.array([0, 1, 4, 6, 9, 10])
+    order = shuffled(chosen, runs)
+    assert sorted(order.tolist()) == chosen.tolist()
+    assert len(np.flatnonzero(np.diff(runs[order]))) == 2
+
+
+def test_there_are_no_more_shards_than_runs_unless_asked_for() -> None:
+    runs = np.repeat([0, 1, 2], 1000)
+    assert shard_count(3000, None, runs) == 3
+    assert shard_count(3000, 500, runs) == 6
+    assert shard_count(3000, None, np.arange(3000)) == shard_count(3000)
+
+
+@pytest.mark.parametrize(
+    ("samples", "length", "reason"),
+    [
+        (100, 1, "a shard has ten samples, which would be one run"),
+        (10_000, 6, "16 runs in a shard of a hundred"),
+        (57_600, 15, "16 runs in a shard of 240"),
+        (1_100_000, 64, "more would not be read faster"),
+    ],
+)
+def test_neighbours_are_as_many_as_leave_shards_fair(samples: int, length: int, reason: str) -> None:
+    container = np.repeat(np.arange(2), [samples - 5, 5]).astype(np.int32)
+    lengths = np.bincount(neighbours(container))
+    assert lengths[0] == length, reason
+    assert lengths.sum() == samples
+    first_of_second = neighbours(container)[samples - 5]
+    assert neighbours(container)[samples - 6] == first_of_second - 1, "a run ends with its container"
+
+
+def source(paths: list[str], nbytes: int = 7, label: int = 0, chunks: int = 1) -> Source:
+    rows = pa.table(
+        {
+            "path": pa.array(paths, pa.large_string()),
+            "source_nbytes": pa.array([nbytes] * len(paths), pa.int64()),
+            "source_mtime_ns": pa.array([5] * len(paths), pa.int64()),
+            "label": pa.array([label] * len(paths), pa.int32()),
+        }
+    )
+    if chunks > 1:
+        rows = pa.concat_tables([rows.slice(0, 1), rows.slice(1)])
+    return Source(Path("/raw"), rows, ("a", "b"))
+
+
+CODECS = TriedCodecs("some digest", {"simplejpeg": "1", "numpy": "2"})
+
+
+def plan_digest(samples: Source, options: BuildOptions = BuildOptions(), page_size: int = 4096) -> str:
+    return make_plan(samples, options, CODECS, page_size).digest
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (source(["a/1", "a/3"]), "another file"),
+        (source(["a/1", "a/2"], nbytes=8), "another size on disk"),
+        (source(["a/1", "a/2"], label=1), "another label"),
+        (source(["a/1", "a/2", "a/3"]), "one file more"),
+    ],
+)
+def test_the_digest_takes_in_the_samples(other: Source, reason: str) -> None:
+    assert plan_digest(other) != plan_digest(source(["a/1", "a/2"])), reason
+
+
+def test_the_digest_takes_in_options_and_page_size() -> None:
+    samples = source(["a/1", "a/2"])
+    digests = {
+        plan_digest(samples),
+        plan_digest(samples, BuildOptions(ImageOptions(quality=80))),
+        plan_digest(samples, BuildOptions(ImageOptions(sizes=(Size(256, 256), Size(160, 160))))),
+        plan_digest(samples, BuildOptions(shard_samples=1)),
+        plan_digest(samples, page_size=16384),
+    }
+    assert len(digests) == 5
+
+
+def test_the_digest_does_not_see_how_the_table_is_cut_into_chunks() -> None:
+    assert plan_digest(source(["a/1", "a/2"], chunks=2)) == plan_digest(source(["a/1", "a/2"]))
+
+
+def test_differences_are_told_in_words() -> None:
+    old = make_plan(source(["a/1", "a/2"]), BuildOptions(), CODECS, 4096).identity
+    new = make_plan(source(["a/1"]), BuildOptions(ImageOptions(quality=80)), CODECS, 4096).identity
+    assert differences(old, new) == [
+        "quality was 90, is 80",
+        "the source has changed (2 files then, 1 now)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "difference"),
+    [
+        ({}, {"dither": True}, "dither was the default, is True"),
+        ({"dither": True}, {}, "dither was True, is the default"),
+    ],
+)
+def test_an_option_of_a_later_release_is_told_in_words(
+    old: dict[str, bool], new: dict[str, bool], difference: str
+) -> None:
+    identity = make_plan(source(["a/1"]), BuildOptions(), CODECS, 4096).identity
+    image = identity["options"]["image"]
+    before, after = (identity | {"options": {"image": image | later}} for later in (old, new))
+    assert differences(before, after) == [difference]
+
+
+def test_identical_identities_have_no_differences() -> None:
+    identity = make_plan(source(["a/1"]), BuildOptions(), CODECS, 4096).identity
+    assert differences(identity, identity) == []
+
+
+def test_versions_are_no_part_of_the_identity() -> None:
+    """An upgrade that makes the same bytes must not end updates and resuming."""
+    plans = [make_plan(source(["a/1"]), BuildOptions(), CODECS._replace(versions={"numpy": v}), 4096) for v in "23"]
+    assert plans[0].digest == plans[1].digest
+    assert [plan.versions for plan in plans] == [{"numpy": "2"}, {"numpy": "3"}]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "words"),
+    [
+        (
+            {"pillow": "11.3", "numpy": "2"}, {"pillow": "13.0", "numpy": "2"},
+            "it was made with pillow 11.3, here is pillow 13.0, which makes other bytes",
+        ),
+        (
+            {"pillow": "11.3", "numpy": "1"}, {"pillow": "13.0", "numpy": "2"},
+            "it was made with pillow 11.3 and numpy 1, here is pillow 13.0 and numpy 2, which together make other "
+            "bytes",
+        ),
+        (
+            {}, {"numpy": "2"},
+            "it was made with numpy (unknown), here is numpy 2, which makes other bytes",
+        ),
+        (
+            {"numpy": "2"}, {"numpy": "2"},
+            "the same versions of all libraries make other bytes here: another processor, or another build of them",
+        ),
+    ],
+    ids=["one library", "two", "not recorded", "none"],
+)  # fmt: skip
+def test_codecs_that_differ_are_told_by_their_versions(then: dict[str, str], now: dict[str, str], words: str) -> None:
+    old, new = (make_plan(source(["a/1"]), BuildOptions(), TriedCodecs(d, {}), 4096).identity for d in ("one", "other"))
+    assert differences(old, new, (then, now)) == [words]
+
+
+def test_an_identity_of_an_earlier_release_is_compared_by_the_versions_that_it_lists() -> None:
+    plan = make_plan(source(["a/1"]), BuildOptions(), CODECS, 4096)
+    earlier = {name: value for name, value in plan.identity.items() if name != "codecs"} | {"versions": {"numpy": "1"}}
+    assert differences(earlier, as_recorded(earlier, plan)) == ["numpy was 1, is 2"]
+    earlier["versions"] = {"numpy": "2"}
+    assert as_recorded(earlier, plan) == earlier
+    assert as_recorded(plan.identity, plan) == plan.identity
+
+
+def test_the_hash_is_that_of_splitmix64() -> None:
+    published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]  # its first outputs from seed 0
+    assert mix(np.arange(3, dtype=np.uint64)).tolist() == published

@@ -1,0 +1,140 @@
+"""--tiles: which JPEGs are stored in tiles."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image
+
+from builds import SERIAL, files
+from commands import Ran
+from pictures import smooth_image
+from presize.builder.run import build_dataset
+from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.codecs.jpeg.tiles import cut
+from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
+from presize.errors import BuildError
+from presize.options import KEEP, BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
+from presize.store.dataset import Dataset
+from presize.store.manifest import read_manifest
+from presize.store.verify import verify_dataset
+
+Presize = Callable[..., Ran]
+compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
+
+ALL = BuildOptions(ImageOptions(sizes=(KEEP,), tiles="all"), shard_samples=4)
+ANY_TREE = SourceOptions(labels="none")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten JPEGs of several kinds: the last one progressive, which no decoder of tiles takes."""
+    folder = tmp_path_factory.mktemp("tiles")
+    for number in range(10):
+        image = Image.fromarray(smooth_image(90 + number, 130, seed=number))
+        image.save(
+            folder / f"{number}.jpg",
+            quality=80 + number,
+            subsampling=("4:4:4", "4:2:2", "4:2:0")[number % 3],
+            optimize=number % 2 == 0,
+            progressive=number == 9,
+        )
+    return folder
+
+
+def stored(root: Path) -> dict[str, bytes]:
+    """By the name of the file."""
+    data = Dataset(root)
+    return {data.path(sample): data.value(sample) for sample in range(len(data))}
+
+
+@compiled
+@pytest.mark.parametrize("size", ["keep", "256"])
+def test_jpegs_that_are_stored_as_they_came_are_stored_in_tiles(tree: Path, tmp_path: Path, size: str) -> None:
+    options = BuildOptions(ImageOptions(sizes=(Size.parse(size),), tiles="all"))
+    build_dataset(tree, tmp_path / "out", options, SERIAL, ANY_TREE)
+    values = stored(tmp_path / "out")
+    assert {name for name, value in values.items() if cut(value, 40, 50, 16, 16) is None} == {"9.jpg"}
+    for name, value in values.items():
+        assert np.array_equal(simplejpeg.decode_jpeg(value), simplejpeg.decode_jpeg((tree / name).read_bytes()))
+    assert verify_dataset(tmp_path / "out")[1] == []
+
+
+@compiled
+def test_any_number_of_processes_makes_the_same_tiles(tree: Path, tmp_path: Path) -> None:
+    build_dataset(tree, tmp_path / "one", ALL, SERIAL, ANY_TREE)
+    build_dataset(tree, tmp_path / "two", ALL, RunOptions(jobs=2, report=False), ANY_TREE)
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+@compiled
+def test_a_loader_reads_the_same_crops_as_without_tiles(tree: Path, tmp_path: Path) -> None:
+    plain = replace(ALL, image=replace(ALL.image, tiles="resized"))
+    read = []
+    for name, options in (("all", ALL), ("plain", plain)):
+        build_dataset(tree, tmp_path / name, options, SERIAL, ANY_TREE)
+        loader = Loader(LMDBDataset(tmp_path / name), 10, crop=RandomResizedCrop(48), flip=0.5, workers=0, seed=3)
+        read.append(next(iter(loader)))
+    images = [batch[0] if isinstance(batch, (tuple, list)) else batch for batch in read]
+    assert np.array_equal(images[0].numpy(), images[1].numpy())
+
+
+def test_what_is_recorded_is_what_there_was_before_there_was_a_choice() -> None:
+    recorded = [ImageOptions(tiles=tiles) for tiles in ("resized", True, "none", False, "all")]
+    assert recorded[0] == recorded[1] and recorded[2] == recorded[3]
+    found = [BuildOptions(image).to_json()["image"]["tiles"] for image in recorded]
+    assert found == [True, True, False, False, "all"]
+    assert [ImageOptions.from_json(BuildOptions(image).to_json()["image"]) for image in recorded] == recorded
+
+
+@compiled
+def test_another_choice_for_a_dataset_that_is_there_is_refused_in_words(tree: Path, tmp_path: Path) -> None:
+    build_dataset(tree, tmp_path / "out", ALL, SERIAL, ANY_TREE)
+    resized = replace(ALL, image=replace(ALL.image, tiles="resized"))
+    with pytest.raises(BuildError, match=r"tiles was all, is resized"):
+        build_dataset(tree, tmp_path / "out", resized, SERIAL, ANY_TREE)
+
+
+SPELLINGS = [
+    ((), True), (("--tiles",), True), (("--no-tiles",), False), (("--tiles", "none"), False),
+    (("--tiles=none",), False), (("--tiles", "resized"), True), (("--tiles", "--jobs", "1"), True),
+    (("--no-tiles", "--tiles"), True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spelled", "recorded"), SPELLINGS, ids=[" ".join(spelled) for spelled, _ in SPELLINGS])
+def test_the_option_can_be_spelled_as_before(
+    presize: Presize, raw: Path, tmp_path: Path, spelled: tuple[str, ...], recorded: bool
+) -> None:
+    out = tmp_path / "out"
+    ran = presize("build", "--size", 32, *spelled, raw, out, "--backend", "sequential", "--no-report")
+    assert ran.code == 0, ran.err
+    assert read_manifest(out).identity["options"]["image"]["tiles"] is recorded
+
+
+def test_another_value_is_refused_with_those_that_there_are(presize: Presize, raw: Path, tmp_path: Path) -> None:
+    ran = presize("build", "--tiles=some", raw, tmp_path / "out")
+    assert ran.code == 2
+    assert "'some' is not one of 'resized', 'all', 'none'" in ran.err
+    ran = presize("build", "--tiles", "al", raw, tmp_path / "out")
+    assert ran.code == 2
+    assert "--tiles: expected resized, all, none, got 'al'." in ran.err
+
+
+def test_without_the_compiled_decoder_all_is_refused_in_one_line(tree: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "presize", "build", tree, tmp_path / "out", "--labels=none", "--tiles=all"]
+    environment = os.environ | {jpeg_decoder.VARIABLE: "libjpeg"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert ran.returncode == 2
+    lines = ran.stderr.strip().splitlines()
+    assert len(lines) == 1, ran.stderr
+    assert "tiles: all needs presize's own JPEG decoder, which is switched off: PRESIZE_DECODER=libjpeg" in lines[0]
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,580 @@
+"""report.html: what it tells of a build, that it is the same every time, and that no name in it can do harm."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from browsers import Watched
+from builds import REPORTED, SMALL, files
+from mangled import mangled_files, write_mangled
+from pages import HOSTILE, parsed
+from pictures import smooth_image
+from presize.builder.run import build_dataset
+from presize.builder.tasks.sidecar import ShardDone
+from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack
+from presize.errors import BuildError, OptionError, PresizeWarning
+from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
+from presize.pages import charts, comparison
+from presize.pages.build_report import REASONS, _reject_groups
+from presize.sources import source_reader
+from presize.store.dataset import Dataset
+from presize.store.manifest import read_manifest
+from presize.store.rejects import Reject
+from presize.store.rejects_file import Rejects
+from presize.store.verify import Problem, verify_dataset
+from presize.system.files import open_at_once
+
+
+def page_of(out: Path) -> str:
+    report = read_manifest(out).report
+    assert report is not None
+    return (out / report.file).read_text("utf-8")
+
+
+def counts(page: str) -> dict[str, int]:
+    """The lines of "What was converted": what, and how many images."""
+    lines = re.findall(r'<th scope="row">([^<]*)</th><td class="n"><span[^>]*></span>([\d,]+)</td>', page)
+    return {unescape(what): int(count.replace(",", "")) for what, count in lines}
+
+
+@pytest.fixture(scope="module")
+def mangled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The mangled set, built at 48 px; read only."""
+    place = tmp_path_factory.mktemp("mangled")
+    write_mangled(place / "raw")
+    build_dataset(place / "raw", place / "out", BuildOptions(ImageOptions(sizes=(Size(48, 48),))), REPORTED)
+    return place / "out"
+
+
+# What it tells
+
+
+def test_it_counts_every_conversion_of_a_mangled_set(mangled: Path) -> None:
+    assert counts(page_of(mangled)) == {
+        "JPEG, baseline": 6,
+        "JPEG, progressive": 1,
+        "JPEG, arithmetic": 1,
+        "PNG": 5,
+        "GIF": 1,
+        "WebP": 1,
+        "TIFF": 1,
+        "extension of another format": 1,
+        "animation or several pages": 3,
+        "grey": 3,
+        "RGB": 10,
+        "palette": 2,
+        "CMYK": 1,
+        "colour profile (ICC)": 1,
+        "transparency": 1,
+        "more than 8 bits a channel": 2,
+        "upright": 14,
+        "EXIF orientation 2": 1,
+        "EXIF orientation 6": 1,
+        "larger than stored": 15,
+        "same size as stored": 1,
+    }
+
+
+def test_a_jpeg_that_is_stored_unchanged_is_counted_as_that_alone(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for name, height in (("small", 20), ("large", 90), ("larger", 120)):
+        picture = smooth_image(height, 100 if height > 40 else 30)
+        Image.fromarray(picture).save(tmp_path / "raw" / f"{name}.jpg")
+    build_dataset(tmp_path / "raw", tmp_path / "out", BuildOptions(ImageOptions(sizes=(Size(40, 40),))), REPORTED)
+    found = counts(page_of(tmp_path / "out"))
+    assert (found["JPEG, baseline"], found["small and plain JPEG"]) == (2, 1)
+
+
+def test_a_mangled_set_is_stored_upright_and_in_rgb(mangled: Path) -> None:
+    data = Dataset(mangled)
+    shapes = {data.path(i): pixels.shape for i, pixels in data.pixels(range(len(data)))}
+    assert shapes.pop("turned.jpg") == (72, 48, 3), "it stands, though it was stored lying"
+    assert shapes.pop("arithmetic.jpg") == (8, 8, 3), "it is smaller than the target"
+    assert set(shapes.values()) == {(48, 72, 3)}
+    assert verify_dataset(mangled) == (16, [])
+
+
+def test_rejects_stand_in_it_with_their_reasons(mangled: Path) -> None:
+    page = page_of(mangled)
+    assert "3 image files could not be stored" in page
+    for words in (
+        "cut.jpg",
+        "broken JPEG: ",
+        "empty.png",
+        "the file is empty",
+        "an HTML page, not an image",
+        "notes.txt",
+    ):
+        assert words in page
+    assert "3 images could not be stored" in page, "it is said first"
+
+
+def test_the_most_frequent_reasons_stand_first_and_those_as_frequent_in_the_order_of_paths() -> None:
+    reasons = ["once", *["often"] * 9, *(f"twice {number}" for number in range(40)), *["twice 7", "twice 39"]]
+    rejects = Rejects.of(Reject(f"{number:02d}", "ImageError", reason) for number, reason in enumerate(reasons))
+    found = _reject_groups(rejects, np.flip(rejects.order()))
+    counts = Counter(reversed(reasons)).most_common(REASONS)
+    assert [(reason, count) for reason, count, _ in found["groups"]] == counts
+    assert found["groups"][0][2] == ["09", "08", "07", "06", "05"]
+    assert found["total"] == found["other"] + sum(count for _, count in counts) == len(reasons)
+
+
+def test_a_build_without_rejects_has_no_warnings(photos: Path, tmp_path: Path) -> None:
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    page = page_of(tmp_path / "out")
+    assert "6 images stored, no warnings" in page
+    assert "2 classes of 3 images" in page
+    assert "<h2>Rejected</h2>" not in page and "<dt>Not stored</dt>" not in page
+    assert "JPEG quality of the sources" not in page, "they are PNGs"
+
+
+def test_files_beside_the_classes_are_counted_first(photos: Path, tmp_path: Path) -> None:
+    for i in range(3):
+        shutil.copy(photos / "a" / "0.png", photos / f"stray {i}.png")
+    with pytest.warns(PresizeWarning, match="3 images beside them"):
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    page = page_of(tmp_path / "out")
+    assert "6 images stored, 3 left out, 1 warning" in page
+    assert "3 files outside class folders, not stored; --labels none stores all" in page
+    assert '<dd class="note">3 outside class folders</dd>' in page
+
+
+def test_what_images_lost_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    Image.fromarray(np.full((40, 50), 40_000, np.uint16)).save(tmp_path / "raw" / "deep.png")
+    Image.fromarray(smooth_image(40, 50)).convert("P").save(tmp_path / "raw" / "palette.png")
+    Image.fromarray(smooth_image(40, 50)).convert("RGBA").save(tmp_path / "raw" / "alpha.png")
+    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, REPORTED)
+    page = page_of(tmp_path / "out")
+    assert '<h1 class="warn">' in page and "3 images stored, 3 warnings" in page
+    for option in ("--depth 16", "--color rgba", "--pair"):
+        assert option in page
+
+
+def saved_jpegs(folder: Path, quality: int) -> Path:
+    folder.mkdir()
+    noise = np.random.default_rng(0)
+    for i in range(4):
+        pixels = smooth_image(80, 100, seed=i) + noise.integers(0, 40, (80, 100, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.jpg", quality=quality)
+    return folder
+
+
+def test_a_quality_that_stores_fewer_bytes_is_named_with_what_it_was_measured_to_save(tmp_path: Path) -> None:
+    raw = saved_jpegs(tmp_path / "raw", 75)
+    at_90 = build_dataset(raw, tmp_path / "out", SMALL, REPORTED)
+    found = re.search(
+        r"quality 75, stored at 90: --quality 80 would store (\d+)% of the bytes", page_of(tmp_path / "out")
+    )
+    assert found
+    at_80 = build_dataset(raw, tmp_path / "leaner", BuildOptions(replace(SMALL.image, quality=80)), REPORTED)
+    assert int(found[1]) == pytest.approx(100 * at_80.bytes / at_90.bytes, abs=1)
+    assert "--quality" not in page_of(tmp_path / "leaner")
+
+
+def test_no_lower_quality_is_named_for_sources_of_high_quality(tmp_path: Path) -> None:
+    build_dataset(saved_jpegs(tmp_path / "raw", 95), tmp_path / "out", SMALL, REPORTED)
+    assert "--quality" not in page_of(tmp_path / "out")
+
+
+def test_a_pair_of_images_opens_and_closes_by_mouse_and_keyboard(
+    watch: Callable[..., Watched], photos: Path, tmp_path: Path
+) -> None:
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    page = watch(tmp_path / "out" / "report.html", viewport={"width": 1200, "height": 800}).page
+    pair = page.locator(".pairs summary").first
+    shown = pair.locator("img").first
+
+    def size() -> tuple[float, float]:
+        box = shown.bounding_box()
+        assert box is not None
+        return box["width"], box["height"]
+
+    small = size()
+    pair.click()
+    large = size()
+    assert large[0] > 1.5 * small[0] and large[1] > 1.5 * small[1]
+    assert pair.bounding_box() == {"x": 0, "y": 0, "width": 1200, "height": 800}
+    page.keyboard.press("Enter")
+    assert size() == small
+    page.keyboard.press("Space")
+    assert size() == large
+
+
+def test_jpegs_stored_as_they_were_are_counted_and_identical(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for name, side in (("small", 40), ("large", 100)):
+        Image.fromarray(smooth_image(side, side)).save(tmp_path / "raw" / f"{name}.jpg", quality=60)
+    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, REPORTED)
+    page = page_of(tmp_path / "out")
+    assert counts(page)["small and plain JPEG"] == 1
+    assert "1 image is identical to the reference." in page
+    assert "quantisation tables of 2 JPEGs" in page
+    assert "2 of them are below the 90 that is stored" in page
+
+
+def test_each_of_several_sizes_has_its_own(photos: Path, tmp_path: Path) -> None:
+    sizes = BuildOptions(ImageOptions(sizes=(Size(32, 32), Size(16, 24))))
+    result = build_dataset(photos, tmp_path / "out", sizes, REPORTED)
+    assert result.reports == (tmp_path / "out" / "32" / "report.html", tmp_path / "out" / "24x16" / "report.html")
+    assert "50×40 → 40×32" in page_of(tmp_path / "out" / "32")
+    assert "50×40 → 24×19" in page_of(tmp_path / "out" / "24x16")
+
+
+@pytest.mark.parametrize("fit", ["shorter", "longer", "stretch", "crop", "pad"])
+@pytest.mark.parametrize(
+    ("format", "color"), [("png", "rgb"), ("raw", "keep"), ("webp", "gray"), ("jpeg", "keep")], ids=str
+)
+def test_every_way_to_store_is_compared(fit: str, format: str, color: str, mangled: Path, tmp_path: Path) -> None:
+    image = ImageOptions(sizes=(Size(30, 40),), fit=fit, format=format, color=color)  # type: ignore[arg-type]
+    build_dataset(mangled.parent / "raw", tmp_path / "out", BuildOptions(image), REPORTED)
+    report = read_manifest(tmp_path / "out").report
+    assert report is not None and report.rows == 16
+    assert "could not be compared" not in page_of(tmp_path / "out")
+
+
+def test_a_source_that_went_away_is_told_and_stops_nothing(photos: Path, tmp_path: Path) -> None:
+    def remove(done: ShardDone) -> None:
+        if done.number == 2:  # the last
+            (photos / "a" / "0.png").unlink()
+
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=remove)
+    page = page_of(tmp_path / "out")
+    assert "6 images stored, 1 warning" in page
+    assert "1 image could not be compared" in page
+    assert "cannot be read: No such file" in page
+
+
+def test_a_source_that_went_away_altogether_stops_the_build_and_it_resumes(photos: Path, tmp_path: Path) -> None:
+    def remove(done: ShardDone) -> None:
+        if done.number == 2:
+            photos.rename(tmp_path / "gone")
+
+    with pytest.raises(
+        BuildError, match=r"^cannot read '.*' in .* again for report\.html: No such file .*; run again to"
+    ):
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=remove)
+    (tmp_path / "gone").rename(photos)
+    assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED).resumed == 6
+    build_dataset(photos, tmp_path / "undisturbed", SMALL, REPORTED)
+    assert files(tmp_path / "out") == files(tmp_path / "undisturbed")
+
+
+class FailingDisk:
+    """Fails to open photos, each `times` times, from the moment when all shards of a build are finished."""
+
+    def __init__(self, times: int, patch: pytest.MonkeyPatch) -> None:
+        self.times, self.failed, self.is_failing = times, Counter[str](), False
+        patch.setattr(source_reader, "open_at_once", self.open)
+
+    def open(self, path: str, flags: int) -> int:
+        if self.is_failing and self.failed[path] < self.times:
+            self.failed[path] += 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return open_at_once(path, flags)
+
+    def fail_from(self, done: ShardDone) -> None:
+        self.is_failing = done.number == 2
+
+
+def test_a_source_that_cannot_be_read_for_a_moment_changes_nothing(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_dataset(photos, tmp_path / "undisturbed", SMALL, REPORTED)
+    disk = FailingDisk(1, monkeypatch)
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=disk.fail_from)
+    assert len(disk.failed) == 6
+    assert files(tmp_path / "out") == files(tmp_path / "undisturbed")
+
+
+def test_a_source_that_cannot_be_read_again_stops_the_build_and_a_rerun_is_identical(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_dataset(photos, tmp_path / "undisturbed", SMALL, REPORTED)
+    disk = FailingDisk(1000, monkeypatch)
+    with pytest.raises(BuildError, match=r"again for report\.html: Input/output error; run again .*--no-report"):
+        build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=disk.fail_from)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    disk.is_failing = False
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    assert files(tmp_path / "out") == files(tmp_path / "undisturbed")
+
+
+def test_what_is_stored_and_damaged_is_told(photos: Path, tmp_path: Path) -> None:
+    def damage(done: ShardDone) -> None:
+        if done.number == 2:
+            for staged in (tmp_path / "out").rglob("*.tmp"):
+                staged.write_bytes(bytes(staged.stat().st_size))
+
+    build_dataset(photos, tmp_path / "out", replace(SMALL, layout="folder"), REPORTED, on_shard=damage)
+    assert "what is stored is damaged: " in page_of(tmp_path / "out")
+
+
+def test_a_source_too_large_to_compare_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "MOST_PIXELS_EACH", 1000)
+    (tmp_path / "raw").mkdir()
+    Image.fromarray(smooth_image(40, 50)).save(tmp_path / "raw" / "a.png")
+    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, REPORTED)
+    assert "no image was small enough to be compared" in page_of(tmp_path / "out")
+
+
+def test_a_column_of_a_label_table_may_have_any_name(photos: Path, tmp_path: Path) -> None:
+    rows = [{"path": "a/0.png", "sample": "x", "psnr": 1}, {"path": "b/1.png", "sample": "y", "psnr": 2}]
+    (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, samples=SourceOptions(labels=tmp_path / "labels.jsonl"))
+    assert "2 images stored" in page_of(tmp_path / "out")
+
+
+# The page itself
+
+
+def test_it_is_well_formed_and_needs_nothing_from_elsewhere(mangled: Path) -> None:
+    page = page_of(mangled)
+    found = parsed(page)
+    links = [value for name, value in found.attributes if name in ("src", "href", "srcset", "data", "action")]
+    assert links and all(link is not None and link.startswith("data:image/jpeg;base64,") for link in links)
+    assert not set(found.tags) & {"script", "link", "iframe", "object", "embed", "form", "base"}
+    assert not [name for name, _ in found.attributes if name.startswith("on")]
+    assert "://" not in page and "@import" not in page and "url(" not in page
+
+
+def test_every_picture_and_chart_has_words(mangled: Path) -> None:
+    page = page_of(mangled)
+    assert (
+        len(re.findall(r"<svg ", page)) == len(re.findall(r'<svg [^>]*role="img" aria-label="[^"]+: [^"]+"', page)) == 6
+    )
+    assert len(re.findall(r"<img ", page)) == len(re.findall(r'<img [^>]*alt="[^"]+: [^"]+"', page)) == 2 * 16 + 3 * 3
+
+
+def test_it_stays_small(raw: Path, tmp_path: Path) -> None:
+    build_dataset(raw, tmp_path / "out", BuildOptions(ImageOptions(sizes=(Size(128, 128),))), REPORTED)
+    assert len(page_of(tmp_path / "out")) < 1_500_000
+
+
+def test_no_name_can_do_anything(tmp_path: Path) -> None:
+    folder = tmp_path / "raw" / "<script>alert(1)<"
+    folder.mkdir(parents=True)
+    for name in HOSTILE:
+        Image.fromarray(smooth_image(40, 50)).save(folder / name, "JPEG")
+        (folder / f"broken {name}").write_bytes(b"\xff\xd8\xff" + b"broken")
+    Image.fromarray(smooth_image(40, 50)).save(folder / "script>.jpg")
+    (folder / "not utf-8").write_bytes(b"")
+    (folder / "not utf-8").rename(folder / "x\udcff<i>.png")
+    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, REPORTED)
+    page = page_of(tmp_path / "out")
+    found = parsed(page)
+    assert set(found.tags) == set(parsed(page_of_plain(tmp_path)).tags)
+    assert not [name for name, _ in found.attributes if name.startswith("on")]
+    text = "".join(found.text)
+    assert "<script>alert(1)</script>.jpg" in text, "as text, all of it is there"
+    assert "{{ 7 * 7 }}" in text and "\\u202egpj" in text and "\\xff<i>.png" in text
+    assert "\u202e" not in page and "\x1b" not in page
+
+
+def page_of_plain(place: Path) -> str:
+    """The page of such a build with names that are none but letters."""
+    (place / "plain").mkdir()
+    for i in range(3):
+        Image.fromarray(smooth_image(40, 50, seed=i)).save(place / "plain" / f"{i}.jpg")
+        (place / "plain" / f"broken {i}.jpg").write_bytes(b"\xff\xd8\xff" + b"broken")
+    build_dataset(place / "plain", place / "plain out", SMALL, REPORTED)
+    return page_of(place / "plain out")
+
+
+def test_it_tells_nothing_of_where_and_when_it_was_made(mangled: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere" / "raw"
+    shutil.copytree(mangled.parent / "raw", copy)
+    build_dataset(copy, tmp_path / "deeper" / "out", BuildOptions(ImageOptions(sizes=(Size(48, 48),))), REPORTED)
+    assert page_of(tmp_path / "deeper" / "out") == page_of(mangled)
+    assert str(mangled.parent) not in page_of(mangled)
+
+
+@pytest.mark.parametrize("layout", ["lmdb", pytest.param("folder", marks=pytest.mark.slow)])
+def test_it_is_the_same_for_any_number_of_jobs_and_after_a_stop(layout: str, raw: Path, tmp_path: Path) -> None:
+    options = replace(SMALL, layout=layout)
+    build_dataset(raw, tmp_path / "1", options, REPORTED)
+    build_dataset(raw, tmp_path / "2", options, RunOptions(jobs=2))
+
+    def stop(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_dataset(raw, tmp_path / "3", options, REPORTED, on_shard=stop)
+    build_dataset(raw, tmp_path / "3", options, REPORTED)
+    assert "48 stored images against their sources" in page_of(tmp_path / "1")
+    assert files(tmp_path / "1") == files(tmp_path / "2") == files(tmp_path / "3")
+
+
+# Among the files of a dataset
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """6 images in two classes, to be changed at will."""
+    for i in range(6):
+        path = tmp_path / "photos" / "ab"[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(smooth_image(40, 50, seed=i)).save(path)
+    return tmp_path / "photos"
+
+
+def test_no_report_writes_none_and_changes_nothing_else(photos: Path, tmp_path: Path) -> None:
+    build_dataset(photos, tmp_path / "with", SMALL, REPORTED)
+    result = build_dataset(photos, tmp_path / "without", SMALL, replace(REPORTED, report=False))
+    assert (result.reports, read_manifest(tmp_path / "without").report) == ((), None)
+    others = {"manifest.json", "report.html"}
+    kept = {name: digest for name, digest in files(tmp_path / "with").items() if name not in others}
+    assert kept == {name: digest for name, digest in files(tmp_path / "without").items() if name not in others}
+    assert not (tmp_path / "without" / "report.html").exists()
+    assert read_manifest(tmp_path / "with").digest == read_manifest(tmp_path / "without").digest
+
+
+def test_report_is_true_or_false() -> None:
+    with pytest.raises(OptionError, match="report: expected bool, got 'no'"):
+        RunOptions(report="no")  # type: ignore[arg-type]
+
+
+def test_verify_checks_it(photos: Path, tmp_path: Path) -> None:
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    assert verify_dataset(tmp_path / "out") == (6, [])
+    with (tmp_path / "out" / "report.html").open("a") as page:
+        page.write("<!-- changed -->")
+    (problem,) = verify_dataset(tmp_path / "out")[1]
+    assert problem.file == "report.html" and "bytes where the manifest says" in problem.what
+    (tmp_path / "out" / "report.html").unlink()
+    assert verify_dataset(tmp_path / "out")[1] == [Problem("report.html", "cannot be read: No such file or directory")]
+
+
+def test_readers_do_not_need_it(photos: Path, tmp_path: Path) -> None:
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    (tmp_path / "out" / "report.html").unlink()
+    assert len(list(Dataset(tmp_path / "out").pixels(range(6)))) == 6
+
+
+@pytest.mark.parametrize("layout", ["lmdb", "folder"])
+def test_overwrite_replaces_it(layout: str, photos: Path, tmp_path: Path) -> None:
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    (photos / "a" / "0.png").write_bytes(b"\xff\xd8\xff broken")
+    build_dataset(photos, tmp_path / "out", replace(SMALL, layout=layout), replace(REPORTED, overwrite=True))
+    assert {path.name for path in (tmp_path / "out").glob("*.html")} == {"report.html", "report-1.html"}
+    assert "1 image could not be stored" in page_of(tmp_path / "out")
+    build_dataset(photos, tmp_path / "out", SMALL, replace(REPORTED, overwrite=True, report=False))
+    assert not list((tmp_path / "out").glob("*.html"))
+
+
+def test_a_built_shard_can_be_opened_by_others_in_this_process(photos: Path, tmp_path: Path) -> None:
+    import lmdb
+
+    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
+    shard = read_manifest(tmp_path / "out").shards[0].file
+    with lmdb.open(str(tmp_path / "out" / shard), subdir=False, readonly=True, lock=False) as env:
+        assert env.stat()["entries"] > 0
+
+
+# Which images are compared
+
+
+@given(count=st.integers(1, 3000), seed=st.integers(0, 2**32))
+def test_so_many_images_are_chosen_and_no_larger_ones_than_allowed(count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    samples = np.sort(rng.choice(10**6, count, replace=False))
+    pixels = rng.integers(1, rng.choice((1000, 10**7, 10**8)), count)
+    chosen = comparison.choose(samples, pixels)
+    assert len(set(chosen.tolist())) == len(chosen) <= comparison.MOST_IMAGES
+    assert pixels[chosen].sum() <= comparison.MOST_PIXELS
+    assert (pixels[chosen] <= comparison.MOST_PIXELS_EACH).all()
+    if pixels.max() <= 1000:
+        assert len(chosen) == min(count, comparison.MOST_IMAGES)
+
+
+def test_chosen_images_come_from_everywhere() -> None:
+    chosen = comparison.choose(np.arange(100_000), np.ones(100_000, np.int64))
+    assert len(np.unique(chosen // 10_000)) >= 8
+
+
+# Facts
+
+
+@given(
+    st.builds(
+        Facts, st.sampled_from(KINDS), st.sampled_from(COLORS), st.integers(1, 8), st.sampled_from(PROCESSES),
+        st.integers(0, 100), *[st.booleans()] * 6,
+    )
+)  # fmt: skip
+def test_packed_facts_are_unpacked_as_they_were(facts: Facts) -> None:
+    packed = np.array([facts.pack()], np.uint32)
+    names = {"kind": KINDS, "colors": COLORS, "process": PROCESSES}
+    for name, value in facts._asdict().items():
+        number = int(unpack(packed, name)[0])
+        assert (names[name][number] if name in names else number) == value
+    assert set(FIELDS) == set(Facts._fields)
+
+
+def test_an_image_of_which_nothing_is_known_is_0() -> None:
+    assert Facts(orientation=0).pack() == 0
+
+
+def test_the_index_tells_what_each_source_was(mangled: Path) -> None:
+    data = Dataset(mangled)
+    facts = dict(zip(data.column("path").to_pylist(), data.numbers("source_facts").tolist(), strict=True))
+    assert facts["turned.jpg"] == Facts("jpeg", "RGB", 6, "baseline", 75).pack()
+    assert facts["arithmetic.jpg"] == Facts("jpeg", "grey", 1, "arithmetic", 95).pack()
+    assert facts["palette.png"] == Facts("png", "palette", transparent=True).pack()
+    assert set(facts) < set(mangled_files())
+
+
+# Charts
+
+
+@given(
+    st.lists(st.integers(1, 10**9), min_size=1, max_size=50), st.lists(st.integers(1, 10**9), min_size=1, max_size=50)
+)
+def test_each_number_stands_in_one_bar(first: list[int], second: list[int]) -> None:
+    series = {"before": np.array(first), "after": np.array(second)}
+    for chart in (charts.logarithmic("t", " px", series), charts.linear("t", "", series, 1)):
+        for number, (name, values) in enumerate(series.items()):
+            bars = [bar for bar in chart.bars if bar.series == number]
+            marks = bars or [dot for dot in chart.dots if dot.series == number]
+            told = [re.fullmatch(rf"{name}: ([\d,]+) (from|of) .*", mark.label) for mark in marks]
+            assert sum(int(match[1].replace(",", "")) for match in told if match) == len(values)
+            assert all(0 <= bar.x and bar.x + bar.width <= charts.WIDTH for bar in bars)
+            assert all(0 <= bar.y and bar.y + bar.height <= charts.HEIGHT for bar in bars)
+        assert all(0 <= at <= 100 for at, _ in chart.ticks)
+        assert all(0 < dot.x < charts.WIDTH and 0 < dot.y < charts.HEIGHT for dot in chart.dots)
+        assert not (chart.bars and chart.dots)
+
+
+def test_few_distinct_numbers_are_dots_where_they_lie() -> None:
+    few = charts.linear("t", "", {"all": np.repeat([75, 90], [30, 10])}, 1)
+    assert not few.bars
+    assert [dot.label for dot in few.dots] == ["all: 30 of 75", "all: 10 of 90"]
+    assert few.dots[0].y < few.dots[1].y, "the more, the higher"
+    assert not charts.linear("t", "", {"all": np.arange(charts.FEW_VALUES + 1)}, 1).dots
+
+
+def test_numbers_that_are_all_the_same_are_said_to_be() -> None:
+    assert charts.linear("t", "", {"sources": np.full(9, 75)}, 1).summary == "sources: all 75"
+
+
+def test_a_bar_stands_where_its_numbers_are() -> None:
+    chart = charts.linear("t", "", {"all": np.array([*range(12), 10, 19, 19])}, 1)
+    found = {bar.x: bar.label for bar in chart.bars}
+    assert len(found) == 13
+    assert (found[0.0], found[500.0]) == ("all: 1 from 0 to 1", "all: 2 from 10 to 11")
+    assert found[950.0] == "all: 2 from 19 to 20"
+    assert [text for _, text in chart.ticks] == ["0", "5", "10", "15", "20"]

@@ -1,0 +1,220 @@
+"""What a page shows of one sample."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from builds import SERIAL, SMALL
+from looked_at import build_scenes
+from pictures import smooth_image
+from presize.builder.run import build_dataset
+from presize.errors import DatasetError
+from presize.options import BuildOptions, ImageOptions, Size
+from presize.pages.cards import MOST_MARKS, MarkedBox, card_of, marks_of, masked, seen
+from presize.pages.opened import ViewedDataset
+from tampering import change_manifest, read_table, write_table
+
+
+def decoded(jpeg: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB"), np.float64)
+
+
+@pytest.fixture(scope="module")
+def scenes(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> ViewedDataset:
+    folder = tmp_path_factory.mktemp("scenes")
+    photos = sorted((raw / sorted(os.listdir(raw))[0]).glob("*.jpg"))[:3]
+    return ViewedDataset.of(build_scenes(photos, folder), folder / "SCENES")
+
+
+def test_the_source_stands_before_what_is_stored(dataset: Path, raw: Path) -> None:
+    card = card_of(ViewedDataset.of(dataset, raw), 5, 64)
+    before, after = card.pictures
+    assert (before.what, after.what) == ("source", "stored")
+    pictures = [decoded(one.jpeg) for one in card.pictures]
+    assert pictures[0].shape == pictures[1].shape
+    assert np.abs(pictures[0] - pictures[1]).mean() < 12, "they are the same image"
+
+
+def test_without_a_raw_folder_there_is_no_source(dataset: Path) -> None:
+    assert [one.what for one in card_of(ViewedDataset.of(dataset), 0, 64).pictures] == ["stored"]
+
+
+def test_a_source_that_has_gone_is_told_in_its_place(dataset: Path, tmp_path: Path) -> None:
+    before, after = card_of(ViewedDataset.of(dataset, tmp_path), 0, 64).pictures
+    assert (before.jpeg, before.problem) == (b"", "cannot be read: No such file or directory")
+    assert after.jpeg
+
+
+@pytest.mark.parametrize("path", ["../secret.jpg", "/etc/hostname", "a/../../secret.jpg"])
+def test_a_path_in_the_index_never_leads_out_of_the_raw_folder(path: str, tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for name in ("raw/photo.jpg", "secret.jpg"):
+        Image.fromarray(smooth_image(40, 40)).save(tmp_path / name)
+    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
+    table = read_table(tmp_path / "out")
+    write_table(tmp_path / "out", table.set_column(0, "path", [[path]]).cast(table.schema))
+    before, _ = card_of(ViewedDataset.of(tmp_path / "out", tmp_path / "raw"), 0, 64).pictures
+    assert (before.jpeg, before.problem) == (b"", "its path leads out of the folder")
+
+
+def test_a_named_pipe_in_the_raw_folder_is_not_waited_for(dataset: Path, tmp_path: Path) -> None:
+    opened = ViewedDataset.of(dataset, tmp_path)
+    pipe = tmp_path / opened.row(0)["path"]
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+    assert card_of(opened, 0, 64).pictures[0].problem == "it is not a regular file"
+
+
+def test_a_damaged_record_is_told_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    Image.fromarray(smooth_image(40, 40)).save(tmp_path / "raw" / "photo.jpg")
+    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
+    table = read_table(tmp_path / "out")
+    at = table.column_names.index("crc32")
+    write_table(tmp_path / "out", table.set_column(at, "crc32", [[1]]).cast(table.schema))
+    (picture,) = card_of(ViewedDataset.of(tmp_path / "out"), 0, 64).pictures
+    assert picture.jpeg == b""
+    assert "CRC-32 differs" in picture.problem
+
+
+def test_a_folder_dataset_shows_the_same_as_one_of_shards(dataset: Path, raw: Path, tmp_path: Path) -> None:
+    build_dataset(raw, tmp_path / "folder", BuildOptions(SMALL.image, layout="folder"), SERIAL)
+    assert card_of(ViewedDataset.of(tmp_path / "folder"), 7, 64) == card_of(ViewedDataset.of(dataset), 7, 64)
+
+
+def test_a_file_of_a_folder_dataset_cannot_lie_outside(raw: Path, tmp_path: Path) -> None:
+    build_dataset(raw, tmp_path / "folder", BuildOptions(SMALL.image, layout="folder"), SERIAL)
+    table = read_table(tmp_path / "folder")
+    at = table.column_names.index("file")
+    files = ["../../etc/hostname", *table.column("file").to_pylist()[1:]]
+    write_table(tmp_path / "folder", table.set_column(at, "file", [files]).cast(table.schema))
+    assert "leads out of the folder" in card_of(ViewedDataset.of(tmp_path / "folder"), 0, 64).pictures[0].problem
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        ImageOptions((Size(32, 32),), format="raw"),
+        ImageOptions((Size(32, 32),), format="raw", color="gray"),
+        ImageOptions((Size(32, 32),), format="png", color="rgba"),
+        ImageOptions((Size(32, 32),), format="png", depth=16),
+    ],
+    ids=lambda image: f"{image.format}-{image.color}-{image.depth}",
+)
+def test_every_kind_of_dataset_has_pictures(image: ImageOptions, tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    Image.fromarray(smooth_image(64, 64)).save(tmp_path / "raw" / "photo.png")
+    build_dataset(tmp_path / "raw", tmp_path / "out", BuildOptions(image), SERIAL)
+    before, after = card_of(ViewedDataset.of(tmp_path / "out", tmp_path / "raw"), 0, 32).pictures
+    found, wanted = decoded(after.jpeg), decoded(before.jpeg)
+    if image.color == "gray":
+        wanted = (wanted @ (0.299, 0.587, 0.114))[:, :, np.newaxis]
+    assert np.abs(found - wanted).mean() < 8
+
+
+def test_what_is_transparent_is_white() -> None:
+    assert seen(np.zeros((2, 2, 4), np.uint8)).tolist() == np.full((2, 2, 3), 255).tolist()
+
+
+def test_a_depth_map_spans_all_shades() -> None:
+    assert seen(np.array([[1000, 3000]], np.uint16)).tolist() == [[0, 255]]
+
+
+def test_a_mask_colours_what_is_not_background() -> None:
+    picture = np.full((4, 4), 100, np.uint8)
+    mask = np.zeros((8, 8), np.uint16)
+    mask[:, 4:] = 300
+    found = masked(picture, mask)
+    assert found[:, :2].tolist() == np.full((4, 2, 3), 100).tolist()
+    assert (found[:, 2:] != 100).any(axis=2).all()
+
+
+def test_classes_that_follow_each_other_have_other_colours() -> None:
+    found = masked(np.zeros((1, 8, 3), np.uint8), np.arange(8, dtype=np.uint8)[np.newaxis])
+    assert len({tuple(color) for color in found[0].tolist()}) == 8
+
+
+def test_a_scene_has_its_mask_boxes_points_and_caption(scenes: ViewedDataset) -> None:
+    card = card_of(scenes, 2, 64)
+    row = scenes.row(2)
+    assert [one.what for one in card.pictures] == ["source", "stored", "mask"]
+    assert all(one.jpeg for one in card.pictures)
+    assert [(box.x, box.y, box.x + box.width, box.y + box.height) for box in card.marks.boxes] == [
+        pytest.approx(tuple(box)) for box in row["bbox"]
+    ]
+    assert [box.name for box in card.marks.boxes] == row["category"]
+    assert len(card.marks.points) == 4
+    assert dict(card.texts) == {"category": ", ".join(row["category"]), "caption": "<b>scene</b> 2", "score": "1.0"}
+
+
+@pytest.mark.parametrize(
+    ("lists", "boxes"),
+    [
+        (None, []),
+        ("text", []),
+        ([[1, 2, 3]], []),
+        ([[1, 2, float("nan"), 4], [1.0, 2.0, 3.0, 5.0]], [MarkedBox(1, 2, 2, 3, "")]),
+        ([[5, 5, 5, 9]], []),
+        ([["<b>", 2, 3, 4]], []),
+        ([[0, 0, 1, 1]] * 5000, [MarkedBox(0, 0, 1, 1, "")] * MOST_MARKS),
+    ],
+    ids=repr,
+)
+def test_boxes_are_drawn_where_they_are_boxes(lists: object, boxes: list[MarkedBox]) -> None:
+    assert list(marks_of({"bbox": lists}, {"boxes": ["bbox:xywh"]}).boxes) == boxes
+
+
+@pytest.mark.parametrize("options", [None, "bbox:xywh", [3], ["bbox"]], ids=repr)
+def test_options_that_no_build_records_draw_nothing(options: object) -> None:
+    marks = marks_of({"bbox": [[0, 0, 1, 1]]}, {"boxes": options, "keypoints": options})
+    assert (marks.boxes, marks.points) == ((), ())
+
+
+def test_points_that_are_not_visible_are_left_out() -> None:
+    row = {"ends": [[1.0, 2.0, 0.0, 3.0, 4.0, 2.0]]}
+    assert marks_of(row, {"keypoints": ["ends:xyv"]}).points == ((3.0, 4.0),)
+
+
+def one_photo(folder: Path, *columns: tuple[str, pa.Array]) -> ViewedDataset:
+    """A dataset of one sample, with these label columns, which no build has made."""
+    (folder / "raw").mkdir()
+    Image.fromarray(smooth_image(40, 40)).save(folder / "raw" / "photo.jpg")
+    build_dataset(folder / "raw", folder / "out", SMALL, SERIAL)
+    table = read_table(folder / "out")
+    for name, values in columns:
+        table = table.append_column(name, values)
+    write_table(folder / "out", table)
+    return ViewedDataset.of(folder / "out")
+
+
+def test_a_column_that_is_there_twice_is_left_out(tmp_path: Path) -> None:
+    texts = pa.array(["a"], pa.large_string())
+    opened = one_photo(tmp_path, ("note", texts), ("note", texts), ("other", texts))
+    assert opened.text_columns == ("path", "other")
+    assert card_of(opened, 0, 64).texts == (("other", "a"),)
+
+
+def test_a_date_that_python_does_not_have_is_an_error_that_names_the_sample(tmp_path: Path) -> None:
+    opened = one_photo(tmp_path, ("when", pa.array([2**62], pa.timestamp("s"))))
+    with pytest.raises(DatasetError, match=r"sample 0 of .* is damaged: "):
+        card_of(opened, 0, 64)
+
+
+def test_a_long_text_is_cut(tmp_path: Path) -> None:
+    opened = one_photo(tmp_path, ("note", pa.array(["x" * 10_000], pa.large_string())))
+    assert card_of(opened, 0, 64).texts == (("note", "x" * 300 + "…"),)
+
+
+def test_a_label_that_is_none_of_the_classes_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "raw" / "a").mkdir(parents=True)
+    Image.fromarray(smooth_image(40, 40)).save(tmp_path / "raw" / "a" / "photo.jpg")
+    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
+    change_manifest(tmp_path / "out", lambda values: values.update(classes=[]))
+    assert card_of(ViewedDataset.of(tmp_path / "out"), 0, 64).label is None

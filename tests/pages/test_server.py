@@ -1,0 +1,182 @@
+"""The server of presize view: who gets a page, who does not, and what a browser makes of it."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from presize.errors import OptionError
+from presize.pages.opened import ViewedDataset
+from presize.pages.server import HEADERS, GalleryServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+
+@pytest.fixture(scope="module")
+def server(dataset: Path) -> Iterator[GalleryServer]:
+    with GalleryServer(ViewedDataset.of(dataset)) as found:
+        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+def asked(
+    server: GalleryServer, path: str, host: str | None = None, method: str = "GET"
+) -> tuple[int, str, dict[str, str]]:
+    connection = http.client.HTTPConnection(*server.server_address, timeout=30)
+    connection.request(method, path, headers={"Host": server.host if host is None else host})
+    answer = connection.getresponse()
+    found = answer.status, answer.read().decode(), dict(answer.headers)
+    connection.close()
+    return found
+
+
+def test_the_address_with_its_token_gives_the_page(server: GalleryServer) -> None:
+    status, text, headers = asked(server, f"/{server.token}/?text=0001")
+    assert status == 200
+    assert "0001.jpg" in text
+    assert headers["Content-Type"] == "text/html; charset=utf-8"
+    assert headers.items() >= HEADERS.items()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/{token}",
+        "/{token}x/",
+        "/{token}/index.html",
+        "/{token}/../{token}/",
+        "/{token}/../../etc/passwd",
+        "//{token}/x",
+    ],
+)
+def test_any_other_path_is_not_found(server: GalleryServer, path: str) -> None:
+    status, text, headers = asked(server, path.format(token=server.token))
+    assert (status, text) == (404, "there is no such page\n")
+    assert headers.items() >= HEADERS.items()
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "localhost:{port}", "127.0.0.1:{port}.evil.example", ""])
+def test_another_host_is_refused(server: GalleryServer, host: str) -> None:
+    status, text, _ = asked(server, f"/{server.token}/", host.format(port=server.server_address[1]))
+    assert (status, text) == (403, "the Host header is not that of this server\n")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "<b>"])
+def test_another_method_is_refused(server: GalleryServer, method: str) -> None:
+    status, _, headers = asked(server, f"/{server.token}/", method=method)
+    assert status == 501
+    assert headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    "query", ["page=x", "label=no-such", "sample=99999", "show=rejects&sample=0", "file=../../etc/passwd"]
+)
+def test_a_bad_query_is_one_line_of_text(server: GalleryServer, query: str) -> None:
+    status, text, headers = asked(server, f"/{server.token}/?{query}")
+    assert status == 400
+    assert text.count("\n") == 1
+    assert headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+def test_what_is_no_request_is_refused_and_the_server_goes_on(server: GalleryServer) -> None:
+    for junk in (b"\x00\xff\r\n\r\n", b"GET " + b"x" * 70_000 + b"\r\n\r\n"):
+        with socket.create_connection(server.server_address, timeout=30) as connection:
+            connection.sendall(junk)
+            assert b"200" not in connection.recv(100)
+    assert asked(server, f"/{server.token}/?text=none")[0] == 200
+
+
+def test_two_host_headers_are_refused(server: GalleryServer) -> None:
+    with socket.create_connection(server.server_address, timeout=30) as connection:
+        line = f"GET /{server.token}/ HTTP/1.0\r\nHost: {server.host}\r\nHost: evil.example\r\n\r\n"
+        connection.sendall(line.encode())
+        assert connection.recv(100).startswith(b"HTTP/1.0 403")
+
+
+def test_every_server_has_a_token_of_its_own_and_listens_on_this_machine(server: GalleryServer) -> None:
+    with GalleryServer(server.opened) as other:
+        assert other.token != server.token
+        assert len(other.token) >= 32
+        assert other.server_address[0] == "127.0.0.1"
+
+
+def test_a_port_that_is_taken_is_named(server: GalleryServer) -> None:
+    port = server.server_address[1]
+    with pytest.raises(OptionError, match=f"port: cannot listen on 127.0.0.1:{port}: Address already in use"):
+        GalleryServer(server.opened, port)
+
+
+# In a browser
+
+
+@pytest.fixture
+def page(browser: Browser, server: GalleryServer) -> Iterator[Page]:
+    """The first page. That no page complains or asks for anything from elsewhere is checked in the end."""
+    complaints: list[str] = []
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    found = context.new_page()
+    found.on("console", lambda message: complaints.append(message.text))
+    found.on(
+        "request",
+        lambda request: complaints.extend([] if request.url.startswith((server.url, "data:")) else [request.url]),
+    )
+    found.goto(server.url)
+    yield found
+    context.close()
+    assert complaints == []
+
+
+def test_a_search_in_a_browser_is_in_the_address_and_the_back_button_undoes_it(page: Page) -> None:
+    everything = page.get_by_role("status").inner_text()
+    page.get_by_label("Path or text contains").fill("0001")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/*text=0001*")
+    assert page.get_by_role("status").inner_text() != everything
+    assert page.get_by_label("Path or text contains").input_value() == "0001"
+    page.go_back()
+    assert page.get_by_role("status").inner_text() == everything
+
+
+def test_a_class_is_chosen_and_cleared(page: Page, server: GalleryServer) -> None:
+    name = server.opened.manifest.classes[2]
+    page.get_by_label("Class").select_option(name)
+    page.get_by_role("button", name="Show").click()
+    assert set(page.locator(".label").all_inner_texts()) == {name}
+    page.get_by_role("link", name="Clear").click()
+    assert len(set(page.locator(".label").all_inner_texts())) == 3
+
+
+def test_an_image_opens_by_keyboard_and_leads_back(page: Page, server: GalleryServer) -> None:
+    first = page.locator("a.shots").first
+    first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/*sample=0")
+    assert page.locator("h2").inner_text() == server.opened.row(0)["path"]
+    page.get_by_role("link", name="Back to the gallery").click()
+    assert page.locator("a.shots").count() == 56
+
+
+def test_every_image_is_shown_and_nothing_is_wider_than_a_phone(page: Page) -> None:
+    for path in ("", "?sample=3", "?show=rejects"):
+        page.goto(page.url.partition("?")[0] + path)
+        page.evaluate("for (const image of document.images) image.loading = 'eager'")
+        page.wait_for_function("[...document.images].every(image => image.complete)")
+        assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_every_field_has_a_name_and_every_image_a_text(page: Page) -> None:
+    assert page.locator("input:not([type=hidden]), select").count() == 4
+    assert page.evaluate("[...document.querySelectorAll('input, select')].every(one => one.labels.length)")
+    assert page.evaluate("[...document.images].every(image => image.alt)")
