@@ -12,15 +12,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from presize.builder.derive import DeriveOptions, DeriveResult, derive_dataset, plan_derive
-    from presize.builder.like import Likeness, like_dataset
+    from presize.builder.derive import DeriveResult, derive_dataset, plan_derive
+    from presize.builder.like import DatasetOptions, options_of
     from presize.builder.parts import PartResult, build_part
     from presize.builder.progress_bar import ProgressBar
     from presize.builder.repair import Repair, repair_dataset
     from presize.builder.run import BuildResult, build_dataset, plan_build
     from presize.builder.to_url import build_to_url
     from presize.errors import PresizeError
-    from presize.options import BuildOptions, BuildPart, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+    from presize.options import (
+        BuildOptions,
+        BuildPart,
+        DeriveOptions,
+        ErrorBudget,
+        ImageOptions,
+        RunOptions,
+        Size,
+        SourceOptions,
+    )
     from presize.pages.gallery import view_dataset
     from presize.sources.sample import make_samples
     from presize.store.dataset import Dataset
@@ -30,8 +39,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "builder.derive": ("DeriveOptions", "DeriveResult", "derive_dataset", "plan_derive"),
-    "builder.like": ("Likeness", "like_dataset"),
+    "builder.derive": ("DeriveResult", "derive_dataset", "plan_derive"),
+    "builder.like": ("DatasetOptions", "options_of"),
     "builder.parts": ("PartResult", "build_part"),
     "builder.progress_bar": ("ProgressBar",),
     "builder.repair": ("Repair", "repair_dataset"),
@@ -40,7 +49,16 @@ _HOMES = {
     "store.dataset": ("Dataset",),
     "errors": ("PresizeError",),
     "store.export": ("export_dataset",),
-    "options": ("BuildOptions", "ErrorBudget", "ImageOptions", "BuildPart", "RunOptions", "Size", "SourceOptions"),
+    "options": (
+        "BuildOptions",
+        "DeriveOptions",
+        "ErrorBudget",
+        "ImageOptions",
+        "BuildPart",
+        "RunOptions",
+        "Size",
+        "SourceOptions",
+    ),
     "sources.sample": ("make_samples",),
     "store.verify": ("verify_dataset",),
     "pages.gallery": ("view_dataset",),
@@ -50,11 +68,11 @@ __all__ = [
     "BuildPart",
     "BuildResult",
     "Dataset",
+    "DatasetOptions",
     "DeriveOptions",
     "DeriveResult",
     "ErrorBudget",
     "ImageOptions",
-    "Likeness",
     "PartResult",
     "PresizeError",
     "ProgressBar",
@@ -67,8 +85,8 @@ __all__ = [
     "build_to_url",
     "derive_dataset",
     "export_dataset",
-    "like_dataset",
     "make_samples",
+    "options_of",
     "plan_build",
     "plan_derive",
     "repair_dataset",

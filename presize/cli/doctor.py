@@ -8,22 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from presize.cli.group import PATH, cli, examples
+from presize.cli.group import command, json_option
+from presize.cli.option_groups import PATH
 from presize.cli.output import print_json, print_text
 
 if TYPE_CHECKING:
     from presize.system.machine import Torch
 
 
-@cli.command(
-    epilog=examples(
-        "presize doctor",
-        "presize doctor OUT",
-        "presize doctor RAW --json",
-    )
-)
+@command("presize doctor", "presize doctor OUT", "presize doctor RAW --json")
 @click.argument("path", metavar="[PATH]", type=PATH, required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def doctor(path: str | None, as_json: bool) -> None:
     """Find what slows down loading here, and how to fix it.
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from presize.cli.group import PATH, cli, examples, quiet_option
+from presize.cli.group import command, dataset_argument, json_option, quiet_option
+from presize.cli.option_groups import PATH
 from presize.cli.output import Progress, print_json, print_text
 from presize.formatting import plural, printable
 from presize.options import SourceOptions
@@ -16,17 +17,12 @@ if TYPE_CHECKING:
     from presize.builder.repair import Repair
 
 
-@cli.command(
-    epilog=examples(
-        "presize repair RAW OUT",
-        "presize repair RAW OUT --jobs 2 --json",
-    )
-)
+@command("presize repair RAW OUT", "presize repair RAW OUT --jobs 2 --json")
 @click.argument("source", metavar="SRC", type=PATH)
-@click.argument("dataset", metavar="OUT", type=PATH)
+@dataset_argument
 @click.option("--keys", metavar="PATTERN|PRESET|NAME", help="As for presize build.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Threads.  [default: all cores]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @quiet_option
 def repair(source: str, dataset: str, keys: str | None, jobs: int | None, as_json: bool, quiet: bool) -> None:
     """Make the damaged and missing shards of OUT again from SRC.

@@ -6,20 +6,15 @@ import sys
 
 import click
 
-from presize.cli.group import PATH, cli, examples, quiet_option
+from presize.cli.group import command, dataset_argument, json_option, quiet_option
 from presize.cli.output import Progress, print_json, print_text
 from presize.formatting import plural, printable
 
 
-@cli.command(
-    epilog=examples(
-        "presize verify OUT",
-        "presize verify OUT --jobs 2 --json",
-    )
-)
-@click.argument("dataset", metavar="OUT", type=PATH)
+@command("presize verify OUT", "presize verify OUT --jobs 2 --json")
+@dataset_argument
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Threads.  [default: all cores]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @quiet_option
 def verify(dataset: str, jobs: int | None, as_json: bool, quiet: bool) -> None:
     """Read every byte of the dataset OUT and report damage.

@@ -31,7 +31,7 @@ from presize import __version__
 from presize.builder.run import BuildResult
 from presize.builder.update import Changes
 from presize.cli import cli
-from presize.cli.build_texts import build_summary
+from presize.cli.build import build_summary
 from presize.cli.output import Progress
 from presize.store.dataset import Dataset
 from processes import run_command

@@ -116,7 +116,7 @@ def results_of(*rows: Mapping[str, Any], build_s: Mapping[str, float] | None = N
     [
         ({"models": ("big",)}, "model: expected one of none, small, resnet50, got 'big'"),
         ({"models": ()}, "model: expected at least one"),
-        ({"models": ("none", "none")}, "model: each may be asked for once, got none, none"),
+        ({"models": ("none", "none")}, "model: expected each value once, got none, none"),
         ({"variants": ("ffcv",)}, "variant: expected one of pil, raw, presized, lmdb, loader, got 'ffcv'"),
         ({"device": "tpu"}, "device: expected one of cpu, cuda, got 'tpu'"),
         ({"workers": (-1,)}, "workers: expected a whole number from 0 to 4096, got -1"),
