@@ -6,7 +6,7 @@ import functools
 import hashlib
 from dataclasses import replace
 
-from presize.codecs.golden.images import source_images
+from presize.codecs.golden import source_images
 from presize.codecs.jpeg.tiles import restart_interval
 from presize.codecs.transcode import transcode
 from presize.errors import ImageError
