@@ -14,6 +14,23 @@ from typing import NoReturn
 
 import click
 
+from presize.cli import (  # noqa: F401  # each adds its command
+    bench,
+    build,
+    completion,
+    derive,
+    diagnose,
+    doctor,
+    export,
+    fetch,
+    info,
+    repair,
+    sample,
+    simulate,
+    upload,
+    verify,
+    view,
+)
 from presize.cli.group import cli, interrupt_again, terminate
 from presize.cli.output import making_room
 from presize.errors import OptionError, PresizeError, PresizeWarning
