@@ -707,9 +707,12 @@ class RunOptions:
     )  # fmt: skip
     update: bool = option(
         False,
-        "Bring OUT up to date with SRC: decode what is new or changed, keep the rest.",
-        "It gives the same samples as a build from scratch; they may lie in other shards.",
+        "Bring OUT up to date with SRC: decode what is new or changed, keep the rest. Options that are not given are "
+        "those that OUT was built with.",
+        "It gives the same samples as a build from scratch; they may lie in other shards. In Python, options_to_update "
+        "gives the options.",
     )
+    verify: bool = option(False, "With --update: read every record that is kept, and make damaged ones again.")
     overwrite: bool = option(False, "Replace a presize dataset once the new one is whole; a folder's files one by one.")
     report: bool = option(True, "Write report.html about the build.", "Each dataset gets one.")
 
@@ -717,6 +720,8 @@ class RunOptions:
         check_options(self)
         if self.update and self.overwrite:
             raise OptionError("update: it keeps what is there and --overwrite replaces it; choose one")
+        if self.verify and not self.update:
+            raise OptionError("verify: it reads what --update keeps; add --update, or run presize verify OUT")
         if not 0 < self.timeout_s <= _MAX_TIMEOUT_S:
             raise OptionError(f"timeout_s: expected seconds above 0, up to {_MAX_TIMEOUT_S:,}, got {self.timeout_s!r}")
         self._check_cluster()

@@ -36,7 +36,7 @@ from presize.store.manifest import Manifest, read_manifest
 from presize.store.rejects_file import Rejects, read_rejects
 from presize.store.shard import ENGINE
 from presize.store.shard_reader import ShardReader
-from presize.store.verify import check_data_file
+from presize.store.verify import check_data_file, damaged_records
 from presize.system.files import check_file
 from presize.system.resources import usable_cores
 
@@ -268,12 +268,49 @@ def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
     Raises:
         DatasetError: the dataset is damaged, or not one of shards that this presize reads.
     """
-    base = read_base(place)
+    base, jobs = read_base(place), run.jobs or usable_cores()
     matched = match(plan.source.table, base.samples)
-    unchanged = _unchanged(plan, base, matched, run.jobs or usable_cores())
-    unchanged &= ~np.isin(base.samples.column("shard").to_numpy()[matched], base.damaged)
+    unchanged = _unchanged(plan, base, matched, jobs)
+    is_damaged, unsound = np.isin(base.samples.column("shard").to_numpy(), base.damaged), set[int]()
+    if run.verify:
+        found, unsound = find_damage(base, jobs)
+        is_damaged |= found
+    lost = unchanged & is_damaged[matched]
     most = shard_limit(len(matched), plan.options.shard_samples, len(plan.options.companions))
-    return Reuse(base, make_update(base.samples, base.shard_rows, matched, unchanged, most, plan.source.runs))
+    update = make_update(
+        base.samples, base.shard_rows, matched, unchanged & ~lost, most, plan.source.runs, sorted(unsound)
+    )
+    if run.verify:
+        update = replace(update, changes=update.changes._replace(damaged=int(lost.sum())))
+    return Reuse(base, update)
+
+
+def find_damage(base: Base, jobs: int) -> tuple[npt.NDArray[np.bool_], set[int]]:
+    """Read all shards of a dataset that have their size, in `jobs` threads.
+
+    Returns:
+        True for each of `base.samples` that has a damaged record, and the numbers of shards that are not as they were
+        published.
+    """
+    stored = ("", *(f"{companion}_" for companion in base.companions))
+    parts = [
+        (number, root, files[number], base.indexes[at % len(base.roots)], stored[at // len(base.roots)])
+        for at, (root, files) in enumerate(base.stores)
+        for number in range(len(files))
+        if number not in base.damaged
+    ]
+
+    def look(part: tuple[int, Path, DataFile, pa.RecordBatch, str]) -> tuple[bool, npt.NDArray[np.bool_]]:
+        number, root, file, index, prefix = part
+        names = ["row", f"{prefix}nbytes", f"{prefix}crc32"]
+        return damaged_records(root, file, index.select(names).take(pa.array(base.rows[number])))
+
+    is_damaged, unsound = np.zeros(len(base.samples), np.bool_), set[int]()
+    with ThreadPoolExecutor(jobs) as pool:
+        for (number, *_), (is_whole, damaged) in zip(parts, pool.map(look, parts), strict=True):
+            is_damaged[base.rows[number]] |= damaged
+            unsound |= set() if is_whole else {number}
+    return is_damaged, unsound
 
 
 def _unchanged(plan: Plan, base: Base, matched: Rows, jobs: int) -> npt.NDArray[np.bool_]:

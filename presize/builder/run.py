@@ -312,7 +312,7 @@ def _build(
         todo = replace(todo, shards=reuse.update.shards)
         if not todo.shards and all(manifest and manifest.digest == todo.digest for manifest in place.manifests()):
             place.clear()
-            return nothing_to_do(todo, run, place.manifests())
+            return nothing_to_do(todo, run, place.manifests())._replace(changes=reuse.update.changes)
     work = find_work(todo, run, place, state, files, reuse)
     if listing is not None:
         listing.check_finished([task.number for task in work.waiting if task.number not in work.again], place.out)

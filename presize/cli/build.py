@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from presize.cli.group import BuildCommand, command, interruptible, json_option, quiet_option, warn_of_jobs
-from presize.cli.option_groups import PATH, TYPED, given, parsed, stated, typed_defaults
+from presize.cli.option_groups import PATH, TYPED, as_typed, given, parsed, stated
 from presize.cli.output import (
     BuildProgress,
     Progress,
@@ -56,7 +56,7 @@ def _take_over(context: click.Context, _option: click.Parameter, root: str | Non
     from presize.builder.like import options_of
 
     like = options_of(root)
-    context.default_map = typed_defaults(like.options)
+    context.default_map = as_typed(like.options)
     # Folders of masks count as class folders until pairs are known: build compares the classes then.
     if like.classes is not None and not any(pair.pattern for pair in like.options.companions):
         context.default_map["classes"] = root
@@ -127,17 +127,19 @@ def build(
     from presize.builder.state import check_places
     from presize.builder.to_url import build_to_url, scratch_out
 
-    options, samples, run = _options(context, typed)
     to_url = "://" in out
+    if dry_run and to_url and typed["update"]:
+        raise click.UsageError(f"--dry-run: an update is planned in a folder; presize fetch {out} to one first.")
     if dry_run and part is not None:
         raise click.UsageError("--part: a dry run is of the whole build; leave one of --part and --dry-run out.")
     if part is not None and to_url:
         raise click.UsageError(f"--part: all parts write to one folder; build there, then presize upload it to {out}.")
     if scratch is not None and not to_url:
         raise click.UsageError(f"--scratch: is for an OUT that is a URL, and {out} is a folder; leave it out.")
+    if typed["update"]:
+        _take_recorded(context, typed, out)
+    options, samples, run = _options(context, typed)
     if dry_run:
-        if to_url and run.update:
-            raise click.UsageError(f"--dry-run: an update is planned in a folder; presize fetch {out} to one first.")
         place = check_places(source, scratch_out(out, scratch) if to_url else out, options, run)
         plan = plan_build(source, options, samples)
         _compare(like, plan, samples)
@@ -174,7 +176,7 @@ def build(
     elif as_json:
         print_json(
             result, "samples stored rejected unreadable skipped seconds images_per_s out unchanged losses reports",
-            **_pair_losses(result), **(result.changes._asdict() if run.update else {}),
+            **_pair_losses(result), **(result.changes.counts() if run.update else {}),
         )  # fmt: skip
     elif not quiet:
         print_text(build_summary(result, run.update, KEEP in options.image.sizes))
@@ -186,6 +188,21 @@ def _pair_losses(result: BuildResult) -> dict[str, Any]:
     return {"pair_losses": counts} if counts else {}
 
 
+def _take_recorded(context: click.Context, typed: dict[str, Any], out: str) -> None:
+    """Give options of an update that were not typed the values that the dataset in OUT was built with."""
+    from presize.builder.like import options_to_update
+
+    recorded = options_to_update(out)
+    if recorded is None:
+        return
+    values = as_typed(recorded)
+    for option in context.command.params:
+        name = option.name or ""
+        if name in values and context.get_parameter_source(name) is ParameterSource.DEFAULT:
+            typed[name] = option.process_value(context, values[name])
+            context.set_parameter_source(name, ParameterSource.DEFAULT_MAP)
+
+
 def _options(context: click.Context, typed: dict[str, Any]) -> tuple[BuildOptions, SourceOptions, RunOptions]:
     """The options of a build, checked together with what was typed for them."""
     from presize.sources.companions import companions_of
@@ -194,17 +211,21 @@ def _options(context: click.Context, typed: dict[str, Any]) -> tuple[BuildOption
     def is_from(name: str, source: ParameterSource) -> bool:
         return context.get_parameter_source(name) is source
 
-    pairs = [typed["companions"], typed["pair_format"], typed["pair_filter"]]
-    if not is_from("companions", ParameterSource.DEFAULT_MAP):  # then so are their formats and filters
-        for at, name in enumerate(("pair_format", "pair_filter"), 1):
-            pairs[at] = () if is_from(name, ParameterSource.DEFAULT_MAP) else pairs[at]
+    pairs = typed["companions"]
+    how = {name: typed[name] for name in ("pair_format", "pair_filter")}
+    if not is_from("companions", ParameterSource.DEFAULT_MAP):  # then those of other pairs are not meant
+        named = tuple(f"{pair.partition('=')[0]}=" for pair in pairs)
+        for name in [name for name in how if is_from(name, ParameterSource.DEFAULT_MAP)]:
+            how[name] = tuple(text for text in how[name] if text.startswith(named))
     image = given(ImageOptions, typed)
-    options = given(BuildOptions, typed, image=image, companions=companions_of(*pairs))
+    companions = companions_of(pairs, how["pair_format"], how["pair_filter"])
+    options = given(BuildOptions, typed, image=image, companions=companions)
     classes = typed["classes"]
     if typed["labels"] == "none" and is_from("classes", ParameterSource.DEFAULT_MAP):
         classes = None
     classes = None if classes is None else read_classes(classes)
-    _say_shapes(context.meta[TYPED]["sizes"], image)
+    if is_from("sizes", ParameterSource.COMMANDLINE):
+        _say_shapes(context.meta[TYPED]["sizes"], image)
     formats = {image.format, *(companion.format for companion in options.companions)}
     for name, users in (("quality", ("jpeg", "webp")), ("subsampling", ("jpeg",))):
         if is_from(name, ParameterSource.COMMANDLINE) and formats.isdisjoint(users):
@@ -281,7 +302,10 @@ def build_summary(result: BuildResult, update: bool, keep: bool) -> str:
         lines.append(f"  {result.unchanged:,} stored as they were, {result.stored - result.unchanged:,} encoded")
     lines += (f"  {loss}" for loss in loss_sentences(result.losses, result.pair_losses))
     if update:
-        lines.append(f"  {counts_text(result.changes._asdict())}")
+        lines.append(f"  {counts_text(result.changes.counts())}")
+    if (damaged := result.changes.damaged) is not None:
+        found = f"{plural(damaged, 'damaged image')} made again" if damaged else "all records that were kept are whole"
+        lines.append(f"  verified: {found}")
     if result.reports:
         lines.append(f"  report: {' and '.join(map(str, result.reports))}")
     return "\n".join(lines)
@@ -339,7 +363,7 @@ def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, ru
             found, "bytes cpu_seconds seconds tried skipped",
             samples=len(source.table), classes=source.classes, shards=len(to_build.shards), jobs=jobs,
             rejected=len(found.rejects), rejects=[reject.known() for reject in found.rejects], free_bytes=free_bytes,
-            out=out, splits=splits, **(changes._asdict() if changes else {}),
+            out=out, splits=splits, **(changes.counts() if changes else {}),
         )  # fmt: skip
         return
     classes = plural(len(source.classes), "class", "classes") if source.classes is not None else "no classes"
@@ -355,7 +379,7 @@ def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, ru
         ("splits", counts_text(splits)),
         ("target", f"{out}: {sizes}{fit}, {image.format} to {plan.options.layout}"),
         *(("pair", f"{each.name}: {each.format}, {each.filter}") for each in plan.options.companions),
-        ("update", counts_text(changes._asdict()) if changes else ""),
+        ("update", counts_text(changes.counts()) if changes else ""),
         ("shards", f"{len(shards):,}{' to write,' if changes else ''} of about {samples}"),
         ("estimate", f"{size_text(found.bytes)} and {time}"),
         ("tried", f"{plural(found.tried, 'file')}: {len(found.rejects):,} rejected, {found.skipped:,} not images"),

@@ -76,8 +76,8 @@ def given(options: type, values: dict[str, Any], **others: Any) -> Any:
     return options(**typed | others)
 
 
-def typed_defaults(options: BuildOptions) -> dict[str, Any]:
-    """The options of a dataset as defaults of the parameters of `presize build`, for --like."""
+def as_typed(options: BuildOptions) -> dict[str, Any]:
+    """Options as they are typed, by the names of the parameters of `presize build`."""
     owners = (options, options.image)
     values = {field.name: getattr(owner, field.name) for owner in owners for field in fields(owner)}
     companions = values.pop("companions")
