@@ -37,7 +37,7 @@ from presize.options import BuildOptions, ColumnType, ErrorBudget, ImageOptions,
 from presize.store.dataset import Dataset
 from presize.store.dealing import deal, shard_count
 from presize.store.manifest import read_manifest
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 from presize.system.files import open_at_once
 from tampering import change_manifest, read_table, with_value, write_table
 
@@ -97,7 +97,7 @@ def assert_like_new(photos: Path, out: Path, options: BuildOptions = FOURS, labe
     sizes = options.image.sizes
     for size in [""] if len(sizes) == 1 else map(str, sizes):
         assert content(out / size) == content(fresh / size)
-        assert verify_dataset(out / size)[1] == []
+        assert verify_dataset(out / size).problems == ()
     assert not list(out.rglob(".presize*"))
 
 
@@ -588,7 +588,7 @@ def test_an_interrupted_update_is_gone_on_with(
     change_much(photos)
     interrupt(photos, tmp_path / "out", options)
     assert [content(root) for root in roots] == before
-    assert all(verify_dataset(root)[1] == [] for root in roots)
+    assert all(verify_dataset(root).problems == () for root in roots)
     with decoding() as decoded:
         build_dataset(photos, tmp_path / "out", options, run)
     build_dataset(photos, tmp_path / "whole", options, UPDATE)
@@ -623,7 +623,7 @@ def test_an_interruption_at_any_step_of_publishing_is_made_good(
         with pytest.raises(Stopped):
             build_dataset(photos, tmp_path / "out", options, UPDATE)
     for size in [""] if options is FOURS else ["64", "32"]:
-        assert verify_dataset(tmp_path / "out" / size)[1] == [], "one of the two, and whole"
+        assert verify_dataset(tmp_path / "out" / size).problems == (), "one of the two, and whole"
     build_dataset(photos, tmp_path / "out", options, run)
     assert files(tmp_path / "out") == files(tmp_path / "whole")
 
@@ -732,7 +732,7 @@ def test_a_dataset_of_format_1_can_be_updated(tmp_path: Path) -> None:
     assert [data.path(i) for i in range(len(data))] == [
         "ant/10.png", "ant/9.png", "ant/sub/0.png", "bee/1.png", "bee/new.png", "cow/été.png", "cow/ü/2.png",
     ]  # fmt: skip
-    assert verify_dataset(tmp_path / "out", jobs=1) == (7, [])
+    assert verify_dataset(tmp_path / "out", jobs=1) == VerifyResult(7)
 
 
 @pytest.mark.parametrize("run", [SERIAL, UPDATE], ids=["by build", "by update"])
@@ -782,7 +782,7 @@ def test_a_damaged_record_is_made_again(photos: Path, tmp_path: Path) -> None:
     (photos / data.path(neighbour)).unlink()
     (tmp_path / "out" / first).write_bytes(shard.replace(value, bytes(len(value))))
     result = build_dataset(photos, tmp_path / "out", SMALL, UPDATE)
-    assert verify_dataset(tmp_path / "out") == (result.stored, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(result.stored)
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "no shard"])
@@ -800,7 +800,7 @@ def test_a_shard_that_is_no_more_is_made_again(damage: str, photos: Path, tmp_pa
         for sample in np.flatnonzero(Dataset(tmp_path / "out").numbers("shard") == 1)[:1].tolist():
             (photos / Dataset(tmp_path / "out").path(sample)).unlink(missing_ok=True)
     result = build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
-    assert verify_dataset(tmp_path / "out") == (result.stored, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(result.stored)
 
 
 @pytest.mark.parametrize("file", ["index.arrow", "rejects.jsonl"])
@@ -825,7 +825,7 @@ def test_a_dataset_without_its_report_can_be_updated(photos: Path, tmp_path: Pat
     (tmp_path / "out" / "report.html").unlink()
     put(photos / "dogs" / "new.png", seed=78)
     result = build_dataset(photos, tmp_path / "out", FOURS, replace(REPORTED, update=True))
-    assert result.changes.built == 1 and verify_dataset(tmp_path / "out") == (result.stored, [])
+    assert result.changes.built == 1 and verify_dataset(tmp_path / "out") == VerifyResult(result.stored)
 
 
 def test_an_index_that_names_a_row_twice_is_no_base(photos: Path, tmp_path: Path) -> None:
@@ -877,7 +877,7 @@ def test_too_little_space_is_told_and_the_old_dataset_stays(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(BuildError, match=r"has 1 kB free and needs about .* kB"):
         build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
-    assert verify_dataset(tmp_path / "out") == (16, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(16)
 
 
 def test_an_update_without_the_types_of_columns_that_the_dataset_was_built_with_is_refused(

@@ -32,7 +32,7 @@ from presize.store.data_files import DataFile
 from presize.store.dataset import Dataset, OnDamage
 from presize.store.index import open_settled, read_index
 from presize.store.manifest import Manifest, read_manifest
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 from tampering import (
     change_manifest,
     change_offset,
@@ -306,7 +306,7 @@ def test_a_damaged_image_is_named_by_number_and_path(copied: Path, by: Callable[
     assert message.endswith("; presize verify lists all damaged samples")
     assert "\n" not in message
     assert len(list(data.pixels([3, 7]))) == 2, "the others can be read"
-    assert [problem.what for problem in verify_dataset(copied, jobs=1)[1]], "and verify does find it"
+    assert [problem.what for problem in verify_dataset(copied, jobs=1).problems], "and verify does find it"
 
 
 @pytest.mark.parametrize(
@@ -533,7 +533,7 @@ def test_a_dataset_of_format_1_says_the_same_of_itself_for_ever() -> None:
         ("shards/00001.lmdb", 4),
     ]
     assert manifest.left_out["rejected"] == 1
-    assert verify_dataset(OLD, jobs=1) == (6, [])
+    assert verify_dataset(OLD, jobs=1) == VerifyResult(6)
 
 
 # --- from an origin ---
