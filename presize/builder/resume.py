@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from presize.builder.cleanup import finish_publishing, remove_replaced, remove_unpublished
-from presize.builder.plan import Plan, as_recorded, differences, source_identity
+from presize.builder.plan import Plan, differences, source_identity
 from presize.builder.state import Place, State
 from presize.builder.work import sample_files
 from presize.errors import BuildError, DatasetError, PresizeWarning
@@ -89,7 +89,7 @@ def begin(todo: Plan, place: Place, run: RunOptions) -> State | None:
 def _kind(state: State | None, todo: Plan) -> Unfinished:
     if state is None:
         return "none"
-    if state.identity == as_recorded(state.identity, todo):
+    if state.identity == todo.identity:
         return "this update" if state.update else "this build"
     return "another update" if state.update else "another build"
 
@@ -102,9 +102,7 @@ def _extent(published: Sequence[Manifest | None], todo: Plan) -> Published:
 
 def is_all_of(todo: Plan, published: Sequence[Manifest | None]) -> bool:
     """True when these datasets, one of each size, are what `todo` would make."""
-    return all(
-        manifest is not None and manifest.identity == as_recorded(manifest.identity, todo) for manifest in published
-    )
+    return all(manifest is not None and manifest.identity == todo.identity for manifest in published)
 
 
 def check_files(place: Place, published: Sequence[Manifest | None]) -> None:
@@ -185,8 +183,7 @@ def _refusal(todo: Plan, place: Place, begun: State | None, published: Sequence[
     whole = all(published) and (begun is None or begun.update)
     if whole and todo.options.layout == "lmdb" and not _unlike(existing, todo):
         fix = "--update brings it up to date, --overwrite replaces it"
-    same = "an earlier release made it" if all(published) else "not all sizes are there"
-    differing = "; ".join(differences_from(existing, todo)) or same
+    differing = "; ".join(differences_from(existing, todo)) or "not all sizes are there"
     return BuildError(f"OUT {place.out} holds {what} that differs ({differing}); {fix}")
 
 
@@ -239,8 +236,7 @@ def differences_from(existing: State | Manifest, todo: Plan, apart_from: Sequenc
         apart_from: the names of an identity that may differ.
     """
     same = dict.fromkeys(apart_from)
-    old, new = existing.identity, as_recorded(existing.identity, todo)
-    return differences(old | same, new | same, (existing.versions, todo.versions))
+    return differences(existing.identity | same, todo.identity | same, (existing.versions, todo.versions))
 
 
 def _unlike(existing: State | Manifest, todo: Plan) -> list[str]:

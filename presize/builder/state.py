@@ -95,7 +95,7 @@ class State:
         replaced_classes: classes whose folders are to be removed once they are empty.
         publishing: True once a folder's staged files, or an update's manifests, are being given their names.
         update: whether it reuses images of the published dataset.
-        versions: those of the libraries that make the bytes, for information; empty in those of earlier releases.
+        versions: those of the libraries that make the bytes, for information.
     """
 
     identity: dict[str, Any]
@@ -120,8 +120,8 @@ class State:
                 tuple(map(str, values["replaces"])),
                 tuple(map(str, values["replaced_classes"])),
                 bool(values["publishing"]),
-                bool(values.get("update", False)),
-                dict(values.get("versions", {})),
+                bool(values["update"]),
+                dict(values["versions"]),
             )
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None

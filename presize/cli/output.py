@@ -20,6 +20,7 @@ from presize.store.rejects import Reject
 
 if TYPE_CHECKING:
     from presize.builder.tasks.sidecar import ShardDone
+    from presize.store.verify import Problem
 
 
 def several_lines(text: str) -> str:
@@ -32,10 +33,16 @@ _DECIMALS = {"seconds": 3, "cpu_seconds": 3, "images_per_s": 1}
 
 def print_json(result: object = None, names: str = "", **values: Any) -> None:
     """Print one JSON object: the attributes `names` of `result`, with a blank between two, and `values`."""
-    found = {name: getattr(result, name) for name in names.split()}
-    found |= {name: round(value, _DECIMALS[name]) for name, value in found.items() if name in _DECIMALS}
-    plain = {name: value._asdict() for name, value in found.items() if hasattr(value, "_asdict")}
-    print_text(json.dumps(found | plain | values, ensure_ascii=False, default=str))
+    found = {name: _plain(getattr(result, name), _DECIMALS.get(name)) for name in names.split()}
+    print_text(json.dumps(found | values, ensure_ascii=False, default=str))
+
+
+def _plain(value: Any, decimals: int | None) -> Any:
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value._asdict()
+    if isinstance(value, tuple):
+        return [_plain(each, None) for each in value]
+    return value if decimals is None else round(value, decimals)
 
 
 def print_text(text: str) -> None:
@@ -48,6 +55,11 @@ def print_text(text: str) -> None:
         with suppress(OSError):
             sys.stdout.close()  # or Python tries once more at exit
         raise click.ClickException(f"cannot print: {error.strerror}") from None
+
+
+def problem_lines(problems: Iterable[Problem]) -> list[str]:
+    """What is wrong, a line for each file. Their names may come from strangers."""
+    return [printable(f"{problem.file}: {problem.what}") for problem in problems]
 
 
 def result_line(what: object, images: int, result: Any) -> str:

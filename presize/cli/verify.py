@@ -7,8 +7,8 @@ import sys
 import click
 
 from presize.cli.group import command, dataset_argument, json_option, quiet_option
-from presize.cli.output import Progress, print_json, print_text
-from presize.formatting import plural, printable
+from presize.cli.output import Progress, print_json, print_text, problem_lines
+from presize.formatting import plural
 
 
 @command("presize verify OUT", "presize verify OUT --jobs 2 --json")
@@ -27,15 +27,16 @@ def verify(dataset: str, jobs: int | None, as_json: bool, quiet: bool) -> None:
     with Progress(sys.stderr, "verify", quiet=quiet) as progress:
         manifest = read_manifest(dataset)
         progress.begin(manifest.samples * (1 + len(manifest.companions)))
-        samples, problems = verify_dataset(dataset, jobs=jobs, on_images=progress.add)
+        result = verify_dataset(dataset, jobs=jobs, on_images=progress.add)
     if as_json:
-        print_json(samples=samples, problems=[problem._asdict() for problem in problems])
+        print_json(result, "samples problems")
     else:
-        for problem in problems:
-            print_text(printable(f"{problem.file}: {problem.what}"))
+        lines = problem_lines(result.problems)
         if not quiet:
-            print_text(f"{dataset}: {plural(samples, 'sample')}, {plural(len(problems), 'problem')}")
-            if any(problem.file.startswith("shards/") for problem in problems):
-                print_text("  presize repair SRC OUT makes damaged shards again")
-    if problems:
+            lines.append(f"{dataset}: {plural(result.samples, 'sample')}, {plural(len(result.problems), 'problem')}")
+            if any(problem.file.startswith("shards/") for problem in result.problems):
+                lines.append("  presize repair SRC OUT makes damaged shards again")
+        if lines:
+            print_text("\n".join(lines))
+    if result.problems:
         raise click.exceptions.Exit(1)

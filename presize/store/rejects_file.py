@@ -138,7 +138,7 @@ def to_jsonl(rejects: Rejects) -> Iterator[bytes]:
 
 
 def read_rejects(path: Path) -> Rejects:
-    """The lines of a rejects.jsonl, of earlier versions as well. Raises DatasetError when a line is invalid."""
+    """The lines of a rejects.jsonl. Raises DatasetError when a line is invalid."""
     try:
         with path.open("rb") as file:
             return Rejects.of(_reject(json.loads(line)) for lines in file for line in lines.splitlines())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize.builder.plan import TriedCodecs, as_recorded, differences, make_plan
+from presize.builder.plan import TriedCodecs, differences, make_plan
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.sources.scan import Source
 from presize.store.dealing import deal, mix, neighbours, shard_count, shard_limit, shuffled
@@ -254,15 +254,6 @@ def test_versions_are_no_part_of_the_identity() -> None:
 def test_codecs_that_differ_are_told_by_their_versions(then: dict[str, str], now: dict[str, str], words: str) -> None:
     old, new = (make_plan(source(["a/1"]), BuildOptions(), TriedCodecs(d, {}), 4096).identity for d in ("one", "other"))
     assert differences(old, new, (then, now)) == [words]
-
-
-def test_an_identity_of_an_earlier_release_is_compared_by_the_versions_that_it_lists() -> None:
-    plan = make_plan(source(["a/1"]), BuildOptions(), CODECS, 4096)
-    earlier = {name: value for name, value in plan.identity.items() if name != "codecs"} | {"versions": {"numpy": "1"}}
-    assert differences(earlier, as_recorded(earlier, plan)) == ["numpy was 1, is 2"]
-    earlier["versions"] = {"numpy": "2"}
-    assert as_recorded(earlier, plan) == earlier
-    assert as_recorded(plan.identity, plan) == plan.identity
 
 
 def test_the_hash_is_that_of_splitmix64() -> None:

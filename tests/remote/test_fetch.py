@@ -29,7 +29,7 @@ from presize.store.absence import FETCHING
 from presize.store.data_files import MANIFEST
 from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 from processes import run_command
 from servers import BUCKET, cutting, http, point_to, s3, silent_http, upload
 from tampering import change_manifest
@@ -53,7 +53,7 @@ def test_a_dataset_comes_as_it_is(dataset: Path, tmp_path: Path) -> None:
     assert files(tmp_path / "copy") == files(dataset)
     assert (result.samples, result.bytes) == (56, sum(path.stat().st_size for path in dataset.rglob("*.*")))
     assert planned == [sum(came)] == [result.fetched]
-    assert verify_dataset(tmp_path / "copy") == (56, [])
+    assert verify_dataset(tmp_path / "copy") == VerifyResult(56)
 
 
 @pytest.mark.usefixtures("server")

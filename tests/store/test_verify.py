@@ -22,7 +22,7 @@ from presize.builder.run import build_dataset
 from presize.errors import DatasetError
 from presize.options import BuildOptions, ImageOptions, Layout, Size
 from presize.store.manifest import read_manifest
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 from presize.system.files import file_digest
 from tampering import (
     change_manifest,
@@ -79,12 +79,12 @@ def edit_record(out: Path, row: int, value: bytes | None) -> None:
 
 
 def problems(out: Path) -> list[str]:
-    return [f"{problem.file}: {problem.what}" for problem in verify_dataset(out)[1]]
+    return [f"{problem.file}: {problem.what}" for problem in verify_dataset(out).problems]
 
 
 @pytest.mark.parametrize("layout", ["lmdb", "folder"])
 def test_a_sound_dataset_has_no_problems(layout: Layout, tmp_path: Path) -> None:
-    assert verify_dataset(built(tmp_path, layout)) == (6, [])
+    assert verify_dataset(built(tmp_path, layout)) == VerifyResult(6)
 
 
 def test_progress_counts_every_image(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_jobs_is_the_number_of_threads(tmp_path: Path) -> None:
 
 def test_each_sample_of_a_large_folder_is_checked_once(tmp_path: Path) -> None:
     checked: list[int] = []
-    assert verify_dataset(large_folder(tmp_path), on_images=checked.append) == (1001, [])
+    assert verify_dataset(large_folder(tmp_path), on_images=checked.append) == VerifyResult(1001)
     assert sum(checked) == 1001
 
 
@@ -119,7 +119,7 @@ def test_a_large_image_is_decoded_like_any_other(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     Image.fromarray(smooth_image(600, 500)).save(tmp_path / "raw" / "a.png")
     build_dataset(tmp_path / "raw", tmp_path / "out", BuildOptions(ImageOptions(sizes=(Size(600, 500),))), SERIAL)
-    assert verify_dataset(tmp_path / "out") == (1, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(1)
 
 
 def test_a_class_may_have_no_images(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_columns_that_python_cannot_read_are_no_problem(layout: Layout, tmp_path
     with pa.ipc.new_file(out / "index.arrow", table.schema) as writer:
         writer.write_table(table.combine_chunks())
     reseal(out)
-    assert verify_dataset(out) == (6, [])
+    assert verify_dataset(out) == VerifyResult(6)
 
 
 @pytest.mark.parametrize("what", ["a named pipe", "a device"])
@@ -307,7 +307,7 @@ def test_a_dataset_that_is_replaced_while_it_is_read_is_not_damaged(layout: Layo
 
     manifest = read_manifest(out)
     (out / manifest.rejects.file).write_bytes(b"?")
-    assert verify_dataset(out)[1] != []
+    assert verify_dataset(out).problems
     with pytest.raises(DatasetError, match="out was updated, replaced or removed since it was opened"):
         verify_dataset(out, jobs=1, on_images=replace_it)
-    assert verify_dataset(out) == (6, [])
+    assert verify_dataset(out) == VerifyResult(6)

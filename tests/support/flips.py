@@ -84,7 +84,7 @@ def outcome(root: Path, file: str, expected: list[Any]) -> list[str]:
     without give, "same", "refused" or "wrong"; "raised", with the error, where that is no DatasetError."""
     words = []
     try:
-        found = any(problem.file == file for problem in verify_dataset(root, jobs=1)[1])
+        found = any(problem.file == file for problem in verify_dataset(root, jobs=1).problems)
     except DatasetError:
         found = file == MANIFEST
     except Exception as error:
