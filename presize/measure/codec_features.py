@@ -48,12 +48,7 @@ class Jpeg:
 
 @dataclass(frozen=True)
 class Resizer:
-    """cykooz.resizer.
-
-    Attributes:
-        version: Its version.
-        instructions: SIMD instructions that it uses; None for none.
-    """
+    """Version of cykooz.resizer, and the SIMD instructions that it uses; None for none."""
 
     version: str
     instructions: str | None
@@ -61,14 +56,8 @@ class Resizer:
 
 @dataclass(frozen=True)
 class Pillow:
-    """What is imported as PIL.
-
-    Attributes:
-        version: Its version.
-        simd: Whether it is pillow-simd.
-        libjpeg_turbo: Version of its libjpeg-turbo; None for another libjpeg.
-        distributions: Installed distributions that contain a PIL.
-    """
+    """The package imported as PIL: its version, whether it is pillow-simd, the version of its libjpeg-turbo (None for
+    another libjpeg), and the installed distributions that contain a PIL."""
 
     version: str
     simd: bool
@@ -78,14 +67,8 @@ class Pillow:
 
 @dataclass(frozen=True)
 class OpenCV:
-    """OpenCV.
-
-    Attributes:
-        version: Its version.
-        optimized: Whether its optimized code is switched on.
-        instructions: SIMD instructions that it uses.
-        threads: Its threads in this process, not in presize's workers.
-    """
+    """Version of OpenCV, whether its optimized code is on, the SIMD instructions that it uses, and its threads in this
+    process (presize's workers have one)."""
 
     version: str
     optimized: bool
