@@ -12,8 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from presize.datasets.reading.transfer import to_device
-from presize.datasets.timing.clocks import Clock, clock_of
-from presize.datasets.timing.loops import Budget, repeat
+from presize.datasets.timing.loops import Budget, Clock, clock_of, repeat
 from presize.errors import OptionError
 from presize.measure.stages import Quantiles
 from presize.options import check_range

@@ -109,9 +109,9 @@ _CORE_FILE_BYTES_PER_S = 40e6
 
 _BY_SHARDS = "read shard by shard: order=ShardShuffled(...) with readahead=True"
 
-_OWN_DECODER: Final[dict[Baseline, Judged]] = {
-    "used": ("ok", "presize's own decoder for baseline JPEG"),
-    "not for this processor": ("ok", "presize's own decoder is for x86-64 and ARM64"),
+_OWN_DECODER: Final[dict[Baseline, tuple[Level, str, str | None]]] = {
+    "used": ("ok", "presize's own decoder for baseline JPEG", None),
+    "not for this processor": ("ok", "presize's own decoder is for x86-64 and ARM64", None),
     "not compiled": (
         "warn", "presize's own, faster decoder is not compiled",
         "apt-get install gcc python3-dev (a C compiler), then pip install --force-reinstall --no-deps presize",
@@ -223,8 +223,8 @@ def _jpeg(facts: CheckUp) -> Judged:
         level: Level = "bad" if "JSIMD_FORCENONE=1" in jpeg.simd_limits else "warn"
         fix = f"unset {' '.join(name.partition('=')[0] for name in jpeg.simd_limits)}"
         return level, f"{found}, with SIMD limited by {' and '.join(jpeg.simd_limits)}", fix
-    level, own, *own_fix = _OWN_DECODER[jpeg.baseline]
-    return level, f"{found} with SIMD; {own.format(reason=jpeg.baseline_reason)}", *own_fix
+    level, own, own_fix = _OWN_DECODER[jpeg.baseline]
+    return level, f"{found} with SIMD; {own.format(reason=jpeg.baseline_reason)}", own_fix
 
 
 def _resizer(facts: CheckUp) -> Judged:

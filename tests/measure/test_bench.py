@@ -23,11 +23,9 @@ from presize.builder.run import build_dataset
 from presize.datasets.timing import bench_run
 from presize.datasets.timing.diagnose_path import diagnose_path
 from presize.errors import BenchError, OptionError, PresizeError
-from presize.measure import subprocess_run
 from presize.measure.bench import bench
 from presize.measure.bench_options import VARIANTS, BenchOptions, DiagnoseOptions, Run
-from presize.measure.bench_report import bench_page, bench_text
-from presize.measure.results import Results, row_of, summarise, to_csv, to_json
+from presize.measure.results import Results, bench_page, bench_text, row_of, summarise, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, Size, SourceOptions
 from presize.pages import charts
 from presize.sources.sample import SampleOptions, make_samples
@@ -52,7 +50,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
         }  # fmt: skip
         return json.loads(json.dumps(task[run.task](run)))
 
-    monkeypatch.setattr(subprocess_run, "run_apart", run_here)
+    monkeypatch.setattr("presize.measure.bench.run_apart", run_here)
     monkeypatch.setattr("presize.datasets.timing.epochs._STEPS_FOR_S", 0.0)
     return runs
 
@@ -331,7 +329,7 @@ def test_an_interrupted_benchmark_keeps_and_shows_what_it_measured(
             raise KeyboardInterrupt
         return run_here(run)
 
-    monkeypatch.setattr(subprocess_run, "run_apart", run_three)
+    monkeypatch.setattr("presize.measure.bench.run_apart", run_three)
     ran = presize(
         "bench", "--lmdb", dataset, "--crop", 32, "--model", "none", "--workers", 0, "--out", tmp_path / "out"
     )
@@ -351,7 +349,7 @@ def test_a_benchmark_that_fails_shows_what_it_measured_before(
             raise BenchError("does not fit into the memory")
         return run_here(run)
 
-    monkeypatch.setattr(subprocess_run, "run_apart", fail_at_last)
+    monkeypatch.setattr("presize.measure.bench.run_apart", fail_at_last)
     ran = presize("bench", "--lmdb", dataset, "--crop", 32, "--model", "none", "--workers", 0)
     assert ran.code == 1
     assert "Partial results: 1 of 6 runs" in ran.out
