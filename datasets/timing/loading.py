@@ -1,10 +1,7 @@
-"""Read a loader as usual, and learn from its workers when each batch was made, by whom and, if profiled, where the time
-went.
+"""Read batches of any loader, and measure how it makes them: how long a worker takes, on what, and how that varies.
 
-A DataLoader is copied, and the copy's workers time their own fetches; the loader, its dataset and its collate function
-are not changed. A Loader reports by itself. Of any other iterable only its batches can be observed.
-
-Read batches of any loader, and measure how it makes them: how long a worker takes, on what, and how that varies."""
+A DataLoader is copied, and the copy's workers time, and profile, their own fetches; the loader, its dataset and its
+collate function are not changed. A Loader reports by itself. Of any other iterable only its batches can be observed."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from presize.datasets.make_loader import SHARED_MEMORY
 from presize.datasets.reading.transfer import tensors_of
 from presize.datasets.reading.workers import Work
 from presize.datasets.timing.epochs import count_images
-from presize.datasets.timing.loops import LEAST, Budget, Taking, closed
+from presize.datasets.timing.loops import LEAST, Budget, TimedIterator, closed
 from presize.errors import DiagnosisError
 from presize.measure.diagnosis import LEAST_CORES, Loading
 from presize.measure.profile import Part, Spent, split
@@ -45,14 +42,14 @@ class Fetch(NamedTuple):
 
 
 def workers_of(loader: Iterable[Any]) -> int | None:
-    """How many processes or threads make the batches of `loader`; None where that is not known."""
+    """Return how many processes or threads make the batches of `loader`; None where that is not known."""
     if isinstance(loader, Loader):
         return loader.workers
     return loader.num_workers if isinstance(loader, torch.utils.data.DataLoader) else None
 
 
 def prefetch_of(loader: Iterable[Any]) -> int:
-    """Batches that each worker may be ahead."""
+    """Return how many batches each worker may be ahead."""
     if isinstance(loader, Loader):
         return loader.prefetch
     return getattr(loader, "prefetch_factor", None) or 2
@@ -173,7 +170,7 @@ def read(batches: Iterator[Any], budget: Budget, least: int, profiler: cProfile.
     window, cpu_s, thread_s = Window(time.perf_counter()), time.process_time(), time.thread_time()
     take: Any = next if profiler is None else partial(profiler.runcall, next)  # type: ignore[arg-type]
     with closed(batches):
-        for batch in Taking(batches, budget, least, take):
+        for batch in TimedIterator(batches, budget, least, take):
             window.ends_s.append(time.perf_counter())
             window.images.append(images_of(batch))
             window.batch = batch
@@ -230,8 +227,8 @@ def measure_loading(loader: Iterable[Any], budget: Budget, saturation: int = 1) 
         load = Times.measured(_cycles(one))
         in_process = Times.measured(between if workers == 0 else [fetch.work.seconds for fetch in one])
         cpu_s, span_s = fmean(fetch.work.cpu_s for fetch in one), mean_span_s(one)
-        taking = window if workers else alone
-        handover_s = taking.thread_s / len(taking.ends_s)
+        received = window if workers else alone
+        handover_s = received.thread_s / len(received.ends_s)
     spent = _spent(loader, workers, budget)
     total_s = sum(spent.parts.values())
     rate = _rate(window, warmup_steps)
@@ -294,10 +291,8 @@ def mean_span_s(fetches: Sequence[Fetch]) -> float:
 
 
 def _worker_means(fetches: Sequence[Fetch]) -> tuple[float, ...]:
-    spans: dict[int, list[float]] = defaultdict(list)
-    for fetch in fetches:
-        spans[fetch.worker].append(fetch.work.seconds)
-    return tuple(sum(spans[worker]) / len(spans[worker]) for worker in sorted(spans))
+    workers = sorted({fetch.worker for fetch in fetches})
+    return tuple(mean_span_s([fetch for fetch in fetches if fetch.worker == worker]) for worker in workers)
 
 
 def _spent(loader: Iterable[Any], workers: int | None, budget: Budget) -> Spent:

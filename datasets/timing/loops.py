@@ -1,6 +1,6 @@
-"""Clocks that time the work of a device without waiting for it, which would keep it from working ahead.
+"""The loops that loaders and steps are timed in: take batches, or repeat a step, until a budget is spent.
 
-The loops that loaders and steps are timed in: take batches, or repeat a step, until a budget is spent."""
+Clocks time the work of a device without waiting for it, which would keep it from working ahead."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Clock(Protocol):
         ...
 
     def between(self, marks: Sequence[Any]) -> list[float]:
-        """The seconds from each mark to the next, after a wait()."""
+        """Return the seconds from each mark to the next, after a wait()."""
         ...
 
 
 class HostClock:
-    """For work that is done when it returns."""
+    """A clock for work that is done when it returns."""
 
     def mark(self) -> float:
         return time.perf_counter()
@@ -64,7 +64,7 @@ class CudaClock:
 
 
 def clock_of(device: torch.device) -> Clock:
-    """The clock for work on `device`."""
+    """Return the clock for work on `device`."""
     return CudaClock(device) if device.type == "cuda" else HostClock()
 
 
@@ -87,8 +87,8 @@ class Budget:
         return batches >= least and (batches >= self.batches or time.perf_counter() - first_s >= self.seconds)
 
 
-class Taking:
-    """The batches of an iterator, at least `least` of them, until `budget` is spent or there are no more.
+class TimedIterator:
+    """The batches of an iterator, at least `least` of them, until `budget` is spent or it ends.
 
     Args:
         batches: where they come from.
@@ -97,7 +97,7 @@ class Taking:
         take: gets the next one; called as next().
 
     Attributes:
-        ended: whether there were no more.
+        ended: whether the iterator ended.
 
     Raises:
         DiagnosisError: while iterating, when the iterator fails; its error is the cause.
@@ -140,7 +140,7 @@ def closed(batches: Iterator[Any]) -> Generator[None, None, None]:
 
 
 def failed(what: str, count: int, of: str, error: Exception) -> DiagnosisError:
-    """A one-line error for what went wrong in code that may not be ours."""
+    """Return a one-line error for a failure of the user's own loader or step."""
     lines = str(error).strip().splitlines() or [""]
     if lines[0].startswith("Caught "):  # in a DataLoader's worker: its traceback comes before its message
         said = next((line for line in lines[2:] if not line.startswith(" ")), lines[0])
@@ -151,12 +151,7 @@ def failed(what: str, count: int, of: str, error: Exception) -> DiagnosisError:
 
 @dataclass(frozen=True)
 class Repeated:
-    """A step that was repeated.
-
-    Attributes:
-        samples_s: seconds of each.
-        cores: how many cores this process kept busy.
-    """
+    """The seconds of each repetition of a step, and the cores that this process kept busy."""
 
     samples_s: list[float]
     cores: float

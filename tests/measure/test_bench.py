@@ -23,7 +23,7 @@ from presize.builder.run import build_dataset
 from presize.datasets.timing import bench_run
 from presize.datasets.timing.diagnose_path import diagnose_path
 from presize.errors import BenchError, OptionError, PresizeError
-from presize.measure.bench import bench
+from presize.measure.bench import answer, bench, run_apart
 from presize.measure.bench_options import VARIANTS, BenchOptions, DiagnoseOptions, Run
 from presize.measure.results import Results, bench_page, bench_text, row_of, summarise, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, Size, SourceOptions
@@ -322,7 +322,7 @@ def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ra
 def test_an_interrupted_benchmark_keeps_and_shows_what_it_measured(
     presize: Callable[..., Ran], here: list[Run], dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_here = subprocess_run.run_apart
+    run_here = run_apart
 
     def run_three(run: Run) -> dict[str, Any]:
         if len(here) == 3:
@@ -342,7 +342,7 @@ def test_an_interrupted_benchmark_keeps_and_shows_what_it_measured(
 def test_a_benchmark_that_fails_shows_what_it_measured_before(
     presize: Callable[..., Ran], here: list[Run], dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_here = subprocess_run.run_apart
+    run_here = run_apart
 
     def fail_at_last(run: Run) -> dict[str, Any]:
         if len(here) == 3:
@@ -365,7 +365,7 @@ def test_cold_runs_that_are_not_cold_are_owned_up_to(dataset: Path, monkeypatch:
 
 
 def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> None:
-    found = subprocess_run.run_apart(replace(RUN, variant="loader", model="none", root=str(dataset), crop=32, epochs=1))
+    found = run_apart(replace(RUN, variant="loader", model="none", root=str(dataset), crop=32, epochs=1))
     assert found["epochs"][0]["images"] == 50
 
 
@@ -381,7 +381,7 @@ def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> N
 )
 def test_a_run_that_ends_badly_says_why(code: int, said: bytes, errors: bytes, message: str) -> None:
     with pytest.raises(BenchError, match=message):
-        subprocess_run.answer(RUN, said, code, errors)
+        answer(RUN, said, code, errors)
 
 
 @pytest.mark.parametrize(
