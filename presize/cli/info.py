@@ -17,10 +17,13 @@ def info(dataset: str, as_json: bool) -> None:
 
     found = info_dataset(dataset)
     if as_json:
-        print_json(found, "samples bytes classes splits shards layout size options companions left_out versions digest")
+        companions = {each.name: each.bytes for each in found.companions}
+        print_json(
+            found, "samples bytes classes splits shards layout size options left_out versions digest",
+            companions=companions,
+        )  # fmt: skip
         return
     image = found.options["image"]
-    pairs = found.options.get("companions", {})
     classes = plural(len(found.classes), "class", "classes") if found.classes is not None else "no classes"
     per_image = size_text(found.bytes / found.samples)
     facts = [
@@ -31,10 +34,7 @@ def info(dataset: str, as_json: bool) -> None:
             f"{size_text(found.bytes)}, {per_image} per image, in "
             f"{plural(found.shards, 'shard') if found.shards else 'files'}",
         ),
-        *(
-            ("pair", f"{name}: {size_text(nbytes)}, {pairs[name]['format']}, {pairs[name]['filter']}")
-            for name, nbytes in found.companions.items()
-        ),
+        *(("pair", f"{c.name}: {size_text(c.bytes)}, {c.format}, {c.filter}") for c in found.companions),
         ("size", size_words(found.size)),
         ("made with", ", ".join(f"{name} {image[name]}" for name in image if name not in ("sizes", "max_pixels"))),
         ("derived", f"from other datasets: {', '.join(found.derived)}" if found.derived else ""),

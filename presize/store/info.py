@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from presize.errors import DatasetError
 from presize.store.index import read_index
-from presize.store.manifest import read_manifest
+from presize.store.manifest import CompanionFiles, read_manifest
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class DatasetInfo:
         layout: "lmdb" or "folder".
         size: the target size, as ``Size.parse`` reads it.
         options: the build's options as the manifest records them.
-        companions: bytes of each companion, by name.
+        companions: with their `name`, `bytes`, `format` and `filter`.
         left_out: files of the source that were not stored, by reason.
         versions: of the libraries that made it.
         digest: identifies source, options and codecs.
@@ -43,7 +43,7 @@ class DatasetInfo:
     layout: str
     size: str
     options: Mapping[str, Any]
-    companions: Mapping[str, int]
+    companions: tuple[CompanionFiles, ...]
     left_out: Mapping[str, int]
     versions: Mapping[str, str]
     digest: str
@@ -66,7 +66,7 @@ def info_dataset(root: str | os.PathLike[str]) -> DatasetInfo:
         layout=manifest.layout,
         size=manifest.size,
         options=manifest.identity["options"],
-        companions={companion.name: companion.bytes for companion in manifest.companions},
+        companions=manifest.companions,
         left_out=manifest.left_out,
         versions=manifest.versions,
         digest=manifest.digest,

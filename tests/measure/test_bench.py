@@ -23,11 +23,9 @@ from presize.builder.run import build_dataset
 from presize.datasets.timing import bench_run
 from presize.datasets.timing.diagnose_path import diagnose_path
 from presize.errors import BenchError, OptionError, PresizeError
-from presize.measure import subprocess_run
-from presize.measure.bench import bench
+from presize.measure.bench import answer, bench, run_apart
 from presize.measure.bench_options import VARIANTS, BenchOptions, DiagnoseOptions, Run
-from presize.measure.bench_report import bench_page, bench_text
-from presize.measure.results import Results, row_of, summarise, to_csv, to_json
+from presize.measure.results import Results, bench_page, bench_text, row_of, summarise, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, Size, SourceOptions
 from presize.pages import charts
 from presize.sources.sample import SampleOptions, make_samples
@@ -52,7 +50,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
         }  # fmt: skip
         return json.loads(json.dumps(task[run.task](run)))
 
-    monkeypatch.setattr(subprocess_run, "run_apart", run_here)
+    monkeypatch.setattr("presize.measure.bench.run_apart", run_here)
     monkeypatch.setattr("presize.datasets.timing.epochs._STEPS_FOR_S", 0.0)
     return runs
 
@@ -324,14 +322,14 @@ def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ra
 def test_an_interrupted_benchmark_keeps_and_shows_what_it_measured(
     presize: Callable[..., Ran], here: list[Run], dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_here = subprocess_run.run_apart
+    run_here = run_apart
 
     def run_three(run: Run) -> dict[str, Any]:
         if len(here) == 3:
             raise KeyboardInterrupt
         return run_here(run)
 
-    monkeypatch.setattr(subprocess_run, "run_apart", run_three)
+    monkeypatch.setattr("presize.measure.bench.run_apart", run_three)
     ran = presize(
         "bench", "--lmdb", dataset, "--crop", 32, "--model", "none", "--workers", 0, "--out", tmp_path / "out"
     )
@@ -344,14 +342,14 @@ def test_an_interrupted_benchmark_keeps_and_shows_what_it_measured(
 def test_a_benchmark_that_fails_shows_what_it_measured_before(
     presize: Callable[..., Ran], here: list[Run], dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_here = subprocess_run.run_apart
+    run_here = run_apart
 
     def fail_at_last(run: Run) -> dict[str, Any]:
         if len(here) == 3:
             raise BenchError("does not fit into the memory")
         return run_here(run)
 
-    monkeypatch.setattr(subprocess_run, "run_apart", fail_at_last)
+    monkeypatch.setattr("presize.measure.bench.run_apart", fail_at_last)
     ran = presize("bench", "--lmdb", dataset, "--crop", 32, "--model", "none", "--workers", 0)
     assert ran.code == 1
     assert "Partial results: 1 of 6 runs" in ran.out
@@ -367,7 +365,7 @@ def test_cold_runs_that_are_not_cold_are_owned_up_to(dataset: Path, monkeypatch:
 
 
 def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> None:
-    found = subprocess_run.run_apart(replace(RUN, variant="loader", model="none", root=str(dataset), crop=32, epochs=1))
+    found = run_apart(replace(RUN, variant="loader", model="none", root=str(dataset), crop=32, epochs=1))
     assert found["epochs"][0]["images"] == 50
 
 
@@ -383,7 +381,7 @@ def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> N
 )
 def test_a_run_that_ends_badly_says_why(code: int, said: bytes, errors: bytes, message: str) -> None:
     with pytest.raises(BenchError, match=message):
-        subprocess_run.answer(RUN, said, code, errors)
+        answer(RUN, said, code, errors)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from browsers import Watched
 from pages import parsed
 from presize.errors import OptionError
 from presize.measure.bench_options import DiagnoseOptions
-from presize.measure.diagnosis import WORTH_WHILE, Diagnosis
-from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text, difference, evidence
-from presize.measure.loader_alone import Alternative, Loading
+from presize.measure.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading
+from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text, difference
 from presize.measure.simulation import Times
 
 PARTS: Any = {"read": 0.01, "decode": 0.04, "augment": 0.006, "collate": 0.002, "other": 0.002}
@@ -257,6 +256,6 @@ def test_a_notebook_shows_the_verdict_the_advice_and_the_evidence() -> None:
     shown = " ".join(parsed(found._repr_html_()).text)
     for words in (found.headline, found.explanation, "<b>slow</b>", *(advice.what for advice in found.advice)):
         assert words in shown
-    for what, how in evidence(found):
+    for what, how in found.evidence():
         assert what.strip() in shown
         assert how in shown

@@ -17,8 +17,7 @@ from pictures import smooth_image
 from presize.builder.run import build_dataset
 from presize.errors import DatasetError
 from presize.options import BuildOptions, ImageOptions, Size
-from presize.pages.cards import MOST_MARKS, MarkedBox, card_of, marks_of, masked, seen
-from presize.pages.opened import ViewedDataset
+from presize.pages.samples import MOST_MARKS, MarkedBox, ViewedDataset, card_of, marks_of, masked, seen
 from tampering import change_manifest, read_table, write_table
 
 

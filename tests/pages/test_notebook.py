@@ -16,7 +16,7 @@ from pages import parsed
 from presize import ProgressBar, build_dataset
 from presize.datasets import LMDBDataset
 from presize.options import BuildOptions, ImageOptions, Size
-from presize.pages.notebook import build_html
+from presize.pages.gallery import build_html
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
 

@@ -15,7 +15,7 @@ from pictures import smooth_image
 from presize.builder.run import build_dataset
 from presize.options import SourceOptions
 from presize.pages.gallery import SAMPLES, Pager, gallery_page, sample_page
-from presize.pages.opened import ViewedDataset
+from presize.pages.samples import ViewedDataset
 from presize.pages.selection import Filters
 from presize.store.dataset import Dataset
 

@@ -13,7 +13,7 @@ from builds import SERIAL, SMALL
 from presize.builder.run import build_dataset
 from presize.errors import DatasetError, OptionError
 from presize.options import SourceOptions
-from presize.pages.opened import ViewedDataset
+from presize.pages.samples import ViewedDataset
 from presize.pages.selection import (
     Filters,
     class_counts,

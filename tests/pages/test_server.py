@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from presize.errors import OptionError
-from presize.pages.opened import ViewedDataset
+from presize.pages.samples import ViewedDataset
 from presize.pages.server import HEADERS, GalleryServer
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from presize.datasets.timing import epochs
-from presize.datasets.timing.clocks import HostClock
 from presize.datasets.timing.epochs import NoModel, copied_s, resident_s, time_epoch
+from presize.datasets.timing.loops import HostClock
 from presize.datasets.timing.models import ResNet50, TrainingStep, make_model, small_cnn
 from presize.errors import OptionError
 from presize.measure.stages import Stages

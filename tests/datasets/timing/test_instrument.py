@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from builds import SERIAL, SMALL
 from presize.builder.run import build_dataset
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
-from presize.datasets.timing.instrument import Fetch, prefetch_of, timed, workers_of
+from presize.datasets.timing.loading import Fetch, prefetch_of, timed, workers_of
 from presize.sources.sample import SampleOptions, make_samples
 
 
