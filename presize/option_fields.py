@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -118,14 +117,12 @@ def check_options(options: object) -> None:
 
 def documented(options: Class) -> Class:
     """A class decorator that adds to the docstring of a dataclass what its fields state."""
-    lines = [
-        textwrap.fill(
-            f"{each.name}: {each.statement.help} {each.statement.detail}".strip(),
-            width=112, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False,
-        )
-        for each in stated_options(options)
-    ]  # fmt: skip
-    options.__doc__ = "\n".join([f"{options.__doc__ or ''}".rstrip(), "", "    Attributes:", *lines, "    "])
+    lines = [f"{options.__doc__ or ''}".rstrip(), "", "    Attributes:"]
+    for field in dataclasses.fields(options):
+        if (statement := field.metadata.get("option")) is not None:
+            lines.append(f"        {field.name}: {statement.help}")
+            lines += [f"            {statement.detail}"] * bool(statement.detail)
+    options.__doc__ = "\n".join([*lines, "    "])
     return options
 
 

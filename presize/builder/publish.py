@@ -21,7 +21,7 @@ from presize.builder.plan import Plan
 from presize.builder.state import NEW_MANIFEST, Place, State
 from presize.builder.tasks import staging
 from presize.builder.tasks.sidecar import Finished, Rejected, size_columns
-from presize.codecs.source_facts import unpack
+from presize.codecs.source_facts import unpack_facts
 from presize.errors import BuildError
 from presize.formatting import plural
 from presize.options import Size
@@ -261,7 +261,7 @@ def _companion_files(plan: Plan, merged: _Merged, dataset: _Dataset, number: int
     companion = plan.options.companions[number]
     place = (1 + number) * len(plan.options.image.sizes) + dataset.number
     facts = dataset.index.column(f"{companion.name}_source_facts").to_numpy()
-    is_deep = companion.is_exact and bool(unpack(facts, "deep").any())
+    is_deep = companion.is_exact and bool(unpack_facts(facts, "deep").any())
     return CompanionFiles(
         name=companion.name,
         format=companion.format,

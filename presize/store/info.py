@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from presize.errors import DatasetError
 from presize.store.index import read_index
-from presize.store.manifest import CompanionFiles, read_manifest
+from presize.store.data_files import CompanionFiles
+from presize.store.manifest import read_manifest
 
 
 @dataclass(frozen=True)
