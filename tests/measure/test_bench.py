@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from builds import SERIAL
-from commands import Ran
+from commands import Ran, read_json
 from pages import HOSTILE, parsed
 from paired import WITH_MASKS, make_pairs
 from presize.builder.run import build_dataset
@@ -316,7 +316,7 @@ def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ra
     built = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*.lmdb")}
     again = presize(*command, "--variant", "loader", "--json")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*.lmdb")} == built
-    assert [row["variant"] for row in json.loads(again.out)["rows"]] == ["loader"] * 2
+    assert [row["variant"] for row in read_json(again.out, "bench")["rows"]] == ["loader"] * 2
 
 
 def test_an_interrupted_benchmark_keeps_and_shows_what_it_measured(
