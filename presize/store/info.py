@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from presize.errors import DatasetError
-from presize.store.index import read_index
 from presize.store.data_files import CompanionFiles
+from presize.store.index import read_index
 from presize.store.manifest import read_manifest
 
 

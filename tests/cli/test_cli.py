@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import json
 import os
 import pty
@@ -32,7 +31,6 @@ from presize.builder.run import BuildResult
 from presize.builder.update import Changes
 from presize.cli import cli
 from presize.cli.build import build_summary
-from presize.cli.output import Progress
 from presize.store.dataset import Dataset
 from processes import run_command
 from tampering import change_manifest, change_offset
@@ -580,15 +578,6 @@ def test_quiet_commands_print_nothing(presize: Callable[..., Ran], raw: Path, da
         assert presize(*command, "-q") == Ran(0, "", "")
 
 
-def test_quiet_progress_writes_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("presize.cli.output._LINE_EVERY_S", 0)
-    stream = io.StringIO()
-    with Progress(stream, "export", quiet=True) as progress:
-        progress.begin(2)
-        progress.add(1)
-    assert stream.getvalue() == ""
-
-
 def test_quiet_commands_still_name_damage(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
     shutil.copytree(dataset, tmp_path / "out")
     os.truncate(tmp_path / "out" / "shards" / "00003.lmdb", 8192)
@@ -631,7 +620,7 @@ def test_an_error_without_standard_error_is_an_exit_code(tmp_path: Path) -> None
 
 
 def test_closed_standard_streams_are_given_to_no_file(tmp_path: Path) -> None:
-    program = "import os, sys, presize.cli as c; c._open_closed_streams(); os.write(4, b'%d' % os.open(sys.argv[1], 0))"
+    program = "import os, sys, presize.cli as c; c.open_closed_streams(); os.write(4, b'%d' % os.open(sys.argv[1], 0))"
     told = tmp_path / "descriptor"
     subprocess.run(f'{sys.executable} -c "{program}" {tmp_path} 4>{told} <&- >&- 2>&-', shell=True, cwd="/", check=True)
     assert int(told.read_bytes()) > 2

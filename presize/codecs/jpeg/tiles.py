@@ -183,8 +183,9 @@ def with_index(data: bytes) -> bytes:
     """`data`, a JPEG, with the lengths of its tiles in a segment before its scan.
 
     `data` itself where `cut_jpeg` could not use them: it has several scans, is not baseline, has no restart interval
-    from 2 MCUs to a row of them, has an index already, is damaged, has more than 32,762 tiles (one segment holds no more), or
-    a tile of more than 65,535 bytes; and where tiles reach across rows, but blocks without detail have no code.
+    from 2 MCUs to a row of them, has an index already, is damaged, has more than 32,762 tiles (one segment holds no
+    more), or a tile of more than 65,535 bytes; and where tiles reach across rows, but blocks without detail have no
+    code.
     """
     segments = header_segments(data)
     if segments is None:
