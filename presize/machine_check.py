@@ -1,4 +1,4 @@
-"""The doctor, which looks at this machine with torch where there is one, and without."""
+"""The checks of `presize doctor`, with what torch offers where it is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MachineReport:
-    """What slows down loading on a machine.
+    """Findings about a machine: what slows down loading, and how to fix it.
 
     Attributes:
         findings: the checks, each with its topic, level, what was found, and what to do.
@@ -45,7 +45,7 @@ def doctor(path: str | os.PathLike[str] | None = None) -> MachineReport:
 
 
 def _torch() -> Torch | str:
-    """What torch offers, or why it cannot be imported."""
+    """Return what torch offers, or why it cannot be imported."""
     try:
         from presize.datasets.timing.devices import read_torch
     except ModuleNotFoundError as error:

@@ -17,7 +17,7 @@ Class = TypeVar("Class", bound=type)
 
 @dataclass(frozen=True)
 class Statement:
-    """What a field says of its option, besides its name, type and default.
+    """Description of an option, besides the name, type and default of its field.
 
     Attributes:
         help: what `presize COMMAND --help` prints.
@@ -42,7 +42,7 @@ class Statement:
 
 
 def option(default: Any, help: str, detail: str = "", **settings: Any) -> Any:
-    """A field that states an option; `settings` are attributes of Statement."""
+    """Return a dataclass field that states an option; `settings` are attributes of Statement."""
     return dataclasses.field(default=default, metadata={"option": Statement(help, detail, **settings)})
 
 
@@ -77,7 +77,7 @@ class StatedOption(NamedTuple):
 
 @cache
 def stated_options(options: type) -> tuple[StatedOption, ...]:
-    """The options that a dataclass states, in the order of its fields."""
+    """Return the options that a dataclass states, in the order of its fields."""
     hints = get_type_hints(options)
     return tuple(
         StatedOption(field.name, *_kind(hints[field.name]), field.default, field.metadata["option"])
@@ -87,7 +87,7 @@ def stated_options(options: type) -> tuple[StatedOption, ...]:
 
 
 def _kind(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
-    """The kind, is_several and choices of a field; of a union, those of its first type."""
+    """Return kind, is_several and choices for a type hint; for a union, those of its first type."""
     origin = get_origin(hint)
     if origin is Literal:
         return hint, False, get_args(hint)
@@ -116,7 +116,7 @@ def check_options(options: object) -> None:
 
 
 def documented(options: Class) -> Class:
-    """A class decorator that adds to the docstring of a dataclass what its fields state."""
+    """Add the statements of its fields to the docstring of a dataclass. A class decorator."""
     lines = [f"{options.__doc__ or ''}".rstrip(), "", "    Attributes:"]
     for field in dataclasses.fields(options):
         if (statement := field.metadata.get("option")) is not None:

@@ -63,7 +63,7 @@ class BuildCommand(click.Command):
 
 
 def command(*examples: str, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
-    """A decorator that makes a command of presize, whose help ends with `examples`."""
+    """Return a decorator that makes a command of presize, whose help ends with `examples`."""
     return cli.command(
         epilog="\n".join([f"{EPILOG}\n", "\b", "Examples:", *(f"  {each}" for each in examples)]), **settings
     )
@@ -151,7 +151,7 @@ class InterruptedByTerm(Interrupted):
 
 
 def interrupted(stop: KeyboardInterrupt, what_then: str = "") -> Interrupted:
-    """The one line about Ctrl-C or SIGTERM, and the exit code; `what_then` says what becomes of the work."""
+    """Return the error for Ctrl-C or SIGTERM, with its exit code; `what_then` says what becomes of the work."""
     kind = InterruptedByTerm if isinstance(stop, Terminated) else Interrupted
     return kind(f"interrupted; {what_then}" if what_then else "interrupted")
 

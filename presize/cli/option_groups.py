@@ -45,7 +45,7 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 
 
 def stated(options: type, *names: str) -> list[click.Option]:
-    """The click options of a dataclass: of the fields called `names`, or of all."""
+    """Return the click options of a dataclass: of the fields called `names`, or of all."""
     found = {each.name: each for each in stated_options(options) if each.statement.flag is not None}
     return [_click_option(found[name]) for name in names or found]
 
@@ -70,14 +70,14 @@ def _click_option(each: StatedOption) -> click.Option:
 
 
 def given(options: type, values: dict[str, Any], **others: Any) -> Any:
-    """The dataclass `options` of what was typed for its fields; `others` are fields of other origin."""
+    """Make the dataclass `options` from what was typed; `others` are values for fields from elsewhere."""
     names = [each.name for each in stated_options(options) if each.statement.flag is not None]
     typed = {name: values[name] for name in names if values.get(name) not in (None, ())}
     return options(**typed | others)
 
 
 def as_typed(options: BuildOptions) -> dict[str, Any]:
-    """Options as they are typed, by the names of the parameters of `presize build`."""
+    """Return options as they are typed, by the names of the parameters of `presize build`."""
     owners = (options, options.image)
     values = {field.name: getattr(owner, field.name) for owner in owners for field in fields(owner)}
     companions = values.pop("companions")

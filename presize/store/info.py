@@ -1,4 +1,4 @@
-"""What a dataset holds and how it was made, without reading its images."""
+"""Facts about a dataset: its content and how it was made, without reading its images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from presize.store.manifest import read_manifest
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What a dataset holds and how it was made.
+    """Content of a dataset, and how it was made.
 
     Attributes:
         samples: number of images.
