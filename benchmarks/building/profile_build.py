@@ -58,7 +58,7 @@ _STAGES: dict[str, list[tuple[object, str]]] = {
     "LMDB put": [(shard.ShardWriter, "append")],
     "LMDB commit and sync": [(shard.ShardWriter, "publish")],
     "SHA-256 of the shard": [(shard, "file_digest")],
-    "side-car": [(task, "write_sidecar"), (task, "read_sidecar")],
+    "side-car": [(ShardTable, "write"), (ShardTable, "read")],
     "rest of the task": [(parallel, "write_shard")],
     "index and manifest": [(run, "publish"), (publish, "publish_manifest")],
 }
