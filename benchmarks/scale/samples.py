@@ -38,8 +38,8 @@ import pyarrow.compute as pc
 
 from presize.builder.plan import Plan, TriedCodecs, make_plan
 from presize.builder.publish import publish
-from presize.builder.state import Place, State
 from presize.builder.shard_table import ShardTable
+from presize.builder.state import Place, State
 from presize.builder.work import find_work
 from presize.options import BuildOptions, RunOptions
 from presize.sources.scan import Source, scan
