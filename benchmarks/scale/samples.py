@@ -36,7 +36,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.builder.plan import Plan, TriedCodecs, make_plan
+from presize.builder.fingerprint import CodecFingerprint
+from presize.builder.plan import Plan, make_plan
 from presize.builder.publish import publish
 from presize.builder.shard_table import ShardTable
 from presize.builder.state import Place, State
@@ -156,7 +157,7 @@ def source(samples: int) -> Source:
 
 
 def plan(samples: int) -> Plan:
-    return make_plan(source(samples), BuildOptions(), TriedCodecs("of no images", {}), 4096)
+    return make_plan(source(samples), BuildOptions(), CodecFingerprint("of no images", {}), 4096)
 
 
 def reasons(samples: list[int]) -> list[tuple[int, str, str]]:
@@ -215,7 +216,7 @@ def stage(name: str, work: Path, samples: int) -> tuple[Stage, Stage]:
         return serving.__enter__, (lambda: scan("s3://data/photos"))
     if name == "plan":
         return (lambda: state.update(source=source(samples))), (
-            lambda: make_plan(state["source"], BuildOptions(), TriedCodecs("of no images", {}), 4096)
+            lambda: make_plan(state["source"], BuildOptions(), CodecFingerprint("of no images", {}), 4096)
         )
 
     def planned() -> None:
