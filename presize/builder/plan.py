@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from presize.builder.fingerprint import CodecFingerprint
 from presize.formatting import plural
 from presize.options import TILES_RECORDED, BuildOptions
+from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
+from presize.sources.source_files import SourceFile
 from presize.store.dealing import deal, shard_count, shard_limit
 from presize.store.index import ARROW_OPTIONS
 from presize.store.manifest import classes_digest, digest_of
@@ -44,20 +47,17 @@ class Plan:
         """SHA-256 of the identity, in hexadecimal: a shard made under the same digest can be kept."""
         return digest_of(self.identity)
 
-
-class TriedCodecs(NamedTuple):
-    """The libraries that make the bytes.
-
-    Attributes:
-        digest: SHA-256 of what they make of the golden images, under the options of the build.
-        versions: theirs, for information.
-    """
-
-    digest: str
-    versions: dict[str, str]
+    def files(self, rows: npt.NDArray[np.int64]) -> list[tuple[SourceFile, ...]]:
+        """Return the files of the samples in these rows of the source table: the image, then its companions."""
+        table = self.source.table.take(pa.array(rows))
+        companions = (
+            map(SourceFile, companion_paths(c, table).to_pylist(), table.column(f"{c.name}_source_nbytes").to_pylist())
+            for c in self.options.companions
+        )
+        return list(zip(self.source.files(rows), *companions, strict=True))
 
 
-def make_plan(source: Source, options: BuildOptions, codecs: TriedCodecs, page_size: int) -> Plan:
+def make_plan(source: Source, options: BuildOptions, codecs: CodecFingerprint, page_size: int) -> Plan:
     """Plan a build.
 
     Args:

@@ -17,10 +17,10 @@ from presize.builder.executors.dask import Dask
 from presize.builder.executors.errand import Courier, Errand, Outcome, make_courier
 from presize.builder.executors.ray import Ray
 from presize.builder.executors.spark import Spark
+from presize.builder.fingerprint import codec_fingerprint, suffixes_of
+from presize.builder.shard_table import ShardDone
 from presize.builder.state import State
-from presize.builder.tasks.sidecar import ShardDone
 from presize.builder.tasks.task import Task
-from presize.builder.tasks.trial import suffixes_of, try_codecs, with_plugins
 from presize.errors import BuildError, OptionError, PresizeWarning
 from presize.options import RunOptions
 
@@ -144,7 +144,7 @@ def _shard(answer: bytes | str) -> ShardDone:
 def _errands(tasks: list[Task], run: RunOptions) -> Iterator[Errand]:
     each = (suffixes_of(pa.chunked_array([task.paths.split("\0")])) for task in tasks)  # not all names at once
     suffixes = sorted(set(chain.from_iterable(each)))
-    codecs = with_plugins(try_codecs(tasks[0].options), suffixes)
+    codecs = codec_fingerprint(tasks[0].options, suffixes)
     out = tasks[0].sidecar.parent
     state = State.read(out)
     if state is None:

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from presize.builder.plan import TriedCodecs, other_codecs
+from presize.builder.fingerprint import CodecFingerprint, codec_fingerprint
+from presize.builder.plan import other_codecs
+from presize.builder.shard_table import ShardDone
 from presize.builder.state import State
 from presize.builder.tasks.parallel import StoppedError, Workers
-from presize.builder.tasks.sidecar import ShardDone
 from presize.builder.tasks.task import Task
-from presize.builder.tasks.trial import try_codecs, with_plugins
 from presize.errors import BuildError
 from presize.sources.store_source import Url
 
@@ -36,7 +36,7 @@ class Errand(NamedTuple):
 
     task: Task
     timeout_s: float
-    codecs: TriedCodecs
+    codecs: CodecFingerprint
     suffixes: list[str]
     identity: dict[str, Any]
 
@@ -104,7 +104,7 @@ def _obstacle(errand: Errand) -> str:
             return f"{name} {path}: {error.strerror}; all workers have to see it at that path"
     if not errand.is_wanted():
         return f"OUT {errand.out} is another folder there; it has to be on a file system that all workers share"
-    here = with_plugins(try_codecs(errand.task.options), errand.suffixes)
+    here = codec_fingerprint(errand.task.options, errand.suffixes)
     return "" if here.digest == errand.codecs.digest else other_codecs(errand.codecs.versions, here.versions)
 
 
