@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from presize.builder import estimate
 from presize.builder.annotations import extents
+from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.plan import Plan
-from presize.builder.state import Place, State
 from presize.builder.tasks.records import Sources
 from presize.builder.tasks.sidecar import Finished, FinishedShard, ShardDone, Sidecar
 from presize.builder.tasks.task import CompanionPaths, Task, finished
@@ -97,8 +97,8 @@ def _sidecar(task: Task, publishing: bool) -> Sidecar:
 def find_work(
     todo: Plan,
     run: RunOptions,
-    place: Place,
-    state: State,
+    place: OutputDir,
+    journal: BuildJournal,
     files: pa.ChunkedArray | None,
     reuse: Origin | None,
     numbers: Sequence[int] | None = None,
@@ -112,23 +112,23 @@ def find_work(
     """
     every = range(len(todo.shards)) if numbers is None else numbers
     tasks, found, again = [], {}, set()
-    for task in _tasks(todo, run, place, state.generation, files, every):
+    for task in _tasks(todo, run, place, journal.generation, files, every):
         if reuse is not None:
             task = reuse.copying(task)
-        sidecar = finished(task, state.publishing)
-        if sidecar is not None and sidecar.done.unreadable and not _is_published(state, place):
+        sidecar = finished(task, journal.publishing)
+        if sidecar is not None and sidecar.done.unreadable and not _is_published(journal, place):
             again.add(task.number)
         elif sidecar is not None:
             found[task.number] = sidecar.done
             task = _without_samples(task)
         tasks.append(task)
     reused = reuse.finished() if reuse else Finished()
-    return BuildWork(tuple(tasks), found, frozenset(again), reused, state.publishing)
+    return BuildWork(tuple(tasks), found, frozenset(again), reused, journal.publishing)
 
 
-def _is_published(state: State, place: Place) -> bool:
+def _is_published(journal: BuildJournal, place: OutputDir) -> bool:
     """Whether a manifest names the shards of this build already, so that they must stay as they are."""
-    return state.publishing or any(each and each.generation == state.generation for each in place.manifests())
+    return journal.publishing or any(each and each.generation == journal.generation for each in place.manifests())
 
 
 def sample_files(todo: Plan, rows: npt.NDArray[np.int64]) -> list[Sources]:
@@ -139,7 +139,12 @@ def sample_files(todo: Plan, rows: npt.NDArray[np.int64]) -> list[Sources]:
 
 
 def _tasks(
-    todo: Plan, run: RunOptions, place: Place, generation: int, files: pa.ChunkedArray | None, numbers: Sequence[int]
+    todo: Plan,
+    run: RunOptions,
+    place: OutputDir,
+    generation: int,
+    files: pa.ChunkedArray | None,
+    numbers: Sequence[int],
 ) -> Iterator[Task]:
     for root in place.roots:
         with writing(root):
@@ -173,7 +178,7 @@ def _tasks(
         )
 
 
-def shard_files(place: Place, number: int, generation: int, companions: Sequence[Companion]) -> tuple[Path, ...]:
+def shard_files(place: OutputDir, number: int, generation: int, companions: Sequence[Companion]) -> tuple[Path, ...]:
     """The files of a shard in the order of Sidecar.shards: of each size, then of each size of each companion."""
     name = generation_name(f"shards/{number:05d}.lmdb", generation)
     names = [name, *(companion_shard(companion.name, name) for companion in companions)]
@@ -191,10 +196,10 @@ def _name(task: Task) -> str:
     return f"shards/{task.targets[0].name}"
 
 
-def check_space(todo: Plan, place: Place, work: BuildWork) -> None:
+def check_space(todo: Plan, place: OutputDir, work: BuildWork) -> None:
     """Raise BuildError, before anything is written, when the disk cannot hold the result."""
     samples = sum(len(task.samples) for task in work.waiting)
-    free = shutil.disk_usage(place.out).free
+    free = shutil.disk_usage(place.path).free
     image = todo.options.image
     stored = 1 + len(todo.options.companions)
     if samples == 0 or free > samples * stored * sum(transcode.record_bytes(image, size) for size in image.sizes):
@@ -205,6 +210,6 @@ def check_space(todo: Plan, place: Place, work: BuildWork) -> None:
         return
     if needed > free:
         raise BuildError(
-            f"OUT {place.out} has {size_text(free)} free and needs about {size_text(needed)}; "
+            f"OUT {place.path} has {size_text(free)} free and needs about {size_text(needed)}; "
             "make room, or choose a smaller --size or another disk"
         )
