@@ -39,7 +39,7 @@ import pyarrow.compute as pc
 from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.plan import Plan, TriedCodecs, make_plan
 from presize.builder.publish import publish
-from presize.builder.tasks.sidecar import Sidecar, write_sidecar
+from presize.builder.shard_table import Sidecar, write_sidecar
 from presize.builder.work import find_work
 from presize.options import BuildOptions, RunOptions
 from presize.sources.scan import Source, scan

@@ -25,8 +25,8 @@ from presize.builder.output_dir import OutputDir
 from presize.builder.plan import Plan, TriedCodecs, make_plan
 from presize.builder.publish import publish
 from presize.builder.resume import open_build
+from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.parallel import run_tasks
-from presize.builder.tasks.sidecar import ShardDone
 from presize.builder.tasks.trial import try_codecs
 from presize.builder.work import BuildWork, find_work
 from presize.codecs.resize import target

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.plan import Plan, as_recorded, differences, source_identity
-from presize.builder.work import sample_files
 from presize.errors import BuildError, PresizeWarning
 from presize.formatting import plural, printable
 from presize.options import RunOptions
@@ -117,7 +116,7 @@ def trying_again(plan: Plan, run: RunOptions, published: Sequence[Manifest | Non
         return run
     rows = pc.index_in(rejects.columns.column("path"), value_set=plan.source.table.column("path")).drop_null()
     reader = SourceReader(plan.source.root)
-    if not any(all(map(reader.can_read, files)) for files in sample_files(plan, rows.to_numpy())):
+    if not any(all(map(reader.can_read, files)) for files in plan.files(rows.to_numpy())):
         return run
     is_folder = plan.options.layout == "folder"
     return replace(run, update=not is_folder, overwrite=is_folder)

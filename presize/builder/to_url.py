@@ -19,7 +19,7 @@ from presize.builder.output_dir import OutputDir
 from presize.builder.plan import Plan
 from presize.builder.resume import check_not_derived, differences_from, is_all_of, trying_again
 from presize.builder.run import BuildResult, build_planned, nothing_to_do, plan_build, result_of
-from presize.builder.tasks.sidecar import ShardDone, read_sidecar
+from presize.builder.shard_table import ShardDone, ShardTable
 from presize.builder.work import shard_files
 from presize.errors import BuildError, DatasetError, OptionError
 from presize.options import BuildOptions, RunOptions, SourceOptions
@@ -277,11 +277,11 @@ def _files_of(done: ShardDone, output: OutputDir, plan: Plan, buckets: Sequence[
     journal = output.journal()
     if journal is None or done.number is None:
         return
-    sidecar = read_sidecar(output.sidecar(done.number), done.number, digest_of(journal.identity))
-    if sidecar is None:
+    table = ShardTable.read(output.sidecar(done.number), done.number, digest_of(journal.identity))
+    if table is None:
         return
-    paths = shard_files(output, done.number, journal.generation, plan.options.companions)
-    for number, (path, (nbytes, sha256)) in enumerate(zip(paths, sidecar.shards, strict=True)):
-        size = number % len(buckets)
-        name = path.relative_to(output.roots[size]).as_posix()
-        yield buckets[size], output.roots[size], DataFile(name, nbytes, sha256, len(sidecar.samples))
+    targets = dict(zip(plan.options.image.sizes, zip(buckets, output.roots, strict=True), strict=True))
+    for stream, path in shard_files(output, plan.options, done.number, journal.generation).items():
+        bucket, root = targets[stream.size]
+        name = path.relative_to(root).as_posix()
+        yield bucket, root, DataFile(name, *table.files[stream], len(table.samples))

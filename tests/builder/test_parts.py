@@ -23,7 +23,7 @@ from presize.builder.output_dir import LISTING
 from presize.builder.parts import PartResult, build_part
 from presize.builder.parts_listing import SharedListing, parts_text, read_listing, write_listing
 from presize.builder.run import build_dataset
-from presize.builder.tasks.sidecar import ShardDone
+from presize.builder.shard_table import ShardDone
 from presize.errors import BuildError, ImageError, OptionError
 from presize.options import (
     BuildOptions,

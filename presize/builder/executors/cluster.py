@@ -18,7 +18,7 @@ from presize.builder.executors.errand import Courier, Errand, Outcome, make_cour
 from presize.builder.executors.ray import Ray
 from presize.builder.executors.spark import Spark
 from presize.builder.output_dir import BuildJournal
-from presize.builder.tasks.sidecar import ShardDone
+from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.task import Task
 from presize.builder.tasks.trial import suffixes_of, try_codecs, with_plugins
 from presize.errors import BuildError, OptionError, PresizeWarning

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from presize.builder.output_dir import BuildJournal
 from presize.builder.plan import TriedCodecs, other_codecs
+from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.parallel import StoppedError, Workers
-from presize.builder.tasks.sidecar import ShardDone
 from presize.builder.tasks.task import Task
 from presize.builder.tasks.trial import try_codecs, with_plugins
 from presize.errors import BuildError
