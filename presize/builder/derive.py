@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 
 from presize.builder.annotations import scaled
+from presize.builder.executors.executor import executor_for
 from presize.builder.inputs import Inputs, join
 from presize.builder.output_dir import OutputDir
 from presize.builder.plan import Plan, TriedCodecs, make_plan
 from presize.builder.publish import publish
 from presize.builder.resume import open_build
 from presize.builder.shard_table import ShardDone
-from presize.builder.tasks.parallel import run_tasks
 from presize.builder.tasks.trial import try_codecs
 from presize.builder.work import BuildWork, find_work
 from presize.codecs.resize import target
@@ -205,7 +205,7 @@ def _carry_out(
     work = find_work(plan, run, place, state, None, derivation.inputs)
     _check_space(derivation, place, work)
     try:
-        with closing(run_tasks(work.done(), work.waiting, run)) as dones:
+        with closing(work.carry_out(executor_for(run))) as dones:
             for done in dones:
                 on_shard(done)
     except DatasetError:

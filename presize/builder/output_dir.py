@@ -14,7 +14,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -426,6 +426,12 @@ class OutputDir:
     def _remove_if_empty(self, root: Path) -> None:
         if root != self.path and root.is_dir() and not os.listdir(root):
             root.rmdir()
+
+
+def remove_attempts(paths: Collection[Path]) -> None:
+    """Remove the temporary files that stopped attempts to write these files have left. Others may be in use."""
+    for folder in {path.parent for path in paths}:
+        remove_temporary(folder, {path.name for path in paths})
 
 
 def _check_empty(folder: Path, expected: set[str]) -> None:

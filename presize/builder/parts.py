@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from presize.builder.executors.executor import executor_for
 from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.parts_listing import SharedListing, read_listing, write_listing
 from presize.builder.plan import Plan
@@ -176,7 +177,7 @@ def _carry_out(
         dones.append(done)
         on_shard(done)
 
-    carry_out(work, plan, run, count)
+    carry_out(work, plan, run, executor_for(run), count)
     made = {number for number in range(len(plan.shards)) if output.sidecar(number).exists()}
     return PartResult(
         out=out,

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from presize.builder.annotations import check_annotations
+from presize.builder.executors.executor import Executor, executor_for
 from presize.builder.output_dir import OutputDir
 from presize.builder.parts_listing import SharedListing, read_listing
 from presize.builder.plan import Plan, TriedCodecs, make_plan
@@ -26,7 +27,6 @@ from presize.builder.publish import publish
 from presize.builder.resume import is_all_of, open_build, trying_again, warn_of_unreadable
 from presize.builder.reuse import find_reuse
 from presize.builder.shard_table import ShardDone
-from presize.builder.tasks.parallel import run_tasks
 from presize.builder.tasks.trial import suffixes_of, try_codecs, with_plugins
 from presize.builder.update import Changes
 from presize.builder.work import BuildWork, Finished, check_space, find_work
@@ -193,7 +193,7 @@ def build_dataset(
         listing.check_containers(output.path)
         plan = plan_listed(listing, options)
     on_plan(plan)
-    built = build_planned(plan, run, output, on_shard, listing)
+    built = build_planned(plan, run, output, executor_for(run), on_shard, listing)
     return result_of(built, plan, Path(out), output.roots[0], time.perf_counter() - start)
 
 
@@ -201,6 +201,7 @@ def build_planned(
     plan: Plan,
     run: RunOptions,
     output: OutputDir,
+    executor: Executor,
     on_shard: Callable[[ShardDone], None] = lambda _: None,
     listing: SharedListing | None = None,
 ) -> Built:
@@ -217,7 +218,7 @@ def build_planned(
         asked, run = run, trying_again(plan, run, published, output.roots[0])
         if run.overwrite or run.update or output.has_leftovers() or not is_all_of(plan, published):
             with output.lock():
-                return _build(plan, run, output, on_shard, listing, may_lose=asked.overwrite)
+                return _build(plan, run, output, executor, on_shard, listing, may_lose=asked.overwrite)
         output.check_files()
         return nothing_to_do(plan, run, published)
 
@@ -296,6 +297,7 @@ def _build(
     plan: Plan,
     run: RunOptions,
     output: OutputDir,
+    executor: Executor,
     on_shard: Callable[[ShardDone], None],
     listing: SharedListing | None,
     may_lose: bool,
@@ -317,7 +319,7 @@ def _build(
     if listing is not None:
         listing.check_finished([task.number for task in work.waiting if task.number not in work.again], output.path)
     check_space(plan, output, work)
-    carry_out(work, plan, run, on_shard)
+    carry_out(work, plan, run, executor, on_shard)
     files_in_all = len(plan.source.table)
     resumed = files_in_all - sum(task.to_make for task in work.waiting)
     finished = work.finish()
@@ -350,10 +352,12 @@ def names_of_files(plan: Plan) -> pa.ChunkedArray | None:
     return folder_files(plan.source.table.column("path"), plan.options.image.format, class_folders)
 
 
-def carry_out(work: BuildWork, plan: Plan, run: RunOptions, on_shard: Callable[[ShardDone], None]) -> None:
+def carry_out(
+    work: BuildWork, plan: Plan, run: RunOptions, executor: Executor, on_shard: Callable[[ShardDone], None]
+) -> None:
     """Run the waiting tasks, and stop when more images are rejected than may be."""
     rejected = len(plan.source.rejects)
-    with closing(run_tasks(work.done(), work.waiting, run)) as dones:  # or workers would outlive an error
+    with closing(work.carry_out(executor)) as dones:  # or workers would outlive an error
         for done in dones:
             rejected += done.rejected + done.unreadable
             on_shard(done)

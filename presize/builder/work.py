@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from presize.builder import estimate
 from presize.builder.annotations import extents
-from presize.builder.output_dir import BuildJournal, OutputDir
+from presize.builder.executors.executor import Executor
+from presize.builder.output_dir import BuildJournal, OutputDir, remove_attempts
 from presize.builder.plan import Plan
 from presize.builder.shard_table import ShardDone, ShardTable
 from presize.builder.tasks.task import CompanionPaths, Task, finished
@@ -103,6 +104,18 @@ class BuildWork:
         """What became of the samples that were dealt with before this run."""
         yield from self.reused.done()
         yield from self.found.values()
+
+    def carry_out(self, executor: Executor) -> Generator[ShardDone, None, None]:
+        """Yield what was done before, then each waiting shard as `executor` finishes it. Close it, or workers outlive
+        an error."""
+        yield from self.done()
+        waiting = self.waiting
+        try:
+            if waiting:
+                yield from executor(waiting)
+        finally:
+            shards = [path for task in waiting if not task.files for path in task.targets.values()]
+            remove_attempts([*(task.sidecar for task in waiting), *shards])
 
     def finish(self) -> Finished:
         """All that the dataset is made of, once the waiting tasks have been carried out."""
