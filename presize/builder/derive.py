@@ -21,13 +21,13 @@ import pyarrow as pa
 
 from presize.builder.annotations import scaled
 from presize.builder.executors.executor import executor_for
+from presize.builder.fingerprint import CodecFingerprint, codec_fingerprint
 from presize.builder.inputs import Inputs, join
 from presize.builder.output_dir import OutputDir
-from presize.builder.plan import Plan, TriedCodecs, make_plan
+from presize.builder.plan import Plan, make_plan
 from presize.builder.publish import publish
 from presize.builder.resume import open_build
 from presize.builder.shard_table import ShardDone
-from presize.builder.tasks.trial import try_codecs
 from presize.builder.work import BuildWork, find_work
 from presize.codecs.resize import target
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
@@ -299,16 +299,16 @@ def _words(value: object) -> str:
     return " and ".join(map(str, value)) if isinstance(value, list) else "default" if value is None else str(value)
 
 
-def _codecs(inputs: Inputs, options: BuildOptions, resized: int) -> TriedCodecs:
+def _codecs(inputs: Inputs, options: BuildOptions, resized: int) -> CodecFingerprint:
     """What made the records: the codecs of the datasets, and those that are here where records are resized."""
     made_by = {str(manifest.identity.get("codecs") or digest_of(manifest.versions)) for manifest in inputs.manifests}
     versions = inputs.manifests[0].versions
     if resized:
-        here = try_codecs(options)
+        here = codec_fingerprint(options)
         made_by.add(here.digest)
         versions = here.versions
     together = hashlib.sha256(" ".join(sorted(made_by)).encode()).hexdigest()
-    return TriedCodecs(made_by.pop() if len(made_by) == 1 else together, versions)
+    return CodecFingerprint(made_by.pop() if len(made_by) == 1 else together, versions)
 
 
 def _count_resized(inputs: Inputs, image: ImageOptions) -> int:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from presize.builder.fingerprint import CodecFingerprint
 from presize.formatting import plural
 from presize.options import TILES_RECORDED, BuildOptions
 from presize.sources.companions import companion_paths
@@ -56,19 +57,7 @@ class Plan:
         return list(zip(self.source.files(rows), *companions, strict=True))
 
 
-class TriedCodecs(NamedTuple):
-    """The libraries that make the bytes.
-
-    Attributes:
-        digest: SHA-256 of what they make of the golden images, under the options of the build.
-        versions: theirs, for information.
-    """
-
-    digest: str
-    versions: dict[str, str]
-
-
-def make_plan(source: Source, options: BuildOptions, codecs: TriedCodecs, page_size: int) -> Plan:
+def make_plan(source: Source, options: BuildOptions, codecs: CodecFingerprint, page_size: int) -> Plan:
     """Plan a build.
 
     Args:

@@ -20,14 +20,14 @@ import pyarrow as pa
 
 from presize.builder.annotations import check_annotations
 from presize.builder.executors.executor import Executor, executor_for
+from presize.builder.fingerprint import codec_fingerprint, suffixes_of
 from presize.builder.output_dir import OutputDir
 from presize.builder.parts_listing import SharedListing, read_listing
-from presize.builder.plan import Plan, TriedCodecs, make_plan
+from presize.builder.plan import Plan, make_plan
 from presize.builder.publish import publish
 from presize.builder.resume import is_all_of, open_build, trying_again, warn_of_unreadable
 from presize.builder.reuse import find_reuse
 from presize.builder.shard_table import ShardDone
-from presize.builder.tasks.trial import suffixes_of, try_codecs, with_plugins
 from presize.builder.update import Changes
 from presize.builder.work import BuildWork, Finished, check_space, find_work
 from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack
@@ -124,21 +124,20 @@ def plan_build(
         options: what is stored, and how.
         samples: how the source is read.
     """
-    codecs = try_codecs(options)
     scanned = scan(source, samples, options.follow_links, options.column_types)
     found = add_companions(scanned, options.companions, options.follow_links)
     check_annotations(found.table, options)
-    return _plan_of(found, options, codecs)
+    return _plan_of(found, options)
 
 
 def plan_listed(listing: SharedListing, options: BuildOptions) -> Plan:
     """What a build of the samples that a part has listed will write."""
-    return _plan_of(listing.source, options, try_codecs(options))
+    return _plan_of(listing.source, options)
 
 
-def _plan_of(source: Source, options: BuildOptions, codecs: TriedCodecs) -> Plan:
-    suffixes = suffixes_of(source.table.column("path"))
-    return make_plan(source, options, with_plugins(codecs, suffixes), os.sysconf("SC_PAGE_SIZE"))
+def _plan_of(source: Source, options: BuildOptions) -> Plan:
+    codecs = codec_fingerprint(options, suffixes_of(source.table.column("path")))
+    return make_plan(source, options, codecs, os.sysconf("SC_PAGE_SIZE"))
 
 
 def build_dataset(

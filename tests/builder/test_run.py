@@ -26,11 +26,11 @@ import presize.sources.source_reader
 import presize.store.shard
 from builds import REPORTED, SERIAL, SMALL, files, patch_publishing
 from pictures import smooth_image
+from presize.builder.fingerprint import codec_versions
 from presize.builder.plan import Plan
 from presize.builder.run import build_dataset
 from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.task import Task
-from presize.builder.tasks.trial import codec_versions
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.sources.source_reader import SourceReader

@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import presize.builder.fingerprint
 import presize.builder.publish
 import presize.builder.run
-import presize.builder.tasks.trial
 import presize.codecs.transcode
 import presize.system.files
 from builds import REPORTED, SERIAL, SMALL, files, patch_publishing, publishing_step
@@ -689,8 +689,8 @@ def test_other_options_are_refused_with_what_differs(changed: bool, photos: Path
 
 def upgrade(patch: pytest.MonkeyPatch, **libraries: str) -> None:
     """Other versions of some libraries."""
-    versions = presize.builder.tasks.trial.codec_versions() | libraries
-    patch.setattr(presize.builder.tasks.trial, "codec_versions", lambda: versions)
+    versions = presize.builder.fingerprint.codec_versions() | libraries
+    patch.setattr(presize.builder.fingerprint, "codec_versions", lambda: versions)
 
 
 def test_an_upgrade_that_makes_the_same_bytes_stops_no_update(
@@ -709,7 +709,7 @@ def test_other_codecs_are_refused_by_name(photos: Path, tmp_path: Path, monkeypa
     build_dataset(photos, tmp_path / "out", FOURS, SERIAL)
     change_much(photos)
     upgrade(monkeypatch, simplejpeg="99")
-    monkeypatch.setattr(presize.builder.tasks.trial, "codecs_digest", lambda _: "of other pixels")
+    monkeypatch.setattr(presize.builder.fingerprint, "codecs_digest", lambda _: "of other pixels")
     with pytest.raises(
         BuildError, match=r"made with simplejpeg [\d.]+, here is simplejpeg 99, which makes other bytes.*--overwrite"
     ):
@@ -718,7 +718,7 @@ def test_other_codecs_are_refused_by_name(photos: Path, tmp_path: Path, monkeypa
 
 def in_old_form(identity: dict[str, Any]) -> dict[str, Any]:
     """As earlier releases recorded it: versions in the place of what the codecs make."""
-    identity = identity | {"versions": presize.builder.tasks.trial.codec_versions()}
+    identity = identity | {"versions": presize.builder.fingerprint.codec_versions()}
     del identity["codecs"]
     return identity
 
@@ -740,7 +740,7 @@ def test_a_dataset_that_records_versions_is_compared_by_them(
     build_dataset(photos, tmp_path / "out", FOURS, SERIAL)
     age(tmp_path / "out")
     assert build_dataset(photos, tmp_path / "out", FOURS, SERIAL).resumed == 17, "there is nothing to do"
-    assert read_manifest(tmp_path / "out").versions == presize.builder.tasks.trial.codec_versions()
+    assert read_manifest(tmp_path / "out").versions == presize.builder.fingerprint.codec_versions()
     upgrade(monkeypatch, simplejpeg="99")
     for run in (SERIAL, UPDATE):
         with pytest.raises(BuildError, match=r"simplejpeg was [\d.]+, is 99.*--overwrite"):

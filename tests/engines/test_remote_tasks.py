@@ -355,4 +355,4 @@ def test_a_worker_stops_when_its_build_has_been_replaced(sent: RemoteTask, monke
     outcome = pickle.loads(run_on_this_worker(pickle.dumps(sent)))  # type: ignore[arg-type]
     assert isinstance(outcome, BuildError)
     assert str(outcome) == f"OUT {sent.out} has been built otherwise meanwhile"
-    assert not sent.task.targets[0].exists()
+    assert not next(iter(sent.task.targets.values())).exists()

@@ -14,10 +14,10 @@ import pyarrow as pa
 import presize
 from presize.builder.executors.engines import ENGINES, Engine, Result
 from presize.builder.executors.remote_task import RemoteTask, TaskResult, make_run_remote
+from presize.builder.fingerprint import codec_fingerprint, suffixes_of
 from presize.builder.output_dir import BuildJournal
 from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.task import Task
-from presize.builder.tasks.trial import suffixes_of, try_codecs, with_plugins
 from presize.errors import BuildError, OptionError, PresizeWarning
 from presize.options import RunOptions
 
@@ -112,7 +112,7 @@ def _next(ended: SimpleQueue[Result], engine: Engine, run: RunOptions) -> Result
 def _remote_tasks(tasks: list[Task], run: RunOptions) -> Iterator[RemoteTask]:
     each = (suffixes_of(pa.chunked_array([task.paths.split("\0")])) for task in tasks)  # not all names at once
     suffixes = sorted(set(chain.from_iterable(each)))
-    codecs = with_plugins(try_codecs(tasks[0].options), suffixes)
+    codecs = codec_fingerprint(tasks[0].options, suffixes)
     out = tasks[0].sidecar.parent
     journal = BuildJournal.read(out)
     if journal is None:

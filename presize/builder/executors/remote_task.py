@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from presize.builder.executors.local import StoppedError, Workers
+from presize.builder.fingerprint import CodecFingerprint, codec_fingerprint
 from presize.builder.output_dir import BuildJournal
-from presize.builder.plan import TriedCodecs, other_codecs
+from presize.builder.plan import other_codecs
 from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.task import Task
-from presize.builder.tasks.trial import try_codecs, with_plugins
 from presize.errors import BuildError
 from presize.sources.store_source import Url
 
@@ -36,7 +36,7 @@ class RemoteTask(NamedTuple):
 
     task: Task
     timeout_s: float
-    codecs: TriedCodecs
+    codecs: CodecFingerprint
     suffixes: list[str]
     identity: dict[str, Any]
 
@@ -108,7 +108,7 @@ def _obstacle(remote: RemoteTask) -> str:
             return f"{name} {path}: {error.strerror}; all workers have to see it at that path"
     if not remote.is_wanted():
         return f"OUT {remote.out} is another folder there; it has to be on a file system that all workers share"
-    here = with_plugins(try_codecs(remote.task.options), remote.suffixes)
+    here = codec_fingerprint(remote.task.options, remote.suffixes)
     return "" if here.digest == remote.codecs.digest else other_codecs(remote.codecs.versions, here.versions)
 
 
