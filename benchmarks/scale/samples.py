@@ -38,8 +38,8 @@ import pyarrow.compute as pc
 
 from presize.builder.plan import Plan, TriedCodecs, make_plan
 from presize.builder.publish import publish
+from presize.builder.shard_table import Sidecar, write_sidecar
 from presize.builder.state import Place, State
-from presize.builder.tasks.sidecar import Sidecar, write_sidecar
 from presize.builder.work import find_work
 from presize.options import BuildOptions, RunOptions
 from presize.sources.scan import Source, scan

@@ -24,9 +24,9 @@ from presize.builder.inputs import Inputs, join
 from presize.builder.plan import Plan, TriedCodecs, make_plan
 from presize.builder.publish import give_up, publish
 from presize.builder.resume import begin
+from presize.builder.shard_table import ShardDone
 from presize.builder.state import Place, check_places, lock
 from presize.builder.tasks.parallel import run_tasks
-from presize.builder.tasks.sidecar import ShardDone
 from presize.builder.tasks.trial import try_codecs
 from presize.builder.work import BuildWork, find_work
 from presize.codecs.resize import target

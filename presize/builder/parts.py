@@ -15,8 +15,8 @@ from presize.builder.parts_listing import SharedListing, read_listing, write_lis
 from presize.builder.plan import Plan
 from presize.builder.resume import begin, differences_from
 from presize.builder.run import carry_out, names_of_files, plan_build, plan_listed
+from presize.builder.shard_table import ShardDone
 from presize.builder.state import LISTING, PLANNING_LOCK, Place, State, check_places, lock
-from presize.builder.tasks.sidecar import ShardDone
 from presize.builder.work import check_space, find_work
 from presize.errors import BuildError, ImageError, OptionError
 from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions

@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from presize.formatting import plural
 from presize.options import TILES_RECORDED, BuildOptions
+from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
+from presize.sources.source_files import SourceFile
 from presize.store.dealing import deal, shard_count, shard_limit
 from presize.store.index import ARROW_OPTIONS
 from presize.store.manifest import classes_digest, digest_of
@@ -43,6 +45,15 @@ class Plan:
     def digest(self) -> str:
         """SHA-256 of the identity, in hexadecimal: a shard made under the same digest can be kept."""
         return digest_of(self.identity)
+
+    def files(self, rows: npt.NDArray[np.int64]) -> list[tuple[SourceFile, ...]]:
+        """Return the files of the samples in these rows of the source table: the image, then its companions."""
+        table = self.source.table.take(pa.array(rows))
+        companions = (
+            map(SourceFile, companion_paths(c, table).to_pylist(), table.column(f"{c.name}_source_nbytes").to_pylist())
+            for c in self.options.companions
+        )
+        return list(zip(self.source.files(rows), *companions, strict=True))
 
 
 class TriedCodecs(NamedTuple):

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from presize.builder.cleanup import finish_publishing, remove_replaced, remove_unpublished
 from presize.builder.plan import Plan, as_recorded, differences, source_identity
 from presize.builder.state import Place, State
-from presize.builder.work import sample_files
 from presize.errors import BuildError, DatasetError, PresizeWarning
 from presize.formatting import plural, printable
 from presize.options import RunOptions
@@ -139,7 +138,7 @@ def trying_again(todo: Plan, run: RunOptions, published: Sequence[Manifest | Non
         return run
     rows = pc.index_in(rejects.columns.column("path"), value_set=todo.source.table.column("path")).drop_null()
     reader = SourceReader(todo.source.root)
-    if not any(all(map(reader.can_read, files)) for files in sample_files(todo, rows.to_numpy())):
+    if not any(all(map(reader.can_read, files)) for files in todo.files(rows.to_numpy())):
         return run
     is_folder = todo.options.layout == "folder"
     return replace(run, update=not is_folder, overwrite=is_folder)

@@ -24,12 +24,12 @@ from presize.builder.plan import Plan, TriedCodecs, make_plan
 from presize.builder.publish import publish
 from presize.builder.resume import begin, check_files, is_all_of, trying_again, warn_of_unreadable
 from presize.builder.reuse import find_reuse
+from presize.builder.shard_table import ShardDone
 from presize.builder.state import Place, State, check_places, lock
 from presize.builder.tasks.parallel import run_tasks
-from presize.builder.tasks.sidecar import Finished, ShardDone
 from presize.builder.tasks.trial import suffixes_of, try_codecs, with_plugins
 from presize.builder.update import Changes
-from presize.builder.work import BuildWork, check_space, find_work
+from presize.builder.work import BuildWork, Finished, check_space, find_work
 from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack
 from presize.errors import BuildError, ImageError
 from presize.formatting import duration, plural, size_text

@@ -1,7 +1,7 @@
 """Where a build writes, whether it may, and the files that it keeps in OUT while it is unfinished.
 
 These are hidden files, never folders, which ImageFolder would take for classes: the lock, the state (what is
-being built), and the side-car of each finished shard (presize.builder.tasks.sidecar).
+being built), and the side-car of each finished shard (presize.builder.shard_table).
 """
 
 from __future__ import annotations

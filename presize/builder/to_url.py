@@ -18,8 +18,8 @@ from queue import SimpleQueue
 from presize.builder.plan import Plan
 from presize.builder.resume import check_not_derived, differences_from, is_all_of, trying_again
 from presize.builder.run import BuildResult, build_planned, nothing_to_do, plan_build, result_of
+from presize.builder.shard_table import ShardDone, ShardTable
 from presize.builder.state import Place, State, check_places
-from presize.builder.tasks.sidecar import ShardDone, read_sidecar
 from presize.builder.work import shard_files
 from presize.errors import BuildError, DatasetError, OptionError
 from presize.options import BuildOptions, RunOptions, SourceOptions
@@ -277,11 +277,11 @@ def _files_of(done: ShardDone, place: Place, todo: Plan, buckets: Sequence[Bucke
     state = State.read(place.out)
     if state is None or done.number is None:
         return
-    sidecar = read_sidecar(place.sidecar(done.number), done.number, digest_of(state.identity))
-    if sidecar is None:
+    table = ShardTable.read(place.sidecar(done.number), done.number, digest_of(state.identity))
+    if table is None:
         return
-    paths = shard_files(place, done.number, state.generation, todo.options.companions)
-    for number, (path, (nbytes, sha256)) in enumerate(zip(paths, sidecar.shards, strict=True)):
-        size = number % len(buckets)
-        name = path.relative_to(place.roots[size]).as_posix()
-        yield buckets[size], place.roots[size], DataFile(name, nbytes, sha256, len(sidecar.samples))
+    targets = dict(zip(todo.options.image.sizes, zip(buckets, place.roots, strict=True), strict=True))
+    for stream, path in shard_files(place, todo.options, done.number, state.generation).items():
+        bucket, root = targets[stream.size]
+        name = path.relative_to(root).as_posix()
+        yield bucket, root, DataFile(name, *table.files[stream], len(table.samples))

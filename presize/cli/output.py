@@ -18,7 +18,7 @@ from presize.formatting import plural, printable, size_text
 from presize.store.rejects import Reject
 
 if TYPE_CHECKING:
-    from presize.builder.tasks.sidecar import ShardDone
+    from presize.builder.shard_table import ShardDone
 
 
 def several_lines(text: str) -> str:

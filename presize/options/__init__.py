@@ -1,6 +1,6 @@
 """The options of a build: choices listed once, and frozen dataclasses that check themselves."""
 
-from presize.options.build import ALWAYS_RECORDED, TILES_RECORDED, BuildOptions, ColumnType, Coordinates
+from presize.options.build import ALWAYS_RECORDED, TILES_RECORDED, BuildOptions, ColumnType, Coordinates, Stream
 from presize.options.checks import (
     SPELLINGS,
     BadBoxes,
@@ -69,6 +69,7 @@ __all__ = [
     "Size",
     "SourceOptions",
     "StoredColor",
+    "Stream",
     "Subsampling",
     "Tiles",
     "ValueType",

@@ -98,9 +98,9 @@ def is_companion_name(name: str) -> bool:
 
 
 def companion_shard(name: str, shard: str) -> str:
-    """The file of a companion beside an image's shard.
+    """The file of a companion beside an image's shard; without a name the image's.
 
     >>> companion_shard("mask", "shards/00000-1.lmdb")
     'shards/mask-00000-1.lmdb'
     """
-    return shard.replace("shards/", f"shards/{name}-", 1)
+    return shard.replace("shards/", f"shards/{name}-", 1) if name else shard

@@ -43,6 +43,19 @@ COMPANION_COLUMNS = (
 """The columns that each companion has of its own: ``mask_width`` for one called mask. Its records lie in shards of its
 own, in the rows that the images have in theirs."""
 
+
+def record_columns(companion: str = "", checksum: bool = False) -> dict[str, pa.DataType]:
+    """Return the columns of the index that say what is stored, without the prefix of a companion. Others are planned.
+
+    Args:
+        companion: the name of a companion; empty for images.
+        checksum: whether the index has the CRC-32 of source files.
+    """
+    planned = {"path", "shard", "row", "file", "source_nbytes", "source_mtime_ns"}
+    names = COMPANION_COLUMNS if companion else tuple(INDEX_COLUMNS)
+    return {name: INDEX_COLUMNS[name] for name in names if name not in planned and (checksum or name != "source_crc32")}
+
+
 LATER_COLUMNS = ("source_facts",)
 """Columns that a dataset may lack, since older versions did not write them."""
 

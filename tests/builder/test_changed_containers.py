@@ -25,8 +25,8 @@ from presize.builder.executors import cluster
 from presize.builder.executors.errand import Courier
 from presize.builder.parts_listing import read_listing, write_listing
 from presize.builder.run import plan_build
+from presize.builder.shard_table import read_sidecar, write_sidecar
 from presize.builder.tasks.records import Containment
-from presize.builder.tasks.sidecar import read_sidecar, write_sidecar
 from presize.builder.tasks.task import Task, write_shard
 from presize.errors import BuildError, PresizeError, SourceError
 from presize.options import SourceOptions

@@ -28,7 +28,7 @@ from builds import REPORTED, SERIAL, SMALL, files, patch_publishing
 from pictures import smooth_image
 from presize.builder.plan import Plan
 from presize.builder.run import build_dataset
-from presize.builder.tasks.sidecar import ShardDone
+from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.task import Task
 from presize.builder.tasks.trial import codec_versions
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError

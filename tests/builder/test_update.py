@@ -32,7 +32,7 @@ from pictures import smooth_image
 from presize.builder.like import like_dataset
 from presize.builder.plan import Plan
 from presize.builder.run import build_dataset
-from presize.builder.tasks.sidecar import ShardDone
+from presize.builder.shard_table import ShardDone
 from presize.builder.update import Changes, Update, agree, make_update, match
 from presize.errors import BuildError, DatasetError, ImageError, OptionError, PresizeWarning
 from presize.options import BuildOptions, ColumnType, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions

@@ -25,7 +25,7 @@ from mangled import mangled_files, write_mangled
 from pages import HOSTILE, parsed
 from pictures import smooth_image
 from presize.builder.run import build_dataset
-from presize.builder.tasks.sidecar import ShardDone
+from presize.builder.shard_table import ShardDone
 from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack
 from presize.errors import BuildError, OptionError, PresizeWarning
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions

@@ -17,8 +17,8 @@ from presize.builder.executors.dask import Dask
 from presize.builder.executors.errand import Courier, Errand, Outcome, make_courier
 from presize.builder.executors.ray import Ray
 from presize.builder.executors.spark import Spark
+from presize.builder.shard_table import ShardDone
 from presize.builder.state import State
-from presize.builder.tasks.sidecar import ShardDone
 from presize.builder.tasks.task import Task
 from presize.builder.tasks.trial import suffixes_of, try_codecs, with_plugins
 from presize.errors import BuildError, OptionError, PresizeWarning

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from presize.builder.plan import TriedCodecs, other_codecs
+from presize.builder.shard_table import ShardDone
 from presize.builder.state import State
 from presize.builder.tasks.parallel import StoppedError, Workers
-from presize.builder.tasks.sidecar import ShardDone
 from presize.builder.tasks.task import Task
 from presize.builder.tasks.trial import try_codecs, with_plugins
 from presize.errors import BuildError

@@ -12,8 +12,8 @@ from typing import Self
 
 import joblib
 
+from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.records import Containment
-from presize.builder.tasks.sidecar import ShardDone
 from presize.builder.tasks.task import Task, write_shard
 from presize.errors import BuildError
 from presize.options import RunOptions
@@ -43,7 +43,7 @@ def run_tasks(done: Iterable[ShardDone], waiting: list[Task], run: RunOptions) -
 
 def _remove_temporary(tasks: list[Task]) -> None:
     """Remove what stopped attempts at these tasks have left. What other tasks have begun may be in use."""
-    paths = {path for task in tasks for path in (task.sidecar, *(task.targets if not task.files else ()))}
+    paths = {path for task in tasks for path in (task.sidecar, *(task.targets.values() if not task.files else ()))}
     for folder in {path.parent for path in paths}:
         remove_temporary(folder, {path.name for path in paths})
 
