@@ -23,10 +23,8 @@ from presize.codecs import transcode
 from presize.codecs.companion import transcode_companion
 from presize.errors import BuildError, CrashError, ImageError, UnreadableError
 from presize.options import BuildOptions, ImageOptions
-from presize.sources import store_source
-from presize.sources.source_files import SourceFile
-from presize.sources.source_reader import THREADS, SourceReader, read_in_order
-from presize.sources.store_source import Url
+from presize.sources.source_files import SourceFile, Url
+from presize.sources.source_reader import BUCKET_THREADS, THREADS, SourceReader, read_in_order
 from presize.store.rejects import of_companion
 from presize.system.child import Child, ChildDiedError
 from presize.system.locks import Turnstile
@@ -229,7 +227,7 @@ def _read(recipe: Recipe, samples: Iterator[Sources]) -> Generator[Callable[[], 
     read = SourceReader(recipe.source).read
     files = chain.from_iterable(samples)
     if recipe.read_ahead:
-        threads = store_source.THREADS if isinstance(recipe.source, Url) else THREADS
+        threads = BUCKET_THREADS if isinstance(recipe.source, Url) else THREADS
         return read_in_order(read, ((file, file.nbytes) for file in files), threads)
     return (partial(read, file) for file in files)
 
