@@ -18,8 +18,8 @@ from presize.builder.state import Place, State
 from presize.errors import BuildError, DatasetError, PresizeWarning
 from presize.formatting import plural, printable
 from presize.options import RunOptions
+from presize.sources.folder import UNSEEN
 from presize.sources.source_reader import SourceReader
-from presize.sources.walk import UNSEEN
 from presize.store.data_files import generation_name
 from presize.store.index import read_index
 from presize.store.manifest import Manifest

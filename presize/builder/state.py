@@ -17,7 +17,7 @@ from typing import Any
 
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
 from presize.options import BuildOptions, RunOptions
-from presize.sources.store_source import Url
+from presize.sources.source_files import Url
 from presize.store.absence import FETCHING, STATE
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import Manifest, read_manifest

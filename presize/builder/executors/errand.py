@@ -18,7 +18,7 @@ from presize.builder.tasks.parallel import StoppedError, Workers
 from presize.builder.tasks.task import Task
 from presize.builder.tasks.trial import try_codecs, with_plugins
 from presize.errors import BuildError
-from presize.sources.store_source import Url
+from presize.sources.source_files import Url
 
 _WATCH_S = 0.5
 
