@@ -525,7 +525,7 @@ def test_several_sizes_do_not_go_into_a_dataset_of_one(photos: Path, tmp_path: P
 
 @pytest.mark.parametrize("options", [SMALL, TWO_SIZES, TO_FOLDER], ids=["lmdb", "two sizes", "folder"])
 @pytest.mark.parametrize("overwrite", [True, False], ids=["over another", "afresh"])
-@pytest.mark.parametrize("step", ["write_index", "publish_manifest", "remove_unpublished"])
+@pytest.mark.parametrize("step", ["write_index", "publish_manifest", "_remove_unpublished"])
 def test_an_interruption_at_any_step_of_publishing_is_made_good(
     step: str, overwrite: bool, options: BuildOptions, photos: Path, tmp_path: Path
 ) -> None:

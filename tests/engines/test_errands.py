@@ -23,7 +23,7 @@ from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, Sou
 from presize.builder.executors import cluster, errand
 from presize.builder.executors.address import check_listening
 from presize.builder.executors.errand import Courier, Errand, carry_out
-from presize.builder.state import State
+from presize.builder.output_dir import BuildJournal
 from presize.errors import BuildError, ImageError, PresizeWarning
 from servers import http
 
@@ -317,7 +317,7 @@ def test_a_worker_that_sees_another_folder_says_so(state: str, sent: Errand) -> 
     if state == "none":
         (sent.out / ".presize.json").unlink()
     else:
-        State({"options": "others"}, 0).write(sent.out)
+        BuildJournal({"options": "others"}, 0).write(sent.out)
     assert f"OUT {sent.out} is another folder there; it has to be on a file system that all workers share" in refusal(
         sent
     )
@@ -342,7 +342,7 @@ def test_a_worker_stops_when_its_build_has_been_replaced(sent: Errand, monkeypat
 
     class Slow(errand.Workers):
         def write(self, task: Any) -> Any:
-            State({"options": "others"}, 0).write(sent.out)
+            BuildJournal({"options": "others"}, 0).write(sent.out)
             while not killed:
                 time.sleep(0.01)
             return super().write(task)

@@ -17,8 +17,8 @@ from presize.builder.executors.dask import Dask
 from presize.builder.executors.errand import Courier, Errand, Outcome, make_courier
 from presize.builder.executors.ray import Ray
 from presize.builder.executors.spark import Spark
+from presize.builder.output_dir import BuildJournal
 from presize.builder.shard_table import ShardDone
-from presize.builder.state import State
 from presize.builder.tasks.task import Task
 from presize.builder.tasks.trial import suffixes_of, try_codecs, with_plugins
 from presize.errors import BuildError, OptionError, PresizeWarning
@@ -146,7 +146,7 @@ def _errands(tasks: list[Task], run: RunOptions) -> Iterator[Errand]:
     suffixes = sorted(set(chain.from_iterable(each)))
     codecs = with_plugins(try_codecs(tasks[0].options), suffixes)
     out = tasks[0].sidecar.parent
-    state = State.read(out)
+    state = BuildJournal.read(out)
     if state is None:
         raise BuildError(f"the state of the build in OUT {out} has gone; run again to resume")
     return (Errand(task, run.timeout_s, codecs, suffixes, state.identity) for task in tasks)

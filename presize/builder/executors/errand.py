@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from presize.builder.output_dir import BuildJournal
 from presize.builder.plan import TriedCodecs, other_codecs
 from presize.builder.shard_table import ShardDone
-from presize.builder.state import State
 from presize.builder.tasks.parallel import StoppedError, Workers
 from presize.builder.tasks.task import Task
 from presize.builder.tasks.trial import try_codecs, with_plugins
@@ -46,7 +46,7 @@ class Errand(NamedTuple):
 
     def is_wanted(self) -> bool:
         """Whether OUT is still being built, and as it was when this errand was sent."""
-        state = State.read(self.out)
+        state = BuildJournal.read(self.out)
         return state is not None and state.identity == self.identity
 
 

@@ -20,10 +20,10 @@ from typing import NamedTuple, Protocol, Self
 from zlib_ng import zlib_ng
 
 from presize.codecs import resize, transcode
-from presize.codecs.companion import transcode_companion
 from presize.codecs.encode import encode as encode_pixels
 from presize.codecs.source_facts import FIELDS
 from presize.codecs.stored_value import DAMAGE, decode_value
+from presize.codecs.transcode import transcode_companion
 from presize.errors import BuildError, CrashError, ImageError, UnreadableError
 from presize.options import BuildOptions, ImageOptions, Size, Stream
 from presize.sources.source_files import SourceFile, Url
