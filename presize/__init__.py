@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from presize.builder.derive import DeriveOptions, DeriveResult, derive_dataset, plan_derive
-    from presize.builder.like import Likeness, like_dataset
+    from presize.builder.like import Likeness, like_dataset, options_to_update
     from presize.builder.parts import PartResult, build_part
     from presize.builder.progress_bar import ProgressBar
     from presize.builder.repair import Repair, repair_dataset
@@ -31,7 +31,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "builder.derive": ("DeriveOptions", "DeriveResult", "derive_dataset", "plan_derive"),
-    "builder.like": ("Likeness", "like_dataset"),
+    "builder.like": ("Likeness", "like_dataset", "options_to_update"),
     "builder.parts": ("PartResult", "build_part"),
     "builder.progress_bar": ("ProgressBar",),
     "builder.repair": ("Repair", "repair_dataset"),
@@ -69,6 +69,7 @@ __all__ = [
     "export_dataset",
     "like_dataset",
     "make_samples",
+    "options_to_update",
     "plan_build",
     "plan_derive",
     "repair_dataset",

@@ -180,7 +180,7 @@ def test_a_module_begins_with_a_sentence() -> None:
                 "presize.measure",
                 "presize.builder",
                 "presize.pages",
-                "presize.sources.labels",
+                "presize.sources.table",
                 "joblib",
                 "click",
                 "torchvision",

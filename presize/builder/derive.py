@@ -33,7 +33,7 @@ from presize.codecs.resize import target
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
 from presize.formatting import size_text
 from presize.options import KEEP, BuildOptions, Coordinates, ImageOptions, RunOptions, Size, check_type
-from presize.sources.labels import plain_column
+from presize.sources.columns import plain_column
 from presize.store.manifest import Manifest, digest_of, read_manifest
 from presize.store.rejects import Reject
 from presize.store.rejects_file import REJECTS_TOLD, first_rejects

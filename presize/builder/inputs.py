@@ -21,7 +21,7 @@ from presize.builder.tasks.task import Task
 from presize.builder.work import Finished
 from presize.errors import DatasetError, SourceError
 from presize.formatting import plural
-from presize.sources.labels import check_classes, naming
+from presize.sources.classes import check_classes, naming
 from presize.sources.scan import Source
 from presize.store.filenames import path_problem
 from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS, open_settled

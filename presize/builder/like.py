@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -10,8 +12,12 @@ from typing import NamedTuple
 from presize.builder.inputs import OF_SAMPLES
 from presize.errors import DatasetError
 from presize.options import BuildOptions, Size
+from presize.remote.bucket import Bucket
+from presize.remote.download import MANIFEST_BYTES
+from presize.store.data_files import MANIFEST
 from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS, read_index
-from presize.store.manifest import read_manifest
+from presize.store.manifest import Manifest, parse_manifest, read_manifest
+from presize.system.files import names_in
 
 
 class Likeness(NamedTuple):
@@ -44,13 +50,72 @@ def like_dataset(root: str | os.PathLike[str]) -> Likeness:
         OptionError: a later presize built it, with options that this one does not have.
     """
     manifest = read_manifest(root)
-    try:
-        options = BuildOptions.from_json(manifest.identity["options"])
+    options = recorded_options(manifest, root)
+    with naming_options(root):
         image = replace(options.image, sizes=(Size.parse(manifest.size),))
         derived = tuple(text for text in manifest.derived if text not in OF_SAMPLES)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise DatasetError(f"{root}: the options in the manifest are damaged: {error}") from None
     made = {*INDEX_COLUMNS, *(f"{each.name}_{column}" for each in options.companions for column in COMPANION_COLUMNS)}
     names = read_index(Path(root), manifest, check=False).schema.names
     columns = tuple(name for name in names if name not in made)
     return Likeness(replace(options, image=image), manifest.classes, columns, derived)
+
+
+def options_to_update(out: str | os.PathLike[str]) -> BuildOptions | None:
+    """Return the options that the dataset in `out`, or at that URL, was built with; None where there is none.
+
+    >>> options = options_to_update("OUT") or BuildOptions()                            # doctest: +SKIP
+    >>> build_dataset("RAW", "OUT", options, RunOptions(update=True))                   # doctest: +SKIP
+
+    Raises:
+        DatasetError: its manifest is damaged.
+        OptionError: a later presize built it, with options that this one does not have.
+        RemoteError: the URL cannot be read.
+    """
+    place = os.fspath(out)
+    manifests = _manifests_at(place) if "://" in place else _manifests_in(Path(place))
+    return next((recorded_options(manifest, out) for manifest in manifests), None)
+
+
+def _manifests_in(out: Path) -> Iterator[Manifest]:
+    """The manifest in `out`; of several sizes those in their folders."""
+    if (out / MANIFEST).exists():
+        yield read_manifest(out)
+        return
+    for name in sorted(names_in(out)):
+        if (out / name / MANIFEST).exists() and (manifest := read_manifest(out / name)).size == name:
+            yield manifest
+
+
+def _manifests_at(url: str) -> Iterator[Manifest]:
+    """_manifests_in a URL. Sizes are looked for in its listing."""
+    bucket = Bucket(url)
+    if found := bucket.find(MANIFEST, MANIFEST_BYTES):
+        yield parse_manifest(found[0], url)
+        return
+    for folder, _, name in (each.path.partition("/") for each in bucket.list()):
+        if name == MANIFEST and (found := bucket.find(f"{folder}/{MANIFEST}", MANIFEST_BYTES)):
+            if (manifest := parse_manifest(found[0], f"{url}/{folder}")).size == folder:
+                yield manifest
+
+
+def recorded_options(manifest: Manifest, place: object) -> BuildOptions:
+    """The options that a manifest has recorded.
+
+    Args:
+        place: where the dataset is, for errors.
+
+    Raises:
+        DatasetError: they are damaged.
+        OptionError: a later presize has recorded them.
+    """
+    with naming_options(place):
+        return BuildOptions.from_json(manifest.identity["options"])
+
+
+@contextmanager
+def naming_options(place: object) -> Iterator[None]:
+    """Raise DatasetError for what a block finds wrong with the options in the manifest of the dataset in `place`."""
+    try:
+        yield
+    except (TypeError, KeyError, AttributeError) as error:
+        raise DatasetError(f"{place}: the options in the manifest are damaged: {error}") from None

@@ -27,7 +27,7 @@ import pyarrow as pa
 from presize.builder.tasks import staging
 from presize.errors import BuildError, DatasetError, OptionError, PresizeWarning, SourceError
 from presize.options import BuildOptions, BuildPart
-from presize.sources.store_source import Url
+from presize.sources.source_files import Url
 from presize.store.absence import FETCHING, STATE
 from presize.store.data_files import MANIFEST, REPORT, generation_name, is_data_file
 from presize.store.filenames import is_safe

@@ -82,7 +82,7 @@ def make_plan(source: Source, options: BuildOptions, codecs: CodecFingerprint, p
 
 def source_identity(table: pa.Table) -> dict[str, Any]:
     """What identifies the samples of a build in its identity."""
-    return {"files": len(table), "sha256": _table_digest(table)}
+    return {"files": len(table), "sha256": table_digest(table)}
 
 
 def as_recorded(existing: dict[str, Any], plan: Plan) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class _HashSink:
         self.closed = True
 
 
-def _table_digest(table: pa.Table) -> str:
+def table_digest(table: pa.Table) -> str:
     """SHA-256 of the values, whatever their chunks."""
     sink = _HashSink()
     combined = table.combine_chunks().replace_schema_metadata(None)

@@ -23,9 +23,8 @@ from presize.options import Companion, ImageOptions, Size, SourceOptions
 from presize.sources.companions import companion_paths
 from presize.sources.recognize import recognize
 from presize.sources.scan import Source, scan
-from presize.sources.source_files import SourceFile
+from presize.sources.source_files import SourceFile, Url
 from presize.sources.source_reader import SourceReader
-from presize.sources.store_source import Url
 from presize.store.absence import STATE
 from presize.store.data_files import MANIFEST, DataFile
 from presize.store.filenames import is_safe

@@ -16,8 +16,8 @@ from presize.builder.plan import Plan, as_recorded, differences, source_identity
 from presize.errors import BuildError, PresizeWarning
 from presize.formatting import plural, printable
 from presize.options import RunOptions
+from presize.sources.folder import UNSEEN
 from presize.sources.source_reader import SourceReader
-from presize.sources.walk import UNSEEN
 from presize.store.index import read_index
 from presize.store.manifest import Manifest
 from presize.store.rejects_file import Rejects, first_rejects, read_rejects

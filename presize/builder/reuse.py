@@ -37,7 +37,7 @@ from presize.store.manifest import Manifest, read_manifest
 from presize.store.rejects_file import Rejects, read_rejects
 from presize.store.shard import ENGINE
 from presize.store.shard_reader import ShardReader
-from presize.store.verify import check_data_file
+from presize.store.verify import check_data_file, damaged_records
 from presize.system.files import check_file
 from presize.system.resources import usable_cores
 
@@ -297,14 +297,47 @@ def find_reuse(plan: Plan, place: OutputDir, run: RunOptions) -> Reuse:
     Raises:
         DatasetError: the dataset is damaged, or not one of shards that this presize reads.
     """
-    base = read_base(place)
+    base, jobs = read_base(place), run.jobs or usable_cores()
     matched = match(plan.source.table, base.samples)
-    unchanged = _unchanged(plan, base, matched, run.jobs or usable_cores())
-    unchanged &= ~np.isin(base.samples.column("shard").to_numpy()[matched], base.damaged)
+    unchanged = _unchanged(plan, base, matched, jobs)
+    is_damaged, unsound = np.isin(base.samples.column("shard").to_numpy(), base.damaged), set[int]()
+    if run.verify:
+        found, unsound = find_damage(base, jobs)
+        is_damaged |= found
+    lost = unchanged & is_damaged[matched]
     most = shard_limit(len(matched), plan.options.shard_samples, len(plan.options.companions))
     shard_rows = np.array([len(rows) for rows in base.rows], np.int64)
-    update = make_update(base.samples, shard_rows, matched, unchanged, most, plan.source.runs)
+    update = make_update(base.samples, shard_rows, matched, unchanged & ~lost, most, plan.source.runs, sorted(unsound))
+    if run.verify:
+        update = replace(update, changes=update.changes._replace(damaged=int(lost.sum())))
     return Reuse(base, update)
+
+
+def find_damage(base: PublishedDataset, jobs: int) -> tuple[npt.NDArray[np.bool_], set[int]]:
+    """Read all shards of a dataset that have their size, in `jobs` threads.
+
+    Returns:
+        True for each of `base.samples` that has a damaged record, and the numbers of shards that are not as they were
+        published.
+    """
+    parts = [
+        (stream, number, root, file)
+        for stream, files in base.shards.items()
+        for number, (root, file) in enumerate(files)
+        if number not in base.damaged
+    ]
+
+    def look(part: tuple[Stream, int, Path, DataFile]) -> tuple[bool, npt.NDArray[np.bool_]]:
+        stream, number, root, file = part
+        records = base.indexes[base.sizes.index(stream.size)].select(["row", *map(stream.column, ("nbytes", "crc32"))])
+        return damaged_records(root, file, records.take(pa.array(base.rows[number])))
+
+    is_damaged, unsound = np.zeros(len(base.samples), np.bool_), set[int]()
+    with ThreadPoolExecutor(jobs) as pool:
+        for (_, number, *_), (is_whole, damaged) in zip(parts, pool.map(look, parts), strict=True):
+            is_damaged[base.rows[number]] |= damaged
+            unsound |= set() if is_whole else {number}
+    return is_damaged, unsound
 
 
 def _unchanged(plan: Plan, base: PublishedDataset, matched: Rows, jobs: int) -> npt.NDArray[np.bool_]:

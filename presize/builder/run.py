@@ -313,7 +313,7 @@ def _build(
         plan = replace(plan, shards=reuse.update.shards)
         if not plan.shards and all(manifest and manifest.digest == plan.digest for manifest in output.manifests()):
             output.clear()
-            return nothing_to_do(plan, run, output.manifests())
+            return nothing_to_do(plan, run, output.manifests())._replace(changes=reuse.update.changes)
     work = find_work(plan, run, output, journal, files, reuse)
     if listing is not None:
         listing.check_finished([task.number for task in work.waiting if task.number not in work.again], output.path)

@@ -6,6 +6,7 @@ shards, where they are mixed with those that have to be built.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -28,17 +29,24 @@ class Changes(NamedTuple):
         copied: images whose bytes are copied into a new shard.
         built: files that are new, changed or tried again, and so decoded.
         removed: images whose files the source no longer lists.
+        damaged: those of `built` whose file is as it was, but one of their records is not; None where no record was
+            read to find out.
     """
 
     kept: int
     copied: int
     built: int
     removed: int
+    damaged: int | None = None
 
     @classmethod
     def all_built(cls, files: int) -> Changes:
         """Those of a build from scratch."""
         return cls(0, 0, files, 0)
+
+    def counts(self) -> dict[str, int]:
+        """The number of images that each applies to, without what was not counted."""
+        return {name: count for name, count in self._asdict().items() if count is not None}
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,7 @@ def make_update(
     unchanged: npt.NDArray[np.bool_],
     shard_samples: int | None,
     runs: Runs | None = None,
+    unsound: Sequence[int] = (),
 ) -> Update:
     """Plan an update. New shards are at most as large as those of a build from scratch; empty shards are removed.
 
@@ -89,12 +98,14 @@ def make_update(
         unchanged: for each sample whether its file is as it was.
         shard_samples: the option of the build.
         runs: the run of each sample, where the source has them (see presize.store.dealing.deal).
+        unsound: old shards that do not stay, although all of their samples may be unchanged.
     """
     origin = np.where(unchanged, matched, -1)
     old_shard, old_row = (np.asarray(old.column(name).to_numpy(), np.int64) for name in ("shard", "row"))
     shard_of = np.where(origin >= 0, old_shard[origin], -1)  # of each sample
     left = np.bincount(shard_of[shard_of >= 0], minlength=len(old_shard_rows))
     stays = (left == old_shard_rows) & (old_shard_rows > 0)
+    stays[list(unsound)] = False
     is_kept = (shard_of >= 0) & stays[shard_of]
     copied = np.flatnonzero((shard_of >= 0) & ~is_kept)
     copied = copied[np.lexsort((old_row[origin[copied]], shard_of[copied]))]  # read in the order they lie in

@@ -22,7 +22,7 @@ from presize.cli.group import (
     quiet_option,
     warn_of_jobs,
 )
-from presize.cli.option_groups import IMAGE, LIKE, MANNER, PAIRS, RUN, SAMPLES, STORED, values_of
+from presize.cli.option_groups import IMAGE, LIKE, MANNER, PAIRS, RUN, SAMPLES, STORED, as_typed, values_of
 from presize.cli.output import BuildProgress, Progress, print_json, print_text
 from presize.errors import PresizeWarning, SourceError
 from presize.options import KEEP, BuildOptions, BuildPart, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
@@ -60,17 +60,19 @@ def build(
     from presize.builder.run import build_dataset, plan_build
     from presize.builder.to_url import build_to_url, scratch_out
 
-    options, samples, run = _options(context, given)
     to_url = "://" in out
+    if dry_run and to_url and given["update"]:
+        raise click.UsageError(f"--dry-run: an update is planned in a folder; presize fetch {out} to one first.")
     if dry_run and part is not None:
         raise click.UsageError("--part: a dry run is of the whole build; leave one of --part and --dry-run out.")
     if part is not None and to_url:
         raise click.UsageError(f"--part: all parts write to one folder; build there, then presize upload it to {out}.")
     if scratch is not None and not to_url:
         raise click.UsageError(f"--scratch: is for an OUT that is a URL, and {out} is a folder; leave it out.")
+    if given["update"]:
+        _take_recorded(context, given, out)
+    options, samples, run = _options(context, given)
     if dry_run:
-        if to_url and run.update:
-            raise click.UsageError(f"--dry-run: an update is planned in a folder; presize fetch {out} to one first.")
         place = OutputDir.for_build(source, scratch_out(out, scratch) if to_url else out, options, update=run.update)
         plan = plan_build(source, options, samples)
         _compare(like, plan, samples)
@@ -105,7 +107,7 @@ def build(
             samples=result.samples, stored=result.stored, rejected=result.rejected, unreadable=result.unreadable,
             skipped=result.skipped, seconds=round(result.seconds, 3), images_per_s=round(result.images_per_s, 1),
             out=str(result.out), unchanged=result.unchanged, losses=result.losses._asdict(), **_pair_losses(result),
-            **(result.changes._asdict() if run.update else {}), reports=list(map(str, result.reports)),
+            **(result.changes.counts() if run.update else {}), reports=list(map(str, result.reports)),
         )  # fmt: skip
     elif not quiet:
         print_text(build_summary(result, run.update, KEEP in options.image.sizes))
@@ -117,17 +119,38 @@ def _pair_losses(result: BuildResult) -> dict[str, Any]:
     return {"pair_losses": counts} if counts else {}
 
 
+def _take_recorded(context: click.Context, given: dict[str, Any], out: str) -> None:
+    """Give options of an update that were not typed the values that the dataset in OUT was built with."""
+    from presize.builder.like import options_to_update
+
+    recorded = options_to_update(out)
+    if recorded is None:
+        return
+    values = as_typed(recorded)
+    for option in context.command.params:
+        name = option.name or ""
+        if name in values and context.get_parameter_source(name) is ParameterSource.DEFAULT:
+            given[name] = option.process_value(context, values[name])
+            context.set_parameter_source(name, ParameterSource.DEFAULT_MAP)
+
+
 def _options(context: click.Context, given: dict[str, Any]) -> tuple[BuildOptions, SourceOptions, RunOptions]:
     """The options of a build, checked together with what was typed for them."""
+    from presize.sources.classes import read_classes
     from presize.sources.companions import companions_of
-    from presize.sources.labels import read_classes
 
     def is_from(name: str, source: ParameterSource) -> bool:
         return context.get_parameter_source(name) is source
 
     image_given, pairs = values_of(IMAGE, given), values_of(PAIRS, given)
     if not is_from("pairs", ParameterSource.DEFAULT_MAP):  # then so are their formats and filters
-        pairs = {name: () if is_from(name, ParameterSource.DEFAULT_MAP) else pairs[name] for name in pairs}
+        named = tuple(f"{pair.partition('=')[0]}=" for pair in pairs["pairs"])
+        pairs = {
+            name: tuple(
+                text for text in texts if not is_from(name, ParameterSource.DEFAULT_MAP) or text.startswith(named)
+            )
+            for name, texts in pairs.items()
+        }
     companions = companions_of(pairs["pairs"], pairs["pair_formats"], pairs["pair_filters"])
     image = ImageOptions(**image_given | {"sizes": tuple(map(Size.parse, image_given["sizes"]))})
     options = BuildOptions(image, companions=companions, **values_of(STORED, given))
@@ -137,7 +160,8 @@ def _options(context: click.Context, given: dict[str, Any]) -> tuple[BuildOption
     if samples["classes"] is not None:
         samples["classes"] = read_classes(samples["classes"])
     run = values_of(RUN, given)
-    _say_shapes(image_given["sizes"], image)
+    if is_from("sizes", ParameterSource.COMMANDLINE):
+        _say_shapes(image_given["sizes"], image)
     formats = {image.format, *(companion.format for companion in companions)}
     for name, users in (("quality", ("jpeg", "webp")), ("subsampling", ("jpeg",))):
         if is_from(name, ParameterSource.COMMANDLINE) and formats.isdisjoint(users):

@@ -35,7 +35,12 @@ def _splits(table: pa.Table) -> dict[str, int]:
 
 def _counts(changes: Changes) -> str:
     """``kept 990, copied 8, built 2, removed 1``"""
-    return ", ".join(f"{what} {count:,}" for what, count in changes._asdict().items())
+    return ", ".join(f"{what} {count:,}" for what, count in changes.counts().items())
+
+
+def _verified(damaged: int) -> str:
+    """What an update has found that reads all that it keeps."""
+    return f"{plural(damaged, 'damaged image')} made again" if damaged else "all records that were kept are whole"
 
 
 def build_summary(result: BuildResult, update: bool, keep: bool) -> str:
@@ -65,6 +70,8 @@ def build_summary(result: BuildResult, update: bool, keep: bool) -> str:
     lines += (f"  {loss}" for loss in loss_sentences(result.losses, result.pair_losses))
     if update:
         lines.append(f"  {_counts(result.changes)}")
+    if result.changes.damaged is not None:
+        lines.append(f"  verified: {_verified(result.changes.damaged)}")
     if result.reports:
         lines.append(f"  report: {' and '.join(map(str, result.reports))}")
     return "\n".join(lines)
@@ -131,7 +138,7 @@ def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, ru
             samples=len(source.table), classes=source.classes, shards=len(to_build.shards), bytes=found.bytes,
             cpu_seconds=round(found.cpu_seconds, 3), seconds=round(found.seconds, 3), jobs=jobs, tried=found.tried,
             skipped=found.skipped, rejected=len(found.rejects), rejects=[reject.known() for reject in found.rejects],
-            free_bytes=free_bytes, out=out, splits=_splits(source.table), **(changes._asdict() if changes else {}),
+            free_bytes=free_bytes, out=out, splits=_splits(source.table), **(changes.counts() if changes else {}),
         )  # fmt: skip
         return
     classes = plural(len(source.classes), "class", "classes") if source.classes is not None else "no classes"

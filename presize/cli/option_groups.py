@@ -38,14 +38,14 @@ def _take_over(context: click.Context, _option: click.Parameter, root: str | Non
     from presize.builder.like import like_dataset
 
     likeness = like_dataset(root)
-    context.default_map = _typed(likeness.options)
+    context.default_map = as_typed(likeness.options)
     # Folders of masks count as class folders until pairs are known: build compares the classes then.
     if likeness.classes is not None and not any(pair.pattern for pair in likeness.options.companions):
         context.default_map["classes"] = root
     return likeness
 
 
-def _typed(options: BuildOptions) -> dict[str, Any]:
+def as_typed(options: BuildOptions) -> dict[str, Any]:
     """Options as they are typed, by the names of parameters."""
     typed = {
         field.name: getattr(owner, field.name)
@@ -299,7 +299,15 @@ RUN = (
         help="Stop after more rejected or unreadable images than this.  [default: any number]",
     ),
     click.Option(
-        ["--update"], is_flag=True, help="Bring OUT up to date with SRC: decode what is new or changed, keep the rest."
+        ["--update"],
+        is_flag=True,
+        help="Bring OUT up to date with SRC: decode what is new or changed, keep the rest. Options that are not given "
+        "are those that OUT was built with.",
+    ),
+    click.Option(
+        ["--verify"],
+        is_flag=True,
+        help="With --update: read every record that is kept, and make damaged ones again.",
     ),
     click.Option(
         ["--overwrite"],

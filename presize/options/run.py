@@ -111,6 +111,7 @@ class RunOptions:
         overwrite: replace a dataset that was made from another source or with other options.
         update: bring a dataset up to date with its source. It gives the same samples as a build from scratch;
             they may lie in other shards.
+        verify: read every record that `update` keeps, and make those again that are damaged.
         report: write report.html, a page about the build, into each dataset.
         timeout_s: an image that takes longer is tried once more, alone, and then rejected; above 0 and up to
             1,000,000 seconds. Not by "sequential".
@@ -124,6 +125,7 @@ class RunOptions:
     max_errors: ErrorBudget = ErrorBudget()
     overwrite: bool = False
     update: bool = False
+    verify: bool = False
     report: bool = True
     timeout_s: float = 300.0
     scheduler: str | None = None
@@ -137,6 +139,9 @@ class RunOptions:
         check_type("update", self.update, bool)
         if self.update and self.overwrite:
             raise OptionError("update: it keeps what is there and --overwrite replaces it; choose one")
+        check_type("verify", self.verify, bool)
+        if self.verify and not self.update:
+            raise OptionError("verify: it reads what --update keeps; add --update, or run presize verify OUT")
         if self.jobs is not None:
             check_range("jobs", self.jobs, 1, 4096)
         if not 0 < self.timeout_s <= _MAX_TIMEOUT_S:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.errors import PresizeWarning, SourceError
+from presize.errors import SourceError, warn
 from presize.options import SourceOptions, parse_shares
+from presize.sources.columns import python_values
 
-_CHUNK = 65536
+SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
+"""Names of folders and files that are probably splits."""
 
 
 def with_splits(table: pa.Table, samples: SourceOptions) -> pa.Table:
@@ -43,11 +45,7 @@ def with_splits(table: pa.Table, samples: SourceOptions) -> pa.Table:
         splits = draw_splits(paths, parse_shares(samples.split), samples.split_seed)
         empty = parse_shares(samples.split).keys() - set(splits.unique().to_pylist())
         if empty:
-            warnings.warn(
-                f"--split {samples.split}: no sample is in {' and '.join(sorted(empty))}, of {len(paths):,} in all",
-                PresizeWarning,
-                stacklevel=3,
-            )
+            warn(f"--split {samples.split}: no sample is in {' and '.join(sorted(empty))}, of {len(paths):,} in all")
     return table.append_column("split", splits)
 
 
@@ -74,10 +72,7 @@ def draw_splits(paths: pa.ChunkedArray, shares: dict[str, Fraction], seed: int) 
     """
     names = pa.array(list(shares), pa.large_string())
     bounds = np.array([int(share * 2**64) for share in accumulate(shares.values())][:-1], np.uint64)
-    key = seed.to_bytes(8, "little")
-    chunks = []
-    for start in range(0, len(paths), _CHUNK):
-        texts = paths.slice(start, _CHUNK).to_pylist()
-        hashes = b"".join(hashlib.blake2b(text.encode(), digest_size=8, key=key).digest() for text in texts)
-        chunks.append(names.take(pa.array(np.searchsorted(bounds, np.frombuffer(hashes, "<u8"), "right"))))
-    return pa.chunked_array(chunks, pa.large_string())
+    hash_of = partial(hashlib.blake2b, digest_size=8, key=seed.to_bytes(8, "little"))
+    digests = (hash_of(path.encode()).digest() for path in python_values(paths))
+    hashes = np.fromiter((int.from_bytes(digest, "little") for digest in digests), np.uint64, len(paths))
+    return pa.chunked_array([names.take(pa.array(np.searchsorted(bounds, hashes, "right")))])

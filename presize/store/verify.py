@@ -7,11 +7,13 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from presize.codecs.stored_value import DAMAGE, decode_value
@@ -107,6 +109,31 @@ def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:
         yield f"has {nbytes} bytes where the manifest says {expected.bytes}"
     elif sha256 != expected.sha256:
         yield "its SHA-256 differs from the manifest"
+
+
+def damaged_records(root: Path, file: DataFile, records: pa.RecordBatch) -> tuple[bool, npt.NDArray[np.bool_]]:
+    """Read a shard, all of it and then each record.
+
+    If its structure is damaged, which a reader of LMDB might not survive, no record is whole.
+
+    Args:
+        root: the dataset's folder.
+        file: the shard.
+        records: ``row``, ``nbytes`` and ``crc32`` of each record to look at.
+
+    Returns:
+        Whether the file is as the manifest says, and for each record whether it is damaged.
+    """
+    is_whole = next(check_data_file(root, file), None) is None
+    damaged = np.ones(len(records), np.bool_)
+    with suppress(DatasetError):
+        if not check_structure(root / file.file):
+            with ShardReader(root / file.file, file.bytes) as get:
+                for i, (row, nbytes, crc32) in enumerate(zip(*(c.to_pylist() for c in records.columns), strict=True)):
+                    with suppress(DatasetError):
+                        value = get(row)
+                        damaged[i] = len(value) != nbytes or zlib.crc32(value) != crc32
+    return is_whole, damaged
 
 
 def _check_index(manifest: Manifest, index: pa.RecordBatch) -> Iterator[str]:

@@ -30,7 +30,7 @@ from presize.builder.tasks.records import Containment
 from presize.builder.tasks.task import Task, write_shard
 from presize.errors import BuildError, PresizeError, SourceError
 from presize.options import SourceOptions
-from presize.sources import containers as container_samples
+from presize.sources import recognize
 from presize.sources.source_files import Container
 from presize.sources.source_reader import SourceReader
 from presize.store.dataset import Dataset
@@ -238,8 +238,7 @@ def test_the_command_that_stopped_keeps_no_shard_of_the_container_that_was(
 
 
 def test_what_is_replaced_while_it_is_listed_is_listed_again(swap: Swap, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("list_tar", "list_lmdb", "list_parquet"):
-        monkeypatch.setattr(container_samples, name, followed_by(swap.replace, getattr(container_samples, name)))
+    wrap_listings(monkeypatch, partial(followed_by, swap.replace))
     swap.build(swap.root.parent / "out")
     assert shades(swap.root.parent / "out") == {0}
 
@@ -249,21 +248,29 @@ def test_what_looks_damaged_because_it_is_being_written_is_listed_again(
 ) -> None:
     swap = Swap(tmp_path, "tar", SHADE)
 
-    def half_written_at_first(*_: object) -> Any:
-        monkeypatch.undo()
-        swap.replace()
-        raise SourceError("it is damaged")
+    def half_written_at_first(list_container: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: object) -> Any:
+            if swap.other.exists():
+                swap.replace()
+                raise SourceError("it is damaged")
+            return list_container(*arguments)
 
-    monkeypatch.setattr(container_samples, "list_tar", half_written_at_first)
+        return called
+
+    wrap_listings(monkeypatch, half_written_at_first)
     swap.build(tmp_path / "out")
     assert shades(tmp_path / "out") == {SHADE}
 
 
 def test_what_changes_whenever_it_is_listed_is_refused(swap: Swap, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("list_tar", "list_lmdb", "list_parquet"):
-        monkeypatch.setattr(container_samples, name, followed_by(swap.rewrite, getattr(container_samples, name)))
+    wrap_listings(monkeypatch, partial(followed_by, swap.rewrite))
     with pytest.raises(SourceError, match=r"'a\.\w+' in .*source changes while it is listed; run again when it is"):
         swap.build(swap.root.parent / "out")
+
+
+def wrap_listings(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Have every container listed by what `wrap` makes of the function that lists it."""
+    monkeypatch.setattr(recognize, "KINDS", tuple(replace(kind, list=wrap(kind.list)) for kind in recognize.KINDS))
 
 
 def followed_by(change: Callable[[], object], function: Callable[..., Any]) -> Callable[..., Any]:

@@ -297,3 +297,19 @@ def test_options_that_an_update_cannot_change_claim_nothing(
         build_to_url(photos, url, other, UPDATE, scratch=scratch)
     assert CLAIM not in names(url)
     build_to_url(photos, url, SHARDS, UPDATE, scratch=tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("sizes", [("32",), ("32", "16")], ids=len)
+def test_an_update_takes_its_options_from_the_url(
+    sizes: tuple[str, ...], photos: Path, url: str, scratch: Path, presize: Callable[..., Ran], tmp_path: Path
+) -> None:
+    words = ("--scratch", scratch, "--jobs", "1", "--no-report")
+    assert presize("build", photos, url, *(f"--size={size}" for size in sizes), "--quality", "71", *words).code == 0
+    shutil.copy(min(photos.rglob("*.jpg")), min(photos.rglob("*.jpg")).with_name("new.jpg"))
+    ran = presize("build", photos, url, "--update", "--verify", *words)
+    assert ran.code == 0, ran.err
+    assert "built 1, removed 0, damaged 0" in ran.out
+    place = url if len(sizes) == 1 else f"{url}/16"
+    manifest = fetch_dataset(place, tmp_path / "copy") and Dataset(tmp_path / "copy").manifest
+    assert manifest.identity["options"]["image"]["quality"] == 71
+    assert manifest.samples == 20

@@ -22,11 +22,12 @@ from hypothesis import strategies as st
 
 from builds import SERIAL, SMALL
 from effort import examples
-from presize.builder.plan import _table_digest
+from presize.builder.plan import table_digest
 from presize.builder.run import build_dataset
 from presize.errors import DatasetError, SourceError
-from presize.sources import labels
-from presize.sources.labels import class_labels, naming, read_classes, read_table
+from presize.sources.classes import class_labels, naming, read_classes
+from presize.sources.columns import plain_column
+from presize.sources.table import read_table
 from presize.store.index import INDEX_COLUMNS
 
 
@@ -162,11 +163,11 @@ def test_json_values_come_back_however_many_are_read_at_once(data: st.DataObject
     path = jsonl(tmp_path, *rows)
     whole = read_table(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("presize.sources.table_files._JSON_ROWS", piece)
+        patch.setattr("presize.sources.table.JSON_ROWS_AT_ONCE", piece)
         pieces = read_table(path)
     assert whole.to_pylist() == rows
     assert pieces.to_pylist() == rows
-    assert _table_digest(pieces) == _table_digest(whole)
+    assert table_digest(pieces) == table_digest(whole)
 
 
 @settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -184,7 +185,7 @@ def test_json_values_come_back_however_many_are_read_at_once(data: st.DataObject
 def test_any_json_is_a_table_or_a_one_line_error(rows: list[Any], piece: int, tmp_path: Path) -> None:
     path = jsonl(tmp_path, *({"path": str(i), "value": value} for i, value in enumerate(rows)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("presize.sources.table_files._JSON_ROWS", piece)
+        patch.setattr("presize.sources.table.JSON_ROWS_AT_ONCE", piece)
         try:
             table = read_table(path)
         except SourceError as error:
@@ -412,20 +413,21 @@ def test_rows_of_one_path_become_lists_where_it_first_comes(tmp_path: Path) -> N
 def test_lists_of_rows_do_not_depend_on_the_kind_of_table_or_its_chunks(tmp_path: Path) -> None:
     table = pa.Table.from_pylist(CAPTIONS)
     digests = {
-        _table_digest(read_table(path, repeated="list"))
+        table_digest(read_table(path, repeated="list"))
         for path in (jsonl(tmp_path, *CAPTIONS), parquet(tmp_path, table, row_group_size=2))
     }
     assert len(digests) == 1
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(numbers=st.lists(st.integers(0, 5), min_size=1))
-def test_every_row_is_in_the_list_of_its_path_in_the_order_of_the_table(numbers: list[int]) -> None:
-    table = pa.table({"path": pa.array(list(map(str, numbers)), pa.large_string()), "row": range(len(numbers))})
+def test_every_row_is_in_the_list_of_its_path_in_the_order_of_the_table(numbers: list[int], tmp_path: Path) -> None:
+    table = pa.table({"path": list(map(str, numbers)), "n": range(len(numbers))})
     expected: dict[str, list[int]] = {}
     for row, number in enumerate(numbers):
         expected.setdefault(str(number), []).append(row)
-    found = labels._without_repeats(table, "list")
-    assert dict(zip(found["path"].to_pylist(), found["row"].to_pylist(), strict=True)) == expected
+    found = read_table(parquet(tmp_path, table), repeated="list")
+    assert dict(zip(found["path"].to_pylist(), found["n"].to_pylist(), strict=True)) == expected
 
 
 def test_a_repeated_path_is_refused_with_the_option_that_takes_it(tmp_path: Path) -> None:
@@ -478,10 +480,10 @@ NASTY = [
 def test_the_digest_does_not_depend_on_the_kind_of_table(tmp_path: Path) -> None:
     table = pa.Table.from_pylist(NASTY)
     digests = {
-        _table_digest(read_table(jsonl(tmp_path, *NASTY))),
-        _table_digest(read_table(parquet(tmp_path, table))),
-        _table_digest(read_table(parquet(tmp_path, table, row_group_size=7))),
-        _table_digest(read_table(parquet(tmp_path, table, use_dictionary=False, compression="none"))),
+        table_digest(read_table(jsonl(tmp_path, *NASTY))),
+        table_digest(read_table(parquet(tmp_path, table))),
+        table_digest(read_table(parquet(tmp_path, table, row_group_size=7))),
+        table_digest(read_table(parquet(tmp_path, table, use_dictionary=False, compression="none"))),
     }
     assert len(digests) == 1
 
@@ -489,7 +491,7 @@ def test_the_digest_does_not_depend_on_the_kind_of_table(tmp_path: Path) -> None
 def test_csv_and_json_lines_of_the_same_numbers_have_one_digest(tmp_path: Path) -> None:
     table = pa.Table.from_pylist(NASTY).select(["path", "whole", "real", "yes"])
     pa.csv.write_csv(table, tmp_path / "labels.csv")
-    assert _table_digest(read_table(tmp_path / "labels.csv")) == _table_digest(
+    assert table_digest(read_table(tmp_path / "labels.csv")) == table_digest(
         read_table(jsonl(tmp_path, *table.to_pylist()))
     )
 
@@ -502,8 +504,8 @@ def test_the_digest_does_not_depend_on_slices_and_chunks(length: int) -> None:
 
 
 def digest_of_plain(table: pa.Table) -> str:
-    plain = {name: labels.plain_column(name, table.column(name)) for name in table.column_names}
-    return _table_digest(pa.table(plain))
+    plain = {name: plain_column(name, table.column(name)) for name in table.column_names}
+    return table_digest(pa.table(plain))
 
 
 KINDS = {
@@ -542,14 +544,14 @@ def test_what_lies_under_nulls_has_no_say(kind: str) -> None:
 
     assert column(1).equals(column(2))
     assert digest_of_plain(pa.table({"x": column(1)})) == digest_of_plain(pa.table({"x": column(2)}))
-    assert labels._plain(column(1)).to_pylist() == column(1).to_pylist()
+    assert plain_column("x", pa.chunked_array([column(1)])).to_pylist() == column(1).to_pylist()
 
 
 def test_what_memory_held_before_has_no_say(tmp_path: Path) -> None:
     paths = [jsonl(tmp_path, *NASTY), parquet(tmp_path, pa.Table.from_pylist(NASTY), row_group_size=9)]
     script = (
-        "import sys; from presize.sources.labels import read_table; from presize.builder.plan import _table_digest\n"
-        "for path in sys.argv[1:]: print(_table_digest(read_table(path)))"
+        "import sys; from presize.sources.table import read_table; from presize.builder.plan import table_digest\n"
+        "for path in sys.argv[1:]: print(table_digest(read_table(path)))"
     )
     digests = set()
     for fill in ("85", "170"):  # what glibc fills fresh memory with
@@ -558,7 +560,7 @@ def test_what_memory_held_before_has_no_say(tmp_path: Path) -> None:
             [sys.executable, "-c", script, *paths], env=environment, capture_output=True, text=True, check=True
         )
         digests |= set(ran.stdout.split())
-    assert digests == {_table_digest(read_table(paths[0]))}
+    assert digests == {table_digest(read_table(paths[0]))}
 
 
 # Classes

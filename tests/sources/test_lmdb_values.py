@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from effort import examples
 from foreign import write_lmdb
 from presize.errors import SourceError
-from presize.sources.lmdb_values import read_lmdb
+from presize.sources.lmdb import read_lmdb
 
 KEYS = st.binary(min_size=1, max_size=60)
 SIZES = st.sampled_from([0, 1, 50, 2000, 2030, 4080, 4081, 20_000])
@@ -34,7 +34,7 @@ def test_all_records_are_found_where_they_lie(
                 del values[key]
     found = read_lmdb(str(path / "data.mdb"))
     rows = np.arange(len(found.keys))
-    assert dict(zip(found.keys.to_pylist(), found.values(rows, 1 << 30).to_pylist(), strict=True)) == values
+    assert dict(zip(found.keys.to_pylist(), found.read(rows, 1 << 30).to_pylist(), strict=True)) == values
     assert found.keys.to_pylist() == sorted(values)
 
 

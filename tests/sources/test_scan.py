@@ -133,7 +133,7 @@ def test_order_does_not_depend_on_how_many_files_are_gathered_at_once(
 ) -> None:
     make(tmp_path, *(f"{name}/{i * 7 % 10}" for name in ("b", "a", "a/b") for i in range(10)))
     whole = scan(tmp_path)
-    monkeypatch.setattr("presize.sources.walk._CHUNK", 3)
+    monkeypatch.setattr("presize.sources.tree.PATHS_AT_ONCE", 3)
     assert scan(tmp_path).table.equals(whole.table)
     assert paths(whole) == [path for path, _ in image_folder(str(tmp_path))]
 
@@ -657,7 +657,7 @@ def test_many_files_are_not_many_python_objects(tmp_path: Path, monkeypatch: pyt
     make(tmp_path, "a/0", "b/")
     for i in range(1, 4000):
         os.link(tmp_path / "a/0", tmp_path / f"{'ab'[i % 2]}/a name of thirty characters {i:04}")
-    monkeypatch.setattr("presize.sources.walk._CHUNK", 256)
+    monkeypatch.setattr("presize.sources.tree.PATHS_AT_ONCE", 256)
     scan(tmp_path)  # what is imported and cached once
     tracemalloc.start()
     try:
@@ -909,7 +909,7 @@ def test_a_table_may_list_links_out_when_that_is_asked_for(photos: Path, tmp_pat
 def test_a_table_is_looked_up_a_piece_at_a_time(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "path,n\n" + "".join(f"{name}/{i}.jpg,{i}\n" for i in (2, 0, 1) for name in ("dogs", "cats"))
     whole = scan(photos, SourceOptions(labels=table(tmp_path, text)))
-    monkeypatch.setattr("presize.sources.scan._CHUNK", 4)
+    monkeypatch.setattr("presize.sources.columns.ROWS_AT_ONCE", 4)
     assert scan(photos, SourceOptions(labels=table(tmp_path, text))).table.equals(whole.table)
 
 

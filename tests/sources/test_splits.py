@@ -73,7 +73,7 @@ def test_a_draw_is_the_same_on_every_machine() -> None:
 
 def test_a_draw_does_not_depend_on_how_many_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = drawn(PATHS[:10])
-    monkeypatch.setattr("presize.sources.splits._CHUNK", 3)
+    monkeypatch.setattr("presize.sources.columns.ROWS_AT_ONCE", 3)
     assert drawn(PATHS[:10]) == whole
 
 

@@ -22,7 +22,7 @@ from presize.builder.repair import repair_dataset
 from presize.errors import BuildError, PresizeError, PresizeWarning, SourceError
 from presize.options import BuildOptions, BuildPart, Companion, RunOptions, SourceOptions
 from presize.sources.scan import Source, scan
-from presize.sources.store_source import Url
+from presize.sources.source_files import Url
 from presize.store.rejects_file import read_rejects
 from processes import run_python
 from servers import BUCKET, Proxy, cutting, http, point_to, s3, upload
@@ -203,7 +203,7 @@ def test_a_label_table_says_which_objects_are_read(url: str, photos: Path, tmp_p
 def test_a_listed_object_that_is_not_there_is_one_line(url: str, tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("path,label\nnowhere.jpg,a\nbeside.txt,a\n")
     with pytest.raises(
-        SourceError, match=rf"1 of its 2 paths cannot be used, the first: 'nowhere.jpg' .*; source {url}"
+        SourceError, match=rf"1 of its 2 paths cannot be used, the first: 'nowhere.jpg' .*; source '{url}'"
     ):
         scan(url, SourceOptions(labels=tmp_path / "labels.csv"))
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from presize.errors import SourceError
-from presize.sources.labels import read_table
-from presize.sources.table_files import is_list
+from presize.sources.table import is_list, read_table
 
 
 def rows(folder: Path, name: str, text: str) -> dict[str, list[Any]]:

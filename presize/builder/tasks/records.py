@@ -25,10 +25,8 @@ from presize.codecs.source_facts import FIELDS
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import BuildError, CrashError, ImageError, UnreadableError
 from presize.options import BuildOptions, ImageOptions, Size, Stream
-from presize.sources import store_source
-from presize.sources.source_files import SourceFile
-from presize.sources.source_reader import THREADS, SourceReader, read_in_order
-from presize.sources.store_source import Url
+from presize.sources.source_files import SourceFile, Url
+from presize.sources.source_reader import BUCKET_THREADS, THREADS, SourceReader, read_in_order
 from presize.store.rejects import of_companion
 from presize.system.child import Child, ChildDiedError
 from presize.system.locks import Turnstile
@@ -279,7 +277,7 @@ def _read(
 ) -> Generator[Callable[[], bytes], None, None]:
     files = chain.from_iterable(samples)
     if spec.read_ahead:
-        threads = store_source.THREADS if isinstance(spec.source, Url) else THREADS
+        threads = BUCKET_THREADS if isinstance(spec.source, Url) else THREADS
         return read_in_order(read, ((file, file.nbytes) for file in files), threads)
     return (partial(read, file) for file in files)
 
