@@ -6,33 +6,18 @@ import pickle
 import struct
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import lmdb
-import numpy as np
 import pytest
+from listings import listed, rejected, values
 
 from foreign import picture, text_recognition, write_lmdb
 from presize.errors import OptionError, PresizeWarning, SourceError
 from presize.options import ColumnType, SourceOptions
 from presize.sources.lmdb import KeyPattern
-from presize.sources.scan import Source, scan
-from presize.sources.source_reader import SourceReader
+from presize.sources.scan import scan
 
 NUMBERED = SourceOptions(keys="image-{:09d}", label_keys="label-{:09d}")
-
-
-def listed(source: Source) -> list[dict[str, Any]]:
-    return source.table.drop_columns(["source_nbytes", "source_mtime_ns", "container", "offset", "run"]).to_pylist()
-
-
-def values(source: Source) -> list[bytes]:
-    reader = SourceReader(source.root)
-    return [reader.read(file) for file in source.files(np.arange(len(source.table)))]
-
-
-def reasons(source: Source) -> dict[str, str]:
-    return {reject.path: reject.reason for reject in source.rejects}
 
 
 def in_lmdb(path: Path, keys: list[str]) -> list[bytes]:
@@ -72,7 +57,7 @@ def test_basicsr_is_read_as_its_meta_info_lists_it(tmp_path: Path) -> None:
     source = scan(tmp_path, SourceOptions(keys="basicsr"))
     assert [row["path"] for row in listed(source)] == [f"{name}.png" for name in reversed(names)]
     assert values(source) == in_lmdb(path, names[::-1])
-    assert reasons(source) == {"x.lmdb/data.mdb/0999.png": "the LMDB has no such key"}
+    assert rejected(source) == {"x.lmdb/data.mdb/0999.png": "the LMDB has no such key"}
 
 
 def test_basicsr_without_its_list_is_refused(tmp_path: Path) -> None:
@@ -118,7 +103,7 @@ def test_a_label_that_is_missing_or_no_text_costs_one_sample(tmp_path: Path) -> 
     write_lmdb(tmp_path / "a", records)
     source = scan(tmp_path / "a", SourceOptions(keys="text-recognition"))
     assert [row["path"] for row in listed(source)] == ["image-000000001", "image-000000003"]
-    assert reasons(source) == {
+    assert rejected(source) == {
         "data.mdb/image-000000002": "it has no label",
         "data.mdb/image-000000004": "its label is not UTF-8 text",
         "data.mdb/image-000000005": "its label is not UTF-8 text",
@@ -128,7 +113,7 @@ def test_a_label_that_is_missing_or_no_text_costs_one_sample(tmp_path: Path) -> 
 def test_an_empty_class_is_none(tmp_path: Path) -> None:
     source = scan(text_recognition(tmp_path / "a", ["cat", "", "dog"]), NUMBERED)
     assert (source.table.column("label").to_pylist(), source.classes) == ([0, 1], ("cat", "dog"))
-    assert reasons(source) == {"data.mdb/image-000000002": "it has no label"}
+    assert rejected(source) == {"data.mdb/image-000000002": "it has no label"}
 
 
 def with_labels(path: Path, labels: list[bytes], **more: bytes) -> Path:
@@ -187,7 +172,7 @@ def test_a_key_that_is_no_path_is_rejected(tmp_path: Path) -> None:
     write_lmdb(tmp_path / "a", {"ok": picture(1), "../up": picture(2), b"\xff\x00": picture(3)})
     source = scan(tmp_path / "a", SourceOptions(keys="lsun"))
     assert [row["path"] for row in listed(source)] == ["ok"]
-    assert set(reasons(source).values()) == {"its name is no relative path of UTF-8 text"}
+    assert set(rejected(source).values()) == {"its name is no relative path of UTF-8 text"}
 
 
 # What is no such LMDB

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from listings import listed, rejected, values
 
 from foreign import FIXTURES, image_column, picture, write_parquet
 from presize.errors import ImageError, PresizeWarning, SourceError
@@ -21,10 +22,6 @@ from presize.sources.source_reader import SourceReader
 from processes import run_python
 
 PICTURES = [picture(number) for number in range(10)]
-
-
-def listed(source: Source) -> list[dict[str, Any]]:
-    return source.table.drop_columns(["source_nbytes", "source_mtime_ns", "container", "offset", "run"]).to_pylist()
 
 
 def reading(source: Source) -> Callable[[int], bytes]:
@@ -50,7 +47,7 @@ def test_files_of_datasets_are_read_sample_by_sample() -> None:
         for split in ("test", "train")
     )
     stored = [row["image"]["bytes"] for row in images.to_pylist()]
-    assert [value(source, sample) for sample in range(9)] == stored
+    assert values(source) == stored
 
 
 def test_a_run_is_a_row_group(tmp_path: Path) -> None:
@@ -231,7 +228,7 @@ def test_labels_that_number_no_class_are_rejected(tmp_path: Path) -> None:
     write_labelled(tmp_path / "a.parquet", ["cat", "dog"], [0, -1, 1, 2])
     source = scan(tmp_path)
     assert source.table.column("label").to_pylist() == [0, 1]
-    assert {one.path: one.reason for one in source.rejects} == {
+    assert rejected(source) == {
         f"a.parquet/a/0000000{row}": "its label is not in the class list of 2 names" for row in (1, 3)
     }
 

@@ -11,18 +11,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from listings import make
 
 from presize.errors import OptionError, PresizeWarning, SourceError
 from presize.options import SourceOptions, parse_shares
 from presize.sources.scan import Source, scan
 from presize.sources.splits import draw_splits, folder_at
-
-
-def make(root: Path, *files: str) -> Path:
-    for file in files:
-        (root / file).parent.mkdir(parents=True, exist_ok=True)
-        (root / file).write_bytes(b"x")
-    return root
 
 
 def by_path(source: Source) -> dict[str, str]:

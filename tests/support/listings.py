@@ -45,7 +45,7 @@ def facts(source: Source, *names: str) -> dict[str, Any]:
     return {name: globals()[name](source) if name in globals() else getattr(source, name) for name in names}
 
 
-def rows(source: Source) -> list[dict[str, Any]]:
+def listed(source: Source) -> list[dict[str, Any]]:
     """The samples of containers, without where they lie."""
     return source.table.drop_columns(["source_nbytes", "source_mtime_ns", "container", "offset", "run"]).to_pylist()
 
