@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
 from presize.options import SourceOptions, ValueType
 from presize.sources.classes import check_classes, class_labels
-from presize.sources.columns import count_left_out, joined, with_types
+from presize.sources.columns import count_left_out, joined, with_column, with_types
 from presize.sources.contents import (
     LINK_OUT,
     PLACE_COLUMNS,
@@ -31,7 +30,7 @@ from presize.sources.contents import (
 )
 from presize.sources.folder import indexed_ns, is_of_the_disk
 from presize.sources.source_files import Container
-from presize.sources.splits import SPLITS
+from presize.sources.splits import of_containers
 from presize.sources.text_columns import label_texts
 from presize.store.dealing import neighbours
 from presize.store.filenames import unsafe_paths
@@ -118,8 +117,6 @@ def list_containers(
         first = f"; the first, {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
         raise SourceError(f"source {found.root!r} holds no samples in {plural(len(found.paths), 'file')}{first}")
     listed.set("run", _runs(listed.table))
-    if options.split == "folders":
-        _add_splits(listed)
     fields = [name for name in listed.table.column_names if name not in _OWN_COLUMNS]
     table = listed.table.select([*_OWN_COLUMNS, *fields])
     hidden = sum(one.hidden for one in contents)
@@ -206,15 +203,7 @@ class _Listed:
         self.table = self.table.filter(pa.array(kept))
 
     def set(self, name: str, column: pa.Array | pa.ChunkedArray) -> None:
-        """Add a column, or replace it."""
-        if name in self.table.column_names:
-            self.table = self.table.set_column(self.table.column_names.index(name), name, column)
-        else:
-            self.table = self.table.append_column(name, column)
-
-    def of_each(self, texts: list[str]) -> pa.Array:
-        """For each sample the text of its container."""
-        return pa.array(texts, pa.large_string()).take(self.table.column("container").combine_chunks())
+        self.table = with_column(self.table, name, column)
 
 
 def _check_paths(listed: _Listed) -> None:
@@ -230,7 +219,7 @@ def _check_paths(listed: _Listed) -> None:
     for name_of in (_without_suffix, str):
         if len(np.unique(_path_numbers(listed.table))) == len(listed.table):
             break
-        names = listed.of_each([name_of(container.path) for container in listed.containers])
+        names = of_containers(listed.table, [name_of(container.path) for container in listed.containers])
         paths = pc.binary_join_element_wise(names, own.combine_chunks(), pa.scalar("/", pa.large_string()))
         listed.set("path", paths)
 
@@ -253,21 +242,6 @@ def _runs(table: pa.Table) -> pa.Array:
         return pa.array(neighbours(container))
     begins = (np.diff(container) != 0) | (np.diff(table.column("run").to_numpy()) != 0)
     return pa.array(np.cumsum(np.append(False, begins)))
-
-
-def _add_splits(listed: _Listed) -> None:
-    """The column ``split``: the first word of the names of containers, if that is a split's in each, as in
-    ``train-00000-of-00002.parquet``; otherwise the first folder of their paths."""
-    if "split" in listed.table.column_names:
-        raise SourceError("the samples have a field 'split' already; leave out --split to use that")
-    paths = [container.path for container in listed.containers]
-    splits = [re.split(r"[^A-Za-z]", os.path.basename(path))[0] for path in paths]
-    if not SPLITS.issuperset(splits):
-        splits = [path.partition("/")[0] for path in paths]
-        beside = [path for path in paths if "/" not in path]
-        if beside:
-            raise SourceError(f"--split folders: {beside[0]!r} lies in no folder of the source")
-    listed.set("split", listed.of_each(splits))
 
 
 def _common_classes(contents: Sequence[Contents]) -> tuple[str, ...] | None:

@@ -130,19 +130,16 @@ def scan(
     else:
         tree = walk_bucket(url) if url else walk_folder(root, follow_links)
         place, contents = url or Path(tree.root), list_tree(tree, samples)
-    table = contents.samples
-    if samples.split is not None and not (contents.containers and samples.split == "folders"):
-        table = with_splits(table, samples)
     _warn_of_backslashes(str(place), contents, samples)
     return Source(
-        place,
-        table,
-        contents.classes,
-        Rejects.of(contents.rejects),
-        contents.hidden,
-        contents.outside,
-        contents.by_folder,
-        contents.containers,
+        root=place,
+        table=with_splits(contents, samples),
+        classes=contents.classes,
+        rejects=Rejects.of(contents.rejects),
+        hidden=contents.hidden,
+        outside=contents.outside,
+        by_folder=contents.by_folder,
+        containers=contents.containers,
     )
 
 
