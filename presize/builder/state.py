@@ -21,7 +21,7 @@ from presize.sources.store_source import Url
 from presize.store.absence import FETCHING, STATE
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import Manifest, read_manifest
-from presize.system.files import names_in, remove_temporary, sync_folder, write_atomically
+from presize.system.files import is_url, names_in, remove_temporary, sync_folder, write_atomically
 from presize.system.locks import file_lock, is_alone
 
 _LOCK = ".presize.lock"
@@ -191,7 +191,7 @@ def check_places(
             "update: the files of a folder cannot be replaced all at once; with --to folder use --overwrite instead, "
             "which builds the folder anew"
         )
-    if "://" in os.fspath(out):
+    if is_url(out):
         raise BuildError(f"OUT {out}: a URL is for presize.build_to_url; give a folder")
     place = Place.of(out, options.image.sizes)
     inner, outer = place.out.resolve(), Path(source).resolve()

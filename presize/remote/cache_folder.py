@@ -21,10 +21,8 @@ from typing import NamedTuple
 from presize.errors import DatasetError, OptionError, RemoteError
 from presize.formatting import size_text
 from presize.remote.bucket import Bucket
-from presize.remote.connections import Connections
-from presize.remote.download import MANIFEST_BYTES, download_file, part_of, size_of
+from presize.remote.transfer import Connections, download_file, part_of, read_manifest_of, size_of
 from presize.store.data_files import MANIFEST, DataFile
-from presize.store.manifest import parse_manifest
 from presize.system.files import file_digest, is_file_of, write_atomically
 from presize.system.locks import file_lock
 
@@ -149,8 +147,7 @@ def prepare(url: str, place: Path) -> Path:
         BuildError: the disk is full.
     """
     bucket = Bucket(url)
-    text = bucket.read(MANIFEST, MANIFEST_BYTES)
-    manifest = parse_manifest(text, bucket.url)
+    text, manifest = read_manifest_of(bucket)
     if manifest.layout == "folder":
         raise DatasetError(f"{url} is a folder of image files; copy it with presize fetch, and read that")
     root = place / hashlib.sha256(text).hexdigest()

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Timer
-from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -22,7 +21,7 @@ from presize import build_dataset
 from presize.errors import BuildError, DatasetError, PresizeError, RemoteError
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.remote import fetch as module
-from presize.remote.bucket import Bucket
+from presize.remote.bucket import BrokenOffError, exactly
 from presize.remote.fetch import fetch_dataset
 from presize.sources.sample import SampleOptions, make_samples
 from presize.store.absence import FETCHING
@@ -151,7 +150,7 @@ def test_a_copy_goes_on_from_the_byte_at_which_it_ended(dataset: Path, tmp_path:
 @pytest.mark.parametrize("silent", ["manifest", "shards"])
 def test_ctrl_c_ends_a_copy_from_a_server_that_does_not_answer(silent: str, dataset: Path, tmp_path: Path) -> None:
     """Nothing but Ctrl-C ends it: otherwise it would wait for an hour, and then six times."""
-    program = "import presize.remote.bucket as it; it._SILENCE_S = 3600; from presize.cli import main; main()"
+    program = "import presize.remote.bucket as it; it.SILENCE_S = 3600; from presize.cli import main; main()"
     out = tmp_path / "copy"
     with silent_http(dataset, silent) as (port, asked):
         command = [sys.executable, "-c", program, "fetch", f"http://127.0.0.1:{port}", str(out)]
@@ -177,7 +176,7 @@ def read_error(out: Path) -> str:
 def test_a_connection_that_is_cut_again_and_again_is_taken_up_where_it_was(
     dataset: Path, server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("presize.remote.bucket._CHUNK", 1 << 12)
+    monkeypatch.setattr("presize.remote.bucket.CHUNK_BYTES", 1 << 12)
     with cutting(server, most=60_000) as proxy:
         point_to(monkeypatch, proxy.port)
         result = fetch_dataset(URL, tmp_path / "copy")
@@ -220,30 +219,12 @@ def test_a_server_that_breaks_off_for_ever_is_one_line(
     assert not (tmp_path / "copy" / MANIFEST).exists()
 
 
-@pytest.mark.parametrize(
-    ("sent", "message"),
-    [
-        ([], "/x ended 10 bytes too early"),
-        ([b"12345", b"678901"], "/x has more bytes than the 10 that the manifest says"),
-    ],
-    ids=["nothing", "more"],
-)
-def test_a_server_that_sends_too_little_or_too_much_is_one_line(
-    sent: list[bytes], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Answer:
-        meta: ClassVar = {"size": 10}
-
-        def stream(self, **_: object) -> list[bytes]:
-            return sent
-
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    bucket = Bucket("http://127.0.0.1:9/somewhere")
-    monkeypatch.setattr(bucket, "_get", lambda *_, **__: Answer())
-    with pytest.raises(RemoteError) as caught:
-        bucket.download("x", 10, tmp_path / "x")
-    assert str(caught.value) == f"http://127.0.0.1:9/somewhere{message}"
-    assert (tmp_path / "x").stat().st_size <= 10
+def test_as_many_bytes_are_taken_as_there_should_be() -> None:
+    assert b"".join(exactly(5, [b"123", b"45678"], 3, "x")) == b"45678"
+    with pytest.raises(BrokenOffError, match=r"^x ended 10 bytes too early$"):
+        list(exactly(10, [], 0, "x"))
+    with pytest.raises(RemoteError, match=r"^x has more bytes than the manifest says$"):
+        list(exactly(10, [b"12345", b"678901"], 0, "x"))
 
 
 @pytest.mark.parametrize("where", ["shards/00000.lmdb", "index.arrow"])
@@ -299,7 +280,10 @@ def test_an_image_of_a_folder_may_not_lie_outside_or_be_one_of_our_files(name: s
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        (f"s3://{BUCKET}/nothing", f"s3://{BUCKET}/nothing/{MANIFEST} does not exist (404 Not Found, NoSuchKey)"),
+        (
+            f"s3://{BUCKET}/nothing",
+            f"s3://{BUCKET}/nothing/{MANIFEST} does not exist; give the URL of the folder that has it",
+        ),
         ("s3://nobody/64", "the bucket of s3://nobody/64 does not exist (404 Not Found, NoSuchBucket)"),
         ("s3://", "URL 's3://': expected s3://, http://, https://, gs://, az:// and a place"),
         ("ftp://host/64", "URL 'ftp://host/64': expected s3://, http://, https://, gs://, az:// and a place"),
