@@ -20,7 +20,7 @@ from presize.builder.tasks.sidecar import ShardDone
 from presize.builder.work import check_space, find_work
 from presize.errors import BuildError, ImageError, OptionError
 from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions
-from presize.store.absence import STATE
+from presize.store.data_files import STATE
 from presize.system.files import remove_temporary, working_in
 from presize.system.locks import file_lock
 

@@ -18,8 +18,7 @@ from typing import Any
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
 from presize.options import BuildOptions, RunOptions
 from presize.sources.store_source import Url
-from presize.store.absence import FETCHING, STATE
-from presize.store.data_files import MANIFEST
+from presize.store.data_files import FETCHING, MANIFEST, STATE
 from presize.store.manifest import Manifest, read_manifest
 from presize.system.files import is_url, names_in, remove_temporary, sync_folder, write_atomically
 from presize.system.locks import file_lock, is_alone

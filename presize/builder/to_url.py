@@ -28,8 +28,7 @@ from presize.remote.cache import default_cache_dir
 from presize.remote.fetch import fetch_dataset
 from presize.remote.transfer import MANIFEST_BYTES, Connections, download_file
 from presize.remote.upload import claim_place, upload_dataset, upload_file, writable_bucket
-from presize.store.absence import FETCHING
-from presize.store.data_files import MANIFEST, DataFile
+from presize.store.data_files import FETCHING, MANIFEST, DataFile
 from presize.store.manifest import Manifest, digest_of, parse_manifest
 from presize.system.files import names_in, working_in, write_atomically
 from presize.system.locks import file_lock

@@ -55,7 +55,7 @@ def default_cache_dir(option: str = "cache_dir") -> Path:
 
 
 class Cache:
-    """What a Dataset gets its shards from when they are in a store (presize.store.data_files.ShardOrigin).
+    """What a Dataset gets its shards from when they are in a store (presize.store.data_files.ShardFetcher).
 
     For all threads and processes of this machine: each shard comes once. It can be pickled. Needs no obstore in this
     process, see presize.remote.cache_folder.

@@ -18,8 +18,7 @@ from presize.errors import BuildError, DatasetError, RemoteError
 from presize.formatting import size_text
 from presize.remote.bucket import Bucket
 from presize.remote.transfer import Connections, download_file, part_of, read_manifest_of, size_of
-from presize.store.absence import FETCHING
-from presize.store.data_files import MANIFEST, OUR_NAMES, DataFile
+from presize.store.data_files import FETCHING, MANIFEST, OUR_NAMES, DataFile
 from presize.store.filenames import is_safe
 from presize.store.index import read_index
 from presize.system.files import file_digest, is_file_of, names_in, sync_folder, working_in, write_atomically

@@ -17,7 +17,7 @@ from presize.codecs.stored_value import DAMAGE, Pixels, decode_value
 from presize.errors import DatasetError, OptionError
 from presize.formatting import size_text
 from presize.options import MAX_PIXELS, check_range, check_type
-from presize.store.data_files import DataFile, ShardOrigin
+from presize.store.data_files import DataFile, ShardFetcher
 from presize.store.index import companion_index, open_settled, read_index
 from presize.store.manifest import Manifest, replaced
 from presize.store.shard import ENGINE
@@ -56,7 +56,7 @@ class Dataset:
         readahead: bool | None = None,
         max_pixels: int = MAX_PIXELS,
         check: bool = True,
-        origin: ShardOrigin | None = None,
+        origin: ShardFetcher | None = None,
     ) -> None:
         check_range("max_pixels", max_pixels, 1, 2**40)
         check_type("check", check, bool)

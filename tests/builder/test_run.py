@@ -34,7 +34,7 @@ from presize.builder.tasks.trial import codec_versions
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.sources.source_reader import SourceReader
-from presize.store.absence import STATE
+from presize.store.data_files import STATE
 from presize.store.dataset import Dataset
 from presize.store.index import read_index
 from presize.store.manifest import read_manifest

@@ -24,8 +24,7 @@ from presize.remote import fetch as module
 from presize.remote.bucket import BrokenOffError, exactly
 from presize.remote.fetch import fetch_dataset
 from presize.sources.sample import SampleOptions, make_samples
-from presize.store.absence import FETCHING
-from presize.store.data_files import MANIFEST
+from presize.store.data_files import FETCHING, MANIFEST
 from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.verify import VerifyResult, verify_dataset

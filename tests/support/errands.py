@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from presize.errors import ImageError
-from presize.system.locks import Turnstile
+from presize.system.locks import RWLock
 
 
 def end(code: int) -> None:
@@ -34,7 +34,7 @@ def sleep() -> None:
 
 def visit(file: int, log: Path, name: str, seconds: float, alone: bool) -> None:
     """Pass a turnstile and note when: a line "name in", later one "name out"."""
-    turnstile = Turnstile(file)
+    turnstile = RWLock(file)
     with turnstile.alone() if alone else turnstile.shared():
         note(log, f"{name} in")
         time.sleep(seconds)

@@ -14,7 +14,7 @@ import pytest
 
 import errands
 from presize.system.child import Child, ChildDiedError
-from presize.system.locks import Turnstile
+from presize.system.locks import RWLock
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_those_who_share_are_in_together_and_one_alone_has_nobody_beside_it(file
 
 
 def test_whoever_stays_lets_others_be_alone_when_it_enters_again(file: int, log: Path) -> None:
-    turnstile, child = Turnstile(file), Child(keep=[file])
+    turnstile, child = RWLock(file), Child(keep=[file])
     other = threading.Thread(target=child.call, args=(errands.visit, file, log, "alone", 0, True))
     turnstile.enter()
     other.start()
@@ -79,7 +79,7 @@ def test_whoever_stays_lets_others_be_alone_when_it_enters_again(file: int, log:
 
 
 def test_whoever_dies_while_it_is_alone_keeps_nobody_waiting(file: int, log: Path) -> None:
-    turnstile, child = Turnstile(file), Child(keep=[file])
+    turnstile, child = RWLock(file), Child(keep=[file])
 
     def be_alone() -> None:
         with suppress(ChildDiedError):
