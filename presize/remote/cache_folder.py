@@ -218,7 +218,7 @@ def fetch_ahead(url: str, folder: CacheFolder, groups: Sequence[Sequence[DataFil
             _download(bucket, folder, file, connections)
 
     with _writing_in(folder.root):
-        connections.all_of(fetch_one, _as_room_comes(folder, groups))
+        connections.all_of(fetch_one, as_room_comes(folder, groups))
 
 
 def _download(bucket: Bucket, folder: CacheFolder, file: DataFile, connections: Connections) -> None:
@@ -230,7 +230,7 @@ def _download(bucket: Bucket, folder: CacheFolder, file: DataFile, connections: 
         _lock_of(path).unlink()
 
 
-def _as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> Iterator[DataFile]:
+def as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> Iterator[DataFile]:
     """The files of `groups` in their order, each when there is room for it."""
     at = _Reading(folder, groups)
     for number, group in enumerate(groups):

@@ -1,4 +1,4 @@
-"""Locks on files, which end with the process that holds them; and a lock that many processes share, or one holds alone."""
+"""Locks on files, which end with the process that holds them; and a lock held by many processes, or by one alone."""
 
 from __future__ import annotations
 

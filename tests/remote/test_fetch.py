@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Timer
 
-import pyarrow as pa
 import pytest
 
 from builds import SERIAL, SMALL, files
@@ -30,7 +29,7 @@ from presize.store.manifest import read_manifest
 from presize.store.verify import VerifyResult, verify_dataset
 from processes import run_command
 from servers import BUCKET, cutting, http, point_to, s3, silent_http, upload
-from tampering import change_manifest
+from tampering import change_manifest, read_table, with_value, write_table
 
 URL = f"s3://{BUCKET}/sets/64"
 
@@ -269,10 +268,13 @@ def test_a_manifest_that_names_files_outside_is_refused(
 
 
 @pytest.mark.parametrize("name", ["../x.jpg", "/x.jpg", "a/../../x.jpg", "manifest.json", ".presize.json", ""])
-def test_an_image_of_a_folder_may_not_lie_outside_or_be_one_of_our_files(name: str) -> None:
-    index = pa.record_batch({"file": ["a/1.jpg", name], "nbytes": [1, 1], "crc32": [0, 0]})
-    with pytest.raises(DatasetError, match="is no name of an image; nothing was written for it"):
-        list(module._images(index, URL))
+def test_an_image_of_a_folder_may_not_lie_outside_or_be_one_of_our_files(name: str, tmp_path: Path) -> None:
+    make_samples(tmp_path / "photos", SampleOptions(images=2, classes=1, long_side=64))
+    build_dataset(tmp_path / "photos", tmp_path / "hostile", BuildOptions(SMALL.image, "folder"), SERIAL)
+    write_table(tmp_path / "hostile", with_value(read_table(tmp_path / "hostile"), "file", 1, name))
+    with http(tmp_path) as port, pytest.raises(DatasetError, match="is no name of an image; nothing was written for"):
+        fetch_dataset(f"http://127.0.0.1:{port}/hostile", tmp_path / "copy")
+    assert not list(tmp_path.glob("*.jpg"))
 
 
 @pytest.mark.usefixtures("server")

@@ -133,13 +133,6 @@ def test_without_checks_nothing_is_computed(dataset: Path, computed: list[int]) 
     assert computed == []
 
 
-def test_checked_samples_take_a_bit_each_once_one_is_read(dataset: Path) -> None:
-    data = Dataset(dataset)
-    assert data._checked is None
-    data.value(9)
-    assert data._checked == bytes([0, 2, 0, 0, 0, 0, 0])
-
-
 def test_a_pickle_keeps_the_choice_and_no_marks(dataset: Path, computed: list[int]) -> None:
     data = Dataset(dataset)
     data.value(9)
