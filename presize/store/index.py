@@ -105,7 +105,7 @@ def write_arrow(path: Path, table: pa.Table) -> None:
             temporary.unlink(missing_ok=True)
 
 
-_HASHED_BYTES = 256_000_000
+HASHED_BYTES = 256_000_000
 """The largest index that is hashed when it is opened: that of about two million samples. It takes up to a second, on
 processors with instructions for SHA-256 a fifth of that."""
 
@@ -129,7 +129,7 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = T
     try:
         mapped = pa.memory_map(os.fsencode(path))
         content = memoryview(mapped.read_buffer())
-        if check and len(content) <= _HASHED_BYTES:
+        if check and len(content) <= HASHED_BYTES:
             _require(
                 hashlib.sha256(content).hexdigest() == manifest.index.sha256, "its SHA-256 differs from the manifest"
             )

@@ -78,7 +78,7 @@ def test_an_index_above_the_limit_is_left_to_verify(
     below: int, is_hashed: bool, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_other_label(copied)
-    monkeypatch.setattr(presize.store.index, "_HASHED_BYTES", (copied / "index.arrow").stat().st_size - below)
+    monkeypatch.setattr(presize.store.index, "HASHED_BYTES", (copied / "index.arrow").stat().st_size - below)
     if is_hashed:
         with pytest.raises(DatasetError, match="SHA-256"):
             Dataset(copied)
