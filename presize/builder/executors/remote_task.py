@@ -18,7 +18,7 @@ from presize.builder.plan import other_codecs
 from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.task import Task
 from presize.errors import BuildError
-from presize.sources.store_source import Url
+from presize.sources.source_files import Url
 
 _WATCH_S = 0.5
 
