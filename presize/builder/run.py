@@ -101,7 +101,7 @@ class BuildResult:
 
     def _repr_html_(self) -> str:
         """For notebooks: what was stored, and some of it."""
-        from presize.pages.notebook import build_html
+        from presize.pages.gallery import build_html
 
         facts = [f"{plural(self.stored, 'image')}, {size_text(self.bytes)}, in {duration(self.seconds)}"]
         if self.rejected:

@@ -99,8 +99,7 @@ def bench(
     Each run is a process of its own, in random order. --raw alone is enough: the others are built from it.
     """
     from presize.measure.bench import bench as run_bench
-    from presize.measure.bench_report import bench_text
-    from presize.measure.results import to_json
+    from presize.measure.results import bench_text, to_json
 
     pinned = None if pin_memory is None else benchoptions.PINNINGS[pin_memory]
     roots = {name: root for name, root in (("raw", raw), ("presized", presized), ("lmdb", lmdb)) if root is not None}

@@ -23,7 +23,7 @@ from presize.options import size_words
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(dataset: str, as_json: bool) -> None:
     """Show what the dataset OUT holds and how it was made."""
-    from presize.pages.opened import ViewedDataset
+    from presize.pages.samples import ViewedDataset
     from presize.pages.selection import split_counts
     from presize.store.index import read_index
     from presize.store.manifest import read_manifest

@@ -50,7 +50,7 @@ def view(
         raise click.UsageError(f"expected -o FILE or --serve{', not both' if serve else ''}.")
     check_page(out)
     from presize.pages.gallery import view_dataset
-    from presize.pages.opened import ViewedDataset
+    from presize.pages.samples import ViewedDataset
     from presize.pages.selection import Filters, matching
     from presize.pages.server import GalleryServer
     from presize.system.files import write_atomically
