@@ -15,12 +15,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PATHS = sorted([*ROOT.glob("presize/**/*.py"), *ROOT.glob("datasets/**/*.py")])
-GROUND = {"errors", "options", "formatting"}
+GROUND = {"errors", "options", "option_fields", "formatting"}
 
 MAY_IMPORT = {
     "errors": set(),
     "formatting": set(),
-    "options": {"errors"},
+    "option_fields": {"errors"},
+    "options": {"errors", "option_fields"},
     "system": GROUND,
     "codecs": GROUND,
     "store": GROUND | {"system", "codecs"},

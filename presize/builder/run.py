@@ -29,7 +29,7 @@ from presize.builder.reuse import find_reuse
 from presize.builder.shard_table import ShardDone
 from presize.builder.update import Changes
 from presize.builder.work import BuildWork, Finished, check_space, find_work
-from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack
+from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack_facts
 from presize.errors import BuildError, ImageError
 from presize.formatting import duration, plural, size_text
 from presize.options import BuildOptions, RunOptions, SourceOptions
@@ -244,7 +244,7 @@ def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: fl
         resumed=built.resumed,
         changes=built.changes,
         reports=tuple(page for page in map(_page, pages) if not isinstance(page, Path) or page.is_file()),
-        unchanged=int(unpack(facts, "kept").sum()),
+        unchanged=int(unpack_facts(facts, "kept").sum()),
         losses=losses(facts, first.identity["options"]["image"]),
         pair_losses={
             c.name: companion_losses(index.column(f"{c.name}_source_facts").to_numpy()) for c in first.companions

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.codecs.source_facts import COLORS, KINDS, PROCESSES, companion_losses, loss_sentences, losses, unpack
+from presize.codecs.source_facts import COLORS, KINDS, PROCESSES, companion_losses, loss_sentences, losses, unpack_facts
 from presize.formatting import plural
 from presize.options import KEEP, size_words
 from presize.pages import charts
@@ -79,7 +79,7 @@ def leaner_quality(facts: Numbers, image: Mapping[str, Any]) -> int | None:
         facts: The index's column ``source_facts``.
         image: The image options of the build, as the manifest records them.
     """
-    quality = unpack(facts, "quality")
+    quality = unpack_facts(facts, "quality")
     found = quality[quality > 0]
     if image["format"] != "jpeg" or 2 * len(found) < len(quality):
         return None
@@ -96,7 +96,7 @@ def hints(facts: Numbers, image: Mapping[str, Any], comparisons: Sequence[Compar
     stored, leaner = np.sum(tried, axis=0)
     if leaner > _WORTH_SAVING * stored:
         return []
-    of = unpack(facts, "quality")
+    of = unpack_facts(facts, "quality")
     return [
         f"the sources are JPEGs of quality {median(of[of > 0]):.0f}, stored at {image['quality']}: --quality {quality} "
         f"would store {leaner / stored:.0%} of the bytes, going by {plural(len(tried), 'image')}"
@@ -181,7 +181,7 @@ def build_page(report: BuildReport) -> str:
     }
     companions = {c.name: report.index.column(f"{c.name}_source_facts").to_numpy() for c in manifest.companions}
     found = warnings(manifest, columns["source_facts"], report.comparisons, report.failures, companions)
-    quality = unpack(columns["source_facts"], "quality")
+    quality = unpack_facts(columns["source_facts"], "quality")
     source_bytes = int(columns["source_nbytes"].sum())
     shards = [*manifest.shards, *(shard for companion in manifest.companions for shard in companion.shards)]
     disk_bytes = manifest.index.bytes + (sum(shard.bytes for shard in shards) or manifest.bytes)
@@ -273,7 +273,7 @@ def quantiles(values: Numbers, form: str) -> list[str]:
 def _conversions(report: BuildReport, columns: Mapping[str, Numbers]) -> list[tuple[str, list[Row]]]:
     image = report.manifest.identity["options"]["image"]
     paths, packed = report.index.column("path"), columns["source_facts"]
-    field = functools.partial(unpack, packed)
+    field = functools.partial(unpack_facts, packed)
     kinds, colors, orientation, process = map(field, ("kind", "colors", "orientation", "process"))
     area = columns["width"].astype(np.int64) * columns["height"]
     source_area = columns["source_width"].astype(np.int64) * columns["source_height"]

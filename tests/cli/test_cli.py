@@ -31,7 +31,7 @@ from presize import __version__
 from presize.builder.run import BuildResult
 from presize.builder.update import Changes
 from presize.cli import cli
-from presize.cli.build_texts import build_summary
+from presize.cli.build import build_summary
 from presize.cli.output import Progress
 from presize.store.dataset import Dataset
 from processes import run_command
@@ -57,19 +57,18 @@ def test_build_writes_no_report_when_told_so(presize: Callable[..., Ran], raw: P
     assert not (tmp_path / "out" / "report.html").exists()
 
 
-def test_build_names_the_report_of_each_size(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
+def test_several_sizes_make_several_datasets_with_a_report_each(
+    presize: Callable[..., Ran], raw: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
-    result = json.loads(presize("build", raw, out, "--size", "32", "--size", "48", "--jobs", "1", "--json").out)
-    assert result["reports"] == [f"{out}/32/report.html", f"{out}/48/report.html"]
-
-
-def test_build_json_is_one_object(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
-    result = json.loads(presize("build", raw, tmp_path / "out", *BUILD, "--json").out)
-    assert list(result) == [
-        "samples", "stored", "rejected", "unreadable", "skipped", "seconds", "images_per_s", "out", "unchanged",
-        "losses", "reports",
-    ]  # fmt: skip
+    sizes = ("--size", "64", "--size", "48x32", "--fit", "crop")
+    result = json.loads(presize("build", raw, out, *sizes, "--jobs", "1", "--json").out)
+    assert result["reports"] == [f"{out}/64/report.html", f"{out}/48x32/report.html"]
     assert (result["samples"], result["stored"], result["rejected"]) == (60, 56, 4)
+    assert sorted(os.listdir(out)) == ["48x32", "64"]
+    info = json.loads(presize("info", out / "48x32", "--json").out)
+    assert (info["size"], info["samples"], info["shards"], len(info["classes"])) == ("48x32", 56, 8, 3)
+    assert info["bytes"] == sum(Dataset(out / "48x32").numbers("nbytes").tolist())
 
 
 @pytest.fixture
@@ -157,13 +156,6 @@ def test_update_says_what_changed(presize: Callable[..., Ran], changed: Path, tm
     again = presize(*update).out.splitlines()
     assert "nothing had to be decoded" in again[0]
     assert "  kept 9, copied 0, built 0, removed 0" in again
-
-
-def test_update_json_has_the_counts(presize: Callable[..., Ran], changed: Path, tmp_path: Path) -> None:
-    ran = presize("build", changed, tmp_path / "out", *BUILD, "--shard-samples", 3, "--update", "--json")
-    result = json.loads(ran.out)
-    assert list(result)[-5:] == ["kept", "copied", "built", "removed", "reports"]
-    assert (result["samples"], result["stored"], result["built"]) == (9, 9, 1)
 
 
 def test_dry_run_of_an_update_writes_nothing_and_counts(
@@ -266,12 +258,8 @@ def test_dry_run_tells_when_the_disk_is_too_small(
     assert out.endswith("free      1 kB, not enough\n")
 
 
-def test_dry_run_json_is_one_object(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
+def test_dry_run_json_has_the_plan(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
     plan = json.loads(presize("build", raw, tmp_path / "out", *BUILD, "--dry-run", "--json").out)
-    assert list(plan) == [
-        "samples", "classes", "shards", "bytes", "cpu_seconds", "seconds", "jobs", "tried", "skipped", "rejected",
-        "rejects", "free_bytes", "out", "splits",
-    ]  # fmt: skip
     assert (plan["samples"], len(plan["classes"]), plan["shards"], plan["jobs"]) == (60, 3, 8, 1)
     assert 24 <= plan["tried"] <= 60
     assert len(plan["rejects"]) == plan["rejected"]
@@ -333,13 +321,6 @@ def test_info_refuses_splits_that_a_stranger_has_damaged(
     assert ran.code == 1 and "column 'split' of" in ran.err and "is damaged" in ran.err
 
 
-def test_info_json_is_one_object(presize: Callable[..., Ran], dataset: Path) -> None:
-    facts = json.loads(presize("info", dataset, "--json").out)
-    assert (facts["samples"], facts["shards"], len(facts["classes"])) == (56, 8, 3)
-    assert facts["bytes"] == sum(Dataset(dataset).numbers("nbytes").tolist())
-    assert facts["options"]["image"]["quality"] == 90
-
-
 def test_verify_of_a_sound_dataset_exits_with_0(presize: Callable[..., Ran], dataset: Path) -> None:
     ran = presize("verify", dataset)
     assert (ran.code, ran.out) == (0, f"{dataset}: 56 samples, 0 problems\n")
@@ -385,11 +366,8 @@ def test_doctor_reads_from_a_path(presize: Callable[..., Ran], raw: Path, datase
         assert re.search(r"^\w+ +reading  ", presize("doctor", path).out, re.MULTILINE)
 
 
-def test_doctor_json_is_one_object(presize: Callable[..., Ran], dataset: Path) -> None:
-    ran = presize("doctor", dataset, "--json")
-    result = json.loads(ran.out)
-    assert ran.code == 0
-    assert list(result) == ["verdict", "findings", "facts"]
+def test_doctor_json_has_findings_and_facts(presize: Callable[..., Ran], dataset: Path) -> None:
+    result = json.loads(presize("doctor", dataset, "--json").out)
     assert all(list(finding) == ["topic", "level", "found", "fix"] for finding in result["findings"])
     assert list(result["facts"]) == [
         "cpu", "memory", "shared_memory", "limits", "open_shards", "codecs", "nvidia", "torch", "storage", "content",
@@ -420,12 +398,6 @@ def test_doctor_does_without_torch(without: str, found: str, tmp_path: Path) -> 
     ran = subprocess.run(args, capture_output=True, text=True, cwd="/", check=True)
     torch = next(finding for finding in json.loads(ran.stdout)["findings"] if finding["topic"] == "torch")
     assert (torch["level"], torch["found"]) == ("warn", found)
-
-
-def test_several_sizes_make_several_datasets(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
-    presize("build", raw, tmp_path / "out", "--size", "64", "--size", "48x32", "--fit", "crop", "--jobs", "1")
-    assert sorted(os.listdir(tmp_path / "out")) == ["48x32", "64"]
-    assert json.loads(presize("info", tmp_path / "out" / "48x32", "--json").out)["size"] == "48x32"
 
 
 def test_classes_may_come_from_another_dataset(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
@@ -747,14 +719,6 @@ def test_diagnose_says_the_verdict_then_what_to_do_then_why(
     assert "building a small dataset to try: Presize to 40 px" in ran.err
     assert "reading batches and training on one: Presize to 40 px and read it with Loader" in ran.err
     assert "<!doctype html>" in page.read_text()
-
-
-def test_diagnose_json_is_one_object(presize: Callable[..., Ran], dataset: Path) -> None:
-    ran = presize("diagnose", dataset, "--crop", 16, "--batch", 2, "--workers", 0, "--seconds", 0.05, "--json")
-    assert ran.code == 0, ran.err
-    found = json.loads(ran.out)
-    assert {"verdict", "utilisation", "images_per_s", "advice", "step", "loading", "alternatives"} <= set(found)
-    assert list(found["alternatives"]) == ["Read it with Loader"]
 
 
 def test_a_diagnosis_took_as_long_as_the_whole_command(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from builds import SERIAL
-from commands import Ran
+from commands import Ran, read_json
 from pages import HOSTILE, parsed
 from paired import WITH_MASKS, make_pairs
 from presize.builder.run import build_dataset
@@ -130,7 +130,7 @@ def results_of_runs(seconds: Mapping[str, float], *, model: str = "small", **opt
     [
         ({"models": ("big",)}, "model: expected one of none, small, resnet50, got 'big'"),
         ({"models": ()}, "model: expected at least one"),
-        ({"models": ("none", "none")}, "model: each may be asked for once, got none, none"),
+        ({"models": ("none", "none")}, "model: expected each value once, got none, none"),
         ({"variants": ("ffcv",)}, "variant: expected one of pil, raw, presized, lmdb, loader, got 'ffcv'"),
         ({"device": "tpu"}, "device: expected one of cpu, cuda, got 'tpu'"),
         ({"workers": (-1,)}, "workers: expected a whole number from 0 to 4096, got -1"),
@@ -303,7 +303,7 @@ def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ra
     built = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*.lmdb")}
     again = presize(*command, "--variant", "loader", "--json")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*.lmdb")} == built
-    assert [row["variant"] for row in json.loads(again.out)["rows"]] == ["loader"] * 2
+    assert [row["variant"] for row in read_json(again.out, "bench")["rows"]] == ["loader"] * 2
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from pages import HOSTILE, parsed
 from pictures import smooth_image
 from presize.builder.run import build_dataset
 from presize.builder.shard_table import ShardDone
-from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack
+from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack_facts
 from presize.errors import BuildError, OptionError, PresizeWarning
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
 from presize.pages import charts, comparison
@@ -480,7 +480,7 @@ def test_packed_facts_are_unpacked_as_they_were(facts: Facts) -> None:
     packed = np.array([facts.pack()], np.uint32)
     names = {"kind": KINDS, "colors": COLORS, "process": PROCESSES}
     for name, value in facts._asdict().items():
-        number = int(unpack(packed, name)[0])
+        number = int(unpack_facts(packed, name)[0])
         assert (names[name][number] if name in names else number) == value
     assert set(FIELDS) == set(Facts._fields)
     assert Facts(orientation=0).pack() == 0, "nothing is known"
