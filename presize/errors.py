@@ -21,6 +21,9 @@ Any other exception that presize raises is a bug in presize.
 
 from __future__ import annotations
 
+import inspect
+import warnings
+
 
 class PresizeError(Exception):
     """Base of all errors that are not bugs in presize. ``str(error)`` is one line."""
@@ -76,3 +79,11 @@ class DiagnosisError(PresizeError):
 
 class PresizeWarning(UserWarning):
     """Something is allowed but probably not what was meant."""
+
+
+def warn(message: str) -> None:
+    """Issue a PresizeWarning that points at the code which called presize."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "presize":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, PresizeWarning, stacklevel=level + 1)

@@ -371,6 +371,26 @@ class ColumnType(NamedTuple):
         return f"{self.column}:{self.type}"
 
 
+class Stream(NamedTuple):
+    """A thing that every sample of a build stores: its image, or a companion, in one of the sizes.
+
+    Attributes:
+        name: of the companion; empty for the image.
+        size: the target size.
+    """
+
+    name: str
+    size: Size
+
+    def column(self, name: str) -> str:
+        """Return the name that a column about its records has in the index.
+
+        >>> Stream("mask", Size(256, 256)).column("nbytes")
+        'mask_nbytes'
+        """
+        return f"{self.name}_{name}" if self.name else name
+
+
 @documented
 @dataclass(frozen=True)
 class BuildOptions:
@@ -441,6 +461,12 @@ class BuildOptions:
         # One order, so that the same options make the same dataset.
         object.__setattr__(self, "companions", tuple(sorted(self.companions, key=lambda companion: companion.name)))
         object.__setattr__(self, "column_types", tuple(sorted(self.column_types)))
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """Everything that a sample stores: its image in each size, then each companion in each size."""
+        names = ("", *(companion.name for companion in self.companions))
+        return tuple(Stream(name, size) for name in names for size in self.image.sizes)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for manifest.json; sizes as the strings that Size.parse reads."""

@@ -43,13 +43,13 @@ product leans on measuring."""
 
 LIBRARIES = {
     "click": {"cli"},
-    "distributed": {"builder/executors/dask"},
+    "distributed": {"builder/executors/engines"},
     "jinja2": {"pages/html"},
-    "joblib": {"builder/tasks/parallel"},
+    "joblib": {"builder/executors/local"},
     "lmdb": {"store/shard", "store/shard_reader"},
     "obstore": {"remote/bucket"},
-    "pyspark": {"builder/executors/spark"},
-    "ray": {"builder/executors/ray"},
+    "pyspark": {"builder/executors/engines"},
+    "ray": {"builder/executors/engines"},
     "torch": {"datasets", "datasets/reading", "datasets/timing"},
     "tqdm": {"builder/progress_bar", "cli/output"},
 }
@@ -273,7 +273,7 @@ def test_a_module_begins_with_a_sentence() -> None:
                 "presize.measure",
                 "presize.builder",
                 "presize.pages",
-                "presize.sources.labels",
+                "presize.sources.table",
                 "joblib",
                 "click",
                 "torchvision",

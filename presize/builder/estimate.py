@@ -8,13 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from presize.builder.plan import Plan
-from presize.builder.tasks.records import Made, Recipe, Sources, make_sample
+from presize.builder.tasks.records import Encoded, EncodeSpec, Sources, encode_sample
 from presize.errors import ImageError, NotAnImageError
-from presize.sources.companions import companion_paths
-from presize.sources.source_files import SourceFile
 from presize.sources.source_reader import SourceReader
 from presize.store.rejects import Reject
 from presize.system.child import Child
@@ -82,10 +79,10 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
     if len(plan.source.table) == 0:
         return Estimate(0, 0.0, 0.0, 0, 0, ())
     chosen = _spread(plan.source.table.column("source_nbytes").to_numpy())
-    recipe = Recipe.of(plan.source.root, plan.options)
+    spec = EncodeSpec.of(plan.source.root, plan.options)
     child = Child()
     try:
-        found = child.call(_try, recipe, int(plan.identity["page_size"]), _samples(plan, chosen))
+        found = child.call(_try, spec, int(plan.identity["page_size"]), plan.files(chosen))
     finally:
         child.close()
     scale = len(plan.source.table) / found.tried
@@ -118,41 +115,31 @@ class _Tried(NamedTuple):
     rejects: list[Reject]
 
 
-def _samples(plan: Plan, rows: npt.NDArray[np.int64]) -> list[Sources]:
-    """The files of these rows of the source table, those of companions as well."""
-    table = plan.source.table.take(pa.array(rows))
-    companions = (
-        map(SourceFile, companion_paths(c, table).to_pylist(), table.column(f"{c.name}_source_nbytes").to_pylist())
-        for c in plan.options.companions
-    )
-    return list(zip(plan.source.files(rows), *companions, strict=True))
-
-
-def _try(recipe: Recipe, page_bytes: int, samples: list[Sources]) -> _Tried:
+def _try(spec: EncodeSpec, page_bytes: int, samples: list[Sources]) -> _Tried:
     """Presize samples for _TRY_S seconds."""
     rejects: list[Reject] = []
     stored_bytes = tried = skipped = pixels = 0
     written_s = 0.0
-    reader = SourceReader(recipe.source)
-    _presize(recipe, reader, samples[0])  # the first image pays for libraries that load lazily
+    reader = SourceReader(spec.source)
+    _presize(spec, reader, samples[0])  # the first image pays for libraries that load lazily
     begun, begun_cpu = time.perf_counter(), time.thread_time()
     for sample in samples:
         file = sample[0]
         if tried >= _MIN_TRIES and time.perf_counter() - begun > _TRY_S:
             break
         tried += 1
-        made = _presize(recipe, reader, sample)
-        if isinstance(made, Made):
-            first, source = made.transcoded.records[0], made.transcoded.source
-            pixels += source.height * source.width + 4 * first.height * first.width
-            for record in (record for each in (made, *made.companions) for record in each.transcoded.records):
+        encoded = _presize(spec, reader, sample)
+        if isinstance(encoded, dict):
+            first = next(iter(encoded.values())).columns
+            pixels += first["source_height"] * first["source_width"] + 4 * first["height"] * first["width"]
+            for record in encoded.values():
                 nbytes = len(record.value)
                 stored_bytes += _on_disk(nbytes, page_bytes) + _INDEX_ROW_BYTES + len(file.path)
                 written_s += _WRITE_S_PER_RECORD + _WRITE_S_PER_BYTE * nbytes
-        elif isinstance(made, NotAnImageError) and not file.claims_to_be_an_image:
+        elif isinstance(encoded, NotAnImageError) and not file.claims_to_be_an_image:
             skipped += 1
         else:
-            rejects.append(Reject(file.path, ImageError.__name__, str(made)))
+            rejects.append(Reject(file.path, ImageError.__name__, str(encoded)))
     cpu_seconds = time.thread_time() - begun_cpu + written_s
     seconds = time.perf_counter() - begun + written_s
     return _Tried(tried, skipped, stored_bytes, pixels, seconds, cpu_seconds, rejects)
@@ -167,10 +154,10 @@ def _spread(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.asarray(by_size[places[np.sort(first)].astype(np.int64)])
 
 
-def _presize(recipe: Recipe, reader: SourceReader, sample: Sources) -> Made | ImageError:
+def _presize(spec: EncodeSpec, reader: SourceReader, sample: Sources) -> Encoded | ImageError:
     """What a build would make of one sample."""
     try:
-        return make_sample(recipe, reader, sample)
+        return encode_sample(spec, reader, sample)
     except ImageError as error:
         return error
     except MemoryError:

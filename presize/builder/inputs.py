@@ -15,19 +15,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.builder.reuse import Base, read_base
-from presize.builder.state import Place
-from presize.builder.tasks.sidecar import Finished, prefixes
-from presize.builder.tasks.task import Copies, Task
+from presize.builder.output_dir import OutputDir
+from presize.builder.reuse import PublishedDataset, copies_of, read_base
+from presize.builder.tasks.task import Task
+from presize.builder.work import Finished
 from presize.errors import DatasetError, SourceError
 from presize.formatting import plural
-from presize.sources.labels import check_classes, naming
+from presize.sources.classes import check_classes, naming
 from presize.sources.scan import Source
 from presize.store.filenames import path_problem
 from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS, open_settled
 from presize.store.manifest import Manifest, replaced
 from presize.store.rejects_file import Rejects
-from presize.store.shard_reader import ShardReader
 
 Rows = npt.NDArray[np.int64]
 
@@ -52,7 +51,7 @@ class Inputs:
         resizes: whether images that do not fit the size of the build are resized. Otherwise all are copied.
     """
 
-    bases: tuple[Base, ...]
+    bases: tuple[PublishedDataset, ...]
     base_of: Rows
     row_of: Rows
     source: Source
@@ -81,25 +80,11 @@ class Inputs:
     def copying(self, task: Task) -> Task:
         """`task`, which copies all of its samples. Its digest then says, too, what from."""
         base_of, row_of = self.base_of[task.samples], self.row_of[task.samples]
-        columns: dict[str, npt.NDArray[np.int64]] = {}
-        shards: list[list[ShardReader]] = [[] for _ in self.bases[0].stores]
-        for at, base in enumerate(self.bases):
-            mine = np.flatnonzero(base_of == at)
-            rows, index = row_of[mine], base.indexes[0]
-            numbers, shard = np.unique(index.column("shard").to_numpy()[rows], return_inverse=True)
-            known = {"shard": len(shards[0]) + shard, "row": index.column("row").to_numpy()[rows]} | base.columns(rows)
-            for name, values in known.items():
-                columns.setdefault(name, np.zeros(len(base_of), np.int64))[mine] = values
-            for readers, (root, files) in zip(shards, base.stores, strict=True):
-                readers += (ShardReader(root / files[n].file, files[n].bytes) for n in numbers.tolist())
         made_of = hashlib.sha256(task.digest.encode() + base_of.tobytes() + row_of.tobytes())
         for manifest in self.manifests:
             made_of.update(manifest.index.sha256.encode())
-        return replace(
-            task,
-            digest=made_of.hexdigest(),
-            copies=Copies(tuple(map(tuple, shards)), columns, are_sources=True, resizes=self.resizes),
-        )
+        copies = copies_of(self.bases, base_of, row_of, task.options, self.resizes)
+        return replace(task, digest=made_of.hexdigest(), copies=copies)
 
     def replaced(self) -> DatasetError | None:
         """The error to raise when one of the datasets is another one by now; None while all are as they were read."""
@@ -170,13 +155,13 @@ def join(
     return Inputs(bases, base_of, row_of, source, tuple(how for how, it_does in differs.items() if it_does))
 
 
-def _opened(root: Path, _: Manifest) -> Base:
-    base = read_base(Place(root, (root,)))
+def _opened(root: Path, _: Manifest) -> PublishedDataset:
+    base = read_base(OutputDir.of(root))
     try:
         base.indexes[0].validate(full=True)
     except pa.ArrowInvalid as error:
         raise DatasetError(f"the index of {root} is damaged: {str(error).splitlines()[0]}") from None
-    for name in (f"{stored}{side}" for stored in prefixes(base.companions) for side in ("height", "width")):
+    for name in (stream.column(side) for stream in base.shards for side in ("height", "width")):
         if pc.min(base.indexes[0].column(name)).as_py() < 1:
             raise DatasetError(f"the index of {root} is damaged: a {name} is less than 1")
     if base.damaged:
@@ -199,7 +184,7 @@ _NOT_READ = {"image", "layout", "shard_samples", "follow_links", "checksum", "co
 """Options that readers do not ask for. All others say what is in the records or in columns."""
 
 
-def _check_alike(first: Base, other: Base) -> None:
+def _check_alike(first: PublishedDataset, other: PublishedDataset) -> None:
     labelled = {"label" in base.indexes[0].schema.names: base.roots[0] for base in (first, other)}
     if len(labelled) == 2:
         raise SourceError(f"{labelled[True]} has labels and {labelled[False]} has none")
@@ -213,7 +198,7 @@ def _check_alike(first: Base, other: Base) -> None:
             )
 
 
-def _concatenated(bases: Sequence[Base], prefix: bool) -> pa.Table:
+def _concatenated(bases: Sequence[PublishedDataset], prefix: bool) -> pa.Table:
     """The indexes, without what a build computes anew. A column that a dataset lacks is null there."""
     tables = []
     for number, base in enumerate(bases):
@@ -242,7 +227,7 @@ def _taken(paths: pa.ChunkedArray, only: Sequence[str]) -> npt.NDArray[np.bool_]
     return np.asarray(pc.is_in(paths, value_set=listed).to_numpy(), np.bool_)
 
 
-def _class_list(bases: Sequence[Base], classes: Sequence[str] | None) -> tuple[str, ...] | None:
+def _class_list(bases: Sequence[PublishedDataset], classes: Sequence[str] | None) -> tuple[str, ...] | None:
     """The classes of the new dataset: those given; or the one list of all datasets, the longest where the others are
     its beginning, or all names sorted where each list is."""
     lists = [base.manifests[0].classes for base in bases]
@@ -271,7 +256,7 @@ def _class_list(bases: Sequence[Base], classes: Sequence[str] | None) -> tuple[s
 
 
 def _renumbered(
-    bases: Sequence[Base], base_of: Rows, labels: npt.NDArray[np.int32], classes: tuple[str, ...]
+    bases: Sequence[PublishedDataset], base_of: Rows, labels: npt.NDArray[np.int32], classes: tuple[str, ...]
 ) -> npt.NDArray[np.int32]:
     """The labels of all samples as positions in `classes`."""
     place = {name: i for i, name in enumerate(classes)}
@@ -287,7 +272,7 @@ def _renumbered(
     return found
 
 
-def _rejects(bases: Sequence[Base], prefix: bool) -> Iterator[Rejects]:
+def _rejects(bases: Sequence[PublishedDataset], prefix: bool) -> Iterator[Rejects]:
     for number, base in enumerate(bases):
         path, *others = base.rejects.columns.columns
         yield Rejects.with_columns([_prefixed(path, number), *others]) if prefix else base.rejects

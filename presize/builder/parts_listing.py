@@ -11,13 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from presize.builder.state import LISTING
+from presize.builder.output_dir import LISTING
 from presize.errors import BuildError
 from presize.formatting import plural
 from presize.options import SourceOptions
 from presize.sources.scan import Source
-from presize.sources.source_files import Container, check_containers
-from presize.sources.store_source import Url
+from presize.sources.source_files import Container, Url, check_containers
 from presize.store.index import write_arrow
 from presize.store.rejects_file import SCHEMA, Rejects
 

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from presize.builder.fingerprint import CodecFingerprint
 from presize.formatting import plural
 from presize.options import BuildOptions
+from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
+from presize.sources.source_files import SourceFile
 from presize.store.dealing import deal, shard_count, shard_limit
 from presize.store.index import ARROW_OPTIONS
 from presize.store.manifest import classes_digest, digest_of
@@ -44,20 +47,17 @@ class Plan:
         """SHA-256 of the identity, in hexadecimal: a shard made under the same digest can be kept."""
         return digest_of(self.identity)
 
-
-class TriedCodecs(NamedTuple):
-    """The libraries that make the bytes.
-
-    Attributes:
-        digest: SHA-256 of what they make of the golden images, under the options of the build.
-        versions: theirs, for information.
-    """
-
-    digest: str
-    versions: dict[str, str]
+    def files(self, rows: npt.NDArray[np.int64]) -> list[tuple[SourceFile, ...]]:
+        """Return the files of the samples in these rows of the source table: the image, then its companions."""
+        table = self.source.table.take(pa.array(rows))
+        companions = (
+            map(SourceFile, companion_paths(c, table).to_pylist(), table.column(f"{c.name}_source_nbytes").to_pylist())
+            for c in self.options.companions
+        )
+        return list(zip(self.source.files(rows), *companions, strict=True))
 
 
-def make_plan(source: Source, options: BuildOptions, codecs: TriedCodecs, page_size: int) -> Plan:
+def make_plan(source: Source, options: BuildOptions, codecs: CodecFingerprint, page_size: int) -> Plan:
     """Plan a build.
 
     Args:
@@ -81,7 +81,7 @@ def make_plan(source: Source, options: BuildOptions, codecs: TriedCodecs, page_s
 
 def source_identity(table: pa.Table) -> dict[str, Any]:
     """What identifies the samples of a build in its identity."""
-    return {"files": len(table), "sha256": _table_digest(table)}
+    return {"files": len(table), "sha256": table_digest(table)}
 
 
 def differences(
@@ -157,7 +157,7 @@ class _HashSink:
         self.closed = True
 
 
-def _table_digest(table: pa.Table) -> str:
+def table_digest(table: pa.Table) -> str:
     """SHA-256 of the values, whatever their chunks."""
     sink = _HashSink()
     combined = table.combine_chunks().replace_schema_metadata(None)

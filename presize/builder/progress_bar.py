@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from presize.builder.plan import Plan
-from presize.builder.tasks.sidecar import ShardDone
+from presize.builder.shard_table import ShardDone
 from presize.formatting import size_text
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,42 +14,51 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.builder.annotations import scaled, warn_of_bad_boxes
-from presize.builder.cleanup import finish_publishing, leave_published, remove_replaced, remove_unpublished
+from presize.builder.output_dir import BuildJournal, OutputDir, StagedFiles
 from presize.builder.plan import Plan
-from presize.builder.state import NEW_MANIFEST, Place, State
+from presize.builder.shard_table import Rejected
 from presize.builder.tasks import staging
-from presize.builder.tasks.sidecar import Finished, Rejected, size_columns
+from presize.builder.work import Finished
 from presize.codecs.source_facts import unpack_facts
 from presize.errors import BuildError
 from presize.formatting import plural
-from presize.options import Size
+from presize.options import Companion, Size, Stream
 from presize.sources.scan import Source
 from presize.sources.source_files import check_containers
 from presize.sources.source_reader import SourceReader
 from presize.store import shard
-from presize.store.data_files import MANIFEST, REPORT, CompanionFiles, DataFile, companion_shard, generation_name
+from presize.store.data_files import REPORT, CompanionFiles, DataFile, companion_shard, generation_name
 from presize.store.index import INDEX_COLUMNS, index_columns, write_index
-from presize.store.manifest import Manifest, publish_manifest
+from presize.store.manifest import Manifest
 from presize.store.rejects_file import REPEATED_TEXT, Rejects, to_jsonl
 from presize.store.shard_reader import ShardReader
-from presize.system.files import sync_folder, write_atomically, writing
+from presize.system.files import write_atomically
 
 
 class _Merged(NamedTuple):
-    """All side-cars together, in the order of the dataset.
+    """The tables of all shards together, in the order of the dataset.
 
     Attributes:
-        samples: the row in the source table of each record.
-        columns: those of a Sidecar but ``sample``, each in the type of the index; and ``shard`` and ``row``, where each
-            record lies.
-        shards: the name of each shard, for each size and companion its bytes and SHA-256, and its records.
+        samples: the row in the source table of each stored sample.
+        places: ``shard`` and ``row``, where its records lie.
+        columns: for each stream those of a ShardTable, in the types of the index.
+        shards: the name of each shard, its files, and its records.
         rejects: the files that were not stored, those that the source rejected first.
     """
 
     samples: npt.NDArray[np.int64]
-    columns: dict[str, npt.NDArray[Any]]
-    shards: list[tuple[str, list[tuple[int, str]], int]]
+    places: dict[str, npt.NDArray[Any]]
+    columns: dict[Stream, dict[str, npt.NDArray[Any]]]
+    shards: list[tuple[str, Mapping[Stream, tuple[int, str]], int]]
     rejects: Rejects
+
+    def files(self, stream: Stream) -> tuple[DataFile, ...]:
+        """The shards of a stream; none of a folder."""
+        return tuple(
+            DataFile(companion_shard(stream.name, name), *files[stream], rows)
+            for name, files, rows in self.shards
+            if files
+        )
 
 
 @dataclass(frozen=True)
@@ -59,31 +66,35 @@ class _Dataset:
     """The dataset of one size, as far as it is known before anything of it is written.
 
     Attributes:
-        number: the place of its size among those of the plan.
+        size: its target size.
         root: its folder.
         index: its index.
         samples: the row in the source table of each row of the index.
     """
 
-    number: int
+    size: Size
     root: Path
     index: pa.Table
     samples: npt.NDArray[np.int64]
 
 
 def publish(
-    plan: Plan, state: State, finished: Finished, place: Place, files: pa.ChunkedArray | None, report: bool = False
+    plan: Plan,
+    journal: BuildJournal,
+    finished: Finished,
+    output: OutputDir,
+    files: pa.ChunkedArray | None,
+    report: bool = False,
 ) -> list[Manifest]:
     """Publish the dataset of each size in its root.
 
-    Interrupted at any point, it can be called again with the same arguments; an update's, once it is marked
-    as publishing, with finish_publishing.
+    Interrupted at any point, it can be called again with the same arguments (OutputDir.publish says how).
 
     Args:
         plan: what was built.
-        state: that of the build, under whose generation files are named.
+        journal: of the build, under whose generation files are named.
         finished: all shards.
-        place: where they are.
+        output: where they are.
         files: the name of each sample's file in a folder dataset; None for shards.
         report: write report.html, too.
 
@@ -92,7 +103,7 @@ def publish(
     """
     merged = _merge(finished, plan.source)
     if not len(merged.samples):
-        give_up(place)
+        output.discard()
         unread = len(plan.source.rejects)
         first = ""
         if len(merged.rejects) > unread:
@@ -100,8 +111,11 @@ def publish(
         raise BuildError(
             f"of {plural(len(plan.source.table), 'file')} in {plan.source.root} none could be stored{first}"
         )
-    datasets = [_Dataset(k, root, _index(plan, merged, k, files), merged.samples) for k, root in enumerate(place.roots)]
-    manifests = [_write_data(plan, state, merged, dataset) for dataset in datasets]
+    datasets = [
+        _Dataset(size, root, _index(plan, merged, size, files), merged.samples)
+        for size, root in zip(plan.options.image.sizes, output.roots, strict=True)
+    ]
+    manifests = [_write_data(plan, journal, merged, dataset) for dataset in datasets]
     if report:
         manifests = [
             _write_report(plan, dataset, manifest, merged.rejects)
@@ -109,76 +123,46 @@ def publish(
         ]
     # Once more on this host: on others, workers have compared no more than sizes and modification times.
     check_containers(plan.source.root, plan.source.containers)
-    if state.update:
-        _publish_update(state, place, manifests)
-    else:
-        _publish_build(plan, state, place, datasets, manifests)
+    output.publish(journal, manifests, None if files is None else _staged(plan, datasets[0]))
     return manifests
 
 
-def _publish_update(state: State, place: Place, manifests: Sequence[Manifest]) -> None:
-    for root, manifest in zip(place.roots, manifests, strict=True):
-        sync_folder(root / "shards")
-        publish_manifest(root, manifest, NEW_MANIFEST)
-    replace(state, publishing=True).write(place.out)
-    finish_publishing(place)
-
-
-def _publish_build(
-    plan: Plan, state: State, place: Place, datasets: Sequence[_Dataset], manifests: Sequence[Manifest]
-) -> None:
-    is_folder = plan.options.layout == "folder"
-    if is_folder and not state.publishing:  # the indexes are written: they tell which files are ours
-        state = replace(state, publishing=True)
-        state.write(place.out)
-    for dataset, manifest in zip(datasets, manifests, strict=True):
-        if is_folder:
-            _name_files(dataset)
-        else:
-            sync_folder(dataset.root / "shards")
-        publish_manifest(dataset.root, manifest)
-        remove_replaced(dataset.root, state, dataset.index)
-        leave_published(dataset.root, manifest)
-        if is_folder and plan.source.by_folder:
-            _keep_empty_classes(dataset.root, plan.source.classes or ())
-
-
-def give_up(place: Place) -> None:
-    """Remove what a build has left of which nothing can be published, and which would refuse the next one."""
-    for root, manifest in zip(place.roots, place.manifests(), strict=True):
-        remove_unpublished(root, manifest)
-    place.clear()
-    for root in place.roots:
-        if root != place.out and not os.listdir(root):
-            root.rmdir()
+def _staged(plan: Plan, dataset: _Dataset) -> StagedFiles:
+    classes = plan.source.classes if plan.source.by_folder else None
+    return StagedFiles(dataset.index.column("file"), dataset.samples, classes or ())
 
 
 _REJECTED = pa.schema({"sample": pa.int64(), "error": REPEATED_TEXT, "reason": REPEATED_TEXT})
 
 
 def _merge(finished: Finished, source: Source) -> _Merged:
-    """Read the side-cars one by one."""
+    """Read the tables of the shards one by one."""
     files = len(source.table)
     is_stored = np.zeros(files, bool)
-    columns: dict[str, npt.NDArray[Any]] = {}
+    places = {name: np.zeros(files, np.int32) for name in ("shard", "row")}
+    columns: dict[Stream, dict[str, npt.NDArray[Any]]] = {}
     shards, rejected = [], []
     for number, (name_of_shard, read) in enumerate(finished.shards):
-        sidecar = read()
-        samples = sidecar.samples
-        is_stored[samples] = True
-        places = {"shard": np.full(len(samples), number), "row": np.arange(len(samples))}
-        for name, values in (sidecar.columns | places).items():
-            if name != "sample":
-                columns.setdefault(name, np.zeros(files, _dtype(name)))[samples] = values
-        shards.append((name_of_shard, sidecar.shards, len(samples)))
-        if sidecar.rejects:
-            rejected.append(_rejected_columns(sidecar.rejects))
+        table = read()
+        is_stored[table.samples] = True
+        places["shard"][table.samples] = number
+        places["row"][table.samples] = np.arange(len(table.samples))
+        for stream, of_stream in table.columns.items():
+            whole = columns.setdefault(stream, {})
+            for name, values in of_stream.items():
+                if name not in whole:
+                    whole[name] = np.zeros(files, INDEX_COLUMNS[name].to_pandas_dtype())
+                whole[name][table.samples] = values
+        shards.append((name_of_shard, table.files, len(table.samples)))
+        if table.rejects:
+            rejected.append(_rejected_columns(table.rejects))
     if not is_stored.all():
-        columns = {name: columns.pop(name)[is_stored] for name in list(columns)}
+        for whole in (places, *columns.values()):
+            for name in whole:
+                whole[name] = whole[name][is_stored]
     rejects = [source.rejects, _rejects(source, pa.Table.from_batches(rejected, _REJECTED))]
-    if finished.still_rejected is not None:
-        rejects.append(finished.still_rejected.forgetting())
-    return _Merged(np.flatnonzero(is_stored), columns, shards, Rejects.joined(rejects))
+    rejects.append(finished.still_rejected.forgetting())
+    return _Merged(np.flatnonzero(is_stored), places, columns, shards, Rejects.joined(rejects))
 
 
 def _rejected_columns(rejected: Sequence[Rejected]) -> pa.RecordBatch:
@@ -193,26 +177,24 @@ def _rejects(source: Source, rejected: pa.Table) -> Rejects:
     return Rejects.with_columns([path, rejected.column("error"), rejected.column("reason"), *state]).forgetting()
 
 
-def _dtype(name: str) -> Any:
-    """The type of a side-car's column, such as ``nbytes_0`` or ``mask_nbytes_0``, in the index."""
-    stem = re.sub(r"_\d+$", "", name)
-    column = next(column for column in INDEX_COLUMNS if stem == column or stem.endswith(f"_{column}"))
-    return INDEX_COLUMNS[column].to_pandas_dtype()
-
-
-def _index(plan: Plan, merged: _Merged, size: int, files: pa.ChunkedArray | None) -> pa.Table:
+def _index(plan: Plan, merged: _Merged, size: Size, files: pa.ChunkedArray | None) -> pa.Table:
+    """The index of the dataset of one size."""
     stored = plan.source.table
     if len(merged.samples) < len(stored):
         stored = stored.take(pa.array(merged.samples))
-    values = merged.columns
+    values = merged.places | {
+        stream.column(name): column
+        for stream, columns in merged.columns.items()
+        for name, column in columns.items()
+        if stream.size == size
+    }
     sides = values["source_height"], values["source_width"]
-    if size == 0:
+    if size == plan.options.image.sizes[0]:
         warn_of_bad_boxes(stored, plan.options, *sides)
-    stored = scaled(stored, plan.options, plan.options.image.sizes[size], *sides)
-    companions = [companion.name for companion in plan.options.companions]
-    values = values | {name: values[f"{name}_{size}"] for name in size_columns(companions)}
+    stored = scaled(stored, plan.options, size, *sides)
     if files is not None:
         stored = stored.append_column("file", files.take(pa.array(merged.samples)))
+    companions = [companion.name for companion in plan.options.companions]
     columns = {
         name: stored.column(name) if name in stored.column_names else pa.array(values[name], kind)
         for name, kind in index_columns(plan.options.layout, plan.options.checksum, companions).items()
@@ -221,22 +203,19 @@ def _index(plan: Plan, merged: _Merged, size: int, files: pa.ChunkedArray | None
     return pa.table(columns | {name: stored.column(name) for name in labels})
 
 
-def _write_data(plan: Plan, state: State, merged: _Merged, dataset: _Dataset) -> Manifest:
+def _write_data(plan: Plan, journal: BuildJournal, merged: _Merged, dataset: _Dataset) -> Manifest:
     """Write the index and the rejects. Returns the manifest that names them, and the shards."""
     root = dataset.root
-    rejects_name = generation_name("rejects.jsonl", state.generation)
+    rejects_name = generation_name("rejects.jsonl", journal.generation)
     write_atomically(root / rejects_name, to_jsonl(merged.rejects))
-    lmdb = plan.options.layout == "lmdb"
-    shards = [DataFile(name, *written[dataset.number], rows) for name, written, rows in merged.shards if lmdb]
     rejects = len(merged.rejects)
     skipped, unreadable = merged.rejects.skipped, len(merged.rejects.unreadable)
-    companions = (_companion_files(plan, merged, dataset, number) for number in range(len(plan.options.companions)))
     return Manifest(
         layout=plan.options.layout,
         identity=plan.identity,
         digest=plan.digest,
-        generation=state.generation,
-        size=str(plan.options.image.sizes[dataset.number]),
+        generation=journal.generation,
+        size=str(dataset.size),
         classes=plan.source.classes,
         samples=len(dataset.index),
         bytes=pc.sum(dataset.index.column("nbytes")).as_py(),
@@ -247,31 +226,27 @@ def _write_data(plan: Plan, state: State, merged: _Merged, dataset: _Dataset) ->
             "hidden": plan.source.hidden,
             "outside": plan.source.outside,
         },
-        engine=shard.ENGINE if lmdb else None,
-        index=write_index(root, generation_name("index.arrow", state.generation), dataset.index),
+        engine=shard.ENGINE if plan.options.layout == "lmdb" else None,
+        index=write_index(root, generation_name("index.arrow", journal.generation), dataset.index),
         rejects=DataFile.of(root, rejects_name, rejects),
-        shards=tuple(shards),
+        shards=merged.files(Stream("", dataset.size)),
         versions=plan.versions,
-        companions=tuple(companions),
+        companions=tuple(_companion_files(companion, merged, dataset) for companion in plan.options.companions),
     )
 
 
-def _companion_files(plan: Plan, merged: _Merged, dataset: _Dataset, number: int) -> CompanionFiles:
-    """The shards of the companion of this number, in one size."""
-    companion = plan.options.companions[number]
-    place = (1 + number) * len(plan.options.image.sizes) + dataset.number
-    facts = dataset.index.column(f"{companion.name}_source_facts").to_numpy()
-    is_deep = companion.is_exact and bool(unpack_facts(facts, "deep").any())
+def _companion_files(companion: Companion, merged: _Merged, dataset: _Dataset) -> CompanionFiles:
+    """The shards of a companion in one size."""
+    stream = Stream(companion.name, dataset.size)
+    columns = merged.columns[stream]
+    is_deep = companion.is_exact and bool(unpack_facts(columns["source_facts"], "deep").any())
     return CompanionFiles(
         name=companion.name,
         format=companion.format,
         filter=companion.filter,
         depth=16 if is_deep else 8,
-        bytes=pc.sum(dataset.index.column(f"{companion.name}_nbytes")).as_py(),
-        shards=tuple(
-            DataFile(companion_shard(companion.name, name), *written[place], rows)
-            for name, written, rows in merged.shards
-        ),
+        bytes=int(columns["nbytes"].sum()),
+        shards=merged.files(stream),
     )
 
 
@@ -305,18 +280,3 @@ def _write_report(plan: Plan, dataset: _Dataset, manifest: Manifest, rejects: Re
     page = build_page(BuildReport(manifest, dataset.index, rejects, comparisons, failures))
     write_atomically(root / name, page.encode())
     return replace(manifest, report=DataFile.of(root, name, len(comparisons)))
-
-
-def _name_files(dataset: _Dataset) -> None:
-    """Give staged files their names. A folder cannot change in one step, so first it stops being a dataset."""
-    (dataset.root / MANIFEST).unlink(missing_ok=True)
-    for file, sample in zip(dataset.index.column("file").to_pylist(), dataset.samples.tolist(), strict=True):
-        staging.unstage(dataset.root, file, sample)
-    os.sync()  # one for all folders: the manifest must not outlive the names
-
-
-def _keep_empty_classes(root: Path, classes: tuple[str, ...]) -> None:
-    """A folder for each class, so that ImageFolder numbers those of `root` as those of its source."""
-    for name in classes:
-        with writing(root / name):
-            (root / name).mkdir(exist_ok=True)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from zlib_ng import zlib_ng
 
-from presize.builder.state import lock
+from presize.builder.output_dir import OutputDir
 from presize.codecs import transcode
 from presize.codecs.transcode import transcode_companion
 from presize.errors import DatasetError, ImageError, OptionError, SourceError
@@ -23,11 +23,9 @@ from presize.options import Companion, ImageOptions, Size, SourceOptions
 from presize.sources.companions import companion_paths
 from presize.sources.recognize import recognize
 from presize.sources.scan import Source, scan
-from presize.sources.source_files import SourceFile
+from presize.sources.source_files import SourceFile, Url
 from presize.sources.source_reader import SourceReader
-from presize.sources.store_source import Url
-from presize.store.absence import STATE
-from presize.store.data_files import MANIFEST, DataFile
+from presize.store.data_files import MANIFEST, STATE, DataFile
 from presize.store.filenames import is_safe
 from presize.store.index import companion_index, read_index
 from presize.store.manifest import Manifest, read_manifest
@@ -99,8 +97,8 @@ def repair_dataset(
     problems: list[Problem] = []
     with (
         working_in(out),
-        lock(out.parent) if (out.parent / STATE).exists() else nullcontext(),  # a build of several sizes
-        lock(out),
+        OutputDir.of(out.parent).lock() if (out.parent / STATE).exists() else nullcontext(),  # a build of several sizes
+        OutputDir.of(out).lock(),
         ThreadPoolExecutor(jobs or usable_cores()) as threads,
     ):
         manifests = _manifests_in(out)

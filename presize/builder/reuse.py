@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -17,21 +17,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.builder.annotations import may_stay
+from presize.builder.output_dir import OutputDir
 from presize.builder.plan import Plan
 from presize.builder.resume import check_may_update
-from presize.builder.state import Place
-from presize.builder.tasks.sidecar import Finished, FinishedShard, Sidecar, prefixes, size_columns
+from presize.builder.shard_table import ShardTable
 from presize.builder.tasks.task import Copies, Task
 from presize.builder.update import Changes, Rows, Update, agree, make_update, match
+from presize.builder.work import Finished, FinishedShard
 from presize.errors import DatasetError, PresizeWarning
 from presize.formatting import plural, printable
-from presize.options import Companion, RunOptions
+from presize.options import BuildOptions, Companion, RunOptions, Size, Stream
 from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
 from presize.sources.source_reader import SourceReader
 from presize.store.data_files import DataFile
 from presize.store.dealing import shard_limit
-from presize.store.index import index_columns, read_index
+from presize.store.index import read_index, record_columns
 from presize.store.manifest import Manifest, read_manifest
 from presize.store.rejects_file import Rejects, read_rejects
 from presize.store.shard import ENGINE
@@ -44,7 +45,7 @@ _FILES_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
-class Base:
+class PublishedDataset:
     """A published LMDB dataset of one size or several.
 
     Attributes:
@@ -71,36 +72,73 @@ class Base:
     def companions(self) -> tuple[str, ...]:
         return tuple(companion.name for companion in self.manifests[0].companions)
 
-    @property
-    def stores(self) -> list[tuple[Path, tuple[DataFile, ...]]]:
-        """The folder and the shards of each size, then of each size of each companion."""
-        datasets = list(zip(self.roots, self.manifests, strict=True))
-        of_companions = [
-            (root, manifest.companions[number].shards)
-            for number in range(len(self.companions))
-            for root, manifest in datasets
-        ]
-        return [*((root, manifest.shards) for root, manifest in datasets), *of_companions]
+    @cached_property
+    def sizes(self) -> tuple[Size, ...]:
+        return tuple(Size.parse(manifest.size) for manifest in self.manifests)
 
-    @property
-    def shard_rows(self) -> Rows:
-        return np.array([len(rows) for rows in self.rows], np.int64)
+    @cached_property
+    def shards(self) -> dict[Stream, tuple[tuple[Path, DataFile], ...]]:
+        """The shards of each stream, with the folder that they are in."""
+        return {
+            Stream(name, size): tuple((root, file) for file in files)
+            for root, manifest, size in zip(self.roots, self.manifests, self.sizes, strict=True)
+            for name, files in [("", manifest.shards), *((each.name, each.shards) for each in manifest.companions)]
+        }
 
-    def columns(self, rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
-        """The columns of a Sidecar, ``sample`` apart, for these records."""
-        of_sizes = size_columns(self.companions)
-        listed = {"path", "shard", "row", *of_sizes, *_states(self.companions)}
-        columns = index_columns("lmdb", self.manifests[0].checksum, self.companions)
-        names = {name: (0, name) for name in columns if name not in listed}
-        names |= {f"{name}_{k}": (k, name) for k in range(len(self.roots)) for name in of_sizes}
-        return {name: _numbers(self.indexes[k], column)[rows].astype(np.int64) for name, (k, column) in names.items()}
+    def columns(self, stream: Stream, rows: Rows, checksum: bool) -> dict[str, Rows]:
+        """What the index says of the records of a stream, as a ShardTable has it.
+
+        Args:
+            stream: one of the dataset.
+            rows: those of the index.
+            checksum: whether that of the source file belongs to it.
+        """
+        index = self.indexes[self.sizes.index(stream.size)]
+        names = record_columns(stream.name, checksum)
+        return {name: _numbers(index, stream.column(name))[rows].astype(np.int64) for name in names}
+
+
+def copies_of(
+    datasets: Sequence[PublishedDataset],
+    dataset_of: Rows,
+    row_of: Rows,
+    options: BuildOptions,
+    resizes: bool | None = None,
+) -> Copies:
+    """What a task copies from datasets.
+
+    Args:
+        datasets: where the records are.
+        dataset_of: for each sample of the task the position of its dataset.
+        row_of: for each sample its row in the index of that; -1 for one that is made.
+        options: those of the build.
+        resizes: for records that take the place of source files, whether those are resized that do not fit; their
+            datasets have one size each. None for those of an update.
+    """
+    shard, row = np.full((2, len(row_of)), -1, np.int64)
+    shards: dict[Stream, list[ShardReader]] = {stream: [] for stream in options.streams}
+    columns: dict[Stream, dict[str, Rows]] = {stream: {} for stream in options.streams}
+    first = 0
+    for at, dataset in enumerate(datasets):
+        mine = np.flatnonzero((dataset_of == at) & (row_of >= 0))
+        rows = row_of[mine]
+        numbers, position = np.unique(_numbers(dataset.indexes[0], "shard")[rows], return_inverse=True)
+        shard[mine], row[mine] = first + position, _numbers(dataset.indexes[0], "row")[rows]
+        first += len(numbers)
+        for stream in options.streams:
+            stored = stream if resizes is None else stream._replace(size=dataset.sizes[0])
+            files = [dataset.shards[stored][number] for number in numbers.tolist()]
+            shards[stream] += (ShardReader(root / file.file, file.bytes) for root, file in files)
+            for name, values in dataset.columns(stored, rows, options.checksum).items():
+                columns[stream].setdefault(name, np.zeros(len(row_of), np.int64))[mine] = values
+    return Copies(shards, shard, row, columns, are_sources=resizes is not None, resizes=bool(resizes))
 
 
 @dataclass(frozen=True)
 class Reuse:
-    """A base, and what an update reuses of it."""
+    """A published dataset, and what an update reuses of it."""
 
-    base: Base
+    base: PublishedDataset
     update: Update
 
     def finished(self) -> Finished:
@@ -108,9 +146,9 @@ class Reuse:
         base = self.base
         shards = base.manifests[0].shards
         kept = self.update.kept.tolist()
-        stay = (FinishedShard(shards[number].file, partial(self._sidecar, number)) for number in kept)
+        stay = (FinishedShard(shards[number].file, partial(self._table, number)) for number in kept)
         places = base.samples.column("row").to_numpy()[self.update.origin[self.update.rejected]]
-        return Finished(tuple(stay), base.rejects.take(places) if len(places) else None)
+        return Finished(tuple(stay), base.rejects.take(places))
 
     @cached_property
     def _sample_of(self) -> Rows:
@@ -120,37 +158,25 @@ class Reuse:
         sample_of[origin[origin >= 0]] = np.flatnonzero(origin >= 0)
         return sample_of
 
-    def _sidecar(self, number: int) -> Sidecar:
-        """What a shard of the base that stays gives to the new index."""
-        rows = self.base.rows[number]
-        files = [(shards[number].bytes, shards[number].sha256) for _, shards in self.base.stores]
-        return Sidecar(number, {"sample": self._sample_of[rows]} | self.base.columns(rows), files, [])
+    def _table(self, number: int) -> ShardTable:
+        """The table of a shard of the base that stays."""
+        base, rows = self.base, self.base.rows[number]
+        columns = {stream: base.columns(stream, rows, base.manifests[0].checksum) for stream in base.shards}
+        files = {stream: (shards[number][1].bytes, shards[number][1].sha256) for stream, shards in base.shards.items()}
+        return ShardTable(number, self._sample_of[rows], columns, files, [])
 
     def copying(self, task: Task) -> Task:
         """`task`, which copies what is unchanged. Its digest then says, too, what its shard is made of."""
         origin = self.update.origin[task.samples]
         made_of = hashlib.sha256(f"{task.digest} {self.base.manifests[0].index.sha256}".encode())
         made_of.update(task.samples.tobytes() + origin.tobytes())
-        return replace(task, digest=made_of.hexdigest(), copies=self._copies(origin))
-
-    def _copies(self, origin: Rows) -> Copies | None:
-        copied = np.flatnonzero(origin >= 0)
-        if not len(copied):
-            return None
-        base, rows = self.base, origin[copied]
-        numbers, shard = np.unique(_numbers(base.indexes[0], "shard")[rows], return_inverse=True)
-        known = {"shard": shard, "row": _numbers(base.indexes[0], "row")[rows]} | base.columns(rows)
-        columns = {name: np.full(len(origin), -1, np.int64) for name in known}
-        for name, values in known.items():
-            columns[name][copied] = values
-        shards = tuple(
-            tuple(ShardReader(root / files[number].file, files[number].bytes) for number in numbers.tolist())
-            for root, files in base.stores
-        )
-        return Copies(shards, columns)
+        task = replace(task, digest=made_of.hexdigest())
+        if (origin < 0).all():
+            return task
+        return replace(task, copies=copies_of([self.base], np.zeros_like(origin), origin, task.options))
 
 
-def read_base(place: Place) -> Base:
+def read_base(place: OutputDir) -> PublishedDataset:
     """The dataset in the roots of `place`. Shards are not read; only their sizes are checked.
 
     Raises:
@@ -159,7 +185,7 @@ def read_base(place: Place) -> Base:
     manifests = tuple(read_manifest(root) for root in place.roots)
     indexes = tuple(_checked_index(root, manifest) for root, manifest in zip(place.roots, manifests, strict=True))
     index, shards = indexes[0], manifests[0].shards
-    same = ("path", "shard", "row", *_states(companion.name for companion in manifests[0].companions))
+    same = ("path", "shard", "row", *_states(manifests[0]))
     for root, other, manifest in zip(place.roots, indexes, manifests, strict=True):
         if [file.file for file in manifest.shards] != [file.file for file in shards] or not all(
             other.column(name).equals(index.column(name)) for name in same
@@ -168,9 +194,12 @@ def read_base(place: Place) -> Base:
     rejects = read_rejects(place.roots[0] / manifests[0].rejects.file)
     rows = _rows(place.roots[0], index, shards)
     samples = _samples(index, manifests[0], rejects)
-    base = Base(place.roots, manifests, indexes, samples, rows, rejects)
+    base = PublishedDataset(place.roots, manifests, indexes, samples, rows, rejects)
     damaged = {
-        number for root, files in base.stores for number, file in enumerate(files) if not _has_its_size(root, file)
+        number
+        for files in base.shards.values()
+        for number, (root, file) in enumerate(files)
+        if not _has_its_size(root, file)
     }
     return replace(base, damaged=tuple(sorted(damaged)))
 
@@ -215,18 +244,18 @@ def _rows(root: Path, index: pa.RecordBatch, shards: Sequence[DataFile]) -> tupl
     return tuple(order[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True))
 
 
-def _states(companions: Iterable[str], names: Sequence[str] = ("source_nbytes", "source_mtime_ns")) -> list[str]:
+def _states(manifest: Manifest, names: Sequence[str] = ("source_nbytes", "source_mtime_ns")) -> list[str]:
     """The columns of the index that say whether a file has changed, and those of companions."""
-    return [f"{prefix}{name}" for prefix in prefixes(companions) for name in names]
+    prefixes = ("", *(f"{companion.name}_" for companion in manifest.companions))
+    return [f"{prefix}{name}" for prefix in prefixes for name in names]
 
 
 def _samples(index: pa.RecordBatch, manifest: Manifest, rejects: Rejects) -> pa.Table:
     rows = np.flatnonzero(rejects.columns.column("source_nbytes").is_valid())
     known = rejects.columns.select(["path", "source_nbytes", "source_mtime_ns"]).take(pa.array(rows))
-    companions = [companion.name for companion in manifest.companions]
-    names = _states(companions)
+    names = _states(manifest)
     if manifest.checksum:
-        names += _states(companions, ["source_crc32"])
+        names += _states(manifest, ["source_crc32"])
     columns: dict[str, Any] = {name: np.zeros(len(rows), np.int64) for name in names}
     columns |= {name: known.column(name) for name in known.schema.names}
     columns |= {"shard": np.full(len(rows), -1), "row": rows}
@@ -238,7 +267,7 @@ def _numbers(index: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
     return np.asarray(index.column(name).to_numpy(zero_copy_only=True))
 
 
-def plan_update(todo: Plan, place: Place, run: RunOptions) -> tuple[Plan, Changes]:
+def plan_update(todo: Plan, place: OutputDir, run: RunOptions) -> tuple[Plan, Changes]:
     """What an update of the dataset in `place` would do.
 
     Returns:
@@ -259,7 +288,7 @@ def plan_update(todo: Plan, place: Place, run: RunOptions) -> tuple[Plan, Change
     return replace(todo, source=source, shards=update.shards), update.changes
 
 
-def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
+def find_reuse(plan: Plan, place: OutputDir, run: RunOptions) -> Reuse:
     """What of the dataset in `place` an update of it to `plan` can use again. With checksums the source
     files that it knows are read, in ``run.jobs`` threads.
 
@@ -275,43 +304,41 @@ def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
         is_damaged |= found
     lost = unchanged & is_damaged[matched]
     most = shard_limit(len(matched), plan.options.shard_samples, len(plan.options.companions))
-    update = make_update(
-        base.samples, base.shard_rows, matched, unchanged & ~lost, most, plan.source.runs, sorted(unsound)
-    )
+    shard_rows = np.array([len(rows) for rows in base.rows], np.int64)
+    update = make_update(base.samples, shard_rows, matched, unchanged & ~lost, most, plan.source.runs, sorted(unsound))
     if run.verify:
         update = replace(update, changes=update.changes._replace(damaged=int(lost.sum())))
     return Reuse(base, update)
 
 
-def find_damage(base: Base, jobs: int) -> tuple[npt.NDArray[np.bool_], set[int]]:
+def find_damage(base: PublishedDataset, jobs: int) -> tuple[npt.NDArray[np.bool_], set[int]]:
     """Read all shards of a dataset that have their size, in `jobs` threads.
 
     Returns:
         True for each of `base.samples` that has a damaged record, and the numbers of shards that are not as they were
         published.
     """
-    stored = ("", *(f"{companion}_" for companion in base.companions))
     parts = [
-        (number, root, files[number], base.indexes[at % len(base.roots)], stored[at // len(base.roots)])
-        for at, (root, files) in enumerate(base.stores)
-        for number in range(len(files))
+        (stream, number, root, file)
+        for stream, files in base.shards.items()
+        for number, (root, file) in enumerate(files)
         if number not in base.damaged
     ]
 
-    def look(part: tuple[int, Path, DataFile, pa.RecordBatch, str]) -> tuple[bool, npt.NDArray[np.bool_]]:
-        number, root, file, index, prefix = part
-        names = ["row", f"{prefix}nbytes", f"{prefix}crc32"]
-        return damaged_records(root, file, index.select(names).take(pa.array(base.rows[number])))
+    def look(part: tuple[Stream, int, Path, DataFile]) -> tuple[bool, npt.NDArray[np.bool_]]:
+        stream, number, root, file = part
+        records = base.indexes[base.sizes.index(stream.size)].select(["row", *map(stream.column, ("nbytes", "crc32"))])
+        return damaged_records(root, file, records.take(pa.array(base.rows[number])))
 
     is_damaged, unsound = np.zeros(len(base.samples), np.bool_), set[int]()
     with ThreadPoolExecutor(jobs) as pool:
-        for (number, *_), (is_whole, damaged) in zip(parts, pool.map(look, parts), strict=True):
+        for (_, number, *_), (is_whole, damaged) in zip(parts, pool.map(look, parts), strict=True):
             is_damaged[base.rows[number]] |= damaged
             unsound |= set() if is_whole else {number}
     return is_damaged, unsound
 
 
-def _unchanged(plan: Plan, base: Base, matched: Rows, jobs: int) -> npt.NDArray[np.bool_]:
+def _unchanged(plan: Plan, base: PublishedDataset, matched: Rows, jobs: int) -> npt.NDArray[np.bool_]:
     """For each sample whether its file is as it was, and those of its companions. What was rejected for its image's
     content alone does not depend on companions."""
     samples, old = plan.source.table, base.samples
@@ -336,7 +363,9 @@ def _unchanged(plan: Plan, base: Base, matched: Rows, jobs: int) -> npt.NDArray[
     return unchanged & may_stay(samples, plan.options, base.indexes[0], matched)
 
 
-def _same_paths(companion: Companion, samples: pa.Table, base: Base, matched: Rows) -> npt.NDArray[np.bool_]:
+def _same_paths(
+    companion: Companion, samples: pa.Table, base: PublishedDataset, matched: Rows
+) -> npt.NDArray[np.bool_]:
     """True for each sample whose companion lies where it did. Those of a pattern follow their image."""
     if companion.column is None:
         return np.ones(len(samples), np.bool_)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,18 +15,18 @@ import pyarrow as pa
 
 from presize.builder import estimate
 from presize.builder.annotations import extents
+from presize.builder.executors.executor import Executor
+from presize.builder.output_dir import BuildJournal, OutputDir, remove_attempts
 from presize.builder.plan import Plan
-from presize.builder.state import Place, State
-from presize.builder.tasks.records import Sources
-from presize.builder.tasks.sidecar import Finished, FinishedShard, ShardDone, Sidecar
+from presize.builder.shard_table import ShardDone, ShardTable
 from presize.builder.tasks.task import CompanionPaths, Task, finished
 from presize.codecs import transcode
 from presize.errors import BuildError
 from presize.formatting import size_text
-from presize.options import Companion, RunOptions
+from presize.options import BuildOptions, Companion, RunOptions, Stream
 from presize.sources.companions import companion_paths
-from presize.sources.source_files import SourceFile
 from presize.store.data_files import companion_shard, generation_name
+from presize.store.rejects_file import Rejects
 from presize.system.child import ChildDiedError
 from presize.system.files import writing
 
@@ -34,14 +34,47 @@ _PROBES = 16
 """How many samples a task tries when it cannot read its own."""
 
 
-class Origin(Protocol):
+class FinishedShard(NamedTuple):
+    """A shard that is whole.
+
+    Attributes:
+        name: its file, from the folder of each size; without meaning for folder datasets.
+        read: returns its table, which is not kept: those of ten million samples are a gigabyte. Raises BuildError when
+            it has gone.
+    """
+
+    name: str
+    read: Callable[[], ShardTable]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a dataset is made of.
+
+    Attributes:
+        shards: in the order in which the index numbers them.
+        still_rejected: files that an update does not try again, since they are as they were.
+    """
+
+    shards: tuple[FinishedShard, ...] = ()
+    still_rejected: Rejects = field(default_factory=Rejects)
+
+    def done(self) -> Iterator[ShardDone]:
+        """What became of all of its samples."""
+        yield from (shard.read().done for shard in self.shards)
+        if self.still_rejected:
+            skipped = self.still_rejected.skipped
+            yield ShardDone(None, 0, len(self.still_rejected) - skipped, skipped, 0)
+
+
+class RecordSource(Protocol):
     """Where tasks copy records from: the dataset that an update starts from, or those that another is derived from."""
 
     def copying(self, task: Task) -> Task:
-        """`task`, which copies what it can."""
+        """Return `task`, which copies what it can."""
 
     def finished(self) -> Finished:
-        """What is taken over without a task."""
+        """Return what is taken over without a task."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +105,22 @@ class BuildWork:
         yield from self.reused.done()
         yield from self.found.values()
 
+    def carry_out(self, executor: Executor) -> Generator[ShardDone, None, None]:
+        """Yield what was done before, then each waiting shard as `executor` finishes it. Close it, or workers outlive
+        an error."""
+        yield from self.done()
+        waiting = self.waiting
+        try:
+            if waiting:
+                yield from executor(waiting)
+        finally:
+            shards = [path for task in waiting if not task.files for path in task.targets.values()]
+            remove_attempts([*(task.sidecar for task in waiting), *shards])
+
     def finish(self) -> Finished:
         """All that the dataset is made of, once the waiting tasks have been carried out."""
         tasks = map(_without_samples, self.tasks)
-        shards = (FinishedShard(_name(task), partial(_sidecar, task, self.publishing)) for task in tasks)
+        shards = (FinishedShard(_name(task), partial(_table, task, self.publishing)) for task in tasks)
         return replace(self.reused, shards=(*self.reused.shards, *shards))
 
 
@@ -87,20 +132,20 @@ def _without_samples(task: Task) -> Task:
     return replace(task, samples=none, nbytes=none, paths="", copies=None, places=None, companions=(), extents=None)
 
 
-def _sidecar(task: Task, publishing: bool) -> Sidecar:
-    sidecar = finished(task, publishing)
-    if sidecar is None:
+def _table(task: Task, publishing: bool) -> ShardTable:
+    table = finished(task, publishing)
+    if table is None:
         raise BuildError(f"finished shard {task.number} has gone from {task.sidecar.parent}; run again to make it")
-    return sidecar
+    return table
 
 
 def find_work(
     todo: Plan,
     run: RunOptions,
-    place: Place,
-    state: State,
+    place: OutputDir,
+    journal: BuildJournal,
     files: pa.ChunkedArray | None,
-    reuse: Origin | None,
+    reuse: RecordSource | None,
     numbers: Sequence[int] | None = None,
 ) -> BuildWork:
     """What is left to do of `todo`.
@@ -112,54 +157,52 @@ def find_work(
     """
     every = range(len(todo.shards)) if numbers is None else numbers
     tasks, found, again = [], {}, set()
-    for task in _tasks(todo, run, place, state.generation, files, every):
+    for task in _tasks(todo, run, place, journal.generation, files, every):
         if reuse is not None:
             task = reuse.copying(task)
-        sidecar = finished(task, state.publishing)
-        if sidecar is not None and sidecar.done.unreadable and not _is_published(state, place):
+        table = finished(task, journal.publishing)
+        if table is not None and table.done.unreadable and not _is_published(journal, place):
             again.add(task.number)
-        elif sidecar is not None:
-            found[task.number] = sidecar.done
+        elif table is not None:
+            found[task.number] = table.done
             task = _without_samples(task)
         tasks.append(task)
     reused = reuse.finished() if reuse else Finished()
-    return BuildWork(tuple(tasks), found, frozenset(again), reused, state.publishing)
+    return BuildWork(tuple(tasks), found, frozenset(again), reused, journal.publishing)
 
 
-def _is_published(state: State, place: Place) -> bool:
+def _is_published(journal: BuildJournal, place: OutputDir) -> bool:
     """Whether a manifest names the shards of this build already, so that they must stay as they are."""
-    return state.publishing or any(each and each.generation == state.generation for each in place.manifests())
-
-
-def sample_files(todo: Plan, rows: npt.NDArray[np.int64]) -> list[Sources]:
-    """The files of the samples in these rows of the source table: the image, then its companions."""
-    companions = (_companion_paths(companion, todo.source.table, rows) for companion in todo.options.companions)
-    files = (map(SourceFile, each.paths.split("\0"), each.nbytes.tolist()) for each in companions)
-    return list(zip(todo.source.files(rows), *files, strict=True))
+    return journal.publishing or any(each and each.generation == journal.generation for each in place.manifests())
 
 
 def _tasks(
-    todo: Plan, run: RunOptions, place: Place, generation: int, files: pa.ChunkedArray | None, numbers: Sequence[int]
+    todo: Plan,
+    run: RunOptions,
+    place: OutputDir,
+    generation: int,
+    files: pa.ChunkedArray | None,
+    numbers: Sequence[int],
 ) -> Iterator[Task]:
     for root in place.roots:
         with writing(root):
             (root / "shards" if files is None else root).mkdir(parents=True, exist_ok=True)
     table = todo.source.table
     around = extents(table, todo.options)
-    probes = tuple(sample_files(todo, np.linspace(0, len(table) - 1, min(_PROBES, len(table))).astype(np.int64)))
+    probes = tuple(todo.files(np.linspace(0, len(table) - 1, min(_PROBES, len(table))).astype(np.int64)))
     for number in numbers:
         samples = todo.shards[number]
         rows = table.select(["path", "source_nbytes"]).take(pa.array(samples))
-        companions = todo.options.companions
-        files_of_task = (
-            shard_files(place, number, generation, companions) if files is None else place.roots * (1 + len(companions))
-        )
+        if files is None:
+            targets = shard_files(place, todo.options, number, generation)
+        else:
+            targets = dict(zip(todo.options.streams, place.roots, strict=True))
         yield Task(
             number=number,
             digest=todo.digest,
             source=todo.source.root,
             sidecar=place.sidecar(number),
-            targets=files_of_task,
+            targets=targets,
             options=todo.options,
             on_error=run.on_error,
             samples=samples,
@@ -167,17 +210,17 @@ def _tasks(
             paths="\0".join(rows.column("path").to_pylist()),
             files="" if files is None else "\0".join(files.take(pa.array(samples)).to_pylist()),
             places=todo.source.places(samples),
-            companions=tuple(_companion_paths(companion, table, samples) for companion in companions),
+            companions=tuple(_companion_paths(companion, table, samples) for companion in todo.options.companions),
             extents=None if around is None else around[samples],
             probes=probes,
         )
 
 
-def shard_files(place: Place, number: int, generation: int, companions: Sequence[Companion]) -> tuple[Path, ...]:
-    """The files of a shard in the order of Sidecar.shards: of each size, then of each size of each companion."""
+def shard_files(place: OutputDir, options: BuildOptions, number: int, generation: int) -> dict[Stream, Path]:
+    """The file that a shard has for each stream."""
+    root_of = dict(zip(options.image.sizes, place.roots, strict=True))
     name = generation_name(f"shards/{number:05d}.lmdb", generation)
-    names = [name, *(companion_shard(companion.name, name) for companion in companions)]
-    return tuple(root / name for name in names for root in place.roots)
+    return {stream: root_of[stream.size] / companion_shard(stream.name, name) for stream in options.streams}
 
 
 def _companion_paths(companion: Companion, table: pa.Table, samples: npt.NDArray[np.int64]) -> CompanionPaths:
@@ -188,16 +231,15 @@ def _companion_paths(companion: Companion, table: pa.Table, samples: npt.NDArray
 
 def _name(task: Task) -> str:
     """The shard's, from the folder of each size."""
-    return f"shards/{task.targets[0].name}"
+    return f"shards/{next(iter(task.targets.values())).name}"
 
 
-def check_space(todo: Plan, place: Place, work: BuildWork) -> None:
+def check_space(todo: Plan, place: OutputDir, work: BuildWork) -> None:
     """Raise BuildError, before anything is written, when the disk cannot hold the result."""
     samples = sum(len(task.samples) for task in work.waiting)
-    free = shutil.disk_usage(place.out).free
-    image = todo.options.image
-    stored = 1 + len(todo.options.companions)
-    if samples == 0 or free > samples * stored * sum(transcode.record_bytes(image, size) for size in image.sizes):
+    free = shutil.disk_usage(place.path).free
+    largest = sum(transcode.record_bytes(todo.options.image, stream.size) for stream in todo.options.streams)
+    if samples == 0 or free > samples * largest:
         return
     try:
         needed = estimate.estimate(todo, report=False).bytes * samples // len(todo.source.table)
@@ -205,6 +247,6 @@ def check_space(todo: Plan, place: Place, work: BuildWork) -> None:
         return
     if needed > free:
         raise BuildError(
-            f"OUT {place.out} has {size_text(free)} free and needs about {size_text(needed)}; "
+            f"OUT {place.path} has {size_text(free)} free and needs about {size_text(needed)}; "
             "make room, or choose a smaller --size or another disk"
         )

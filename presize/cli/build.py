@@ -121,13 +121,14 @@ def build(
     shards or Parquet files, with the images in them. SRC and OUT may be URLs, such as s3://BUCKET/PATH. Run it again to
     finish a build that was interrupted, and with --update when SRC has changed.
     """
+    from presize.builder.output_dir import OutputDir
     from presize.builder.parts import build_part
     from presize.builder.reuse import plan_update
     from presize.builder.run import build_dataset, plan_build
-    from presize.builder.state import check_places
     from presize.builder.to_url import build_to_url, scratch_out
+    from presize.system.files import is_url
 
-    to_url = "://" in out
+    to_url = is_url(out)
     if dry_run and to_url and typed["update"]:
         raise click.UsageError(f"--dry-run: an update is planned in a folder; presize fetch {out} to one first.")
     if dry_run and part is not None:
@@ -140,7 +141,7 @@ def build(
         _take_recorded(context, typed, out)
     options, samples, run = _options(context, typed)
     if dry_run:
-        place = check_places(source, scratch_out(out, scratch) if to_url else out, options, run)
+        place = OutputDir.for_build(source, scratch_out(out, scratch) if to_url else out, options, update=run.update)
         plan = plan_build(source, options, samples)
         _compare(like, plan, samples)
         to_build, changes = plan_update(plan, place, run) if run.update else (plan, None)
@@ -205,8 +206,8 @@ def _take_recorded(context: click.Context, typed: dict[str, Any], out: str) -> N
 
 def _options(context: click.Context, typed: dict[str, Any]) -> tuple[BuildOptions, SourceOptions, RunOptions]:
     """The options of a build, checked together with what was typed for them."""
+    from presize.sources.classes import read_classes
     from presize.sources.companions import companions_of
-    from presize.sources.labels import read_classes
 
     def is_from(name: str, source: ParameterSource) -> bool:
         return context.get_parameter_source(name) is source

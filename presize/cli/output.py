@@ -19,7 +19,7 @@ from presize.formatting import duration, plural, printable, size_text
 from presize.store.rejects import Reject
 
 if TYPE_CHECKING:
-    from presize.builder.tasks.sidecar import ShardDone
+    from presize.builder.shard_table import ShardDone
     from presize.store.verify import Problem
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any, Final, Literal, Self, get_args
+from typing import Final, Literal, Self, get_args
 
 from presize.errors import OptionError
 from presize.formatting import plural
@@ -164,8 +164,7 @@ class Run:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        values: dict[str, Any] = json.loads(text)
-        return cls(**values)
+        return cls(**json.loads(text))
 
     def __str__(self) -> str:
         """In words, without paths: ``loader, small on cpu, 2 workers, cold``."""

@@ -1,6 +1,5 @@
-"""Measurements of a benchmark -> a row for each run, a summary of each kind of run, and the conditions of them all.
-
-The results of a benchmark -> text for a terminal, and a page. Pure."""
+"""Measurements of a benchmark -> a row for each run, a summary of each kind of run, and both as text for a terminal, a
+page, CSV and JSON, with the conditions of them all."""
 
 from __future__ import annotations
 
@@ -53,6 +52,8 @@ def _version(package: str) -> str | None:
     return None
 
 
+_RUN_COLUMNS = ("variant", "model", "device", "workers", "pin_memory", "cold", "prefetch", "batch", "crop")
+
 Row = dict[str, Any]
 """A run as one flat row: its options, and what it measured."""
 
@@ -102,15 +103,7 @@ def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, 
     gpu = measured["gpu"] or {}
     return {
         "repeat": repeat,
-        "variant": run.variant,
-        "model": run.model,
-        "device": run.device,
-        "workers": run.workers,
-        "pin_memory": run.pin_memory,
-        "cold": run.cold,
-        "prefetch": run.prefetch,
-        "batch": run.batch,
-        "crop": run.crop,
+        **{name: getattr(run, name) for name in _RUN_COLUMNS},
         "epochs": len(epochs),
         "images": first["images"],
         "resident_share": round(resident_share, 4),
@@ -161,9 +154,15 @@ class Kind:
         return ", ".join(words)
 
 
+MEDIANS = (
+    "first_epoch_images_per_s", "first_epoch_first_batch_s", "first_batch_s", "p50_s", "p95_s", "p99_s",
+    "cpu_s_per_image", "worker_pss_bytes", "read_bytes_per_epoch", "gpu_busy", "gpu_memory_bytes",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Summary:
-    """The runs of one variant and kind: medians, unless said otherwise.
+    """The runs of one variant and kind.
 
     Attributes:
         variant: The variant.
@@ -172,95 +171,63 @@ class Summary:
         stages: Times of its stages in seconds; None without a model, and for cold runs without warm ones.
         break_even: Epochs after which its build breaks even, against the raw folder; None if not known, and if
             the raw folder leaves no speed-up possible.
-
-    The others are as in a row.
+        medians: Of the columns MEDIANS of its rows; None where not known.
     """
 
     variant: Variant
     images_per_s: Spread
     speedup: float
     stages: Stages | None
-    first_epoch_images_per_s: float
-    first_epoch_first_batch_s: float
-    first_batch_s: float
-    p50_s: float
-    p95_s: float
-    p99_s: float
-    cpu_s_per_image: float
-    worker_pss_bytes: float | None
-    read_bytes_per_epoch: float | None
-    gpu_busy: float | None
-    gpu_memory_bytes: float | None
     break_even: float | None
+    medians: Mapping[str, float | None]
 
 
 def summarise(results: Results) -> dict[Kind, list[Summary]]:
-    """The kinds of runs in the order in which they were asked for, each with its variants in the order of VARIANTS."""
+    """Return the kinds of runs in the order in which they were asked for, each with its variants in the order of
+    VARIANTS."""
     groups: dict[Kind, dict[Variant, list[Row]]] = {}
     for row in results.rows:
         groups.setdefault(Kind.of(row), {}).setdefault(row["variant"], []).append(row)
-    order = sorted(groups, key=lambda kind: (_place(results, kind), kind.workers, kind.pin_memory, kind.cold))
-    return {kind: _summaries(results, kind, groups) for kind in order}
-
-
-def _place(results: Results, kind: Kind) -> int:
     models = list(results.options.get("models", ()))
-    return models.index(kind.model) if kind.model in models else len(models)
+
+    def position(kind: Kind) -> tuple[int, int, bool, bool]:
+        model = models.index(kind.model) if kind.model in models else len(models)
+        return model, kind.workers, kind.pin_memory, kind.cold
+
+    return {kind: _summaries(results, kind, groups) for kind in sorted(groups, key=position)}
 
 
 def _summaries(results: Results, kind: Kind, groups: dict[Kind, dict[Variant, list[Row]]]) -> list[Summary]:
-    variants = groups[kind]
-    there = [variant for variant in VARIANTS if variant in variants]
-    rates = {variant: Spread.of([row["images_per_s"] for row in variants[variant]]) for variant in there}
-    steps = _steps(kind, results.rows)
+    rows = {variant: groups[kind][variant] for variant in VARIANTS if variant in groups[kind]}
     warm = groups.get(replace(kind, cold=False), {})
-    stages = {
-        variant: _stages(steps, warm.get(variant, []), variants[variant] if kind.cold else []) for variant in there
-    }
+    rates = {variant: Spread.of([row["images_per_s"] for row in found]) for variant, found in rows.items()}
+    # T_resident and T_h2d: medians over all variants and cache states, as they do not depend on the loader.
+    alike = [row for row in results.rows if replace(Kind.of(row), pin_memory=kind.pin_memory, cold=kind.cold) == kind]
+    resident_s, copied_s = _median(alike, "resident_s"), _median(alike, "copied_s")
+    stages: dict[Variant, Stages | None] = dict.fromkeys(rows)
+    for variant in rows if resident_s is not None and copied_s is not None else ():
+        if variant in warm:
+            cold_s = _median(rows[variant], "step_s") if kind.cold else None
+            stages[variant] = Stages(resident_s, copied_s, _median(warm[variant], "step_s"), cold_s)
     raw = stages.get("raw")
-    can_gain = "raw" in there and (raw is None or raw.bottleneck != "compute")
-    found = []
-    for variant in there:
+    can_gain = "raw" in rows and (raw is None or raw.bottleneck != "compute")
+    first = next(iter(rates.values()))
+    summaries = []
+    for variant, found in rows.items():
         build_s = results.build_s.get(READS[variant])
         break_even = None
         if build_s is not None and can_gain and variant != "raw":
             epoch_s = (results.images / rates[one].median for one in ("raw", variant))
             break_even = break_even_epochs(build_s, *epoch_s)
-        found.append(
-            Summary(
-                variant=variant,
-                images_per_s=rates[variant],
-                speedup=rates[variant].median / rates[there[0]].median,
-                stages=stages[variant],
-                break_even=break_even,
-                **{name: _median(variants[variant], name) for name in _MEDIANS},
-            )
-        )
-    return found
-
-
-_MEDIANS = (
-    "first_epoch_images_per_s", "first_epoch_first_batch_s", "first_batch_s", "p50_s", "p95_s", "p99_s",
-    "cpu_s_per_image", "worker_pss_bytes", "read_bytes_per_epoch", "gpu_busy", "gpu_memory_bytes",
-)  # fmt: skip
+        speedup = rates[variant].median / first.median
+        medians = {name: _median(found, name) for name in MEDIANS}
+        summaries.append(Summary(variant, rates[variant], speedup, stages[variant], break_even, medians))
+    return summaries
 
 
 def _median(rows: Sequence[Row], name: str) -> Any:
     values = [row[name] for row in rows if row[name] is not None]
     return median(values) if values else None
-
-
-def _steps(kind: Kind, rows: Sequence[Row]) -> tuple[float | None, float | None]:
-    """T_resident and T_h2d: medians over all variants and cache states, as they do not depend on the loader."""
-    alike = [row for row in rows if replace(Kind.of(row), pin_memory=kind.pin_memory, cold=kind.cold) == kind]
-    return _median(alike, "resident_s"), _median(alike, "copied_s")
-
-
-def _stages(steps: tuple[float | None, float | None], warm: Sequence[Row], cold: Sequence[Row]) -> Stages | None:
-    resident, copied = steps
-    if resident is None or copied is None or not warm:
-        return None
-    return Stages(resident, copied, _median(warm, "step_s"), _median(cold, "step_s"))
 
 
 def to_csv(results: Results) -> str:
@@ -294,14 +261,10 @@ def to_json(results: Results) -> str:
 
 def _plain(one: Summary) -> dict[str, Any]:
     values = asdict(one)
+    values |= values.pop("medians")
     if one.stages is not None:
-        stages = one.stages
-        values["stages"] |= asdict(stages.stalls)
-        values["stages"] |= {
-            "bottleneck": stages.bottleneck,
-            "bound": stages.bound,
-            "disagreement": stages.disagreement,
-        }
+        told = {name: getattr(one.stages, name) for name in ("bottleneck", "bound", "disagreement")}
+        values["stages"] |= asdict(one.stages.stalls) | told
     if one.break_even is not None and math.isinf(one.break_even):
         values["break_even"] = None  # JSON has no infinity
     return values
@@ -353,7 +316,7 @@ def _break_even(one: Summary) -> str | None:
 
 def _scaled(name: str, factor: float, digits: int) -> Callable[[Summary], str | None]:
     def text(one: Summary) -> str | None:
-        value = getattr(one, name)
+        value = one.medians[name]
         return None if value is None else f"{value * factor:,.{digits}f}"
 
     return text
@@ -367,7 +330,7 @@ COLUMNS = (
     ),
     Column(
         "1st epoch",
-        lambda one: rate_text(one.first_epoch_images_per_s),
+        lambda one: rate_text(one.medians["first_epoch_images_per_s"] or 0.0),
         "images/s of the first epoch, the start of the workers included",
     ),
     Column("speed-up", lambda one: factor_text(one.speedup), "times as fast as the first row"),

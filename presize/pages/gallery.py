@@ -25,6 +25,7 @@ from presize.pages.selection import (
 from presize.store.data_files import MANIFEST
 from presize.store.dataset import Dataset
 from presize.store.rejects import Reject
+from presize.system.files import is_url
 from presize.system.resources import usable_cores
 
 SAMPLES, SAMPLES_BESIDE_SOURCES, REJECTS = 60, 24, 200
@@ -170,7 +171,7 @@ def build_html(out: str | os.PathLike[str], facts: Sequence[str]) -> str:
     cards: list[Card] = []
     folder = Path(out)
     datasets = [folder] if (folder / MANIFEST).is_file() else sorted(one.parent for one in folder.glob(f"*/{MANIFEST}"))
-    if "://" not in str(out) and datasets:
+    if not is_url(out) and datasets:
         viewed = ViewedDataset.of(datasets[0])
         cards = _notebook_cards(viewed, np.arange(viewed.manifest.samples))
     return notebook_html(str(out), facts, cards=cards)

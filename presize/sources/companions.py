@@ -8,22 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import ImageError, OptionError, SourceError
 from presize.options import SPELLINGS, Companion
+from presize.sources.columns import with_column
+from presize.sources.folder import RefusedFile, look_up_files
 from presize.sources.scan import Source
-from presize.sources.source_files import starts_like_an_image
-from presize.sources.store_source import Url
-from presize.sources.walk import Refused, Unreadable, files_of
-from presize.store.filenames import is_safe
+from presize.sources.source_files import Url, starts_like_an_image
 from presize.store.index import COMPANION_COLUMNS
 from presize.store.rejects import NOT_AN_IMAGE, UNREADABLE, Reject, claims_to_be_an_image, of_companion
 from presize.store.rejects_file import Rejects
-
-_CHUNK = 65536
 
 
 def add_companions(source: Source, companions: Sequence[Companion], follow_links: bool = False) -> Source:
@@ -52,9 +48,16 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
     _check_columns(source.table, companions)
     source = _without_companions(source, companions)
     table = source.table
-    reasons: _Reasons = {}
+    reasons: dict[int, tuple[str, str, str]] = {}
+    """For samples without one of their companions: the error, its reason, and the path of the companion."""
     for companion in companions:
-        facts = _look_up(source, companion, follow_links, reasons)
+
+        def refuse(row: int, path: str, reason: RefusedFile, companion: Companion = companion) -> None:
+            where = "" if path else f" in column {companion.column}"
+            error = UNREADABLE if reason.error == UNREADABLE else ImageError.__name__
+            reasons.setdefault(row, (error, f"{of_companion(companion.name)} {reason}{where}", path))
+
+        facts = look_up_files(str(source.root), companion_paths(companion, table), follow_links, refuse)
         for name, values in zip(("source_nbytes", "source_mtime_ns"), facts.T, strict=True):
             table = table.append_column(f"{companion.name}_{name}", pa.array(values))
     if not reasons:
@@ -135,7 +138,7 @@ def _check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
 def _without_companions(source: Source, companions: Sequence[Companion]) -> Source:
     """`source` without the files that are companions by a pattern. What a table lists may be both, such as a frame and
     the next one."""
-    table, labels = source.table, source.table.column_names
+    table = source.table
     by_pattern = [companion_paths(companion, table) for companion in companions if companion.column is None]
     paths = pa.chunked_array([chunk for column in by_pattern for chunk in column.chunks], pa.large_string())
     is_companion = pc.is_in(table.column("path"), value_set=pc.unique(paths))
@@ -152,32 +155,9 @@ def _without_companions(source: Source, companions: Sequence[Companion]) -> Sour
     renumbered = pa.array(number[rest.column("label").to_numpy()].astype(np.int32))
     return replace(
         source,
-        table=rest.set_column(labels.index("label"), "label", renumbered),
+        table=with_column(rest, "label", renumbered),
         classes=tuple(name for label, name in enumerate(source.classes) if label not in gone),
     )
-
-
-_Reasons = dict[int, tuple[str, str, str]]
-"""For samples without one of their companions: the error, its reason, and the path of the companion."""
-
-
-def _look_up(source: Source, companion: Companion, follow_links: bool, reasons: _Reasons) -> npt.NDArray[np.int64]:
-    """The size and the mtime of each sample's companion; -1 where it is missing, which goes into `reasons`."""
-    look_at = files_of(str(source.root), follow_links)
-    paths = companion_paths(companion, source.table)
-    facts = np.full((len(paths), 2), -1, np.int64)
-    for start in range(0, len(paths), _CHUNK):
-        for row, path in enumerate(paths.slice(start, _CHUNK).to_pylist(), start):
-            try:
-                if not path:
-                    raise Refused(f"is not named in column {companion.column}")
-                if not is_safe(path):
-                    raise Refused("leads out of the source")
-                facts[row] = look_at(path)
-            except Refused as reason:
-                error = UNREADABLE if isinstance(reason, Unreadable) else ImageError.__name__
-                reasons.setdefault(row, (error, f"{of_companion(companion.name)} {reason}", path or ""))
-    return facts
 
 
 def _reject(source: Source, path: str, error: str, reason: str) -> Reject:

@@ -1,67 +1,90 @@
-"""Lists the samples of a source that consists of containers: LMDBs, tar shards or Parquet files."""
+"""Sources that consist of containers (LMDBs, tar shards or Parquet files): their samples as one table."""
 
 from __future__ import annotations
 
 import os
-import re
-import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.errors import PresizeWarning, SourceError
+from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
 from presize.options import SourceOptions, ValueType
-from presize.sources.contents import PLACE_COLUMNS, Contents, joined, reject
-from presize.sources.labels import check_classes, class_labels, with_types
-from presize.sources.lmdb import list_lmdb
-from presize.sources.parquet import list_parquet
-from presize.sources.recognize import Containers
+from presize.sources.classes import check_classes, class_labels
+from presize.sources.columns import count_left_out, joined, with_column, with_types
+from presize.sources.contents import (
+    LINK_OUT,
+    PLACE_COLUMNS,
+    Contents,
+    as_utf8,
+    is_inside,
+    is_utf8,
+    rejected,
+    warn_left_out,
+)
+from presize.sources.folder import indexed_ns, is_of_the_disk
 from presize.sources.source_files import Container
-from presize.sources.tar import list_tar
+from presize.sources.splits import of_containers
 from presize.sources.text_columns import label_texts
-from presize.sources.tree import SPLITS
-from presize.sources.walk import LINK_OUT, as_utf8, indexed_ns, is_inside, is_of_the_disk, is_utf8
 from presize.store.dealing import neighbours
 from presize.store.filenames import unsafe_paths
 from presize.store.rejects import Reject
-from presize.store.rejects_file import Rejects
 from presize.system.file_version import FileVersion
 
 _FIELDS_NAMED = 5
 _OWN_COLUMNS = ("path", "source_nbytes", "source_mtime_ns", *PLACE_COLUMNS)
 
-
-class ContainerSamples(NamedTuple):
-    """The samples of a source of containers; see presize.sources.scan.Source."""
-
-    table: pa.Table
-    classes: tuple[str, ...] | None
-    rejects: Rejects
-    hidden: int
-    containers: tuple[Container, ...]
+ListContainer = Callable[[str, str, SourceOptions], Contents]
+"""Lists a container: its file, its path from the source (to name what is rejected), and the options. Raises SourceError
+where it cannot be read, or OptionError."""
 
 
-def list_samples(
-    found: Containers,
-    samples: SourceOptions,
-    classes: tuple[str, ...] | None,
-    follow_links: bool,
-    types: Mapping[str, ValueType],
-) -> ContainerSamples:
+@dataclass(frozen=True)
+class ContainerKind:
+    """A kind of file that holds samples.
+
+    Attributes:
+        name: in messages.
+        list: the function that lists one.
+        suffixes: of names, in lower case.
+        magic: what such a file holds, and where.
+    """
+
+    name: str
+    list: ListContainer
+    suffixes: tuple[str, ...]
+    magic: tuple[int, bytes]
+
+
+@dataclass(frozen=True)
+class Containers:
+    """Files of one kind that hold the samples of a source.
+
+    Attributes:
+        kind: what they are.
+        root: the folder that they are in, absolute.
+        paths: their paths from the root, sorted.
+    """
+
+    kind: ContainerKind
+    root: str
+    paths: tuple[str, ...]
+
+
+def list_containers(
+    found: Containers, options: SourceOptions, follow_links: bool, types: Mapping[str, ValueType]
+) -> Contents:
     """List the samples of all containers, in the order of their names. What cannot be a sample becomes a reject.
 
     Args:
         found: the containers.
-        samples: how they are read.
-        classes: the class list to use.
+        options: how they are read.
         follow_links: read containers that are links out of the source.
         types: the types of columns, by their names.
 
@@ -72,116 +95,93 @@ def list_samples(
     Warns:
         PresizeWarning: containers, or fields of samples, were left out.
     """
-    contents, containers, rejects = _read_all(found, samples, follow_links)
+    if options.label_keys is not None and found.kind.name != "lmdb":
+        raise SourceError("--label-keys is for LMDBs; other files bring their labels along")
+    contents, refused = _list_all(found, options, follow_links)
     left_out = sum((one.left_out for one in contents), Counter[str]())
-    listed = _Listed(joined([one.samples for one in contents], left_out), containers, rejects)
-    _tell_left_out(found, left_out)
-    known = None
+    containers = [container for one in contents for container in one.containers]
+    rejects = refused + [reject for one in contents for reject in one.rejects]
+    listed = _Listed(joined([one.samples for one in contents], count_left_out(left_out)), containers, rejects)
+    _warn_of_fields(found.root, left_out)
+    classes = None
     if len(listed.table):
         _check_paths(listed)
-        own = _common_classes(contents, containers)
+        own = _common_classes(contents)
         if own and types.get("label") in ("text", "class"):  # their numbers have names
             types = {name: kind for name, kind in types.items() if name != "label"}
         listed.table = with_types(listed.table, types, _OWN_COLUMNS)
-        if samples.labels == "none" and "label" in listed.table.column_names:
+        if options.labels == "none" and "label" in listed.table.column_names:
             listed.table = listed.table.drop_columns("label")
-        by_value = types.get("label") == "class"
-        known = _number_labels(listed, own, classes, by_value)
+        classes = _number_labels(listed, own, options.classes, by_value=types.get("label") == "class")
     if not len(listed.table):
         first = f"; the first, {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
         raise SourceError(f"source {found.root!r} holds no samples in {plural(len(found.paths), 'file')}{first}")
     listed.set("run", _runs(listed.table))
-    if samples.split == "folders":
-        _add_splits(listed)
     fields = [name for name in listed.table.column_names if name not in _OWN_COLUMNS]
-    return ContainerSamples(
-        table=listed.table.select([*_OWN_COLUMNS, *fields]),
-        classes=known,
-        rejects=Rejects.of(listed.rejects),
-        hidden=sum(one.hidden for one in contents),
-        containers=tuple(containers),
-    )
+    table = listed.table.select([*_OWN_COLUMNS, *fields])
+    hidden = sum(one.hidden for one in contents)
+    return Contents(table, classes, rejects, hidden, containers=tuple(containers))
 
 
-def _read_all(
-    found: Containers, samples: SourceOptions, follow_links: bool
-) -> tuple[list[Contents], list[Container], list[Reject]]:
-    """What the containers hold, those that can be read, and what is no sample."""
+def _list_all(found: Containers, options: SourceOptions, follow_links: bool) -> tuple[list[Contents], list[Reject]]:
+    """Return the contents of the containers that can be read, and those that cannot."""
     contents: list[Contents] = []
-    containers: list[Container] = []
     refused: list[Reject] = []
     for path in found.paths:
         try:
-            listed = _list_at_rest(found, path, samples, follow_links)
+            listed = _list_at_rest(found, path, options, follow_links)
         except SourceError as error:
             if is_of_the_disk(error.__cause__):
                 raise SourceError(
                     f"{as_utf8(path)!r} in {found.root!r}: {error}; move it away to build without it"
                 ) from None
-            refused.append(reject(as_utf8(path), str(error)))
+            refused.append(rejected(as_utf8(path), str(error)))
             continue
         if listed is None:
             raise SourceError(f"{path!r} in {found.root} changes while it is listed; run again when it is complete")
-        rows = len(listed.samples)
-        mtime = indexed_ns(listed.version.mtime_ns)
-        table = listed.samples.append_column("container", pa.array(np.full(rows, len(containers), np.int32)))
-        table = table.append_column("source_mtime_ns", pa.array(np.full(rows, mtime, np.int64)))
+        rows, mtime_ns = len(listed.samples), indexed_ns(listed.containers[0].version.mtime_ns)
+        table = listed.samples.append_column("container", pa.array(np.full(rows, len(contents), np.int32)))
+        table = table.append_column("source_mtime_ns", pa.array(np.full(rows, mtime_ns, np.int64)))
         contents.append(replace(listed, samples=table))
-        containers.append(Container(path, listed.version, listed.column))
-    if refused and contents:
-        warnings.warn(
-            f"{plural(len(refused), 'file')} of {found.root!r} left out with all that is in them; the first is "
-            f"'{printable(refused[0].path)}': {refused[0].reason}",
-            PresizeWarning,
-            stacklevel=5,
-        )
-    return contents, containers, refused + [one for listed in contents for one in listed.rejects]
+    if contents:
+        warn_left_out(found.root, "file", refused)
+    return contents, refused
 
 
-def _list_at_rest(found: Containers, path: str, samples: SourceOptions, follow_links: bool) -> Contents | None:
-    """What a container holds. It is listed again if it changed meanwhile; None if it changed then, too."""
+def _list_at_rest(found: Containers, path: str, options: SourceOptions, follow_links: bool) -> Contents | None:
+    """List a container. It is listed again if it changed meanwhile; return None if it changed then, too."""
+    file = os.path.join(found.root, path)
+    if not is_utf8(path):
+        raise SourceError("its name is not UTF-8")
+    if os.path.islink(file) and not follow_links and not is_inside(file, found.root):
+        raise SourceError(f"it is {LINK_OUT}")
     for _ in range(2):
-        before = _version(found, path)
+        before = _version(file)
         try:
-            listed = _list(found, path, samples, follow_links)
+            listed = found.kind.list(file, path, options)
         except SourceError:
-            if _version(found, path) == before:
+            if _version(file) == before:
                 raise
         else:
-            if _version(found, path) == listed.version:
+            if _version(file) == listed.containers[0].version:
                 return listed
     return None
 
 
-def _version(found: Containers, path: str) -> FileVersion | None:
-    """The version of a container; None where it cannot be opened."""
+def _version(path: str) -> FileVersion | None:
+    """Return the version of a container; None where it cannot be opened."""
     with suppress(OSError):
-        return FileVersion.at(os.path.join(found.root, path))
+        return FileVersion.at(path)
     return None
 
 
-def _list(found: Containers, path: str, samples: SourceOptions, follow_links: bool) -> Contents:
-    place = os.path.join(found.root, path)
-    if not is_utf8(path):
-        raise SourceError("its name is not UTF-8")
-    if os.path.islink(place) and not follow_links and not is_inside(place, found.root):
-        raise SourceError(f"it is {LINK_OUT}")
-    if samples.label_keys is not None and found.kind != "lmdb":
-        raise SourceError("--label-keys is for LMDBs; other files bring their labels along")
-    if found.kind == "lmdb":
-        return list_lmdb(place, path, samples.keys, samples.label_keys)
-    return (list_tar if found.kind == "tar" else list_parquet)(place, path, samples.keys)
-
-
-def _tell_left_out(found: Containers, left_out: Counter[str]) -> None:
+def _warn_of_fields(root: str, left_out: Counter[str]) -> None:
     if left_out:
         names = ", ".join(f"{printable(name)} ({count:,})" for name, count in left_out.most_common(_FIELDS_NAMED))
         more = f" and {len(left_out) - _FIELDS_NAMED} more" if len(left_out) > _FIELDS_NAMED else ""
-        warnings.warn(
-            f"{found.root!r} has what the index cannot hold, with the number of samples that have it: {names}{more}; "
-            "it is left out",
-            PresizeWarning,
-            stacklevel=5,
+        warn(
+            f"{root!r} has what the index cannot hold, with the number of samples that have it: {names}{more}; it is "
+            "left out"
         )
 
 
@@ -199,19 +199,11 @@ class _Listed:
             return
         others = self.table.select(["container", "path"]).filter(pa.array(~kept)).to_pydict()
         for number, path in zip(others["container"], others["path"], strict=True):
-            self.rejects.append(reject(f"{self.containers[number].path}/{path}", reason))
+            self.rejects.append(rejected(f"{self.containers[number].path}/{path}", reason))
         self.table = self.table.filter(pa.array(kept))
 
     def set(self, name: str, column: pa.Array | pa.ChunkedArray) -> None:
-        """Add a column, or replace it."""
-        if name in self.table.column_names:
-            self.table = self.table.set_column(self.table.column_names.index(name), name, column)
-        else:
-            self.table = self.table.append_column(name, column)
-
-    def of_each(self, texts: list[str]) -> pa.Array:
-        """For each sample the text of its container."""
-        return pa.array(texts, pa.large_string()).take(self.table.column("container").combine_chunks())
+        self.table = with_column(self.table, name, column)
 
 
 def _check_paths(listed: _Listed) -> None:
@@ -227,7 +219,7 @@ def _check_paths(listed: _Listed) -> None:
     for name_of in (_without_suffix, str):
         if len(np.unique(_path_numbers(listed.table))) == len(listed.table):
             break
-        names = listed.of_each([name_of(container.path) for container in listed.containers])
+        names = of_containers(listed.table, [name_of(container.path) for container in listed.containers])
         paths = pc.binary_join_element_wise(names, own.combine_chunks(), pa.scalar("/", pa.large_string()))
         listed.set("path", paths)
 
@@ -252,34 +244,18 @@ def _runs(table: pa.Table) -> pa.Array:
     return pa.array(np.cumsum(np.append(False, begins)))
 
 
-def _add_splits(listed: _Listed) -> None:
-    """The column ``split``: the first word of the names of containers, if that is a split's in each, as in
-    ``train-00000-of-00002.parquet``; otherwise the first folder of their paths."""
-    if "split" in listed.table.column_names:
-        raise SourceError("the samples have a field 'split' already; leave out --split to use that")
-    paths = [container.path for container in listed.containers]
-    splits = [re.split(r"[^A-Za-z]", os.path.basename(path))[0] for path in paths]
-    if not SPLITS.issuperset(splits):
-        splits = [path.partition("/")[0] for path in paths]
-        beside = [path for path in paths if "/" not in path]
-        if beside:
-            raise SourceError(f"--split folders: {beside[0]!r} lies in no folder of the source")
-    listed.set("split", listed.of_each(splits))
-
-
-def _common_classes(contents: Sequence[Contents], containers: Sequence[Container]) -> tuple[str, ...] | None:
-    """The class list that the containers have in common. Raises SourceError when they disagree."""
-    lists = [one.classes for one in contents]
-    for names, container in zip(lists, containers, strict=True):
-        if names != lists[0]:
-            raise SourceError(
-                f"the class lists of {containers[0].path!r} and {container.path!r} differ; build each separately"
-            )
-    return None if lists[0] is None else check_classes(lists[0])
+def _common_classes(contents: Sequence[Contents]) -> tuple[str, ...] | None:
+    """Return the class list that the containers have in common. Raises SourceError when they disagree."""
+    first = contents[0]
+    for other in contents:
+        if other.classes != first.classes:
+            paths = [repr(one.containers[0].path) for one in (first, other)]
+            raise SourceError(f"the class lists of {' and '.join(paths)} differ; build each separately")
+    return None if first.classes is None else check_classes(first.classes)
 
 
 def _number_labels(
-    listed: _Listed, own: tuple[str, ...] | None, classes: tuple[str, ...] | None, by_value: bool
+    listed: _Listed, own: tuple[str, ...] | None, classes: Sequence[str] | None, by_value: bool
 ) -> tuple[str, ...] | None:
     """Make labels the numbers of classes. Samples without one are rejected.
 
@@ -300,13 +276,14 @@ def _number_labels(
     listed.set("label", labels)
     has_label = pc.not_equal(labels, "") if pa.types.is_large_string(labels.type) else labels.is_valid()
     listed.keep(pc.fill_null(has_label, False).to_numpy(), "it has no label")
-    labels, known = listed.table.column("label"), own or classes
+    labels = listed.table.column("label")
+    known = own or (None if classes is None else tuple(classes))
     if pa.types.is_integer(labels.type) and known is not None:
         numbers = labels.to_numpy()
         is_class = (numbers >= 0) & (numbers < len(known))
         listed.keep(is_class, f"its label is not in the class list of {len(known)} names")
         labels = listed.table.column("label").cast(pa.int32())
-        if classes is not None and known != classes:
+        if classes is not None and known != tuple(classes):
             names = pa.array(known, pa.large_string()).take(labels.combine_chunks())
             labels, known = class_labels(pa.chunked_array([names]), classes)
     elif pa.types.is_large_string(labels.type):

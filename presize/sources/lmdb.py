@@ -1,29 +1,51 @@
-"""Lists the samples of an LMDB of another program: which of its keys are images, and which their labels."""
+"""LMDBs of other programs as sources: finds their values, and which of their keys are images and labels.
+
+Values are found in the pages of the file, without liblmdb, which would trust them.
+"""
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, get_args
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.codecs.sniff import sniff
-from presize.errors import OptionError, PresizeWarning, SourceError
+from presize.errors import OptionError, SourceError, warn
 from presize.formatting import plural, printable
-from presize.options import KeyPreset
-from presize.sources.contents import Contents, field_name, reject
-from presize.sources.lmdb_values import LmdbValues, Numbers, read_lmdb
-from presize.sources.text_columns import looks_like, whole_numbers
-from presize.sources.walk import as_utf8
+from presize.options import KeyPreset, SourceOptions
+from presize.sources.contents import Contents, as_utf8, field_name, rejected
+from presize.sources.source_files import Container
+from presize.sources.text_columns import as_text, looks_like, whole_numbers
 from presize.store.rejects import Reject
+from presize.store.shard_pages import (
+    HEADER_BYTES,
+    LEAF,
+    NODE_BYTES,
+    OVERFLOW_VALUE,
+    Damaged,
+    Meta,
+    Nodes,
+    child_pages,
+    leaf_pages,
+    newest_meta,
+    read_nodes,
+    require,
+)
+from presize.system.file_version import FileVersion
 from presize.system.files import open_at_once
 
+_PAGES_AT_ONCE = 4096
+_PAGE_NUMBER_BYTES = 8
+_SUB_DATABASE, _DUPLICATES = 0x02, 0x04
 _FIELD = re.compile(r"([^{}%]*)(?:\{(?::0?(\d{0,2})d?)?\}|%0?(\d{0,2})d)([^{}%]*)")
 _MOST_DIGITS = 17
 """One more is still a 64-bit number."""
@@ -39,6 +61,103 @@ _META_INFO = "meta_info.txt"
 _BEGIN_BYTES = 4096
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 """How pickles of protocol 2 and later begin, and no image does."""
+
+Numbers = npt.NDArray[np.int64]
+
+
+class LmdbValues(NamedTuple):
+    """The records of an LMDB, in the order of their keys.
+
+    Attributes:
+        content: the file, mapped.
+        keys: as bytes.
+        offset: of each value in the file.
+        nbytes: of each value.
+        version: that of the file, before it was read.
+    """
+
+    content: npt.NDArray[np.uint8]
+    keys: pa.LargeBinaryArray
+    offset: Numbers
+    nbytes: Numbers
+    version: FileVersion
+
+    def read(self, rows: Numbers, max_bytes: int) -> pa.LargeBinaryArray:
+        """The values in these rows, at most so many bytes of each."""
+        return _gather(self.content, self.offset[rows], np.minimum(self.nbytes[rows], max_bytes))
+
+
+def read_lmdb(path: str) -> LmdbValues:
+    """The places of all values in the main database of an LMDB 0.9 file. Values are not read.
+
+    Every place is checked to lie in the file, and no two values to overlap. The file must not shrink meanwhile.
+
+    Raises:
+        SourceError: the file cannot be read, is damaged, or has no plain keys and values.
+    """
+    try:
+        with open(path, "rb", buffering=0, opener=open_at_once) as file:
+            version = FileVersion.of(os.fstat(file.fileno()))
+            nbytes = version.nbytes & ~1
+            require(nbytes, "it is empty")
+            mapped = mmap.mmap(file.fileno(), nbytes, prot=mmap.PROT_READ)
+        return _read(np.frombuffer(mapped, np.uint8), version)
+    except Damaged as error:
+        raise SourceError(f"it is damaged: {error}") from None
+    except OSError as error:
+        raise SourceError(f"it cannot be read: {error.strerror}") from error
+
+
+def _read(content: npt.NDArray[np.uint8], version: FileVersion) -> LmdbValues:
+    shorts = content.view("<u2")
+    meta = newest_meta(content.data)
+    if meta.flags:
+        raise SourceError("its keys have several values, or are native integers; expected plain keys and values")
+    pages = leaf_pages(shorts, meta, len(content), child_pages)
+    blocks = [
+        _leaves(content, read_nodes(shorts, pages[start : start + _PAGES_AT_ONCE], meta.page_bytes, LEAF), meta)
+        for start in range(0, len(pages), _PAGES_AT_ONCE)
+    ]
+    offset, nbytes = (np.concatenate([np.empty(0, np.int64), *(block[k] for block in blocks)]) for k in (1, 2))
+    require(len(offset) == meta.entries, f"it has {len(offset)} records where it says {meta.entries}")
+    stored = np.flatnonzero(nbytes)
+    stored = stored[np.argsort(offset[stored], kind="stable")]
+    ends = offset[stored] + nbytes[stored]
+    require((ends[:-1] <= offset[stored][1:]).all(), "two values overlap")
+    keys = pa.concat_arrays([pa.array([], pa.large_binary()), *(block[0] for block in blocks)])
+    return LmdbValues(content, keys, offset, nbytes, version)
+
+
+def _leaves(content: npt.NDArray[np.uint8], nodes: Nodes, meta: Meta) -> tuple[pa.LargeBinaryArray, Numbers, Numbers]:
+    """The keys, offsets and sizes of the values of some leaves."""
+    lengths = (nodes.header & np.uint64(2**32 - 1)).astype(np.int64)
+    flags = nodes.header >> np.uint64(32) & np.uint64(0xFFFF)
+    key_bytes = (nodes.header >> np.uint64(48)).astype(np.int64)
+    value = nodes.begin + NODE_BYTES + key_bytes  # in its page
+    require((value <= meta.page_bytes).all(), "a key leaves its page")
+    keys = _gather(content, nodes.page + nodes.begin + NODE_BYTES, key_bytes)
+    other = np.flatnonzero((flags != 0) & (flags != OVERFLOW_VALUE))
+    if len(other):
+        what = {_SUB_DATABASE: "a database", _DUPLICATES: "several values"}.get(int(flags[other[0]]), "no value")
+        raise SourceError(f"its key {keys[int(other[0])].as_py()!r} holds {what}; expected plain keys and values")
+    elsewhere = flags == OVERFLOW_VALUE
+    in_page = np.where(elsewhere, _PAGE_NUMBER_BYTES, lengths)
+    require((value + in_page <= meta.page_bytes).all(), "a value leaves its page")
+    offset = nodes.page + value
+    numbers = offset[elsewhere][:, np.newaxis] + np.arange(_PAGE_NUMBER_BYTES)
+    first_page = content[numbers].view("<u8")[:, 0]
+    require(((first_page >= 2) & (first_page <= meta.last_page)).all(), "a value lies outside of the file")
+    offset[elsewhere] = first_page.astype(np.int64) * meta.page_bytes + HEADER_BYTES
+    require((offset + lengths <= len(content)).all(), "a value leaves the file")
+    return keys, offset, lengths
+
+
+def _gather(content: npt.NDArray[np.uint8], begin: Numbers, lengths: Numbers) -> pa.LargeBinaryArray:
+    """Copies of parts of `content`, which lie in it."""
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    places = np.arange(ends[-1]) + np.repeat(begin - ends[:-1], lengths)
+    buffers = [None, pa.py_buffer(ends.astype(np.int64)), pa.py_buffer(content[places])]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(lengths), buffers)
 
 
 @dataclass(frozen=True)
@@ -85,41 +204,37 @@ class _Chosen:
 
     rows: Numbers
     paths: pa.Array
-    fields: dict[str, pa.Array]
-    rejects: list[Reject]
+    fields: dict[str, pa.Array] = field(default_factory=dict)
+    rejects: list[Reject] = field(default_factory=list)
 
 
 _Choose = Callable[[LmdbValues, str, str], _Chosen]
 """Chooses the images among the values of the LMDB at a path, with a name for what is rejected."""
 
 
-def list_lmdb(path: str, name: str, keys: str | None, label_keys: str | None) -> Contents:
-    """The samples of an LMDB.
-
-    Args:
-        path: its data file.
-        name: its path from the source, to name what is rejected.
-        keys, label_keys: see SourceOptions.
+def list_lmdb(path: str, name: str, options: SourceOptions) -> Contents:
+    """List the samples of an LMDB.
 
     Raises:
         SourceError: it cannot be read, no key fits, or its values are not images.
-        OptionError: `keys` or `label_keys` is no pattern.
+        OptionError: ``keys`` or ``label_keys`` is no pattern.
     """
-    choose = _chooser(keys, label_keys)
-    found = read_lmdb(path)
+    choose = _chooser(options.keys, options.label_keys)
+    values = read_lmdb(path)
     if choose is None:
-        raise SourceError(f"an LMDB needs --keys; {_expected(found)}")
-    chosen = choose(found, path, name)
+        raise SourceError(f"an LMDB needs --keys; {_expected(values)}")
+    chosen = choose(values, path, name)
     rows = chosen.rows
     if not len(rows) and not chosen.rejects:
-        raise SourceError(f"no key fits --keys {keys}; {_expected(found)}")
-    _check_values(found, rows)
+        raise SourceError(f"no key fits --keys {options.keys}; {_expected(values)}")
+    _check_values(values, rows)
     places = {
         "path": chosen.paths,
-        "source_nbytes": pa.array(found.nbytes[rows]),
-        "offset": pa.array(found.offset[rows]),
+        "source_nbytes": pa.array(values.nbytes[rows]),
+        "offset": pa.array(values.offset[rows]),
     }
-    return Contents(found.version, pa.table(places | chosen.fields), rejects=chosen.rejects)
+    samples = pa.table(places | chosen.fields)
+    return Contents(samples, rejects=chosen.rejects, containers=(Container(name, values.version),))
 
 
 def _chooser(keys: str | None, label_keys: str | None) -> _Choose | None:
@@ -129,74 +244,57 @@ def _chooser(keys: str | None, label_keys: str | None) -> _Choose | None:
         return _PRESETS[keys]
     images = KeyPattern.parse("keys", keys)
     if label_keys is None:
-        return _numbered(images)
+        return partial(_numbered, images=images)
     column, equals, pattern = label_keys.rpartition("=")
     if equals and not column:
         raise OptionError(f"label_keys: expected a column before =, such as text=label-{{:09d}}, got {label_keys!r}")
-    return _labelled(images, KeyPattern.parse("label_keys", pattern), column or "label")
+    return partial(_labelled, images=images, labels=KeyPattern.parse("label_keys", pattern), column=column or "label")
 
 
-def _numbered(images: KeyPattern) -> _Choose:
-    def choose(found: LmdbValues, _: str, name: str) -> _Chosen:
-        rows = images.numbers(found.keys)[0]
-        _tell_count(found, len(rows), name)
-        return _plain_keys(found, rows)
-
-    return choose
-
-
-def _plain_keys(found: LmdbValues, rows: Numbers) -> _Chosen:
-    return _Chosen(rows, _texts(found.keys.take(pa.array(rows))), {}, [])
-
-
-def _texts(keys: pa.LargeBinaryArray) -> pa.Array:
-    """Keys as paths; one that is not UTF-8 gets an empty path, which is rejected."""
+def _paths(keys: pa.LargeBinaryArray) -> pa.Array:
+    """Return keys as paths; one that is not UTF-8 gets an empty path, which is rejected."""
     try:
         return keys.cast(pa.large_string())
     except pa.ArrowInvalid:
-        return pa.array([_text(key) for key in keys.to_pylist()], pa.large_string())
+        return pa.array([as_text(key) or "" for key in keys.to_pylist()], pa.large_string())
 
 
-def _text(key: bytes) -> str:
-    try:
-        return key.decode()
-    except UnicodeDecodeError:
-        return ""
+def _numbered(values: LmdbValues, _: str, name: str, images: KeyPattern) -> _Chosen:
+    rows = images.numbers(values.keys)[0]
+    _warn_of_count(values, len(rows), name)
+    return _Chosen(rows, _paths(values.keys.take(pa.array(rows))))
 
 
-def _labelled(images: KeyPattern, labels: KeyPattern, column: str) -> _Choose:
-    def choose(found: LmdbValues, _: str, name: str) -> _Chosen:
-        rows, numbers = images.numbers(found.keys)
-        label_rows, label_numbers = labels.numbers(found.keys)
-        if len(rows) and not len(label_rows):
-            raise SourceError(f"no key fits --label-keys {labels}; {_expected(found)}")
-        place = np.searchsorted(label_numbers, numbers)
-        has_label = np.append(label_numbers, -1)[place] == numbers
-        _tell_count(found, len(rows), name)
-        texts = np.full(len(rows), None, object)
-        texts[has_label] = _label_texts(found, label_rows[place[has_label]], column)
-        is_good = np.array([isinstance(text, str) for text in texts], np.bool_)
-        keys = [as_utf8(os.fsdecode(key)) for key in found.keys.take(pa.array(rows[~is_good])).to_pylist()]
-        reasons = map(_reason, texts[~is_good])
-        rejects = [reject(f"{name}/{key}", reason) for key, reason in zip(keys, reasons, strict=True)]
-        values = pa.array(texts[is_good], pa.large_string())
-        fields = {field_name(column): _numbers(values) if column == "label" else values}
-        return _Chosen(rows[is_good], _texts(found.keys.take(pa.array(rows[is_good]))), fields, rejects)
+def _labelled(values: LmdbValues, _: str, name: str, images: KeyPattern, labels: KeyPattern, column: str) -> _Chosen:
+    rows, numbers = images.numbers(values.keys)
+    label_rows, label_numbers = labels.numbers(values.keys)
+    if len(rows) and not len(label_rows):
+        raise SourceError(f"no key fits --label-keys {labels}; {_expected(values)}")
+    nearest = np.searchsorted(label_numbers, numbers)
+    has_label = np.append(label_numbers, -1)[nearest] == numbers
+    _warn_of_count(values, len(rows), name)
+    texts = np.full(len(rows), None, object)
+    texts[has_label] = _label_texts(values, label_rows[nearest[has_label]], column)
+    is_good = np.array([isinstance(text, str) for text in texts], np.bool_)
+    keys = [as_utf8(os.fsdecode(key)) for key in values.keys.take(pa.array(rows[~is_good])).to_pylist()]
+    reasons = map(_reason, texts[~is_good])
+    rejects = [rejected(f"{name}/{key}", reason) for key, reason in zip(keys, reasons, strict=True)]
+    good = pa.array(texts[is_good], pa.large_string())
+    # Labels are numbers if all are whole ones; otherwise they are names of classes.
+    numbered = whole_numbers(pc.utf8_trim_whitespace(good)) if column == "label" else good
+    fields = {field_name(column): numbered if pa.types.is_integer(numbered.type) else good}
+    return _Chosen(rows[is_good], _paths(values.keys.take(pa.array(rows[is_good]))), fields, rejects)
 
-    return choose
 
-
-def _label_texts(found: LmdbValues, rows: Numbers, column: str) -> list[str | bytes]:
-    """Labels: text, or bytes for one that is not UTF-8, or far too long. What no text has costs one sample in columns
-    of text; in ``label`` it refuses the source, since other labels are no text then, either (see class_labels)."""
+def _label_texts(values: LmdbValues, rows: Numbers, column: str) -> list[str | bytes]:
+    """Return labels: text, or bytes for one that is not UTF-8, or far too long. What no text has costs one sample in
+    columns of text; in ``label`` it refuses the source, since other labels are no text then, either (class_labels)."""
     texts: list[str | bytes] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
-        for value in found.values(rows[start : start + _ROWS_AT_ONCE], _LABEL_BYTES).to_pylist():
+        for value in values.read(rows[start : start + _ROWS_AT_ONCE], _LABEL_BYTES).to_pylist():
             is_text = len(value) < _LABEL_BYTES and (column == "label" or b"\0" not in value)
-            try:
-                texts.append(value.decode() if is_text else value)
-            except UnicodeDecodeError:
-                texts.append(value)
+            text = as_text(value) if is_text else None
+            texts.append(value if text is None else text)
     return texts
 
 
@@ -207,56 +305,51 @@ def _reason(label: bytes | None) -> str:
     return f"its label is not UTF-8 text{f'; it looks like {like}' if like else ''}"
 
 
-def _numbers(texts: pa.Array) -> pa.Array:
-    """Labels as numbers, if all are whole ones; otherwise they are names of classes."""
-    numbers = whole_numbers(pc.utf8_trim_whitespace(texts))
-    return numbers if pa.types.is_integer(numbers.type) else texts
-
-
-def _tell_count(found: LmdbValues, images: int, name: str) -> None:
+def _warn_of_count(values: LmdbValues, images: int, name: str) -> None:
     """Warn if the LMDB says that it has another number of samples than there are images."""
-    rows = pc.index_in(pa.array(_COUNTS, pa.large_binary()), found.keys).drop_null().to_numpy()
-    for row, value in zip(rows, found.values(rows.astype(np.int64), _COUNT_BYTES).to_pylist(), strict=True):
+    rows = pc.index_in(pa.array(_COUNTS, pa.large_binary()), values.keys).drop_null().to_numpy()
+    for row, value in zip(rows, values.read(rows.astype(np.int64), _COUNT_BYTES).to_pylist(), strict=True):
         if images and _WHOLE.fullmatch(value) and int(value) != images:
-            warnings.warn(
-                f"{name!r}: {_shown(found.keys[int(row)].as_py())} says {int(value):,} samples, and it holds "
-                f"{plural(images, 'image')}; all are taken",
-                PresizeWarning,
-                stacklevel=9,
+            warn(
+                f"{name!r}: {_shown(values.keys[int(row)].as_py())} says {int(value):,} samples, and it holds "
+                f"{plural(images, 'image')}; all are taken"
             )
 
 
-def _basicsr(found: LmdbValues, path: str, name: str) -> _Chosen:
+def _basicsr(values: LmdbValues, path: str, name: str) -> _Chosen:
     """The images that BasicSR's meta_info.txt lists, in its order: ``0001.png (480,480,3) 1`` has the key ``0001``."""
     try:
         with open(os.path.join(os.path.dirname(path), _META_INFO), encoding="utf-8", opener=open_at_once) as file:
             names = [line.strip().rsplit(" (", 1)[0] for line in file if not line.isspace()]
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise SourceError(f"--keys basicsr needs {_META_INFO} beside the LMDB: {reason}; {_expected(found)}") from None
+        raise SourceError(f"--keys basicsr needs {_META_INFO} beside the LMDB: {reason}; {_expected(values)}") from None
     keys = pa.array([os.path.splitext(one)[0].encode() for one in names], pa.large_binary())
-    row = pc.fill_null(pc.index_in(keys, found.keys), -1).to_numpy()
-    rejects = [reject(f"{name}/{names[k]}", "the LMDB has no such key") for k in np.flatnonzero(row < 0).tolist()]
+    row = pc.fill_null(pc.index_in(keys, values.keys), -1).to_numpy()
+    rejects = [rejected(f"{name}/{names[k]}", "the LMDB has no such key") for k in np.flatnonzero(row < 0).tolist()]
     listed = np.flatnonzero(row >= 0)
     return _Chosen(row[listed].astype(np.int64), pa.array(names, pa.large_string()).take(pa.array(listed)), {}, rejects)
 
 
-def _lsun(found: LmdbValues, _path: str, _name: str) -> _Chosen:
+def _lsun(values: LmdbValues, _path: str, _name: str) -> _Chosen:
     """All values, in the order in which they lie in the file: their keys are hashes."""
-    return _plain_keys(found, np.argsort(found.offset, kind="stable"))
+    rows = np.argsort(values.offset, kind="stable")
+    return _Chosen(rows, _paths(values.keys.take(pa.array(rows))))
 
 
 _PRESETS: dict[str, _Choose] = {
-    "text-recognition": _labelled(KeyPattern("image-", 9, ""), KeyPattern("label-", 9, ""), "text"),
+    "text-recognition": partial(
+        _labelled, images=KeyPattern("image-", 9, ""), labels=KeyPattern("label-", 9, ""), column="text"
+    ),
     "basicsr": _basicsr,
     "lsun": _lsun,
 }
 
 
-def _expected(found: LmdbValues) -> str:
+def _expected(values: LmdbValues) -> str:
     """What the keys are, and what would be understood."""
-    shown = [_shown(key) for key in found.keys.slice(0, _KEYS_SHOWN).to_pylist()]
-    more = ", …" if len(found.keys) > len(shown) else ""
+    shown = [_shown(key) for key in values.keys.slice(0, _KEYS_SHOWN).to_pylist()]
+    more = ", …" if len(values.keys) > len(shown) else ""
     return (
         (
             f"its first keys are {', '.join(shown)}{more}; expected a pattern, such as --keys image-{{:09d}} "
@@ -267,11 +360,11 @@ def _expected(found: LmdbValues) -> str:
     )
 
 
-def _check_values(found: LmdbValues, rows: Numbers) -> None:
+def _check_values(values: LmdbValues, rows: Numbers) -> None:
     """Raise SourceError unless some of the values are encoded images; and if one of those tried is a pickle."""
     tried = rows[np.unique(np.linspace(0, len(rows) - 1, min(_TRIED, len(rows))).astype(np.int64))]
-    begins = [bytes(value) for value in found.values(tried, _BEGIN_BYTES).to_pylist()]
-    keys = found.keys.take(pa.array(tried)).to_pylist()
+    begins = [bytes(value) for value in values.read(tried, _BEGIN_BYTES).to_pylist()]
+    keys = values.keys.take(pa.array(tried)).to_pylist()
     for key, begin in zip(keys, begins, strict=True):
         if _PICKLE.match(begin):
             raise SourceError(

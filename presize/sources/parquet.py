@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from presize.errors import ImageError, SourceError
-from presize.sources.contents import Contents, field_name, plain_table
-from presize.sources.source_files import row_place
+from presize.options import SourceOptions
+from presize.sources.columns import count_left_out, plain_table
+from presize.sources.contents import Contents, field_name
+from presize.sources.source_files import Container, row_place
 from presize.store.filenames import unsafe_paths
 from presize.system.file_version import FileVersion
 
@@ -124,14 +126,11 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or ["it has changed"])[0]
 
 
-def list_parquet(path: str, name: str, column: str | None) -> Contents:
-    """The samples of a Parquet file, in its order. Images are not read: not even their sizes, for which a mean of the
-    row group stands.
+def list_parquet(path: str, name: str, options: SourceOptions) -> Contents:
+    """List the samples of a Parquet file, in its order; ``keys`` is the column of images, if there are several.
 
-    Args:
-        path: the file.
-        name: its path from the source, after which rows without a usable name are called.
-        column: that of the images; None to take the only one.
+    Images are not read: not even their sizes, for which a mean of the row group stands. Rows without a usable name are
+    called after the file.
 
     Raises:
         SourceError: it cannot be read, or has no image column, or several.
@@ -140,7 +139,7 @@ def list_parquet(path: str, name: str, column: str | None) -> Contents:
         version = FileVersion.at(path)
         file = open_parquet(path)
         schema = file.schema_arrow
-        image = _image_column(schema, column)
+        image = _image_column(schema, options.keys)
         others = [one.name for one in schema if not _holds_bytes(one.type) and schema.names.count(one.name) == 1]
         has_names = is_image(schema.field(image).type) and schema.field(image).type.get_field_index("path") >= 0
         # Names of columns alone: with no column at all a table has no rows.
@@ -160,7 +159,7 @@ def list_parquet(path: str, name: str, column: str | None) -> Contents:
     if names is None and "path" in others and pa.types.is_string(schema.field("path").type):
         names = table.column("path").combine_chunks()
         others.remove("path")
-    fields = plain_table(table.select(others), left_out)
+    fields = plain_table(table.select(others), count_left_out(left_out))
     samples = {
         "path": _paths(names, len(number), os.path.splitext(name)[0]),
         "source_nbytes": pa.array(np.repeat(np.array(sizes, np.int64), rows)),
@@ -168,7 +167,8 @@ def list_parquet(path: str, name: str, column: str | None) -> Contents:
         "run": pa.array(number),
     }
     columns = {field_name(one): fields.column(one) for one in fields.column_names}
-    return Contents(version, pa.table(samples | columns), _class_names(schema), left_out=left_out, column=image)
+    containers = (Container(name, version, column=image),)
+    return Contents(pa.table(samples | columns), _class_names(schema), containers=containers, left_out=left_out)
 
 
 def _image_column(schema: pa.Schema, asked: str | None) -> str:

@@ -5,41 +5,30 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from presize.errors import DatasetError, SourceError
+from presize.sources.containers import ContainerKind, Containers
+from presize.sources.lmdb import list_lmdb
+from presize.sources.parquet import list_parquet
+from presize.sources.tar import COMPRESSED_TARS, list_tar
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import read_manifest
 from presize.store.rejects import claims_to_be_an_image
 from presize.system.files import open_at_once
 
-Kind = Literal["lmdb", "tar", "parquet"]
+KINDS = (
+    ContainerKind("parquet", list_parquet, suffixes=(".parquet",), magic=(0, b"PAR1")),
+    ContainerKind("lmdb", list_lmdb, suffixes=(".lmdb", ".mdb"), magic=(16, b"\xde\xc0\xef\xbe")),
+    ContainerKind("tar", list_tar, suffixes=(".tar", *COMPRESSED_TARS), magic=(257, b"ustar")),
+)
+"""The kinds of files that hold samples. Another one is a module with such a function, and a line here; SourceReader
+reads its images as bytes at an offset, or learns otherwise, as it has for Parquet."""
 
-_SUFFIXES: dict[str, Kind] = {".lmdb": "lmdb", ".mdb": "lmdb", ".tar": "tar", ".parquet": "parquet"}
-_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tbz2", ".txz")
 _LOCKS = ("lock.mdb", "-lock")
 """How the names of the files end that LMDB keeps beside its data."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/{1,2}[^/]")
 _SIZES = 16
 """How many folders are looked at for the sizes of a dataset."""
-_TAR_MAGIC_AT = 257
-_LMDB_MAGIC_AT = 16
-
-
-@dataclass(frozen=True)
-class Containers:
-    """Files of one kind that hold the samples of a source.
-
-    Attributes:
-        kind: what they are.
-        root: the folder that they are in, absolute.
-        paths: their paths from the root, sorted.
-    """
-
-    kind: Kind
-    root: str
-    paths: tuple[str, ...]
 
 
 def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Containers | None:
@@ -67,20 +56,18 @@ def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Con
     found = sorted(_containers(root, among_images))
     if not found:
         return None
-    kinds = sorted({kind for path in found if (kind := kind_of(path))})
+    kinds = [kind for kind in KINDS if any(kind_of(path) is kind for path in found)]
     if len(kinds) > 1:
-        raise SourceError(
-            f"source {name!r} holds files of several kinds ({', '.join(kinds)}); give a folder of one, or a file"
-        )
+        names = ", ".join(sorted(kind.name for kind in kinds))
+        raise SourceError(f"source {name!r} holds files of several kinds ({names}); give a folder of one, or a file")
     return Containers(kinds[0], root, tuple(found))
 
 
-def kind_of(path: str) -> Kind | None:
-    """What a file is, by its name; None for what is no container."""
+def kind_of(path: str) -> ContainerKind | None:
+    """Return the kind of a file by its name; None for what is no container."""
     name = os.path.basename(path).lower()
-    if name.endswith(_LOCKS):
-        return None
-    return "tar" if name.endswith(_COMPRESSED) else _SUFFIXES.get(os.path.splitext(name)[1])
+    by_name = (kind for kind in KINDS if name.endswith(kind.suffixes) and not name.endswith(_LOCKS))
+    return next(by_name, None)
 
 
 def _of_file(name: str) -> Containers | None:
@@ -92,19 +79,11 @@ def _of_file(name: str) -> Containers | None:
         raise SourceError(f"source {name!r}: {error.strerror}") from None
     if begin.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         raise SourceError(f"source {name!r} is a zip; unpack it, and give the folder")
-    kind = _kind_by_content(begin) or kind_of(name)
+    kind = next((kind for kind in KINDS if begin.startswith(kind.magic[1], kind.magic[0])), kind_of(name))
     if kind is None:
         return None
     root, path = os.path.split(os.path.realpath(name))
     return Containers(kind, root, (path,))
-
-
-def _kind_by_content(begin: bytes) -> Kind | None:
-    if begin.startswith(b"PAR1"):
-        return "parquet"
-    if begin[_LMDB_MAGIC_AT : _LMDB_MAGIC_AT + 4] == b"\xde\xc0\xef\xbe":
-        return "lmdb"
-    return "tar" if begin[_TAR_MAGIC_AT : _TAR_MAGIC_AT + 5] == b"ustar" else None
 
 
 def _refuse_dataset(name: str) -> None:

@@ -15,7 +15,19 @@ from presize.codecs.sniff import sniff
 from presize.errors import BuildError
 from presize.store.rejects import claims_to_be_an_image
 from presize.system.file_version import FileVersion
-from presize.system.files import open_at_once
+from presize.system.files import is_url, open_at_once
+
+
+class Url(str):
+    """The address of images in a store: s3://BUCKET/PATH, http(s)://HOST/PATH, gs:// or az://."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, source: str | os.PathLike[str]) -> Url | None:
+        """Return None for a folder, whatever its name looks like."""
+        name = os.fspath(source)
+        return cls(name.rstrip("/")) if is_url(name) and not os.path.lexists(name) else None
 
 
 class Container(NamedTuple):

@@ -27,12 +27,12 @@ from presize.remote.bucket import Bucket
 from presize.sources.source_files import (
     Container,
     SourceFile,
+    Url,
     check_containers,
     group_and_row,
     open_container,
     unreadable,
 )
-from presize.sources.store_source import Url, read_object
 from presize.system.files import open_at_once
 from presize.system.pagecache import drop_pages
 
@@ -43,6 +43,9 @@ T = TypeVar("T")
 
 THREADS = 4
 """In each worker process: disks and networks serve concurrent requests faster than one at a time."""
+
+BUCKET_THREADS = 16
+"""In each worker process for a bucket: a request takes some tens of milliseconds, ten images' worth of decoding."""
 
 SLOW_S = 0.0005
 """A file that takes longer is slow: ten times the time of the page cache, a quarter of the time of the codecs."""
@@ -108,6 +111,7 @@ def _read_ahead(
 
 
 _LARGE_BYTES = 64 << 20
+_SNIFFED_BYTES = 4096
 _MAX_BYTES = 1 << 31
 _BLOCK_BYTES = 1 << 20
 
@@ -210,7 +214,7 @@ class SourceReader:
         path, nbytes, container, offset = wanted
         if isinstance(self.root, Url):
             try:
-                return read_object(self._bucket, path, nbytes)
+                return _read_object(self._bucket, path, nbytes)
             except RemoteError as error:
                 raise BuildError(f"{error}; run again to resume") from None
         if container is None:
@@ -299,14 +303,25 @@ def _open(path: str) -> int:
     return file
 
 
-def _read(file: int, nbytes: int, offset: int, most: int) -> bytes:
-    """The `nbytes` at `offset`; asks for `most`."""
-    if nbytes > _LARGE_BYTES and sniff(head := os.pread(file, 4096, offset)) is None:
+def _read_object(bucket: Bucket, path: str, nbytes: int) -> bytes:
+    if nbytes > _LARGE_BYTES and sniff(head := bucket.get_range(path, _SNIFFED_BYTES)) is None:
+        return head
+    data = bucket.get(path, nbytes)
+    if data is None:
+        raise UnreadableError(
+            f"it changed during the build: it had {nbytes} bytes when listed; now its size differs, or it is gone"
+        )
+    return data
+
+
+def _read(file: int, nbytes: int, offset: int, max_bytes: int) -> bytes:
+    """The `nbytes` at `offset`; asks for `max_bytes`."""
+    if nbytes > _LARGE_BYTES and sniff(head := os.pread(file, _SNIFFED_BYTES, offset)) is None:
         return head
     if nbytes > _MAX_BYTES:
         raise ImageError(f"it has {nbytes} bytes, more than decoders accept ({_MAX_BYTES})")
-    data = os.pread(file, most, offset)
-    while len(data) < most and (more := os.pread(file, most - len(data), offset + len(data))):
+    data = os.pread(file, max_bytes, offset)
+    while len(data) < max_bytes and (more := os.pread(file, max_bytes - len(data), offset + len(data))):
         data += more
     if len(data) != nbytes:
         found = f"{len(data)}" if len(data) < nbytes else "more"

@@ -1,37 +1,45 @@
-"""Assigns samples to splits, by their folder or by a hash of their path: the column ``split``."""
+"""Assigns samples to splits, by their folder or container, or by a hash of their path: the column ``split``."""
 
 from __future__ import annotations
 
 import hashlib
-import warnings
+import os
+import re
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.errors import PresizeWarning, SourceError
+from presize.errors import SourceError, warn
 from presize.options import SourceOptions, parse_shares
+from presize.sources.columns import python_values
+from presize.sources.contents import Contents
 
-_CHUNK = 65536
+SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
+"""Names of folders and files that are probably splits."""
 
 
-def with_splits(table: pa.Table, samples: SourceOptions) -> pa.Table:
-    """A source table, with the column ``split`` if `samples` asks for one.
+def with_splits(contents: Contents, options: SourceOptions) -> pa.Table:
+    """Return the samples, with the column ``split`` if `options` ask for one.
 
     Raises:
-        SourceError: the table has such a column already, or a sample lies in no folder.
+        SourceError: there is such a column already, or a sample lies in no folder.
 
     Warns:
         PresizeWarning: a split has no samples.
     """
-    if samples.split is None:
+    table = contents.samples
+    if options.split is None:
         return table
     if "split" in table.column_names:
-        raise SourceError("the label table has a column 'split' already; leave out --split to use that, or rename it")
+        raise SourceError("the samples have a column 'split' already; leave out --split to use that, or rename it")
     paths = table.column("path")
-    if samples.split == "folders":
+    if options.split == "folders" and contents.containers:
+        splits = of_containers(table, _container_splits([container.path for container in contents.containers]))
+    elif options.split == "folders":
         splits = folder_at(paths, 0)
         if splits.null_count:
             first = paths.filter(splits.is_null())[0].as_py()
@@ -40,15 +48,28 @@ def with_splits(table: pa.Table, samples: SourceOptions) -> pa.Table:
                 f"is {first!r}"
             )
     else:
-        splits = draw_splits(paths, parse_shares(samples.split), samples.split_seed)
-        empty = parse_shares(samples.split).keys() - set(splits.unique().to_pylist())
+        splits = draw_splits(paths, parse_shares(options.split), options.split_seed)
+        empty = parse_shares(options.split).keys() - set(splits.unique().to_pylist())
         if empty:
-            warnings.warn(
-                f"--split {samples.split}: no sample is in {' and '.join(sorted(empty))}, of {len(paths):,} in all",
-                PresizeWarning,
-                stacklevel=3,
-            )
+            warn(f"--split {options.split}: no sample is in {' and '.join(sorted(empty))}, of {len(paths):,} in all")
     return table.append_column("split", splits)
+
+
+def _container_splits(paths: list[str]) -> list[str]:
+    """Return the first word of the names of containers, if that is a split's in each, as in
+    ``train-00000-of-00002.parquet``; otherwise the first folder of their paths."""
+    splits = [re.split(r"[^A-Za-z]", os.path.basename(path))[0] for path in paths]
+    if SPLITS.issuperset(splits):
+        return splits
+    beside = [path for path in paths if "/" not in path]
+    if beside:
+        raise SourceError(f"--split folders: {beside[0]!r} lies in no folder of the source")
+    return [path.partition("/")[0] for path in paths]
+
+
+def of_containers(table: pa.Table, texts: list[str]) -> pa.Array:
+    """Return for each sample the text of its container."""
+    return pa.array(texts, pa.large_string()).take(table.column("container").combine_chunks())
 
 
 def folder_at(paths: pa.ChunkedArray, depth: int) -> pa.ChunkedArray:
@@ -74,10 +95,7 @@ def draw_splits(paths: pa.ChunkedArray, shares: dict[str, Fraction], seed: int) 
     """
     names = pa.array(list(shares), pa.large_string())
     bounds = np.array([int(share * 2**64) for share in accumulate(shares.values())][:-1], np.uint64)
-    key = seed.to_bytes(8, "little")
-    chunks = []
-    for start in range(0, len(paths), _CHUNK):
-        texts = paths.slice(start, _CHUNK).to_pylist()
-        hashes = b"".join(hashlib.blake2b(text.encode(), digest_size=8, key=key).digest() for text in texts)
-        chunks.append(names.take(pa.array(np.searchsorted(bounds, np.frombuffer(hashes, "<u8"), "right"))))
-    return pa.chunked_array(chunks, pa.large_string())
+    hash_of = partial(hashlib.blake2b, digest_size=8, key=seed.to_bytes(8, "little"))
+    digests = (hash_of(path.encode()).digest() for path in python_values(paths))
+    hashes = np.fromiter((int.from_bytes(digest, "little") for digest in digests), np.uint64, len(paths))
+    return pa.chunked_array([names.take(pa.array(np.searchsorted(bounds, hashes, "right")))])

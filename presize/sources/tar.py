@@ -16,8 +16,10 @@ import pyarrow as pa
 
 from presize.errors import SourceError
 from presize.formatting import size_text
-from presize.sources.contents import Contents, field_name, joined, reject, rows_table
-from presize.sources.walk import as_utf8, is_utf8
+from presize.options import SourceOptions
+from presize.sources.columns import count_left_out, joined, plain_table, rows_table
+from presize.sources.contents import Contents, as_utf8, field_name, is_utf8
+from presize.sources.source_files import Container
 from presize.store.rejects import IMAGE_SUFFIXES, NOT_AN_IMAGE, Reject
 from presize.system.file_version import FileVersion
 from presize.system.files import open_at_once
@@ -181,24 +183,20 @@ _SAMPLES_AT_ONCE = 16384
 _STEM = re.compile(r"((?:.*/)?[^/.][^/.]*)\.([^/]+)", re.DOTALL)
 """WebDataset's: the extension begins at the first dot of the name."""
 _CLASS_NUMBER = re.compile(r"\s*-?[0-9]{1,9}\s*")
+COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tbz2", ".txz")
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
-def list_tar(path: str, name: str, extension: str | None) -> Contents:
-    """The samples of a tar, in its order.
+def list_tar(path: str, name: str, options: SourceOptions) -> Contents:
+    """List the samples of a tar, in its order; ``keys`` is the extension of images, if samples have several.
 
     ``.json`` gives a field for each of its keys, ``.cls`` a number called ``label``, ``.txt`` a text called ``txt``;
     other files beside an image are left out.
 
-    Args:
-        path: the tar.
-        name: its path from the source, to name what is rejected.
-        extension: that of the images; None where each sample has one image.
-
     Raises:
         SourceError: it is no tar, is compressed, or cannot be read.
     """
-    samples = _Samples(name, extension)
+    samples = _Samples(name, options.keys)
     try:
         with open(path, "rb", buffering=0, opener=open_at_once) as file:
             version = FileVersion.of(os.fstat(file.fileno()))
@@ -321,7 +319,7 @@ class _Samples:
 
     def _reject(self, name: str, reason: str, error: str = SourceError.__name__) -> None:
         path = as_utf8(f"{self._tar}/{name}" if name else self._tar)
-        self._rejects.append(reject(path, reason)._replace(error=error))
+        self._rejects.append(Reject(path, error, reason))
 
     def _flush(self) -> None:
         names, offsets, sizes = zip(*self._rows, strict=True) if self._rows else ((), (), ())
@@ -330,15 +328,18 @@ class _Samples:
             "source_nbytes": pa.array(sizes, pa.int64()),
             "offset": pa.array(offsets, pa.int64()),
         }
-        fields = rows_table(self._fields, self._left_out)
-        columns = {name: fields.column(name) for name in fields.column_names}
-        self._tables.append(pa.table(places | columns))
+        count = count_left_out(self._left_out)
+        fields = plain_table(rows_table(self._fields, count), count)
+        self._tables.append(pa.table(places | dict(zip(fields.column_names, fields.columns, strict=True))))
         self._rows, self._fields = [], []
 
     def listing(self, version: FileVersion) -> Contents:
         self._flush()
-        samples = joined(self._tables, self._left_out)
-        return Contents(version, samples, None, self._rejects, self._hidden, self._left_out)
+        samples = joined(self._tables, count_left_out(self._left_out))
+        containers = (Container(self._tar, version),)
+        return Contents(
+            samples, rejects=self._rejects, hidden=self._hidden, containers=containers, left_out=self._left_out
+        )
 
 
 @functools.lru_cache(64)  # the samples of a tar have the same

@@ -168,15 +168,15 @@ def label_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         return labels.cast(pa.large_string())
     except pa.ArrowInvalid:
-        raise no_text(next(one for one in labels.to_pylist() if one is not None and not _is_text(one))) from None
+        raise no_text(next(one for one in labels.to_pylist() if one is not None and as_text(one) is None)) from None
 
 
-def _is_text(value: bytes) -> bool:
+def as_text(value: bytes) -> str | None:
+    """Return UTF-8 text; None for other bytes."""
     try:
-        value.decode()
+        return value.decode()
     except UnicodeDecodeError:
-        return False
-    return True
+        return None
 
 
 def no_text(value: bytes) -> SourceError:

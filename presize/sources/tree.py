@@ -1,170 +1,231 @@
-"""Lists the files of a source without a table: their classes, and the splits above these, are its folders."""
+"""Files in folders, on a disk or in a bucket: their order, and the classes and splits that the folders are."""
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass, field
-from itertools import groupby
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from presize.errors import PresizeWarning, SourceError
-from presize.formatting import plural
+from presize.errors import SourceError, warn
+from presize.formatting import plural, printable
 from presize.options import SourceOptions
-from presize.sources.store_listing import StoreWalk
-from presize.sources.walk import Folder, Walk
-from presize.store.rejects import claims_to_be_an_image
+from presize.sources.columns import python_values
+from presize.sources.contents import Contents, warn_left_out
+from presize.sources.splits import SPLITS
+from presize.store.rejects import Reject, claims_to_be_an_image
 
-SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
+PATHS_AT_ONCE = 65536
+"""How many paths are gathered before they become an Arrow array."""
+
+Run = tuple[str | None, range]
+"""Rows of files that follow one another, and their class: "" is no class, None that of files that are no samples."""
 
 
-@dataclass
-class Tree:
-    """The files of a walk in runs, in its order.
+class FileTree:
+    """Files in folders, without a Python object for each: collected by add(), and put in order by sort().
+
+    They are ordered by folder, then by name, both by code points.
+
+    Args:
+        root: where paths begin: a folder, or a URL.
 
     Attributes:
-        walk: the walk.
-        runs: the class of files that follow one another, and how many they are. "" is the class of samples without a
-            class, None that of files that are no samples.
+        hidden: files and folders whose names begin with a dot.
+        rejects: files and folders that cannot be samples.
+        refused_folders: those of the rejects that are folders, left out with all that is in them.
     """
 
-    walk: Walk | StoreWalk
-    runs: list[tuple[str | None, int]] = field(default_factory=list)
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.hidden = 0
+        self.rejects: list[Reject] = []
+        self.refused_folders: list[Reject] = []
+        self._number_of = {"": 0}
+        self._folders, self._sizes, self._mtimes = array("q"), array("q"), array("q")
+        self._paths: list[str] = []
+        self._path_chunks: list[pa.Array] = []
 
-    def enter(self, folder: Folder) -> list[Folder]:
-        """Collect the files of a folder, which are beside the samples. Returns the folders in it, sorted."""
-        before = self.walk.files
-        inner = sorted(self.walk.enter(folder))
-        self.runs.append((None, self.walk.files - before))
-        return inner
+    def folder(self, path: str) -> int:
+        """Return the number of a folder for add(). It exists from now on, and so do all folders above it."""
+        if path not in self._number_of:
+            self.folder(path.rpartition("/")[0])
+        return self._number_of.setdefault(path, len(self._number_of))
 
-    def descend(self, folder: Folder, name: str) -> None:
-        """Collect all files below a folder as samples of the class `name`."""
-        before = self.walk.files
-        self.walk.descend(folder)
-        self.runs.append((name, self.walk.files - before))
+    def add(self, folder: int, path: str, nbytes: int, mtime_ns: int) -> None:
+        self._folders.append(folder)
+        self._sizes.append(nbytes)
+        self._mtimes.append(mtime_ns)
+        self._paths.append(path)
+        if len(self._paths) == PATHS_AT_ONCE:
+            self._flush()
 
-    def tables(self) -> tuple[pa.Table, pa.Table]:
-        """The rows of the samples, and of the files beside them."""
-        rows = self.walk.table()
-        samples, beside, start = [rows.slice(0, 0)], [rows.slice(0, 0)], 0
-        for is_beside, runs in groupby(self.runs, key=lambda run: run[0] is None):
-            count = sum(count for _, count in runs)
-            (beside if is_beside else samples).append(rows.slice(start, count))
-            start += count
-        return pa.concat_tables(samples), pa.concat_tables(beside)
+    def reject(self, path: str, reason: str, error: str = SourceError.__name__) -> Reject:
+        self.rejects.append(Reject(path, error, reason))
+        return self.rejects[-1]
+
+    def _flush(self) -> None:
+        self._path_chunks.append(pa.array(self._paths, pa.large_string()))
+        self._paths.clear()
+
+    def sort(self) -> None:
+        """Put all files in order. To be called once, after the last add()."""
+        self._flush()
+        self.rejects.sort()
+        self.refused_folders.sort()
+        self._names = sorted(self._number_of)
+        rank = np.empty(len(self._names), np.int64)
+        rank[[self._number_of[name] for name in self._names]] = np.arange(len(self._names))
+        folders = rank[np.frombuffer(self._folders, np.int64)]
+        self._begins = np.concatenate([[0], np.cumsum(np.bincount(folders, minlength=len(rank)))]).tolist()
+        columns = {
+            "path": pa.concat_arrays(self._path_chunks),  # take() would make of the chunks one more copy, and keep them
+            "source_nbytes": pa.array(np.frombuffer(self._sizes, np.int64)),
+            "source_mtime_ns": pa.array(np.frombuffer(self._mtimes, np.int64)),
+        }
+        keys = pa.table({"folder": pa.array(folders), "path": columns["path"]})
+        # Arrow sorts by UTF-8 bytes, which is Python's order by code points.
+        order = pc.sort_indices(keys, [("folder", "ascending"), ("path", "ascending")])
+        del keys, folders, self._folders, self._sizes, self._mtimes, self._path_chunks, self._number_of
+        # Column by column: all of ten million files twice are two gigabytes.
+        self._files = pa.table({name: columns.pop(name).take(order) for name in list(columns)})
+
+    def _span_below(self, folder: str) -> tuple[int, int]:
+        """Where the folders below one begin and end among all of them."""
+        if not folder:
+            return 1, len(self._names)
+        return bisect_left(self._names, f"{folder}/"), bisect_left(self._names, f"{folder}0")  # 0 follows /
+
+    def folders_in(self, folder: str) -> list[str]:
+        """Return the paths of the folders in one, sorted."""
+        begin, end = self._span_below(folder)
+        depth = f"{folder}/x".count("/") if folder else 0
+        return [name for name in self._names[begin:end] if name.count("/") == depth]
+
+    def files_in(self, folder: str) -> range:
+        """Return the rows of the files that lie directly in a folder."""
+        number = bisect_left(self._names, folder)
+        return range(self._begins[number], self._begins[number + 1])
+
+    def files_below(self, folder: str) -> list[range]:
+        """Return the rows of all files in a folder, and in all folders below it."""
+        begin, end = self._span_below(folder)
+        return [self.files_in(folder), range(self._begins[begin], self._begins[end])]
+
+    def rows(self, parts: Iterable[range]) -> pa.Table:
+        """Return ``path``, ``source_nbytes`` and ``source_mtime_ns`` of these rows."""
+        slices = [self._files.slice(rows.start, len(rows)) for rows in parts]
+        return pa.concat_tables([self._files.slice(0, 0), *slices])
 
 
-def list_tree(walk: Walk | StoreWalk, top: Folder, samples: SourceOptions) -> tuple[Tree, tuple[str, ...] | None]:
-    """The files below `top`, and the sorted names of the class folders.
+def list_tree(tree: FileTree, options: SourceOptions) -> Contents:
+    """List the samples among the files of a tree.
 
-    With ``--labels none`` and in a source without class folders all files of the source, or of its splits, are samples,
-    and there are no names.
+    With ``--labels none`` and in a source without class folders all files of the source, or of its splits, are samples
+    without a label.
 
     Raises:
-        SourceError: there are no splits.
+        SourceError: there are no splits, no samples, or a folder is not in the class list.
 
     Warns:
         PresizeWarning: something was probably not meant.
     """
-    tree = Tree(walk)
-    in_splits = samples.split == "folders"
-    parents = _splits(tree, top) if in_splits else [top]
-    if samples.labels == "none":
-        for parent in parents:
-            tree.descend(parent, "")
-        return tree, None
-    by_split = {}
-    for parent in parents:
-        folders = tree.enter(parent)
-        by_split[parent.path] = [_name(folder) for folder in folders]
-        for folder in folders:
-            tree.descend(folder, _name(folder))
-    names = tuple(sorted({name for names in by_split.values() for name in names}))
-    if not names and not walk.refused_folders:
-        beside = int(in_splits)  # the first run, of files beside the splits
-        tree.runs[beside:] = [("", count) for _, count in tree.runs[beside:]]
-        if in_splits:
-            _warn_of_no_classes(walk.root, [_name(parent) for parent in parents])
-        return tree, None
-    if in_splits:
-        _warn_of_differences(walk.root, by_split, names)
-    elif samples.classes is None and names and set(map(str.lower, names)) <= SPLITS:
-        warnings.warn(
-            f"source {walk.root!r} holds just {', '.join(names)}: they become its classes; if they are splits, use "
-            "--split folders",
-            PresizeWarning,
-            stacklevel=4,
-        )
-    return tree, names
-
-
-def _splits(tree: Tree, top: Folder) -> list[Folder]:
-    folders = tree.enter(top)
-    if not folders and not tree.walk.refused_folders:
+    runs, classes = _classify(tree, options)
+    if options.classes is not None and classes is None:
+        raise SourceError(f"--classes needs class folders, or --labels; source {tree.root!r} has no folders of classes")
+    samples = [(name, rows) for name, rows in runs if name is not None]
+    table = tree.rows(rows for _, rows in samples)
+    if classes is not None:
+        classes = tuple(options.classes or classes)
+        numbers = _class_numbers([name for name, _ in samples], classes)
+        table = table.append_column("label", pa.array(np.repeat(numbers, [len(rows) for _, rows in samples])))
+    beside = tree.rows(rows for name, rows in runs if name is None)
+    if len(table) == 0:
+        counts = {"hidden": tree.hidden, "beside the class folders": len(beside), "refused": len(tree.rejects)}
+        some = [f"{count} {what}" for what, count in counts.items() if count]
+        if tree.rejects:
+            some[-1] += f", the first is '{printable(tree.rejects[0].path)}', {tree.rejects[0].reason}"
         raise SourceError(
-            f"--split folders: source {tree.walk.root!r} has no folders; expected one for each split, such as train "
-            "and val"
+            f"source {tree.root!r} holds no files ({', '.join(some) or 'nothing at all'}); "
+            "expected image files, or a folder of them for each class"
         )
-    return folders
+    warn_left_out(tree.root, "folder", tree.refused_folders)
+    in_splits = options.split == "folders"
+    images = sum(map(claims_to_be_an_image, python_values(beside.column("path"))))
+    if images:
+        folders = "its splits, and folders in them its classes" if in_splits else "its classes"
+        warn(
+            f"source {tree.root!r} has folders, which become {folders}; {plural(images, 'image')} beside them belong "
+            "to none and are left out: move them into such a folder, or take all images without labels: --labels none"
+        )
+    by_folder = classes is not None and not in_splits
+    return Contents(table, classes, tree.rejects, tree.hidden, outside=len(beside), by_folder=by_folder)
+
+
+def _classify(tree: FileTree, options: SourceOptions) -> tuple[list[Run], tuple[str, ...] | None]:
+    """Return the runs of all files, in dataset order, and the sorted names of the class folders, if there are any."""
+    in_splits = options.split == "folders"
+    parents = tree.folders_in("") if in_splits else [""]
+    if not parents and not tree.refused_folders:
+        raise SourceError(
+            f"--split folders: source {tree.root!r} has no folders; expected one for each split, such as train and val"
+        )
+    runs: list[Run] = [(None, tree.files_in(""))] if in_splits else []
+    if options.labels == "none":
+        return [*runs, *(("", rows) for parent in parents for rows in tree.files_below(parent))], None
+    by_split = {parent: tree.folders_in(parent) for parent in parents}
+    names = tuple(sorted({_name(folder) for folders in by_split.values() for folder in folders}))
+    if not names and not tree.refused_folders:
+        if in_splits:
+            _warn_of_no_classes(tree.root, parents)
+        return [*runs, *(("", tree.files_in(parent)) for parent in parents)], None
+    for parent, folders in by_split.items():
+        runs.append((None, tree.files_in(parent)))
+        runs += [(_name(folder), rows) for folder in folders for rows in tree.files_below(folder)]
+    if in_splits:
+        _warn_of_differences(tree.root, {split: set(map(_name, folders)) for split, folders in by_split.items()}, names)
+    elif options.classes is None and names and set(map(str.lower, names)) <= SPLITS:
+        warn(
+            f"source {tree.root!r} holds just {', '.join(names)}: they become its classes; if they are splits, use "
+            "--split folders"
+        )
+    return runs, names
 
 
 def _warn_of_no_classes(root: str, splits: list[str]) -> None:
     some = ", ".join(splits[:4]) + (", ..." if len(splits) > 4 else "")
-    warnings.warn(
+    warn(
         f"source {root!r}: its {plural(len(splits), 'split')} ({some}) hold no class folders, so that no sample has a "
-        "label; if these are the classes, leave out --split, and if none are wanted, add --labels none",
-        PresizeWarning,
-        stacklevel=5,
+        "label; if these are the classes, leave out --split, and if none are wanted, add --labels none"
     )
 
 
-def _warn_of_differences(root: str, by_split: dict[str, list[str]], names: tuple[str, ...]) -> None:
-    lacking = {split: sorted(set(names) - set(its)) for split, its in by_split.items() if its}
-    found = [
-        f"{split} lacks {plural(len(some), 'class', 'classes')}, such as {some[0]!r}"
-        for split, some in lacking.items()
-        if some
+def _warn_of_differences(root: str, by_split: dict[str, set[str]], names: tuple[str, ...]) -> None:
+    lacking = {split: sorted(set(names) - own) for split, own in by_split.items() if own}
+    some = [
+        f"{split} lacks {plural(len(absent), 'class', 'classes')}, such as {absent[0]!r}"
+        for split, absent in lacking.items()
+        if absent
     ]
-    if found:
-        warnings.warn(
-            f"source {root!r}: its splits have different classes; the class list has all of them: {'; '.join(found)}",
-            PresizeWarning,
-            stacklevel=5,
-        )
+    if some:
+        warn(f"source {root!r}: its splits have different classes; the class list has all of them: {'; '.join(some)}")
 
 
-def _name(folder: Folder) -> str:
-    return folder.path.rpartition("/")[2]
+def _name(folder: str) -> str:
+    return folder.rpartition("/")[2]
 
 
-def warn_of_images(beside: pa.Table, root: str, in_splits: bool) -> None:
-    """Warn if files beside the samples are images by their names."""
-    images = sum(map(claims_to_be_an_image, beside.column("path").to_pylist()))
-    if images:
-        folders = "its splits, and folders in them its classes" if in_splits else "its classes"
-        warnings.warn(
-            f"source {root!r} has folders, which become {folders}; {plural(images, 'image')} beside them belong to "
-            "none and are left out: move them into such a folder, or take all images without labels: --labels none",
-            PresizeWarning,
-            stacklevel=4,
-        )
-
-
-def class_column(tree: Tree, classes: tuple[str, ...]) -> pa.Array:
-    """The position of each sample's class in `classes`: int32.
-
-    Raises:
-        SourceError: a folder is no class.
-    """
+def _class_numbers(names: list[str], classes: tuple[str, ...]) -> npt.NDArray[np.int32]:
+    """Return the positions of class folders in the class list. Raises SourceError when one is not in it."""
     number = {name: i for i, name in enumerate(classes)}
-    unknown = sorted({name for name, _ in tree.runs if name is not None} - number.keys())
+    unknown = sorted(set(names) - number.keys())
     if unknown:
         raise SourceError(
             f"class folder {unknown[0]!r} ({len(unknown)} such) is not in the class list of {len(number)} names; "
             "add it to the list or move the folder away"
         )
-    runs = [(number[name], count) for name, count in tree.runs if name is not None]
-    numbers, counts = np.array(runs, np.int64).reshape(-1, 2).T
-    return pa.array(numbers.astype(np.int32).repeat(counts))
+    return np.array([number[name] for name in names], np.int32)

@@ -42,6 +42,19 @@ COMPANION_COLUMNS = (
 """The columns that each companion has of its own: ``mask_width`` for one called mask. Its records lie in shards of its
 own, in the rows that the images have in theirs."""
 
+
+def record_columns(companion: str = "", checksum: bool = False) -> dict[str, pa.DataType]:
+    """Return the columns of the index that say what is stored, without the prefix of a companion. Others are planned.
+
+    Args:
+        companion: the name of a companion; empty for images.
+        checksum: whether the index has the CRC-32 of source files.
+    """
+    planned = {"path", "shard", "row", "file", "source_nbytes", "source_mtime_ns"}
+    names = COMPANION_COLUMNS if companion else tuple(INDEX_COLUMNS)
+    return {name: INDEX_COLUMNS[name] for name in names if name not in planned and (checksum or name != "source_crc32")}
+
+
 ARROW_OPTIONS = pa.ipc.IpcWriteOptions(
     metadata_version=pa.ipc.MetadataVersion.V5, use_legacy_format=False, compression=None
 )
@@ -105,7 +118,7 @@ def write_arrow(path: Path, table: pa.Table) -> None:
             temporary.unlink(missing_ok=True)
 
 
-_HASHED_BYTES = 256_000_000
+HASHED_BYTES = 256_000_000
 """The largest index that is hashed when it is opened: that of about two million samples. It takes up to a second, on
 processors with instructions for SHA-256 a fifth of that."""
 
@@ -129,7 +142,7 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = T
     try:
         mapped = pa.memory_map(os.fsencode(path))
         content = memoryview(mapped.read_buffer())
-        if check and len(content) <= _HASHED_BYTES:
+        if check and len(content) <= HASHED_BYTES:
             _require(
                 hashlib.sha256(content).hexdigest() == manifest.index.sha256, "its SHA-256 differs from the manifest"
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import reprlib
 import stat
 from collections.abc import Sequence
@@ -17,8 +18,15 @@ from typing import Any, cast
 
 from presize.errors import DatasetError
 from presize.options import Color, Depth, Filter, Format, Layout, StoredColor, check_choice, companion_color
-from presize.store.absence import what_is_there
-from presize.store.data_files import MANIFEST, CompanionFiles, DataFile, is_companion_name, is_data_file
+from presize.store.data_files import (
+    FETCHING,
+    MANIFEST,
+    STATE,
+    CompanionFiles,
+    DataFile,
+    is_companion_name,
+    is_data_file,
+)
 from presize.system.files import open_at_once, write_atomically
 
 VERSION = 2
@@ -191,10 +199,37 @@ def read_manifest(root: str | os.PathLike[str]) -> Manifest:
                 raise DatasetError(f"{root / MANIFEST} is not a regular file; copy or build the dataset again")
             text = file.read()
     except (FileNotFoundError, NotADirectoryError):
-        raise DatasetError(what_is_there(root)) from None
+        raise DatasetError(_what_is_there(root)) from None
     except OSError as error:
         raise DatasetError(f"{root / MANIFEST}: {error.strerror}") from None
     return parse_manifest(text, root)
+
+
+def _what_is_there(root: Path) -> str:
+    """Say what is in a folder that holds no dataset, and what to do."""
+    try:
+        names = sorted(os.listdir(root))  # first, and once: somebody may be replacing it
+    except FileNotFoundError:
+        if url := re.search(r"(?:^|/)(s3|https?|gs|az):/([^/].*)", os.fspath(root)):  # as Path has it
+            return (
+                f"{url[1]}://{url[2]} is no folder; copy a dataset from a URL with presize fetch, or read it with "
+                "LMDBDataset(URL)"
+            )
+        return f"{root} does not exist; expected a folder that presize build has made"
+    except NotADirectoryError:
+        return f"{root} is a file; expected a folder that presize build has made"
+    except OSError as error:
+        return f"{root}: {error.strerror}"
+    if STATE in names or (root.parent / STATE).exists():
+        return f"{root} holds an unfinished build; run the same presize build again to finish it"
+    if FETCHING in names:
+        return f"{root} holds an unfinished copy; run the same presize fetch again to finish it"
+    inside = [name for name in names if (root / name / MANIFEST).exists()]
+    if inside:
+        return f"{root} holds the datasets {', '.join(inside)}; open one of them, such as {root / inside[0]}"
+    return (
+        f"{root} is not a presize dataset: it has no {MANIFEST}; presize build makes a dataset from a folder of images"
+    )
 
 
 def replaced(root: str | os.PathLike[str], manifest: Manifest) -> DatasetError | None:

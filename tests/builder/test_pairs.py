@@ -18,7 +18,7 @@ from pictures import smooth_image
 from presize.builder.estimate import estimate
 from presize.builder.repair import repair_dataset
 from presize.builder.run import BuildResult, build_dataset, plan_build
-from presize.builder.tasks.sidecar import ShardDone
+from presize.builder.shard_table import ShardDone
 from presize.codecs import resize
 from presize.errors import BuildError, ImageError, OptionError, SourceError
 from presize.options import BuildOptions, Companion, Fit, ImageOptions, RunOptions, Size, SourceOptions

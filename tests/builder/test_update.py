@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import presize.builder.fingerprint
 import presize.builder.publish
 import presize.builder.run
-import presize.builder.tasks.trial
 import presize.codecs.transcode
 import presize.system.files
 from builds import REPORTED, SERIAL, SMALL, files, patch_publishing, publishing_step
@@ -30,7 +30,7 @@ from effort import examples
 from pictures import smooth_image
 from presize.builder.like import options_of
 from presize.builder.run import build_dataset
-from presize.builder.tasks.sidecar import ShardDone
+from presize.builder.shard_table import ShardDone
 from presize.builder.update import Changes, Update, agree, make_update, match
 from presize.errors import BuildError, DatasetError, ImageError, OptionError, PresizeWarning
 from presize.options import BuildOptions, ColumnType, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
@@ -596,7 +596,7 @@ def test_an_interrupted_update_is_gone_on_with(
     assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 
-STEPS = ["write_index", "publish_manifest", "finish_publishing", "rename", "remove_unpublished"]
+STEPS = ["write_index", "publish_manifest", "rename", "_remove_unpublished"]
 STOPS = [(FOURS, step, 1) for step in STEPS] + [(TWO_SIZES, step, 2) for step in STEPS if step != "finish_publishing"]
 
 
@@ -687,8 +687,8 @@ def test_other_options_are_refused_with_what_differs(changed: bool, photos: Path
 
 def upgrade(patch: pytest.MonkeyPatch, **libraries: str) -> None:
     """Other versions of some libraries."""
-    versions = presize.builder.tasks.trial.codec_versions() | libraries
-    patch.setattr(presize.builder.tasks.trial, "codec_versions", lambda: versions)
+    versions = presize.builder.fingerprint.codec_versions() | libraries
+    patch.setattr(presize.builder.fingerprint, "codec_versions", lambda: versions)
 
 
 def test_an_upgrade_that_makes_the_same_bytes_stops_no_update(
@@ -707,7 +707,7 @@ def test_other_codecs_are_refused_by_name(photos: Path, tmp_path: Path, monkeypa
     build_dataset(photos, tmp_path / "out", FOURS, SERIAL)
     change_much(photos)
     upgrade(monkeypatch, simplejpeg="99")
-    monkeypatch.setattr(presize.builder.tasks.trial, "codecs_digest", lambda _: "of other pixels")
+    monkeypatch.setattr(presize.builder.fingerprint, "codecs_digest", lambda _: "of other pixels")
     with pytest.raises(
         BuildError, match=r"made with simplejpeg [\d.]+, here is simplejpeg 99, which makes other bytes.*--overwrite"
     ):

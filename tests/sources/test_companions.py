@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from listings import paths, rejected
 
 from presize.errors import OptionError, SourceError
 from presize.options import Companion, SourceOptions
@@ -23,14 +24,6 @@ MASK = Companion("mask", "masks/{stem}.png")
 
 def found(root: Path, *companions: Companion, **options: bool) -> Source:
     return add_companions(scan(root), companions, **options)
-
-
-def paths(source: Source) -> list[str]:
-    return source.table.column("path").to_pylist()
-
-
-def reasons(source: Source) -> dict[str, str]:
-    return {reject.path: reject.reason for reject in source.rejects}
 
 
 # Patterns
@@ -122,7 +115,7 @@ def test_files_that_are_companions_are_no_samples(tmp_path: Path) -> None:
     source = found(tmp_path / "raw", Companion("mask", "{stem}_mask.png"))
     assert paths(source) == ["1.jpg", "2.jpg"]
     assert source.table.column("mask_source_nbytes").to_pylist() == [0, 0]
-    assert reasons(source) == {}
+    assert rejected(source) == {}
 
 
 def test_what_a_column_names_may_be_a_sample_itself(tmp_path: Path) -> None:
@@ -147,7 +140,7 @@ def test_samples_without_a_companion_are_rejected_and_files_that_are_no_images_s
     write_tree(tmp_path / "raw", {"a/1.jpg": "", "a/2.jpg": "", "a/notes.txt": "", "masks/1.png": ""})
     source = found(tmp_path / "raw", MASK)
     assert paths(source) == ["a/1.jpg"]
-    assert reasons(source) == {
+    assert rejected(source) == {
         "a/2.jpg": "companion mask does not exist",
         "a/notes.txt": "not an image format that presize reads",
     }
@@ -157,7 +150,7 @@ def test_samples_without_a_companion_are_rejected_and_files_that_are_no_images_s
 def test_a_companion_outside_of_the_source_is_none_without_follow_links(tmp_path: Path) -> None:
     write_tree(tmp_path / "raw", {"a/1.jpg": "", "a/2.jpg": "", "masks/1.png": "->../../far.png", "masks/2.png": ""})
     (tmp_path / "far.png").write_text("12345")
-    assert reasons(found(tmp_path / "raw", MASK)) == {
+    assert rejected(found(tmp_path / "raw", MASK)) == {
         "masks/1.png": "a link out of the source; use --follow-links if you trust it",
         "a/1.jpg": "companion mask is a link out of the source; use --follow-links if you trust it",
     }
@@ -171,7 +164,7 @@ def test_a_column_may_not_lead_out_of_the_source(tmp_path: Path) -> None:
     source = add_companions(
         scan(tmp_path / "raw", SourceOptions(tmp_path / "table.csv")), [Companion("mask", column="seg")]
     )
-    assert reasons(source) == {"1.jpg": "companion mask leads out of the source"}
+    assert rejected(source) == {"1.jpg": "companion mask leads out of the source"}
 
 
 @pytest.mark.parametrize(

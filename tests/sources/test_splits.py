@@ -11,18 +11,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from listings import make
 
 from presize.errors import OptionError, PresizeWarning, SourceError
 from presize.options import SourceOptions, parse_shares
 from presize.sources.scan import Source, scan
 from presize.sources.splits import draw_splits, folder_at
-
-
-def make(root: Path, *files: str) -> Path:
-    for file in files:
-        (root / file).parent.mkdir(parents=True, exist_ok=True)
-        (root / file).write_bytes(b"x")
-    return root
 
 
 def by_path(source: Source) -> dict[str, str]:
@@ -73,7 +67,7 @@ def test_a_draw_is_the_same_on_every_machine() -> None:
 
 def test_a_draw_does_not_depend_on_how_many_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = drawn(PATHS[:10])
-    monkeypatch.setattr("presize.sources.splits._CHUNK", 3)
+    monkeypatch.setattr("presize.sources.columns.ROWS_AT_ONCE", 3)
     assert drawn(PATHS[:10]) == whole
 
 
@@ -141,7 +135,7 @@ def test_a_table_with_a_column_of_splits_is_refused(tmp_path: Path) -> None:
     make(tmp_path / "raw", "1.jpg")
     (tmp_path / "t.csv").write_text("path,split\n1.jpg,train\n")
     assert by_path(scan(tmp_path / "raw", SourceOptions(tmp_path / "t.csv"))) == {"1.jpg": "train"}
-    with pytest.raises(SourceError, match="has a column 'split' already; leave out --split"):
+    with pytest.raises(SourceError, match="have a column 'split' already; leave out --split"):
         scan(tmp_path / "raw", SourceOptions(tmp_path / "t.csv", split="train=0.5,val=0.5"))
 
 

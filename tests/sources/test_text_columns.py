@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from presize.errors import PresizeWarning, SourceError
 from presize.options import ValueType
-from presize.sources.labels import read_table
+from presize.sources.table import read_table
 from presize.sources.text_columns import as_type, looks_like, lost_spelling, read_texts
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from PIL import Image
+from zlib_ng import zlib_ng
 
 import presize.store.dataset
 import presize.store.shard_reader
@@ -112,7 +113,7 @@ def test_the_offsets_of_paths_may_have_more_bytes_than_they_need(copied: Path) -
 def test_numbers_are_read_only_and_lie_in_the_mapped_file(dataset: Path) -> None:
     before = pa.total_allocated_bytes()
     numbers = Dataset(dataset).numbers("label")
-    assert pa.total_allocated_bytes() == before
+    assert pa.total_allocated_bytes() <= before
     assert numbers.dtype == np.int32
     with pytest.raises(ValueError, match="read-only"):
         numbers[0] = 1
@@ -143,7 +144,7 @@ def test_a_readahead_that_is_none_is_refused(dataset: Path) -> None:
 def test_readahead_is_as_asked_for_or_chosen_here_and_after_travelling(dataset: Path, readahead: bool | None) -> None:
     for data in (Dataset(dataset, readahead), pickle.loads(pickle.dumps(Dataset(dataset, readahead)))):
         assert data.readahead is (readahead is not False)  # this one fits into any memory
-        assert {shard.readahead for shard in data._shards} == {data.readahead}
+        assert {shard.readahead for shard in data.shards} == {data.readahead}
 
 
 @pytest.mark.parametrize("samples", [1, 56])
@@ -422,7 +423,7 @@ def test_a_dataset_that_was_overwritten_reads_on_what_it_has_open(
     two_sources: tuple[Path, Path], tmp_path: Path
 ) -> None:
     build_dataset(two_sources[0], tmp_path / "OUT", THIRDS, SERIAL)
-    old = Dataset(tmp_path / "OUT")
+    old, unread = Dataset(tmp_path / "OUT"), Dataset(tmp_path / "OUT")
     before = read_all(old)
     build_dataset(two_sources[1], tmp_path / "OUT", THIRDS, RunOptions(engine="sequential", overwrite=True))
     new = Dataset(tmp_path / "OUT")
@@ -430,13 +431,7 @@ def test_a_dataset_that_was_overwritten_reads_on_what_it_has_open(
     assert all(a != b for a, b in zip(before, after, strict=True))
     assert read_all(old) == before
     with pytest.raises(DatasetError, match="OUT was updated, replaced or removed since it was opened; open it again"):
-        list(new.__class__.values(_opened_before(old), range(12)))
-
-
-def _opened_before(data: Dataset) -> Dataset:
-    """`data` as it was before it had read anything."""
-    data._shards = [presize.store.shard_reader.ShardReader(shard.path, shard.nbytes) for shard in data._shards]
-    return data
+        list(unread.values(range(12)))
 
 
 @pytest.mark.parametrize("format", ["jpeg", "raw"])  # shards of other sizes, and of the same
@@ -494,12 +489,12 @@ def test_reading_that_is_broken_off_lets_its_shard_go(dataset: Path) -> None:
         next(values)
         return values
 
-    before = sum(shard.readers for shard in presize.store.shard_reader._open_shards.values())
+    before = sum(shard.readers for shard in presize.store.shard_reader.open_shards.values())
     with ThreadPoolExecutor(1) as pool:
         begun = pool.submit(begin).result()
-    assert sum(shard.readers for shard in presize.store.shard_reader._open_shards.values()) == before + 1
+    assert sum(shard.readers for shard in presize.store.shard_reader.open_shards.values()) == before + 1
     del begun  # in another thread than it was begun in
-    assert sum(shard.readers for shard in presize.store.shard_reader._open_shards.values()) == before
+    assert sum(shard.readers for shard in presize.store.shard_reader.open_shards.values()) == before
 
 
 # --- old bytes ---
@@ -581,16 +576,15 @@ def test_a_shard_that_another_thread_has_renewed_is_read_once_more(
         path.unlink()
         path.write_bytes(content.replace(record, bytes(len(record))))
     data = Dataset(copied, origin=Copying(dataset, copied))
-    is_sound, first, others = Dataset._is_sound, iter([True]), list[bytes]()
+    crc32, first, others = zlib_ng.crc32, iter([True]), list[bytes]()
 
-    def meanwhile(self: Dataset, sample: int, value: memoryview) -> bool:
-        found = is_sound(self, sample, value)
-        if not found and next(first, False):
+    def meanwhile(value: memoryview) -> int:
+        if next(first, False):
             thread = threading.Thread(target=lambda: others.append(data.value(5)))
             thread.start()
             thread.join()
-        return found
+        return crc32(value)
 
-    monkeypatch.setattr(Dataset, "_is_sound", meanwhile)
+    monkeypatch.setattr(zlib_ng, "crc32", meanwhile)
     assert data.value(5) == record
     assert others == [record]

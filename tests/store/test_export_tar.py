@@ -23,7 +23,7 @@ from captioned import ROWS, captioned, read_by
 from commands import Ran
 from presize.builder.run import build_dataset
 from presize.errors import BuildError, DatasetError
-from presize.sources.labels import read_classes
+from presize.sources.classes import read_classes
 from presize.store.dataset import Dataset
 from presize.store.export import export_dataset, sample_keys
 from tampering import flip_record, read_table, write_table

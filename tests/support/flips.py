@@ -48,7 +48,7 @@ def samples(root: Path, check: bool) -> list[Any]:
         whole = [_given(lambda i=i: (images.data.path(i), *_plain(images[i]))) for i in range(len(images))]
         return [images.classes, *whole, *_crops(BatchReader(images.data, CenterCrop(8)))]
     finally:
-        for shard in images.data._shards:
+        for shard in images.data.shards:
             shard.close()  # so that the next reader checks its pages again
 
 

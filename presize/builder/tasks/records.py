@@ -9,49 +9,54 @@ from __future__ import annotations
 
 import functools
 import signal
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self
 
 from zlib_ng import zlib_ng
 
-from presize.codecs import transcode
-from presize.codecs.transcode import transcode_companion
+from presize.codecs import resize, transcode
+from presize.codecs.encode import encode as encode_pixels
+from presize.codecs.source_facts import FIELDS
+from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import BuildError, CrashError, ImageError, UnreadableError
-from presize.options import BuildOptions, ImageOptions
-from presize.sources import store_source
-from presize.sources.source_files import SourceFile
-from presize.sources.source_reader import THREADS, SourceReader, read_in_order
-from presize.sources.store_source import Url
+from presize.options import BuildOptions, ImageOptions, Size, Stream
+from presize.sources.source_files import SourceFile, Url
+from presize.sources.source_reader import BUCKET_THREADS, THREADS, SourceReader, read_in_order
 from presize.store.rejects import of_companion
 from presize.system.child import Child, ChildDiedError
-from presize.system.locks import Turnstile
+from presize.system.locks import RWLock
 
 Sources = tuple[SourceFile, ...]
 """The files of a sample: its image, then its companions."""
 
 
-class Made(NamedTuple):
-    """What is stored of a file; of a sample, with its companions.
+class StoredRecord(NamedTuple):
+    """A record, as it is stored in a shard or in a file.
 
     Attributes:
-        transcoded: its records.
-        source_crc32: the CRC-32 of what was read; 0 without ``--checksum``.
-        as_read: whether its only record is what was read, and source_crc32 therefore that of the record, too.
-        companions: those of a sample.
+        value: its bytes.
+        columns: what the index says of it (presize.store.index.record_columns).
     """
 
-    transcoded: transcode.Transcoded
-    source_crc32: int
-    as_read: bool = False
-    companions: tuple[Made, ...] = ()
+    value: bytes
+    columns: Mapping[str, int]
+
+    @property
+    def size(self) -> Size:
+        """Its height and width, in pixels."""
+        return Size(self.columns["height"], self.columns["width"])
 
 
-class Recipe(NamedTuple):
+Encoded = dict[Stream, StoredRecord]
+"""What is stored of a sample."""
+
+
+class EncodeSpec(NamedTuple):
     """How the records of a task are made.
 
     Attributes:
@@ -69,7 +74,7 @@ class Recipe(NamedTuple):
     companions: tuple[tuple[str, ImageOptions], ...] = ()
 
     @classmethod
-    def of(cls, source: Path | Url, options: BuildOptions, read_ahead: bool = True) -> Recipe:
+    def of(cls, source: Path | Url, options: BuildOptions, read_ahead: bool = True) -> Self:
         companions = ((companion.name, companion.image_options(options.image)) for companion in options.companions)
         return cls(source, options.image, options.checksum, read_ahead, tuple(companions))
 
@@ -80,7 +85,7 @@ class Containment:
 
     Attributes:
         timeout_s: an image that takes longer ends the process that decodes it, in seconds.
-        turnstile: the file of a Turnstile: one image at a time may have the machine to itself.
+        turnstile: the file of a RWLock: one image at a time may have the machine to itself.
         by_image: decode each image in a child of the worker.
     """
 
@@ -89,47 +94,62 @@ class Containment:
     by_image: bool = False
 
 
-Make = Callable[[Sources], Made]
-"""Makes the records of a sample. Raises ImageError when it cannot be stored, BuildError when the source has gone."""
+class Encoder(Protocol):
+    """Makes the records of a sample."""
+
+    def __call__(self, files: Sources, announced: bool = True) -> Encoded:
+        """Read the files of a sample, and encode what is stored of them.
+
+        Args:
+            files: those of the sample.
+            announced: whether it is the next one of those that the encoder was told of.
+
+        Raises:
+            ImageError: it cannot be stored.
+            BuildError: the source has gone.
+        """
+        ...
 
 
-def maker(recipe: Recipe, samples: Iterator[Sources], containment: Containment | None) -> AbstractContextManager[Make]:
-    """What makes the records of `samples`, to be called with each of them in their order.
+def encoder(
+    spec: EncodeSpec, samples: Iterator[Sources], containment: Containment | None
+) -> AbstractContextManager[Encoder]:
+    """Return a context that yields an Encoder.
 
     Args:
-        recipe: how.
-        samples: those that will be asked for; they are read ahead where storage is slow.
+        spec: how records are made.
+        samples: those that will be asked for, in their order; they are read ahead where storage is slow.
         containment: None in a process that must not be ended.
     """
     if containment is None:
-        return _uncontained(recipe, samples)
-    return _by_image(recipe, containment) if containment.by_image else _in_this_process(recipe, samples, containment)
+        return _uncontained(spec, samples)
+    return _by_image(spec, containment) if containment.by_image else _in_this_process(spec, samples, containment)
 
 
 @contextmanager
-def _uncontained(recipe: Recipe, samples: Iterator[Sources]) -> Iterator[Make]:
-    with closing(_read(recipe, samples)) as contents:
+def _uncontained(spec: EncodeSpec, samples: Iterator[Sources]) -> Iterator[Encoder]:
+    with _contents(spec, samples) as contents:
 
-        def make(files: Sources) -> Made:
+        def encode(files: Sources, announced: bool = True) -> Encoded:
             try:
-                return _made(recipe, list(islice(contents, len(files))))
+                return _encoded(spec, contents(files, announced))
             except MemoryError:
                 raise BuildError(
                     f"{files[0].path}: memory ran out; --backend processes would reject this image and go on"
                 ) from None
 
-        yield make
+        yield encode
 
 
 @contextmanager
-def _in_this_process(recipe: Recipe, samples: Iterator[Sources], containment: Containment) -> Iterator[Make]:
-    with closing(_read(recipe, samples)) as contents, closing(Guard(containment)) as guard:
+def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], containment: Containment) -> Iterator[Encoder]:
+    with _contents(spec, samples) as contents, closing(Guard(containment)) as guard:
 
-        def make(files: Sources) -> Made:
+        def encode(files: Sources, announced: bool = True) -> Encoded:
             with guard:
-                return _made(recipe, list(islice(contents, len(files))))
+                return _encoded(spec, contents(files, announced))
 
-        yield make
+        yield encode
 
 
 class Guard:
@@ -139,7 +159,7 @@ class Guard:
     """
 
     def __init__(self, containment: Containment) -> None:
-        self._turnstile = Turnstile(containment.turnstile)
+        self._turnstile = RWLock(containment.turnstile)
         self._timeout_s = containment.timeout_s
 
     def __enter__(self) -> None:
@@ -154,21 +174,21 @@ class Guard:
 
 
 @contextmanager
-def _by_image(recipe: Recipe, containment: Containment) -> Iterator[Make]:
-    turnstile = Turnstile(containment.turnstile)
+def _by_image(spec: EncodeSpec, containment: Containment) -> Iterator[Encoder]:
+    turnstile = RWLock(containment.turnstile)
     child: Child | None = None
 
-    def attempt(files: Sources) -> Made:
+    def attempt(files: Sources) -> Encoded:
         nonlocal child
         child = child or Child()
         try:
-            return child.call(_make_in_time, recipe, files, containment.timeout_s)
+            return child.call(_encode_in_time, spec, files, containment.timeout_s)
         except (ChildDiedError, MemoryError):
             child.close()
             child = None
             raise
 
-    def make(files: Sources) -> Made:
+    def encode(files: Sources, announced: bool = True) -> Encoded:  # noqa: ARG001 (the child reads each sample)
         with suppress(ChildDiedError, MemoryError), turnstile.shared():
             return attempt(files)
         try:
@@ -178,16 +198,16 @@ def _by_image(recipe: Recipe, containment: Containment) -> Iterator[Make]:
             raise CrashError(_why(error, containment.timeout_s)) from None
 
     try:
-        yield make
+        yield encode
     finally:
         if child is not None:
             child.close()
 
 
-def _make_in_time(recipe: Recipe, files: Sources, timeout_s: float) -> Made:
+def _encode_in_time(spec: EncodeSpec, files: Sources, timeout_s: float) -> Encoded:
     _set_deadline(timeout_s)
     try:
-        return make_sample(recipe, _reader_of_this_child(recipe.source), files)
+        return encode_sample(spec, _reader_of_this_child(spec.source), files)
     finally:
         _set_deadline(0)
 
@@ -196,42 +216,110 @@ _reader_of_this_child = functools.cache(SourceReader)
 """A child ends with its task, and its reader with it."""
 
 
-def make_sample(recipe: Recipe, reader: SourceReader, files: Sources) -> Made:
-    """The records of one sample. Raises what Make raises."""
-    return _made(recipe, [partial(reader.read, file) for file in files])
+def encode_sample(spec: EncodeSpec, reader: SourceReader, files: Sources) -> Encoded:
+    """Read and encode one sample in this process. Raises what an Encoder raises."""
+    return _encoded(spec, [partial(reader.read, file) for file in files])
 
 
-def _made(recipe: Recipe, contents: Sequence[Callable[[], bytes]]) -> Made:
+def _encoded(spec: EncodeSpec, contents: _Contents) -> Encoded:
     """The records of a sample, of the files that `contents` read: its image, then its companions."""
     data = contents[0]()
-    made = _of(recipe, data, transcode.transcode(data, recipe.image))
-    if not recipe.companions:
-        return made
-    companions = []
-    for (name, options), content in zip(recipe.companions, contents[1:], strict=True):
+    image = transcode.transcode(data, spec.image)
+    height, width = image.source
+    encoded = _records(spec, "", data, image, {"source_height": height, "source_width": width})
+    for (name, options), content in zip(spec.companions, contents[1:], strict=True):
         try:
             data = content()
-            companion = transcode_companion(data, made.transcoded.source, options)
+            companion = transcode.transcode_companion(data, image.source, options)
         except ImageError as error:
             kind = UnreadableError if isinstance(error, UnreadableError) else ImageError
             raise kind(f"{of_companion(name)}: {error}") from None
-        companions.append(_of(recipe, data, companion))
-    return made._replace(companions=tuple(companions))
+        encoded |= _records(spec, name, data, companion, {})
+    return encoded
 
 
-def _of(recipe: Recipe, data: bytes, transcoded: transcode.Transcoded) -> Made:
-    if not recipe.checksum:
-        return Made(transcoded, 0)
-    return Made(transcoded, zlib_ng.crc32(data), len(transcoded.records) == 1 and transcoded.records[0].value is data)
+def _records(
+    spec: EncodeSpec, name: str, data: bytes, transcoded: transcode.Transcoded, source: dict[str, int]
+) -> Encoded:
+    """The records of the image, or of a companion of this name, in each size."""
+    source = source | {"source_facts": transcoded.facts}
+    if spec.checksum:
+        source["source_crc32"] = zlib_ng.crc32(data)
+    sizes = zip(spec.image.sizes, transcoded.records, strict=True)
+    return {Stream(name, size): stored(record, source) for size, record in sizes}
 
 
-def _read(recipe: Recipe, samples: Iterator[Sources]) -> Generator[Callable[[], bytes], None, None]:
-    read = SourceReader(recipe.source).read
+def stored(record: transcode.Record, source: Mapping[str, int]) -> StoredRecord:
+    """Return a record with its columns; `source` are those that tell of its source."""
+    value, height, width = record
+    own = {"height": height, "width": width, "nbytes": len(value), "crc32": zlib_ng.crc32(value)}
+    return StoredRecord(value, {**source, **own})
+
+
+_Contents = Sequence[Callable[[], bytes]]
+"""The files of a sample; each is read when it is called."""
+
+
+@contextmanager
+def _contents(spec: EncodeSpec, samples: Iterator[Sources]) -> Iterator[Callable[[Sources, bool], _Contents]]:
+    """Yields a function that reads the files of a sample, for an Encoder. Those of `samples` are read ahead."""
+    read = SourceReader(spec.source).read
+    with closing(_read(spec, read, samples)) as ahead:
+        yield (
+            lambda files, announced: (
+                list(islice(ahead, len(files))) if announced else [partial(read, file) for file in files]
+            )
+        )
+
+
+def _read(
+    spec: EncodeSpec, read: Callable[[SourceFile], bytes], samples: Iterator[Sources]
+) -> Generator[Callable[[], bytes], None, None]:
     files = chain.from_iterable(samples)
-    if recipe.read_ahead:
-        threads = store_source.THREADS if isinstance(recipe.source, Url) else THREADS
+    if spec.read_ahead:
+        threads = BUCKET_THREADS if isinstance(spec.source, Url) else THREADS
         return read_in_order(read, ((file, file.nbytes) for file in files), threads)
     return (partial(read, file) for file in files)
+
+
+def resized(encoded: Encoded, options: BuildOptions) -> Encoded:
+    """Return the records of a sample in the size of `options`, which has one; those that fit already are left as they
+    are.
+
+    Args:
+        encoded: the records as another dataset has them.
+        options: those of the build that takes them.
+
+    Raises:
+        ImageError: one is damaged.
+    """
+    image = options.image
+    ways = {"": (image, False)}
+    ways |= {companion.name: (companion.image_options(image), companion.is_exact) for companion in options.companions}
+    return {stream: _resized(record, *ways[stream.name]) for stream, record in encoded.items()}
+
+
+def _resized(old: StoredRecord, image: ImageOptions, exact: bool) -> StoredRecord:
+    target = resize.target(old.size, image.sizes[0], image.fit, image.upscale)
+    if target.is_whole_image:
+        return old
+    if image.format == "raw":
+        record = _resized_raw(old, target, image, exact)
+    elif exact:
+        record = transcode.transcode_companion(old.value, old.size, image).records[0]
+    else:
+        record = transcode.transcode(old.value, image).records[0]
+    return stored(record, {**old.columns, "source_facts": old.columns["source_facts"] & ~(1 << FIELDS["kept"][0])})
+
+
+def _resized_raw(old: StoredRecord, target: resize.Target, image: ImageOptions, exact: bool) -> transcode.Record:
+    color = "exact" if exact else image.color
+    try:
+        pixels = decode_value(memoryview(old.value), "raw", color, old.size, image.max_pixels, image.depth)
+    except DAMAGE as error:
+        raise ImageError(f"what is stored is damaged: {error}") from None
+    pixels = resize.resize(pixels, target, image.filter, image.resize_backend)
+    return transcode.Record(encode_pixels(pixels, image), *pixels.shape[:2])
 
 
 def _set_deadline(seconds: float) -> None:

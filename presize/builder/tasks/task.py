@@ -1,16 +1,19 @@
-"""One build task: read its samples, presize or copy each, write one shard a size, then the side-car.
+"""One build task: read its samples, presize or copy each, write a shard for each stream, then the side-car.
 
-A task runs in one process and shares nothing with others. The side-car (index rows and rejects) is
-renamed into place last: it proves that the shard is finished. Imports stay few here, since each
-worker process pays for them before its first image.
+A task runs in one process and shares nothing with others. The side-car (ShardTable) is renamed into place last: it
+proves that the shard is finished. Imports stay few here, since each worker process pays for them before its first
+image.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
@@ -19,16 +22,14 @@ import numpy as np
 import numpy.typing as npt
 from zlib_ng import zlib_ng
 
+from presize.builder.shard_table import Columns, Rejected, ShardDone, ShardTable
 from presize.builder.tasks import staging
-from presize.builder.tasks.records import Containment, Made, Recipe, Sources, maker
-from presize.builder.tasks.resized import resized
-from presize.builder.tasks.sidecar import SIZE_COLUMNS, ShardDone, Sidecar, prefixes, read_sidecar, write_sidecar
+from presize.builder.tasks.records import Containment, Encoded, EncodeSpec, Sources, StoredRecord, encoder, resized
 from presize.codecs import transcode
 from presize.errors import BuildError, CrashError, DatasetError, ImageError, NotAnImageError, UnreadableError
-from presize.options import BuildOptions, OnError, Size
-from presize.sources.source_files import Container, Places, SourceFile, check_containers, source_files
+from presize.options import BuildOptions, OnError, Stream
+from presize.sources.source_files import Container, Places, SourceFile, Url, check_containers, source_files
 from presize.sources.source_reader import SourceReader
-from presize.sources.store_source import Url
 from presize.store import shard
 from presize.store.rejects import BOXES, NOT_AN_IMAGE
 from presize.store.shard_reader import ShardReader
@@ -38,19 +39,22 @@ _IN_A_ROW = 16
 
 
 class Copies(NamedTuple):
-    """What a task copies from the dataset that it updates, instead of making it.
+    """The records that a task copies from other datasets, instead of making them.
 
     Attributes:
-        shards: for each size the old shards that the task reads, then for each size of each companion.
-        columns: arrays of one value a sample of the task: ``shard`` (a position in `shards`, -1 for a sample that
-            is made) and ``row``, and those of a Sidecar.
+        shards: for each stream the old shards that are read.
+        shard: for each sample of the task a position in these, -1 for one that is made.
+        row: for each sample its row in that shard.
+        columns: for each stream what the index says of the records, as in a ShardTable; a value a sample of the task.
         are_sources: whether the records take the place of source files. All samples are copied then, and a damaged
             record cannot be made again.
         resizes: whether those that do not fit the size of the task are resized.
     """
 
-    shards: tuple[tuple[ShardReader, ...], ...]
-    columns: dict[str, npt.NDArray[np.int64]]
+    shards: Mapping[Stream, Sequence[ShardReader]]
+    shard: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+    columns: Mapping[Stream, Columns]
     are_sources: bool = False
     resizes: bool = False
 
@@ -76,8 +80,7 @@ class Task:
         digest: the plan's; of an update, with what the shard copies.
         source: the raw folder.
         sidecar: where the side-car goes.
-        targets: for each size the shard to write, or the folder to write files into; then for each size of each
-            companion its shard.
+        targets: for each stream the shard to write, or the folder to write files into.
         options: those of the build.
         on_error: whether an image that cannot be stored is recorded or raised.
         samples: each sample's row in the source table, ascending.
@@ -96,7 +99,7 @@ class Task:
     digest: str
     source: Path | Url
     sidecar: Path
-    targets: tuple[Path, ...]
+    targets: Mapping[Stream, Path]
     options: BuildOptions
     on_error: OnError
     samples: npt.NDArray[np.int64]
@@ -117,7 +120,12 @@ class Task:
     @property
     def to_make(self) -> int:
         """How many of the samples are made, and not copied."""
-        return len(self.samples) if self.copies is None else int((self.copies.columns["shard"] < 0).sum())
+        return int(self.is_made.sum())
+
+    @property
+    def is_made(self) -> npt.NDArray[np.bool_]:
+        """For each sample whether it is made, and not copied."""
+        return np.ones(len(self.samples), np.bool_) if self.copies is None else self.copies.shard < 0
 
 
 def write_shard(task: Task, containment: Containment | None = None) -> ShardDone:
@@ -130,39 +138,44 @@ def write_shard(task: Task, containment: Containment | None = None) -> ShardDone
     Raises:
         ImageError: an image cannot be stored, and ``on_error`` is "fail".
         BuildError: the disk is full, the source has gone, most of it cannot be read, or a container in it has changed.
-        DatasetError: a record changed while it was copied.
+        DatasetError: a record that has no source is damaged.
         MemoryError: memory ran out.
     """
     doubled = 0
     while True:
         try:
-            sidecar = _write(task, containment, 1 << doubled)
+            table = _write(task, containment, 1 << doubled)
         except shard.MapFull:
             doubled += 1
             continue
-        write_sidecar(task.sidecar, sidecar, task.digest)
-        return sidecar.done
+        table.write(task.sidecar, task.digest)
+        return table.done
 
 
-def _write(task: Task, containment: Containment | None, map_factor: int) -> Sidecar:
-    rejects: list[tuple[int, str, str]] = []
-    rows: list[tuple[int, ...]] = []
+def _write(task: Task, containment: Containment | None, map_factor: int) -> ShardTable:
+    rejects: list[Rejected] = []
+    stored: list[int] = []
+    columns: dict[Stream, defaultdict[str, array[int]]] = {
+        stream: defaultdict(partial(array, "q")) for stream in task.targets
+    }
     sources = source_files(task.paths.split("\0"), task.nbytes.tolist(), task.places)
     companions = (map(SourceFile, c.paths.split("\0"), c.nbytes.tolist()) for c in task.companions)
     samples = list(zip(sources, *companions, strict=True))
     files = task.files.split("\0")
-    is_made = _is_made(task)
-    recipe = Recipe.of(task.source, task.options, read_ahead=task.places is None or not task.places.in_rows)
+    is_made = task.is_made.tolist()
+    spec = EncodeSpec.of(task.source, task.options, read_ahead=task.places is None or not task.places.in_rows)
     unread = 0  # in a row
     with ExitStack() as stack:
-        writers = [stack.enter_context(writer) for writer in _shard_writers(task, map_factor)]
-        make = stack.enter_context(maker(recipe, compress(samples, is_made), containment))
+        writers = {stream: stack.enter_context(writer) for stream, writer in _shard_writers(task, map_factor)}
+        encode = stack.enter_context(encoder(spec, compress(samples, is_made), containment))
         for position, sample in enumerate(task.samples.tolist()):
             source = sources[position]
             try:
-                made = make(samples[position]) if is_made[position] else _copied(task, position, source.path)
+                encoded = None if is_made[position] else _copied(task, position)
+                if encoded is None:
+                    encoded = encode(samples[position], announced=is_made[position])
                 if task.extents is not None:
-                    _check_boxes(task.extents[position], made.transcoded.source)
+                    _check_boxes(task.extents[position], next(iter(encoded.values())).columns)
             except ImageError as error:
                 if task.on_error == "fail":
                     check_containers(task.source, task.containers)  # a change of one may be the cause
@@ -172,23 +185,30 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Side
                     _check_source(task, unread, f"{source.path}: {error}")
                 continue
             unread = 0
-            stored = (made, *made.companions)
-            row: tuple[int, ...] = (sample, *made.transcoded.source)
-            for each in stored:
-                row += (each.transcoded.facts, each.source_crc32)
-            records = ((each, record) for each in stored for record in each.transcoded.records)
-            for k, (each, (value, height, width)) in enumerate(records):
+            stored.append(sample)
+            for stream, record in encoded.items():
                 if writers:
-                    writers[k].append(value)
+                    writers[stream].append(record.value)
                 else:
-                    staging.stage(task.targets[k], files[position], sample, value)
-                row += (height, width, len(value), each.source_crc32 if each.as_read else zlib_ng.crc32(value))
-            rows.append(row)
+                    staging.stage(task.targets[stream], files[position], sample, record.value)
+                for name, number in record.columns.items():
+                    columns[stream][name].append(number)
         check_containers(task.source, task.containers)
-        shards = [writer.publish() for writer in writers]
+        shards = {stream: writer.publish() for stream, writer in writers.items()}
         if not writers:
             os.sync()  # one for all files: the side-car must not outlive them
-    return Sidecar(task.number, _columns(task.options, rows), shards, rejects, task.containers)
+    return ShardTable(
+        task.number,
+        np.array(stored, np.int64),
+        {
+            stream: {name: np.array(numbers, np.int64) for name, numbers in of_stream.items()}
+            for stream, of_stream in columns.items()
+            if of_stream
+        },
+        shards,
+        rejects,
+        task.containers,
+    )
 
 
 def _check_source(task: Task, unread: int, last: str) -> None:
@@ -205,83 +225,65 @@ def _check_source(task: Task, unread: int, last: str) -> None:
         )
 
 
-def _columns(options: BuildOptions, rows: list[tuple[int, ...]]) -> dict[str, npt.NDArray[np.int64]]:
-    """The columns of a Sidecar, of rows as _write makes them."""
-    stored = _prefixes(options)
-    names = ["sample", "source_height", "source_width"]
-    names += [f"{prefix}{name}" for prefix in stored for name in ("source_facts", "source_crc32")]
-    sizes = range(len(options.image.sizes))
-    names += [f"{prefix}{name}_{k}" for prefix in stored for k in sizes for name in SIZE_COLUMNS]
-    columns = dict(zip(names, np.array(rows, np.int64).reshape(-1, len(names)).T, strict=True))
-    return columns if options.checksum else {n: c for n, c in columns.items() if not n.endswith("source_crc32")}
+def _check_boxes(extents: npt.NDArray[np.float64], image: Mapping[str, int]) -> None:
+    """Raise ImageError for boxes that reach more than a pixel outside of their image.
 
-
-def _check_boxes(extents: npt.NDArray[np.float64], source: Size) -> None:
-    """Raise ImageError for boxes that reach more than a pixel outside of their image; `extents` is that of a sample."""
+    Args:
+        extents: of one sample (see Task).
+        image: the columns of its record.
+    """
     if np.isnan(extents).any():
         raise ImageError(f"{BOXES}: one has no area, or is not four numbers")
-    for left, top, right, bottom in (extents * [[1] * 4, [source.width, source.height] * 2]).tolist():
-        if left < -1 or top < -1 or right > source.width + 1 or bottom > source.height + 1:
+    height, width = image["source_height"], image["source_width"]
+    for left, top, right, bottom in (extents * [[1] * 4, [width, height] * 2]).tolist():
+        if left < -1 or top < -1 or right > width + 1 or bottom > height + 1:
             raise ImageError(
                 f"{BOXES}: they reach from ({left:g}, {top:g}) to ({right:g}, {bottom:g}), outside of the image of "
-                f"{source.width} x {source.height} pixels"
+                f"{width} x {height} pixels"
             )
 
 
-def _copy(task: Task, copies: Copies, position: int) -> Made | None:
-    """The records of a sample, and what is known of its source; None when one of them is damaged."""
-    known = {name: int(column[position]) for name, column in copies.columns.items()}
-    source = Size(known["source_height"], known["source_width"])
-    sizes = len(task.options.image.sizes)
-    made: list[Made] = []
-    for prefix, start in zip(_prefixes(task.options), range(0, len(copies.shards), sizes), strict=True):
-        records = []
-        for k, shards in enumerate(copies.shards[start : start + sizes]):
-            height, width, nbytes, crc32 = (known[f"{prefix}{name}_{k}"] for name in SIZE_COLUMNS)
-            try:
-                with shards[known["shard"]] as get:
-                    value = bytes(get(known["row"]))
-            except DatasetError:
-                return None
-            if len(value) != nbytes or zlib_ng.crc32(value) != crc32:
-                return None
-            records.append(transcode.Record(value, height, width))
-        transcoded = transcode.Transcoded(tuple(records), source, known[f"{prefix}source_facts"])
-        made.append(Made(transcoded, known.get(f"{prefix}source_crc32", 0)))
-    return made[0]._replace(companions=tuple(made[1:]))
+def _copied(task: Task, position: int) -> Encoded | None:
+    """The records of a sample that is copied; None when one of them is damaged, and is to be made again.
+
+    Raises:
+        DatasetError: one is damaged, and has no source.
+        ImageError: one cannot be resized.
+    """
+    copies = task.copies
+    encoded = _read_records(copies, position) if copies is not None else None
+    if copies is None or not copies.are_sources:
+        return encoded
+    if encoded is None:
+        path = task.paths.split("\0")[position]
+        raise DatasetError(f"the record of {path} is damaged; presize repair makes it again from its source")
+    return resized(encoded, task.options) if copies.resizes else encoded
 
 
-def _prefixes(options: BuildOptions) -> tuple[str, ...]:
-    return prefixes(companion.name for companion in options.companions)
+def _read_records(copies: Copies, position: int) -> Encoded | None:
+    """The stored records of a sample; None when one of them is damaged."""
+    encoded: Encoded = {}
+    shard, row = int(copies.shard[position]), int(copies.row[position])
+    for stream, shards in copies.shards.items():
+        columns = {name: int(column[position]) for name, column in copies.columns[stream].items()}
+        try:
+            with shards[shard] as get:
+                value = bytes(get(row))
+        except DatasetError:
+            return None
+        if len(value) != columns["nbytes"] or zlib_ng.crc32(value) != columns["crc32"]:
+            return None
+        encoded[stream] = StoredRecord(value, columns)
+    return encoded
 
 
-def _copied(task: Task, position: int, path: str) -> Made:
-    made = None if task.copies is None else _copy(task, task.copies, position)
-    if task.copies is not None and task.copies.are_sources:
-        if made is None:
-            raise DatasetError(f"the record of {path} is damaged; presize repair makes it again from its source")
-        return resized(made, task.options) if task.copies.resizes else made
-    if made is None:  # it was whole a moment ago
-        raise DatasetError(f"the record of {path} changed while it was copied; run again to resume")
-    return made
-
-
-def _is_made(task: Task) -> list[bool]:
-    """Whether each sample is made: those to be copied are, too, if their record is damaged and has a source."""
-    if task.copies is None or task.copies.are_sources:
-        return [task.copies is None] * len(task.samples)
-    is_made = task.copies.columns["shard"] < 0
-    return [made or _copy(task, task.copies, position) is None for position, made in enumerate(is_made.tolist())]
-
-
-def _shard_writers(task: Task, map_factor: int) -> Iterator[shard.ShardWriter]:
+def _shard_writers(task: Task, map_factor: int) -> Iterator[tuple[Stream, shard.ShardWriter]]:
     if task.options.layout == "folder":
         return
-    sizes = task.options.image.sizes * (1 + len(task.options.companions))
-    for path, size in zip(task.targets, sizes, strict=True):
-        record_bytes = transcode.record_bytes(task.options.image, size)
+    for stream, path in task.targets.items():
+        record_bytes = transcode.record_bytes(task.options.image, stream.size)
         map_bytes = map_factor * shard.map_bytes(len(task.samples), record_bytes)
-        yield shard.ShardWriter(path, map_bytes, shard.commit_records(record_bytes))
+        yield stream, shard.ShardWriter(path, map_bytes, shard.commit_records(record_bytes))
 
 
 def _reject(source: SourceFile, error: ImageError, on_error: OnError) -> tuple[str, str]:
@@ -299,22 +301,23 @@ def _are_same(containers: Iterable[Container], then: Iterable[Container]) -> boo
     return all(one.path in versions and one.version.same_as(versions[one.path]) for one in containers)
 
 
-def finished(task: Task, publishing: bool = False) -> Sidecar | None:
-    """The side-car of a task whose shard is there and whole, and was made of its containers as they are now; else None.
+def finished(task: Task, publishing: bool = False) -> ShardTable | None:
+    """The table of a task whose shard is there and whole, and was made of its containers as they are now; else None.
 
     Args:
         task: any task of the build.
         publishing: whether a folder's files may have their names already.
     """
-    sidecar = read_sidecar(task.sidecar, task.number, task.digest)
-    if sidecar is None or not _are_same(task.containers, sidecar.containers):
+    table = ShardTable.read(task.sidecar, task.number, task.digest)
+    if table is None or not _are_same(task.containers, table.containers):
         return None
     if task.options.layout == "lmdb":
-        whole = [path.is_file() and path.stat().st_size for path in task.targets] == [n for n, _ in sidecar.shards]
-        return sidecar if whole else None
-    files = dict(zip(task.samples.tolist(), task.files.split("\0"), strict=True))
-    for k, root in enumerate(task.targets):
-        for sample, nbytes in zip(*(sidecar.columns[name].tolist() for name in ("sample", f"nbytes_{k}")), strict=True):
-            if not staging.is_written(root, files[sample], sample, nbytes, publishing):
+        sizes = {stream: path.is_file() and path.stat().st_size for stream, path in task.targets.items()}
+        return table if sizes == {stream: nbytes for stream, (nbytes, _) in table.files.items()} else None
+    names = dict(zip(task.samples.tolist(), task.files.split("\0"), strict=True))
+    files = [names[sample] for sample in table.samples.tolist()]
+    for stream, columns in table.columns.items():
+        for file, sample, nbytes in zip(files, table.samples.tolist(), columns["nbytes"].tolist(), strict=True):
+            if not staging.is_written(task.targets[stream], file, sample, nbytes, publishing):
                 return None
-    return sidecar
+    return table

@@ -1,4 +1,4 @@
-"""Reads the files that list samples: CSV and its kin, JSON lines, Parquet, and plain lists of paths."""
+"""Label tables: CSV and its kin, JSON lines, Parquet and plain lists of paths, read as checked Arrow columns."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ import json
 import os
 import re
 import stat
-import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from presize.errors import PresizeWarning, SourceError
+from presize.errors import SourceError, warn
 from presize.formatting import plural
-from presize.options import ValueType
-from presize.sources.text_columns import lost_spelling, read_texts, unquoted, whole_numbers
+from presize.options import Repeated, ValueType
+from presize.sources.columns import joined, one_line, plain_column, rows_table, with_types
+from presize.sources.contents import is_utf8
+from presize.sources.text_columns import label_texts, lost_spelling, read_texts, unquoted, whole_numbers
+from presize.store.filenames import unsafe_paths
+from presize.store.index import INDEX_COLUMNS
 from presize.store.rejects import IMAGE_SUFFIXES
 from presize.system.files import open_at_once
 
@@ -30,7 +35,9 @@ PATH_NAMES = ("path", "filename", "file_name")
 IMAGE_NAMES = rf"(?i)({'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))})$"
 """A regular expression for names with the suffix of an image format."""
 
-_JSON_ROWS = 16384
+JSON_ROWS_AT_ONCE = 16384
+"""How many lines of JSON become an Arrow table at a time."""
+
 _HEADER_BYTES = 1 << 20
 _TAB_LABEL = r"(?s)^(?P<path>[^\t]*)\t\s*(?P<label>.+)$"
 _SUFFIX = rf"(?:{'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))})"
@@ -41,7 +48,64 @@ Types = Mapping[str, ValueType] | None
 """The types that columns are given, by their names: readers leave those as text. None, if paths alone are wanted."""
 
 
-def read_file(path: str, types: Types = None) -> pa.Table:
+def read_table(
+    path: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None = None,
+    repeated: Repeated = "refuse",
+    types: Mapping[str, ValueType] = MappingProxyType({}),
+) -> pa.Table:
+    """The label table at `path`: a ``path`` column of strings and any others, in its own order.
+
+    The suffix decides how it is read: .csv (numbers, booleans or text, see presize.sources.text_columns; separated by
+    commas, semicolons, tabs or bars), .tsv, .txt (a path in each line, with or without a label behind it), .jsonl,
+    .ndjson or .json (one object per line; a missing key is a null), or .parquet. The column of paths may be called
+    ``filename`` or ``file_name``.
+    Columns are normalized: strings and binaries have 64-bit offsets, lists are large lists, dictionaries are decoded.
+    Equal values give equal bytes, those under nulls included, whatever file they were read from.
+
+    Args:
+        path: the file.
+        root: the source; absolute paths that lie in it become relative. None refuses all of them.
+        repeated: "refuse" a path that several rows have, or make these rows one, at the place of the first: all other
+            columns then hold lists.
+        types: the types of columns, by their names.
+
+    Raises:
+        SourceError: the table cannot be read; a path is missing, repeated, or leads out of the source; a row has no
+            label; a value is not of the type given; or a column has a name that the index uses itself.
+
+    Warns:
+        PresizeWarning: decimals are written as they would not be printed.
+    """
+    table = _with_path(_read_file(os.fspath(path), types))
+    _check_columns(table.column_names)
+    if len(table) == 0:
+        raise SourceError("it lists no samples")
+    table = pa.table({name: plain_column(name, table.column(name)) for name in table.column_names})
+    table = with_types(table, types)
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    if root is not None:
+        columns["path"] = _relative(columns["path"], root)
+    _check_paths(columns["path"])
+    if "label" in columns:
+        columns["label"] = label_texts(columns["label"])
+        _check_labels(columns["label"])
+    return _without_repeats(pa.table(columns), repeated)
+
+
+def read_paths(path: str | os.PathLike[str]) -> list[str]:
+    """The paths that a file lists, of any kind that read_table takes; other columns do not matter.
+
+    Raises:
+        SourceError: the file cannot be read, or has no paths.
+    """
+    paths = plain_column("path", _with_path(_read_file(os.fspath(path))).column("path")).drop_null()
+    if len(paths) == 0 or not pa.types.is_large_string(paths.type):
+        raise SourceError("it lists no paths")
+    return list(paths.to_pylist())
+
+
+def _read_file(path: str, types: Types = None) -> pa.Table:
     """All columns of a file, as they are read. The suffix decides how.
 
     Args:
@@ -73,11 +137,6 @@ def read_file(path: str, types: Types = None) -> pa.Table:
 def is_list(path: str | os.PathLike[str]) -> bool:
     """Whether a file is read as a plain list of paths."""
     return os.path.splitext(os.fspath(path))[1].lower() == ".txt"
-
-
-def one_line(message: object) -> str:
-    """The beginning of a message that may quote any text of the table."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(message)[:200])
 
 
 def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Table:
@@ -119,12 +178,10 @@ def _tell_spelling(path: str, spelled: Mapping[str, str]) -> None:
     name = "label" if "label" in spelled else next(iter(spelled))
     not_class = ", not a class" if name == "label" else ""
     more = f", and {plural(len(spelled) - 1, 'more column')} likewise" if len(spelled) > 1 else ""
-    warnings.warn(
+    warn(
         f"labels {path!r}: {spelled[name]!r} in column {name!r} is read as the number {float(spelled[name])}{not_class}"
         f"{more}; --column-type {name}:text keeps texts as they are written, --column-type {name}:float reads numbers "
-        "without this warning",
-        PresizeWarning,
-        stacklevel=6,
+        "without this warning"
     )
 
 
@@ -186,11 +243,16 @@ def _read_json(file: BinaryIO, _: Types) -> pa.Table:
     tables = []
     with io.TextIOWrapper(file, "utf-8-sig", newline="\n") as text:
         lines = enumerate(text, 1)
-        while block := list(islice(lines, _JSON_ROWS)):
-            tables.append(_json_table([_json_row(number, line) for number, line in block if not line.isspace()]))
-    schema = pa.unify_schemas([pa.schema([]), *(table.schema for table in tables)], promote_options="permissive")
-    columns = [pa.chunked_array([_typed(table, field) for table in tables], field.type) for field in schema]
-    return pa.table(columns, schema)
+        while block := list(islice(lines, JSON_ROWS_AT_ONCE)):
+            rows = [_json_row(number, line) for number, line in block if not line.isspace()]
+            tables.append(rows_table(rows, _refuse))
+    return joined(tables, _refuse)
+
+
+def _refuse(name: str, _: int, error: Exception) -> None:
+    if isinstance(error, UnicodeError):
+        raise error
+    raise SourceError(f"column {name!r}: {one_line(error)}") from None
 
 
 def _json_row(number: int, line: str) -> dict[str, Any]:
@@ -201,25 +263,6 @@ def _json_row(number: int, line: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise SourceError(f"line {number} is not a JSON object; expected one per line")
     return row
-
-
-def _json_table(rows: list[dict[str, Any]]) -> pa.Table:
-    columns = {}
-    for name in {name: None for row in rows for name in row}:
-        try:
-            columns[name] = pa.array([row.get(name) for row in rows])
-        except (pa.ArrowException, OverflowError) as error:
-            raise SourceError(f"column {name!r}: {one_line(error)}") from None
-    return pa.table(columns)
-
-
-def _typed(table: pa.Table, field: pa.Field) -> pa.Array:
-    """A column that may have a narrower type in this table, or be missing. Arrow's own cast of nested types is not
-    used: it truncates lists of nulls in structs (26.0.1)."""
-    if field.name not in table.column_names:
-        return pa.nulls(len(table), field.type)
-    column = table.column(field.name)
-    return column.chunk(0) if column.type == field.type else pa.array(column.to_pylist(), field.type)
 
 
 def _read_parquet(file: BinaryIO, _: Types) -> pa.Table:
@@ -238,3 +281,86 @@ _READERS = {
     ".json": _read_json,
     ".parquet": _read_parquet,
 }
+
+
+def _with_path(table: pa.Table) -> pa.Table:
+    """The table with its column of paths named ``path``."""
+    names = table.column_names
+    found = [name for name in PATH_NAMES if name in names]
+    if not found:
+        some = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
+        raise SourceError(
+            f"it has no path column (called {', '.join(PATH_NAMES[:-1])} or {PATH_NAMES[-1]}); it has "
+            f"{some[:200] or 'none'}; rename the column of the paths to path"
+        )
+    if "path" not in found and len(found) > 1:
+        raise SourceError(f"it has the columns {' and '.join(map(repr, found))}; rename the one of the paths to path")
+    return table.rename_columns(["path" if name == found[0] else name for name in names])
+
+
+def _check_columns(names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise SourceError(f"it has the column {name!r} more than once")
+        if name in INDEX_COLUMNS and name != "path":
+            raise SourceError(f"the index has a column {name!r} of its own; rename yours")
+
+
+def _check_paths(paths: pa.ChunkedArray) -> None:
+    if not pa.types.is_large_string(paths.type):
+        raise SourceError(f"the path column holds {one_line(paths.type)}, expected strings")
+    if paths.null_count:
+        raise SourceError(f"{paths.null_count} of {len(paths)} rows have no path")
+    unsafe = paths.filter(unsafe_paths(paths))
+    if len(unsafe):
+        raise SourceError(
+            f"{unsafe[0].as_py()!r} is not a relative path inside the source; expected one such as cats/1.jpg"
+        )
+
+
+def _relative(paths: pa.ChunkedArray, root: str | os.PathLike[str]) -> pa.ChunkedArray:
+    """Absolute paths below `root`, as given or with its links resolved, as relative ones. Others are unchanged."""
+    if not pa.types.is_large_string(paths.type):
+        return paths
+    for prefix in {os.path.join(folder, "") for folder in (os.path.abspath(root), os.path.realpath(root))}:
+        if is_utf8(prefix):
+            inside = pc.starts_with(paths, prefix)
+            paths = pc.if_else(inside, pc.utf8_slice_codeunits(paths, len(prefix)), paths)
+    return paths
+
+
+def _without_repeats(table: pa.Table, repeated: Repeated) -> pa.Table:
+    paths = table.column("path").combine_chunks().dictionary_encode()
+    if repeated == "list":
+        return _gathered(table, paths)
+    counts = np.bincount(paths.indices)
+    many = np.flatnonzero(counts > 1)
+    if len(many):
+        first = paths.dictionary[many[0]].as_py()
+        raise SourceError(
+            f"{plural(len(many), 'path is', 'paths are')} listed more than once, the first is {first!r}, "
+            f"{counts[many[0]]} times; "
+            "--repeated list makes the rows of a path one sample, whose other columns are lists"
+        )
+    return table
+
+
+def _gathered(table: pa.Table, paths: pa.DictionaryArray) -> pa.Table:
+    """One row for each path, in the order in which they first come, with a list of the values of its rows in every
+    other column."""
+    numbers = paths.indices.to_numpy()
+    rows = pa.array(np.argsort(numbers, kind="stable"))
+    ends = np.concatenate([[0], np.cumsum(np.bincount(numbers))])
+    columns = {"path": paths.dictionary}
+    for name in table.column_names:
+        if name != "path":
+            columns[name] = pa.LargeListArray.from_arrays(ends, table.column(name).take(rows).combine_chunks())
+    return pa.table(columns).select(table.column_names)
+
+
+def _check_labels(labels: pa.ChunkedArray) -> None:
+    missing = labels.null_count
+    if pa.types.is_large_string(labels.type):
+        missing += pc.sum(pc.equal(labels, pa.scalar("", labels.type))).as_py() or 0
+    if missing:
+        raise SourceError(f"{missing} of {len(labels)} rows have no label; leave them out, or rename the column")

@@ -1,0 +1,93 @@
+"""Class lists, and labels as their numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.errors import SourceError
+from presize.sources.text_columns import are_no_texts, no_text
+from presize.store.manifest import read_manifest
+
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Prefix each SourceError with `what` it is about."""
+    try:
+        yield
+    except SourceError as error:
+        raise SourceError(f"{what}: {error}") from None
+
+
+def class_labels(
+    labels: pa.ChunkedArray, classes: Sequence[str] | None, by_value: bool = False
+) -> tuple[pa.ChunkedArray, tuple[str, ...]]:
+    """String labels as int32 positions in the class list, which is `classes` or else the sorted labels.
+
+    Args:
+        labels: the labels.
+        classes: the class list to use.
+        by_value: sort labels that are all whole numbers by their values, 2 before 10.
+
+    Raises:
+        SourceError: a label is not in `classes`, or is no text.
+    """
+    found = labels.unique()
+    known = tuple(classes) if classes is not None else tuple(sorted(found.to_pylist()))
+    strange = found.filter(are_no_texts(found))
+    if classes is None and len(strange):
+        raise no_text(strange[0].as_py().encode())
+    if classes is None and by_value and all(_WHOLE.fullmatch(name) for name in known):
+        known = tuple(sorted(known, key=lambda name: (int(name), name)))
+    numbers = pc.index_in(labels, pa.array(known, pa.large_string()))
+    unknown = labels.filter(pc.is_null(numbers))
+    if len(unknown):
+        raise SourceError(f"the label {unknown[0].as_py()!r} is not in the class list of {len(known)} names")
+    return numbers.cast(pa.int32()), known
+
+
+def check_classes(names: Sequence[str]) -> tuple[str, ...]:
+    """Return a class list unchanged. Raises SourceError when it is empty, or has a name that is empty or repeated."""
+    if isinstance(names, str):
+        raise SourceError(f"expected a list of names, got the text {names!r}; read_classes reads a file")
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise SourceError(f"{name!r} is not the name of a class")
+    if not names:
+        raise SourceError("expected at least one name, got none")
+    name, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        raise SourceError(f"expected each name once, got {name!r} {times} times")
+    return tuple(names)
+
+
+def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The class list of a text file, one name per line, or of another dataset.
+
+    Raises:
+        SourceError: the file cannot be read, or is not a class list.
+        DatasetError: `path` is a folder without a dataset.
+    """
+    path = Path(path)
+    with naming(f"classes {str(path)!r}"):
+        try:
+            if not path.is_dir():
+                lines = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").split("\n")
+                return check_classes([line for line in lines if line])
+            classes = read_manifest(path).classes
+        except UnicodeDecodeError:
+            raise SourceError("it is not UTF-8 text; expected one name per line") from None
+        except OSError as error:
+            raise SourceError(error.strerror) from None
+        if classes is None:
+            raise SourceError("the dataset has no classes")
+        return classes

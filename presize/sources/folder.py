@@ -1,0 +1,202 @@
+"""A folder of image files on a disk: walked, or looked into for the files that a table lists."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import stat
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.errors import SourceError
+from presize.sources.columns import python_values
+from presize.sources.contents import LINK_OUT, as_utf8, is_inside, is_utf8
+from presize.sources.tree import FileTree
+from presize.store.filenames import unsafe_paths
+from presize.store.rejects import UNREADABLE
+
+Identity = tuple[int, int]
+"""(device, inode) of a file or folder."""
+
+Folder = tuple[str, tuple[Identity, ...]]
+"""A folder: its path from the source, and the identity of it and of each folder above it."""
+
+Refuse = Callable[[int, str, "RefusedFile"], None]
+"""Takes the row, the path and the reason of a file that cannot be used."""
+
+UNSEEN = "cannot be looked at"
+"""In the reason of what was refused, unlisted, because the disk failed."""
+
+_NO_FILE = {None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
+
+
+class RefusedFile(Exception):
+    """A file cannot be a sample; ``str()`` is the reason.
+
+    Attributes:
+        error: the name of the error to record: UNREADABLE if later runs should try the file again.
+        is_folder: whether it is a folder, in which nothing can be a sample.
+    """
+
+    def __init__(self, reason: str, error: str = SourceError.__name__, is_folder: bool = False) -> None:
+        super().__init__(reason)
+        self.error = error
+        self.is_folder = is_folder
+
+
+def is_of_the_disk(error: BaseException | None) -> bool:
+    """Return whether the disk failed or permission is missing, and the name may well be that of a file."""
+    return isinstance(error, OSError) and error.errno not in _NO_FILE
+
+
+def _unseen(error: OSError) -> RefusedFile:
+    """Return why a file cannot be a sample that cannot be looked at."""
+    return RefusedFile(f"{UNSEEN}: {error.strerror}", UNREADABLE if is_of_the_disk(error) else SourceError.__name__)
+
+
+def walk_folder(root: str | os.PathLike[str], follow_links: bool) -> FileTree:
+    """Return all files below a folder, hidden ones apart. Nothing is opened.
+
+    Raises:
+        SourceError: it is no folder, or a folder below it cannot be read.
+    """
+    tree = FileTree(resolve(root))
+    waiting: list[Folder] = [("", (_identity(os.stat(tree.root)),))]
+    while waiting:
+        waiting += _enter(tree, waiting.pop(), follow_links)
+    tree.sort()
+    return tree
+
+
+def resolve(root: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a source folder, links followed. Raises SourceError when it is none."""
+    name = os.fspath(root)
+    try:
+        status = os.stat(name)
+    except FileNotFoundError:
+        raise SourceError(f"source {name!r} does not exist; expected a folder of images") from None
+    except (OSError, ValueError) as error:  # ValueError for a null character
+        reason = getattr(error, "strerror", None) or error
+        raise SourceError(f"source {name!r}: {reason}; expected a folder of images") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise SourceError(f"source {name!r} is a file; expected a folder of images")
+    return os.path.realpath(name)
+
+
+def _enter(tree: FileTree, folder: Folder, follow_links: bool) -> list[Folder]:
+    """Collect the files of one folder, and return the folders in it."""
+    above, chain = folder
+    number, inner = tree.folder(above), []
+    try:
+        with os.scandir(os.path.join(tree.root, above)) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    tree.hidden += 1
+                    continue
+                path = f"{above}/{entry.name}" if above else entry.name
+                try:
+                    status = _look_at(entry, chain, tree.root, follow_links)
+                except RefusedFile as reason:
+                    reject = tree.reject(as_utf8(path), str(reason), reason.error)
+                    if reason.is_folder:
+                        tree.refused_folders.append(reject)
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    inner.append((path, (*chain, _identity(status))))
+                else:
+                    tree.add(number, path, status.st_size, indexed_ns(status.st_mtime_ns))
+    except OSError as error:
+        raise SourceError(f"folder {error.filename or os.path.join(tree.root, above)!r}: {error.strerror}") from None
+    return inner
+
+
+def _look_at(entry: os.DirEntry[str], chain: tuple[Identity, ...], root: str, follow_links: bool) -> os.stat_result:
+    """Return the status of a file, or of a folder to enter.
+
+    Raises:
+        RefusedFile: it is neither.
+        OSError: the disk fails and it may be a folder: without it there would be other classes.
+    """
+    try:
+        status = entry.stat()
+    except OSError as error:
+        if is_of_the_disk(error) and not entry.is_file(follow_symlinks=False):
+            raise
+        raise _unseen(error) from None
+    is_folder = stat.S_ISDIR(status.st_mode)
+    if not (entry.name.isascii() or is_utf8(entry.name)):
+        raise RefusedFile("its name is not UTF-8", is_folder=is_folder)
+    if not is_folder and not stat.S_ISREG(status.st_mode):
+        raise RefusedFile("neither a file nor a folder")
+    if entry.is_symlink() and not follow_links and not is_inside(entry.path, root):
+        raise RefusedFile(LINK_OUT, is_folder=is_folder)
+    if is_folder and _identity(status) in chain:
+        raise RefusedFile("a link to a folder that it lies in")
+    return status
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
+def look_up_files(root: str, paths: pa.ChunkedArray, follow_links: bool, refuse: Refuse) -> npt.NDArray[np.int64]:
+    """Return sizes in bytes and modification times in nanoseconds, int64 (files, 2), of the files that a table lists.
+
+    Args:
+        root: where the paths begin.
+        paths: large_string; null where there is none.
+        follow_links: take files that lie outside of `root`.
+        refuse: is called for each path that is no file; the result is -1 there.
+    """
+    look_at = _file_finder(root, follow_links)
+    facts = np.full((len(paths), 2), -1, np.int64)
+    unsafe = pc.fill_null(unsafe_paths(paths), True).to_numpy()
+    for row, path in enumerate(python_values(paths)):
+        try:
+            if unsafe[row]:
+                raise RefusedFile("leads out of the source" if path else "is not named")
+            facts[row] = look_at(path)
+        except RefusedFile as reason:
+            refuse(row, path or "", reason)
+    return facts
+
+
+def _file_finder(root: str, follow_links: bool) -> Callable[[str], tuple[int, int]]:
+    """Return the function that looks up the size and modification time of a file, or raises RefusedFile."""
+
+    @functools.cache
+    def leads_out(folder: str) -> bool:
+        return not follow_links and not is_inside(os.path.join(root, folder), root)
+
+    def look_at(path: str) -> tuple[int, int]:
+        full = f"{root}/{path}"
+        try:
+            status = os.lstat(full)
+            is_link = stat.S_ISLNK(status.st_mode)
+            if is_link:
+                status = os.stat(full)
+        except FileNotFoundError:
+            raise RefusedFile("does not exist") from None
+        except OSError as error:
+            raise _unseen(error) from None
+        if leads_out(path if is_link else os.path.dirname(path)):
+            raise RefusedFile(f"is {LINK_OUT}")
+        if not stat.S_ISREG(status.st_mode):
+            raise RefusedFile("is not a file")
+        return status.st_size, indexed_ns(status.st_mtime_ns)
+
+    return look_at
+
+
+def indexed_ns(mtime_ns: int) -> int:
+    """Return a modification time as the index holds it.
+
+    Those before 1677 or after 2262 count as its first or last: two of them are equal, so that only the size, or a
+    checksum, tells whether such a file has changed.
+    """
+    return min(max(mtime_ns, -(2**63)), 2**63 - 1)
