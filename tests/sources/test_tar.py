@@ -20,7 +20,7 @@ from foreign import FIXTURES, picture, tar_samples, write_tar
 from presize.errors import PresizeWarning, SourceError
 from presize.options import SourceOptions
 from presize.sources.scan import Source, scan
-from presize.sources.tar import END_MARK, CutShort, TarWindow, list_tar, members
+from presize.sources.tar import END_MARK, CutShort, list_tar, members
 
 
 def test_shards_of_webdataset_are_read_sample_by_sample() -> None:
@@ -271,7 +271,7 @@ def test_joined_tars_have_the_files_that_tarfile_reads(
         expected = [member.name for member in tar_file]
     with open(folder / "all.tar", "rb") as file, suppress(CutShort):
         found = []
-        for member in members(TarWindow(file.fileno())):
+        for member in members(file):
             found += [member.name] if member is not END_MARK else []
     assert found == expected
 
