@@ -198,15 +198,15 @@ def _paths(names: pa.Array | None, rows: int, stem: str) -> pa.Array:
     """The names of rows; a row has ``STEM/NUMBER`` where its name is missing, leads elsewhere, or was taken before."""
     numbers = pc.utf8_lpad(pa.array(np.arange(rows)).cast(pa.large_string()), 8, "0")
     folder, slash = (pa.scalar(text, pa.large_string()) for text in (stem, "/"))
-    made = pc.binary_join_element_wise(folder, numbers, slash)
+    numbered = pc.binary_join_element_wise(folder, numbers, slash)
     if names is None:
-        return made
+        return numbered
     given = names.cast(pa.large_string())
     usable = np.zeros(rows, np.bool_)
     codes = pc.fill_null(given.dictionary_encode().indices, -1).to_numpy(zero_copy_only=False)
     usable[np.unique(codes, return_index=True)[1]] = True
     usable &= (codes >= 0) & ~pc.fill_null(unsafe_paths(given), True).to_numpy(zero_copy_only=False)
-    return pc.if_else(pa.array(usable), given, made)
+    return pc.if_else(pa.array(usable), given, numbered)
 
 
 def _class_names(schema: pa.Schema) -> tuple[str, ...] | None:

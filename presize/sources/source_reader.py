@@ -232,8 +232,8 @@ class SourceReader:
         try:
             if not container.column:
                 return _read(file, nbytes, offset, nbytes)
-            place = self._folder + container.path
-            value = here.row_reader().read(place, container.column, *group_and_row(offset))
+            path = self._folder + container.path
+            value = here.row_reader().read(path, container.column, *group_and_row(offset))
             if is_new:  # pyarrow has opened it by its path
                 check_containers(self.root, [container])
             return value
@@ -324,6 +324,6 @@ def _read(file: int, nbytes: int, offset: int, max_bytes: int) -> bytes:
     while len(data) < max_bytes and (more := os.pread(file, max_bytes - len(data), offset + len(data))):
         data += more
     if len(data) != nbytes:
-        found = f"{len(data)}" if len(data) < nbytes else "more"
-        raise UnreadableError(f"it changed during the build: {nbytes} bytes when listed, {found} when read")
+        actual = f"{len(data)}" if len(data) < nbytes else "more"
+        raise UnreadableError(f"it changed during the build: {nbytes} bytes when listed, {actual} when read")
     return data

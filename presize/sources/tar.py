@@ -79,8 +79,8 @@ def is_header(block: bytes) -> bool:
         return False
     stored = _number(block[148:156])
     # The lower half of Adler-32 is the sum modulo 65521, in a fiftieth of the time that Python takes.
-    found = zlib.adler32(block[:148] + b"        " + block[156:], 0) & 0xFFFF
-    return stored is not None and stored % 65521 == found
+    computed = zlib.adler32(block[:148] + b"        " + block[156:], 0) & 0xFFFF
+    return stored is not None and stored % 65521 == computed
 
 
 def _number(field: bytes) -> int | None:
@@ -157,14 +157,14 @@ def _name(block: bytes) -> str:
 
 def _pax(value: bytes) -> dict[str, str]:
     """The records of a PAX header, as far as they can be read: ``length key=value\\n``."""
-    found, at = {}, 0
+    records, at = {}, 0
     while match := _PAX_RECORD.match(value, at):
         end = at + int(match[1])
         if end <= match.end() or value[end - 1 : end] != b"\n":
             break
-        found[match[2].decode("utf-8", "replace")] = value[match.end() : end - 1].decode("utf-8", "surrogateescape")
+        records[match[2].decode("utf-8", "replace")] = value[match.end() : end - 1].decode("utf-8", "surrogateescape")
         at = end
-    return found
+    return records
 
 
 _FIELD_BYTES = 1 << 20
@@ -300,10 +300,10 @@ class _Samples:
             if member.nbytes > _FIELD_BYTES:
                 raise _UnreadableField(f"its .{extension} has {size_text(member.nbytes)}, too many for a label")
             try:
-                found = read(_read(file, member.offset, member.nbytes).removeprefix(codecs.BOM_UTF8).decode())
+                values = read(_read(file, member.offset, member.nbytes).removeprefix(codecs.BOM_UTF8).decode())
             except (ValueError, RecursionError) as error:
                 raise _UnreadableField(f"its .{extension} cannot be read: {getattr(error, 'msg', error)}") from None
-            fields |= {field_name(name): value for name, value in found.items()}
+            fields |= {field_name(name): value for name, value in values.items()}
         return fields
 
     def _reject(self, name: str, reason: str, error: str = SourceError.__name__) -> None:
