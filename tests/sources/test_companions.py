@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from listings import labels, make, paths
 
+from listings import labels, make, paths
 from presize.errors import OptionError, SourceError
 from presize.options import Companion, SourceOptions
 from presize.sources.companions import add_companions, companion_paths, companions_of

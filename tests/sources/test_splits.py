@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from listings import facts, make
 
+from listings import facts, make
 from presize.errors import OptionError, PresizeWarning, SourceError
 from presize.options import SourceOptions, parse_shares
 from presize.sources.scan import Source, scan

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from listings import listed, rejected, values
 
 from effort import examples
 from foreign import FIXTURES, picture, tar_samples, write_tar
+from listings import listed, rejected, values
 from presize.errors import PresizeWarning, SourceError
 from presize.options import SourceOptions
 from presize.sources.scan import Source, scan
