@@ -36,16 +36,11 @@ def test_shards_of_webdataset_are_read_sample_by_sample() -> None:
         }
         for number in range(9)
     ]
-    assert all(value.startswith(b"\xff\xd8\xff") for value in values(source))
-
-
-def test_images_are_those_that_tarfile_reads() -> None:
-    source = scan(FIXTURES / "webdataset")
-    with_tarfile = []
+    images = []
     for name in ("shard-000000.tar", "shard-000001.tar"):
         with tarfile.open(FIXTURES / "webdataset" / name) as tar:
-            with_tarfile += [tar.extractfile(one).read() for one in tar if one.name.endswith(".jpg")]
-    assert values(source) == with_tarfile
+            images += [tar.extractfile(one).read() for one in tar if one.name.endswith(".jpg")]
+    assert values(source) == images
 
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
