@@ -78,12 +78,12 @@ class Containers:
 
 
 def list_containers(
-    found: Containers, options: SourceOptions, follow_links: bool, types: Mapping[str, ValueType]
+    source: Containers, options: SourceOptions, follow_links: bool, types: Mapping[str, ValueType]
 ) -> Contents:
     """List the samples of all containers, in the order of their names. What cannot be a sample becomes a reject.
 
     Args:
-        found: the containers.
+        source: the containers.
         options: how they are read.
         follow_links: read containers that are links out of the source.
         types: the types of columns, by their names.
@@ -95,14 +95,14 @@ def list_containers(
     Warns:
         PresizeWarning: containers, or fields of samples, were left out.
     """
-    if options.label_keys is not None and found.kind.name != "lmdb":
+    if options.label_keys is not None and source.kind.name != "lmdb":
         raise SourceError("--label-keys is for LMDBs; other files bring their labels along")
-    contents, refused = _list_all(found, options, follow_links)
+    contents, refused = _list_all(source, options, follow_links)
     left_out = sum((one.left_out for one in contents), Counter[str]())
     containers = [container for one in contents for container in one.containers]
     rejects = refused + [reject for one in contents for reject in one.rejects]
     listed = _Listed(joined([one.samples for one in contents], count_left_out(left_out)), containers, rejects)
-    _warn_of_fields(found.root, left_out)
+    _warn_of_fields(source.root, left_out)
     classes = None
     if len(listed.table):
         _check_paths(listed)
@@ -115,7 +115,7 @@ def list_containers(
         classes = _number_labels(listed, own, options.classes, by_value=types.get("label") == "class")
     if not len(listed.table):
         first = f"; the first, {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
-        raise SourceError(f"source {found.root!r} holds no samples in {plural(len(found.paths), 'file')}{first}")
+        raise SourceError(f"source {source.root!r} holds no samples in {plural(len(source.paths), 'file')}{first}")
     listed.set("run", _runs(listed.table))
     fields = [name for name in listed.table.column_names if name not in _OWN_COLUMNS]
     table = listed.table.select([*_OWN_COLUMNS, *fields])
@@ -123,42 +123,42 @@ def list_containers(
     return Contents(table, classes, rejects, hidden, containers=tuple(containers))
 
 
-def _list_all(found: Containers, options: SourceOptions, follow_links: bool) -> tuple[list[Contents], list[Reject]]:
+def _list_all(source: Containers, options: SourceOptions, follow_links: bool) -> tuple[list[Contents], list[Reject]]:
     """Return the contents of the containers that can be read, and those that cannot."""
     contents: list[Contents] = []
     refused: list[Reject] = []
-    for path in found.paths:
+    for path in source.paths:
         try:
-            listed = _list_at_rest(found, path, options, follow_links)
+            listed = _list_at_rest(source, path, options, follow_links)
         except SourceError as error:
             if is_of_the_disk(error.__cause__):
                 raise SourceError(
-                    f"{as_utf8(path)!r} in {found.root!r}: {error}; move it away to build without it"
+                    f"{as_utf8(path)!r} in {source.root!r}: {error}; move it away to build without it"
                 ) from None
             refused.append(rejected(as_utf8(path), str(error)))
             continue
         if listed is None:
-            raise SourceError(f"{path!r} in {found.root} changes while it is listed; run again when it is complete")
+            raise SourceError(f"{path!r} in {source.root} changes while it is listed; run again when it is complete")
         rows, mtime_ns = len(listed.samples), indexed_ns(listed.containers[0].version.mtime_ns)
         table = listed.samples.append_column("container", pa.array(np.full(rows, len(contents), np.int32)))
         table = table.append_column("source_mtime_ns", pa.array(np.full(rows, mtime_ns, np.int64)))
         contents.append(replace(listed, samples=table))
     if contents:
-        warn_left_out(found.root, "file", refused)
+        warn_left_out(source.root, "file", refused)
     return contents, refused
 
 
-def _list_at_rest(found: Containers, path: str, options: SourceOptions, follow_links: bool) -> Contents | None:
+def _list_at_rest(source: Containers, path: str, options: SourceOptions, follow_links: bool) -> Contents | None:
     """List a container. It is listed again if it changed meanwhile; return None if it changed then, too."""
-    file = os.path.join(found.root, path)
+    file = os.path.join(source.root, path)
     if not is_utf8(path):
         raise SourceError("its name is not UTF-8")
-    if os.path.islink(file) and not follow_links and not is_inside(file, found.root):
+    if os.path.islink(file) and not follow_links and not is_inside(file, source.root):
         raise SourceError(f"it is {LINK_OUT}")
     for _ in range(2):
         before = _version(file)
         try:
-            listed = found.kind.list(file, path, options)
+            listed = source.kind.list(file, path, options)
         except SourceError:
             if _version(file) == before:
                 raise

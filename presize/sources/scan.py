@@ -8,7 +8,7 @@ opens no image: the build decides by content which files are images, and `scan_i
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,17 +19,17 @@ import pyarrow.compute as pc
 
 from presize.errors import SourceError, warn
 from presize.formatting import printable
-from presize.options import ColumnType, SourceOptions, ValueType
-from presize.sources.bucket import look_up_objects, walk_bucket
-from presize.sources.classes import check_classes, class_labels, naming
+from presize.options import ColumnType, SourceOptions
+from presize.sources.bucket import walk_bucket
+from presize.sources.classes import check_classes, naming
 from presize.sources.columns import python_values
 from presize.sources.containers import list_containers
 from presize.sources.contents import PLACE_COLUMNS, Contents
-from presize.sources.folder import RefusedFile, look_up_files, resolve, walk_folder
+from presize.sources.folder import resolve, walk_folder
 from presize.sources.recognize import recognize
 from presize.sources.source_files import Container, Places, SourceFile, Url, source_files, starts_like_an_image
-from presize.sources.splits import with_folder_labels, with_splits
-from presize.sources.table import IMAGE_NAMES, is_list, read_table
+from presize.sources.splits import with_splits
+from presize.sources.table import IMAGE_NAMES, is_list, list_table
 from presize.sources.tree import list_tree
 from presize.store.dealing import Runs
 from presize.store.index import INDEX_COLUMNS
@@ -76,15 +76,15 @@ class Source:
         """Where the samples in these rows of the table lie in containers; None where each is a file."""
         if not self.containers:
             return None
-        found = self.table.select(["container", "offset"]).take(pa.array(rows))
-        used, container = np.unique(found.column("container").to_numpy(), return_inverse=True)
+        columns = self.table.select(["container", "offset"]).take(pa.array(rows))
+        used, container = np.unique(columns.column("container").to_numpy(), return_inverse=True)
         containers = tuple(self.containers[number] for number in used.tolist())
-        return Places(containers, container, found.column("offset").to_numpy())
+        return Places(containers, container, columns.column("offset").to_numpy())
 
     def files(self, rows: npt.NDArray[np.int64]) -> list[SourceFile]:
         """The source files of these rows of the table."""
-        found = self.table.select(["path", "source_nbytes"]).take(pa.array(rows)).to_pydict()
-        return source_files(found["path"], found["source_nbytes"], self.places(rows))
+        columns = self.table.select(["path", "source_nbytes"]).take(pa.array(rows)).to_pydict()
+        return source_files(columns["path"], columns["source_nbytes"], self.places(rows))
 
 
 def scan(
@@ -115,24 +115,24 @@ def scan(
         with naming("classes"):
             samples = replace(samples, classes=check_classes(samples.classes))
     url, given = Url.of(root), dict(types)
-    found = None if samples.table is not None or url else recognize(root, samples.keys is not None)
-    if samples.keys is not None and found is None:
+    containers = None if samples.table is not None or url else recognize(root, samples.keys is not None)
+    if samples.keys is not None and containers is None:
         raise SourceError(f"--keys needs an LMDB, tar shards or Parquet files; source {os.fspath(root)!r} has none")
-    place: Path | Url
-    if found is not None:
-        place, contents = Path(found.root), list_containers(found, samples, follow_links, given)
+    base: Path | Url
+    if containers is not None:
+        base, contents = Path(containers.root), list_containers(containers, samples, follow_links, given)
     elif samples.table is not None:
-        place = url or Path(resolve(root))
+        base = url or Path(resolve(root))
         with naming(f"labels {os.fspath(samples.table)!r}"):
-            contents = _list_table(samples.table, place, root, samples, follow_links, given)
+            contents = list_table(samples.table, root, base, samples, follow_links, given)
     elif types:
         raise SourceError(f"--column-type is for tables and containers; source {os.fspath(root)!r} has none")
     else:
         tree = walk_bucket(url) if url else walk_folder(root, follow_links)
-        place, contents = url or Path(tree.root), list_tree(tree, samples)
-    _warn_of_backslashes(str(place), contents, samples)
+        base, contents = url or Path(tree.root), list_tree(tree, samples)
+    _warn_of_backslashes(str(base), contents, samples)
     return Source(
-        root=place,
+        root=base,
         table=with_splits(contents, samples),
         classes=contents.classes,
         rejects=Rejects.of(contents.rejects),
@@ -163,45 +163,6 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
     if not is_image.any():
         raise SourceError(f"{os.fspath(root)} holds no images")
     return replace(source, table=source.table.filter(pa.array(is_image)))
-
-
-def _list_table(
-    path: str | os.PathLike[str],
-    place: Path | Url,
-    root: str | os.PathLike[str],
-    options: SourceOptions,
-    follow_links: bool,
-    types: Mapping[str, ValueType],
-) -> Contents:
-    """List the samples that a label table has, in its order."""
-    table = read_table(path, root, options.repeated, types)
-    if "label" not in table.column_names and is_list(path):
-        table = with_folder_labels(table, options)
-    columns = dict(zip(table.column_names, table.columns, strict=True))
-    classes = None
-    if "label" in columns and pa.types.is_large_string(columns["label"].type):
-        columns["label"], classes = class_labels(columns["label"], options.classes, types.get("label") == "class")
-    elif options.classes is not None:
-        fix = "; --column-type label:class reads numbers as their names" if "label" in columns else ""
-        raise SourceError(f"--classes needs a label column of strings{fix}")
-    refused, first = 0, ""
-
-    def refuse(_: int, path: str, reason: RefusedFile) -> None:
-        nonlocal refused, first
-        hint = "; expected / between folders, not a backslash" if "\\" in path else ""
-        refused, first = refused + 1, first or f"{path!r} {reason}{hint}"
-
-    paths = columns.pop("path")
-    if isinstance(place, Url):
-        facts = look_up_objects(place, paths, refuse)
-    else:
-        facts = look_up_files(str(place), paths, follow_links, refuse)
-    if refused:
-        raise SourceError(
-            f"{refused} of its {len(paths)} paths cannot be used, the first: {first}; source {str(place)!r}"
-        )
-    files = {"path": paths, "source_nbytes": facts[:, 0], "source_mtime_ns": facts[:, 1]}
-    return Contents(pa.table(files | columns), classes)
 
 
 def _warn_of_backslashes(root: str, source: Contents, options: SourceOptions) -> None:

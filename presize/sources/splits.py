@@ -75,8 +75,8 @@ def of_containers(table: pa.Table, texts: list[str]) -> pa.Array:
 def folder_at(paths: pa.ChunkedArray, depth: int) -> pa.ChunkedArray:
     """For each path the name of a folder in it: the first at depth 0, the one inside that at depth 1. Null where there
     is none."""
-    found = pc.extract_regex(paths, rf"(?s)^(?:[^/]*/){{{depth}}}(?P<name>[^/]*)/")
-    return pc.struct_field(found, "name")
+    matches = pc.extract_regex(paths, rf"(?s)^(?:[^/]*/){{{depth}}}(?P<name>[^/]*)/")
+    return pc.struct_field(matches, "name")
 
 
 def with_folder_labels(table: pa.Table, samples: SourceOptions) -> pa.Table:

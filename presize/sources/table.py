@@ -9,6 +9,7 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
@@ -20,9 +21,14 @@ import pyarrow.parquet
 
 from presize.errors import SourceError, warn
 from presize.formatting import plural
-from presize.options import Repeated, ValueType
+from presize.options import Repeated, SourceOptions, ValueType
+from presize.sources.bucket import look_up_objects
+from presize.sources.classes import class_labels
 from presize.sources.columns import joined, one_line, plain_column, rows_table, with_types
-from presize.sources.contents import is_utf8
+from presize.sources.contents import Contents, is_utf8
+from presize.sources.folder import RefusedFile, look_up_files
+from presize.sources.source_files import Url
+from presize.sources.splits import with_folder_labels
 from presize.sources.text_columns import label_texts, lost_spelling, read_texts, unquoted, whole_numbers
 from presize.store.filenames import unsafe_paths
 from presize.store.index import INDEX_COLUMNS
@@ -46,6 +52,49 @@ _QUOTED_PATH = rf"(?is)^\"([^\"]*{_SUFFIX})\"([ ,;\t]|$)"
 
 Types = Mapping[str, ValueType] | None
 """The types that columns are given, by their names: readers leave those as text. None, if paths alone are wanted."""
+
+
+def list_table(
+    path: str | os.PathLike[str],
+    root: str | os.PathLike[str],
+    base: Path | Url,
+    options: SourceOptions,
+    follow_links: bool,
+    types: Mapping[str, ValueType],
+) -> Contents:
+    """List the samples of a label table, in its order; `base` is the source `root`, resolved.
+
+    Raises:
+        SourceError: the table cannot be used, or does not fit the source.
+    """
+    table = read_table(path, root, options.repeated, types)
+    if "label" not in table.column_names and is_list(path):
+        table = with_folder_labels(table, options)
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    classes = None
+    if "label" in columns and pa.types.is_large_string(columns["label"].type):
+        columns["label"], classes = class_labels(columns["label"], options.classes, types.get("label") == "class")
+    elif options.classes is not None:
+        fix = "; --column-type label:class reads numbers as their names" if "label" in columns else ""
+        raise SourceError(f"--classes needs a label column of strings{fix}")
+    refused, first = 0, ""
+
+    def refuse(_: int, path: str, reason: RefusedFile) -> None:
+        nonlocal refused, first
+        hint = "; expected / between folders, not a backslash" if "\\" in path else ""
+        refused, first = refused + 1, first or f"{path!r} {reason}{hint}"
+
+    paths = columns.pop("path")
+    if isinstance(base, Url):
+        facts = look_up_objects(base, paths, refuse)
+    else:
+        facts = look_up_files(str(base), paths, follow_links, refuse)
+    if refused:
+        raise SourceError(
+            f"{refused} of its {len(paths)} paths cannot be used, the first: {first}; source {str(base)!r}"
+        )
+    files = {"path": paths, "source_nbytes": facts[:, 0], "source_mtime_ns": facts[:, 1]}
+    return Contents(pa.table(files | columns), classes)
 
 
 def read_table(
@@ -198,9 +247,9 @@ def _separator(file: BinaryIO, separators: str) -> str:
     """The first separator that gives a column of paths, or the one with most columns."""
     line = file.readline(_HEADER_BYTES).decode("utf-8-sig", "replace").strip("\r\n")
     file.seek(0)
-    found = {separator: [name.strip(' "') for name in line.split(separator)] for separator in separators}
-    likeliest = max(found, key=lambda separator: len(found[separator]))  # for the message about a table without paths
-    return next((separator for separator, names in found.items() if not {*PATH_NAMES}.isdisjoint(names)), likeliest)
+    names = {separator: [name.strip(' "') for name in line.split(separator)] for separator in separators}
+    likeliest = max(names, key=lambda separator: len(names[separator]))  # for the message about a table without paths
+    return next((separator for separator in names if not {*PATH_NAMES}.isdisjoint(names[separator])), likeliest)
 
 
 def _read_tsv(file: BinaryIO, types: Types) -> pa.Table:
@@ -215,20 +264,20 @@ def _read_list(file: BinaryIO, types: Types) -> pa.Table:
     lines = pc.utf8_trim_whitespace(pc.split_pattern(text, "\n").flatten())
     lines = pc.replace_substring_regex(lines.filter(pc.not_equal(lines, "")), _QUOTED_PATH, r"\1\2")
     with_tabs = pc.any(pc.match_substring(lines, "\t")).as_py()
-    found = pc.extract_regex(lines, _TAB_LABEL if with_tabs else _LABEL)
+    fields = pc.extract_regex(lines, _TAB_LABEL if with_tabs else _LABEL)
     if not with_tabs:  # "a photo 1.jpg" has a space and no label
-        found = pc.if_else(pc.match_substring_regex(lines, IMAGE_NAMES), pa.scalar(None, found.type), found)
-    if found.null_count == len(lines):
+        fields = pc.if_else(pc.match_substring_regex(lines, IMAGE_NAMES), pa.scalar(None, fields.type), fields)
+    if fields.null_count == len(lines):
         return pa.table({"path": _without_dot(lines)})
-    if found.null_count:
-        first, other = lines.filter(found.is_null())[0].as_py(), lines.filter(found.is_valid())[0].as_py()
+    if fields.null_count:
+        first, other = lines.filter(fields.is_null())[0].as_py(), lines.filter(fields.is_valid())[0].as_py()
         raise SourceError(
-            f"{found.null_count} of {len(lines)} lines have no label, such as {one_line(repr(first))}, and others have "
-            f"one, such as {one_line(repr(other))}; expected a label in each line or in none"
+            f"{fields.null_count} of {len(lines)} lines have no label, such as {one_line(repr(first))}, and others "
+            f"have one, such as {one_line(repr(other))}; expected a label in each line or in none"
         )
-    labels = unquoted(pc.struct_field(found, "label"), "\t" if with_tabs else ",;")
+    labels = unquoted(pc.struct_field(fields, "label"), "\t" if with_tabs else ",;")
     labels = labels if types is None or "label" in types else whole_numbers(labels)
-    return pa.table({"path": _without_dot(pc.struct_field(found, "path")), "label": labels})
+    return pa.table({"path": _without_dot(pc.struct_field(fields, "path")), "label": labels})
 
 
 def _without_dot(paths: pa.Array) -> pa.Array:
@@ -286,16 +335,16 @@ _READERS = {
 def _with_path(table: pa.Table) -> pa.Table:
     """The table with its column of paths named ``path``."""
     names = table.column_names
-    found = [name for name in PATH_NAMES if name in names]
-    if not found:
+    given = [name for name in PATH_NAMES if name in names]
+    if not given:
         some = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
         raise SourceError(
             f"it has no path column (called {', '.join(PATH_NAMES[:-1])} or {PATH_NAMES[-1]}); it has "
             f"{some[:200] or 'none'}; rename the column of the paths to path"
         )
-    if "path" not in found and len(found) > 1:
-        raise SourceError(f"it has the columns {' and '.join(map(repr, found))}; rename the one of the paths to path")
-    return table.rename_columns(["path" if name == found[0] else name for name in names])
+    if "path" not in given and len(given) > 1:
+        raise SourceError(f"it has the columns {' and '.join(map(repr, given))}; rename the one of the paths to path")
+    return table.rename_columns(["path" if name == given[0] else name for name in names])
 
 
 def _check_columns(names: Sequence[str]) -> None:

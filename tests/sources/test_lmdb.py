@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from listings import listed, rejected, values
 
 from effort import examples
 from foreign import picture, text_recognition, write_lmdb
+from listings import listed, rejected, values
 from presize.errors import OptionError, PresizeWarning, SourceError
 from presize.options import ColumnType, SourceOptions
 from presize.sources.lmdb import KeyPattern, read_lmdb

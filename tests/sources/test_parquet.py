@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from listings import labels, listed, rejected, values
 
 from foreign import FIXTURES, image_column, picture, write_parquet
+from listings import labels, listed, rejected, values
 from presize.errors import ImageError, PresizeWarning, SourceError
 from presize.options import ColumnType, SourceOptions, ValueType
 from presize.sources import parquet as parquet_rows

@@ -6,9 +6,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from listings import make, paths
 
 from foreign import image_column, picture, tar_samples, text_recognition, write_parquet, write_tar
+from listings import make, paths
 from presize.errors import OptionError, PresizeWarning, SourceError
 from presize.options import SourceOptions
 from presize.sources.recognize import kind_of, recognize

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from listings import OUT, facts, labels, make, not_utf8, paths, rejected
 
 from effort import examples
 from foreign import picture, write_tar
+from listings import OUT, facts, labels, make, not_utf8, paths, rejected
 from presize.errors import PresizeWarning, SourceError
 from presize.options import ColumnType, SourceOptions
 from presize.sources.scan import scan
