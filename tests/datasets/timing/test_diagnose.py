@@ -42,7 +42,7 @@ class Time:
 @pytest.fixture
 def our_time(monkeypatch: pytest.MonkeyPatch) -> Time:
     found = Time()
-    for module in ("diagnose", "epochs", "loading", "loops"):
+    for module in ("diagnose", "loading", "loops"):
         monkeypatch.setattr(importlib.import_module(f"presize.datasets.timing.{module}"), "time", found)
     return found
 
