@@ -28,8 +28,8 @@ from PIL import Image, ImageOps
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.run import plan_build
-from presize.builder.state import Place, State
 from presize.builder.tasks.task import Task, write_shard
 from presize.builder.work import find_work
 from presize.codecs.transcode import transcode_companion
@@ -81,7 +81,7 @@ def tasks(source: Path, out: Path, options: BuildOptions) -> list[Task]:
     shutil.rmtree(out, ignore_errors=True)
     todo = plan_build(source, options, SourceOptions(labels="none"))
     return find_work(
-        todo, RunOptions(), Place.of(out, options.image.sizes), State(todo.identity, 0), None, None
+        todo, RunOptions(), OutputDir.of(out, options.image.sizes), BuildJournal(todo.identity, 0), None, None
     ).waiting
 
 

@@ -37,10 +37,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.builder.fingerprint import CodecFingerprint
+from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.plan import Plan, make_plan
 from presize.builder.publish import publish
 from presize.builder.shard_table import ShardTable
-from presize.builder.state import Place, State
 from presize.builder.work import find_work
 from presize.options import BuildOptions, RunOptions
 from presize.sources.scan import Source, scan
@@ -174,10 +174,10 @@ def prepare(out: Path, samples: int, is_stored: int = 1) -> None:
     Args:
         is_stored: one of so many samples is; all others are rejected.
     """
-    todo, place = plan(samples), Place.of(out, BuildOptions().image.sizes)
+    todo, place = plan(samples), OutputDir.of(out, BuildOptions().image.sizes)
     (out / "shards").mkdir(parents=True)
-    State(todo.identity, 0).write(out)
-    work = find_work(todo, RunOptions(), place, State(todo.identity, 0), None, None)
+    BuildJournal(todo.identity, 0).write(out)
+    work = find_work(todo, RunOptions(), place, BuildJournal(todo.identity, 0), None, None)
     draw = np.random.default_rng(0)
     for task in work.tasks:
         stored = task.samples % is_stored == 0
@@ -201,7 +201,7 @@ Stage = Callable[[], object]
 def stage(name: str, work: Path, samples: int) -> tuple[Stage, Stage]:
     """What comes before, and what is measured."""
     out, tree = work / ("rejected" if name in ("rejected", "reject") else "out"), work / "tree"
-    place = Place.of(out, BuildOptions().image.sizes)
+    place = OutputDir.of(out, BuildOptions().image.sizes)
     state: dict[str, Any] = {}
     if name == "tree":
         return (lambda: None), (lambda: make_tree(tree, samples))
@@ -223,14 +223,16 @@ def stage(name: str, work: Path, samples: int) -> tuple[Stage, Stage]:
         state["plan"] = plan(samples)
 
     def resume() -> None:
-        state["work"] = find_work(state["plan"], RunOptions(), place, State(state["plan"].identity, 0), None, None)
+        state["work"] = find_work(
+            state["plan"], RunOptions(), place, BuildJournal(state["plan"].identity, 0), None, None
+        )
 
     if name == "resume":
         return planned, resume
     if name in ("publish", "reject"):
         return (lambda: (planned(), resume())), (
             lambda: publish(
-                state["plan"], State(state["plan"].identity, 0), state.pop("work").finish(), place, files=None
+                state["plan"], BuildJournal(state["plan"].identity, 0), state.pop("work").finish(), place, files=None
             )
         )
     if name == "open":

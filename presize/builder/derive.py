@@ -20,14 +20,14 @@ import numpy as np
 import pyarrow as pa
 
 from presize.builder.annotations import scaled
+from presize.builder.executors.executor import executor_for
 from presize.builder.fingerprint import CodecFingerprint, codec_fingerprint
 from presize.builder.inputs import Inputs, join
+from presize.builder.output_dir import OutputDir
 from presize.builder.plan import Plan, make_plan
-from presize.builder.publish import give_up, publish
-from presize.builder.resume import begin
+from presize.builder.publish import publish
+from presize.builder.resume import open_build
 from presize.builder.shard_table import ShardDone
-from presize.builder.state import Place, check_places, lock
-from presize.builder.tasks.parallel import run_tasks
 from presize.builder.work import BuildWork, find_work
 from presize.codecs.resize import target
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
@@ -172,9 +172,9 @@ def derive_dataset(
     plan = derivation.plan
     with working_in(Path(out)):
         for root in datasets:
-            place = check_places(root, out, plan.options)
+            place = OutputDir.for_build(root, out, plan.options)
         on_plan(derivation)
-        with lock(place.out):
+        with place.lock():
             manifest = _carry_out(derivation, place, run, on_shard)
     resized = derivation.resized - (len(plan.source.table) - manifest.samples)
     return DeriveResult(
@@ -188,46 +188,45 @@ def derive_dataset(
         seconds=time.perf_counter() - start,
         recompressed=resized > 0 and manifest.format in ("jpeg", "webp"),
         rejects_file=Path(out) / manifest.rejects.file,
-        first_rejects=first_rejects(place.out / manifest.rejects.file, REJECTS_TOLD),
+        first_rejects=first_rejects(place.path / manifest.rejects.file, REJECTS_TOLD),
     )
 
 
 def _carry_out(
-    derivation: Derivation, place: Place, run: RunOptions, on_shard: Callable[[ShardDone], None]
+    derivation: Derivation, place: OutputDir, run: RunOptions, on_shard: Callable[[ShardDone], None]
 ) -> Manifest:
     plan = derivation.plan
     (published,) = place.manifests()
     if published and published.digest != plan.digest and not run.overwrite:
-        raise BuildError(f"{place.out} holds another dataset; choose another place, or --overwrite to replace it")
-    state = begin(plan, place, run)
+        raise BuildError(f"{place.path} holds another dataset; choose another place, or --overwrite to replace it")
+    state = open_build(plan, place, run)
     if state is None:
-        return read_manifest(place.out)
+        return read_manifest(place.path)
     work = find_work(plan, run, place, state, None, derivation.inputs)
     _check_space(derivation, place, work)
     try:
-        with closing(run_tasks(work.done(), work.waiting, run)) as dones:
+        with closing(work.carry_out(executor_for(run))) as dones:
             for done in dones:
                 on_shard(done)
     except DatasetError:
         gone = derivation.inputs.replaced()
         if gone is None:
             raise
-        give_up(place)  # nothing can be made of what was finished, and it would refuse the next run
+        place.discard()  # nothing can be made of what was finished, and it would refuse the next run
         raise gone from None
     (manifest,) = publish(plan, state, work.finish(), place, None)
-    place.clear()
     return manifest
 
 
-def _check_space(derivation: Derivation, place: Place, work: BuildWork) -> None:
+def _check_space(derivation: Derivation, place: OutputDir, work: BuildWork) -> None:
     """Raise BuildError when the disk cannot hold what is still to be written."""
     samples = sum(len(task.samples) for task in work.waiting)
     needed = int(derivation.nbytes * _growth(derivation) * samples / len(derivation.plan.source.table))
-    free = shutil.disk_usage(place.out).free
+    free = shutil.disk_usage(place.path).free
     if needed > free:
         raise BuildError(
-            f"{place.out} has {size_text(free)} free and needs up to {size_text(needed)}; make room, or choose another "
-            "disk"
+            f"{place.path} has {size_text(free)} free and needs up to {size_text(needed)}; make room, or choose "
+            "another disk"
         )
 
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from presize.builder.output_dir import OutputDir
 from presize.builder.reuse import PublishedDataset, copies_of, read_base
-from presize.builder.state import Place
 from presize.builder.tasks.task import Task
 from presize.builder.work import Finished
 from presize.errors import DatasetError, SourceError
@@ -156,7 +156,7 @@ def join(
 
 
 def _opened(root: Path, _: Manifest) -> PublishedDataset:
-    base = read_base(Place(root, (root,)))
+    base = read_base(OutputDir.of(root))
     try:
         base.indexes[0].validate(full=True)
     except pa.ArrowInvalid as error:

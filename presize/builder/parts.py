@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from presize.builder.executors.executor import executor_for
+from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.parts_listing import SharedListing, read_listing, write_listing
 from presize.builder.plan import Plan
-from presize.builder.resume import begin, differences_from
+from presize.builder.resume import differences_from, open_build
 from presize.builder.run import carry_out, names_of_files, plan_build, plan_listed
 from presize.builder.shard_table import ShardDone
-from presize.builder.state import LISTING, PLANNING_LOCK, Place, State, check_places, lock
 from presize.builder.work import check_space, find_work
 from presize.errors import BuildError, ImageError, OptionError
 from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions
-from presize.store.absence import STATE
-from presize.system.files import remove_temporary, working_in
-from presize.system.locks import file_lock
+from presize.system.files import working_in
 
 
 @dataclass(frozen=True)
@@ -67,9 +64,9 @@ class PartResult:
 class _Joined(NamedTuple):
     """The build that a part belongs to."""
 
-    todo: Plan
+    plan: Plan
     listing: SharedListing
-    state: State
+    journal: BuildJournal
 
 
 def build_part(
@@ -110,82 +107,78 @@ def build_part(
         if getattr(run, name):
             raise OptionError(f"part: a part of a build cannot be combined with --{name}, which is for one command")
     with working_in(Path(out)):
-        place = check_places(source, out, options, run)
-        with lock(place.out, shared=True), ExitStack() as stack:
-            joined = _join(source, place, part, options, run, samples)
+        output = OutputDir.for_build(source, out, options)
+        with output.lock(shared=True):
+            joined = _join(source, output, part, options, run, samples)
             if joined is None:
-                manifests = [manifest for manifest in place.manifests() if manifest is not None]
+                manifests = [manifest for manifest in output.manifests() if manifest is not None]
                 unreadable = max(manifest.left_out.get("unreadable", 0) for manifest in manifests)
                 return PartResult(Path(out), part, published=True, unreadable=unreadable)
-            try:
-                stack.enter_context(file_lock(place.part_lock(part.number)))
-            except BlockingIOError:
-                raise BuildError(f"part {part} of OUT {out} is running already; wait for it") from None
-            return _carry_out(joined, Path(out), place, part, run, on_plan, on_shard)
+            with output.part_lock(part):
+                return _carry_out(joined, Path(out), output, part, run, on_plan, on_shard)
 
 
 def _join(
     source: str | os.PathLike[str],
-    place: Place,
+    output: OutputDir,
     part: BuildPart,
     options: BuildOptions,
     run: RunOptions,
     samples: SourceOptions,
 ) -> _Joined | None:
     """The build that is under way in OUT, or a new one; None when all is published."""
-    with file_lock(place.out / PLANNING_LOCK, patience_s=math.inf):
-        remove_temporary(place.out, of=(STATE, LISTING))  # of a part that was killed: the others wait
-        listing, state = read_listing(place.out), State.read(place.out)
-        if listing is not None and state is not None:
+    with output.planning():
+        listing, journal = read_listing(output.path), output.journal()
+        if listing is not None and journal is not None:
             if listing.parts != part.of:
-                raise BuildError(f"OUT {place.out} is being built in {listing.parts} parts, not {part.of}")
-            listing.check_source(source, samples, place.out)
-            listing.check_containers(place.out)
-            todo = plan_listed(listing, options)
-            if differing := differences_from(state, todo):
+                raise BuildError(f"OUT {output.path} is being built in {listing.parts} parts, not {part.of}")
+            listing.check_source(source, samples, output.path)
+            listing.check_containers(output.path)
+            plan = plan_listed(listing, options)
+            if differing := differences_from(journal, plan):
                 raise BuildError(
-                    f"the parts in OUT {place.out} have been begun otherwise ({'; '.join(differing)}); give all of "
+                    f"the parts in OUT {output.path} have been begun otherwise ({'; '.join(differing)}); give all of "
                     "them the same options, or --overwrite without --part to start anew"
                 )
-            return _Joined(todo, listing, state)
-        todo = plan_build(source, options, samples)
-        if todo.source.rejects and run.on_error == "fail":
-            first = todo.source.rejects[0]
+            return _Joined(plan, listing, journal)
+        plan = plan_build(source, options, samples)
+        if plan.source.rejects and run.on_error == "fail":
+            first = plan.source.rejects[0]
             raise ImageError(f"{first.path}: {first.reason}")
-        state = begin(todo, place, run)
-        if state is None:
+        journal = open_build(plan, output, run)
+        if journal is None:
             return None
-        if state.update:
-            raise BuildError(f"OUT {place.out} holds an unfinished update; finish it with --update first")
-        listing = SharedListing.of(todo.source, source, samples, part.of)
-        write_listing(place.out, listing)
-        return _Joined(todo, listing, state)
+        if journal.update:
+            raise BuildError(f"OUT {output.path} holds an unfinished update; finish it with --update first")
+        listing = SharedListing.of(plan.source, source, samples, part.of)
+        write_listing(output.path, listing)
+        return _Joined(plan, listing, journal)
 
 
 def _carry_out(
     joined: _Joined,
     out: Path,
-    place: Place,
+    output: OutputDir,
     part: BuildPart,
     run: RunOptions,
     on_plan: Callable[[int], None],
     on_shard: Callable[[ShardDone], None],
 ) -> PartResult:
     start = time.perf_counter()
-    todo, listing, state = joined
-    numbers = listing.shards(part.number, len(todo.shards))
-    work = find_work(todo, run, place, state, names_of_files(todo), None, numbers)
-    files = sum(len(todo.shards[number]) for number in numbers)
+    plan, listing, journal = joined
+    numbers = listing.shards(part.number, len(plan.shards))
+    work = find_work(plan, run, output, journal, names_of_files(plan), None, numbers)
+    files = sum(len(plan.shards[number]) for number in numbers)
     on_plan(files)
-    check_space(todo, place, work)
+    check_space(plan, output, work)
     dones: list[ShardDone] = []
 
     def count(done: ShardDone) -> None:
         dones.append(done)
         on_shard(done)
 
-    carry_out(work, todo, run, count)
-    made = {number for number in range(len(todo.shards)) if place.sidecar(number).exists()}
+    carry_out(work, plan, run, executor_for(run), count)
+    made = {number for number in range(len(plan.shards)) if output.sidecar(number).exists()}
     return PartResult(
         out=out,
         part=part,
@@ -197,6 +190,6 @@ def _carry_out(
         bytes=sum(done.bytes for done in dones),
         seconds=time.perf_counter() - start,
         resumed=files - sum(task.to_make for task in work.waiting),
-        unfinished=tuple(sorted({number % part.of + 1 for number in range(len(todo.shards)) if number not in made})),
+        unfinished=tuple(sorted({number % part.of + 1 for number in range(len(plan.shards)) if number not in made})),
         unreadable=sum(done.unreadable for done in dones),
     )

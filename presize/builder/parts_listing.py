@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from presize.builder.state import LISTING
+from presize.builder.output_dir import LISTING
 from presize.errors import BuildError
 from presize.formatting import plural
 from presize.options import SourceOptions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -15,10 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.builder.annotations import scaled, warn_of_bad_boxes
-from presize.builder.cleanup import finish_publishing, leave_published, remove_replaced, remove_unpublished
+from presize.builder.output_dir import BuildJournal, OutputDir, StagedFiles
 from presize.builder.plan import Plan
 from presize.builder.shard_table import Rejected
-from presize.builder.state import NEW_MANIFEST, Place, State
 from presize.builder.tasks import staging
 from presize.builder.work import Finished
 from presize.codecs.source_facts import unpack
@@ -29,12 +27,12 @@ from presize.sources.scan import Source
 from presize.sources.source_files import check_containers
 from presize.sources.source_reader import SourceReader
 from presize.store import shard
-from presize.store.data_files import MANIFEST, REPORT, CompanionFiles, DataFile, companion_shard, generation_name
+from presize.store.data_files import REPORT, CompanionFiles, DataFile, companion_shard, generation_name
 from presize.store.index import INDEX_COLUMNS, index_columns, write_index
-from presize.store.manifest import Manifest, publish_manifest
+from presize.store.manifest import Manifest
 from presize.store.rejects_file import REPEATED_TEXT, Rejects, to_jsonl
 from presize.store.shard_reader import ShardReader
-from presize.system.files import sync_folder, write_atomically, writing
+from presize.system.files import write_atomically
 
 
 class _Merged(NamedTuple):
@@ -81,18 +79,22 @@ class _Dataset:
 
 
 def publish(
-    plan: Plan, state: State, finished: Finished, place: Place, files: pa.ChunkedArray | None, report: bool = False
+    plan: Plan,
+    journal: BuildJournal,
+    finished: Finished,
+    output: OutputDir,
+    files: pa.ChunkedArray | None,
+    report: bool = False,
 ) -> list[Manifest]:
     """Publish the dataset of each size in its root.
 
-    Interrupted at any point, it can be called again with the same arguments; an update's, once it is marked
-    as publishing, with finish_publishing.
+    Interrupted at any point, it can be called again with the same arguments (OutputDir.publish says how).
 
     Args:
         plan: what was built.
-        state: that of the build, under whose generation files are named.
+        journal: of the build, under whose generation files are named.
         finished: all shards.
-        place: where they are.
+        output: where they are.
         files: the name of each sample's file in a folder dataset; None for shards.
         report: write report.html, too.
 
@@ -101,7 +103,7 @@ def publish(
     """
     merged = _merge(finished, plan.source)
     if not len(merged.samples):
-        give_up(place)
+        output.discard()
         unread = len(plan.source.rejects)
         first = ""
         if len(merged.rejects) > unread:
@@ -111,9 +113,9 @@ def publish(
         )
     datasets = [
         _Dataset(size, root, _index(plan, merged, size, files), merged.samples)
-        for size, root in zip(plan.options.image.sizes, place.roots, strict=True)
+        for size, root in zip(plan.options.image.sizes, output.roots, strict=True)
     ]
-    manifests = [_write_data(plan, state, merged, dataset) for dataset in datasets]
+    manifests = [_write_data(plan, journal, merged, dataset) for dataset in datasets]
     if report:
         manifests = [
             _write_report(plan, dataset, manifest, merged.rejects)
@@ -121,48 +123,13 @@ def publish(
         ]
     # Once more on this host: on others, workers have compared no more than sizes and modification times.
     check_containers(plan.source.root, plan.source.containers)
-    if state.update:
-        _publish_update(state, place, manifests)
-    else:
-        _publish_build(plan, state, place, datasets, manifests)
+    output.publish(journal, manifests, None if files is None else _staged(plan, datasets[0]))
     return manifests
 
 
-def _publish_update(state: State, place: Place, manifests: Sequence[Manifest]) -> None:
-    for root, manifest in zip(place.roots, manifests, strict=True):
-        sync_folder(root / "shards")
-        publish_manifest(root, manifest, NEW_MANIFEST)
-    replace(state, publishing=True).write(place.out)
-    finish_publishing(place)
-
-
-def _publish_build(
-    plan: Plan, state: State, place: Place, datasets: Sequence[_Dataset], manifests: Sequence[Manifest]
-) -> None:
-    is_folder = plan.options.layout == "folder"
-    if is_folder and not state.publishing:  # the indexes are written: they tell which files are ours
-        state = replace(state, publishing=True)
-        state.write(place.out)
-    for dataset, manifest in zip(datasets, manifests, strict=True):
-        if is_folder:
-            _name_files(dataset)
-        else:
-            sync_folder(dataset.root / "shards")
-        publish_manifest(dataset.root, manifest)
-        remove_replaced(dataset.root, state, dataset.index)
-        leave_published(dataset.root, manifest)
-        if is_folder and plan.source.by_folder:
-            _keep_empty_classes(dataset.root, plan.source.classes or ())
-
-
-def give_up(place: Place) -> None:
-    """Remove what a build has left of which nothing can be published, and which would refuse the next one."""
-    for root, manifest in zip(place.roots, place.manifests(), strict=True):
-        remove_unpublished(root, manifest)
-    place.clear()
-    for root in place.roots:
-        if root != place.out and not os.listdir(root):
-            root.rmdir()
+def _staged(plan: Plan, dataset: _Dataset) -> StagedFiles:
+    classes = plan.source.classes if plan.source.by_folder else None
+    return StagedFiles(dataset.index.column("file"), dataset.samples, classes or ())
 
 
 _REJECTED = pa.schema({"sample": pa.int64(), "error": REPEATED_TEXT, "reason": REPEATED_TEXT})
@@ -236,10 +203,10 @@ def _index(plan: Plan, merged: _Merged, size: Size, files: pa.ChunkedArray | Non
     return pa.table(columns | {name: stored.column(name) for name in labels})
 
 
-def _write_data(plan: Plan, state: State, merged: _Merged, dataset: _Dataset) -> Manifest:
+def _write_data(plan: Plan, journal: BuildJournal, merged: _Merged, dataset: _Dataset) -> Manifest:
     """Write the index and the rejects. Returns the manifest that names them, and the shards."""
     root = dataset.root
-    rejects_name = generation_name("rejects.jsonl", state.generation)
+    rejects_name = generation_name("rejects.jsonl", journal.generation)
     write_atomically(root / rejects_name, to_jsonl(merged.rejects))
     rejects = len(merged.rejects)
     skipped, unreadable = merged.rejects.skipped, len(merged.rejects.unreadable)
@@ -247,7 +214,7 @@ def _write_data(plan: Plan, state: State, merged: _Merged, dataset: _Dataset) ->
         layout=plan.options.layout,
         identity=plan.identity,
         digest=plan.digest,
-        generation=state.generation,
+        generation=journal.generation,
         size=str(dataset.size),
         classes=plan.source.classes,
         samples=len(dataset.index),
@@ -260,7 +227,7 @@ def _write_data(plan: Plan, state: State, merged: _Merged, dataset: _Dataset) ->
             "outside": plan.source.outside,
         },
         engine=shard.ENGINE if plan.options.layout == "lmdb" else None,
-        index=write_index(root, generation_name("index.arrow", state.generation), dataset.index),
+        index=write_index(root, generation_name("index.arrow", journal.generation), dataset.index),
         rejects=DataFile.of(root, rejects_name, rejects),
         shards=merged.files(Stream("", dataset.size)),
         versions=plan.versions,
@@ -313,18 +280,3 @@ def _write_report(plan: Plan, dataset: _Dataset, manifest: Manifest, rejects: Re
     page = build_page(BuildReport(manifest, dataset.index, rejects, comparisons, failures))
     write_atomically(root / name, page.encode())
     return replace(manifest, report=DataFile.of(root, name, len(comparisons)))
-
-
-def _name_files(dataset: _Dataset) -> None:
-    """Give staged files their names. A folder cannot change in one step, so first it stops being a dataset."""
-    (dataset.root / MANIFEST).unlink(missing_ok=True)
-    for file, sample in zip(dataset.index.column("file").to_pylist(), dataset.samples.tolist(), strict=True):
-        staging.unstage(dataset.root, file, sample)
-    os.sync()  # one for all folders: the manifest must not outlive the names
-
-
-def _keep_empty_classes(root: Path, classes: tuple[str, ...]) -> None:
-    """A folder for each class, so that ImageFolder numbers those of `root` as those of its source."""
-    for name in classes:
-        with writing(root / name):
-            (root / name).mkdir(exist_ok=True)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from zlib_ng import zlib_ng
 
-from presize.builder.state import lock
+from presize.builder.output_dir import OutputDir
 from presize.codecs import transcode
 from presize.codecs.transcode import transcode_companion
 from presize.errors import DatasetError, ImageError, OptionError, SourceError
@@ -99,8 +99,8 @@ def repair_dataset(
     problems: list[Problem] = []
     with (
         working_in(out),
-        lock(out.parent) if (out.parent / STATE).exists() else nullcontext(),  # a build of several sizes
-        lock(out),
+        OutputDir.of(out.parent).lock() if (out.parent / STATE).exists() else nullcontext(),  # a build of several sizes
+        OutputDir.of(out).lock(),
         ThreadPoolExecutor(jobs or usable_cores()) as threads,
     ):
         manifests = _manifests_in(out)

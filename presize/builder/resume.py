@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,19 +11,16 @@ from typing import Literal
 import numpy as np
 import pyarrow.compute as pc
 
-from presize.builder.cleanup import finish_publishing, remove_replaced, remove_unpublished
+from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.plan import Plan, as_recorded, differences, source_identity
-from presize.builder.state import Place, State
-from presize.errors import BuildError, DatasetError, PresizeWarning
+from presize.errors import BuildError, PresizeWarning
 from presize.formatting import plural, printable
 from presize.options import RunOptions
 from presize.sources.source_reader import SourceReader
 from presize.sources.walk import UNSEEN
-from presize.store.data_files import generation_name
 from presize.store.index import read_index
 from presize.store.manifest import Manifest
 from presize.store.rejects_file import Rejects, first_rejects, read_rejects
-from presize.system.files import check_file
 
 Unfinished = Literal["none", "this build", "this update", "another build", "another update"]
 """What an interrupted run has left in OUT; "this" one has the identity of the plan."""
@@ -60,70 +56,52 @@ def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: F
     return "refuse" if has_work or published != "none" else "start afresh"
 
 
-def begin(todo: Plan, place: Place, run: RunOptions) -> State | None:
-    """The state to resume, or a new one; None when everything is published already. OUT must be locked.
+def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal | None:
+    """Return the journal to resume, or a new one; None when everything is published already. OUT must be locked.
 
     Raises:
         BuildError: something else is in OUT and may not be replaced.
     """
-    state = _unfinished(place)
-    has_work = state is not None and (state.publishing or place.has_finished_shards())
-    published = place.manifests()
+    journal = output.recover()
+    has_work = journal is not None and (journal.publishing or output.has_finished_shards())
+    published = output.manifests()
     flag: Flag = "--update" if run.update else "--overwrite" if run.overwrite else ""
-    decision = decide(_kind(state, todo), has_work, _extent(published, todo), flag)
+    decision = decide(_kind(journal, plan), has_work, _extent(published, plan), flag)
     if decision == "resume":
-        return state
+        return journal
     if decision == "nothing to do":
-        place.clear()
-        for root, manifest in zip(place.roots, published, strict=True):
-            remove_unpublished(root, manifest)
+        output.discard()
         return None
     if decision == "refuse":
-        raise _refusal(todo, place, state if has_work else None, published)
+        raise _refusal(plan, output, journal if has_work else None, published)
     if decision == "update":
-        check_may_update(published, todo, place)
-    return _start_afresh(todo, place, published, state, update=decision == "update")
+        check_may_update(published, plan, output)
+    return output.start(plan.identity, plan.versions, journal, update=decision == "update")
 
 
-def _kind(state: State | None, todo: Plan) -> Unfinished:
-    if state is None:
+def _kind(journal: BuildJournal | None, plan: Plan) -> Unfinished:
+    if journal is None:
         return "none"
-    if state.identity == as_recorded(state.identity, todo):
-        return "this update" if state.update else "this build"
-    return "another update" if state.update else "another build"
+    if journal.identity == as_recorded(journal.identity, plan):
+        return "this update" if journal.update else "this build"
+    return "another update" if journal.update else "another build"
 
 
-def _extent(published: Sequence[Manifest | None], todo: Plan) -> Published:
-    if is_all_of(todo, published):
+def _extent(published: Sequence[Manifest | None], plan: Plan) -> Published:
+    if is_all_of(plan, published):
         return "this plan"
     return "all sizes" if all(published) else "some sizes" if any(published) else "none"
 
 
-def is_all_of(todo: Plan, published: Sequence[Manifest | None]) -> bool:
-    """True when these datasets, one of each size, are what `todo` would make."""
+def is_all_of(plan: Plan, published: Sequence[Manifest | None]) -> bool:
+    """True when these datasets, one of each size, are what `plan` would make."""
     return all(
-        manifest is not None and manifest.identity == as_recorded(manifest.identity, todo) for manifest in published
+        manifest is not None and manifest.identity == as_recorded(manifest.identity, plan) for manifest in published
     )
 
 
-def check_files(place: Place, published: Sequence[Manifest | None]) -> None:
-    """Raise BuildError unless the files of what is published are there, each of its size. Not the report, which may
-    have been removed, nor the images of a folder."""
-    for root, manifest in zip(place.roots, published, strict=True):
-        if manifest is None:
-            continue
-        shards = [*manifest.shards, *(file for companion in manifest.companions for file in companion.shards)]
-        for file in manifest.files():
-            try:
-                if file != manifest.report:
-                    check_file(root / file.file, file.bytes)
-            except DatasetError as error:
-                fix = "--update makes it again" if file in shards else "--overwrite builds the dataset anew"
-                raise BuildError(f"OUT {place.out} is damaged: {str(error).partition(';')[0]}; {fix}") from None
-
-
-def trying_again(todo: Plan, run: RunOptions, published: Sequence[Manifest | None], root: Path) -> RunOptions:
-    """`run`, made an update if files can be read now that could not be when this dataset of `todo` was built. A folder
+def trying_again(plan: Plan, run: RunOptions, published: Sequence[Manifest | None], root: Path) -> RunOptions:
+    """`run`, made an update if files can be read now that could not be when this dataset of `plan` was built. A folder
     of images cannot be updated, and is built anew.
 
     Args:
@@ -134,22 +112,22 @@ def trying_again(todo: Plan, run: RunOptions, published: Sequence[Manifest | Non
     if run.update or run.overwrite or manifest is None or not manifest.left_out.get("unreadable"):
         return run
     rejects = read_rejects(root / manifest.rejects.file).unreadable
-    if not is_all_of(todo, published) and not is_all_of(_without_unseen(todo, rejects), published):
+    if not is_all_of(plan, published) and not is_all_of(_without_unseen(plan, rejects), published):
         return run
-    rows = pc.index_in(rejects.columns.column("path"), value_set=todo.source.table.column("path")).drop_null()
-    reader = SourceReader(todo.source.root)
-    if not any(all(map(reader.can_read, files)) for files in todo.files(rows.to_numpy())):
+    rows = pc.index_in(rejects.columns.column("path"), value_set=plan.source.table.column("path")).drop_null()
+    reader = SourceReader(plan.source.root)
+    if not any(all(map(reader.can_read, files)) for files in plan.files(rows.to_numpy())):
         return run
-    is_folder = todo.options.layout == "folder"
+    is_folder = plan.options.layout == "folder"
     return replace(run, update=not is_folder, overwrite=is_folder)
 
 
-def _without_unseen(todo: Plan, rejects: Rejects) -> Plan:
-    """`todo` as it would be if those of `rejects` that could not be listed then could not be listed now."""
-    table, columns = todo.source.table, rejects.columns
+def _without_unseen(plan: Plan, rejects: Rejects) -> Plan:
+    """`plan` as it would be if those of `rejects` that could not be listed then could not be listed now."""
+    table, columns = plan.source.table, rejects.columns
     unseen = columns.column("path").filter(pc.match_substring(columns.column("reason").dictionary_decode(), UNSEEN))
     rest = table.filter(pc.invert(pc.is_in(table.column("path"), value_set=unseen)))
-    return replace(todo, identity=todo.identity | {"source": source_identity(rest)})
+    return replace(plan, identity=plan.identity | {"source": source_identity(rest)})
 
 
 def warn_of_unreadable(count: int, rejects: Path) -> None:
@@ -163,58 +141,50 @@ def warn_of_unreadable(count: int, rejects: Path) -> None:
         )
 
 
-def _unfinished(place: Place) -> State | None:
-    """What an interrupted run has left. An update that had begun to publish is published first."""
-    state = State.read(place.out)
-    if state is None or not (state.update and state.publishing):
-        return state
-    finish_publishing(state.place(place.out))
-    state.place(place.out).clear()
-    return None
-
-
-def _refusal(todo: Plan, place: Place, begun: State | None, published: Sequence[Manifest | None]) -> BuildError:
+def _refusal(
+    plan: Plan, output: OutputDir, begun: BuildJournal | None, published: Sequence[Manifest | None]
+) -> BuildError:
     """An error that says what is there, how it differs, and how to go on."""
-    existing: State | Manifest
+    existing: BuildJournal | Manifest
     if begun is not None:
         what, existing = "an unfinished build", begun
     else:
         what, existing = "a dataset", next(manifest for manifest in published if manifest)
     fix = "choose another OUT, or --overwrite replaces it"
     whole = all(published) and (begun is None or begun.update)
-    if whole and todo.options.layout == "lmdb" and not _unlike(existing, todo):
+    if whole and plan.options.layout == "lmdb" and not _unlike(existing, plan):
         fix = "--update brings it up to date, --overwrite replaces it"
     same = "an earlier release made it" if all(published) else "not all sizes are there"
-    differing = "; ".join(differences_from(existing, todo)) or same
-    return BuildError(f"OUT {place.out} holds {what} that differs ({differing}); {fix}")
+    differing = "; ".join(differences_from(existing, plan)) or same
+    return BuildError(f"OUT {output.path} holds {what} that differs ({differing}); {fix}")
 
 
-def check_may_update(existing: Sequence[Manifest | None], todo: Plan, place: Place) -> None:
-    """Raise BuildError unless the datasets were built as `todo` would be, but for their samples."""
-    check_not_derived(existing, place.out)
+def check_may_update(existing: Sequence[Manifest | None], plan: Plan, output: OutputDir) -> None:
+    """Raise BuildError unless the datasets were built as `plan` would be, but for their samples."""
+    check_not_derived(existing, output.path)
     if existing[0] is not None:
-        _check_unseen(existing[0], todo, place)
-    found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest, todo)]
+        _check_unseen(existing[0], plan, output)
+    found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest, plan)]
     if not all(existing):
         found.append("not all sizes are there")
     if found:
         differing = "; ".join(dict.fromkeys(found))
         raise BuildError(
-            f"OUT {place.out} holds a dataset that differs ({differing}), which --update cannot change; "
+            f"OUT {output.path} holds a dataset that differs ({differing}), which --update cannot change; "
             "give the options that it was built with, or --overwrite to replace it"
         )
 
 
-def _check_unseen(existing: Manifest, todo: Plan, place: Place) -> None:
+def _check_unseen(existing: Manifest, plan: Plan, output: OutputDir) -> None:
     """Raise BuildError if images are stored whose files could not be listed: it would remove them."""
-    unseen = todo.source.rejects.unreadable
+    unseen = plan.source.rejects.unreadable
     if not len(unseen):
         return
-    paths = read_index(place.roots[0], existing).column("path")
+    paths = read_index(output.roots[0], existing).column("path")
     stored = unseen.take(np.flatnonzero(pc.is_in(unseen.columns.column("path"), value_set=paths)))
     if len(stored):
         raise BuildError(
-            f"OUT {place.out} holds {plural(len(stored), 'image')} that --update would remove, since their files "
+            f"OUT {output.path} holds {plural(len(stored), 'image')} that --update would remove, since their files "
             f"cannot be read now; the first: {printable(stored[0].path)}: {stored[0].reason}; run again when they can "
             "be, or move them out of the source"
         )
@@ -231,55 +201,17 @@ def check_not_derived(existing: Sequence[Manifest | None], out: object) -> None:
         )
 
 
-def differences_from(existing: State | Manifest, todo: Plan, apart_from: Sequence[str] = ()) -> list[str]:
-    """What `todo` would do otherwise than what exists, in words.
+def differences_from(existing: BuildJournal | Manifest, plan: Plan, apart_from: Sequence[str] = ()) -> list[str]:
+    """What `plan` would do otherwise than what exists, in words.
 
     Args:
         apart_from: the names of an identity that may differ.
     """
     same = dict.fromkeys(apart_from)
-    old, new = existing.identity, as_recorded(existing.identity, todo)
-    return differences(old | same, new | same, (existing.versions, todo.versions))
+    old, new = existing.identity, as_recorded(existing.identity, plan)
+    return differences(old | same, new | same, (existing.versions, plan.versions))
 
 
-def _unlike(existing: State | Manifest, todo: Plan) -> list[str]:
+def _unlike(existing: BuildJournal | Manifest, plan: Plan) -> list[str]:
     """What differs, the samples apart."""
-    return differences_from(existing, todo, apart_from=("source", "classes"))
-
-
-def _start_afresh(
-    todo: Plan, place: Place, published: list[Manifest | None], abandoned: State | None, update: bool
-) -> State:
-    """Remove what `abandoned` has written, and record what this build replaces."""
-    manifests = [manifest for manifest in published if manifest is not None]
-    folders = [manifest for manifest in manifests if manifest.layout == "folder"]
-    replaces = {manifest.index.file for manifest in folders}
-    classes = {name for manifest in folders for name in manifest.classes or ()}
-    generations = [manifest.generation for manifest in manifests]
-    if abandoned is not None:
-        replaces |= set(abandoned.replaces)
-        classes |= set(abandoned.replaced_classes)
-        if abandoned.publishing:  # its index lists the files that have their names already
-            generations.append(abandoned.generation)
-            replaces.add(generation_name("index.arrow", abandoned.generation))
-        for root, manifest in zip(
-            abandoned.place(place.out).roots, abandoned.place(place.out).manifests(), strict=True
-        ):
-            if root not in place.roots and manifest is None and root.is_dir():
-                remove_replaced(root, replace(abandoned, replaces=tuple(replaces)))
-                remove_unpublished(root, None)
-                if root != place.out and not os.listdir(root):
-                    root.rmdir()
-    fresh = State(
-        identity=todo.identity,
-        generation=max(generations, default=-1) + 1,
-        replaces=tuple(sorted(replaces)),
-        replaced_classes=tuple(sorted(classes)),
-        update=update,
-        versions=todo.versions,
-    )
-    place.clear()
-    for root, manifest in zip(place.roots, published, strict=True):
-        remove_unpublished(root, manifest, keep=fresh.replaces)
-    fresh.write(place.out)
-    return fresh
+    return differences_from(existing, plan, apart_from=("source", "classes"))

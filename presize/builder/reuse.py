@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.builder.annotations import may_stay
+from presize.builder.output_dir import OutputDir
 from presize.builder.plan import Plan
 from presize.builder.resume import check_may_update
 from presize.builder.shard_table import ShardTable
-from presize.builder.state import Place
 from presize.builder.tasks.task import Copies, Task
 from presize.builder.update import Changes, Rows, Update, agree, make_update, match
 from presize.builder.work import Finished, FinishedShard
@@ -176,7 +176,7 @@ class Reuse:
         return replace(task, copies=copies_of([self.base], np.zeros_like(origin), origin, task.options))
 
 
-def read_base(place: Place) -> PublishedDataset:
+def read_base(place: OutputDir) -> PublishedDataset:
     """The dataset in the roots of `place`. Shards are not read; only their sizes are checked.
 
     Raises:
@@ -269,7 +269,7 @@ def _numbers(index: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
     return np.asarray(index.column(name).to_numpy(zero_copy_only=True))
 
 
-def plan_update(todo: Plan, place: Place, run: RunOptions) -> tuple[Plan, Changes]:
+def plan_update(todo: Plan, place: OutputDir, run: RunOptions) -> tuple[Plan, Changes]:
     """What an update of the dataset in `place` would do.
 
     Returns:
@@ -290,7 +290,7 @@ def plan_update(todo: Plan, place: Place, run: RunOptions) -> tuple[Plan, Change
     return replace(todo, source=source, shards=update.shards), update.changes
 
 
-def find_reuse(plan: Plan, place: Place, run: RunOptions) -> Reuse:
+def find_reuse(plan: Plan, place: OutputDir, run: RunOptions) -> Reuse:
     """What of the dataset in `place` an update of it to `plan` can use again. With checksums the source
     files that it knows are read, in ``run.jobs`` threads.
 

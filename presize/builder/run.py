@@ -19,15 +19,15 @@ import numpy as np
 import pyarrow as pa
 
 from presize.builder.annotations import check_annotations
+from presize.builder.executors.executor import Executor, executor_for
 from presize.builder.fingerprint import codec_fingerprint, suffixes_of
+from presize.builder.output_dir import OutputDir
 from presize.builder.parts_listing import SharedListing, read_listing
 from presize.builder.plan import Plan, make_plan
 from presize.builder.publish import publish
-from presize.builder.resume import begin, check_files, is_all_of, trying_again, warn_of_unreadable
+from presize.builder.resume import is_all_of, open_build, trying_again, warn_of_unreadable
 from presize.builder.reuse import find_reuse
 from presize.builder.shard_table import ShardDone
-from presize.builder.state import Place, State, check_places, lock
-from presize.builder.tasks.parallel import run_tasks
 from presize.builder.update import Changes
 from presize.builder.work import BuildWork, Finished, check_space, find_work
 from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack
@@ -181,47 +181,48 @@ def build_dataset(
     """
     start = time.perf_counter()
     with working_in(Path(out)):
-        place = check_places(source, out, options, run)
-        listing = None if run.overwrite or run.update else read_listing(place.out)
-        if listing is not None and State.read(place.out) is None:  # publishing has left it
+        output = OutputDir.for_build(source, out, options, update=run.update)
+        listing = None if run.overwrite or run.update else read_listing(output.path)
+        if listing is not None and output.journal() is None:  # publishing has left it
             listing = None
     if listing is None:
-        todo = plan_build(source, options, samples)
+        plan = plan_build(source, options, samples)
     else:
-        listing.check_source(source, samples, place.out)
-        listing.check_containers(place.out)
-        todo = plan_listed(listing, options)
-    on_plan(todo)
-    built = build_planned(todo, run, place, on_shard, listing)
-    return result_of(built, todo, Path(out), place.roots[0], time.perf_counter() - start)
+        listing.check_source(source, samples, output.path)
+        listing.check_containers(output.path)
+        plan = plan_listed(listing, options)
+    on_plan(plan)
+    built = build_planned(plan, run, output, executor_for(run), on_shard, listing)
+    return result_of(built, plan, Path(out), output.roots[0], time.perf_counter() - start)
 
 
 def build_planned(
-    todo: Plan,
+    plan: Plan,
     run: RunOptions,
-    place: Place,
+    output: OutputDir,
+    executor: Executor,
     on_shard: Callable[[ShardDone], None] = lambda _: None,
     listing: SharedListing | None = None,
 ) -> Built:
-    """Carry out `todo` in `place`, as build_dataset does.
+    """Carry out `plan` in `output`, as build_dataset does.
 
     Args:
         listing: what a part has listed, of a build that was begun by parts.
     """
-    if todo.source.rejects and run.on_error == "fail":
-        first_reject = todo.source.rejects[0]
+    if plan.source.rejects and run.on_error == "fail":
+        first_reject = plan.source.rejects[0]
         raise ImageError(f"{first_reject.path}: {first_reject.reason}")
-    with working_in(place.out):
-        published = place.manifests()
-        asked, run = run, trying_again(todo, run, published, place.roots[0])
-        if run.overwrite or run.update or place.has_leftovers() or not is_all_of(todo, published):
-            with lock(place.out):
-                return _build(todo, run, place, on_shard, listing, may_lose=asked.overwrite)
-        check_files(place, published)
-        return nothing_to_do(todo, run, published)
+    with working_in(output.path):
+        published = output.manifests()
+        asked, run = run, trying_again(plan, run, published, output.roots[0])
+        if run.overwrite or run.update or output.has_leftovers() or not is_all_of(plan, published):
+            with output.lock():
+                return _build(plan, run, output, executor, on_shard, listing, may_lose=asked.overwrite)
+        output.check_files()
+        return nothing_to_do(plan, run, published)
 
 
-def result_of(built: Built, todo: Plan, out: Path | str, root: Path, seconds: float) -> BuildResult:
+def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: float) -> BuildResult:
     """What to tell about a build.
 
     Args:
@@ -233,10 +234,10 @@ def result_of(built: Built, todo: Plan, out: Path | str, root: Path, seconds: fl
     warn_of_unreadable(first.left_out.get("unreadable", 0), root / first.rejects.file)
     index = read_index(root, first, check=False)
     facts = index.column("source_facts").to_numpy() if "source_facts" in index.schema.names else np.zeros(0, np.uint32)
-    pages = _places(out, todo.options, [(each, each.report) for each in built.manifests])
+    pages = _places(out, plan.options, [(each, each.report) for each in built.manifests])
     return BuildResult(
         out=out,
-        files=len(todo.source.table),
+        files=len(plan.source.table),
         stored=first.samples,
         bytes=sum(manifest.stored_bytes for manifest in built.manifests),
         shards=len(first.shards),
@@ -249,7 +250,7 @@ def result_of(built: Built, todo: Plan, out: Path | str, root: Path, seconds: fl
         pair_losses={
             c.name: companion_losses(index.column(f"{c.name}_source_facts").to_numpy()) for c in first.companions
         },
-        rejects_file=_places(out, todo.options, [(first, first.rejects)])[0],
+        rejects_file=_places(out, plan.options, [(first, first.rejects)])[0],
         first_rejects=first_rejects(root / first.rejects.file, REJECTS_TOLD),
         **first.left_out,
     )
@@ -284,87 +285,89 @@ class Built(NamedTuple):
     changes: Changes
 
 
-def nothing_to_do(todo: Plan, run: RunOptions, manifests: Sequence[Manifest | None]) -> Built:
+def nothing_to_do(plan: Plan, run: RunOptions, manifests: Sequence[Manifest | None]) -> Built:
     """What there is to tell when the dataset of each size is published already."""
     published = [manifest for manifest in manifests if manifest]
-    _check_rejects(published[0].left_out["rejected"] + published[0].left_out.get("unreadable", 0), todo, run)
-    return Built(published, len(todo.source.table), Changes(published[0].samples, 0, 0, 0))
+    _check_rejects(published[0].left_out["rejected"] + published[0].left_out.get("unreadable", 0), plan, run)
+    return Built(published, len(plan.source.table), Changes(published[0].samples, 0, 0, 0))
 
 
 def _build(
-    todo: Plan,
+    plan: Plan,
     run: RunOptions,
-    place: Place,
+    output: OutputDir,
+    executor: Executor,
     on_shard: Callable[[ShardDone], None],
     listing: SharedListing | None,
     may_lose: bool,
 ) -> Built:
     """Carry out a plan in OUT, which is locked. Unless it `may_lose` images, a folder that is built anew is kept if it
     would."""
-    files = names_of_files(todo)
-    state = begin(todo, place, run)
-    if state is None:  # another process has built it meanwhile
-        return nothing_to_do(todo, run, place.manifests())
-    todo = replace(todo, identity=state.identity)  # an earlier release may have begun it, with an identity of its form
-    reuse = find_reuse(todo, place, run) if state.update else None
+    files = names_of_files(plan)
+    journal = open_build(plan, output, run)
+    if journal is None:  # another process has built it meanwhile
+        return nothing_to_do(plan, run, output.manifests())
+    plan = replace(plan, identity=journal.identity)  # an earlier release may have begun it, with its own form
+    reuse = find_reuse(plan, output, run) if journal.update else None
     if reuse is not None:
-        todo = replace(todo, shards=reuse.update.shards)
-        if not todo.shards and all(manifest and manifest.digest == todo.digest for manifest in place.manifests()):
-            place.clear()
-            return nothing_to_do(todo, run, place.manifests())
-    work = find_work(todo, run, place, state, files, reuse)
+        plan = replace(plan, shards=reuse.update.shards)
+        if not plan.shards and all(manifest and manifest.digest == plan.digest for manifest in output.manifests()):
+            output.clear()
+            return nothing_to_do(plan, run, output.manifests())
+    work = find_work(plan, run, output, journal, files, reuse)
     if listing is not None:
-        listing.check_finished([task.number for task in work.waiting if task.number not in work.again], place.out)
-    check_space(todo, place, work)
-    carry_out(work, todo, run, on_shard)
-    files_in_all = len(todo.source.table)
+        listing.check_finished([task.number for task in work.waiting if task.number not in work.again], output.path)
+    check_space(plan, output, work)
+    carry_out(work, plan, run, executor, on_shard)
+    files_in_all = len(plan.source.table)
     resumed = files_in_all - sum(task.to_make for task in work.waiting)
     finished = work.finish()
     if files is not None and not may_lose:
-        _check_loss(todo, finished, place)
+        _check_loss(plan, finished, output)
     del work  # which has the name of every file
-    manifests = publish(todo, state, finished, place, files, run.report)
-    place.clear()
+    manifests = publish(plan, journal, finished, output, files, run.report)
     changes = reuse.update.changes if reuse else Changes.all_built(files_in_all)
     return Built(manifests, resumed, changes)
 
 
-def _check_loss(todo: Plan, finished: Finished, place: Place) -> None:
+def _check_loss(plan: Plan, finished: Finished, output: OutputDir) -> None:
     """Raise BuildError if a folder of the same plan is there that has more images, since fewer could be read now."""
-    published = place.manifests()
-    if published[0] is None or not is_all_of(todo, published):
+    published = output.manifests()
+    if published[0] is None or not is_all_of(plan, published):
         return
     dones = list(finished.done())
     if sum(done.stored for done in dones) < published[0].samples:
         raise BuildError(
-            f"{plural(sum(done.unreadable for done in dones), 'file')} could not be read, and OUT {place.out} would "
+            f"{plural(sum(done.unreadable for done in dones), 'file')} could not be read, and OUT {output.path} would "
             "have fewer images than now; it stays as it is; run again to resume, or with --overwrite to replace it"
         )
 
 
-def names_of_files(todo: Plan) -> pa.ChunkedArray | None:
+def names_of_files(plan: Plan) -> pa.ChunkedArray | None:
     """The name of each sample's file in a folder dataset; None for shards."""
-    if todo.options.layout != "folder":
+    if plan.options.layout != "folder":
         return None
-    class_folders = todo.source.classes or () if todo.source.by_folder else ()
-    return folder_files(todo.source.table.column("path"), todo.options.image.format, class_folders)
+    class_folders = plan.source.classes or () if plan.source.by_folder else ()
+    return folder_files(plan.source.table.column("path"), plan.options.image.format, class_folders)
 
 
-def carry_out(work: BuildWork, todo: Plan, run: RunOptions, on_shard: Callable[[ShardDone], None]) -> None:
+def carry_out(
+    work: BuildWork, plan: Plan, run: RunOptions, executor: Executor, on_shard: Callable[[ShardDone], None]
+) -> None:
     """Run the waiting tasks, and stop when more images are rejected than may be."""
-    rejected = len(todo.source.rejects)
-    with closing(run_tasks(work.done(), work.waiting, run)) as dones:  # or workers would outlive an error
+    rejected = len(plan.source.rejects)
+    with closing(work.carry_out(executor)) as dones:  # or workers would outlive an error
         for done in dones:
             rejected += done.rejected + done.unreadable
             on_shard(done)
-            _check_rejects(rejected, todo, run)
+            _check_rejects(rejected, plan, run)
 
 
-def _check_rejects(rejected: int, todo: Plan, run: RunOptions) -> None:
+def _check_rejects(rejected: int, plan: Plan, run: RunOptions) -> None:
     """Raise when more images are rejected than `run` allows."""
     if rejected and run.on_error == "fail":
         raise ImageError(f"{_were_rejected(rejected)} before this run; --overwrite tries them again")
-    if not run.max_errors.allows(rejected, of=len(todo.source.table) + len(todo.source.rejects)):
+    if not run.max_errors.allows(rejected, of=len(plan.source.table) + len(plan.source.rejects)):
         raise BuildError(
             f"{_were_rejected(rejected)}, more than --max-errors {run.max_errors} allows; "
             "the same command with a larger budget goes on from here"

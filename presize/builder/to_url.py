@@ -15,11 +15,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 
+from presize.builder.executors.executor import executor_for
+from presize.builder.output_dir import OutputDir
 from presize.builder.plan import Plan
 from presize.builder.resume import check_not_derived, differences_from, is_all_of, trying_again
 from presize.builder.run import BuildResult, build_planned, nothing_to_do, plan_build, result_of
 from presize.builder.shard_table import ShardDone, ShardTable
-from presize.builder.state import Place, State, check_places
 from presize.builder.work import shard_files
 from presize.errors import BuildError, DatasetError, OptionError
 from presize.options import BuildOptions, RunOptions, SourceOptions
@@ -81,43 +82,43 @@ def build_to_url(
     with working_in(folder), _locked(folder, url):
         if not run.update:
             _forget_copies(folder / _OUT)
-        place = check_places(source, folder / _OUT, options, run, copied=True)
-        several = len(place.roots) > 1
-        buckets = [writable_bucket(f"{url.rstrip('/')}/{root.name}" if several else url) for root in place.roots]
+        output = OutputDir.for_build(source, folder / _OUT, options, update=run.update, copied=True)
+        several = len(output.roots) > 1
+        buckets = [writable_bucket(f"{url.rstrip('/')}/{root.name}" if several else url) for root in output.roots]
         there = [_manifest_at(bucket) for bucket in buckets]
-        todo = plan_build(source, options, samples)
+        plan = plan_build(source, options, samples)
         if (first := there[0]) is not None and first.left_out.get("unreadable"):
             download_file(buckets[0], first.rejects, folder / first.rejects.file)
-            run = trying_again(todo, run, there, folder)
+            run = trying_again(plan, run, there, folder)
         is_update = run.update and all(there)
         if is_update:
-            _check_updates(todo, there, url)
+            _check_updates(plan, there, url)
         else:
-            _check_same(todo, there, url)
-        on_plan(todo)
+            _check_same(plan, there, url)
+        on_plan(plan)
         is_begun = (folder / _CLAIM).exists()
         if all(there) and not is_begun:
             _check_files(buckets, there, url)
         if not is_update and all(there) and not is_begun:
-            built = nothing_to_do(todo, run, there)
+            built = nothing_to_do(plan, run, there)
             index = built.manifests[0].index
             download_file(buckets[0], index, folder / index.file)
-            result = result_of(built, todo, url, folder, time.perf_counter() - start)
+            result = result_of(built, plan, url, folder, time.perf_counter() - start)
         else:
             claim = _claim(folder, buckets)
-            for bucket, root in zip(buckets, place.roots, strict=True):
+            for bucket, root in zip(buckets, output.roots, strict=True):
                 if is_update and not (root / MANIFEST).exists():  # that of an update may be newer
                     fetch_dataset(bucket.url, root)
-            with _sending(place, todo, buckets) as send:
+            with _sending(output, plan, buckets) as send:
 
                 def on_finished(done: ShardDone) -> None:
                     send(done)
                     on_shard(done)
 
-                built = build_planned(todo, run, place, on_finished)
-            for bucket, root in zip(buckets, place.roots, strict=True):
+                built = build_planned(plan, run, output, executor_for(run), on_finished)
+            for bucket, root in zip(buckets, output.roots, strict=True):
                 upload_dataset(root, bucket.url, claim=claim, on_plan=on_rest, on_bytes=on_bytes)
-            result = result_of(built, todo, url, place.roots[0], time.perf_counter() - start)
+            result = result_of(built, plan, url, output.roots[0], time.perf_counter() - start)
         _clear(folder)
     return result
 
@@ -128,8 +129,8 @@ def scratch_out(url: str, scratch: str | os.PathLike[str] | None = None) -> Path
 
 
 def _folder_of(url: str, scratch: str | os.PathLike[str] | None) -> Path:
-    place = default_cache_dir("scratch") if scratch is None else Path(scratch)
-    return Path(os.path.abspath(place), _PLACE, hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16])
+    folder = default_cache_dir("scratch") if scratch is None else Path(scratch)
+    return Path(os.path.abspath(folder), _PLACE, hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16])
 
 
 @contextmanager
@@ -177,22 +178,22 @@ def _manifest_at(bucket: Bucket) -> Manifest | None:
         ) from None
 
 
-def _check_same(todo: Plan, there: Sequence[Manifest | None], url: str) -> None:
-    """Raise BuildError when another dataset than that of `todo` is there."""
+def _check_same(plan: Plan, there: Sequence[Manifest | None], url: str) -> None:
+    """Raise BuildError when another dataset than that of `plan` is there."""
     for manifest in there:
-        if manifest is not None and not is_all_of(todo, [manifest]):
-            differing = "; ".join(differences_from(manifest, todo))
+        if manifest is not None and not is_all_of(plan, [manifest]):
+            differing = "; ".join(differences_from(manifest, plan))
             raise BuildError(
                 f"OUT {url} holds a dataset that differs ({differing}); choose another OUT, remove what is there with "
                 "a tool of the store, or bring it up to date with --update if its source alone has changed"
             )
 
 
-def _check_updates(todo: Plan, there: Sequence[Manifest | None], url: str) -> None:
+def _check_updates(plan: Plan, there: Sequence[Manifest | None], url: str) -> None:
     """Raise BuildError, before the place is claimed, for options that an update cannot change."""
     check_not_derived(there, url)
     for manifest in there:
-        differing = differences_from(manifest, todo, apart_from=("source", "classes")) if manifest is not None else []
+        differing = differences_from(manifest, plan, apart_from=("source", "classes")) if manifest is not None else []
         if differing:
             raise BuildError(
                 f"OUT {url} holds a dataset that differs ({'; '.join(differing)}), which --update cannot change; give "
@@ -233,7 +234,7 @@ _Shard = tuple[Bucket, Path, DataFile]
 
 
 @contextmanager
-def _sending(place: Place, todo: Plan, buckets: Sequence[Bucket]) -> Iterator[Callable[[ShardDone], None]]:
+def _sending(output: OutputDir, plan: Plan, buckets: Sequence[Bucket]) -> Iterator[Callable[[ShardDone], None]]:
     """Yields a function that takes finished shards, which go to the store in the background. What has not begun to go
     at the end of the block goes no more; upload_dataset finds that.
 
@@ -256,7 +257,7 @@ def _sending(place: Place, todo: Plan, buckets: Sequence[Bucket]) -> Iterator[Ca
     def send(done: ShardDone) -> None:
         if sent.done():
             sent.result()
-        for shard in _files_of(done, place, todo, buckets):
+        for shard in _files_of(done, output, plan, buckets):
             waiting.put(shard)
 
     with ThreadPoolExecutor(1, "presize-send") as pool:
@@ -272,16 +273,16 @@ def _sending(place: Place, todo: Plan, buckets: Sequence[Bucket]) -> Iterator[Ca
     sent.result()
 
 
-def _files_of(done: ShardDone, place: Place, todo: Plan, buckets: Sequence[Bucket]) -> Iterator[_Shard]:
+def _files_of(done: ShardDone, output: OutputDir, plan: Plan, buckets: Sequence[Bucket]) -> Iterator[_Shard]:
     """The files of a shard that this build has finished; none for one that an update has found."""
-    state = State.read(place.out)
-    if state is None or done.number is None:
+    journal = output.journal()
+    if journal is None or done.number is None:
         return
-    table = ShardTable.read(place.sidecar(done.number), done.number, digest_of(state.identity))
+    table = ShardTable.read(output.sidecar(done.number), done.number, digest_of(journal.identity))
     if table is None:
         return
-    targets = dict(zip(todo.options.image.sizes, zip(buckets, place.roots, strict=True), strict=True))
-    for stream, path in shard_files(place, todo.options, done.number, state.generation).items():
+    targets = dict(zip(plan.options.image.sizes, zip(buckets, output.roots, strict=True), strict=True))
+    for stream, path in shard_files(output, plan.options, done.number, journal.generation).items():
         bucket, root = targets[stream.size]
         name = path.relative_to(root).as_posix()
         yield bucket, root, DataFile(name, *table.files[stream], len(table.samples))

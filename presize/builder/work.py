@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from presize.builder import estimate
 from presize.builder.annotations import extents
+from presize.builder.executors.executor import Executor
+from presize.builder.output_dir import BuildJournal, OutputDir, remove_attempts
 from presize.builder.plan import Plan
 from presize.builder.shard_table import ShardDone, ShardTable
-from presize.builder.state import Place, State
 from presize.builder.tasks.task import CompanionPaths, Task, finished
 from presize.codecs import transcode
 from presize.errors import BuildError
@@ -104,6 +105,18 @@ class BuildWork:
         yield from self.reused.done()
         yield from self.found.values()
 
+    def carry_out(self, executor: Executor) -> Generator[ShardDone, None, None]:
+        """Yield what was done before, then each waiting shard as `executor` finishes it. Close it, or workers outlive
+        an error."""
+        yield from self.done()
+        waiting = self.waiting
+        try:
+            if waiting:
+                yield from executor(waiting)
+        finally:
+            shards = [path for task in waiting if not task.files for path in task.targets.values()]
+            remove_attempts([*(task.sidecar for task in waiting), *shards])
+
     def finish(self) -> Finished:
         """All that the dataset is made of, once the waiting tasks have been carried out."""
         tasks = map(_without_samples, self.tasks)
@@ -129,8 +142,8 @@ def _table(task: Task, publishing: bool) -> ShardTable:
 def find_work(
     todo: Plan,
     run: RunOptions,
-    place: Place,
-    state: State,
+    place: OutputDir,
+    journal: BuildJournal,
     files: pa.ChunkedArray | None,
     reuse: RecordSource | None,
     numbers: Sequence[int] | None = None,
@@ -144,27 +157,32 @@ def find_work(
     """
     every = range(len(todo.shards)) if numbers is None else numbers
     tasks, found, again = [], {}, set()
-    for task in _tasks(todo, run, place, state.generation, files, every):
+    for task in _tasks(todo, run, place, journal.generation, files, every):
         if reuse is not None:
             task = reuse.copying(task)
-        table = finished(task, state.publishing)
-        if table is not None and table.done.unreadable and not _is_published(state, place):
+        table = finished(task, journal.publishing)
+        if table is not None and table.done.unreadable and not _is_published(journal, place):
             again.add(task.number)
         elif table is not None:
             found[task.number] = table.done
             task = _without_samples(task)
         tasks.append(task)
     reused = reuse.finished() if reuse else Finished()
-    return BuildWork(tuple(tasks), found, frozenset(again), reused, state.publishing)
+    return BuildWork(tuple(tasks), found, frozenset(again), reused, journal.publishing)
 
 
-def _is_published(state: State, place: Place) -> bool:
+def _is_published(journal: BuildJournal, place: OutputDir) -> bool:
     """Whether a manifest names the shards of this build already, so that they must stay as they are."""
-    return state.publishing or any(each and each.generation == state.generation for each in place.manifests())
+    return journal.publishing or any(each and each.generation == journal.generation for each in place.manifests())
 
 
 def _tasks(
-    todo: Plan, run: RunOptions, place: Place, generation: int, files: pa.ChunkedArray | None, numbers: Sequence[int]
+    todo: Plan,
+    run: RunOptions,
+    place: OutputDir,
+    generation: int,
+    files: pa.ChunkedArray | None,
+    numbers: Sequence[int],
 ) -> Iterator[Task]:
     for root in place.roots:
         with writing(root):
@@ -198,7 +216,7 @@ def _tasks(
         )
 
 
-def shard_files(place: Place, options: BuildOptions, number: int, generation: int) -> dict[Stream, Path]:
+def shard_files(place: OutputDir, options: BuildOptions, number: int, generation: int) -> dict[Stream, Path]:
     """The file that a shard has for each stream."""
     root_of = dict(zip(options.image.sizes, place.roots, strict=True))
     name = generation_name(f"shards/{number:05d}.lmdb", generation)
@@ -216,10 +234,10 @@ def _name(task: Task) -> str:
     return f"shards/{next(iter(task.targets.values())).name}"
 
 
-def check_space(todo: Plan, place: Place, work: BuildWork) -> None:
+def check_space(todo: Plan, place: OutputDir, work: BuildWork) -> None:
     """Raise BuildError, before anything is written, when the disk cannot hold the result."""
     samples = sum(len(task.samples) for task in work.waiting)
-    free = shutil.disk_usage(place.out).free
+    free = shutil.disk_usage(place.path).free
     largest = sum(transcode.record_bytes(todo.options.image, stream.size) for stream in todo.options.streams)
     if samples == 0 or free > samples * largest:
         return
@@ -229,6 +247,6 @@ def check_space(todo: Plan, place: Place, work: BuildWork) -> None:
         return
     if needed > free:
         raise BuildError(
-            f"OUT {place.out} has {size_text(free)} free and needs about {size_text(needed)}; "
+            f"OUT {place.path} has {size_text(free)} free and needs about {size_text(needed)}; "
             "make room, or choose a smaller --size or another disk"
         )

@@ -54,10 +54,10 @@ def build(
     shards or Parquet files, with the images in them. SRC and OUT may be URLs, such as s3://BUCKET/PATH. Run it again to
     finish a build that was interrupted, and with --update when SRC has changed.
     """
+    from presize.builder.output_dir import OutputDir
     from presize.builder.parts import build_part
     from presize.builder.reuse import plan_update
     from presize.builder.run import build_dataset, plan_build
-    from presize.builder.state import check_places
     from presize.builder.to_url import build_to_url, scratch_out
 
     options, samples, run = _options(context, given)
@@ -71,7 +71,7 @@ def build(
     if dry_run:
         if to_url and run.update:
             raise click.UsageError(f"--dry-run: an update is planned in a folder; presize fetch {out} to one first.")
-        place = check_places(source, scratch_out(out, scratch) if to_url else out, options, run)
+        place = OutputDir.for_build(source, scratch_out(out, scratch) if to_url else out, options, update=run.update)
         plan = plan_build(source, options, samples)
         _compare(like, plan, samples)
         to_build, changes = plan_update(plan, place, run) if run.update else (plan, None)

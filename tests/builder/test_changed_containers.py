@@ -21,8 +21,8 @@ from builds import REPORTED, SERIAL
 from foreign import image_column, write_lmdb, write_parquet, write_tar
 from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, build_dataset, build_part, repair_dataset
 from presize.builder.estimate import estimate
-from presize.builder.executors import cluster
-from presize.builder.executors.errand import Courier
+from presize.builder.executors import engines
+from presize.builder.executors.remote_task import RunRemote
 from presize.builder.parts_listing import read_listing, write_listing
 from presize.builder.run import plan_build
 from presize.builder.shard_table import ShardTable
@@ -194,7 +194,7 @@ def processes(swap: Swap, out: Path, **calls: Any) -> None:
 
 def engine(swap: Swap, out: Path, **calls: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(cluster.ENGINES, "dask", lambda _: AtOnce())
+        patch.setitem(engines.ENGINES, "dask", lambda _: AtOnce())
         swap.build(out, RunOptions(engine="dask", scheduler="here", report=False), **calls)
 
 
@@ -204,9 +204,9 @@ class AtOnce:
     def slots(self) -> int:
         return 1
 
-    def submit(self, courier: Courier, version: str, errand: bytes) -> Future[bytes | str]:
+    def submit(self, run_remote: RunRemote, task: bytes) -> Future[bytes | str]:
         done: Future[bytes | str] = Future()
-        done.set_result(courier(version, errand))
+        done.set_result(run_remote(task))
         return done
 
     def check(self) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from presize.builder.cleanup import remove_replaced, remove_unpublished
-from presize.builder.state import Place, State
+from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.system.files import names_in
 
 
@@ -25,13 +24,8 @@ def test_nothing_is_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_listed_is_not_called_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "listdir", refuse)
-    place = Place(tmp_path, (tmp_path,))
-    for look in (
-        place.has_leftovers,
-        place.has_finished_shards,
-        place.clear,
-        lambda: remove_unpublished(tmp_path, None),
-    ):
+    output = OutputDir.of(tmp_path)
+    for look in (output.has_leftovers, output.has_finished_shards, output.clear, output.discard):
         with pytest.raises(PermissionError):
             look()
 
@@ -39,7 +33,9 @@ def test_a_folder_that_cannot_be_listed_is_not_called_empty(tmp_path: Path, monk
 def test_an_index_that_cannot_be_read_for_once_is_not_called_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "index.arrow").touch()
+    (tmp_path / "64").mkdir()
+    (tmp_path / "64" / "index.arrow").touch()
+    abandoned = BuildJournal({"options": {"image": {"sizes": ["64", "32"]}}}, 0, replaces=("index.arrow",))
     monkeypatch.setattr(Path, "open", lambda path, *_: refuse(path))
     with pytest.raises(PermissionError):
-        remove_replaced(tmp_path, State({}, 1, replaces=("index.arrow",)))
+        OutputDir.of(tmp_path).start({}, {}, abandoned, update=False)

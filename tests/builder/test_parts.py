@@ -19,11 +19,11 @@ from commands import Ran
 from foreign import tar_samples, write_tar
 from paired import make_pairs
 from pictures import smooth_image
+from presize.builder.output_dir import LISTING
 from presize.builder.parts import PartResult, build_part
 from presize.builder.parts_listing import SharedListing, parts_text, read_listing, write_listing
 from presize.builder.run import build_dataset
 from presize.builder.shard_table import ShardDone
-from presize.builder.state import LISTING
 from presize.errors import BuildError, ImageError, OptionError
 from presize.options import (
     BuildOptions,

@@ -17,7 +17,7 @@ from builds import SERIAL, files
 from commands import Ran
 from pictures import smooth_image
 from presize import BuildOptions, ImageOptions, Size, build_dataset, repair_dataset
-from presize.builder import repair
+from presize.builder.output_dir import OutputDir
 from presize.errors import BuildError, DatasetError, SourceError
 from presize.store.dataset import Dataset
 from presize.store.manifest import digest_of
@@ -164,10 +164,8 @@ def test_a_shard_that_cannot_be_replaced_is_one_line(raw: Path, tmp_path: Path) 
 
 
 def test_a_dataset_that_is_being_built_is_not_repaired(raw: Path, tmp_path: Path) -> None:
-    from presize.builder.state import lock
-
     build_dataset(raw, tmp_path / "out", OPTIONS, SERIAL)
-    with lock(tmp_path / "out"), pytest.raises(BuildError, match="another build is writing"):
+    with OutputDir.of(tmp_path / "out").lock(), pytest.raises(BuildError, match="another build is writing"):
         repair_dataset(raw, tmp_path / "out")
 
 
@@ -216,12 +214,13 @@ def test_what_is_published_while_a_repair_begins_is_what_it_looks_at(
 ) -> None:
     out = tmp_path / "out"
     build_dataset(raw, out, OPTIONS, SERIAL)
-    lock = repair.lock
+    lock = OutputDir.lock
 
-    def late(place: Path) -> Any:
+    def late(output: OutputDir) -> Any:
         (raw / "a" / "new.jpg").write_bytes((raw / "a" / "0.jpg").read_bytes())
+        monkeypatch.undo()
         build_dataset(raw, out, OPTIONS, replace(SERIAL, update=True))
-        return lock(place)
+        return lock(output)
 
-    monkeypatch.setattr(repair, "lock", late)
+    monkeypatch.setattr(OutputDir, "lock", late)
     assert repair_dataset(raw, out).problems == ()

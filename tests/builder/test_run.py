@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import presize.builder.executors.executor
 import presize.builder.publish
 import presize.builder.run
-import presize.builder.tasks.parallel
 import presize.builder.tasks.staging
 import presize.builder.tasks.task
 import presize.sources.source_reader
@@ -341,7 +341,7 @@ def test_only_unfinished_shards_are_built_again(
         built.append(task.number)
         return presize.builder.tasks.task.write_shard(task)
 
-    monkeypatch.setattr(presize.builder.tasks.parallel, "write_shard", count)
+    monkeypatch.setattr(presize.builder.executors.executor, "write_shard", count)
     result = build_dataset(raw, tmp_path / "out", options, REPORTED)
     assert len(built) == 6, "two of eight were finished"
     assert result.resumed == 15
@@ -367,7 +367,7 @@ def test_a_damaged_side_car_only_costs_its_shard(raw: Path, tmp_path: Path) -> N
 def test_a_finished_build_is_not_repeated(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     before = files(tmp_path / "out")
-    monkeypatch.setattr(presize.builder.tasks.parallel, "write_shard", None)
+    monkeypatch.setattr(presize.builder.executors.executor, "write_shard", None)
     again = build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     assert files(tmp_path / "out") == before
     assert (again.stored, again.bytes, again.images_per_s) == (first.stored, first.bytes, 0)
@@ -525,7 +525,7 @@ def test_several_sizes_do_not_go_into_a_dataset_of_one(photos: Path, tmp_path: P
 
 @pytest.mark.parametrize("options", [SMALL, TWO_SIZES, TO_FOLDER], ids=["lmdb", "two sizes", "folder"])
 @pytest.mark.parametrize("overwrite", [True, False], ids=["over another", "afresh"])
-@pytest.mark.parametrize("step", ["write_index", "publish_manifest", "remove_unpublished"])
+@pytest.mark.parametrize("step", ["write_index", "publish_manifest", "_remove_unpublished"])
 def test_an_interruption_at_any_step_of_publishing_is_made_good(
     step: str, overwrite: bool, options: BuildOptions, photos: Path, tmp_path: Path
 ) -> None:
@@ -812,7 +812,7 @@ def test_a_file_that_changes_during_the_build_is_not_stored(
             file.write(b"more")
         return presize.builder.tasks.task.write_shard(task)
 
-    monkeypatch.setattr(presize.builder.tasks.parallel, "write_shard", change)
+    monkeypatch.setattr(presize.builder.executors.executor, "write_shard", change)
     with pytest.warns(PresizeWarning, match=r"1 file could not be read, the first: cats/01\.png: it changed during"):
         assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED).unreadable == 1
     assert "it changed during the build" in (tmp_path / "out" / "rejects.jsonl").read_text()
@@ -824,7 +824,7 @@ def test_a_source_that_goes_away_stops_the_build(photos: Path, tmp_path: Path, m
             photos.rename(tmp_path / "gone")
         return presize.builder.tasks.task.write_shard(task)
 
-    monkeypatch.setattr(presize.builder.tasks.parallel, "write_shard", unmount)
+    monkeypatch.setattr(presize.builder.executors.executor, "write_shard", unmount)
     with pytest.raises(BuildError, match=r"cannot read .*run again to resume"):
         build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
 

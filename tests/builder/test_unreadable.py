@@ -20,9 +20,9 @@ from PIL import Image
 from builds import REPORTED, SERIAL, files
 from commands import Ran
 from paired import WITH_MASKS, make_pairs
+from presize.builder.output_dir import OutputDir
 from presize.builder.parts import build_part
 from presize.builder.run import build_dataset
-from presize.builder.state import Place
 from presize.errors import BuildError, ImageError, PresizeWarning
 from presize.options import BuildOptions, BuildPart, ErrorBudget, ImageOptions, Size
 from presize.store.dataset import Dataset
@@ -163,7 +163,9 @@ def test_shards_that_a_manifest_names_are_not_made_again(
 ) -> None:
     lost = Lost(photos, removed)
     with monkeypatch.context() as patch, pytest.raises(StopError):
-        patch.setattr(Place, "clear", lambda place: stop(place) if (place.out / "manifest.json").exists() else None)
+        patch.setattr(
+            OutputDir, "clear", lambda output: stop(output) if (output.path / "manifest.json").exists() else None
+        )
         build_dataset(photos, tmp_path / "out", TENS, SERIAL, on_plan=lost)
     before = [file.sha256 for file in read_manifest(tmp_path / "out").shards]
     lost.put_back()

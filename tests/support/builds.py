@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from presize.builder import cleanup, publish
+from presize.builder import output_dir, publish
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 
 SERIAL = RunOptions(engine="sequential", report=False)
@@ -28,11 +28,11 @@ def files(folder: Path) -> dict[str, str]:
 
 def publishing_step(step: str) -> Callable[..., object]:
     """One of the functions that publishing calls."""
-    return next(getattr(module, step) for module in (publish, cleanup) if hasattr(module, step))
+    return next(getattr(module, step) for module in (publish, output_dir) if hasattr(module, step))
 
 
 def patch_publishing(patch: pytest.MonkeyPatch, step: str, function: Callable[..., object]) -> None:
     """Let publishing call `function` for one of its steps, wherever it does."""
-    for module in (publish, cleanup):
+    for module in (publish, output_dir):
         if hasattr(module, step):
             patch.setattr(module, step, function)

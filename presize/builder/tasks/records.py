@@ -23,6 +23,7 @@ from presize.codecs import resize, transcode
 from presize.codecs.encode import encode as encode_pixels
 from presize.codecs.source_facts import FIELDS
 from presize.codecs.stored_value import DAMAGE, decode_value
+from presize.codecs.transcode import transcode_companion
 from presize.errors import BuildError, CrashError, ImageError, UnreadableError
 from presize.options import BuildOptions, ImageOptions, Size, Stream
 from presize.sources import store_source
@@ -232,7 +233,7 @@ def _encoded(spec: EncodeSpec, contents: _Contents) -> Encoded:
     for (name, options), content in zip(spec.companions, contents[1:], strict=True):
         try:
             data = content()
-            companion = transcode.transcode_companion(data, image.source, options)
+            companion = transcode_companion(data, image.source, options)
         except ImageError as error:
             kind = UnreadableError if isinstance(error, UnreadableError) else ImageError
             raise kind(f"{of_companion(name)}: {error}") from None
@@ -308,7 +309,7 @@ def _resized(old: StoredRecord, image: ImageOptions, exact: bool) -> StoredRecor
     if image.format == "raw":
         record = _resized_raw(old, target, image, exact)
     elif exact:
-        record = transcode.transcode_companion(old.value, old.size, image).records[0]
+        record = transcode_companion(old.value, old.size, image).records[0]
     else:
         record = transcode.transcode(old.value, image).records[0]
     return stored(record, {**old.columns, "source_facts": old.columns["source_facts"] & ~(1 << FIELDS["kept"][0])})

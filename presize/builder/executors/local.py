@@ -1,10 +1,10 @@
-"""Tasks run in worker processes, or one after the other in this one. The only importer of joblib."""
+"""Tasks in worker processes of this machine. The only importer of joblib."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
@@ -16,41 +16,25 @@ from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.records import Containment
 from presize.builder.tasks.task import Task, write_shard
 from presize.errors import BuildError
-from presize.options import RunOptions
 from presize.system.child import Child, ChildDiedError
-from presize.system.files import anonymous_file, remove_temporary
+from presize.system.files import anonymous_file
 from presize.system.resources import usable_cores
 
 _ATTEMPTS = 3
 """How many workers may die over one shard. After the first no image can be the cause."""
 
 
-def run_tasks(done: Iterable[ShardDone], waiting: list[Task], run: RunOptions) -> Generator[ShardDone, None, None]:
-    """What is `done` already, then the tasks of `waiting` as they finish."""
-    yield from done
-    try:
-        if run.engine == "sequential":
-            yield from map(write_shard, waiting)
-        elif run.engine != "processes" and waiting:
-            from presize.builder.executors.cluster import run_on_cluster
+def in_processes(tasks: list[Task], jobs: int | None, timeout_s: float) -> Iterator[ShardDone]:
+    """Carry out `tasks`, and yield the shards as they are finished.
 
-            yield from run_on_cluster(waiting, run)
-        elif waiting:
-            yield from _in_processes(waiting, min(run.jobs or usable_cores(), len(waiting)), run.timeout_s)
-    finally:
-        _remove_temporary(waiting)
+    Threads hand out the tasks, each to a worker process of its own: a worker that dies takes its shard along, and
+    neither other workers nor the build.
 
-
-def _remove_temporary(tasks: list[Task]) -> None:
-    """Remove what stopped attempts at these tasks have left. What other tasks have begun may be in use."""
-    paths = {path for task in tasks for path in (task.sidecar, *(task.targets.values() if not task.files else ()))}
-    for folder in {path.parent for path in paths}:
-        remove_temporary(folder, {path.name for path in paths})
-
-
-def _in_processes(tasks: list[Task], jobs: int, timeout_s: float) -> Iterator[ShardDone]:
-    """Threads hand out the tasks, each to a worker process of its own: a worker that dies takes its shard along, and
-    neither other workers nor the build."""
+    Args:
+        jobs: worker processes; None for as many as there are cores.
+        timeout_s: for one image.
+    """
+    jobs = min(jobs or usable_cores(), len(tasks))
     parallel = joblib.Parallel(n_jobs=jobs, backend="threading", return_as="generator_unordered", batch_size=1)
     # A build that stops early does so on purpose: no warning about tasks that were not waited for. (A warnings
     # filter would not do, since joblib's threads restore the module's filters while it warns.)
@@ -77,7 +61,7 @@ class Workers:
         self._killed = False
 
     def write(self, task: Task) -> ShardDone:
-        """What write_shard returns or raises, for any thread."""
+        """Return or raise what write_shard does; from any thread."""
         containment, died = self._containment, ""
         for _ in range(_ATTEMPTS):
             worker = None

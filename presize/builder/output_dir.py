@@ -1,0 +1,490 @@
+"""OUT, the folder that a build writes. In the driver, nothing else locks it, renames files in it or removes them.
+
+While a build is unfinished OUT holds hidden files, never folders, which ImageFolder would take for classes: the lock,
+the journal (what is being built), and the side-car of each finished shard (presize.builder.tasks.sidecar). Tasks rename
+their own shard and side-car.
+
+The manifest is published last, so OUT holds the old dataset, or none, until it holds the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from presize.builder.tasks import staging
+from presize.errors import BuildError, DatasetError, OptionError, PresizeWarning, SourceError
+from presize.options import BuildOptions, BuildPart
+from presize.sources.store_source import Url
+from presize.store.absence import FETCHING, STATE
+from presize.store.data_files import MANIFEST, REPORT, generation_name, is_data_file
+from presize.store.filenames import is_safe
+from presize.store.manifest import Manifest, publish_manifest, read_manifest
+from presize.system.files import (
+    check_file,
+    names_in,
+    remove_temporary,
+    rename,
+    sync_folder,
+    write_atomically,
+    writing,
+)
+from presize.system.locks import file_lock, is_alone
+
+_LOCK = ".presize.lock"
+_LOCK_PATIENCE_S = 2.0
+"""How long a part waits for the lock, which others hold for a moment while they end."""
+_PLANNING_LOCK = ".presize.planning.lock"
+LISTING = ".presize-listing.arrow"
+"""The samples of a build by parts (presize.builder.parts)."""
+_LEFTOVER = re.compile(r"\.presize-\d+\.npz|\.presize-part-\d+\.lock|" + re.escape(LISTING))
+"""Side-cars, and what parts leave."""
+_NEW_MANIFEST = ".presize-manifest.json"
+"""In each root, the manifest that an update is about to publish."""
+
+
+@dataclass(frozen=True)
+class BuildJournal:
+    """The content of OUT/.presize.json, which is there while a build is unfinished.
+
+    Attributes:
+        identity: what is being built (presize.builder.plan).
+        generation: its files are named after it.
+        replaces: indexes, in any root, of folder datasets whose images are to be removed.
+        replaced_classes: classes whose folders are to be removed once they are empty.
+        publishing: True once a folder's staged files, or an update's manifests, are being given their names.
+        update: whether it reuses images of the published dataset.
+        versions: of the libraries that make the bytes, for information.
+    """
+
+    identity: dict[str, Any]
+    generation: int
+    replaces: tuple[str, ...] = ()
+    replaced_classes: tuple[str, ...] = ()
+    publishing: bool = False
+    update: bool = False
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, out: Path) -> BuildJournal | None:
+        """Return the journal in `out`; None when there is none, or it cannot be read."""
+        try:
+            values = json.loads((out / STATE).read_bytes())
+            return cls(
+                dict(values["identity"]),
+                int(values["generation"]),
+                tuple(map(str, values["replaces"])),
+                tuple(map(str, values["replaced_classes"])),
+                bool(values["publishing"]),
+                bool(values["update"]),
+                dict(values["versions"]),
+            )
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, out: Path) -> None:
+        write_atomically(out / STATE, json.dumps(asdict(self), indent=1).encode())
+
+    def output_dir(self, out: Path) -> OutputDir:
+        """Return where this build was writing."""
+        return OutputDir.of(out, self.identity["options"]["image"]["sizes"])
+
+
+class StagedFiles(NamedTuple):
+    """The images of a folder dataset, which get their names when it is published.
+
+    Attributes:
+        names: of each stored sample, below each root.
+        samples: the number that each is staged under.
+        classes: classes that need a folder, empty or not, so that ImageFolder numbers them as in the source.
+    """
+
+    names: pa.ChunkedArray
+    samples: npt.NDArray[np.int64]
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OutputDir:
+    """Where a build writes.
+
+    Attributes:
+        path: OUT, absolute, since worker processes may have another working directory.
+        roots: the dataset folder of each size: OUT itself for one size, OUT/SIZE for several.
+    """
+
+    path: Path
+    roots: tuple[Path, ...]
+    _parsed: dict[Path, tuple[object, Manifest]] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, out: str | os.PathLike[str], sizes: Sequence[object] = ("",)) -> OutputDir:
+        path = Path(os.path.abspath(out))
+        return cls(path, (path,) if len(sizes) == 1 else tuple(path / str(size) for size in sizes))
+
+    @classmethod
+    def for_build(
+        cls,
+        source: str | os.PathLike[str],
+        out: str | os.PathLike[str],
+        options: BuildOptions,
+        *,
+        update: bool = False,
+        copied: bool = False,
+    ) -> OutputDir:
+        """Return where a build would write. Nothing is changed.
+
+        Args:
+            update: whether the build is to update what is there.
+            copied: whether an unfinished copy of a dataset in `out` belongs to this build.
+
+        Raises:
+            OptionError: an update of a folder dataset was asked for.
+            SourceError: one of `source` and `out` lies inside the other.
+            BuildError: `out` is a URL, holds something that presize did not make, or has a name that is not UTF-8.
+            DatasetError: `out` holds the dataset of another program, or of a newer presize.
+        """
+        if update and options.layout == "folder":
+            raise OptionError(
+                "update: the files of a folder cannot be replaced all at once; with --to folder use --overwrite "
+                "instead, which builds the folder anew"
+            )
+        if "://" in os.fspath(out):
+            raise BuildError(f"OUT {out}: a URL is for presize.build_to_url; give a folder")
+        output = cls.of(out, options.image.sizes)
+        inner, outer = output.path.resolve(), Path(source).resolve()
+        is_folder = Url.of(source) is None
+        if is_folder and inner.is_relative_to(outer):
+            raise SourceError(f"OUT {out} lies inside the source {source}; choose a place outside of it")
+        if is_folder and outer.is_relative_to(inner):
+            raise SourceError(f"the source {source} lies inside OUT {out}; choose a place apart from it")
+        try:
+            os.fspath(output.path).encode()
+        except UnicodeEncodeError:
+            raise BuildError(f"the name of OUT {os.fspath(output.path)!r} is not UTF-8; choose another") from None
+        output._check_ours(copied)
+        return output
+
+    def _check_ours(self, copied: bool) -> None:
+        """Raise BuildError or DatasetError unless OUT and the roots are absent, empty, or made by presize."""
+        out, roots = self.path, self.roots
+        if out not in roots and (out / MANIFEST).exists():
+            read_manifest(out)
+            raise BuildError(f"OUT {out} is a dataset of one size; choose another OUT for several")
+        for folder in dict.fromkeys([out, *roots]):
+            if not os.path.lexists(folder):
+                continue
+            if not folder.is_dir():
+                raise BuildError(f"OUT {folder} is a file; choose a folder")
+            if (folder / MANIFEST).exists():
+                try:
+                    self._manifest(folder)
+                except DatasetError as error:
+                    raise DatasetError(
+                        f"{error}; a build replaces what it knows alone: choose another OUT, or remove that"
+                    ) from None
+            elif not (out / STATE).exists() and not (copied and (folder / FETCHING).exists()):
+                _check_empty(folder, {root.name for root in roots} if folder not in roots else set())
+
+    # --- what is there ---
+
+    def manifests(self) -> list[Manifest | None]:
+        """Return the manifest in each root, None where there is none; parsed only when the file has changed.
+
+        Raises:
+            DatasetError: one cannot be read.
+        """
+        return [self._manifest(root) for root in self.roots]
+
+    def _manifest(self, root: Path) -> Manifest | None:
+        try:
+            status = os.stat(root / MANIFEST)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        known = self._parsed.get(root)
+        if known is None or known[0] != version:
+            known = self._parsed[root] = (version, read_manifest(root))
+        return known[1]
+
+    def journal(self) -> BuildJournal | None:
+        return BuildJournal.read(self.path)
+
+    def sidecar(self, shard: int) -> Path:
+        return self.path / f".presize-{shard:05d}.npz"
+
+    def has_leftovers(self) -> bool:
+        """Return True while a build is running, is unfinished, or was killed."""
+        return any(name.startswith(".presize") for name in names_in(self.path))
+
+    def has_finished_shards(self) -> bool:
+        return any(_LEFTOVER.fullmatch(name) and name.endswith(".npz") for name in names_in(self.path))
+
+    def check_files(self) -> None:
+        """Raise BuildError unless the files of what is published are there, each of its size.
+
+        The report, which may have been removed, and the images of a folder are not looked at.
+        """
+        for root, manifest in zip(self.roots, self.manifests(), strict=True):
+            if manifest is None:
+                continue
+            shards = [*manifest.shards, *(file for companion in manifest.companions for file in companion.shards)]
+            for file in manifest.files():
+                try:
+                    if file != manifest.report:
+                        check_file(root / file.file, file.bytes)
+                except DatasetError as error:
+                    fix = "--update makes it again" if file in shards else "--overwrite builds the dataset anew"
+                    raise BuildError(f"OUT {self.path} is damaged: {str(error).partition(';')[0]}; {fix}") from None
+
+    # --- locks ---
+
+    @contextmanager
+    def lock(self, shared: bool = False) -> Iterator[None]:
+        """Lock OUT for this process, and make it when it is absent. The lock ends with the process, however that ends.
+
+        Args:
+            shared: with other parts of the same build.
+
+        Raises:
+            BuildError: another build holds the lock, or OUT cannot be written to.
+        """
+        out, path = self.path, self.path / _LOCK
+        created = not out.exists()
+        with ExitStack() as stack:
+            try:
+                out.mkdir(parents=True, exist_ok=True)
+                held = stack.enter_context(file_lock(path, shared, _LOCK_PATIENCE_S if shared else 0.0))
+                if created:
+                    sync_folder(out.parent)
+            except BlockingIOError:
+                by_parts = not shared and (out / LISTING).exists()
+                what = "parts of a build are writing" if by_parts else "another build is writing"
+                raise BuildError(f"{what} to OUT {out}; wait, or choose another OUT") from None
+            except OSError as error:
+                raise BuildError(f"cannot write to OUT {out}: {error.strerror}") from None
+            try:
+                yield
+            finally:
+                with suppress(OSError):  # what stopped the build says more, and a lock file that stays locks nobody out
+                    if not shared or (not (out / STATE).exists() and is_alone(held)):
+                        (out / _PLANNING_LOCK).unlink(missing_ok=True)
+                        path.unlink(missing_ok=True)
+                    if created and not os.listdir(out):
+                        out.rmdir()
+
+    @contextmanager
+    def planning(self) -> Iterator[None]:
+        """Let one part plan the build while the others wait, and remove what a planning part that was killed left."""
+        with file_lock(self.path / _PLANNING_LOCK, patience_s=math.inf):
+            remove_temporary(self.path, of=(STATE, LISTING))
+            yield
+
+    @contextmanager
+    def part_lock(self, part: BuildPart) -> Iterator[None]:
+        """Let no other process run this part. Raises BuildError when one does."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(file_lock(self.path / f".presize-part-{part.number:05d}.lock"))
+            except BlockingIOError:
+                raise BuildError(f"part {part} of OUT {self.path} is running already; wait for it") from None
+            yield
+
+    # --- how a build begins ---
+
+    def recover(self) -> BuildJournal | None:
+        """Return the journal of the unfinished build, if any. An update that had begun to publish is published."""
+        journal = self.journal()
+        if journal is None or not (journal.update and journal.publishing):
+            return journal
+        begun = journal.output_dir(self.path)
+        begun._publish_update()
+        begun.clear()
+        return None
+
+    def start(
+        self, identity: dict[str, Any], versions: dict[str, str], abandoned: BuildJournal | None, update: bool
+    ) -> BuildJournal:
+        """Remove what the `abandoned` build has written, and note what is built now and what it replaces."""
+        published = self.manifests()
+        manifests = [manifest for manifest in published if manifest is not None]
+        folders = [manifest for manifest in manifests if manifest.layout == "folder"]
+        replaces = {manifest.index.file for manifest in folders}
+        classes = {name for manifest in folders for name in manifest.classes or ()}
+        generations = [manifest.generation for manifest in manifests]
+        if abandoned is not None:
+            replaces |= set(abandoned.replaces)
+            classes |= set(abandoned.replaced_classes)
+            if abandoned.publishing:  # its index lists the files that have their names already
+                generations.append(abandoned.generation)
+                replaces.add(generation_name("index.arrow", abandoned.generation))
+            old = abandoned.output_dir(self.path)
+            for root, manifest in zip(old.roots, old.manifests(), strict=True):
+                if root not in self.roots and manifest is None and root.is_dir():
+                    _remove_replaced(root, replace(abandoned, replaces=tuple(replaces)), None)
+                    _remove_unpublished(root, None)
+                    self._remove_if_empty(root)
+        journal = BuildJournal(
+            identity=identity,
+            generation=max(generations, default=-1) + 1,
+            replaces=tuple(sorted(replaces)),
+            replaced_classes=tuple(sorted(classes)),
+            update=update,
+            versions=versions,
+        )
+        self._remove_leftovers()
+        for root, manifest in zip(self.roots, published, strict=True):
+            _remove_unpublished(root, manifest, keep=journal.replaces)
+        journal.write(self.path)  # last, over the old one: without any, a kill would leave an OUT that is not ours
+        return journal
+
+    # --- how it ends ---
+
+    def publish(self, journal: BuildJournal, manifests: Sequence[Manifest], staged: StagedFiles | None = None) -> None:
+        """Make the dataset of each size the one that readers find, and remove what it replaces.
+
+        All files that `manifests` name are written. Interrupted at any point, it can be called again with the same
+        arguments; an update, once its journal says that it publishes, is published by recover().
+
+        Args:
+            journal: of the build.
+            manifests: of each size.
+            staged: the images of a folder dataset; None for shards.
+        """
+        if journal.update:
+            for root, manifest in zip(self.roots, manifests, strict=True):
+                sync_folder(root / "shards")
+                publish_manifest(root, manifest, _NEW_MANIFEST)
+            replace(journal, publishing=True).write(self.path)
+            self._publish_update()
+        else:
+            if staged is not None and not journal.publishing:  # the indexes are written: they list our files
+                replace(journal, publishing=True).write(self.path)
+            for root, manifest in zip(self.roots, manifests, strict=True):
+                self._publish_build(journal, root, manifest, staged)
+        self.clear()
+
+    def _publish_update(self) -> None:
+        """Give an update's manifests their name. All sizes must change together, or the next update would find no
+        base: so all manifests are written before the first is renamed."""
+        for root in self.roots:
+            if (root / _NEW_MANIFEST).exists():
+                with writing(root / MANIFEST):
+                    rename(root / _NEW_MANIFEST, root / MANIFEST)
+            _leave_published(root, read_manifest(root))
+
+    def _publish_build(self, journal: BuildJournal, root: Path, manifest: Manifest, staged: StagedFiles | None) -> None:
+        if staged is None:
+            sync_folder(root / "shards")
+        else:  # a folder cannot change in one step, so first it stops being a dataset
+            (root / MANIFEST).unlink(missing_ok=True)
+            for name, sample in zip(staged.names.to_pylist(), staged.samples.tolist(), strict=True):
+                staging.unstage(root, name, sample)
+            os.sync()  # one for all folders: the manifest must not outlive the names
+        publish_manifest(root, manifest)
+        _remove_replaced(root, journal, staged)
+        _leave_published(root, manifest)
+        for name in () if staged is None else staged.classes:
+            with writing(root / name):
+                (root / name).mkdir(exist_ok=True)
+
+    def discard(self) -> None:
+        """Remove all that an unfinished build has left; what is published stays."""
+        for root, manifest in zip(self.roots, self.manifests(), strict=True):
+            _remove_unpublished(root, manifest)
+        self.clear()
+        for root in self.roots:
+            self._remove_if_empty(root)
+
+    def clear(self) -> None:
+        """Remove the journal, side-cars, and what parts have left. The journal goes first: without it, the others are
+        known to be leftovers."""
+        (self.path / STATE).unlink(missing_ok=True)
+        self._remove_leftovers()
+
+    def _remove_leftovers(self) -> None:
+        for name in names_in(self.path):
+            if _LEFTOVER.fullmatch(name):
+                (self.path / name).unlink()
+        for root in self.roots:
+            (root / _NEW_MANIFEST).unlink(missing_ok=True)
+        for folder in {self.path, *self.roots, *(root / "shards" for root in self.roots)}:
+            remove_temporary(folder)
+
+    def _remove_if_empty(self, root: Path) -> None:
+        if root != self.path and root.is_dir() and not os.listdir(root):
+            root.rmdir()
+
+
+def remove_attempts(paths: Collection[Path]) -> None:
+    """Remove the temporary files that stopped attempts to write these files have left. Others may be in use."""
+    for folder in {path.parent for path in paths}:
+        remove_temporary(folder, {path.name for path in paths})
+
+
+def _check_empty(folder: Path, expected: set[str]) -> None:
+    others = sorted(name for name in os.listdir(folder) if name not in expected and not name.startswith(".presize"))
+    if others and all((folder / name / MANIFEST).exists() for name in others):
+        raise BuildError(f"OUT {folder} holds datasets of the sizes {', '.join(others)}; choose another OUT")
+    if others:
+        raise BuildError(
+            f"OUT {folder} holds {others[0]!r} and is not a presize dataset; choose an empty or a new folder"
+        )
+
+
+def _leave_published(root: Path, manifest: Manifest) -> None:
+    """Remove all but what `manifest`, which is published, names; give its report the name that reports keep."""
+    _remove_unpublished(root, manifest)
+    if manifest.report is not None and manifest.report.file != REPORT:
+        write_atomically(root / REPORT, (root / manifest.report.file).read_bytes())
+
+
+def _remove_replaced(root: Path, journal: BuildJournal, staged: StagedFiles | None) -> None:
+    """Remove the images of the folder datasets that a build replaces, and their class folders where these are empty
+    now. Images of the new dataset stay."""
+    for name in filter(is_data_file, journal.replaces):
+        if not (root / name).is_file():
+            continue
+        try:
+            with (root / name).open("rb") as file, pa.ipc.open_file(file) as old:
+                gone = set(old.read_all().column("file").to_pylist())
+        except (OSError, KeyError, pa.ArrowInvalid) as error:
+            if getattr(error, "errno", None) is not None:  # it may be read the next time
+                raise
+            message = f"{root / name} is damaged: the images of the replaced dataset are unknown, and are left in place"
+            warnings.warn(message, PresizeWarning, stacklevel=2)
+            continue
+        gone -= set() if staged is None else set(staged.names.to_pylist())
+        staging.remove_files(root, filter(is_safe, gone))
+    for name in filter(is_safe, journal.replaced_classes):
+        if (root / name).is_dir() and not os.listdir(root / name):
+            (root / name).rmdir()
+
+
+def _remove_unpublished(root: Path, manifest: Manifest | None, keep: Sequence[str] = ()) -> None:
+    """Remove the data files in `root` that neither `manifest` nor `keep` names, and all staged files."""
+    named = {file.file for file in manifest.files()} if manifest else set()
+    if manifest and manifest.report:
+        named.add(REPORT)
+    names = [*names_in(root), *(f"shards/{name}" for name in names_in(root / "shards"))]
+    for name in names:
+        if is_data_file(name) and name not in named and name not in keep:
+            (root / name).unlink()
+    shards = root / "shards"
+    is_class = manifest is not None and manifest.layout == "folder" and "shards" in (manifest.classes or ())
+    # Whether or not this call emptied it: an interrupted one may have, and ImageFolder would take it for a class.
+    if not is_class and shards.is_dir() and not os.listdir(shards):
+        shards.rmdir()
+    staging.remove_staged(root)
