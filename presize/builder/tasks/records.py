@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -124,33 +124,32 @@ def encoder(
         samples: those that will be asked for, in their order; they are read ahead where storage is slow.
         containment: None in a process that must not be ended.
     """
-    if containment is None:
-        return _uncontained(spec, samples)
-    return _by_image(spec, containment) if containment.by_image else _in_this_process(spec, samples, containment)
+    if containment is not None and containment.by_image:
+        return _by_image(spec, containment)
+    return _in_this_process(spec, samples, containment)
 
 
 @contextmanager
-def _uncontained(spec: EncodeSpec, samples: Iterator[Sources]) -> Iterator[Encoder]:
-    with _contents(spec, samples) as contents:
+def _in_this_process(
+    spec: EncodeSpec, samples: Iterator[Sources], containment: Containment | None
+) -> Iterator[Encoder]:
+    read = SourceReader(spec.source).read
+    with ExitStack() as stack:
+        ahead = stack.enter_context(closing(_read_ahead(spec, read, samples)))
+        guard = nullcontext() if containment is None else stack.enter_context(closing(Guard(containment)))
 
         def encode(files: Sources, announced: bool = True) -> Encoded:
             try:
-                return _encoded(spec, contents(files, announced))
+                with guard:
+                    return _encoded(
+                        spec, list(islice(ahead, len(files))) if announced else [partial(read, file) for file in files]
+                    )
             except MemoryError:
+                if containment is not None:
+                    raise
                 raise BuildError(
                     f"{files[0].path}: memory ran out; --backend processes would reject this image and go on"
                 ) from None
-
-        yield encode
-
-
-@contextmanager
-def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], containment: Containment) -> Iterator[Encoder]:
-    with _contents(spec, samples) as contents, closing(Guard(containment)) as guard:
-
-        def encode(files: Sources, announced: bool = True) -> Encoded:
-            with guard:
-                return _encoded(spec, contents(files, announced))
 
         yield encode
 
@@ -224,7 +223,7 @@ def encode_sample(spec: EncodeSpec, reader: SourceReader, files: Sources) -> Enc
     return _encoded(spec, [partial(reader.read, file) for file in files])
 
 
-def _encoded(spec: EncodeSpec, contents: _Contents) -> Encoded:
+def _encoded(spec: EncodeSpec, contents: Sequence[Callable[[], bytes]]) -> Encoded:
     """The records of a sample, of the files that `contents` read: its image, then its companions."""
     data = contents[0]()
     image = transcode.transcode(data, spec.image)
@@ -259,30 +258,14 @@ def stored(record: transcode.Record, source: Mapping[str, int]) -> StoredRecord:
     return StoredRecord(value, {**source, **own})
 
 
-_Contents = Sequence[Callable[[], bytes]]
-"""The files of a sample; each is read when it is called."""
-
-
-@contextmanager
-def _contents(spec: EncodeSpec, samples: Iterator[Sources]) -> Iterator[Callable[[Sources, bool], _Contents]]:
-    """Yields a function that reads the files of a sample, for an Encoder. Those of `samples` are read ahead."""
-    read = SourceReader(spec.source).read
-    with closing(_read(spec, read, samples)) as ahead:
-        yield (
-            lambda files, announced: (
-                list(islice(ahead, len(files))) if announced else [partial(read, file) for file in files]
-            )
-        )
-
-
-def _read(
+def _read_ahead(
     spec: EncodeSpec, read: Callable[[SourceFile], bytes], samples: Iterator[Sources]
 ) -> Generator[Callable[[], bytes], None, None]:
     files = chain.from_iterable(samples)
-    if spec.read_ahead:
-        threads = store_source.THREADS if isinstance(spec.source, Url) else THREADS
-        return read_in_order(read, ((file, file.nbytes) for file in files), threads)
-    return (partial(read, file) for file in files)
+    if not spec.read_ahead:
+        return (partial(read, file) for file in files)
+    threads = store_source.THREADS if isinstance(spec.source, Url) else THREADS
+    return read_in_order(read, ((file, file.nbytes) for file in files), threads)
 
 
 def resized(encoded: Encoded, options: BuildOptions) -> Encoded:
