@@ -32,7 +32,7 @@ from presize.sources.source_reader import THREADS, SourceReader, read_in_order
 from presize.sources.store_source import Url
 from presize.store.rejects import of_companion
 from presize.system.child import Child, ChildDiedError
-from presize.system.locks import Turnstile
+from presize.system.locks import RWLock
 
 Sources = tuple[SourceFile, ...]
 """The files of a sample: its image, then its companions."""
@@ -88,7 +88,7 @@ class Containment:
 
     Attributes:
         timeout_s: an image that takes longer ends the process that decodes it, in seconds.
-        turnstile: the file of a Turnstile: one image at a time may have the machine to itself.
+        turnstile: the file of a RWLock: one image at a time may have the machine to itself.
         by_image: decode each image in a child of the worker.
     """
 
@@ -161,7 +161,7 @@ class Guard:
     """
 
     def __init__(self, containment: Containment) -> None:
-        self._turnstile = Turnstile(containment.turnstile)
+        self._turnstile = RWLock(containment.turnstile)
         self._timeout_s = containment.timeout_s
 
     def __enter__(self) -> None:
@@ -177,7 +177,7 @@ class Guard:
 
 @contextmanager
 def _by_image(spec: EncodeSpec, containment: Containment) -> Iterator[Encoder]:
-    turnstile = Turnstile(containment.turnstile)
+    turnstile = RWLock(containment.turnstile)
     child: Child | None = None
 
     def attempt(files: Sources) -> Encoded:
