@@ -82,7 +82,7 @@ class EncodeSpec(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Containment:
+class CrashPolicy:
     """How a worker process keeps one image from ending the build.
 
     Attributes:
@@ -114,18 +114,18 @@ class Encoder(Protocol):
 
 
 def encoder(
-    spec: EncodeSpec, samples: Iterator[Sources], containment: Containment | None
+    spec: EncodeSpec, samples: Iterator[Sources], policy: CrashPolicy | None
 ) -> AbstractContextManager[Encoder]:
     """Return a context that yields an Encoder.
 
     Args:
         spec: how records are made.
         samples: those that will be asked for, in their order; they are read ahead where storage is slow.
-        containment: None in a process that must not be ended.
+        policy: None in a process that must not be ended.
     """
-    if containment is None:
+    if policy is None:
         return _uncontained(spec, samples)
-    return _by_image(spec, containment) if containment.by_image else _in_this_process(spec, samples, containment)
+    return _by_image(spec, policy) if policy.by_image else _in_this_process(spec, samples, policy)
 
 
 @contextmanager
@@ -144,25 +144,25 @@ def _uncontained(spec: EncodeSpec, samples: Iterator[Sources]) -> Iterator[Encod
 
 
 @contextmanager
-def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], containment: Containment) -> Iterator[Encoder]:
-    with _contents(spec, samples) as contents, closing(Guard(containment)) as guard:
+def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], policy: CrashPolicy) -> Iterator[Encoder]:
+    with _contents(spec, samples) as contents, closing(Watchdog(policy)) as watchdog:
 
         def encode(files: Sources, announced: bool = True) -> Encoded:
-            with guard:
+            with watchdog:
                 return _encoded(spec, contents(files, announced))
 
         yield encode
 
 
-class Guard:
+class Watchdog:
     """What is around each image: this process ends when it takes too long, and waits while another has to be alone.
 
     close() it after the last image: until then nobody else can be alone but between two images.
     """
 
-    def __init__(self, containment: Containment) -> None:
-        self._turnstile = Turnstile(containment.turnstile)
-        self._timeout_s = containment.timeout_s
+    def __init__(self, policy: CrashPolicy) -> None:
+        self._turnstile = Turnstile(policy.turnstile)
+        self._timeout_s = policy.timeout_s
 
     def __enter__(self) -> None:
         self._turnstile.enter()
@@ -176,15 +176,15 @@ class Guard:
 
 
 @contextmanager
-def _by_image(spec: EncodeSpec, containment: Containment) -> Iterator[Encoder]:
-    turnstile = Turnstile(containment.turnstile)
+def _by_image(spec: EncodeSpec, policy: CrashPolicy) -> Iterator[Encoder]:
+    turnstile = Turnstile(policy.turnstile)
     child: Child | None = None
 
     def attempt(files: Sources) -> Encoded:
         nonlocal child
         child = child or Child()
         try:
-            return child.call(_encode_in_time, spec, files, containment.timeout_s)
+            return child.call(_encode_in_time, spec, files, policy.timeout_s)
         except (ChildDiedError, MemoryError):
             child.close()
             child = None
@@ -197,7 +197,7 @@ def _by_image(spec: EncodeSpec, containment: Containment) -> Iterator[Encoder]:
             with turnstile.alone():
                 return attempt(files)
         except (ChildDiedError, MemoryError) as error:
-            raise CrashError(_why(error, containment.timeout_s)) from None
+            raise CrashError(_why(error, policy.timeout_s)) from None
 
     try:
         yield encode
