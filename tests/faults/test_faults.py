@@ -20,7 +20,6 @@ from typing import TypeVar
 
 import pytest
 
-from builds import files
 from faults import ERRORS, KILL, Crash, Fault, calls_on, changes_of, run, why_not
 from presize.store.verify import verify_dataset
 from processes import in_session, run_command, workers_of
@@ -40,12 +39,12 @@ def some_of(faults: Sequence[T]) -> list[T]:
 def test_a_crash_before_any_change_of_out_loses_nothing(name: str, tmp_path: Path) -> None:
     scenario = Scenario(name, tmp_path)
     changes = changes_of(scenario.out, scenario.command)
-    whole = files(scenario.out)
+    whole = scenario.contents()
     for crash in some_of([Crash(scenario.out, number) for number in range(1, changes + 1)]):
         scenario.restart()
         assert run(scenario.command, crash)[0] == -signal.SIGKILL, crash
         for size in NEVER_EMPTY.get(name, []):
-            assert not verify_dataset(scenario.out / size).problems, f"{crash}: neither the old dataset nor the new one"
+            assert not verify_dataset(scenario.out / size)[1], f"{crash}: neither the old dataset nor the new one"
         assert scenario.finished() == whole, crash
 
 
@@ -55,7 +54,7 @@ def test_a_crash_before_any_change_of_out_loses_nothing(name: str, tmp_path: Pat
 def test_a_fault_at_any_system_call_loses_nothing(name: str, tmp_path: Path) -> None:
     scenario = Scenario(name, tmp_path)
     calls = calls_on(scenario.out, scenario.command, tmp_path / "calls.log")
-    whole = files(scenario.out)
+    whole = scenario.contents()
     for fault in some_of([Fault(call, number, what) for call, number in calls for what in (KILL, *ERRORS)]):
         scenario.restart()
         code, said = run(scenario.command, fault)

@@ -81,6 +81,8 @@ SCENARIOS: dict[str, tuple[Prepare, tuple[str, ...]]] = {
     "two sizes": (fresh, ("--size", "16")),
     "a folder": (fresh, ("--to", "folder")),
     "over another dataset": (built("--quality", "50"), ("--overwrite",)),
+    "two sizes over others": (built("--size", "16", "--quality", "50"), ("--size", "16", "--overwrite")),
+    "a folder over a folder": (built("--to", "folder", "--quality", "50"), ("--to", "folder", "--overwrite")),
     "a folder over shards": (built(), ("--to", "folder", "--overwrite")),
     "shards over a folder": (built("--to", "folder"), ("--overwrite",)),
     "over an unfinished build": (parts("1/2"), ("--quality", "50", "--overwrite")),
@@ -92,7 +94,12 @@ SCENARIOS: dict[str, tuple[Prepare, tuple[str, ...]]] = {
     "the command after all parts": (parts("1/2", "2/2"), TWOS),
 }
 
-NEVER_EMPTY = {"over another dataset": [""], "an update": [""], "an update of two sizes": ["32", "16"]}
+NEVER_EMPTY = {
+    "over another dataset": [""],
+    "two sizes over others": ["32", "16"],
+    "an update": [""],
+    "an update of two sizes": ["32", "16"],
+}
 """Scenarios in which there is a whole dataset at every moment, the old one or the new one: where, from OUT."""
 
 
@@ -126,4 +133,9 @@ class Scenario:
         if code and plain != self.command:
             code, said = run(self.command)
         assert code == 0, said
-        return files(self.out)
+        return self.contents()
+
+    def contents(self) -> dict[str, str]:
+        """The files of OUT; and its folders, since ImageFolder would take one that is left over for a class."""
+        folders = (path.relative_to(self.out).as_posix() for path in self.out.rglob("*") if path.is_dir())
+        return {**files(self.out), **dict.fromkeys(folders, "a folder")}
