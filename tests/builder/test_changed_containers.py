@@ -296,8 +296,7 @@ def test_a_shard_whose_images_are_decoded_one_by_one_stops_as_well(tmp_path: Pat
         number=0, digest=plan.digest, source=plan.source.root, sidecar=tmp_path / "out" / "sidecar",
         targets=dict.fromkeys(OPTIONS.streams, tmp_path / "out" / "0.lmdb"), options=OPTIONS, on_error="record",
         samples=samples, nbytes=np.array([row.nbytes for row in rows]), paths="\0".join(row.path for row in rows),
-        files="",
-        places=plan.source.places(samples),
+        files="", places=plan.source.places(samples),
     )  # fmt: skip
     with pytest.raises(BuildError, match=STOPS):
         write_shard(task, CrashPolicy(60, anonymous_file("turnstile"), by_image=True))

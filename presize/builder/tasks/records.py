@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -23,6 +23,7 @@ from presize.codecs import resize, transcode
 from presize.codecs.encode import encode as encode_pixels
 from presize.codecs.source_facts import FIELDS
 from presize.codecs.stored_value import DAMAGE, decode_value
+from presize.codecs.transcode import transcode_companion
 from presize.errors import BuildError, CrashError, ImageError, UnreadableError
 from presize.options import BuildOptions, ImageOptions, Size, Stream
 from presize.sources import store_source
@@ -123,33 +124,30 @@ def encoder(
         samples: those that will be asked for, in their order; they are read ahead where storage is slow.
         policy: None in a process that must not be ended.
     """
-    if policy is None:
-        return _uncontained(spec, samples)
-    return _by_image(spec, policy) if policy.by_image else _in_this_process(spec, samples, policy)
+    if policy is not None and policy.by_image:
+        return _by_image(spec, policy)
+    return _in_this_process(spec, samples, policy)
 
 
 @contextmanager
-def _uncontained(spec: EncodeSpec, samples: Iterator[Sources]) -> Iterator[Encoder]:
-    with _contents(spec, samples) as contents:
+def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], policy: CrashPolicy | None) -> Iterator[Encoder]:
+    read = SourceReader(spec.source).read
+    with ExitStack() as stack:
+        ahead = stack.enter_context(closing(_read_ahead(spec, read, samples)))
+        watchdog = nullcontext() if policy is None else stack.enter_context(closing(Watchdog(policy)))
 
         def encode(files: Sources, announced: bool = True) -> Encoded:
             try:
-                return _encoded(spec, contents(files, announced))
+                with watchdog:
+                    return _encoded(
+                        spec, list(islice(ahead, len(files))) if announced else [partial(read, file) for file in files]
+                    )
             except MemoryError:
+                if policy is not None:
+                    raise
                 raise BuildError(
                     f"{files[0].path}: memory ran out; --backend processes would reject this image and go on"
                 ) from None
-
-        yield encode
-
-
-@contextmanager
-def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], policy: CrashPolicy) -> Iterator[Encoder]:
-    with _contents(spec, samples) as contents, closing(Watchdog(policy)) as watchdog:
-
-        def encode(files: Sources, announced: bool = True) -> Encoded:
-            with watchdog:
-                return _encoded(spec, contents(files, announced))
 
         yield encode
 
@@ -223,7 +221,7 @@ def encode_sample(spec: EncodeSpec, reader: SourceReader, files: Sources) -> Enc
     return _encoded(spec, [partial(reader.read, file) for file in files])
 
 
-def _encoded(spec: EncodeSpec, contents: _Contents) -> Encoded:
+def _encoded(spec: EncodeSpec, contents: Sequence[Callable[[], bytes]]) -> Encoded:
     """The records of a sample, of the files that `contents` read: its image, then its companions."""
     data = contents[0]()
     image = transcode.transcode(data, spec.image)
@@ -232,7 +230,7 @@ def _encoded(spec: EncodeSpec, contents: _Contents) -> Encoded:
     for (name, options), content in zip(spec.companions, contents[1:], strict=True):
         try:
             data = content()
-            companion = transcode.transcode_companion(data, image.source, options)
+            companion = transcode_companion(data, image.source, options)
         except ImageError as error:
             kind = UnreadableError if isinstance(error, UnreadableError) else ImageError
             raise kind(f"{of_companion(name)}: {error}") from None
@@ -258,30 +256,14 @@ def stored(record: transcode.Record, source: Mapping[str, int]) -> StoredRecord:
     return StoredRecord(value, {**source, **own})
 
 
-_Contents = Sequence[Callable[[], bytes]]
-"""The files of a sample; each is read when it is called."""
-
-
-@contextmanager
-def _contents(spec: EncodeSpec, samples: Iterator[Sources]) -> Iterator[Callable[[Sources, bool], _Contents]]:
-    """Yields a function that reads the files of a sample, for an Encoder. Those of `samples` are read ahead."""
-    read = SourceReader(spec.source).read
-    with closing(_read(spec, read, samples)) as ahead:
-        yield (
-            lambda files, announced: (
-                list(islice(ahead, len(files))) if announced else [partial(read, file) for file in files]
-            )
-        )
-
-
-def _read(
+def _read_ahead(
     spec: EncodeSpec, read: Callable[[SourceFile], bytes], samples: Iterator[Sources]
 ) -> Generator[Callable[[], bytes], None, None]:
     files = chain.from_iterable(samples)
-    if spec.read_ahead:
-        threads = store_source.THREADS if isinstance(spec.source, Url) else THREADS
-        return read_in_order(read, ((file, file.nbytes) for file in files), threads)
-    return (partial(read, file) for file in files)
+    if not spec.read_ahead:
+        return (partial(read, file) for file in files)
+    threads = store_source.THREADS if isinstance(spec.source, Url) else THREADS
+    return read_in_order(read, ((file, file.nbytes) for file in files), threads)
 
 
 def resized(encoded: Encoded, options: BuildOptions) -> Encoded:
@@ -308,7 +290,7 @@ def _resized(old: StoredRecord, image: ImageOptions, exact: bool) -> StoredRecor
     if image.format == "raw":
         record = _resized_raw(old, target, image, exact)
     elif exact:
-        record = transcode.transcode_companion(old.value, old.size, image).records[0]
+        record = transcode_companion(old.value, old.size, image).records[0]
     else:
         record = transcode.transcode(old.value, image).records[0]
     return stored(record, {**old.columns, "source_facts": old.columns["source_facts"] & ~(1 << FIELDS["kept"][0])})
