@@ -21,11 +21,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import presize.builder.fingerprint
-import presize.builder.publish
 import presize.builder.run
 import presize.codecs.transcode
 import presize.system.files
-from builds import REPORTED, SERIAL, SMALL, files, patch_publishing, publishing_step
+from builds import REPORTED, SERIAL, SMALL, files
 from effort import examples
 from pictures import smooth_image
 from presize.builder.like import like_dataset
@@ -597,38 +596,9 @@ def test_an_interrupted_update_is_gone_on_with(
 
 
 STEPS = ["write_index", "publish_manifest", "rename", "_remove_unpublished"]
-STOPS = [(FOURS, step, 1) for step in STEPS] + [(TWO_SIZES, step, 2) for step in STEPS if step != "finish_publishing"]
 
 
-@pytest.mark.parametrize("run", [SERIAL, UPDATE], ids=["by build", "by update"])
-@pytest.mark.parametrize(("options", "step", "call"), STOPS, ids=[f"{step}-{call}" for _, step, call in STOPS])
-def test_an_interruption_at_any_step_of_publishing_is_made_good(
-    step: str, call: int, run: RunOptions, options: BuildOptions, photos: Path, tmp_path: Path
-) -> None:
-    for out in ("out", "whole"):
-        build_dataset(photos, tmp_path / out, options, SERIAL)
-    change_much(photos)
-    build_dataset(photos, tmp_path / "whole", options, UPDATE)
-    real, calls = publishing_step(step), [0]
-
-    def stop(*args: object) -> object:
-        calls[0] += 1
-        if calls[0] == call:
-            raise Stopped
-        return real(*args)
-
-    interrupt(photos, tmp_path / "out", options)
-    with pytest.MonkeyPatch.context() as patch:
-        patch_publishing(patch, step, stop)
-        with pytest.raises(Stopped):
-            build_dataset(photos, tmp_path / "out", options, UPDATE)
-    for size in [""] if options is FOURS else ["64", "32"]:
-        assert verify_dataset(tmp_path / "out" / size).problems == (), "one of the two, and whole"
-    build_dataset(photos, tmp_path / "out", options, run)
-    assert files(tmp_path / "out") == files(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("step", ["write_index", "rename"])
+@pytest.mark.parametrize("step", ["publish.write_index", "output_dir.rename"])
 def test_an_interrupted_update_may_be_followed_by_another(step: str, photos: Path, tmp_path: Path) -> None:
     def stop(*_: object) -> None:
         raise Stopped
@@ -636,7 +606,7 @@ def test_an_interrupted_update_may_be_followed_by_another(step: str, photos: Pat
     build_dataset(photos, tmp_path / "out", TWO_SIZES, SERIAL)
     change_much(photos)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        patch_publishing(patch, step, stop)
+        patch.setattr(f"presize.builder.{step}", stop)
         build_dataset(photos, tmp_path / "out", TWO_SIZES, UPDATE)
     put(photos / "cats" / "later.png", seed=95)
     (photos / "dogs" / "02.png").unlink()

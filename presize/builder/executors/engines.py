@@ -1,4 +1,4 @@
-"""Connections to the schedulers of Dask, Ray and Spark. The only importer of these libraries, when they are asked for."""
+"""Connections to the schedulers of Dask, Ray and Spark; their libraries are imported here alone, when asked for."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class EncodeSpec(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Containment:
+class CrashPolicy:
     """How a worker process keeps one image from ending the build.
 
     Attributes:
@@ -115,37 +115,35 @@ class Encoder(Protocol):
 
 
 def encoder(
-    spec: EncodeSpec, samples: Iterator[Sources], containment: Containment | None
+    spec: EncodeSpec, samples: Iterator[Sources], policy: CrashPolicy | None
 ) -> AbstractContextManager[Encoder]:
     """Return a context that yields an Encoder.
 
     Args:
         spec: how records are made.
         samples: those that will be asked for, in their order; they are read ahead where storage is slow.
-        containment: None in a process that must not be ended.
+        policy: None in a process that must not be ended.
     """
-    if containment is not None and containment.by_image:
-        return _by_image(spec, containment)
-    return _in_this_process(spec, samples, containment)
+    if policy is not None and policy.by_image:
+        return _by_image(spec, policy)
+    return _in_this_process(spec, samples, policy)
 
 
 @contextmanager
-def _in_this_process(
-    spec: EncodeSpec, samples: Iterator[Sources], containment: Containment | None
-) -> Iterator[Encoder]:
+def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], policy: CrashPolicy | None) -> Iterator[Encoder]:
     read = SourceReader(spec.source).read
     with ExitStack() as stack:
         ahead = stack.enter_context(closing(_read_ahead(spec, read, samples)))
-        guard = nullcontext() if containment is None else stack.enter_context(closing(Guard(containment)))
+        watchdog = nullcontext() if policy is None else stack.enter_context(closing(Watchdog(policy)))
 
         def encode(files: Sources, announced: bool = True) -> Encoded:
             try:
-                with guard:
+                with watchdog:
                     return _encoded(
                         spec, list(islice(ahead, len(files))) if announced else [partial(read, file) for file in files]
                     )
             except MemoryError:
-                if containment is not None:
+                if policy is not None:
                     raise
                 raise BuildError(
                     f"{files[0].path}: memory ran out; --backend processes would reject this image and go on"
@@ -154,15 +152,15 @@ def _in_this_process(
         yield encode
 
 
-class Guard:
+class Watchdog:
     """What is around each image: this process ends when it takes too long, and waits while another has to be alone.
 
     close() it after the last image: until then nobody else can be alone but between two images.
     """
 
-    def __init__(self, containment: Containment) -> None:
-        self._turnstile = RWLock(containment.turnstile)
-        self._timeout_s = containment.timeout_s
+    def __init__(self, policy: CrashPolicy) -> None:
+        self._turnstile = RWLock(policy.turnstile)
+        self._timeout_s = policy.timeout_s
 
     def __enter__(self) -> None:
         self._turnstile.enter()
@@ -176,15 +174,15 @@ class Guard:
 
 
 @contextmanager
-def _by_image(spec: EncodeSpec, containment: Containment) -> Iterator[Encoder]:
-    turnstile = RWLock(containment.turnstile)
+def _by_image(spec: EncodeSpec, policy: CrashPolicy) -> Iterator[Encoder]:
+    turnstile = RWLock(policy.turnstile)
     child: Child | None = None
 
     def attempt(files: Sources) -> Encoded:
         nonlocal child
         child = child or Child()
         try:
-            return child.call(_encode_in_time, spec, files, containment.timeout_s)
+            return child.call(_encode_in_time, spec, files, policy.timeout_s)
         except (ChildDiedError, MemoryError):
             child.close()
             child = None
@@ -197,7 +195,7 @@ def _by_image(spec: EncodeSpec, containment: Containment) -> Iterator[Encoder]:
             with turnstile.alone():
                 return attempt(files)
         except (ChildDiedError, MemoryError) as error:
-            raise CrashError(_why(error, containment.timeout_s)) from None
+            raise CrashError(_why(error, policy.timeout_s)) from None
 
     try:
         yield encode
