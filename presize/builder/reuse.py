@@ -301,7 +301,7 @@ def find_reuse(plan: Plan, place: OutputDir, run: RunOptions) -> Reuse:
     unchanged &= ~np.isin(base.samples.column("shard").to_numpy()[matched], base.damaged)
     most = shard_limit(len(matched), plan.options.shard_samples, len(plan.options.companions))
     shard_rows = np.array([len(rows) for rows in base.rows], np.int64)
-    update = make_update(base.samples, shard_rows, matched, unchanged, most, plan.source.runs)
+    update = make_update(base.samples, shard_rows, matched, unchanged, most, plan.source.groups)
     return Reuse(base, update)
 
 

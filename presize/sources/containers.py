@@ -29,7 +29,7 @@ from presize.sources.tar import list_tar
 from presize.sources.text_columns import label_texts
 from presize.sources.tree import SPLITS
 from presize.sources.walk import LINK_OUT, as_utf8, indexed_ns, is_inside, is_of_the_disk, is_utf8
-from presize.store.dealing import neighbours
+from presize.store.dealing import groups_of
 from presize.store.filenames import unsafe_paths
 from presize.store.rejects import Reject
 from presize.store.rejects_file import Rejects
@@ -247,7 +247,7 @@ def _runs(table: pa.Table) -> pa.Array:
     """The run of each sample: its row group in Parquet, its neighbours elsewhere."""
     container = table.column("container").to_numpy()
     if "run" not in table.column_names:
-        return pa.array(neighbours(container))
+        return pa.array(groups_of(container))
     begins = (np.diff(container) != 0) | (np.diff(table.column("run").to_numpy()) != 0)
     return pa.array(np.cumsum(np.append(False, begins)))
 

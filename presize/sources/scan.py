@@ -33,7 +33,7 @@ from presize.sources.store_source import Url
 from presize.sources.table_files import IMAGE_NAMES, is_list
 from presize.sources.tree import class_column, list_tree, warn_of_images
 from presize.sources.walk import Folder, Identity, Refused, Walk, files_of, identity
-from presize.store.dealing import Runs
+from presize.store.dealing import Groups
 from presize.store.index import INDEX_COLUMNS
 from presize.store.rejects_file import Rejects
 
@@ -72,8 +72,8 @@ class Source:
         return [name for name in self.table.column_names if name not in own]
 
     @property
-    def runs(self) -> Runs | None:
-        """The run of each sample (see presize.store.dealing.deal); None where each is a file."""
+    def groups(self) -> Groups | None:
+        """The group of each sample (see presize.store.dealing.assign_shards); None where each is a file."""
         return self.table.column("run").to_numpy() if self.containers else None
 
     def places(self, rows: npt.NDArray[np.int64]) -> Places | None:

@@ -35,7 +35,7 @@ from presize.builder.update import Changes, Update, agree, make_update, match
 from presize.errors import BuildError, DatasetError, ImageError, OptionError, PresizeWarning
 from presize.options import BuildOptions, ColumnType, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
-from presize.store.dealing import deal, shard_count
+from presize.store.dealing import assign_shards, shard_count
 from presize.store.manifest import read_manifest
 from presize.store.shard_reader import ShardReader
 from presize.store.verify import VerifyResult, verify_dataset
@@ -146,7 +146,7 @@ def old_table(samples: dict[str, tuple[int, int]], shards: int, rejected: set[st
     stored = [path for path in samples if path not in rejected]
     left_out = [path for path in samples if path in rejected]
     shard, row = np.full(len(samples), -1), np.full(len(samples), -1)
-    dealt = deal(len(stored), shards)
+    dealt = assign_shards(len(stored), shards)
     for number, rows in enumerate(dealt):
         shard[rows], row[rows] = number, np.arange(len(rows))
     row[len(stored) :] = np.arange(len(left_out))
