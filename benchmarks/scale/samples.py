@@ -177,7 +177,7 @@ def prepare(out: Path, samples: int, is_stored: int = 1) -> None:
     todo, place = plan(samples), OutputDir.of(out, BuildOptions().image.sizes)
     (out / "shards").mkdir(parents=True)
     BuildJournal(todo.identity, 0).write(out)
-    work = find_work(todo, RunOptions(), place, BuildJournal(todo.identity, 0), None, None)
+    work = find_work(todo, RunOptions(), place, BuildJournal(todo.identity, 0))
     draw = np.random.default_rng(0)
     for task in work.tasks:
         stored = task.samples % is_stored == 0
@@ -223,17 +223,13 @@ def stage(name: str, work: Path, samples: int) -> tuple[Stage, Stage]:
         state["plan"] = plan(samples)
 
     def resume() -> None:
-        state["work"] = find_work(
-            state["plan"], RunOptions(), place, BuildJournal(state["plan"].identity, 0), None, None
-        )
+        state["work"] = find_work(state["plan"], RunOptions(), place, BuildJournal(state["plan"].identity, 0))
 
     if name == "resume":
         return planned, resume
     if name in ("publish", "reject"):
         return (lambda: (planned(), resume())), (
-            lambda: publish(
-                state["plan"], BuildJournal(state["plan"].identity, 0), state.pop("work").finish(), place, files=None
-            )
+            lambda: publish(state["plan"], BuildJournal(state["plan"].identity, 0), state.pop("work").finish(), place)
         )
     if name == "open":
         return (lambda: None), (lambda: state.update(data=Dataset(out)))

@@ -175,7 +175,7 @@ def _carry_out(
     state = open_build(plan, place, run)
     if state is None:
         return read_manifest(place.path)
-    work = find_work(plan, run, place, state, None, derivation.inputs)
+    work = find_work(plan, run, place, state, derivation.inputs)
     _check_space(derivation, place, work)
     try:
         with closing(work.carry_out(executor_for(run))) as dones:
@@ -187,7 +187,7 @@ def _carry_out(
             raise
         place.discard()  # nothing can be made of what was finished, and it would refuse the next run
         raise gone from None
-    (manifest,) = publish(plan, state, work.finish(), place, None)
+    (manifest,) = publish(plan, state, work.finish(), place)
     return manifest
 
 

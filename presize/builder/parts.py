@@ -14,7 +14,7 @@ from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.parts_listing import SharedListing, read_listing, write_listing
 from presize.builder.plan import Plan
 from presize.builder.resume import differences_from, open_build
-from presize.builder.run import carry_out, names_of_files, plan_build, plan_listed
+from presize.builder.run import carry_out, plan_build, plan_listed
 from presize.builder.shard_table import ShardDone
 from presize.builder.work import check_space, find_work
 from presize.errors import BuildError, ImageError, OptionError
@@ -167,7 +167,7 @@ def _carry_out(
     start = time.perf_counter()
     plan, listing, journal = joined
     numbers = listing.shards(part.number, len(plan.shards))
-    work = find_work(plan, run, output, journal, names_of_files(plan), None, numbers)
+    work = find_work(plan, run, output, journal, None, numbers)
     files = sum(len(plan.shards[number]) for number in numbers)
     on_plan(files)
     check_space(plan, output, work)

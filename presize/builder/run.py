@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from presize.builder.annotations import check_annotations
 from presize.builder.executors.executor import Executor, executor_for
 from presize.builder.fingerprint import codec_fingerprint, suffixes_of
@@ -36,7 +34,6 @@ from presize.options import BuildOptions, RunOptions, SourceOptions
 from presize.sources.companions import add_companions
 from presize.sources.scan import Source, scan
 from presize.store.data_files import REPORT, DataFile
-from presize.store.filenames import folder_files
 from presize.store.index import read_index
 from presize.store.manifest import Manifest
 from presize.store.rejects import Reject
@@ -302,7 +299,6 @@ def _build(
 ) -> Built:
     """Carry out a plan in OUT, which is locked. Unless it `may_lose` images, a folder that is built anew is kept if it
     would."""
-    files = names_of_files(plan)
     journal = open_build(plan, output, run)
     if journal is None:  # another process has built it meanwhile
         return nothing_to_do(plan, run, output.manifests())
@@ -312,7 +308,7 @@ def _build(
         if not plan.shards and all(manifest and manifest.digest == plan.digest for manifest in output.manifests()):
             output.clear()
             return nothing_to_do(plan, run, output.manifests())._replace(changes=reuse.update.changes)
-    work = find_work(plan, run, output, journal, files, reuse)
+    work = find_work(plan, run, output, journal, reuse)
     if listing is not None:
         listing.check_finished([task.number for task in work.waiting if task.number not in work.again], output.path)
     check_space(plan, output, work)
@@ -320,10 +316,10 @@ def _build(
     files_in_all = len(plan.source.table)
     resumed = files_in_all - sum(task.to_make for task in work.waiting)
     finished = work.finish()
-    if files is not None and not may_lose:
+    if plan.file_names is not None and not may_lose:
         _check_loss(plan, finished, output)
     del work  # which has the name of every file
-    manifests = publish(plan, journal, finished, output, files, run.report)
+    manifests = publish(plan, journal, finished, output, run.report)
     changes = reuse.update.changes if reuse else Changes.all_built(files_in_all)
     return Built(manifests, resumed, changes)
 
@@ -339,14 +335,6 @@ def _check_loss(plan: Plan, finished: Finished, output: OutputDir) -> None:
             f"{plural(sum(done.unreadable for done in dones), 'file')} could not be read, and OUT {output.path} would "
             "have fewer images than now; it stays as it is; run again to resume, or with --overwrite to replace it"
         )
-
-
-def names_of_files(plan: Plan) -> pa.ChunkedArray | None:
-    """The name of each sample's file in a folder dataset; None for shards."""
-    if plan.options.layout != "folder":
-        return None
-    class_folders = plan.source.classes or () if plan.source.by_folder else ()
-    return folder_files(plan.source.table.column("path"), plan.options.image.format, class_folders)
 
 
 def carry_out(

@@ -144,20 +144,18 @@ def find_work(
     run: RunOptions,
     place: OutputDir,
     journal: BuildJournal,
-    files: pa.ChunkedArray | None,
-    reuse: RecordSource | None,
+    reuse: RecordSource | None = None,
     numbers: Sequence[int] | None = None,
 ) -> BuildWork:
     """What is left to do of `todo`.
 
     Args:
-        files: the name of each sample's file in a folder dataset; None for shards.
         reuse: what an update uses of the dataset in `place`.
         numbers: the shards of a part; None for all.
     """
     every = range(len(todo.shards)) if numbers is None else numbers
     tasks, found, again = [], {}, set()
-    for task in _tasks(todo, run, place, journal.generation, files, every):
+    for task in _tasks(todo, run, place, journal.generation, every):
         if reuse is not None:
             task = reuse.copying(task)
         table = finished(task, journal.publishing)
@@ -176,14 +174,8 @@ def _is_published(journal: BuildJournal, place: OutputDir) -> bool:
     return journal.publishing or any(each and each.generation == journal.generation for each in place.manifests())
 
 
-def _tasks(
-    todo: Plan,
-    run: RunOptions,
-    place: OutputDir,
-    generation: int,
-    files: pa.ChunkedArray | None,
-    numbers: Sequence[int],
-) -> Iterator[Task]:
+def _tasks(todo: Plan, run: RunOptions, place: OutputDir, generation: int, numbers: Sequence[int]) -> Iterator[Task]:
+    files = todo.file_names
     for root in place.roots:
         with writing(root):
             (root / "shards" if files is None else root).mkdir(parents=True, exist_ok=True)

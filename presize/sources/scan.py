@@ -31,7 +31,7 @@ from presize.sources.source_files import Container, Places, SourceFile, Url, sou
 from presize.sources.splits import with_splits
 from presize.sources.table import IMAGE_NAMES, is_list, list_table
 from presize.sources.tree import list_tree
-from presize.store.dealing import Runs
+from presize.store.dealing import Groups
 from presize.store.index import INDEX_COLUMNS
 from presize.store.rejects_file import Rejects
 
@@ -68,8 +68,8 @@ class Source:
         return [name for name in self.table.column_names if name not in own]
 
     @property
-    def runs(self) -> Runs | None:
-        """The run of each sample (see presize.store.dealing.deal); None where each is a file."""
+    def groups(self) -> Groups | None:
+        """The group of each sample (see presize.store.dealing.assign_shards); None where each is a file."""
         return self.table.column("run").to_numpy() if self.containers else None
 
     def places(self, rows: npt.NDArray[np.int64]) -> Places | None:

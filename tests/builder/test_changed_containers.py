@@ -26,7 +26,7 @@ from presize.builder.executors.remote_task import RunRemote
 from presize.builder.parts_listing import read_listing, write_listing
 from presize.builder.run import plan_build
 from presize.builder.shard_table import ShardTable
-from presize.builder.tasks.records import Containment
+from presize.builder.tasks.records import CrashPolicy
 from presize.builder.tasks.task import Task, write_shard
 from presize.errors import BuildError, PresizeError, SourceError
 from presize.options import SourceOptions
@@ -306,7 +306,7 @@ def test_a_shard_whose_images_are_decoded_one_by_one_stops_as_well(tmp_path: Pat
         files="", places=plan.source.places(samples),
     )  # fmt: skip
     with pytest.raises(BuildError, match=STOPS):
-        write_shard(task, Containment(60, anonymous_file("turnstile"), by_image=True))
+        write_shard(task, CrashPolicy(60, anonymous_file("turnstile"), by_image=True))
     assert os.listdir(tmp_path / "out") == []
 
 

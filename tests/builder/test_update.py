@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +22,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import presize.builder.fingerprint
-import presize.builder.publish
 import presize.builder.run
 import presize.codecs.transcode
 import presize.system.files
-from builds import REPORTED, SERIAL, SMALL, files, patch_publishing, publishing_step
+from builds import REPORTED, SERIAL, SMALL, files
 from effort import examples
 from pictures import smooth_image
 from presize.builder.like import options_of
@@ -35,8 +35,9 @@ from presize.builder.update import Changes, Update, agree, make_update, match
 from presize.errors import BuildError, DatasetError, ImageError, OptionError, PresizeWarning
 from presize.options import BuildOptions, ColumnType, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
-from presize.store.dealing import deal, shard_count
+from presize.store.dealing import assign_shards, shard_count
 from presize.store.manifest import read_manifest
+from presize.store.shard_reader import ShardReader
 from presize.store.verify import VerifyResult, verify_dataset
 from presize.system.files import open_at_once
 from tampering import change_manifest, read_table, with_value, write_table
@@ -145,7 +146,7 @@ def old_table(samples: dict[str, tuple[int, int]], shards: int, rejected: set[st
     stored = [path for path in samples if path not in rejected]
     left_out = [path for path in samples if path in rejected]
     shard, row = np.full(len(samples), -1), np.full(len(samples), -1)
-    dealt = deal(len(stored), shards)
+    dealt = assign_shards(len(stored), shards)
     for number, rows in enumerate(dealt):
         shard[rows], row[rows] = number, np.arange(len(rows))
     row[len(stored) :] = np.arange(len(left_out))
@@ -301,6 +302,22 @@ def test_what_has_not_changed_is_not_decoded(photos: Path, tmp_path: Path) -> No
     with decoding() as decoded:
         build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
     assert sorted(decoded) == sorted((photos / name).stat().st_size for name in ("cats/03.png", "dogs/new.png"))
+
+
+def test_a_copied_record_is_read_once(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_dataset(photos, tmp_path / "out", FOURS, SERIAL)
+    (photos / "cats" / "03.png").unlink()
+    put(photos / "dogs" / "new.png", seed=78)
+    opened: list[ShardReader] = []
+    open_record = ShardReader.__enter__
+
+    def count(reader: ShardReader) -> object:
+        opened.append(reader)
+        return open_record(reader)
+
+    monkeypatch.setattr(ShardReader, "__enter__", count)
+    copied = build_dataset(photos, tmp_path / "out", FOURS, UPDATE).changes.copied
+    assert len(opened) == copied > 0
 
 
 def test_a_kept_shard_is_not_read(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -597,38 +614,9 @@ def test_an_interrupted_update_is_gone_on_with(
 
 
 STEPS = ["write_index", "publish_manifest", "rename", "_remove_unpublished"]
-STOPS = [(FOURS, step, 1) for step in STEPS] + [(TWO_SIZES, step, 2) for step in STEPS if step != "finish_publishing"]
 
 
-@pytest.mark.parametrize("run", [SERIAL, UPDATE], ids=["by build", "by update"])
-@pytest.mark.parametrize(("options", "step", "call"), STOPS, ids=[f"{step}-{call}" for _, step, call in STOPS])
-def test_an_interruption_at_any_step_of_publishing_is_made_good(
-    step: str, call: int, run: RunOptions, options: BuildOptions, photos: Path, tmp_path: Path
-) -> None:
-    for out in ("out", "whole"):
-        build_dataset(photos, tmp_path / out, options, SERIAL)
-    change_much(photos)
-    build_dataset(photos, tmp_path / "whole", options, UPDATE)
-    real, calls = publishing_step(step), [0]
-
-    def stop(*args: object) -> object:
-        calls[0] += 1
-        if calls[0] == call:
-            raise Stopped
-        return real(*args)
-
-    interrupt(photos, tmp_path / "out", options)
-    with pytest.MonkeyPatch.context() as patch:
-        patch_publishing(patch, step, stop)
-        with pytest.raises(Stopped):
-            build_dataset(photos, tmp_path / "out", options, UPDATE)
-    for size in [""] if options is FOURS else ["64", "32"]:
-        assert verify_dataset(tmp_path / "out" / size).problems == (), "one of the two, and whole"
-    build_dataset(photos, tmp_path / "out", options, run)
-    assert files(tmp_path / "out") == files(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("step", ["write_index", "rename"])
+@pytest.mark.parametrize("step", ["publish.write_index", "output_dir.rename"])
 def test_an_interrupted_update_may_be_followed_by_another(step: str, photos: Path, tmp_path: Path) -> None:
     def stop(*_: object) -> None:
         raise Stopped
@@ -636,7 +624,7 @@ def test_an_interrupted_update_may_be_followed_by_another(step: str, photos: Pat
     build_dataset(photos, tmp_path / "out", TWO_SIZES, SERIAL)
     change_much(photos)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        patch_publishing(patch, step, stop)
+        patch.setattr(f"presize.builder.{step}", stop)
         build_dataset(photos, tmp_path / "out", TWO_SIZES, UPDATE)
     put(photos / "cats" / "later.png", seed=95)
     (photos / "dogs" / "02.png").unlink()
@@ -803,23 +791,6 @@ def test_a_shard_that_is_no_more_is_made_again(damage: str, photos: Path, tmp_pa
     assert verify_dataset(tmp_path / "out") == VerifyResult(result.stored)
 
 
-@pytest.mark.parametrize("file", ["index.arrow", "rejects.jsonl"])
-@pytest.mark.parametrize("damage", ["changed", "cut", "gone"])
-def test_a_damaged_dataset_is_no_base(file: str, damage: str, photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", FOURS, SERIAL)
-    path = tmp_path / "out" / file
-    content = path.read_bytes()
-    put(photos / "dogs" / "new.png", seed=78)
-    if damage == "gone":
-        path.unlink()
-    elif damage == "cut":
-        path.write_bytes(content[:-1])
-    else:
-        path.write_bytes(bytes(reversed(content)))
-    with pytest.raises(DatasetError, match=r"--overwrite builds it anew"):
-        build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
-
-
 def test_a_dataset_without_its_report_can_be_updated(photos: Path, tmp_path: Path) -> None:
     build_dataset(photos, tmp_path / "out", FOURS, REPORTED)
     (tmp_path / "out" / "report.html").unlink()
@@ -828,31 +799,43 @@ def test_a_dataset_without_its_report_can_be_updated(photos: Path, tmp_path: Pat
     assert result.changes.built == 1 and verify_dataset(tmp_path / "out") == VerifyResult(result.stored)
 
 
-def test_an_index_that_names_a_row_twice_is_no_base(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", FOURS, SERIAL)
-    put(photos / "dogs" / "new.png", seed=78)
-    table = read_table(tmp_path / "out")
+def name_a_row_twice(out: Path) -> None:
+    table = read_table(out)
     shard = table.column("shard").to_pylist()
     first, other = (i for i, number in enumerate(shard) if number == 0 and table["row"][i].as_py() < 2)
-    write_table(tmp_path / "out", with_value(table, "row", other, table["row"][first].as_py()))
-    with pytest.raises(DatasetError, match="does not list each row of its shards once"):
-        build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
+    write_table(out, with_value(table, "row", other, table["row"][first].as_py()))
 
 
-@pytest.mark.parametrize(
-    ("facts", "message"),
-    [
-        ({"layout": "folder"}, "is a folder of image files, without shards"),
-        ({"engine": "1.0"}, "has no shards that this presize reads"),
-    ],
-    ids=str,
-)
-def test_a_manifest_that_contradicts_itself_is_no_base(
-    facts: dict[str, str], message: str, photos: Path, tmp_path: Path
+HOW: dict[str, Callable[[str, Path], object]] = {
+    "changed": lambda file, out: (out / file).write_bytes((out / file).read_bytes()[::-1]),
+    "cut": lambda file, out: os.truncate(out / file, (out / file).stat().st_size - 1),
+    "gone": lambda file, out: (out / file).unlink(),
+}
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a row twice": (name_a_row_twice, "does not list each row of its shards once"),
+    "a folder": (
+        lambda out: change_manifest(out, lambda values: values.update(layout="folder")),
+        "is a folder of image files, without shards",
+    ),
+    "another engine": (
+        lambda out: change_manifest(out, lambda values: values.update(engine="1.0")),
+        "has no shards that this presize reads",
+    ),
+}
+DAMAGES |= {
+    f"{file} {how}": (partial(change, file), "--overwrite builds it anew")
+    for file in ("index.arrow", "rejects.jsonl")
+    for how, change in HOW.items()
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_dataset_is_no_base(
+    damage: Callable[[Path], object], message: str, photos: Path, tmp_path: Path
 ) -> None:
     build_dataset(photos, tmp_path / "out", FOURS, SERIAL)
     put(photos / "dogs" / "new.png", seed=78)
-    change_manifest(tmp_path / "out", lambda values: values.update(facts))
+    damage(tmp_path / "out")
     with pytest.raises(DatasetError, match=message):
         build_dataset(photos, tmp_path / "out", FOURS, UPDATE)
 

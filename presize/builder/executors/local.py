@@ -13,7 +13,7 @@ from typing import Self
 import joblib
 
 from presize.builder.shard_table import ShardDone
-from presize.builder.tasks.records import Containment
+from presize.builder.tasks.records import CrashPolicy
 from presize.builder.tasks.task import Task, write_shard
 from presize.errors import BuildError
 from presize.system.child import Child, ChildDiedError
@@ -54,7 +54,7 @@ class Workers:
     """Worker processes, each started when a thread needs one more."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._containment = Containment(timeout_s, anonymous_file("presize-turnstile"))
+        self._policy = CrashPolicy(timeout_s, anonymous_file("presize-turnstile"))
         self._lock = threading.Lock()
         self._idle: list[Child] = []
         self._all: list[Child] = []
@@ -62,15 +62,15 @@ class Workers:
 
     def write(self, task: Task) -> ShardDone:
         """Return or raise what write_shard does; from any thread."""
-        containment, died = self._containment, ""
+        policy, died = self._policy, ""
         for _ in range(_ATTEMPTS):
             worker = None
             try:
                 worker = self._take()
-                done = worker.call(write_shard, task, containment)
+                done = worker.call(write_shard, task, policy)
             except (ChildDiedError, MemoryError) as error:
                 self._drop(worker)
-                containment, died = replace(containment, by_image=True), str(error) or "memory ran out"
+                policy, died = replace(policy, by_image=True), str(error) or "memory ran out"
                 continue
             self._idle.append(worker)
             return done
@@ -86,7 +86,7 @@ class Workers:
             if self._idle:
                 return self._idle.pop()
         try:
-            worker = Child(keep=[self._containment.turnstile])
+            worker = Child(keep=[self._policy.turnstile])
         except OSError as error:
             raise BuildError(
                 f"cannot start a worker process: {error.strerror}; run again with fewer --jobs to resume"
@@ -118,4 +118,4 @@ class Workers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
-        os.close(self._containment.turnstile)
+        os.close(self._policy.turnstile)

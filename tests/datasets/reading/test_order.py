@@ -31,7 +31,7 @@ from presize.datasets.reading.schedule import Schedule
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
-from presize.store.dealing import deal
+from presize.store.dealing import assign_shards
 
 SEEDS = st.integers(0, 2**63 - 1)
 LENGTHS = st.one_of(st.integers(0, 40), st.integers(1000, 1100), st.integers(1, 6000))
@@ -57,7 +57,7 @@ class Shards:
 def dealt(samples: int, shards: int) -> Shards:
     """As a build deals them."""
     column = np.empty(samples, np.int32)
-    for shard, members in enumerate(deal(samples, shards)):
+    for shard, members in enumerate(assign_shards(samples, shards)):
         column[members] = shard
     return Shards(column)
 
