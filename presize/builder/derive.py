@@ -34,7 +34,7 @@ from presize.errors import BuildError, DatasetError, OptionError, SourceError
 from presize.formatting import size_text
 from presize.options import KEEP, BuildOptions, Coordinates, ImageOptions, RunOptions, Size, check_type
 from presize.sources.labels import plain_column
-from presize.store.manifest import Manifest, digest_of, read_manifest
+from presize.store.manifest import Manifest, read_manifest
 from presize.store.rejects import Reject
 from presize.store.rejects_file import REJECTS_TOLD, first_rejects
 from presize.system.files import working_in
@@ -301,7 +301,7 @@ def _words(value: object) -> str:
 
 def _codecs(inputs: Inputs, options: BuildOptions, resized: int) -> CodecFingerprint:
     """What made the records: the codecs of the datasets, and those that are here where records are resized."""
-    made_by = {str(manifest.identity.get("codecs") or digest_of(manifest.versions)) for manifest in inputs.manifests}
+    made_by = {str(manifest.identity["codecs"]) for manifest in inputs.manifests}
     versions = inputs.manifests[0].versions
     if resized:
         here = codec_fingerprint(options)

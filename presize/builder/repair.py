@@ -26,8 +26,7 @@ from presize.sources.scan import Source, scan
 from presize.sources.source_files import SourceFile
 from presize.sources.source_reader import SourceReader
 from presize.sources.store_source import Url
-from presize.store.absence import STATE
-from presize.store.data_files import MANIFEST, DataFile
+from presize.store.data_files import MANIFEST, STATE, DataFile
 from presize.store.filenames import is_safe
 from presize.store.index import companion_index, read_index
 from presize.store.manifest import Manifest, read_manifest

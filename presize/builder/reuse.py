@@ -32,7 +32,7 @@ from presize.sources.scan import Source
 from presize.sources.source_reader import SourceReader
 from presize.store.data_files import DataFile
 from presize.store.dealing import shard_limit
-from presize.store.index import LATER_COLUMNS, read_index, record_columns
+from presize.store.index import read_index, record_columns
 from presize.store.manifest import Manifest, read_manifest
 from presize.store.rejects_file import Rejects, read_rejects
 from presize.store.shard import ENGINE
@@ -264,8 +264,6 @@ def _samples(index: pa.RecordBatch, manifest: Manifest, rejects: Rejects) -> pa.
 
 
 def _numbers(index: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
-    if name in LATER_COLUMNS and name not in index.schema.names:
-        return np.zeros(len(index), np.int64)
     return np.asarray(index.column(name).to_numpy(zero_copy_only=True))
 
 

@@ -59,9 +59,10 @@ def build(
     from presize.builder.reuse import plan_update
     from presize.builder.run import build_dataset, plan_build
     from presize.builder.to_url import build_to_url, scratch_out
+    from presize.system.files import is_url
 
     options, samples, run = _options(context, given)
-    to_url = "://" in out
+    to_url = is_url(out)
     if dry_run and part is not None:
         raise click.UsageError("--part: a dry run is of the whole build; leave one of --part and --dry-run out.")
     if part is not None and to_url:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from presize.errors import RemoteError, SourceError
 from presize.remote.bucket import Bucket, Listed
-from presize.remote.connections import Connections
+from presize.remote.transfer import Connections
 from presize.sources.store_source import Url
 from presize.sources.walk import Folder
 from presize.store.filenames import is_safe
@@ -184,7 +184,7 @@ def _ask_each(url: Url, paths: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
     def ask(first: int) -> None:
         for number, path in enumerate(paths.slice(first, _ASKED_IN_TURN).to_pylist(), first):
-            found = bucket.look(path)
+            found = bucket.head(path)
             if found is not None:
                 facts[number] = found.nbytes, found.mtime_ns
 

@@ -6,7 +6,8 @@ import os
 
 from presize.codecs.sniff import sniff
 from presize.errors import UnreadableError
-from presize.remote.bucket import SCHEMES, Bucket
+from presize.remote.bucket import Bucket
+from presize.system.files import is_url
 
 THREADS = 16
 """In each worker process: a request takes some tens of milliseconds, ten images' worth of decoding."""
@@ -25,8 +26,7 @@ class Url(str):
     def of(cls, source: str | os.PathLike[str]) -> Url | None:
         """None for a folder, whatever its name looks like."""
         name = os.fspath(source)
-        is_url = name.partition("://")[0] in SCHEMES and "://" in name and not os.path.lexists(name)
-        return cls(name.rstrip("/")) if is_url else None
+        return cls(name.rstrip("/")) if is_url(name) and not os.path.lexists(name) else None
 
 
 def read_object(bucket: Bucket, path: str, nbytes: int) -> bytes:
@@ -36,9 +36,9 @@ def read_object(bucket: Bucket, path: str, nbytes: int) -> bytes:
         UnreadableError: it has changed since it was listed, or has gone.
         RemoteError: it cannot be read for another reason.
     """
-    if nbytes > _WHOLE_BYTES and sniff(head := bucket.beginning(path, _SNIFFED_BYTES)) is None:
+    if nbytes > _WHOLE_BYTES and sniff(head := bucket.get_range(path, _SNIFFED_BYTES)) is None:
         return head
-    data = bucket.content(path, nbytes)
+    data = bucket.get(path, nbytes)
     if data is None:
         raise UnreadableError(
             f"it changed during the build: it had {nbytes} bytes when listed, and has another size, or gone"

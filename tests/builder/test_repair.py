@@ -21,7 +21,7 @@ from presize.builder.output_dir import OutputDir
 from presize.errors import BuildError, DatasetError, SourceError
 from presize.store.dataset import Dataset
 from presize.store.manifest import digest_of
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 from tampering import change_manifest
 
 OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), shard_samples=4)
@@ -128,7 +128,7 @@ def test_a_source_that_has_changed_leaves_the_shard_and_names_update(change: str
     assert files(out) == damaged
     if change != "other content":
         updated = build_dataset(raw, out, OPTIONS, replace(SERIAL, update=True))
-        assert verify_dataset(out) == (updated.stored, [])
+        assert verify_dataset(out) == VerifyResult(updated.stored)
 
 
 def test_what_is_no_shard_is_not_repaired(raw: Path, tmp_path: Path) -> None:
