@@ -24,7 +24,6 @@ from presize.datasets.dataloader_names import (
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.read_only import fixed_names, is_fixed
 from presize.datasets.reading.batches import BatchReader
-from presize.datasets.reading.device_decode import DecodeOn, Decoder, cut_reader, decode_rows, find_decoder
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.schedule import Schedule
 from presize.datasets.reading.shard_shuffle import ShardShuffled
@@ -84,8 +83,6 @@ class Loader:
         normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on `device`, on the CPU by
             the workers. None for what fuse=True took over from the dataset's transform, if anything.
         dtype: of normalized batches; float32 when None.
-        decode_on: "workers"; or "device": workers only cut JPEGs, which travel as bytes, and torchcodec or torchvision
-            decodes them on `device`; or a function that does that (presize.datasets.reading.device_decode.Decoder).
         on_error: "raise" a DatasetError that names the image that cannot be decoded or is too small for the crop, or
             "skip" it: the batch is then shorter, and `skipped` counts the images.
         rank, ranks: torch.distributed's when it is initialized, otherwise 0 of 1.
@@ -97,7 +94,7 @@ class Loader:
         OptionError: an option is out of range, or does not go with another; while iterating, if the dataset has got a
             transform that would have to be called.
         DatasetError: while iterating, for a damaged sample.
-        LoaderError: while iterating, when a worker dies or the device's decoder fails.
+        LoaderError: while iterating, when a worker dies.
     """
 
     def __init__(
@@ -117,7 +114,6 @@ class Loader:
         device: torch.device | str | None = None,
         normalize: Normalize | None = None,
         dtype: torch.dtype | None = None,
-        decode_on: DecodeOn | Decoder = "workers",
         on_error: OnErrorInBatch = "raise",
         rank: int | None = None,
         ranks: int | None = None,
@@ -129,8 +125,6 @@ class Loader:
         workers, prefetch, last = common_options(options, workers, prefetch, last)
         check_choice("mode", mode, Mode)
         check_choice("on_error", on_error, OnErrorInBatch)
-        if not callable(decode_on):
-            check_choice("decode_on", decode_on, DecodeOn)
         check_range("prefetch", prefetch, 1, 64)
         if workers is not None:
             check_range("workers", workers, 0, 4096)
@@ -156,7 +150,7 @@ class Loader:
         # What trainers ask of a DataLoader, by its names.
         self.num_workers, self.drop_last = self.workers, last == "drop"
         self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, batch_size, self.drop_last)
-        self._images_as = crop, flip, normalize, dtype, decode_on
+        self._images_as = crop, flip, normalize, dtype
         self._pool: WorkerPool | None = None
         self._slots: FreeSlots | None = None
         self._stream: Any = None
@@ -173,7 +167,7 @@ class Loader:
 
     def _choose_reader(self, dataset: LMDBDataset) -> None:
         """Set what reads images and makes batches of them, for the transform of `dataset` as it is."""
-        crop, flip, normalize, dtype, decode_on = self._images_as
+        crop, flip, normalize, dtype = self._images_as
         if dataset._reading.rest is not None:
             left = "" if dataset.fused is None else f" ({dataset.fused.reason})"
             raise OptionError(f"dataset: a Loader calls no transform{left}; give crop and flip, or use make_loader")
@@ -182,18 +176,12 @@ class Loader:
                 raise OptionError("normalize: the dataset's transform normalizes, and fuse=True took that over")
             normalize = dataset.normalize
         crop, flip = dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
-        read_by = BatchReader if decode_on == "workers" else cut_reader
-        self._reader = read_by(dataset.data, crop, flip, companions=dataset._reading.images.companions)
+        self._reader = BatchReader(dataset.data, crop, flip, companions=dataset._reading.images.companions)
         dataset._targets.check_reader(self._reader)
         self._dtype = torch.uint16 if self._reader.deep else None  # of what rows are the bytes of, if not uint8
-        self._decoder: Decoder | None = None
-        if callable(decode_on):
-            self._decoder = decode_on
-        elif decode_on == "device":
-            self._decoder = find_decoder(self.device, self._reader.shape[2])
         self._normalize = normalization_of(self._reader, normalize, dtype, self.device)
         self._normalized_by_workers = False
-        if self._normalize is not None and self.device.type == "cpu" and self._decoder is None:
+        if self._normalize is not None and self.device.type == "cpu":
             self._reader = self._normalize.in_workers(self._reader)
             self._normalized_by_workers, self._dtype = True, self._normalize.dtype
         vars(self)["dataset"] = dataset
@@ -350,9 +338,8 @@ class Loader:
                 self._pool = WorkerPool(
                     self._reader, self.workers, self.mode, shared, ahead=self.prefetch, skip=skip, context=self.context
                 )
-            # After the workers were forked, so that they inherit none of it. Slots of JPEGs are not pinned: decoders
-            # take any memory, and pinning would make all of it resident.
-            if self.device.type == "cuda" and self._decoder is None:
+            # After the workers were forked, so that they inherit none of it.
+            if self.device.type == "cuda":
                 pin(shared, self.device)
             self._slots = FreeSlots(shared)
         return self._slots, self._pool
@@ -375,27 +362,19 @@ class Loader:
 
     def _sent(self, batch: ReadBatch) -> tuple[Images, Any]:
         """A batch on the device, or on its way to it."""
-        images, damaged = self._images(batch)
-        _, samples, seed, epoch, keys = batch.request.without(damaged)
+        images = self._images(batch)
+        _, samples, seed, epoch, keys = batch.request
         shown = self.dataset._targets.shown(self._reader, samples, seed, epoch, keys)
         return images, to_device(self.dataset.batch_targets(samples, shown), self.device)
 
-    def _images(self, batch: ReadBatch) -> tuple[Images, list[int]]:
-        """The images of a batch, and the positions of those that are damaged, which are left out."""
-        if self._decoder is None:
-            rows = as_images(batch.rows)
-            views, others = rows[: self._reader.views], rows[self._reader.views :]
-            if self._dtype is not None:
-                views = tuple(values_batch(view, self._dtype) for view in views)
-            views += tuple(map(companion_batch, self._reader.companions, others))
-            views = tuple(view.to(self.device, non_blocking=self.device.type == "cuda") for view in views)
-            return views if self._reader.has_views or others else views[0], []
-        images, damaged = decode_rows(batch.rows[0], self._decoder, self._reader.shape, self.device)
-        for position, what in damaged.items():
-            if self.on_error == "raise":
-                raise self.dataset.data.damage(int(batch.request.samples[position]), what)
-        self.skipped += len(damaged)
-        return images, list(damaged)
+    def _images(self, batch: ReadBatch) -> Images:
+        rows = as_images(batch.rows)
+        views, others = rows[: self._reader.views], rows[self._reader.views :]
+        if self._dtype is not None:
+            views = tuple(values_batch(view, self._dtype) for view in views)
+        views += tuple(map(companion_batch, self._reader.companions, others))
+        views = tuple(view.to(self.device, non_blocking=self.device.type == "cuda") for view in views)
+        return views if self._reader.has_views or others else views[0]
 
     def _batch(self, images: Images, targets: Any) -> Any:
         if self._normalize is not None and not self._normalized_by_workers:

@@ -83,7 +83,7 @@ class ReadBatch(NamedTuple):
     """A batch as it was read.
 
     Attributes:
-        rows: of each view uint8 (B, height, width, channels), or those of cut_reader().
+        rows: of each view uint8 (B, height, width, channels).
         request: of these rows.
     """
 

@@ -200,15 +200,6 @@ def gpu_finding(facts: CheckUp) -> Finding:
     return Finding("GPU", "ok", f"{torch.accelerator} (torch's name)" if torch.accelerator else "none")
 
 
-def gpu_decoder_finding(facts: CheckUp) -> Finding | None:
-    torch = facts.torch
-    if isinstance(torch, str) or not torch.gpus:
-        return None
-    if torch.decoder:
-        return Finding("GPU decoder", "ok", f'JPEG by {torch.decoder}; Loader(decode_on="device") uses it')
-    return Finding("GPU decoder", "ok", "none; workers decode", torch.no_decoder)
-
-
 def _counted(names: Sequence[str]) -> str:
     """``2 x H100, L4``"""
     return ", ".join(
@@ -426,7 +417,6 @@ _TOPICS: Sequence[Callable[[CheckUp], Finding | None]] = (
     opencv_finding,
     torch_finding,
     gpu_finding,
-    gpu_decoder_finding,
     storage_finding,
     reading_finding,
     fits_finding,

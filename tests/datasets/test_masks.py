@@ -220,8 +220,6 @@ def test_companions_that_there_are_not_and_several_views_are_refused(pairs: Path
     with pytest.raises(OptionError, match="crop: companions come with one view of their image, got 2"):
         LMDBDataset(pairs, crop=views)
     assert len(LMDBDataset(pairs, crop=views, companions=())[0][0]) == 2
-    with pytest.raises(OptionError, match="decode_on: companions are decoded by workers"):
-        Loader(LMDBDataset(pairs), 4, crop=CenterCrop(8), decode_on=lambda jpegs: jpegs)
 
 
 def test_a_companion_in_three_channels_is_read_whole_but_not_as_a_mask(pairs: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ DATASET: dict[str, Any] = {
 LOADER: dict[str, Any] = {
     "dataset": None, "batch_size": 2, "crop": RandomCrop(9), "flip": 0.1, "shuffle": True, "seed": 5,
     "order": Shuffled(9, seed=1), "workers": 3, "mode": "threads", "prefetch": 5, "last": "drop", "device": "cuda",
-    "normalize": ((0.0,), (1.0,)), "dtype": torch.float16, "decode_on": "device", "on_error": "skip", "rank": 1,
+    "normalize": ((0.0,), (1.0,)), "dtype": torch.float16, "on_error": "skip", "rank": 1,
     "ranks": 2, "context": "spawn", "num_workers": 3, "drop_last": True, "sampler": [0], "batch_sampler": [[0]],
     "collate_fn": len, "generator": torch.Generator(), "pin_memory": True, "persistent_workers": False,
     "prefetch_factor": 5, "timeout": 1, "worker_init_fn": len, "multiprocessing_context": "spawn",

@@ -275,11 +275,6 @@ def test_what_is_no_list_of_crops_is_refused(crop: Any, dataset: Path) -> None:
         LMDBDataset(dataset, crop=crop)
 
 
-def test_a_device_decodes_only_one_crop(data: LMDBDataset) -> None:
-    with pytest.raises(OptionError, match=r"^decode_on: .* got a list of 2; choose 'workers'$"):
-        Loader(data, 4, crop=TWO, decode_on=lambda _: [], workers=0)
-
-
 def test_shared_memory_is_counted_for_all_views(dataset: Path) -> None:
     images = LMDBDataset(dataset, crop=[CenterCrop(20), CenterCrop(10)], decode="numpy")
     assert images.dev_shm_bytes(4) == 4 * (3 * 20 * 20 + 3 * 10 * 10 + 8)

@@ -18,7 +18,7 @@ from presize.system.storage import Storage
 GB = 10**9
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", 85 * GB, "9.0")
-CUDA = Torch("2.13.0+cu130", "CUDA 13.0", 16, "AVX512", "cuda", gpus=(H100, H100), decoder="torchcodec")
+CUDA = Torch("2.13.0+cu130", "CUDA 13.0", 16, "AVX512", "cuda", gpus=(H100, H100))
 WELL = CheckUp(
     cpu=Cpu("AMD EPYC 9654", ("SSE4", "AVX2", "AVX-512"), 16, 16, None),
     memory=Memory(128 * GB, None, 100 * GB, 0, 0),
@@ -113,11 +113,6 @@ JUDGED = [
     (replace(WELL, torch=replace(CPU_ONLY, accelerator="mps"), nvidia=None), "GPU", "ok", "mps", "a Mac"),
     (replace(WELL, torch="not installed", nvidia=None), "GPU", "unknown", "without torch", "a GPU that nobody asks"),
     (replace(WELL, torch="not installed"), "GPU", "unknown", "no torch to use it", "a GPU and no torch"),
-    (WELL, "GPU decoder", "ok", "torchcodec", "a decoder"),
-    (
-        changed("torch", decoder=None, no_decoder="install torchcodec"), "GPU decoder", "ok", "install torchcodec",
-        "no decoder",
-    ),
     (WELL, "storage", "ok", "ext4 on nvme0n1, an NVMe SSD; read-ahead 128 KiB", "an NVMe SSD"),
     (changed("storage", kind="network"), "storage", "warn", 'preload="page-cache"', "a network, not measured"),
     (changed("storage", kind="rotating"), "storage", "warn", "a rotating disk", "a rotating disk, not measured"),
