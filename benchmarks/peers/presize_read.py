@@ -17,10 +17,10 @@ def loader(options: Any) -> Iterable[Any]:
         batch_size=options.batch,
         crop=RandomResizedCrop(CROP_SIZE),
         flip=0.5,
-        workers=options.workers,
+        num_workers=options.workers,
         shuffle=True,
         seed=0,
-        last="drop",
+        drop_last=True,
         mode=options.mode,
         device=options.device,
     )
@@ -30,7 +30,9 @@ def dataset(options: Any) -> Iterable[Any]:
     from presize.datasets import LMDBDataset, RandomResizedCrop, make_loader
 
     data = LMDBDataset(options.folder, decode="tensor", crop=RandomResizedCrop(CROP_SIZE), flip=0.5)
-    return make_loader(data, batch_size=options.batch, shuffle=True, workers=options.workers, seed=0, last="drop")
+    return make_loader(
+        data, batch_size=options.batch, shuffle=True, num_workers=options.workers, seed=0, drop_last=True
+    )
 
 
 _WAYS = {"loader": loader, "dataset": dataset}

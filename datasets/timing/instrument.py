@@ -32,14 +32,14 @@ class Fetch(NamedTuple):
 def workers_of(loader: Iterable[Any]) -> int | None:
     """How many processes or threads make the batches of `loader`; None where that is not known."""
     if isinstance(loader, Loader):
-        return loader.workers
+        return loader.num_workers
     return loader.num_workers if isinstance(loader, torch.utils.data.DataLoader) else None
 
 
 def prefetch_of(loader: Iterable[Any]) -> int:
     """Batches that each worker may be ahead."""
     if isinstance(loader, Loader):
-        return loader.prefetch
+        return loader.prefetch_factor
     return getattr(loader, "prefetch_factor", None) or 2
 
 
@@ -56,7 +56,7 @@ def timed(
         profile: whether workers profile themselves, which makes them slower.
     """
     if isinstance(loader, Loader):
-        return _timed_loader(loader, fetches, loader.workers if workers is None else workers)
+        return _timed_loader(loader, fetches, loader.num_workers if workers is None else workers)
     if isinstance(loader, torch.utils.data.DataLoader):
         count = loader.num_workers if workers is None else workers
         return _timed_dataloader(_with_workers(loader, count, profile), fetches)

@@ -174,7 +174,7 @@ def test_loaders_have_a_worker_for_each_usable_core(dataset: Path, monkeypatch: 
     for module in ("loader", "make_loader"):
         monkeypatch.setattr(importlib.import_module(f"presize.datasets.{module}"), "usable_cores", lambda: 3)
     data = LMDBDataset(dataset, crop=RandomResizedCrop(24), decode="tensor")
-    assert Loader(data, 4).workers == 3
+    assert Loader(data, 4).num_workers == 3
     assert make_loader(data, 4).num_workers == 3
 
 
