@@ -23,7 +23,7 @@ from pathlib import Path
 import fuzz_jpeg_decoder as differential
 
 from presize.codecs import _jpeg_decoder
-from presize.codecs.golden.images import decoder_images
+from presize.codecs.golden import decoder_images
 
 TARGET = Path(__file__).parent.parent / "tests" / "fuzz" / "jpeg_decoder.c"
 DRAWN = 1000

@@ -34,7 +34,7 @@ import lmdb
 import pyarrow as pa
 
 from presize import BuildOptions, ImageOptions, PresizeError, RunOptions, Size, build_dataset, make_samples
-from presize.codecs.golden.images import source_images
+from presize.codecs.golden import source_images
 from presize.options import ExportLayout
 from presize.sources.sample import SampleOptions
 from presize.store.shard import ShardWriter

@@ -1,10 +1,10 @@
-"""Make presize/codecs/golden/images.py: small images, embedded in the program, that codecs are tried on.
+"""Make presize/codecs/golden/decoder.zip and sources.zip: small images that codecs are tried on.
 
 It is kept to show how. The sources must stay as they are: what the codecs make of them is part of the identity of
 datasets, so with other images none could be updated any more. What later releases need goes into a set of its own.
 Images for the decoder may be added.
 
-    python tools/make_golden.py > presize/codecs/golden/images.py
+    python tools/make_golden.py FOLDER
 """
 
 from __future__ import annotations
@@ -12,48 +12,15 @@ from __future__ import annotations
 import base64
 import io
 import struct
-import textwrap
-import zlib
+import sys
+import zipfile
+from pathlib import Path
 
 import cv2
 import numpy as np
 from PIL import Image
 
 from presize.codecs.jpeg.tiles import TAG, restart_interval, with_index
-
-HEAD = '''"""Small images of every format, sampling and colour model: see tools/make_golden.py, which made them once.
-
-The sources must never change: what the codecs make of them is part of the identity of datasets.
-"""
-
-from __future__ import annotations
-
-import base64
-import struct
-import zlib
-
-
-def decoder_images() -> dict[str, bytes]:
-    """Baseline JPEGs of every kind that presize's own decoder takes, by name."""
-    return _unpacked(_DECODER)
-
-
-def source_images() -> dict[str, bytes]:
-    """Images of every format that presize reads, by name."""
-    return _unpacked(_SOURCES)
-
-
-def _unpacked(packed: str) -> dict[str, bytes]:
-    data = zlib.decompress(base64.b64decode(packed))
-    images, at = {}, 0
-    while at < len(data):
-        name_bytes, nbytes = struct.unpack_from(">BH", data, at)
-        begin = at + 3 + name_bytes
-        images[data[at + 3 : begin].decode()] = data[begin : begin + nbytes]
-        at = begin + nbytes
-    return images
-
-'''
 
 FACTORS = {
     "4:4:4": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
@@ -196,16 +163,15 @@ def source_images() -> dict[str, bytes]:
     }
 
 
-def packed(images: dict[str, bytes]) -> str:
-    parts = [struct.pack(">BH", len(name), len(data)) + name.encode() + data for name, data in images.items()]
-    text = base64.b64encode(zlib.compress(b"".join(parts), 9)).decode()
-    return "\n".join(f'    "{line}"' for line in textwrap.wrap(text, 112))
+def write(path: Path, images: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in images.items():
+            file.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED, 9)
 
 
 def main() -> None:
-    for name, images in (("_DECODER", decoder_images()), ("_SOURCES", source_images())):
-        print(HEAD if name == "_DECODER" else "", end="")
-        print(f"\n{name} = (\n{packed(images)}\n)")
+    write(Path(sys.argv[1], "decoder.zip"), decoder_images())
+    write(Path(sys.argv[1], "sources.zip"), source_images())
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ TESTS = {
     ),
     "codecs/jpeg_decoder.py": (
         "tests/codecs/test_self_check.py",
-        "tests/codecs/test_outcome.py",
+        "tests/codecs/test_fingerprint.py",
         "tests/codecs/test_jpeg_decoder.py",
         "tests/codecs/test_recoding.py",
         *JPEG,

@@ -32,7 +32,7 @@ from presize.builder.run import plan_build
 from presize.builder.state import Place, State
 from presize.builder.tasks.task import Task, write_shard
 from presize.builder.work import find_work
-from presize.codecs.companion import transcode_companion
+from presize.codecs.transcode import transcode_companion
 from presize.options import BuildOptions, Companion, ImageOptions, RunOptions, Size, SourceOptions
 from shared import builds, measuring, processes, rates
 from shared.conditions import conditions, find_photos

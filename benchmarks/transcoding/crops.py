@@ -100,7 +100,7 @@ def summary(rows: list[rates.Row]) -> str:
 
 
 def measure_all(options: argparse.Namespace) -> None:
-    compiled = resampling.trusted()
+    compiled = resampling.compiled.trusted()
     if compiled is None:
         raise SystemExit("presize's resizing of crops is not compiled, or not for this processor")
     cv2.setNumThreads(0)

@@ -27,6 +27,7 @@ import simplejpeg
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize.codecs import transcode
+from presize.codecs.compiled import VARIABLE
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg import segments as jpeg_segments
 from presize.codecs.jpeg.tiles import TAG, cut, recoded
@@ -152,7 +153,7 @@ _held: dict[str, Set] = {}
 
 def hold_to_sse2(todo: dict[str, Set]) -> None:
     """In a new process, before anything is decoded."""
-    os.environ |= {"JSIMD_FORCESSE2": "1", jpeg_decoder.VARIABLE: "no-avx2"}
+    os.environ |= {"JSIMD_FORCESSE2": "1", VARIABLE: "no-avx2"}
     _held.update(todo)
 
 

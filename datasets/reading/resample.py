@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-import warnings
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
@@ -24,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.codecs.jpeg import decoder as jpeg_decoder
-from presize.errors import PresizeWarning
+from presize.codecs.compiled import Compiled, SwitchedOff
 
 Filter = Literal["linear", "antialiased"]
 
@@ -151,13 +148,10 @@ def _antialiased(inputs: int, outputs: int) -> _Weights:
 _WEIGHTS = {"linear": _linear, "antialiased": _antialiased}
 
 
-_compiled: ModuleType | None
-"""Use it through trusted()."""
-
 try:
-    from presize.datasets.reading import _resample as _compiled
+    from presize.datasets.reading import _resample
 except ImportError:
-    _compiled = None
+    _resample = None  # type: ignore[assignment]
 
 Pixels = npt.NDArray[Any]
 
@@ -204,67 +198,57 @@ def resample_by_libraries(pixels: Pixels, out: Pixels) -> None:
 
 # ---- the compiled code ----
 
-_is_tried = False
 _TRIED = (((37, 23), (48, 40)), ((61, 53), (40, 33)), ((19, 70), (24, 41)), ((40, 11), (17, 33)))
 """Sizes of the self-check, (height, width): before and after."""
 
 
 def _resampled(pixels: Pixels, out: Pixels, flip: bool) -> bool:
     """Whether the compiled code has done it."""
-    compiled = trusted()
-    return compiled is not None and resample_by(compiled, pixels, out, flip)
+    module = compiled.trusted()
+    return module is not None and resample_by(module, pixels, out, flip)
 
 
-def resample_by(compiled: ModuleType, pixels: Pixels, out: Pixels, flip: bool, window: int = 0) -> bool:
-    """As resample(), of sizes that differ, by `compiled` (_resample.c). False if it does not take them: other
+def resample_by(module: ModuleType, pixels: Pixels, out: Pixels, flip: bool, window: int = 0) -> bool:
+    """As resample(), of sizes that differ, by `module` (_resample.c). False if it does not take them: other
     pixels than 8 bits of RGB, side by side in memory, and sides that shrink to less than about a third.
 
     Args:
         window: of a row, how many bytes it takes at a time: 16 or 64; 0 for the most that the processor can.
     """
     height, width, channels = out.shape
-    window = window or compiled.window_bytes()
+    window = window or module.window_bytes()
     if channels != 3 or out.dtype != np.uint8:
         return False
     filter = _filter(pixels, out)
     columns, rows = across(pixels.shape[1], width, filter, flip, window), down(pixels.shape[0], height, filter)
     if columns is None or rows is None:
         return False
-    return bool(compiled.resize(pixels, out, columns, rows, filter == "linear", window))
+    return bool(module.resize(pixels, out, columns, rows, filter == "linear", window))
 
 
-def trusted() -> ModuleType | None:
-    """The compiled code, once it has been tried; None if there is none, or it is not used.
-
-    Threads may do so at the same time, with the same outcome: there is no lock that a fork could leave locked.
-    """
-    global _compiled, _is_tried
-    compiled = _compiled
-    if compiled is not None and not _is_tried:
-        if not _is_wanted(compiled):
-            _compiled = None
-        elif not _is_right(compiled):
-            _compiled = None
-            warnings.warn(
-                "presize's own resizing of crops failed its self-check and is switched off in this process. OpenCV and "
-                "torch resize instead: slower, and the pixels are right. Please report it",
-                PresizeWarning,
-                stacklevel=4,
-            )
-        _is_tried = True
-    return _compiled
+def check(module: ModuleType, setting: str) -> SwitchedOff | None:
+    """Return why `module` (_resample.c) must not be used, if so: the processor, PRESIZE_DECODER, or the self-check."""
+    if module.window_bytes() == 0 or setting not in ("", "auto"):
+        return SwitchedOff("environment", "it takes AVX2, and PRESIZE_DECODER=auto")
+    if _is_right(module):
+        return None
+    return SwitchedOff(
+        "self-check",
+        "it makes other pixels than OpenCV and torch",
+        "presize's own resizing of crops failed its self-check and is switched off in this process. OpenCV and torch "
+        "resize instead: slower, and the pixels are right. Please report it",
+    )
 
 
-def _is_wanted(compiled: ModuleType) -> bool:
-    return compiled.window_bytes() > 0 and os.environ.get(jpeg_decoder.VARIABLE, "") in ("", "auto")
-
-
-def _is_right(compiled: ModuleType) -> bool:
+def _is_right(module: ModuleType) -> bool:
     random = np.random.default_rng(0)
     for before, after in _TRIED:
         pixels = random.integers(0, 256, (*before, 3), np.uint8)
         ours, theirs = (np.zeros((*after, 3), np.uint8) for _ in range(2))
         resample_by_libraries(pixels, theirs)
-        if not resample_by(compiled, pixels, ours, flip=True) or not np.array_equal(ours, theirs[:, ::-1]):
+        if not resample_by(module, pixels, ours, flip=True) or not np.array_equal(ours, theirs[:, ::-1]):
             return False
     return True
+
+
+compiled = Compiled(_resample, check)

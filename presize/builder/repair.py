@@ -17,7 +17,7 @@ from zlib_ng import zlib_ng
 
 from presize.builder.state import lock
 from presize.codecs import transcode
-from presize.codecs.companion import transcode_companion
+from presize.codecs.transcode import transcode_companion
 from presize.errors import DatasetError, ImageError, OptionError, SourceError
 from presize.options import Companion, ImageOptions, Size, SourceOptions
 from presize.sources.companions import companion_paths

@@ -11,9 +11,9 @@ from PIL import Image
 
 from presize.codecs import plugins, sixteen
 from presize.codecs.bands import bands_of, declares_alpha, plain
+from presize.codecs.exif import orientation_of
 from presize.codecs.icc import to_srgb
 from presize.codecs.jpeg import segments as jpeg_segments
-from presize.codecs.metadata import orientation_of
 from presize.codecs.plugins import load, open_image
 from presize.codecs.sniff import has_several, largest_icon, png_chunks, webp_size
 from presize.codecs.source_facts import Colors, Facts

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from presize.codecs import decode, encode, resize, sniff
+from presize.codecs.exact import decode_numbers, narrowed
+from presize.codecs.exif import with_orientation_reset
 from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.jpeg import segments as jpeg_segments
 from presize.codecs.jpeg import tiles as tiling
-from presize.codecs.metadata import with_orientation_reset
 from presize.codecs.pillow_decoder import Wanted
 from presize.codecs.unchanged import fits, unchanged
 from presize.errors import ImageError
@@ -58,7 +59,7 @@ def transcode(data: bytes, options: ImageOptions) -> Transcoded:
     if header is not None:
         targets = _targets(_upright(header), options)
         if options.filter != "nearest":  # it takes pixels as they are, and a reduced decode gives means of them
-            scale = _decode_scale(targets)
+            scale = decode_scale(targets)
     wanted = Wanted(options.color, options.depth, options.icc)
     unfinished = options.color != "rgba" and options.depth == 8
     decoded = decode.decode(data, wanted, options.max_pixels, scale, header, unfinished)
@@ -127,7 +128,7 @@ def _upright(header: jpeg_segments.JpegHeader) -> Size:
     return Size(header.width, header.height) if turned else Size(header.height, header.width)
 
 
-def _decode_scale(targets: list[resize.Target]) -> int:
+def decode_scale(targets: list[resize.Target]) -> int:
     """k to decode at 1/k: the smallest of 1/2, 1/4 and 1/8 that leaves the filter twice the pixels of every target.
 
     So the filter and not the decoder determines the result. Other fractions are slower than a full decode.
@@ -143,3 +144,37 @@ def _scaled(target: resize.Target, source: Size, shape: tuple[int, ...]) -> resi
         return target
     box = target.box
     return target._replace(box=resize.Box(box.top * y, box.left * x, box.height * y, box.width * x))
+
+
+def transcode_companion(data: bytes, source: Size, options: ImageOptions) -> Transcoded:
+    """Decode, resize and encode a companion of an image. Thread-safe.
+
+    Args:
+        data: the file.
+        source: the upright (height, width) of the image that it belongs to, which has to be its own, too.
+        options: how it is stored (presize.options.Companion.image_options). With filter "nearest" each pixel keeps the
+            value that it has in the file.
+
+    Raises:
+        ImageError: it cannot be stored; the message says why.
+    """
+    if options.filter != "nearest":
+        made = transcode(data, options)
+        _check_size(made.source, source)
+        return made
+    values, facts = decode_numbers(data, options.max_pixels)
+    height, width = values.shape[:2]
+    _check_size(Size(height, width), source)
+    records = []
+    for size in options.sizes:
+        target = resize.target(source, size, options.fit, options.upscale)
+        pixels = narrowed(resize.resize(values, target, "nearest", options.resize_backend))
+        records.append(Record(encode.encode(pixels, options), *pixels.shape[:2]))
+    return Transcoded(tuple(records), source, facts.pack())
+
+
+def _check_size(found: Size, source: Size) -> None:
+    if found != source:
+        raise ImageError(
+            f"{found.width} x {found.height} pixels, and its image has {source.width} x {source.height}, upright"
+        )

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from presize.codecs import icc, sniff
+from presize.codecs.exif import orientation_of
 from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.jpeg import segments as jpeg_segments
-from presize.codecs.metadata import orientation_of
 from presize.codecs.source_facts import Colors, Facts
 from presize.errors import ImageError
 from presize.options import ImageOptions

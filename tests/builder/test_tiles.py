@@ -18,6 +18,7 @@ from builds import SERIAL, files
 from commands import Ran
 from pictures import smooth_image
 from presize.builder.run import build_dataset
+from presize.codecs.compiled import VARIABLE
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.tiles import cut
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
@@ -131,7 +132,7 @@ def test_another_value_is_refused_with_those_that_there_are(presize: Presize, ra
 
 def test_without_the_compiled_decoder_all_is_refused_in_one_line(tree: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "presize", "build", tree, tmp_path / "out", "--labels=none", "--tiles=all"]
-    environment = os.environ | {jpeg_decoder.VARIABLE: "libjpeg"}
+    environment = os.environ | {VARIABLE: "libjpeg"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert ran.returncode == 2
     lines = ran.stderr.strip().splitlines()

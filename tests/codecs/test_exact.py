@@ -16,9 +16,9 @@ from PIL import Image
 
 from paired import CLASS_NUMBERS, mask_of
 from presize.codecs import resize
-from presize.codecs.companion import transcode_companion
 from presize.codecs.exact import decode_exact, decode_stored
 from presize.codecs.source_facts import FIELDS
+from presize.codecs.transcode import transcode_companion
 from presize.errors import ImageError, NotAnImageError
 from presize.options import Companion, Fit, Format, ImageOptions, Size
 

@@ -144,7 +144,7 @@ def test_a_plug_in_that_is_not_installed_is_named(name: str, monkeypatch: pytest
 
 
 def test_the_versions_of_plug_ins_are_told_for_the_files_that_need_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "_version", lambda distribution: f"of {distribution}")
+    monkeypatch.setattr(importlib.metadata, "version", lambda distribution: f"of {distribution}")
     assert plugins.versions([".jpg", ".png"]) == {}
     assert plugins.versions([".jpg", ".hif"]) == {"pillow-heif": "of pillow-heif"}
     assert plugins.versions([".jxl", ".heic"]).keys() == {"pillow-heif", "pillow-jxl-plugin"}

@@ -24,6 +24,7 @@ from PIL import Image
 
 from effort import EFFORT, examples
 from pictures import smooth_image
+from presize.codecs.compiled import Compiled
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.decoder import Mode
 from presize.codecs.jpeg.tiles import TAG, restart_interval, with_index
@@ -82,7 +83,7 @@ scales = st.sampled_from([1, 2, 4, 8])
 @contextlib.contextmanager
 def held_to(avx2: bool) -> Iterator[None]:
     """Decode with AVX2, where there is, or without."""
-    decoder = jpeg_decoder._trusted()
+    decoder = jpeg_decoder.compiled.trusted()
     assert decoder is not None
     decoder.use_avx2(avx2)
     yield
@@ -339,7 +340,7 @@ def test_threads_with_different_tables_do_not_disturb_each_other() -> None:
 def test_without_the_compiled_code_it_decodes_nothing_and_a_value_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     value = memoryview(tiled(picture(64, 96, seed=1)))
     before = decode_value(value, "jpeg", "rgb", (64, 96))
-    monkeypatch.setattr(jpeg_decoder, "_compiled", None)
+    monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
     assert not jpeg_decoder.is_available() and jpeg_decoder.decode(value, "RGB", (64, 96)) is None
     np.testing.assert_array_equal(decode_value(value, "jpeg", "rgb", (64, 96)), before)
 
@@ -383,7 +384,7 @@ def test_what_falls_back_to_libjpeg_has_the_same_pixels(
     data = encoded(picture(61, 90, seed=2), sampling)
     pixels = jpeg_decoder.decode_strictly(data, mode, (61, 90), scale, max_pixels=10**6)
     assert pixels.shape[:2] == (-(-61 // scale), -(-90 // scale))
-    monkeypatch.setattr(jpeg_decoder, "_compiled", None)
+    monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
     np.testing.assert_array_equal(jpeg_decoder.decode_strictly(data, mode, (61, 90), scale, max_pixels=10**6), pixels)
     with pytest.raises(ValueError, match=r"\w"):
         jpeg_decoder.decode_strictly(data[: len(data) // 2], mode, (61, 90), scale, max_pixels=10**6)
@@ -399,7 +400,7 @@ def test_tiles_are_measured_the_same_without_the_compiled_code(head: bytes, part
     data = head + b"".join(tile + marker for tile, marker in zip(tiles, markers, strict=True))
     lengths = jpeg_decoder.tile_lengths(data, len(head), len(tiles))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jpeg_decoder, "_compiled", None)
+        patch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
         assert jpeg_decoder.tile_lengths(data, len(head), len(tiles)) == lengths
     if sound:
         assert lengths == np.array([len(tile) + 2 for tile in tiles], ">u2").tobytes()
@@ -422,7 +423,7 @@ def test_tiles_whose_markers_are_not_theirs_have_no_lengths(
     data: bytes, tiles: int, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_compiled:
-        monkeypatch.setattr(jpeg_decoder, "_compiled", None)
+        monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
     assert jpeg_decoder.tile_lengths(data, 0, tiles) is None
 
 
@@ -432,7 +433,7 @@ def test_a_tile_of_more_than_65535_bytes_has_no_length(monkeypatch: pytest.Monke
         data = bytes(nbytes) + b"\xff\xd9"
         assert (jpeg_decoder.tile_lengths(data, 0, 1) is not None) == fits
         with monkeypatch.context() as patch:
-            patch.setattr(jpeg_decoder, "_compiled", None)
+            patch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
             assert (jpeg_decoder.tile_lengths(data, 0, 1) is not None) == fits
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from effort import examples
+from presize.codecs.exif import orientation_of, with_orientation_reset
 from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.jpeg import segments as jpeg_segments
-from presize.codecs.metadata import orientation_of, with_orientation_reset
 from presize.errors import ImageError
 from processes import run_python
 
@@ -263,25 +263,18 @@ def test_exif_without_an_orientation_is_left_as_it_is() -> None:
     assert with_orientation_reset(b"junk") == b"junk"
 
 
-@pytest.mark.parametrize("grey", [False, True])
-@pytest.mark.parametrize("quality", [1, 2, 10, 25, 49, 50, 51, 75, 90, 95, 98, 99, 100])
-def test_the_quality_is_read_from_the_tables(quality: int, grey: bool) -> None:
-    image = Image.fromarray(PHOTO).convert("L") if grey else None
-    assert jpeg_segments.parse(saved(image, quality=quality)).quality == quality
-
-
 QUALITIES = range(1, 101)
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_the_quality_is_read_from_the_tables(grey: bool) -> None:
+    image = Image.fromarray(PHOTO).convert("L") if grey else None
+    assert [jpeg_segments.parse(saved(image, quality=quality)).quality for quality in QUALITIES] == list(QUALITIES)
 
 
 def table(number: int, values: list[int]) -> bytes:
     wide = max(values) > 255
     return bytes([number | wide << 4]) + b"".join(value.to_bytes(1 + wide, "big") for value in values)
-
-
-def test_the_tables_of_each_quality_are_those_of_libjpeg() -> None:
-    image = Image.new("L", (8, 8))
-    tables = [Image.open(io.BytesIO(saved(image, quality=quality))).quantization[0] for quality in QUALITIES]
-    assert jpeg_segments._sums() == [-sum(table) for table in tables]
 
 
 @pytest.mark.parametrize(
@@ -440,9 +433,8 @@ def test_bare_leaves_everything_after_the_first_scan_header() -> None:
 
 def parsed(data: bytes, anew: bool) -> object:
     """The header, or the reason that there is none; `anew`: as if no other image had been read before."""
-    jpeg_segments._known.cache_clear()
     try:
-        return jpeg_segments._parsed(data) if anew else (jpeg_segments.parse(data), jpeg_segments.parse(data))[1]
+        return jpeg_segments.parse_afresh(data) if anew else (jpeg_segments.parse(data), jpeg_segments.parse(data))[1]
     except ImageError as error:
         return str(error)
 

@@ -18,6 +18,7 @@ from PIL import Image
 from coefficients import coefficients
 from effort import examples
 from pictures import smooth_image
+from presize.codecs.compiled import Compiled
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.tiles import (
     DHT,
@@ -216,7 +217,7 @@ def test_random_and_damaged_jpegs_become_others_of_the_same_pixels() -> None:
 
 
 def recoded_without_avx2(data: bytes) -> bytes:
-    decoder = jpeg_decoder._compiled
+    decoder = jpeg_decoder.compiled.trusted()
     assert decoder is not None
     decoder.use_avx2(False)
     try:
@@ -272,8 +273,6 @@ def test_a_scan_that_becomes_more_than_twice_as_long_is_left_as_it_is() -> None:
 
 
 def test_without_the_compiled_code_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jpeg_decoder, "_compiled", None)
-    monkeypatch.setattr(jpeg_decoder, "_is_tried", True)
-    monkeypatch.setattr(jpeg_decoder, "_switched_off", None)
+    monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
     with pytest.raises(OptionError, match=r"^tiles: all needs presize's own JPEG decoder, which is not compiled here"):
         recoded(jpeg(noisy(64, 64)))

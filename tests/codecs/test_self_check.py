@@ -9,16 +9,17 @@ import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import simplejpeg
 
-from presize.codecs.golden import self_check
-from presize.codecs.golden.images import decoder_images, source_images
+from presize.codecs.compiled import VARIABLE, Compiled
+from presize.codecs.golden import decoder_images, source_images
 from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.codecs.jpeg import self_check
 from presize.errors import PresizeWarning
 
 compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
@@ -27,32 +28,31 @@ IMAGE = decoder_images()["4:2:0 with tiles"]
 SHAPE = (35, 70)
 
 
+REAL: Any = jpeg_decoder.compiled.trusted()
+
+
 @pytest.fixture(autouse=True)
-def untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has not decoded yet."""
-    monkeypatch.delenv(jpeg_decoder.VARIABLE, raising=False)
-    monkeypatch.setattr(jpeg_decoder, "_compiled", jpeg_decoder._compiled)  # what a test switches off comes back
-    monkeypatch.setattr(jpeg_decoder, "_is_tried", False)
-    monkeypatch.setattr(jpeg_decoder, "_switched_off", None)
-    monkeypatch.setattr(jpeg_decoder, "_right_to_warn", threading.Lock())
+def untried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes the decoder as in a process that has not decoded yet, with other functions if asked."""
+    monkeypatch.delenv(VARIABLE, raising=False)
 
+    def untry(**changed: Callable[..., Any]) -> None:
+        names = ("use_avx2", "decode", "tile_lengths", "recode")
+        module: Any = REAL and SimpleNamespace(**{name: getattr(REAL, name) for name in names} | changed)
+        monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(module, jpeg_decoder.check))
 
-def module(**changed: Callable[..., Any]) -> Any:
-    """The compiled code with other functions."""
-    real: ModuleType = jpeg_decoder._compiled
-    return SimpleNamespace(
-        **{name: getattr(real, name) for name in ("use_avx2", "decode", "tile_lengths", "recode")} | changed
-    )
+    untry()
+    return untry
 
 
 def wrong_in_one_pixel(data: bytes, out: np.ndarray, *others: Any) -> bool:
-    done = jpeg_decoder_decode(data, out, *others)
+    done = REAL.decode(data, out, *others)
     out.reshape(-1)[-1] ^= 1
     return done
 
 
 def wrong_at_half_size(data: bytes, out: np.ndarray, *others: Any) -> bool:
-    return (wrong_in_one_pixel if others[-1] == 2 else jpeg_decoder_decode)(data, out, *others)
+    return (wrong_in_one_pixel if others[-1] == 2 else REAL.decode)(data, out, *others)
 
 
 def failing(*_: Any) -> bool:
@@ -60,14 +60,11 @@ def failing(*_: Any) -> bool:
 
 
 def wrong_in_one_bit(data: bytes, out: np.ndarray, interval: int) -> int:
-    nbytes: int = jpeg_decoder_recode(data, out, interval)
+    nbytes: int = REAL.recode(data, out, interval)
     if interval == 2:
         out[0] ^= 1
     return nbytes
 
-
-jpeg_decoder_recode = getattr(jpeg_decoder._compiled, "recode", None)
-jpeg_decoder_decode = getattr(jpeg_decoder._compiled, "decode", None)
 
 BROKEN = [
     ({"decode": wrong_in_one_pixel}, r"it decodes other pixels than libjpeg-turbo \(4:2:0\)"),
@@ -93,9 +90,9 @@ def test_a_sound_decoder_stays_on_without_a_word() -> None:
 @compiled
 @pytest.mark.parametrize(("functions", "found"), BROKEN, ids=BROKEN_NAMES)
 def test_a_broken_decoder_is_switched_off_and_pixels_are_libjpegs(
-    functions: dict[str, Callable[..., Any]], found: str, monkeypatch: pytest.MonkeyPatch
+    functions: dict[str, Callable[..., Any]], found: str, untried: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(jpeg_decoder, "_compiled", module(**functions))
+    untried(**functions)
     with pytest.warns(PresizeWarning, match=f"failed its self-check and is switched off in this process: {found}"):
         pixels = jpeg_decoder.decode_strictly(IMAGE, "RGB", SHAPE, max_pixels=10**6)
     np.testing.assert_array_equal(pixels, simplejpeg.decode_jpeg(IMAGE))
@@ -116,18 +113,18 @@ def test_a_broken_decoder_is_switched_off_and_pixels_are_libjpegs(
     ids=["is_available", "switched_off", "decode", "tile_lengths"],
 )
 def test_every_way_to_the_compiled_code_tries_it_first(
-    first_use: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+    first_use: Callable[[], object], untried: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(jpeg_decoder, "_compiled", module(decode=failing))
+    untried(decode=failing)
     with pytest.warns(PresizeWarning, match="self-check") as said:
         first_use()
-    assert jpeg_decoder._compiled is None
+    assert jpeg_decoder.compiled.off is not None
     assert said[0].filename == __file__, "it names the caller"
 
 
 @compiled
-def test_threads_that_come_first_together_are_warned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jpeg_decoder, "_compiled", module(decode=wrong_in_one_pixel))
+def test_threads_that_come_first_together_are_warned_once(untried: Callable[..., None]) -> None:
+    untried(decode=wrong_in_one_pixel)
     together = threading.Barrier(8)
 
     def decode(_: int) -> object:
@@ -141,8 +138,8 @@ def test_threads_that_come_first_together_are_warned_once(monkeypatch: pytest.Mo
 
 
 @compiled
-def test_a_warning_that_is_an_error_leaves_it_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jpeg_decoder, "_compiled", module(decode=failing))
+def test_a_warning_that_is_an_error_leaves_it_switched_off(untried: Callable[..., None]) -> None:
+    untried(decode=failing)
     with pytest.raises(PresizeWarning):
         jpeg_decoder.is_available()
     assert not jpeg_decoder.is_available()
@@ -161,7 +158,7 @@ def test_it_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_forked_child_inherits_the_outcome() -> None:
     script = (
         "import os, sys; from presize.codecs.jpeg import decoder as jpeg_decoder\n"
-        "from presize.codecs.golden import self_check\n"
+        "from presize.codecs.jpeg import self_check\n"
         "self_check.difference = lambda _: 'on purpose'; jpeg_decoder.is_available()\n"
         "child = os.fork()\n"
         "if child == 0: os._exit(int(jpeg_decoder.is_available()))\n"
@@ -175,9 +172,11 @@ def test_a_forked_child_inherits_the_outcome() -> None:
 
 @compiled
 @pytest.mark.parametrize(("value", "is_on"), [("libjpeg", False), ("auto", True), ("no-avx2", True), ("", True)])
-def test_the_environment_switches_it_off(value: str, is_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(jpeg_decoder.VARIABLE, value)
-    monkeypatch.setattr(jpeg_decoder, "_compiled", module(use_avx2=lambda _: False))
+def test_the_environment_switches_it_off(
+    value: str, is_on: bool, monkeypatch: pytest.MonkeyPatch, untried: Callable[..., None]
+) -> None:
+    monkeypatch.setenv(VARIABLE, value)
+    untried(use_avx2=lambda _: False)
     assert (jpeg_decoder.decode(IMAGE, "RGB", SHAPE) is not None) == is_on
     off = jpeg_decoder.switched_off()
     assert (None if off is None else off[:2]) == (None if is_on else ("environment", "PRESIZE_DECODER=libjpeg"))
@@ -186,11 +185,11 @@ def test_the_environment_switches_it_off(value: str, is_on: bool, monkeypatch: p
 @compiled
 @pytest.mark.parametrize(("value", "expected"), [("auto", ["self-check"]), ("no-avx2", [False, "self-check"])])
 def test_the_environment_decides_about_avx2_before_the_self_check(
-    value: str, expected: list[bool | str], monkeypatch: pytest.MonkeyPatch
+    value: str, expected: list[bool | str], monkeypatch: pytest.MonkeyPatch, untried: Callable[..., None]
 ) -> None:
     calls: list[bool | str] = []
-    monkeypatch.setenv(jpeg_decoder.VARIABLE, value)
-    monkeypatch.setattr(jpeg_decoder, "_compiled", module(use_avx2=calls.append))
+    monkeypatch.setenv(VARIABLE, value)
+    untried(use_avx2=calls.append)
     monkeypatch.setattr(self_check, "difference", lambda _: calls.append("self-check"))
     assert jpeg_decoder.is_available() and calls == expected
 
@@ -200,7 +199,7 @@ def test_the_environment_decides_about_avx2_before_the_self_check(
 def test_what_the_environment_means_otherwise_is_warned_about_and_switches_it_off(
     value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(jpeg_decoder.VARIABLE, value)
+    monkeypatch.setenv(VARIABLE, value)
     with pytest.warns(
         PresizeWarning, match=f"^PRESIZE_DECODER: expected auto, no-avx2 or libjpeg, got '{value}'; libjpeg-turbo"
     ):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import platform
-import threading
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Literal
 
 import cv2
@@ -15,6 +14,7 @@ import PIL
 import pytest
 import simplejpeg
 
+from presize.codecs.compiled import VARIABLE, Compiled, SwitchedOff
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.measure.codec_features import _libjpeg_turbo, read_codecs
 
@@ -72,7 +72,7 @@ def test_opencv_uses_what_the_cpu_has(
 
 def test_presizes_own_decoder_is_used_where_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (read_codecs({}).jpeg.baseline == "used") == jpeg_decoder.is_available()
-    monkeypatch.setattr(jpeg_decoder, "_compiled", None)
+    monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     assert read_codecs({}).jpeg.baseline == "not compiled"
@@ -84,18 +84,15 @@ def test_presizes_own_decoder_is_used_where_it_is_compiled(monkeypatch: pytest.M
 def test_what_has_switched_it_off_is_told(
     by: Literal["environment", "self-check"], baseline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jpeg_decoder, "_is_tried", True)
-    monkeypatch.setattr(jpeg_decoder, "_switched_off", jpeg_decoder.SwitchedOff(by, "the reason"))
+    found = Compiled(ModuleType("decoder"), lambda *_: SwitchedOff(by, "the reason"))
+    monkeypatch.setattr(jpeg_decoder, "compiled", found)
     jpeg = read_codecs({}).jpeg
     assert (jpeg.baseline, jpeg.baseline_reason) == (baseline, "the reason")
 
 
 def test_a_self_check_that_fails_is_a_finding_and_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(jpeg_decoder.VARIABLE, raising=False)
-    monkeypatch.setattr(jpeg_decoder, "_compiled", SimpleNamespace(use_avx2=bool))
-    monkeypatch.setattr(jpeg_decoder, "_is_tried", False)
-    monkeypatch.setattr(jpeg_decoder, "_switched_off", None)
-    monkeypatch.setattr(jpeg_decoder, "_right_to_warn", threading.Lock())
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(ModuleType("decoder"), jpeg_decoder.check))
     jpeg = read_codecs({}).jpeg
     assert jpeg.baseline == "failed its self-check"
     assert str(jpeg.baseline_reason).startswith("it fails with AttributeError: ")

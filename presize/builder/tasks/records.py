@@ -20,7 +20,7 @@ from typing import NamedTuple
 from zlib_ng import zlib_ng
 
 from presize.codecs import transcode
-from presize.codecs.companion import transcode_companion
+from presize.codecs.transcode import transcode_companion
 from presize.errors import BuildError, CrashError, ImageError, UnreadableError
 from presize.options import BuildOptions, ImageOptions
 from presize.sources import store_source

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from presize.builder.tasks.records import Made
 from presize.codecs import resize, transcode
-from presize.codecs.companion import transcode_companion
 from presize.codecs.encode import encode
 from presize.codecs.source_facts import FIELDS
 from presize.codecs.stored_value import DAMAGE, decode_value
+from presize.codecs.transcode import transcode_companion
 from presize.errors import ImageError
 from presize.options import BuildOptions, ImageOptions, Size
 

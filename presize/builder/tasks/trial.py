@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from presize.builder.plan import TriedCodecs
 from presize.codecs import plugins
-from presize.codecs.golden.outcome import codecs_digest
+from presize.codecs.fingerprint import codecs_digest
 from presize.options import BuildOptions
 from presize.store.dealing import deal
 from presize.store.specimen import container_digest

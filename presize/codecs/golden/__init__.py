@@ -1,1 +1,26 @@
-"""Small images embedded in the program, and what the codecs make of them."""
+"""Small images of every format, sampling and colour model, which tools/make_golden.py made once.
+
+The sources must never change: what the codecs make of them is part of the identity of datasets.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from importlib import resources
+
+
+def decoder_images() -> dict[str, bytes]:
+    """Baseline JPEGs of every kind that presize's own decoder takes, by name."""
+    return _read("decoder.zip")
+
+
+def source_images() -> dict[str, bytes]:
+    """Images of every format that presize reads, by name."""
+    return _read("sources.zip")
+
+
+def _read(name: str) -> dict[str, bytes]:
+    data = resources.files(__name__).joinpath(name).read_bytes()
+    with zipfile.ZipFile(io.BytesIO(data)) as images:
+        return {image: images.read(image) for image in images.namelist()}

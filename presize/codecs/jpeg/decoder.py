@@ -10,44 +10,25 @@ environment switches it off as well. A forked child inherits the outcome.
 
 from __future__ import annotations
 
-import os
-import threading
-import warnings
 from types import ModuleType
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
+from presize.codecs.compiled import VARIABLE, Compiled, SwitchedOff
+from presize.codecs.jpeg import self_check
 from presize.codecs.jpeg.segments import check_scans
-from presize.errors import OptionError, PresizeWarning
-
-_compiled: ModuleType | None
-"""Use it through _trusted()."""
+from presize.errors import OptionError
 
 try:
-    from presize.codecs import _jpeg_decoder as _compiled
+    from presize.codecs import _jpeg_decoder
 except ImportError:
-    _compiled = None
+    _jpeg_decoder = None  # type: ignore[assignment]
 
 Pixels = npt.NDArray[np.uint8]
 Mode = Literal["GRAY", "RGB", "BGRX"]
-
-
-class SwitchedOff(NamedTuple):
-    """Why the compiled code is not used.
-
-    Attributes:
-        by: what has switched it off.
-        reason: in words: the variable and its value, or what the self-check found.
-        warning: what is said once, if anything.
-    """
-
-    by: Literal["environment", "self-check"]
-    reason: str
-    warning: str = ""
-
 
 _CHANNELS = {"GRAY": 1, "RGB": 3, "BGRX": 4}
 _NARROW = 8
@@ -55,64 +36,17 @@ _NARROW = 8
 _ROOM_BYTES = 8192
 """That recoding wants free at the end."""
 
-VARIABLE = "PRESIZE_DECODER"
-"""The environment variable: "libjpeg" switches the compiled code off, "no-avx2" holds it to instructions that every
-processor has, "auto" or nothing leaves it on."""
 
-_is_tried = False
-_switched_off: SwitchedOff | None = None
-_right_to_warn = threading.Lock()  # taken by the first thread, and never released
-
-
-def is_available() -> bool:
-    """Whether _jpeg_decoder.c is compiled, and nothing has switched it off. Otherwise decode always gives None."""
-    return _trusted() is not None
-
-
-def switched_off() -> SwitchedOff | None:
-    """Why the compiled code is not used in this process; None if it is, or is not there."""
-    _trusted()
-    return _switched_off
-
-
-def _trusted() -> ModuleType | None:
-    """The compiled code, once it has been tried; None if there is none, or it is switched off."""
-    if not _is_tried:
-        _try()
-    return _compiled
-
-
-def _try() -> None:
-    """Switch the compiled code off if the environment says so or it fails its self-check. Threads may do so at the same
-    time, with the same outcome: there is no lock that a fork could leave locked."""
-    global _compiled, _is_tried, _switched_off
-    compiled = _compiled
-    if compiled is not None:
-        value = os.environ.get(VARIABLE, "")
-        if value == "no-avx2":
-            compiled.use_avx2(False)
-        off = _by_environment(value) or _by_self_check(compiled)
-        if off is not None:
-            _switched_off = off
-            _compiled = None
-            if off.warning and _right_to_warn.acquire(blocking=False):
-                warnings.warn(off.warning, PresizeWarning, stacklevel=4)
-    _is_tried = True
-
-
-def _by_environment(value: str) -> SwitchedOff | None:
-    if value in ("", "auto", "no-avx2"):
-        return None
-    if value == "libjpeg":
-        return SwitchedOff("environment", f"{VARIABLE}={value}")
-    said = f"{VARIABLE}: expected auto, no-avx2 or libjpeg, got {value!r}"
-    return SwitchedOff("environment", said, f"{said}; libjpeg-turbo decodes, as with libjpeg")
-
-
-def _by_self_check(compiled: ModuleType) -> SwitchedOff | None:
-    from presize.codecs.golden import self_check
-
-    found = self_check.difference(compiled)
+def check(module: ModuleType, setting: str) -> SwitchedOff | None:
+    """Return why `module` (_jpeg_decoder.c) must not be used, if so: PRESIZE_DECODER's `setting`, or the self-check."""
+    if setting == "no-avx2":
+        module.use_avx2(False)
+    elif setting == "libjpeg":
+        return SwitchedOff("environment", f"{VARIABLE}={setting}")
+    elif setting not in ("", "auto"):
+        said = f"{VARIABLE}: expected auto, no-avx2 or libjpeg, got {setting!r}"
+        return SwitchedOff("environment", said, f"{said}; libjpeg-turbo decodes, as with libjpeg")
+    found = self_check.difference(module)
     if found is None:
         return None
     return SwitchedOff(
@@ -121,6 +55,20 @@ def _by_self_check(compiled: ModuleType) -> SwitchedOff | None:
         f"presize's own JPEG decoder failed its self-check and is switched off in this process: {found}. libjpeg-turbo "
         "decodes instead: slower, and the pixels are right. Please report it",
     )
+
+
+compiled = Compiled(_jpeg_decoder, check)
+
+
+def is_available() -> bool:
+    """Whether _jpeg_decoder.c is compiled, and nothing has switched it off. Otherwise decode always gives None."""
+    return compiled.trusted() is not None
+
+
+def switched_off() -> SwitchedOff | None:
+    """Why the compiled code is not used in this process; None if it is, or is not there."""
+    compiled.trusted()
+    return compiled.off
 
 
 def decode(
@@ -151,13 +99,13 @@ def decode(
         ValueError: no JPEG has that `shape`, or the box is not inside it.
         TypeError: `buffer` is too small.
     """
-    compiled = _trusted()
-    if compiled is None or (scale > 1 and shape[1] <= _NARROW):
+    module = compiled.trusted()
+    if module is None or (scale > 1 and shape[1] <= _NARROW):
         return None
     box = box or (0, 0, -(-shape[0] // scale), -(-shape[1] // scale))
     result = (*box[2:], _CHANNELS[mode])
     out = np.empty(result, np.uint8) if buffer is None else np.ndarray(result, np.uint8, buffer)
-    return out if compiled.decode(data, out, result[2], shape, box, scale) else None
+    return out if module.decode(data, out, result[2], shape, box, scale) else None
 
 
 def decode_strictly(
@@ -221,12 +169,12 @@ def recode_scan(data: bytes, interval: int, marks: int) -> bytes | None:
     Raises:
         OptionError: without the compiled code: what is stored must not depend on it.
     """
-    compiled = _trusted()
-    if compiled is None:
-        why = f"is switched off: {_switched_off.reason}" if _switched_off else "is not compiled here"
+    module = compiled.trusted()
+    if module is None:
+        why = f"is switched off: {compiled.off.reason}" if compiled.off else "is not compiled here"
         raise OptionError(f"tiles: all needs presize's own JPEG decoder, which {why}; choose resized")
     out = np.empty(2 * len(data) + 16 * marks + _ROOM_BYTES, np.uint8)
-    nbytes = compiled.recode(data, out, interval)
+    nbytes = module.recode(data, out, interval)
     return out[:nbytes].tobytes() if nbytes else None
 
 
@@ -237,9 +185,9 @@ def tile_lengths(data: bytes, scan: int, tiles: int) -> bytes | None:
         16 bits a tile, big-endian. None where the markers are not those of so many tiles, in their order, or where a
         tile has more than 65,535 bytes.
     """
-    compiled = _trusted()
-    if compiled is not None and tiles <= len(data):
-        return cast("bytes | None", compiled.tile_lengths(data, scan, tiles))
+    module = compiled.trusted()
+    if module is not None and tiles <= len(data):
+        return cast("bytes | None", module.tile_lengths(data, scan, tiles))
     values = np.frombuffer(data, np.uint8)
     # FF 00 stands for a byte FF; FF and anything else ends a tile.
     ends = np.flatnonzero((values[scan:-1] == 0xFF) & (values[scan + 1 :] != 0)) + (scan + 2)

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import simplejpeg
 
-from presize.codecs.metadata import orientation_of
+from presize.codecs.exif import orientation_of
 from presize.errors import ImageError
 
 Process = Literal["baseline", "extended", "progressive", "lossless", "arithmetic", "hierarchical"]
@@ -102,7 +102,7 @@ def parse(data: bytes) -> JpegHeader:
         height, width = struct.unpack_from(">HH", data, frame + 5)
         if known is not None and height and width:
             return JpegHeader(height, width, *known[2:])
-    return _parsed(data)
+    return parse_afresh(data)
 
 
 _BASELINE, _SCAN_MARKER = b"\xff\xc0", b"\xff\xda"
@@ -117,14 +117,14 @@ def _known(before: bytes, behind: bytes) -> JpegHeader | None:
     None where `behind` is not what lies between the size and the end of the first scan's header.
     """
     try:
-        header = _parsed(before + b"\0\1\0\1" + behind)
+        header = parse_afresh(before + b"\0\1\0\1" + behind)
     except ImageError:
         return None
     has_frame = any(begin == len(before) - 5 for marker, begin, _ in header.segments if marker in FRAMES)
     return header if has_frame and header.segments[-1][2] == len(before) + 4 + len(behind) else None
 
 
-def _parsed(data: bytes) -> JpegHeader:
+def parse_afresh(data: bytes) -> JpegHeader:
     frame: bytes | None = None
     process: Process = "baseline"
     jfif = several = False

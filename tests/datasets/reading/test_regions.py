@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from pictures import smooth_image
+from presize.codecs.compiled import Compiled
 from presize.codecs.encode import encode
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.datasets.reading import regions
@@ -27,7 +28,7 @@ def decoder(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything here is true with the C code and without it."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "simplejpeg":
-            patch.setattr(jpeg_decoder, "_compiled", None)
+            patch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
         elif not jpeg_decoder.is_available():
             pytest.skip("_jpeg_decoder.c is not compiled here")
         yield

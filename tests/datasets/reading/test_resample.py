@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from presize.codecs.compiled import Compiled
 from presize.datasets.reading import resample as resampling
 from presize.datasets.reading.resample import across, down, resample
 from presize.errors import PresizeWarning
@@ -31,7 +32,7 @@ _NO_ACCESS = 0
 Pixels = npt.NDArray[np.uint8]
 
 compiled = pytest.mark.skipif(
-    resampling.trusted() is None, reason="_resample.c is not compiled here, has no AVX2, or is switched off"
+    resampling.compiled.trusted() is None, reason="_resample.c is not compiled here, has no AVX2, or is switched off"
 )
 windows = pytest.mark.parametrize(
     "window",
@@ -39,7 +40,7 @@ windows = pytest.mark.parametrize(
         pytest.param(
             window,
             marks=pytest.mark.skipif(
-                resampling.trusted() is None or resampling._compiled.window_bytes() < window,  # type: ignore[union-attr]
+                resampling.compiled.trusted() is None or resampling.compiled.trusted().window_bytes() < window,  # type: ignore[union-attr]
                 reason="_resample.c is not compiled here, has no such instructions, or is switched off",
             ),
         )
@@ -64,7 +65,7 @@ def by_libraries(pixels: Pixels, shape: tuple[int, int], flip: bool) -> Pixels:
 
 def by_compiled_code(pixels: Pixels, shape: tuple[int, int], flip: bool, window: int) -> Pixels | None:
     out = np.empty((*shape, 3), np.uint8)
-    taken = resampling.resample_by(resampling._compiled, pixels, out, flip, window)  # type: ignore[arg-type]
+    taken = resampling.resample_by(resampling.compiled.trusted(), pixels, out, flip, window)  # type: ignore[arg-type]
     return out if taken else None
 
 
@@ -155,7 +156,7 @@ def test_other_channels_and_depths_are_resized_by_libraries(dtype: type, channel
 )
 def test_tables_of_other_sizes_are_refused(columns: bytes, rows: bytes) -> None:
     with pytest.raises(ValueError, match="tables are those of other sizes"):
-        resampling._compiled.resize(noise(20, 20), noise(30, 30), columns, rows, True, 16)  # type: ignore[union-attr]
+        resampling.compiled.trusted().resize(noise(20, 20), noise(30, 30), columns, rows, True, 16)  # type: ignore[union-attr]
 
 
 @compiled
@@ -163,7 +164,7 @@ def test_tables_of_other_sizes_are_refused(columns: bytes, rows: bytes) -> None:
 def test_a_window_that_no_processor_has_is_refused(window: int) -> None:
     tables = across(20, 30, "linear", False, 16), down(20, 30, "linear")
     with pytest.raises(ValueError, match="this processor has no such window"):
-        resampling._compiled.resize(noise(20, 20), noise(30, 30), *tables, True, window)  # type: ignore[union-attr]
+        resampling.compiled.trusted().resize(noise(20, 20), noise(30, 30), *tables, True, window)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def one_grey_level_too_much(pixels: Pixels, out: Pixels, *tables: Any) -> bool:
     return True
 
 
-resampling_module: Any = resampling._compiled
+resampling_module: Any = resampling.compiled.trusted()
 
 
 @pytest.fixture
@@ -198,8 +199,7 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def untry(resize: Callable[..., bool] | None = None) -> None:
         found = SimpleNamespace(window_bytes=resampling_module.window_bytes, resize=resize or resampling_module.resize)
-        monkeypatch.setattr(resampling, "_compiled", found)
-        monkeypatch.setattr(resampling, "_is_tried", False)
+        monkeypatch.setattr(resampling, "compiled", Compiled(found, resampling.check))  # type: ignore[arg-type]
 
     return untry
 
@@ -211,7 +211,7 @@ def test_code_that_makes_other_pixels_is_switched_off_with_a_warning(untried: Ca
     with pytest.warns(PresizeWarning, match="failed its self-check and is switched off in this process"):
         resample(noise(20, 20), out, flip=False)
     np.testing.assert_array_equal(out, by_libraries(noise(20, 20), (30, 30), flip=False))
-    assert resampling.trusted() is None
+    assert resampling.compiled.trusted() is None
 
 
 @compiled
@@ -219,7 +219,7 @@ def test_a_warning_that_is_an_error_leaves_it_switched_off(untried: Callable[...
     untried(one_grey_level_too_much)
     with pytest.raises(PresizeWarning):
         resample(noise(20, 20), np.empty((30, 30, 3), np.uint8), flip=False)
-    assert resampling.trusted() is None
+    assert resampling.compiled.trusted() is None
 
 
 @compiled
@@ -231,16 +231,16 @@ def test_the_variable_that_switches_the_decoder_off_switches_it_off(
 ) -> None:
     monkeypatch.setenv("PRESIZE_DECODER", value)
     untried()
-    assert (resampling.trusted() is not None) == is_on
+    assert (resampling.compiled.trusted() is not None) == is_on
 
 
 @compiled
 def test_a_forked_child_inherits_the_outcome() -> None:
     script = (
         "import os, sys; from presize.datasets.reading import resample as r\n"
-        "r._is_right = lambda _: False; r.trusted()\n"
+        "r.resample_by = lambda *_, **__: False; r.compiled.trusted()\n"
         "child = os.fork()\n"
-        "if child == 0: os._exit(r.trusted() is not None)\n"
+        "if child == 0: os._exit(r.compiled.trusted() is not None)\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd="/")

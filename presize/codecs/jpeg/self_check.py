@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
-from presize.codecs.golden.images import decoder_images
+from presize.codecs.golden import decoder_images
 
 _MODES = ((3, "RGB"), (4, "BGRX"), (1, "GRAY"))
 _INDEX = b"presize\0\1"  # what a tile index begins with (presize.codecs.tiles)

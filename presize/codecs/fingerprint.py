@@ -6,7 +6,7 @@ import functools
 import hashlib
 from dataclasses import replace
 
-from presize.codecs.golden.images import source_images
+from presize.codecs.golden import source_images
 from presize.codecs.jpeg.tiles import restart_interval
 from presize.codecs.transcode import transcode
 from presize.errors import ImageError
@@ -16,17 +16,14 @@ _SIZES = ((Size(24, 24), Size(9, 13)), (Size(14, 14),), (Size(7, 7),))
 """For these the largest JPEG is decoded at 1/2, 1/4 and 1/8. Some images are smaller than the first."""
 
 
+@functools.cache
 def codecs_digest(options: ImageOptions) -> str:
     """SHA-256 of what `transcode` makes of the golden images under `options`, at small sizes, in hexadecimal.
 
     It changes with every change of a codec that changes the bytes of a build with these options, and with no other: of
     the encoders only that of their format is asked. A format that this Pillow lacks counts as rejected.
     """
-    return _digest(replace(options, sizes=ImageOptions().sizes, max_pixels=MAX_PIXELS))
-
-
-@functools.cache
-def _digest(options: ImageOptions) -> str:
+    options = replace(options, max_pixels=MAX_PIXELS)
     digest = hashlib.sha256()
     if options.format == "jpeg" and options.tiles != "none":
         digest.update(bytes(map(restart_interval, range(1, 256))))  # the golden images have short rows of MCUs

@@ -1,0 +1,148 @@
+"""What the codecs make of the golden images changes with every codec that a build's options need, and with no other."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import cv2
+import pytest
+from PIL import Image
+
+from presize.codecs import decode, fingerprint, pillow_decoder, resize, transcode
+from presize.codecs.compiled import Compiled
+from presize.codecs.fingerprint import codecs_digest
+from presize.codecs.golden import source_images
+from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.codecs.sniff import sniff
+from presize.errors import ImageError
+from presize.options import ImageOptions, Size
+
+JPEG = ImageOptions()
+OTHERS = {
+    "webp": replace(JPEG, format="webp"),
+    "png": replace(JPEG, format="png"),
+    "raw": replace(JPEG, format="raw"),
+    "untiled": replace(JPEG, tiles=False),
+    "Pillow": replace(JPEG, resize_backend="pillow"),
+    "lanczos": replace(JPEG, filter="lanczos"),
+    "pad": replace(JPEG, fit="pad"),
+    "grey": replace(JPEG, color="gray"),
+    "quality": replace(JPEG, quality=80),
+    "4:4:4": replace(JPEG, subsampling="444"),
+    "upscale": replace(JPEG, upscale=True),
+    "metadata": replace(JPEG, keep_metadata=True),
+}
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    codecs_digest.cache_clear()
+    yield
+    codecs_digest.cache_clear()
+
+
+def altered(function: Any) -> Any:
+    """`function`, whose result has another value near its end."""
+
+    def alter(*args: Any, **options: Any) -> Any:
+        result = function(*args, **options)
+        result = result.copy()
+        result.reshape(-1)[-2] ^= 64  # the last may be the X of BGRX
+        return result
+
+    return alter
+
+
+def lower_quality(imencode: Any) -> Any:
+    return lambda suffix, pixels, settings: imencode(suffix, pixels, (settings[0], settings[1] - 1, *settings[2:]))
+
+
+def last_byte_changed(save: Any) -> Any:
+    def write(image: Image.Image, file: io.BytesIO, *args: Any, **options: Any) -> None:
+        save(image, file, *args, **options)
+        file.getbuffer()[-1] ^= 1
+
+    return write
+
+
+CHANGES = [
+    (vars(jpeg_decoder), "decode_with_libjpeg", altered, {"jpeg", "webp", "raw", "grey", "Pillow"}),
+    (vars(pillow_decoder), "upright", altered, {"jpeg", "webp", "raw", "grey", "Pillow"}),
+    (vars(decode), "pixels_of", altered, {"jpeg", "webp", "raw", "grey", "Pillow"}),
+    (vars(cv2), "imencode", lower_quality, {"jpeg", "grey", "Pillow"}),
+    (resize.BACKENDS, "cykooz", altered, {"jpeg", "webp", "raw", "grey"}),
+    (resize.BACKENDS, "pillow", altered, {"Pillow"}),
+]
+
+
+def noticed_by(options: dict[str, ImageOptions], change: Callable[[], None]) -> set[str]:
+    before = {name: codecs_digest(image) for name, image in options.items()}
+    codecs_digest.cache_clear()
+    change()
+    return {name for name, image in options.items() if codecs_digest(image) != before[name]}
+
+
+@pytest.mark.parametrize(("names", "name", "alter", "noticed"), CHANGES, ids=[name for _, name, _, _ in CHANGES])
+def test_a_change_is_noticed_by_the_builds_that_it_changes(
+    names: Any, name: str, alter: Any, noticed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"jpeg": JPEG} | {name: OTHERS[name] for name in ("webp", "raw", "grey", "Pillow")}
+    assert noticed_by(options, lambda: monkeypatch.setitem(names, name, alter(names[name]))) == noticed
+
+
+def test_another_encoder_of_webp_is_noticed_by_builds_of_webp(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"jpeg": JPEG, "webp": OTHERS["webp"], "raw": OTHERS["raw"]}
+    change = last_byte_changed(Image.Image.save)
+    assert noticed_by(options, lambda: monkeypatch.setattr(Image.Image, "save", change)) == {"webp"}
+
+
+def test_another_width_of_tiles_is_noticed_by_the_builds_that_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"jpeg": JPEG} | {name: OTHERS[name] for name in ("untiled", "webp", "raw", "grey")}
+    change = partial(monkeypatch.setattr, fingerprint, "restart_interval", lambda mcus: min(mcus, 4))
+    assert noticed_by(options, change) == {"jpeg", "grey"}
+
+
+def test_every_option_that_changes_bytes_changes_it() -> None:
+    digests = {codecs_digest(options) for options in (JPEG, *OTHERS.values())}
+    assert len(digests) == 1 + len(OTHERS)
+
+
+def test_sizes_and_limits_do_not() -> None:
+    other = replace(JPEG, sizes=(Size(100, 200), Size(5, 5)), max_pixels=10)
+    assert codecs_digest(other) == codecs_digest(JPEG)
+
+
+def test_it_is_the_same_whoever_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = codecs_digest(JPEG)
+    codecs_digest.cache_clear()
+    monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(None, jpeg_decoder.check))
+    assert codecs_digest(JPEG) == before
+
+
+def test_the_golden_images_are_of_every_format_scale_and_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = source_images()
+    formats = "jpeg png gif bmp webp tiff ppm avif jpeg2000"
+    assert {sniff(data) for data in images.values()} == set(formats.split())
+    scales = []
+    scale_of = transcode.decode_scale
+    monkeypatch.setattr(transcode, "decode_scale", lambda targets: scales.append(scale_of(targets)) or scales[-1])
+    codecs_digest(JPEG)
+    assert set(scales) == {1, 2, 4, 8}
+
+
+def test_a_format_that_this_pillow_lacks_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = codecs_digest(JPEG)
+    codecs_digest.cache_clear()
+    open_image = pillow_decoder.open_image
+
+    def lacking(data: bytes, name: str) -> Any:
+        if name == "avif":
+            raise ImageError("broken AVIF: not built in")
+        return open_image(data, name)
+
+    monkeypatch.setattr(pillow_decoder, "open_image", lacking)
+    assert codecs_digest(JPEG) != before
