@@ -128,7 +128,7 @@ class Cache:
         if self.most is not None and nbytes > self.most:
             raise OptionError(
                 f"cache_bytes: {size_text(self.most)} cannot hold {why}, {size_text(nbytes)}; give more, or read shard "
-                "by shard, with order=ShardShuffled(dataset.data, window=...) and a smaller window"
+                "by shard, with shuffle=ShardShuffled(dataset.data, window=...) and a smaller window"
             )
 
 

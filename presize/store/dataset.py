@@ -170,7 +170,7 @@ class Dataset:
         if most is not None and nbytes > most and not by_shards:
             raise OptionError(
                 f"cache_bytes: {size_text(most)} cannot hold this dataset of {size_text(nbytes)}, so it can only be "
-                "read shard by shard: give order=ShardShuffled(dataset.data, seed=...), or a larger cache_bytes"
+                "read shard by shard: give shuffle=ShardShuffled(dataset.data, seed=...), or a larger cache_bytes"
             )
 
     def _provide(self, shards: Iterable[int]) -> None:

@@ -85,7 +85,7 @@ def test_a_loader_reads_the_same_crops_as_without_tiles(tree: Path, tmp_path: Pa
     read = []
     for name, options in (("all", ALL), ("plain", plain)):
         build_dataset(tree, tmp_path / name, options, SERIAL, ANY_TREE)
-        loader = Loader(LMDBDataset(tmp_path / name), 10, crop=RandomResizedCrop(48), flip=0.5, workers=0, seed=3)
+        loader = Loader(LMDBDataset(tmp_path / name), 10, crop=RandomResizedCrop(48), flip=0.5, num_workers=0, seed=3)
         read.append(next(iter(loader)))
     images = [batch[0] if isinstance(batch, (tuple, list)) else batch for batch in read]
     assert np.array_equal(images[0].numpy(), images[1].numpy())
