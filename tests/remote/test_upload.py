@@ -189,9 +189,7 @@ def test_a_damaged_manifest_that_may_be_of_another_dataset_is_left_alone(other: 
     assert client("get_object", url, MANIFEST)["Body"].read() == b"{}"
 
 
-def test_what_a_newer_state_shares_with_the_old_one_is_compared(
-    source: Source, url: str, tmp_path: Path
-) -> None:
+def test_what_a_newer_state_shares_with_the_old_one_is_compared(source: Source, url: str, tmp_path: Path) -> None:
     upload_dataset(source.build(), url)
     name = read_manifest(source.update()).shards[0].file
     there = client("get_object", url, name)
