@@ -165,7 +165,7 @@ class Dataset:
         Args:
             by_shards: whether it is ShardShuffled.
         """
-        most = None if self.origin is None else self.origin.most
+        most = None if self.origin is None else self.origin.max_bytes
         nbytes = sum(file.bytes for files in self._read_together() for file in files)
         if most is not None and nbytes > most and not by_shards:
             raise OptionError(

@@ -41,7 +41,7 @@ from presize.store.data_files import DataFile
 from presize.store.dataset import Dataset
 from presize.system.locks import file_lock
 from processes import children, run_command, run_python
-from servers import BUCKET, Proxy, cutting, point_to, s3, upload
+from servers import BUCKET, Proxy, s3, upload
 
 URL = f"s3://{BUCKET}/sets/64"
 CROP = RandomResizedCrop(48)
@@ -63,14 +63,6 @@ def server(shards: Path) -> Iterator[int]:
     with pytest.MonkeyPatch.context() as patch, s3(patch) as port:
         upload(shards, "sets/64")
         yield port
-
-
-@pytest.fixture
-def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """What lies before the server, and counts."""
-    with cutting(server, most=None) as proxy:
-        point_to(monkeypatch, proxy.port)
-        yield proxy
 
 
 def kept(cache: Path) -> list[str]:
@@ -179,11 +171,10 @@ def test_a_pickled_dataset_asks_for_nothing_that_is_there(proxy: Proxy, tmp_path
 
 
 def test_a_connection_that_is_cut_again_and_again_gives_the_same_batches(
-    shards: Path, server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shards: Path, proxy: Proxy, tmp_path: Path
 ) -> None:
-    with cutting(server, most=30_000) as proxy:
-        point_to(monkeypatch, proxy.port)
-        ours = batches(LMDBDataset(URL, crop=CROP, cache_dir=tmp_path), workers=2)
+    proxy.most = 30_000
+    ours = batches(LMDBDataset(URL, crop=CROP, cache_dir=tmp_path), workers=2)
     assert proxy.cut > 0
     assert_equal(ours, batches(LMDBDataset(shards, crop=CROP)))
 
@@ -284,7 +275,7 @@ def test_companions_that_are_not_read_do_not_come() -> None:
     groups = []
 
     class Origin:
-        most = None
+        max_bytes = None
 
         def fetch_ahead(self, files: Any) -> None:
             groups.append([[file.file for file in group] for group in files])
