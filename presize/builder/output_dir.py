@@ -232,10 +232,13 @@ class OutputDir:
     def has_finished_shards(self) -> bool:
         return any(_LEFTOVER.fullmatch(name) and name.endswith(".npz") for name in names_in(self.path))
 
-    def check_files(self) -> None:
+    def check_files(self, shards_by: str = "--update") -> None:
         """Raise BuildError unless the files of what is published are there, each of its size.
 
         The report, which may have been removed, and the images of a folder are not looked at.
+
+        Args:
+            shards_by: the option with which the same command makes shards again.
         """
         for root, manifest in zip(self.roots, self.manifests(), strict=True):
             if manifest is None:
@@ -246,7 +249,7 @@ class OutputDir:
                     if file != manifest.report:
                         check_file(root / file.file, file.bytes)
                 except DatasetError as error:
-                    fix = "--update makes it again" if file in shards else "--overwrite builds the dataset anew"
+                    fix = f"{shards_by} makes it again" if file in shards else "--overwrite builds the dataset anew"
                     raise BuildError(f"OUT {self.path} is damaged: {str(error).partition(';')[0]}; {fix}") from None
 
     # --- locks ---
