@@ -14,7 +14,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -402,6 +402,14 @@ class OutputDir:
         for name in () if staged is None else staged.classes:
             with writing(root / name):
                 (root / name).mkdir(exist_ok=True)
+
+    def put_back(self, files: Mapping[Path, Path]) -> None:
+        """Give shards, which have been made again with the same bytes, the names of the damaged ones."""
+        for new, old in files.items():
+            with writing(old):
+                os.replace(new, old)
+        for folder in {old.parent for old in files.values()}:
+            sync_folder(folder)
 
     def discard(self) -> None:
         """Remove all that an unfinished build has left; what is published stays."""

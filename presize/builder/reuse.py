@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -69,8 +69,9 @@ def find_reuse(plan: Plan, place: OutputDir, run: RunOptions) -> tuple[Records, 
     unchanged = _unchanged(plan, base, matched, jobs)
     is_damaged, unsound = np.isin(base.samples.column("shard").to_numpy(), base.damaged), set[int]()
     if run.verify:
-        found, unsound = find_damage(base, jobs)
+        found, damage = find_damage(base, jobs)
         is_damaged |= found
+        unsound = {number for _, number in damage}
     lost = unchanged & is_damaged[matched]
     most = shard_limit(len(matched), plan.options.shard_samples, len(plan.options.companions))
     shard_rows = np.array([len(rows) for rows in base.rows], np.int64)
@@ -96,31 +97,37 @@ def _kept(base: PublishedDataset, update: Update) -> Finished:
     return Finished(tuple(stay), base.rejects.take(base.samples.column("row").to_numpy()[origin[update.rejected]]))
 
 
-def find_damage(base: PublishedDataset, jobs: int) -> tuple[npt.NDArray[np.bool_], set[int]]:
-    """Read all shards of a dataset that have their size, in `jobs` threads.
+def find_damage(
+    dataset: PublishedDataset, jobs: int, on_shard: Callable[[], None] = lambda: None
+) -> tuple[npt.NDArray[np.bool_], dict[tuple[Stream, int], str]]:
+    """Read all shards of a dataset.
+
+    Args:
+        dataset: the dataset.
+        jobs: threads.
+        on_shard: called after each shard.
 
     Returns:
-        True for each of `base.samples` that has a damaged record, and the numbers of shards that are not as they were
-        published.
+        True for each of ``dataset.samples`` that has a damaged record; and what is wrong with each file that is not as
+        it was published, by its stream and the number of its shard.
     """
-    parts = [
-        (stream, number, root, file)
-        for stream, files in base.shards.items()
-        for number, (root, file) in enumerate(files)
-        if number not in base.damaged
-    ]
+    parts = [(stream, n, *shard) for stream, files in dataset.shards.items() for n, shard in enumerate(files)]
 
-    def look(part: tuple[Stream, int, Path, DataFile]) -> tuple[bool, npt.NDArray[np.bool_]]:
+    def look(part: tuple[Stream, int, Path, DataFile]) -> tuple[str, npt.NDArray[np.bool_]]:
         stream, number, root, file = part
-        records = base.indexes[base.sizes.index(stream.size)].select(["row", *map(stream.column, ("nbytes", "crc32"))])
-        return damaged_records(root, file, records.take(pa.array(base.rows[number])))
+        index = dataset.indexes[dataset.sizes.index(stream.size)]
+        records = index.select(["row", *map(stream.column, ("nbytes", "crc32"))])
+        return damaged_records(root, file, records.take(pa.array(dataset.rows[number])))
 
-    is_damaged, unsound = np.zeros(len(base.samples), np.bool_), set[int]()
+    is_damaged = np.zeros(len(dataset.samples), np.bool_)
+    damage = {}
     with ThreadPoolExecutor(jobs) as pool:
-        for (_, number, *_), (is_whole, damaged) in zip(parts, pool.map(look, parts), strict=True):
-            is_damaged[base.rows[number]] |= damaged
-            unsound |= set() if is_whole else {number}
-    return is_damaged, unsound
+        for (stream, number, *_), (what, damaged) in zip(parts, pool.map(look, parts), strict=True):
+            is_damaged[dataset.rows[number]] |= damaged
+            if what:
+                damage[stream, number] = what
+            on_shard()
+    return is_damaged, damage
 
 
 def _unchanged(plan: Plan, base: PublishedDataset, matched: Rows, jobs: int) -> npt.NDArray[np.bool_]:

@@ -78,6 +78,8 @@ class Records:
         dataset_of: for each sample of the build the position of its dataset.
         row_of: for each sample its row in the index of that; -1 for one that is made.
         kept: shards that stay as they are, and files that stay rejected.
+        lost: True for each sample whose record is damaged: it is made, and has to be the one that the index tells of.
+            None to make what changed.
         resizes: for records that take the place of source files, whether those are resized that do not fit; their
             datasets have one size each. None for those of an update.
     """
@@ -86,20 +88,24 @@ class Records:
     dataset_of: Rows
     row_of: Rows
     kept: Finished = field(default_factory=Finished)
+    lost: npt.NDArray[np.bool_] | None = None
     resizes: bool | None = None
 
     def copying(self, task: Task) -> Task:
         """Return `task`, which copies what it can. Its digest then says, too, what its shard is made of."""
         dataset_of, row_of = self.dataset_of[task.samples], self.row_of[task.samples]
         made_of = hashlib.sha256(task.digest.encode())
-        for numbers in (task.samples, dataset_of, row_of):
+        lost = None if self.lost is None else self.lost[task.samples]
+        for numbers in (task.samples, dataset_of, row_of, *(() if lost is None else (lost,))):
             made_of.update(numbers.tobytes())
         for dataset in self.datasets:
             made_of.update(dataset.manifests[0].index.sha256.encode())
-        copies = self._copies(task.options, dataset_of, row_of) if (row_of >= 0).any() else None
+        copies = self._copies(task.options, dataset_of, row_of, lost) if (row_of >= 0).any() else None
         return replace(task, digest=made_of.hexdigest(), copies=copies)
 
-    def _copies(self, options: BuildOptions, dataset_of: Rows, row_of: Rows) -> Copies:
+    def _copies(
+        self, options: BuildOptions, dataset_of: Rows, row_of: Rows, lost: npt.NDArray[np.bool_] | None
+    ) -> Copies:
         shard, row = np.full((2, len(row_of)), -1, np.int64)
         shards: dict[Stream, list[ShardReader]] = {stream: [] for stream in options.streams}
         columns: dict[Stream, dict[str, Rows]] = {stream: {} for stream in options.streams}
@@ -116,7 +122,11 @@ class Records:
                 shards[stream] += (ShardReader(root / file.file, file.bytes) for root, file in files)
                 for name, values in dataset.columns(stored, rows, options.checksum).items():
                     columns[stream].setdefault(name, np.zeros(len(row_of), np.int64))[mine] = values
-        return Copies(shards, shard, row, columns, are_sources=self.resizes is not None, resizes=bool(self.resizes))
+        if lost is not None:
+            shard[lost] = -1
+        return Copies(
+            shards, shard, row, columns, self.resizes is not None, bool(self.resizes), must_match=lost is not None
+        )
 
 
 @dataclass(frozen=True)

@@ -151,14 +151,19 @@ class DatasetSource(Source):
         return next(filter(None, errors), None)
 
 
-def read_published(roots: Sequence[Path]) -> PublishedDataset:
+def read_published(roots: Sequence[Path], with_rejects: bool = True) -> PublishedDataset:
     """Read the dataset in `roots`, the folder of each size. Of shards only the sizes are checked.
+
+    Args:
+        with_rejects: read its rejects, too.
 
     Raises:
         DatasetError: the index or the rejects are missing or damaged.
     """
     manifests = tuple(read_manifest(root) for root in roots)
-    indexes = tuple(_checked_index(root, manifest) for root, manifest in zip(roots, manifests, strict=True))
+    indexes = tuple(
+        _checked_index(root, manifest, with_rejects) for root, manifest in zip(roots, manifests, strict=True)
+    )
     index, shards = indexes[0], manifests[0].shards
     same = ("path", "shard", "row", *_states(manifests[0]))
     for root, other, manifest in zip(roots, indexes, manifests, strict=True):
@@ -166,7 +171,7 @@ def read_published(roots: Sequence[Path]) -> PublishedDataset:
             other.column(name).equals(index.column(name)) for name in same
         ):
             raise DatasetError(f"{root} and {roots[0]} are from different builds; {_ANEW}")
-    rejects = read_rejects(roots[0] / manifests[0].rejects.file)
+    rejects = read_rejects(roots[0] / manifests[0].rejects.file) if with_rejects else Rejects()
     rows = _rows(roots[0], index, shards)
     samples = _samples(index, manifests[0], rejects)
     dataset = PublishedDataset(tuple(roots), manifests, indexes, samples, rows, rejects)
@@ -182,14 +187,14 @@ def read_published(roots: Sequence[Path]) -> PublishedDataset:
 _ANEW = "presize build --overwrite builds it anew"
 
 
-def _checked_index(root: Path, manifest: Manifest) -> pa.RecordBatch:
+def _checked_index(root: Path, manifest: Manifest, with_rejects: bool) -> pa.RecordBatch:
     if manifest.layout != "lmdb":
         raise DatasetError(
             f"{root} is a folder of image files, without shards; presize build makes some, of its source"
         )
     if manifest.engine != ENGINE:
         raise DatasetError(f"{root} has no shards that this presize reads; {_ANEW}")
-    for file in (manifest.index, manifest.rejects):  # not the report, which may have been removed
+    for file in (manifest.index, *([manifest.rejects] if with_rejects else [])):  # the report may have been removed
         for what in check_data_file(root, file):
             raise DatasetError(f"{root / file.file} is damaged: {what}; {_ANEW}")
     index = read_index(root, manifest, check=False)  # its SHA-256 was compared above

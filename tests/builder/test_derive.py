@@ -369,7 +369,9 @@ def test_the_same_command_again_has_nothing_to_do(dataset: Path, tmp_path: Path)
 
 def test_another_dataset_is_replaced_only_when_that_is_asked_for(dataset: Path, tmp_path: Path) -> None:
     out = built(tmp_path, "1.png")
-    with pytest.raises(BuildError, match="holds a dataset that differs .*; choose another OUT, or --overwrite replaces it"):
+    with pytest.raises(
+        BuildError, match=r"holds a dataset that differs .*; choose another OUT, or --overwrite replaces it"
+    ):
         derive_dataset([dataset], out, run=SERIAL)
     derive_dataset([dataset], out, run=replace(SERIAL, overwrite=True))
     assert stored(out) == stored(dataset)
