@@ -39,13 +39,13 @@ product leans on measuring."""
 
 LIBRARIES = {
     "click": {"cli"},
-    "distributed": {"builder/executors/dask"},
+    "distributed": {"builder/executors/engines"},
     "jinja2": {"pages/html"},
-    "joblib": {"builder/tasks/parallel"},
+    "joblib": {"builder/executors/local"},
     "lmdb": {"store/shard", "store/shard_reader"},
     "obstore": {"remote/bucket"},
-    "pyspark": {"builder/executors/spark"},
-    "ray": {"builder/executors/ray"},
+    "pyspark": {"builder/executors/engines"},
+    "ray": {"builder/executors/engines"},
     "torch": {"datasets", "datasets/reading", "datasets/timing"},
     "tqdm": {"builder/progress_bar", "cli/output"},
 }

@@ -1,4 +1,4 @@
-"""What a build does around each image beside making its record: a guard, so that one image cannot end it, and a
+"""What a build does around each image beside making its record: a watchdog, so that one image cannot end it, and a
 checksum of the source; the default, CRC-32, and what it could be instead.
 
     python benchmarks/building/overheads.py PHOTOS
@@ -22,7 +22,7 @@ from zlib_ng import zlib_ng
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from presize.builder.tasks.records import Containment, Guard
+from presize.builder.tasks.records import CrashPolicy, Watchdog
 from presize.codecs import transcode
 from presize.errors import ImageError
 from presize.options import ImageOptions
@@ -37,8 +37,8 @@ def make(image: bytes) -> None:
         transcode.transcode(image, ImageOptions())
 
 
-def only_guard(guard: Guard, _: bytes) -> None:
-    with guard:
+def only_watchdog(watchdog: Watchdog, _: bytes) -> None:
+    with watchdog:
         pass
 
 
@@ -73,10 +73,10 @@ def measure_all(options: argparse.Namespace) -> None:
     facts = conditions(photos)
     images = [path.read_bytes() for path in photos]
     with tempfile.TemporaryFile() as file:
-        guard = Guard(Containment(timeout_s=300, turnstile=file.fileno()))
+        watchdog = Watchdog(CrashPolicy(timeout_s=300, turnstile=file.fileno()))
         work: dict[str, Callable[[bytes], object]] = {
             _MAKING: make,
-            "guard": partial(only_guard, guard),
+            "watchdog": partial(only_watchdog, watchdog),
             "CRC-32": zlib_ng.crc32,
             "SHA-256": hashlib.sha256,
             "BLAKE2b": hashlib.blake2b,

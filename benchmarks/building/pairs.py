@@ -80,9 +80,8 @@ def tasks(source: Path, out: Path, options: BuildOptions) -> list[Task]:
     """One for each shard of a build into `out`, which is begun anew."""
     shutil.rmtree(out, ignore_errors=True)
     todo = plan_build(source, options, SourceOptions(labels="none"))
-    return find_work(
-        todo, RunOptions(), OutputDir.of(out, options.image.sizes), BuildJournal(todo.identity, 0), None, None
-    ).waiting
+    place = OutputDir.of(out, options.image.sizes)
+    return find_work(todo, RunOptions(), place, BuildJournal(todo.identity, 0)).waiting
 
 
 def names_of_masks(task: Task) -> list[str]:

@@ -36,10 +36,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from presize.builder.fingerprint import CodecFingerprint
 from presize.builder.output_dir import BuildJournal, OutputDir
-from presize.builder.plan import Plan, TriedCodecs, make_plan
+from presize.builder.plan import Plan, make_plan
 from presize.builder.publish import publish
-from presize.builder.shard_table import Sidecar, write_sidecar
+from presize.builder.shard_table import ShardTable
 from presize.builder.work import find_work
 from presize.options import BuildOptions, RunOptions
 from presize.sources.scan import Source, scan
@@ -156,7 +157,7 @@ def source(samples: int) -> Source:
 
 
 def plan(samples: int) -> Plan:
-    return make_plan(source(samples), BuildOptions(), TriedCodecs("of no images", {}), 4096)
+    return make_plan(source(samples), BuildOptions(), CodecFingerprint("of no images", {}), 4096)
 
 
 def reasons(samples: list[int]) -> list[tuple[int, str, str]]:
@@ -176,24 +177,22 @@ def prepare(out: Path, samples: int, is_stored: int = 1) -> None:
     todo, place = plan(samples), OutputDir.of(out, BuildOptions().image.sizes)
     (out / "shards").mkdir(parents=True)
     BuildJournal(todo.identity, 0).write(out)
-    work = find_work(todo, RunOptions(), place, BuildJournal(todo.identity, 0), None, None)
+    work = find_work(todo, RunOptions(), place, BuildJournal(todo.identity, 0))
     draw = np.random.default_rng(0)
     for task in work.tasks:
         stored = task.samples % is_stored == 0
         rejects = reasons(task.samples[~stored].tolist())
         rows = int(stored.sum())
         nbytes = draw.integers(STORED_BYTES // 2, 2 * STORED_BYTES, rows)
-        columns = {"sample": task.samples[stored]} | {
-            name: np.full(rows, value)
-            for name, value in (("source_height", 400), ("source_width", 500), ("source_facts", 1), ("source_crc32", 0))
-        }
-        columns |= {"height_0": np.full(rows, 256), "width_0": np.full(rows, 320), "nbytes_0": nbytes}
-        columns |= {"crc32_0": draw.integers(0, 2**32, rows)}
-        del columns["source_crc32"]
-        with task.targets[0].open("wb") as shard:
+        sides = {"source_height": 400, "source_width": 500, "source_facts": 1, "height": 256, "width": 320}
+        columns = {name: np.full(rows, value) for name, value in sides.items()}
+        columns |= {"nbytes": nbytes, "crc32": draw.integers(0, 2**32, rows)}
+        ((stream, path),) = task.targets.items()
+        with path.open("wb") as shard:
             shard.truncate(int(nbytes.sum()))
-        sidecar = Sidecar(task.number, columns, [(int(nbytes.sum()), "0" * 64)], rejects)
-        write_sidecar(task.sidecar, sidecar, task.digest)
+        files = {stream: (int(nbytes.sum()), "0" * 64)}
+        table = ShardTable(task.number, task.samples[stored], {stream: columns}, files, rejects)
+        table.write(task.sidecar, task.digest)
 
 
 Stage = Callable[[], object]
@@ -217,24 +216,20 @@ def stage(name: str, work: Path, samples: int) -> tuple[Stage, Stage]:
         return serving.__enter__, (lambda: scan("s3://data/photos"))
     if name == "plan":
         return (lambda: state.update(source=source(samples))), (
-            lambda: make_plan(state["source"], BuildOptions(), TriedCodecs("of no images", {}), 4096)
+            lambda: make_plan(state["source"], BuildOptions(), CodecFingerprint("of no images", {}), 4096)
         )
 
     def planned() -> None:
         state["plan"] = plan(samples)
 
     def resume() -> None:
-        state["work"] = find_work(
-            state["plan"], RunOptions(), place, BuildJournal(state["plan"].identity, 0), None, None
-        )
+        state["work"] = find_work(state["plan"], RunOptions(), place, BuildJournal(state["plan"].identity, 0))
 
     if name == "resume":
         return planned, resume
     if name in ("publish", "reject"):
         return (lambda: (planned(), resume())), (
-            lambda: publish(
-                state["plan"], BuildJournal(state["plan"].identity, 0), state.pop("work").finish(), place, files=None
-            )
+            lambda: publish(state["plan"], BuildJournal(state["plan"].identity, 0), state.pop("work").finish(), place)
         )
     if name == "open":
         return (lambda: None), (lambda: state.update(data=Dataset(out)))

@@ -18,12 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from presize.builder.annotations import scaled
+from presize.builder.executors.executor import executor_for
+from presize.builder.fingerprint import CodecFingerprint, codec_fingerprint
 from presize.builder.like import naming_options
 from presize.builder.output_dir import OutputDir
-from presize.builder.plan import Plan, TriedCodecs, make_plan
+from presize.builder.plan import Plan, make_plan
 from presize.builder.run import build_planned
 from presize.builder.shard_table import ShardDone
-from presize.builder.tasks.trial import try_codecs
 from presize.codecs.resize import target
 from presize.errors import DatasetError, OptionError, SourceError
 from presize.options import BuildOptions, Coordinates, ErrorBudget, ImageOptions, RunOptions, Size, check_type
@@ -168,7 +169,7 @@ def derive_dataset(
     on_plan(derivation)
     run = replace(run, update=False, report=False, max_errors=ErrorBudget())
     try:
-        (manifest,) = build_planned(plan, run, output, on_shard).manifests
+        (manifest,) = build_planned(plan, run, output, executor_for(run), on_shard).manifests
     except DatasetError:
         gone = plan.source.replaced() if isinstance(plan.source, DatasetSource) else None
         if gone is None:
@@ -249,16 +250,16 @@ def _words(value: object) -> str:
     return " and ".join(map(str, value)) if isinstance(value, list) else "default" if value is None else str(value)
 
 
-def _codecs(source: DatasetSource, options: BuildOptions, resized: int) -> TriedCodecs:
+def _codecs(source: DatasetSource, options: BuildOptions, resized: int) -> CodecFingerprint:
     """What made the records: the codecs of the datasets, and those that are here where records are resized."""
     made_by = {str(manifest.identity.get("codecs") or digest_of(manifest.versions)) for manifest in source.manifests}
     versions = source.manifests[0].versions
     if resized:
-        here = try_codecs(options)
+        here = codec_fingerprint(options)
         made_by.add(here.digest)
         versions = here.versions
     together = hashlib.sha256(" ".join(sorted(made_by)).encode()).hexdigest()
-    return TriedCodecs(made_by.pop() if len(made_by) == 1 else together, versions)
+    return CodecFingerprint(made_by.pop() if len(made_by) == 1 else together, versions)
 
 
 def _count_resized(source: DatasetSource, image: ImageOptions) -> int:

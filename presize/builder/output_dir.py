@@ -14,7 +14,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -82,15 +82,9 @@ class BuildJournal:
         """Return the journal in `out`; None when there is none, or it cannot be read."""
         try:
             values = json.loads((out / STATE).read_bytes())
-            return cls(
-                dict(values["identity"]),
-                int(values["generation"]),
-                tuple(map(str, values["replaces"])),
-                tuple(map(str, values["replaced_classes"])),
-                bool(values["publishing"]),
-                bool(values["update"]),
-                dict(values["versions"]),
-            )
+            lists = {name: tuple(map(str, values[name])) for name in ("replaces", "replaced_classes")}
+            values |= {"identity": dict(values["identity"]), "generation": int(values["generation"])}
+            return cls(**{**values, **lists})
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
@@ -437,6 +431,12 @@ class OutputDir:
     def _remove_if_empty(self, root: Path) -> None:
         if root != self.path and root.is_dir() and not os.listdir(root):
             root.rmdir()
+
+
+def remove_attempts(paths: Collection[Path]) -> None:
+    """Remove the temporary files that stopped attempts to write these files have left. Others may be in use."""
+    for folder in {path.parent for path in paths}:
+        remove_temporary(folder, {path.name for path in paths})
 
 
 def _check_empty(folder: Path, expected: set[str]) -> None:

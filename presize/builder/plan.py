@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from presize.builder.fingerprint import CodecFingerprint
 from presize.formatting import plural
 from presize.options import TILES_RECORDED, BuildOptions
 from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
 from presize.sources.source_files import SourceFile
 from presize.store.dealing import deal, shard_count, shard_limit
+from presize.store.filenames import folder_files
 from presize.store.index import ARROW_OPTIONS
 from presize.store.manifest import classes_digest, digest_of
 
@@ -33,6 +35,7 @@ class Plan:
         identity: what decides every byte of the result, as plain JSON values.
         shards: for each shard its samples, as ascending rows of Source.table.
         versions: those of the libraries that make the bytes, for information.
+        file_names: the name of each sample's file in a folder dataset; None for shards.
     """
 
     source: Source
@@ -40,6 +43,7 @@ class Plan:
     identity: dict[str, Any]
     shards: tuple[npt.NDArray[np.int64], ...]
     versions: dict[str, str] = field(default_factory=dict)
+    file_names: pa.ChunkedArray | None = None
 
     @property
     def digest(self) -> str:
@@ -56,19 +60,7 @@ class Plan:
         return list(zip(self.source.files(rows), *companions, strict=True))
 
 
-class TriedCodecs(NamedTuple):
-    """The libraries that make the bytes.
-
-    Attributes:
-        digest: SHA-256 of what they make of the golden images, under the options of the build.
-        versions: theirs, for information.
-    """
-
-    digest: str
-    versions: dict[str, str]
-
-
-def make_plan(source: Source, options: BuildOptions, codecs: TriedCodecs, page_size: int) -> Plan:
+def make_plan(source: Source, options: BuildOptions, codecs: CodecFingerprint, page_size: int) -> Plan:
     """Plan a build.
 
     Args:
@@ -76,6 +68,9 @@ def make_plan(source: Source, options: BuildOptions, codecs: TriedCodecs, page_s
         options: those of the build.
         codecs: the libraries that make the bytes.
         page_size: the operating system's, in bytes.
+
+    Raises:
+        SourceError: a sample cannot be a file of a folder dataset.
     """
     samples = len(source.table)
     identity = {
@@ -88,7 +83,11 @@ def make_plan(source: Source, options: BuildOptions, codecs: TriedCodecs, page_s
     }
     limit = shard_limit(samples, options.shard_samples, len(options.companions))
     shards = shard_count(samples, limit, source.runs)
-    return Plan(source, options, identity, deal(samples, shards, source.runs), codecs.versions)
+    names = None
+    if options.layout == "folder":
+        class_folders = source.classes if source.by_folder else None
+        names = folder_files(source.table.column("path"), options.image.format, class_folders or ())
+    return Plan(source, options, identity, deal(samples, shards, source.runs), codecs.versions, names)
 
 
 def source_identity(table: pa.Table) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,30 +61,8 @@ class _Merged(NamedTuple):
         )
 
 
-@dataclass(frozen=True)
-class _Dataset:
-    """The dataset of one size, as far as it is known before anything of it is written.
-
-    Attributes:
-        size: its target size.
-        root: its folder.
-        index: its index.
-        samples: the row in the source table of each row of the index.
-    """
-
-    size: Size
-    root: Path
-    index: pa.Table
-    samples: npt.NDArray[np.int64]
-
-
 def publish(
-    plan: Plan,
-    journal: BuildJournal,
-    finished: Finished,
-    output: OutputDir,
-    files: pa.ChunkedArray | None,
-    report: bool = False,
+    plan: Plan, journal: BuildJournal, finished: Finished, output: OutputDir, report: bool = False
 ) -> list[Manifest]:
     """Publish the dataset of each size in its root.
 
@@ -95,7 +73,6 @@ def publish(
         journal: of the build, under whose generation files are named.
         finished: all shards.
         output: where they are.
-        files: the name of each sample's file in a folder dataset; None for shards.
         report: write report.html, too.
 
     Raises:
@@ -111,25 +88,19 @@ def publish(
         raise BuildError(
             f"of {plural(len(plan.source.table), 'file')} in {plan.source.root} none could be stored{first}"
         )
-    datasets = [
-        _Dataset(size, root, _index(plan, merged, size, files), merged.samples)
-        for size, root in zip(plan.options.image.sizes, output.roots, strict=True)
-    ]
-    manifests = [_write_data(plan, journal, merged, dataset) for dataset in datasets]
-    if report:
-        manifests = [
-            _write_report(plan, dataset, manifest, merged.rejects)
-            for dataset, manifest in zip(datasets, manifests, strict=True)
-        ]
+    manifests = []
+    for size, root in zip(plan.options.image.sizes, output.roots, strict=True):
+        index = _index(plan, merged, size)
+        manifest = _write_data(plan, journal, merged, size, root, index)
+        manifests.append(_write_report(plan, merged, manifest, root, index) if report else manifest)
     # Once more on this host: on others, workers have compared no more than sizes and modification times.
     check_containers(plan.source.root, plan.source.containers)
-    output.publish(journal, manifests, None if files is None else _staged(plan, datasets[0]))
+    staged = None
+    if plan.file_names is not None:
+        classes = plan.source.classes if plan.source.by_folder else None
+        staged = StagedFiles(plan.file_names.take(pa.array(merged.samples)), merged.samples, classes or ())
+    output.publish(journal, manifests, staged)
     return manifests
-
-
-def _staged(plan: Plan, dataset: _Dataset) -> StagedFiles:
-    classes = plan.source.classes if plan.source.by_folder else None
-    return StagedFiles(dataset.index.column("file"), dataset.samples, classes or ())
 
 
 _REJECTED = pa.schema({"sample": pa.int64(), "error": REPEATED_TEXT, "reason": REPEATED_TEXT})
@@ -177,7 +148,7 @@ def _rejects(source: Source, rejected: pa.Table) -> Rejects:
     return Rejects.with_columns([path, rejected.column("error"), rejected.column("reason"), *state]).forgetting()
 
 
-def _index(plan: Plan, merged: _Merged, size: Size, files: pa.ChunkedArray | None) -> pa.Table:
+def _index(plan: Plan, merged: _Merged, size: Size) -> pa.Table:
     """The index of the dataset of one size."""
     stored = plan.source.table
     if len(merged.samples) < len(stored):
@@ -192,8 +163,8 @@ def _index(plan: Plan, merged: _Merged, size: Size, files: pa.ChunkedArray | Non
     if size == plan.options.image.sizes[0]:
         warn_of_bad_boxes(stored, plan.options, *sides)
     stored = scaled(stored, plan.options, size, *sides)
-    if files is not None:
-        stored = stored.append_column("file", files.take(pa.array(merged.samples)))
+    if plan.file_names is not None:
+        stored = stored.append_column("file", plan.file_names.take(pa.array(merged.samples)))
     companions = [companion.name for companion in plan.options.companions]
     columns = {
         name: stored.column(name) if name in stored.column_names else pa.array(values[name], kind)
@@ -203,9 +174,10 @@ def _index(plan: Plan, merged: _Merged, size: Size, files: pa.ChunkedArray | Non
     return pa.table(columns | {name: stored.column(name) for name in labels})
 
 
-def _write_data(plan: Plan, journal: BuildJournal, merged: _Merged, dataset: _Dataset) -> Manifest:
+def _write_data(
+    plan: Plan, journal: BuildJournal, merged: _Merged, size: Size, root: Path, index: pa.Table
+) -> Manifest:
     """Write the index and the rejects. Returns the manifest that names them, and the shards."""
-    root = dataset.root
     rejects_name = generation_name("rejects.jsonl", journal.generation)
     write_atomically(root / rejects_name, to_jsonl(merged.rejects))
     rejects = len(merged.rejects)
@@ -215,10 +187,10 @@ def _write_data(plan: Plan, journal: BuildJournal, merged: _Merged, dataset: _Da
         identity=plan.identity,
         digest=plan.digest,
         generation=journal.generation,
-        size=str(dataset.size),
+        size=str(size),
         classes=plan.source.classes,
-        samples=len(dataset.index),
-        bytes=pc.sum(dataset.index.column("nbytes")).as_py(),
+        samples=len(index),
+        bytes=pc.sum(index.column("nbytes")).as_py(),
         left_out={
             "rejected": rejects - skipped - unreadable,
             "skipped": skipped,
@@ -227,17 +199,17 @@ def _write_data(plan: Plan, journal: BuildJournal, merged: _Merged, dataset: _Da
             "outside": plan.source.outside,
         },
         engine=shard.ENGINE if plan.options.layout == "lmdb" else None,
-        index=write_index(root, generation_name("index.arrow", journal.generation), dataset.index),
+        index=write_index(root, generation_name("index.arrow", journal.generation), index),
         rejects=DataFile.of(root, rejects_name, rejects),
-        shards=merged.files(Stream("", dataset.size)),
+        shards=merged.files(Stream("", size)),
         versions=plan.versions,
-        companions=tuple(_companion_files(companion, merged, dataset) for companion in plan.options.companions),
+        companions=tuple(_companion_files(companion, merged, size) for companion in plan.options.companions),
     )
 
 
-def _companion_files(companion: Companion, merged: _Merged, dataset: _Dataset) -> CompanionFiles:
+def _companion_files(companion: Companion, merged: _Merged, size: Size) -> CompanionFiles:
     """The shards of a companion in one size."""
-    stream = Stream(companion.name, dataset.size)
+    stream = Stream(companion.name, size)
     columns = merged.columns[stream]
     is_deep = companion.is_exact and bool(unpack(columns["source_facts"], "deep").any())
     return CompanionFiles(
@@ -250,12 +222,11 @@ def _companion_files(companion: Companion, merged: _Merged, dataset: _Dataset) -
     )
 
 
-def _write_report(plan: Plan, dataset: _Dataset, manifest: Manifest, rejects: Rejects) -> Manifest:
+def _write_report(plan: Plan, merged: _Merged, manifest: Manifest, root: Path, index: pa.Table) -> Manifest:
     """Write the page about a dataset that lacks just its manifest. Returns that, with the page in it."""
     from presize.pages.build_report import BuildReport, build_page, leaner_quality
     from presize.pages.comparison import compare  # OpenCV and jinja2, which nothing else of a build needs
 
-    root = dataset.root
     reader = SourceReader(plan.source.root)
 
     def source_of(row: dict[str, Any]) -> bytes:
@@ -269,14 +240,14 @@ def _write_report(plan: Plan, dataset: _Dataset, manifest: Manifest, rejects: Re
             return bytes(get(row["row"]))
 
     # Of the index its own columns alone: one of the label table may be called sample, too.
-    numbered = dataset.index.select(list(index_columns(manifest.layout)))
-    numbered = numbered.append_column("sample", pa.array(dataset.samples))
+    numbered = index.select(list(index_columns(manifest.layout)))
+    numbered = numbered.append_column("sample", pa.array(merged.samples))
     with ExitStack() as stack:
         shards = [stack.enter_context(closing(ShardReader(root / f.file, f.bytes))) for f in manifest.shards]
-        leaner = leaner_quality(dataset.index.column("source_facts").to_numpy(), manifest.identity["options"]["image"])
+        leaner = leaner_quality(index.column("source_facts").to_numpy(), manifest.identity["options"]["image"])
         size = Size.parse(manifest.size)
         comparisons, failures = compare(plan.options.image, size, numbered, source_of, value_of, leaner)
     name = generation_name(REPORT, manifest.generation)
-    page = build_page(BuildReport(manifest, dataset.index, rejects, comparisons, failures))
+    page = build_page(BuildReport(manifest, index, merged.rejects, comparisons, failures))
     write_atomically(root / name, page.encode())
     return replace(manifest, report=DataFile.of(root, name, len(comparisons)))

@@ -17,12 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from presize.builder.executors.executor import executor_for
 from presize.builder.like import recorded_options
 from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.plan import Plan
 from presize.builder.reuse import find_damage
 from presize.builder.shard_table import ShardTable
-from presize.builder.tasks.parallel import run_tasks
 from presize.builder.work import Records, find_work
 from presize.errors import DatasetError, SourceError
 from presize.options import BuildOptions, RunOptions, Size, SourceOptions, Stream
@@ -192,10 +192,10 @@ def _remade(
     if journal is None or not journal.update or journal.identity != plan.identity:
         journal = output.start(plan.identity, plan.versions, abandoned, update=True)
     records = Records([dataset], np.zeros_like(rows), rows, lost=lost[rows])
-    work = find_work(plan, run, output, journal, None, records, sorted(numbers))
+    work = find_work(plan, run, output, journal, records, sorted(numbers))
     # An image is encoded in all sizes of its build, also where not all are here.
-    tasks = [replace(task, options=options, probes=()) for task in work.waiting]
-    with closing(run_tasks((), tasks, run)) as dones:
+    work = replace(work, tasks=tuple(replace(task, options=options, probes=()) for task in work.tasks))
+    with closing(work.carry_out(executor_for(run))) as dones:
         for _ in dones:
             pass
     tables = {table.number: table for table in (shard.read() for shard in work.finish().shards)}

@@ -16,18 +16,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from presize.builder.annotations import check_annotations
+from presize.builder.executors.executor import Executor, executor_for
+from presize.builder.fingerprint import codec_fingerprint, suffixes_of
 from presize.builder.output_dir import OutputDir
 from presize.builder.parts_listing import SharedListing, read_listing
-from presize.builder.plan import Plan, TriedCodecs, make_plan
+from presize.builder.plan import Plan, make_plan
 from presize.builder.publish import publish
 from presize.builder.resume import is_all_of, open_build, trying_again, warn_of_unreadable
 from presize.builder.reuse import find_reuse
 from presize.builder.shard_table import ShardDone
-from presize.builder.tasks.parallel import run_tasks
-from presize.builder.tasks.trial import suffixes_of, try_codecs, with_plugins
 from presize.builder.update import Changes
 from presize.builder.work import BuildWork, Finished, check_space, find_work
 from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack
@@ -38,7 +37,6 @@ from presize.sources.companions import add_companions
 from presize.sources.dataset import DatasetSource
 from presize.sources.scan import Source, scan
 from presize.store.data_files import REPORT, DataFile
-from presize.store.filenames import folder_files
 from presize.store.index import read_index
 from presize.store.manifest import Manifest
 from presize.store.rejects import Reject
@@ -125,21 +123,20 @@ def plan_build(
         options: what is stored, and how.
         samples: how the source is read.
     """
-    codecs = try_codecs(options)
     scanned = scan(source, samples, options.follow_links, options.column_types)
     found = add_companions(scanned, options.companions, options.follow_links)
     check_annotations(found.table, options)
-    return _plan_of(found, options, codecs)
+    return _plan_of(found, options)
 
 
 def plan_listed(listing: SharedListing, options: BuildOptions) -> Plan:
     """What a build of the samples that a part has listed will write."""
-    return _plan_of(listing.source, options, try_codecs(options))
+    return _plan_of(listing.source, options)
 
 
-def _plan_of(source: Source, options: BuildOptions, codecs: TriedCodecs) -> Plan:
-    suffixes = suffixes_of(source.table.column("path"))
-    return make_plan(source, options, with_plugins(codecs, suffixes), os.sysconf("SC_PAGE_SIZE"))
+def _plan_of(source: Source, options: BuildOptions) -> Plan:
+    codecs = codec_fingerprint(options, suffixes_of(source.table.column("path")))
+    return make_plan(source, options, codecs, os.sysconf("SC_PAGE_SIZE"))
 
 
 def build_dataset(
@@ -194,7 +191,7 @@ def build_dataset(
         listing.check_containers(output.path)
         plan = plan_listed(listing, options)
     on_plan(plan)
-    built = build_planned(plan, run, output, on_shard, listing)
+    built = build_planned(plan, run, output, executor_for(run), on_shard, listing)
     return result_of(built, plan, Path(out), output.roots[0], time.perf_counter() - start)
 
 
@@ -202,6 +199,7 @@ def build_planned(
     plan: Plan,
     run: RunOptions,
     output: OutputDir,
+    executor: Executor,
     on_shard: Callable[[ShardDone], None] = lambda _: None,
     listing: SharedListing | None = None,
 ) -> Built:
@@ -218,7 +216,7 @@ def build_planned(
         asked, run = run, trying_again(plan, run, published, output.roots[0])
         if run.overwrite or run.update or output.has_leftovers() or not is_all_of(plan, published):
             with output.lock():
-                return _build(plan, run, output, on_shard, listing, may_lose=asked.overwrite)
+                return _build(plan, run, output, executor, on_shard, listing, may_lose=asked.overwrite)
         output.check_files("--overwrite" if isinstance(plan.source, DatasetSource) else "--update")
         return nothing_to_do(plan, run, published)
 
@@ -297,13 +295,13 @@ def _build(
     plan: Plan,
     run: RunOptions,
     output: OutputDir,
+    executor: Executor,
     on_shard: Callable[[ShardDone], None],
     listing: SharedListing | None,
     may_lose: bool,
 ) -> Built:
     """Carry out a plan in OUT, which is locked. Unless it `may_lose` images, a folder that is built anew is kept if it
     would."""
-    files = names_of_files(plan)
     journal = open_build(plan, output, run)
     if journal is None:  # another process has built it meanwhile
         return nothing_to_do(plan, run, output.manifests())
@@ -314,18 +312,18 @@ def _build(
         if not plan.shards and all(manifest and manifest.digest == plan.digest for manifest in output.manifests()):
             output.clear()
             return nothing_to_do(plan, run, output.manifests())._replace(changes=update.changes)
-    work = find_work(plan, run, output, journal, files, records)
+    work = find_work(plan, run, output, journal, records)
     if listing is not None:
         listing.check_finished([task.number for task in work.waiting if task.number not in work.again], output.path)
     check_space(plan, output, work)
-    carry_out(work, plan, run, on_shard)
+    carry_out(work, plan, run, executor, on_shard)
     files_in_all = len(plan.source.table)
     resumed = files_in_all - sum(task.to_make for task in work.waiting)
     finished = work.finish()
-    if files is not None and not may_lose:
+    if plan.file_names is not None and not may_lose:
         _check_loss(plan, finished, output)
     del work  # which has the name of every file
-    manifests = publish(plan, journal, finished, output, files, run.report)
+    manifests = publish(plan, journal, finished, output, run.report)
     changes = update.changes if update else Changes.all_built(files_in_all)
     return Built(manifests, resumed, changes)
 
@@ -343,18 +341,12 @@ def _check_loss(plan: Plan, finished: Finished, output: OutputDir) -> None:
         )
 
 
-def names_of_files(plan: Plan) -> pa.ChunkedArray | None:
-    """The name of each sample's file in a folder dataset; None for shards."""
-    if plan.options.layout != "folder":
-        return None
-    class_folders = plan.source.classes or () if plan.source.by_folder else ()
-    return folder_files(plan.source.table.column("path"), plan.options.image.format, class_folders)
-
-
-def carry_out(work: BuildWork, plan: Plan, run: RunOptions, on_shard: Callable[[ShardDone], None]) -> None:
+def carry_out(
+    work: BuildWork, plan: Plan, run: RunOptions, executor: Executor, on_shard: Callable[[ShardDone], None]
+) -> None:
     """Run the waiting tasks, and stop when more images are rejected than may be."""
     rejected = len(plan.source.rejects)
-    with closing(run_tasks(work.done(), work.waiting, run)) as dones:  # or workers would outlive an error
+    with closing(work.carry_out(executor)) as dones:  # or workers would outlive an error
         for done in dones:
             rejected += done.rejected + done.unreadable
             on_shard(done)

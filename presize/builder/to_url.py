@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 
+from presize.builder.executors.executor import executor_for
 from presize.builder.output_dir import OutputDir
 from presize.builder.plan import Plan
 from presize.builder.resume import check_not_derived, differences_from, is_all_of, trying_again
@@ -114,7 +115,7 @@ def build_to_url(
                     send(done)
                     on_shard(done)
 
-                built = build_planned(plan, run, output, on_finished)
+                built = build_planned(plan, run, output, executor_for(run), on_finished)
             for bucket, root in zip(buckets, output.roots, strict=True):
                 upload_dataset(root, bucket.url, claim=claim, on_plan=on_rest, on_bytes=on_bytes)
             result = result_of(built, plan, url, output.roots[0], time.perf_counter() - start)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from presize.builder import estimate
 from presize.builder.annotations import extents
-from presize.builder.output_dir import BuildJournal, OutputDir
+from presize.builder.executors.executor import Executor
+from presize.builder.output_dir import BuildJournal, OutputDir, remove_attempts
 from presize.builder.plan import Plan
 from presize.builder.shard_table import ShardDone, ShardTable
 from presize.builder.tasks.task import CompanionPaths, Copies, Task, finished
@@ -157,6 +158,18 @@ class BuildWork:
         yield from self.kept.done()
         yield from self.found.values()
 
+    def carry_out(self, executor: Executor) -> Generator[ShardDone, None, None]:
+        """Yield what was done before, then each waiting shard as `executor` finishes it. Close it, or workers outlive
+        an error."""
+        yield from self.done()
+        waiting = self.waiting
+        try:
+            if waiting:
+                yield from executor(waiting)
+        finally:
+            shards = [path for task in waiting if not task.files for path in task.targets.values()]
+            remove_attempts([*(task.sidecar for task in waiting), *shards])
+
     def finish(self) -> Finished:
         """All that the dataset is made of, once the waiting tasks have been carried out."""
         tasks = map(_without_samples, self.tasks)
@@ -184,14 +197,12 @@ def find_work(
     run: RunOptions,
     place: OutputDir,
     journal: BuildJournal,
-    files: pa.ChunkedArray | None,
-    records: Records | None,
+    records: Records | None = None,
     numbers: Sequence[int] | None = None,
 ) -> BuildWork:
     """What is left to do of `todo`.
 
     Args:
-        files: the name of each sample's file in a folder dataset; None for shards.
         records: what an update uses of the dataset in `output`.
         numbers: the shards of a part; None for all.
     """
@@ -200,7 +211,7 @@ def find_work(
         source = todo.source
         records = Records(source.datasets, source.dataset_of, source.row_of, resizes=source.resizes)
     tasks, found, again = [], {}, set()
-    for task in _tasks(todo, run, place, journal.generation, files, every):
+    for task in _tasks(todo, run, place, journal.generation, every):
         if records is not None:
             task = records.copying(task)
         table = finished(task, journal.publishing)
@@ -219,14 +230,8 @@ def _is_published(journal: BuildJournal, place: OutputDir) -> bool:
     return journal.publishing or any(each and each.generation == journal.generation for each in place.manifests())
 
 
-def _tasks(
-    todo: Plan,
-    run: RunOptions,
-    place: OutputDir,
-    generation: int,
-    files: pa.ChunkedArray | None,
-    numbers: Sequence[int],
-) -> Iterator[Task]:
+def _tasks(todo: Plan, run: RunOptions, place: OutputDir, generation: int, numbers: Sequence[int]) -> Iterator[Task]:
+    files = todo.file_names
     for root in place.roots:
         with writing(root):
             (root / "shards" if files is None else root).mkdir(parents=True, exist_ok=True)

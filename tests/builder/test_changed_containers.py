@@ -21,12 +21,12 @@ from builds import REPORTED, SERIAL
 from foreign import image_column, write_lmdb, write_parquet, write_tar
 from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, build_dataset, build_part, repair_dataset
 from presize.builder.estimate import estimate
-from presize.builder.executors import cluster
-from presize.builder.executors.errand import Courier
+from presize.builder.executors import engines
+from presize.builder.executors.remote_task import RunRemote
 from presize.builder.parts_listing import read_listing, write_listing
 from presize.builder.run import plan_build
-from presize.builder.shard_table import read_sidecar, write_sidecar
-from presize.builder.tasks.records import Containment
+from presize.builder.shard_table import ShardTable
+from presize.builder.tasks.records import CrashPolicy
 from presize.builder.tasks.task import Task, write_shard
 from presize.errors import BuildError, PresizeError, SourceError
 from presize.options import SourceOptions
@@ -194,7 +194,7 @@ def processes(swap: Swap, out: Path, **calls: Any) -> None:
 
 def engine(swap: Swap, out: Path, **calls: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(cluster.ENGINES, "dask", lambda _: AtOnce())
+        patch.setitem(engines.ENGINES, "dask", lambda _: AtOnce())
         swap.build(out, RunOptions(engine="dask", scheduler="here", report=False), **calls)
 
 
@@ -204,9 +204,9 @@ class AtOnce:
     def slots(self) -> int:
         return 1
 
-    def submit(self, courier: Courier, version: str, errand: bytes) -> Future[bytes | str]:
+    def submit(self, run_remote: RunRemote, task: bytes) -> Future[bytes | str]:
         done: Future[bytes | str] = Future()
-        done.set_result(courier(version, errand))
+        done.set_result(run_remote(task))
         return done
 
     def check(self) -> None:
@@ -301,12 +301,12 @@ def test_a_shard_whose_images_are_decoded_one_by_one_stops_as_well(tmp_path: Pat
     rows = plan.source.files(samples)
     task = Task(
         number=0, digest=plan.digest, source=plan.source.root, sidecar=tmp_path / "out" / "sidecar",
-        targets=(tmp_path / "out" / "0.lmdb",), options=OPTIONS, on_error="record", samples=samples,
-        nbytes=np.array([row.nbytes for row in rows]), paths="\0".join(row.path for row in rows), files="",
-        places=plan.source.places(samples),
+        targets=dict.fromkeys(OPTIONS.streams, tmp_path / "out" / "0.lmdb"), options=OPTIONS, on_error="record",
+        samples=samples, nbytes=np.array([row.nbytes for row in rows]), paths="\0".join(row.path for row in rows),
+        files="", places=plan.source.places(samples),
     )  # fmt: skip
     with pytest.raises(BuildError, match=STOPS):
-        write_shard(task, Containment(60, anonymous_file("turnstile"), by_image=True))
+        write_shard(task, CrashPolicy(60, anonymous_file("turnstile"), by_image=True))
     assert os.listdir(tmp_path / "out") == []
 
 
@@ -357,12 +357,12 @@ def test_finished_shards_count_as_long_as_their_containers_are_the_same(
     plan = plan_build(swap.root, OPTIONS)
     with pytest.raises(Stop):
         swap.build(out, on_shard=once(interrupt))
-    sidecar = read_sidecar(out / ".presize-00000.npz", 0, plan.digest)
-    assert sidecar is not None
-    assert [container.path for container in sidecar.containers] == ["a.tar"]
+    table = ShardTable.read(out / ".presize-00000.npz", 0, plan.digest)
+    assert table is not None
+    assert [container.path for container in table.containers] == ["a.tar"]
     if host and "another" in host:
-        elsewhere = tuple(on_another_host(container) for container in sidecar.containers)
-        write_sidecar(out / ".presize-00000.npz", replace(sidecar, containers=elsewhere), plan.digest)
+        elsewhere = tuple(on_another_host(container) for container in table.containers)
+        replace(table, containers=elsewhere).write(out / ".presize-00000.npz", plan.digest)
     if host and "replaced" in host:
         swap.replace()
     assert swap.build(out).resumed == resumed

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presize.builder.plan import TriedCodecs, as_recorded, differences, make_plan
+from presize.builder.fingerprint import CodecFingerprint
+from presize.builder.plan import as_recorded, differences, make_plan
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.sources.scan import Source
 from presize.store.dealing import deal, mix, neighbours, shard_count, shard_limit, shuffled
@@ -155,7 +156,7 @@ def source(paths: list[str], nbytes: int = 7, label: int = 0, chunks: int = 1) -
     return Source(Path("/raw"), rows, ("a", "b"))
 
 
-CODECS = TriedCodecs("some digest", {"simplejpeg": "1", "numpy": "2"})
+CODECS = CodecFingerprint("some digest", {"simplejpeg": "1", "numpy": "2"})
 
 
 def plan_digest(samples: Source, options: BuildOptions = BuildOptions(), page_size: int = 4096) -> str:
@@ -252,7 +253,9 @@ def test_versions_are_no_part_of_the_identity() -> None:
     ids=["one library", "two", "not recorded", "none"],
 )  # fmt: skip
 def test_codecs_that_differ_are_told_by_their_versions(then: dict[str, str], now: dict[str, str], words: str) -> None:
-    old, new = (make_plan(source(["a/1"]), BuildOptions(), TriedCodecs(d, {}), 4096).identity for d in ("one", "other"))
+    old, new = (
+        make_plan(source(["a/1"]), BuildOptions(), CodecFingerprint(d, {}), 4096).identity for d in ("one", "other")
+    )
     assert differences(old, new, (then, now)) == [words]
 
 

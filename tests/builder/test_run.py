@@ -17,29 +17,26 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import presize.builder.publish
+import presize.builder.executors.executor
 import presize.builder.run
-import presize.builder.tasks.parallel
 import presize.builder.tasks.staging
 import presize.builder.tasks.task
 import presize.sources.source_reader
 import presize.store.shard
-from builds import REPORTED, SERIAL, SMALL, files, patch_publishing
+from builds import REPORTED, SERIAL, SMALL, files
 from pictures import smooth_image
+from presize.builder.fingerprint import codec_versions
 from presize.builder.plan import Plan
 from presize.builder.run import build_dataset
 from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.task import Task
-from presize.builder.tasks.trial import codec_versions
 from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
 from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.sources.source_reader import SourceReader
-from presize.store.absence import STATE
 from presize.store.dataset import Dataset
 from presize.store.index import read_index
 from presize.store.manifest import read_manifest
 from presize.store.verify import verify_dataset
-from presize.system.files import temporary_name
 
 TO_FOLDER = replace(SMALL, layout="folder")
 TWO_SIZES = BuildOptions(ImageOptions(sizes=(Size(64, 64), Size(32, 32))))
@@ -341,7 +338,7 @@ def test_only_unfinished_shards_are_built_again(
         built.append(task.number)
         return presize.builder.tasks.task.write_shard(task)
 
-    monkeypatch.setattr(presize.builder.tasks.parallel, "write_shard", count)
+    monkeypatch.setattr(presize.builder.executors.executor, "write_shard", count)
     result = build_dataset(raw, tmp_path / "out", options, REPORTED)
     assert len(built) == 6, "two of eight were finished"
     assert result.resumed == 15
@@ -367,7 +364,7 @@ def test_a_damaged_side_car_only_costs_its_shard(raw: Path, tmp_path: Path) -> N
 def test_a_finished_build_is_not_repeated(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     before = files(tmp_path / "out")
-    monkeypatch.setattr(presize.builder.tasks.parallel, "write_shard", None)
+    monkeypatch.setattr(presize.builder.executors.executor, "write_shard", None)
     again = build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     assert files(tmp_path / "out") == before
     assert (again.stored, again.bytes, again.images_per_s) == (first.stored, first.bytes, 0)
@@ -457,28 +454,11 @@ def test_overwrite_leaves_nothing_of_the_old_dataset(
     assert verify_dataset(tmp_path / "out") == (11, [])
 
 
-def test_the_old_dataset_stays_whole_until_the_new_one_is_published(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
-    smaller = BuildOptions(ImageOptions(sizes=(Size(32, 32),)))
-    interrupt(photos, tmp_path / "out", smaller, OVERWRITE)
-    assert verify_dataset(tmp_path / "out") == (12, [])
-    build_dataset(photos, tmp_path / "out", smaller, REPORTED)
-    assert read_manifest(tmp_path / "out").size == "32"
-
-
 def test_an_interrupted_overwrite_is_resumed(photos: Path, tmp_path: Path) -> None:
     build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     smaller = BuildOptions(ImageOptions(sizes=(Size(32, 32),)))
     interrupt(photos, tmp_path / "out", smaller, OVERWRITE)
     assert build_dataset(photos, tmp_path / "out", smaller, OVERWRITE).resumed > 0
-
-
-def test_overwrite_can_replace_an_unfinished_build(photos: Path, tmp_path: Path) -> None:
-    interrupt(photos, tmp_path / "out")
-    smaller = BuildOptions(ImageOptions(sizes=(Size(32, 32),)))
-    build_dataset(photos, tmp_path / "out", smaller, OVERWRITE)
-    build_dataset(photos, tmp_path / "fresh", smaller, REPORTED)
-    assert files(tmp_path / "out") == files(tmp_path / "fresh")
 
 
 def test_overwrite_of_the_same_builds_it_anew(photos: Path, tmp_path: Path) -> None:
@@ -521,28 +501,6 @@ def test_several_sizes_do_not_go_into_a_dataset_of_one(photos: Path, tmp_path: P
     build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
     with pytest.raises(BuildError, match="choose another OUT"):
         build_dataset(photos, tmp_path / "out", TWO_SIZES, OVERWRITE)
-
-
-@pytest.mark.parametrize("options", [SMALL, TWO_SIZES, TO_FOLDER], ids=["lmdb", "two sizes", "folder"])
-@pytest.mark.parametrize("overwrite", [True, False], ids=["over another", "afresh"])
-@pytest.mark.parametrize("step", ["write_index", "publish_manifest", "_remove_unpublished"])
-def test_an_interruption_at_any_step_of_publishing_is_made_good(
-    step: str, overwrite: bool, options: BuildOptions, photos: Path, tmp_path: Path
-) -> None:
-    for out in ("whole", "out"):
-        if overwrite:
-            build_dataset(photos, tmp_path / out, replace(options, shard_samples=2), REPORTED)
-    build_dataset(photos, tmp_path / "whole", options, OVERWRITE)
-
-    def stop(*_: object) -> None:
-        raise Stopped
-
-    interrupt(photos, tmp_path / "out", options, OVERWRITE)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        patch_publishing(patch, step, stop)
-        build_dataset(photos, tmp_path / "out", options, REPORTED)
-    build_dataset(photos, tmp_path / "out", options, REPORTED)
-    assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 
 def interrupt_publishing(photos: Path, out: Path, options: BuildOptions, run: RunOptions = REPORTED) -> None:
@@ -812,7 +770,7 @@ def test_a_file_that_changes_during_the_build_is_not_stored(
             file.write(b"more")
         return presize.builder.tasks.task.write_shard(task)
 
-    monkeypatch.setattr(presize.builder.tasks.parallel, "write_shard", change)
+    monkeypatch.setattr(presize.builder.executors.executor, "write_shard", change)
     with pytest.warns(PresizeWarning, match=r"1 file could not be read, the first: cats/01\.png: it changed during"):
         assert build_dataset(photos, tmp_path / "out", SMALL, REPORTED).unreadable == 1
     assert "it changed during the build" in (tmp_path / "out" / "rejects.jsonl").read_text()
@@ -824,7 +782,7 @@ def test_a_source_that_goes_away_stops_the_build(photos: Path, tmp_path: Path, m
             photos.rename(tmp_path / "gone")
         return presize.builder.tasks.task.write_shard(task)
 
-    monkeypatch.setattr(presize.builder.tasks.parallel, "write_shard", unmount)
+    monkeypatch.setattr(presize.builder.executors.executor, "write_shard", unmount)
     with pytest.raises(BuildError, match=r"cannot read .*run again to resume"):
         build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
 
@@ -919,38 +877,6 @@ def test_pillow_simd_in_pillows_place_is_told_apart(monkeypatch: pytest.MonkeyPa
     assert codec_versions()["pillow"] == importlib.metadata.version("pillow")
     monkeypatch.setattr("PIL.__version__", "12.1.1.post0")
     assert codec_versions()["pillow"] == "12.1.1.post0"
-
-
-@pytest.mark.parametrize("options", [SMALL, TWO_SIZES], ids=["one size", "two sizes"])
-def test_a_kill_while_the_state_is_written_locks_nobody_out(
-    options: BuildOptions, photos: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    temporary_name(out / STATE).write_bytes(b"{")
-    build_dataset(photos, out, options, REPORTED)
-    temporary_name(out / STATE).write_bytes(b"{")
-    build_dataset(photos, out, options, replace(REPORTED, update=True))
-    assert not list(out.glob(".*"))
-
-
-def test_a_folder_over_shards_leaves_no_empty_folder_wherever_it_is_stopped(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
-    rmdir = Path.rmdir
-
-    def stop(path: Path) -> None:
-        if path.name == "shards":
-            raise Stopped
-        rmdir(path)
-
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(Path, "rmdir", stop)
-        build_dataset(photos, tmp_path / "out", TO_FOLDER, OVERWRITE)
-    assert (tmp_path / "out" / "shards").is_dir()
-    build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
-    assert not (tmp_path / "out" / "shards").exists(), "ImageFolder would take it for a class"
 
 
 def test_a_url_is_no_out(photos: Path) -> None:

@@ -21,12 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-import presize.builder.publish
+import presize.builder.fingerprint
 import presize.builder.run
-import presize.builder.tasks.trial
 import presize.codecs.transcode
 import presize.system.files
-from builds import REPORTED, SERIAL, SMALL, files, patch_publishing, publishing_step
+from builds import REPORTED, SERIAL, SMALL, files
 from effort import examples
 from pictures import smooth_image
 from presize.builder.like import like_dataset
@@ -599,38 +598,9 @@ def test_an_interrupted_update_is_gone_on_with(
 
 
 STEPS = ["write_index", "publish_manifest", "rename", "_remove_unpublished"]
-STOPS = [(FOURS, step, 1) for step in STEPS] + [(TWO_SIZES, step, 2) for step in STEPS if step != "finish_publishing"]
 
 
-@pytest.mark.parametrize("run", [SERIAL, UPDATE], ids=["by build", "by update"])
-@pytest.mark.parametrize(("options", "step", "call"), STOPS, ids=[f"{step}-{call}" for _, step, call in STOPS])
-def test_an_interruption_at_any_step_of_publishing_is_made_good(
-    step: str, call: int, run: RunOptions, options: BuildOptions, photos: Path, tmp_path: Path
-) -> None:
-    for out in ("out", "whole"):
-        build_dataset(photos, tmp_path / out, options, SERIAL)
-    change_much(photos)
-    build_dataset(photos, tmp_path / "whole", options, UPDATE)
-    real, calls = publishing_step(step), [0]
-
-    def stop(*args: object) -> object:
-        calls[0] += 1
-        if calls[0] == call:
-            raise Stopped
-        return real(*args)
-
-    interrupt(photos, tmp_path / "out", options)
-    with pytest.MonkeyPatch.context() as patch:
-        patch_publishing(patch, step, stop)
-        with pytest.raises(Stopped):
-            build_dataset(photos, tmp_path / "out", options, UPDATE)
-    for size in [""] if options is FOURS else ["64", "32"]:
-        assert verify_dataset(tmp_path / "out" / size)[1] == [], "one of the two, and whole"
-    build_dataset(photos, tmp_path / "out", options, run)
-    assert files(tmp_path / "out") == files(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("step", ["write_index", "rename"])
+@pytest.mark.parametrize("step", ["publish.write_index", "output_dir.rename"])
 def test_an_interrupted_update_may_be_followed_by_another(step: str, photos: Path, tmp_path: Path) -> None:
     def stop(*_: object) -> None:
         raise Stopped
@@ -638,7 +608,7 @@ def test_an_interrupted_update_may_be_followed_by_another(step: str, photos: Pat
     build_dataset(photos, tmp_path / "out", TWO_SIZES, SERIAL)
     change_much(photos)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        patch_publishing(patch, step, stop)
+        patch.setattr(f"presize.builder.{step}", stop)
         build_dataset(photos, tmp_path / "out", TWO_SIZES, UPDATE)
     put(photos / "cats" / "later.png", seed=95)
     (photos / "dogs" / "02.png").unlink()
@@ -689,8 +659,8 @@ def test_other_options_are_refused_with_what_differs(changed: bool, photos: Path
 
 def upgrade(patch: pytest.MonkeyPatch, **libraries: str) -> None:
     """Other versions of some libraries."""
-    versions = presize.builder.tasks.trial.codec_versions() | libraries
-    patch.setattr(presize.builder.tasks.trial, "codec_versions", lambda: versions)
+    versions = presize.builder.fingerprint.codec_versions() | libraries
+    patch.setattr(presize.builder.fingerprint, "codec_versions", lambda: versions)
 
 
 def test_an_upgrade_that_makes_the_same_bytes_stops_no_update(
@@ -709,7 +679,7 @@ def test_other_codecs_are_refused_by_name(photos: Path, tmp_path: Path, monkeypa
     build_dataset(photos, tmp_path / "out", FOURS, SERIAL)
     change_much(photos)
     upgrade(monkeypatch, simplejpeg="99")
-    monkeypatch.setattr(presize.builder.tasks.trial, "codecs_digest", lambda _: "of other pixels")
+    monkeypatch.setattr(presize.builder.fingerprint, "codecs_digest", lambda _: "of other pixels")
     with pytest.raises(
         BuildError, match=r"made with simplejpeg [\d.]+, here is simplejpeg 99, which makes other bytes.*--overwrite"
     ):
@@ -718,7 +688,7 @@ def test_other_codecs_are_refused_by_name(photos: Path, tmp_path: Path, monkeypa
 
 def in_old_form(identity: dict[str, Any]) -> dict[str, Any]:
     """As earlier releases recorded it: versions in the place of what the codecs make."""
-    identity = identity | {"versions": presize.builder.tasks.trial.codec_versions()}
+    identity = identity | {"versions": presize.builder.fingerprint.codec_versions()}
     del identity["codecs"]
     return identity
 
@@ -740,7 +710,7 @@ def test_a_dataset_that_records_versions_is_compared_by_them(
     build_dataset(photos, tmp_path / "out", FOURS, SERIAL)
     age(tmp_path / "out")
     assert build_dataset(photos, tmp_path / "out", FOURS, SERIAL).resumed == 17, "there is nothing to do"
-    assert read_manifest(tmp_path / "out").versions == presize.builder.tasks.trial.codec_versions()
+    assert read_manifest(tmp_path / "out").versions == presize.builder.fingerprint.codec_versions()
     upgrade(monkeypatch, simplejpeg="99")
     for run in (SERIAL, UPDATE):
         with pytest.raises(BuildError, match=r"simplejpeg was [\d.]+, is 99.*--overwrite"):

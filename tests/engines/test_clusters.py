@@ -193,7 +193,7 @@ def test_a_cluster_without_workers_is_waited_for_with_a_word(engine: str, photos
         ("import sys; sys.modules['presize'] = None", "cannot import presize"),
         ("import presize; presize.__version__ = '0.0.1'", "it has presize 0.0.1, and the build presize "),
         (
-            "import presize.builder.tasks.trial as trial; trial.codecs_digest = lambda _: 'other'",
+            "import presize.builder.fingerprint as own; own.codecs_digest = lambda _: 'other'",
             "the same versions of all libraries make other bytes here",
         ),
     ],

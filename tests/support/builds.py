@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from presize.builder import output_dir, publish
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 
 SERIAL = RunOptions(engine="sequential", report=False)
@@ -24,15 +20,3 @@ def files(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-
-
-def publishing_step(step: str) -> Callable[..., object]:
-    """One of the functions that publishing calls."""
-    return next(getattr(module, step) for module in (publish, output_dir) if hasattr(module, step))
-
-
-def patch_publishing(patch: pytest.MonkeyPatch, step: str, function: Callable[..., object]) -> None:
-    """Let publishing call `function` for one of its steps, wherever it does."""
-    for module in (publish, output_dir):
-        if hasattr(module, step):
-            patch.setattr(module, step, function)

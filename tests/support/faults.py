@@ -1,4 +1,4 @@
-"""One system call of a presize command, at which the command is killed or which fails. By strace, which counts them."""
+"""Presize commands that are disturbed: killed at one of their changes of OUT, or at one system call, or refused it."""
 
 from __future__ import annotations
 
@@ -45,6 +45,18 @@ class Fault:
         return f"inject={self.call}:{how}:when={self.number}"
 
 
+@dataclass(frozen=True)
+class Crash:
+    """The command is killed before it changes `out` for the time `number` (from 1): before a rename, or before
+    something is removed or a folder is made. By Python's audit events, which need no strace."""
+
+    out: Path
+    number: int
+
+    def __str__(self) -> str:
+        return f"a crash before change {self.number}"
+
+
 @functools.cache
 def why_not() -> str | None:
     """Why no system call can be tampered with here; None when they can be."""
@@ -75,8 +87,22 @@ with tempfile.TemporaryDirectory() as place:  # what is imported, or computed on
     for layout in ("lmdb", "folder"):
         alone = RunOptions(engine="sequential", report=False)
         build_dataset(raw, Path(place, layout), BuildOptions(layout=layout), alone)
+def crash(out, number, log):
+    def hook(event, args):
+        if event not in ("os.rename", "os.remove", "os.rmdir", "os.mkdir"):
+            return
+        path = os.fsdecode(args[0])
+        if path.startswith(out) and os.path.lexists(path) != (event == "os.mkdir"):
+            changes.append(f"{event} {path}")
+            if len(changes) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    changes = []
+    sys.addaudithook(hook)
+    atexit.append(lambda: Path(log).write_text("".join(f"{change}\\n" for change in changes)))
+
 for line in sys.stdin:
-    order = json.loads(line)
+    order, atexit = json.loads(line), []
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -85,9 +111,13 @@ for line in sys.stdin:
         os.dup2(os.open(order["stderr"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
         if order["stopped"]:
             os.kill(os.getpid(), signal.SIGSTOP)
+        if order["crash"]:
+            crash(*order["crash"])
         try:
             main(order["arguments"])
         except SystemExit as end:
+            for last in atexit:
+                last()
             sys.stderr.flush()
             os._exit(end.code)  # taking down an interpreter of this size takes longer than the build
     print(child, flush=True)
@@ -106,11 +136,14 @@ class _Forks:
         assert self._process.stdin and self._process.stdout
         self._orders, self._answers = self._process.stdin, self._process.stdout
 
-    def run(self, arguments: Sequence[object], strace: Sequence[str], timeout_s: float) -> tuple[int, str]:
+    def run(
+        self, arguments: Sequence[object], strace: Sequence[str], timeout_s: float, crash: Sequence[object] = ()
+    ) -> tuple[int, str]:
         """The exit code (minus the signal) and the standard error of ``presize arguments``, under ``strace`` with
-        these arguments if there are any."""
+        these arguments if there are any; or where it crashes, and the file that then lists its changes of OUT."""
         with tempfile.NamedTemporaryFile("r", errors="replace") as stderr:
             order = {"arguments": list(map(str, arguments)), "stderr": stderr.name, "stopped": bool(strace)}
+            order["crash"] = crash
             self._orders.write(f"{json.dumps(order)}\n")
             self._orders.flush()
             child = int(self._answers.readline())
@@ -158,7 +191,17 @@ def calls_on(out: Path, arguments: Sequence[object], log: Path) -> list[tuple[st
     return found
 
 
-def run(arguments: Sequence[object], fault: Fault | None = None, timeout_s: float = 120) -> tuple[int, str]:
+def changes_of(out: Path, arguments: Sequence[object]) -> int:
+    """Run ``presize arguments``, and count its changes of `out`: the points at which a Crash can strike."""
+    with tempfile.NamedTemporaryFile("r") as log:
+        code, said = _forks().run(arguments, [], 120, [str(out), 0, log.name])
+        assert code == 0, said
+        return len(log.readlines())
+
+
+def run(arguments: Sequence[object], fault: Fault | Crash | None = None, timeout_s: float = 120) -> tuple[int, str]:
     """The exit code (minus the signal) of ``presize arguments`` and what it wrote to standard error."""
+    if isinstance(fault, Crash):
+        return _forks().run(arguments, [], timeout_s, [str(fault.out), fault.number, os.devnull])
     inject = [] if fault is None else ["-o", "/dev/null", "-e", fault.inject]
     return _forks().run(arguments, inject, timeout_s)

@@ -1,15 +1,20 @@
-"""Builds to be disturbed: what is there before, and the options of the command."""
+"""Builds to be disturbed: what is there before, and the command; how they end, and what must be there then."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PIL import Image
 
-from faults import run
+from builds import files
+from faults import Crash, changes_of, run
 from pictures import smooth_image
+
+Prepare = Callable[[Path, Path], None]
+"""Makes a source and what is in OUT before."""
 
 
 def photographs(folder: Path, names: Sequence[str]) -> None:
@@ -26,15 +31,19 @@ def fresh(raw: Path, _out: Path) -> None:
     os.utime(raw / "dogs" / "broken.jpg", ns=(10**18, 10**18))
 
 
-def built(*options: str) -> Callable[[Path, Path], None]:
+def build(raw: Path, out: Path, *options: str) -> list[object]:
+    return ["build", raw, out, "--size", "32", "--backend", "sequential", "--no-report", *options]
+
+
+def built(*options: str) -> Prepare:
     def prepare(raw: Path, out: Path) -> None:
         fresh(raw, out)
-        assert run(["build", raw, out, "--size", "32", "--backend", "sequential", "--no-report", *options])[0] == 0
+        assert run(build(raw, out, *options))[0] == 0
 
     return prepare
 
 
-def changed(*options: str) -> Callable[[Path, Path], None]:
+def changed(*options: str) -> Prepare:
     def prepare(raw: Path, out: Path) -> None:
         built(*options)(raw, out)
         (raw / "cats" / "a.jpg").unlink()
@@ -43,30 +52,90 @@ def changed(*options: str) -> Callable[[Path, Path], None]:
     return prepare
 
 
-def parts(*done: str) -> Callable[[Path, Path], None]:
+def parts(*done: str) -> Prepare:
     def prepare(raw: Path, out: Path) -> None:
         fresh(raw, out)
         for part in done:
-            assert run(["build", raw, out, *BY_PARTS, "--backend", "sequential", "--part", part])[0] == 0
+            assert run(build(raw, out, *TWOS, "--part", part))[0] == 0
 
     return prepare
 
 
-BY_PARTS = ("--size", "32", "--shard-samples", "2")
+def crashed(before_the_end: int, *options: str) -> Prepare:
+    """A build that is killed so many changes of OUT before its end."""
 
-SCENARIOS: dict[str, tuple[Callable[[Path, Path], None], tuple[str, ...]]] = {
-    "a first build": (fresh, ("--size", "32")),
-    "two sizes": (fresh, ("--size", "32", "--size", "16")),
-    "a folder": (fresh, ("--size", "32", "--to", "folder")),
-    "over another dataset": (built("--quality", "50"), ("--size", "32", "--overwrite")),
-    "a folder over shards": (built(), ("--size", "32", "--to", "folder", "--overwrite")),
-    "shards over a folder": (built("--to", "folder"), ("--size", "32", "--overwrite")),
-    "an update": (changed("--shard-samples", "2"), ("--size", "32", "--shard-samples", "2", "--update")),
-    "an update of two sizes": (
-        changed("--size", "16", "--shard-samples", "2"),
-        ("--size", "32", "--size", "16", "--shard-samples", "2", "--update"),
-    ),
-    "the first part": (fresh, (*BY_PARTS, "--part", "1/2")),
-    "the last part": (parts("1/2"), (*BY_PARTS, "--part", "2/2")),
-    "the command after all parts": (parts("1/2", "2/2"), BY_PARTS),
+    def prepare(raw: Path, out: Path) -> None:
+        fresh(raw, out)
+        changes = changes_of(out, build(raw, out, *options))
+        shutil.rmtree(out)
+        assert run(build(raw, out, *options), Crash(out, changes - before_the_end))[0] < 0
+
+    return prepare
+
+
+TWOS = ("--shard-samples", "2")
+UPDATE = (*TWOS, "--update")
+
+SCENARIOS: dict[str, tuple[Prepare, tuple[str, ...]]] = {
+    "a first build": (fresh, ()),
+    "two sizes": (fresh, ("--size", "16")),
+    "a folder": (fresh, ("--to", "folder")),
+    "over another dataset": (built("--quality", "50"), ("--overwrite",)),
+    "two sizes over others": (built("--size", "16", "--quality", "50"), ("--size", "16", "--overwrite")),
+    "a folder over a folder": (built("--to", "folder", "--quality", "50"), ("--to", "folder", "--overwrite")),
+    "a folder over shards": (built(), ("--to", "folder", "--overwrite")),
+    "shards over a folder": (built("--to", "folder"), ("--overwrite",)),
+    "over an unfinished build": (parts("1/2"), ("--quality", "50", "--overwrite")),
+    "over a folder that was being published": (crashed(4, "--to", "folder"), ("--overwrite",)),
+    "an update": (changed(*TWOS), UPDATE),
+    "an update of two sizes": (changed("--size", "16", *TWOS), ("--size", "16", *UPDATE)),
+    "the first part": (fresh, (*TWOS, "--part", "1/2")),
+    "the last part": (parts("1/2"), (*TWOS, "--part", "2/2")),
+    "the command after all parts": (parts("1/2", "2/2"), TWOS),
 }
+
+NEVER_EMPTY = {
+    "over another dataset": [""],
+    "two sizes over others": ["32", "16"],
+    "an update": [""],
+    "an update of two sizes": ["32", "16"],
+}
+"""Scenarios in which there is a whole dataset at every moment, the old one or the new one: where, from OUT."""
+
+
+class Scenario:
+    """A build in `folder` that can be begun again and again.
+
+    Attributes:
+        out: where it writes.
+        command: its arguments.
+    """
+
+    def __init__(self, name: str, folder: Path, *more: object) -> None:
+        prepare, options = SCENARIOS[name]
+        self._start, self._place = folder / "start", folder / "place"
+        self._place.mkdir(parents=True)
+        self.out = self._place / "out"
+        self.command = [*build(self._place / "raw", self.out, *options), *more]
+        prepare(self._place / "raw", self.out)
+        shutil.copytree(self._place, self._start)
+
+    def restart(self) -> None:
+        """Put everything back as it was before the command."""
+        shutil.rmtree(self._place)
+        shutil.copytree(self._start, self._place)
+
+    def finished(self) -> dict[str, str]:
+        """The files of OUT after the command has run undisturbed, after whatever was there. First without its flag,
+        since the flag would build anew what was published already."""
+        plain = [option for option in self.command if option not in ("--overwrite", "--update")]
+        code, said = run(plain)
+        if code and plain != self.command:
+            code, said = run(self.command)
+        assert code == 0, said
+        return self.contents()
+
+    def contents(self) -> dict[str, str]:
+        """The files of OUT; and its folders, since ImageFolder would take one that is left over for a class."""
+        folders = (path.relative_to(self.out).as_posix() for path in self.out.rglob("*") if path.is_dir())
+        return {**files(self.out), **dict.fromkeys(folders, "a folder")}

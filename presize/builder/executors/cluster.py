@@ -4,61 +4,33 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import chain, islice
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
 
 import pyarrow as pa
 
 import presize
-from presize.builder.executors.dask import Dask
-from presize.builder.executors.errand import Courier, Errand, Outcome, make_courier
-from presize.builder.executors.ray import Ray
-from presize.builder.executors.spark import Spark
+from presize.builder.executors.engines import ENGINES, Engine, Result
+from presize.builder.executors.remote_task import RemoteTask, TaskResult, make_run_remote
+from presize.builder.fingerprint import codec_fingerprint, suffixes_of
 from presize.builder.output_dir import BuildJournal
 from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.task import Task
-from presize.builder.tasks.trial import suffixes_of, try_codecs, with_plugins
 from presize.errors import BuildError, OptionError, PresizeWarning
 from presize.options import RunOptions
 
-_CHECK_S = 1.0
-_PATIENT_CHECKS = 10
-"""With nothing done for so many, it is said when there are no workers. Those of a cluster that starts come sooner."""
+CHECK_S = 1.0
+"""How often the scheduler is checked while no task ends."""
+PATIENT_CHECKS = 10
+"""After so many a cluster without workers is warned of. Those of a cluster that is starting come sooner."""
 _AHEAD = 2
-"""Errands handed out for each that can run: a worker that has finished one finds the next."""
+"""Tasks handed out for each that can run: a worker that has finished one finds the next."""
 
 
-class Result(Protocol):
-    """A future of concurrent.futures, or like one."""
-
-    def result(self) -> bytes | str: ...
-    def add_done_callback(self, fn: Callable[[Any], object], /) -> object: ...
-
-
-class EngineConnection(Protocol):
-    """One to a scheduler, which has what a lost worker was doing done again, a few times."""
-
-    def slots(self) -> int:
-        """How many errands run at the same time, as things are."""
-
-    def submit(self, courier: Courier, version: str, errand: bytes) -> Result:
-        """Have ``courier(version, errand)`` called by a worker."""
-
-    def check(self) -> None:
-        """Raise an exception of any kind when the scheduler is lost."""
-
-    def close(self) -> None:
-        """Take back what no worker has begun, and disconnect."""
-
-
-ENGINES: dict[str, Callable[[str], EngineConnection]] = {"dask": Dask, "ray": Ray, "spark": Spark}
-
-
-def run_on_cluster(tasks: list[Task], run: RunOptions) -> Iterator[ShardDone]:
-    """Carry out `tasks`, as the shards are finished.
+def in_cluster(tasks: list[Task], run: RunOptions) -> Iterator[ShardDone]:
+    """Carry out `tasks` on the engine that `run` names, and yield the shards as they are finished.
 
     Warns:
         PresizeWarning: the scheduler has no workers, for which the build waits.
@@ -78,11 +50,11 @@ def run_on_cluster(tasks: list[Task], run: RunOptions) -> Iterator[ShardDone]:
     except Exception as error:  # each engine has its own, and all of them are about its scheduler
         raise BuildError(f"scheduler: there is no {run.engine} at {run.scheduler}: {_reason(error)}") from error
     with closing(engine):
-        yield from _outcomes(engine, tasks, run)
+        yield from _results(engine, tasks, run)
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what an engine says."""
+    """Return the first line of what an engine says."""
     said = (error.strerror or "") if isinstance(error, OSError) else ""
     return (said or str(error)).strip().partition("\n")[0] or type(error).__name__
 
@@ -98,55 +70,51 @@ def _calling(run: RunOptions) -> Iterator[None]:
         ) from error
 
 
-def _outcomes(engine: EngineConnection, tasks: list[Task], run: RunOptions) -> Iterator[ShardDone]:
+def _results(engine: Engine, tasks: list[Task], run: RunOptions) -> Iterator[ShardDone]:
     ended: SimpleQueue[Result] = SimpleQueue()
-    courier, waiting, under_way = make_courier(), iter(_errands(tasks, run)), 0
+    run_remote, waiting, under_way = make_run_remote(presize.__version__), iter(_remote_tasks(tasks, run)), 0
     while True:
         with _calling(run):
             room = _AHEAD * engine.slots() - under_way
-        for errand in islice(waiting, max(room, 0 if under_way else 1)):
-            pickled = pickle.dumps(errand)
+        for task in islice(waiting, max(room, 0 if under_way else 1)):
+            pickled = pickle.dumps(task)
             with _calling(run):
-                engine.submit(courier, presize.__version__, pickled).add_done_callback(ended.put)
+                engine.submit(run_remote, pickled).add_done_callback(ended.put)
             under_way += 1
         if not under_way:
             return
         with _calling(run):
             answer = _next(ended, engine, run).result()
         under_way -= 1
-        yield _shard(answer)
+        if isinstance(answer, str):
+            raise BuildError(f"a worker cannot take part: {answer}")
+        result: TaskResult = pickle.loads(answer)
+        if isinstance(result, Exception):
+            raise result
+        yield result
 
 
-def _next(ended: SimpleQueue[Result], engine: EngineConnection, run: RunOptions) -> Result:
+def _next(ended: SimpleQueue[Result], engine: Engine, run: RunOptions) -> Result:
     checks = 0
     while True:
         try:
-            return ended.get(timeout=_CHECK_S)
+            return ended.get(timeout=CHECK_S)
         except Empty:
             engine.check()
         checks += 1
-        if checks == _PATIENT_CHECKS and not engine.slots():
+        if checks == PATIENT_CHECKS and not engine.slots():
             warnings.warn(
                 f"scheduler: {run.engine} at {run.scheduler} has no workers; the build waits until one comes",
                 PresizeWarning, stacklevel=2,
             )  # fmt: skip
 
 
-def _shard(answer: bytes | str) -> ShardDone:
-    if isinstance(answer, str):
-        raise BuildError(f"a worker cannot take part: {answer}")
-    outcome: Outcome = pickle.loads(answer)
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
-
-
-def _errands(tasks: list[Task], run: RunOptions) -> Iterator[Errand]:
+def _remote_tasks(tasks: list[Task], run: RunOptions) -> Iterator[RemoteTask]:
     each = (suffixes_of(pa.chunked_array([task.paths.split("\0")])) for task in tasks)  # not all names at once
     suffixes = sorted(set(chain.from_iterable(each)))
-    codecs = with_plugins(try_codecs(tasks[0].options), suffixes)
+    codecs = codec_fingerprint(tasks[0].options, suffixes)
     out = tasks[0].sidecar.parent
-    state = BuildJournal.read(out)
-    if state is None:
+    journal = BuildJournal.read(out)
+    if journal is None:
         raise BuildError(f"the state of the build in OUT {out} has gone; run again to resume")
-    return (Errand(task, run.timeout_s, codecs, suffixes, state.identity) for task in tasks)
+    return (RemoteTask(task, run.timeout_s, codecs, suffixes, journal.identity) for task in tasks)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -81,7 +81,7 @@ class EncodeSpec(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Containment:
+class CrashPolicy:
     """How a worker process keeps one image from ending the build.
 
     Attributes:
@@ -113,28 +113,36 @@ class Encoder(Protocol):
 
 
 def encoder(
-    spec: EncodeSpec, samples: Iterator[Sources], containment: Containment | None
+    spec: EncodeSpec, samples: Iterator[Sources], policy: CrashPolicy | None
 ) -> AbstractContextManager[Encoder]:
     """Return a context that yields an Encoder.
 
     Args:
         spec: how records are made.
         samples: those that will be asked for, in their order; they are read ahead where storage is slow.
-        containment: None in a process that must not be ended.
+        policy: None in a process that must not be ended.
     """
-    if containment is None:
-        return _uncontained(spec, samples)
-    return _by_image(spec, containment) if containment.by_image else _in_this_process(spec, samples, containment)
+    if policy is not None and policy.by_image:
+        return _by_image(spec, policy)
+    return _in_this_process(spec, samples, policy)
 
 
 @contextmanager
-def _uncontained(spec: EncodeSpec, samples: Iterator[Sources]) -> Iterator[Encoder]:
-    with _contents(spec, samples) as contents:
+def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], policy: CrashPolicy | None) -> Iterator[Encoder]:
+    read = SourceReader(spec.source).read
+    with ExitStack() as stack:
+        ahead = stack.enter_context(closing(_read_ahead(spec, read, samples)))
+        watchdog = nullcontext() if policy is None else stack.enter_context(closing(Watchdog(policy)))
 
         def encode(files: Sources, announced: bool = True) -> Encoded:
             try:
-                return _encoded(spec, contents(files, announced))
+                with watchdog:
+                    return _encoded(
+                        spec, list(islice(ahead, len(files))) if announced else [partial(read, file) for file in files]
+                    )
             except MemoryError:
+                if policy is not None:
+                    raise
                 raise BuildError(
                     f"{files[0].path}: memory ran out; --backend processes would reject this image and go on"
                 ) from None
@@ -142,26 +150,15 @@ def _uncontained(spec: EncodeSpec, samples: Iterator[Sources]) -> Iterator[Encod
         yield encode
 
 
-@contextmanager
-def _in_this_process(spec: EncodeSpec, samples: Iterator[Sources], containment: Containment) -> Iterator[Encoder]:
-    with _contents(spec, samples) as contents, closing(Guard(containment)) as guard:
-
-        def encode(files: Sources, announced: bool = True) -> Encoded:
-            with guard:
-                return _encoded(spec, contents(files, announced))
-
-        yield encode
-
-
-class Guard:
+class Watchdog:
     """What is around each image: this process ends when it takes too long, and waits while another has to be alone.
 
     close() it after the last image: until then nobody else can be alone but between two images.
     """
 
-    def __init__(self, containment: Containment) -> None:
-        self._turnstile = Turnstile(containment.turnstile)
-        self._timeout_s = containment.timeout_s
+    def __init__(self, policy: CrashPolicy) -> None:
+        self._turnstile = Turnstile(policy.turnstile)
+        self._timeout_s = policy.timeout_s
 
     def __enter__(self) -> None:
         self._turnstile.enter()
@@ -175,15 +172,15 @@ class Guard:
 
 
 @contextmanager
-def _by_image(spec: EncodeSpec, containment: Containment) -> Iterator[Encoder]:
-    turnstile = Turnstile(containment.turnstile)
+def _by_image(spec: EncodeSpec, policy: CrashPolicy) -> Iterator[Encoder]:
+    turnstile = Turnstile(policy.turnstile)
     child: Child | None = None
 
     def attempt(files: Sources) -> Encoded:
         nonlocal child
         child = child or Child()
         try:
-            return child.call(_encode_in_time, spec, files, containment.timeout_s)
+            return child.call(_encode_in_time, spec, files, policy.timeout_s)
         except (ChildDiedError, MemoryError):
             child.close()
             child = None
@@ -196,7 +193,7 @@ def _by_image(spec: EncodeSpec, containment: Containment) -> Iterator[Encoder]:
             with turnstile.alone():
                 return attempt(files)
         except (ChildDiedError, MemoryError) as error:
-            raise CrashError(_why(error, containment.timeout_s)) from None
+            raise CrashError(_why(error, policy.timeout_s)) from None
 
     try:
         yield encode
@@ -222,7 +219,7 @@ def encode_sample(spec: EncodeSpec, reader: SourceReader, files: Sources) -> Enc
     return _encoded(spec, [partial(reader.read, file) for file in files])
 
 
-def _encoded(spec: EncodeSpec, contents: _Contents) -> Encoded:
+def _encoded(spec: EncodeSpec, contents: Sequence[Callable[[], bytes]]) -> Encoded:
     """The records of a sample, of the files that `contents` read: its image, then its companions."""
     data = contents[0]()
     image = transcode.transcode(data, spec.image)
@@ -257,30 +254,14 @@ def stored(record: transcode.Record, source: Mapping[str, int]) -> StoredRecord:
     return StoredRecord(value, {**source, **own})
 
 
-_Contents = Sequence[Callable[[], bytes]]
-"""The files of a sample; each is read when it is called."""
-
-
-@contextmanager
-def _contents(spec: EncodeSpec, samples: Iterator[Sources]) -> Iterator[Callable[[Sources, bool], _Contents]]:
-    """Yields a function that reads the files of a sample, for an Encoder. Those of `samples` are read ahead."""
-    read = SourceReader(spec.source).read
-    with closing(_read(spec, read, samples)) as ahead:
-        yield (
-            lambda files, announced: (
-                list(islice(ahead, len(files))) if announced else [partial(read, file) for file in files]
-            )
-        )
-
-
-def _read(
+def _read_ahead(
     spec: EncodeSpec, read: Callable[[SourceFile], bytes], samples: Iterator[Sources]
 ) -> Generator[Callable[[], bytes], None, None]:
     files = chain.from_iterable(samples)
-    if spec.read_ahead:
-        threads = BUCKET_THREADS if isinstance(spec.source, Url) else THREADS
-        return read_in_order(read, ((file, file.nbytes) for file in files), threads)
-    return (partial(read, file) for file in files)
+    if not spec.read_ahead:
+        return (partial(read, file) for file in files)
+    threads = BUCKET_THREADS if isinstance(spec.source, Url) else THREADS
+    return read_in_order(read, ((file, file.nbytes) for file in files), threads)
 
 
 def resized(encoded: Encoded, options: BuildOptions) -> Encoded:

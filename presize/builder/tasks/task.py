@@ -24,7 +24,7 @@ from zlib_ng import zlib_ng
 
 from presize.builder.shard_table import Columns, Rejected, ShardDone, ShardTable
 from presize.builder.tasks import staging
-from presize.builder.tasks.records import Containment, Encoded, EncodeSpec, Sources, StoredRecord, encoder, resized
+from presize.builder.tasks.records import CrashPolicy, Encoded, EncodeSpec, Sources, StoredRecord, encoder, resized
 from presize.codecs import transcode
 from presize.errors import BuildError, CrashError, DatasetError, ImageError, NotAnImageError, UnreadableError
 from presize.options import BuildOptions, OnError, Stream
@@ -130,12 +130,12 @@ class Task:
         return np.ones(len(self.samples), np.bool_) if self.copies is None else self.copies.shard < 0
 
 
-def write_shard(task: Task, containment: Containment | None = None) -> ShardDone:
+def write_shard(task: Task, policy: CrashPolicy | None = None) -> ShardDone:
     """Carry out one task. An error leaves no unfinished shard behind.
 
     Args:
         task: what to do.
-        containment: how an image is kept from ending the build; None in a process that must not be ended.
+        policy: how an image is kept from ending the build; None in a process that must not be ended.
 
     Raises:
         ImageError: an image cannot be stored, and ``on_error`` is "fail".
@@ -146,7 +146,7 @@ def write_shard(task: Task, containment: Containment | None = None) -> ShardDone
     doubled = 0
     while True:
         try:
-            table = _write(task, containment, 1 << doubled)
+            table = _write(task, policy, 1 << doubled)
         except shard.MapFull:
             doubled += 1
             continue
@@ -154,7 +154,7 @@ def write_shard(task: Task, containment: Containment | None = None) -> ShardDone
         return table.done
 
 
-def _write(task: Task, containment: Containment | None, map_factor: int) -> ShardTable:
+def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTable:
     rejects: list[Rejected] = []
     stored: list[int] = []
     columns: dict[Stream, defaultdict[str, array[int]]] = {
@@ -169,7 +169,7 @@ def _write(task: Task, containment: Containment | None, map_factor: int) -> Shar
     unread = 0  # in a row
     with ExitStack() as stack:
         writers = {stream: stack.enter_context(writer) for stream, writer in _shard_writers(task, map_factor)}
-        encode = stack.enter_context(encoder(spec, compress(samples, is_made), containment))
+        encode = stack.enter_context(encoder(spec, compress(samples, is_made), policy))
         for position, sample in enumerate(task.samples.tolist()):
             source = sources[position]
             try:

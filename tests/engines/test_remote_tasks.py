@@ -20,9 +20,9 @@ from builds import files
 from commands import Ran
 from pictures import smooth_image
 from presize import BuildOptions, BuildPart, ImageOptions, RunOptions, Size, SourceOptions, build_dataset, build_part
-from presize.builder.executors import cluster, errand
-from presize.builder.executors.address import check_listening
-from presize.builder.executors.errand import Courier, Errand, carry_out
+from presize.builder.executors import cluster, engines, remote_task
+from presize.builder.executors.engines import check_listening
+from presize.builder.executors.remote_task import RemoteTask, RunRemote, run_on_this_worker
 from presize.builder.output_dir import BuildJournal
 from presize.errors import BuildError, ImageError, PresizeWarning
 from servers import http
@@ -35,31 +35,31 @@ class Threads:
     """An engine of two threads of this process.
 
     Args:
-        on_errand: called with each errand before it is carried out.
+        on_task: called with each task before it is carried out.
         on_check: called when nothing has happened for a while.
     """
 
     def __init__(
         self,
-        on_errand: Callable[[Errand], object] = lambda _: None,
+        on_task: Callable[[RemoteTask], object] = lambda _: None,
         on_check: Callable[[], object] = lambda: None,
     ) -> None:
-        self._on_errand, self._on_check = on_errand, on_check
+        self._on_task, self._on_check = on_task, on_check
         self._pool = ThreadPoolExecutor(2)
         self.submitted = self.most_waiting = self.ended = 0
 
     def slots(self) -> int:
         return 2
 
-    def submit(self, courier: Courier, version: str, errand: bytes) -> Future[bytes | str]:
+    def submit(self, run_remote: RunRemote, task: bytes) -> Future[bytes | str]:
         self.submitted += 1
         self.most_waiting = max(self.most_waiting, self.submitted - self.ended)
-        return self._pool.submit(self._work, courier, version, errand)
+        return self._pool.submit(self._work, run_remote, task)
 
-    def _work(self, courier: Courier, version: str, errand: bytes) -> bytes | str:
-        self._on_errand(pickle.loads(errand))
+    def _work(self, run_remote: RunRemote, task: bytes) -> bytes | str:
+        self._on_task(pickle.loads(task))
         try:
-            return courier(version, errand)
+            return run_remote(task)
         finally:
             self.ended += 1
 
@@ -75,13 +75,13 @@ class LateWorkers(Threads):
     before."""
 
     def __init__(self, checks: int, slots: int = 0) -> None:
-        super().__init__(on_errand=self._wait, on_check=self._count)
+        super().__init__(on_task=self._wait, on_check=self._count)
         self._left, self._before = checks, slots
 
     def _count(self) -> None:
         self._left -= 1
 
-    def _wait(self, _: Errand) -> None:
+    def _wait(self, _: RemoteTask) -> None:
         while self._left > 0:
             time.sleep(0.001)
 
@@ -105,7 +105,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
     """Makes an engine of a test's own the one that is called dask."""
 
     def put(engine: Any) -> Any:
-        monkeypatch.setitem(cluster.ENGINES, "dask", lambda _: engine)
+        monkeypatch.setitem(engines.ENGINES, "dask", lambda _: engine)
         return engine
 
     return put
@@ -149,11 +149,11 @@ def test_an_engine_carries_out_an_update(photos: Path, use: Use, tmp_path: Path)
 
 
 def test_an_engine_that_fails_leaves_what_is_finished(photos: Path, use: Use, tmp_path: Path) -> None:
-    def fail(sent: Errand) -> None:
+    def fail(sent: RemoteTask) -> None:
         if sent.task.number == 4:
             raise OSError("the worker has gone\nTraceback: ...")
 
-    use(Threads(on_errand=fail))
+    use(Threads(on_task=fail))
     with pytest.raises(BuildError) as caught:
         build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
     assert str(caught.value) == "dask failed: the worker has gone; what is finished is kept, run again to resume"
@@ -171,7 +171,7 @@ def test_a_scheduler_that_is_lost_while_nothing_happens_ends_the_build(
     def lost() -> None:
         raise ConnectionError("it is lost")
 
-    monkeypatch.setattr(cluster, "_CHECK_S", 0.01)
+    monkeypatch.setattr(cluster, "CHECK_S", 0.01)
     use(Silent(on_check=lost))
     with pytest.raises(BuildError, match="dask failed: it is lost; what is finished is kept"):
         build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
@@ -179,8 +179,8 @@ def test_a_scheduler_that_is_lost_while_nothing_happens_ends_the_build(
 
 def words_on_waiting(engine: Threads, photos: Path, use: Use, out: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The warnings of a build to which five checks in a row are a long time."""
-    monkeypatch.setattr(cluster, "_CHECK_S", 0.02)
-    monkeypatch.setattr(cluster, "_PATIENT_CHECKS", 5)
+    monkeypatch.setattr(cluster, "CHECK_S", 0.02)
+    monkeypatch.setattr(cluster, "PATIENT_CHECKS", 5)
     use(engine)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -219,7 +219,7 @@ def test_a_bug_of_ours_on_a_worker_is_raised_as_it_is(
     def bug(*_: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(errand.Workers, "write", bug)
+    monkeypatch.setattr(remote_task.Workers, "write", bug)
     use(Threads())
     with pytest.raises(ZeroDivisionError, match="ours"):
         build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
@@ -255,7 +255,7 @@ def test_what_listens_and_is_no_scheduler_is_named(tmp_path: Path) -> None:
 def test_something_else_that_listens_is_no_dask(
     presize: Callable[..., Ran], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("presize.builder.executors.dask._CONNECT_S", 0.5)
+    monkeypatch.setattr(engines, "CONNECT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         ran = presize("build", photos, tmp_path / "out", "--backend", "dask", "--scheduler", address)
@@ -281,39 +281,39 @@ def test_a_source_on_the_web_is_no_folder_that_workers_have_to_see(photos: Path,
 
 
 @pytest.fixture
-def sent(photos: Path, tmp_path: Path, use: Use) -> Iterator[Errand]:
-    """An errand whose build waits for it."""
-    errands: list[Errand] = []
+def sent(photos: Path, tmp_path: Path, use: Use) -> Iterator[RemoteTask]:
+    """A task whose build waits for it."""
+    tasks: list[RemoteTask] = []
 
-    def stop(it: Errand) -> None:
-        errands.append(it)
+    def stop(it: RemoteTask) -> None:
+        tasks.append(it)
         raise InterruptedError
 
-    use(Threads(on_errand=stop))
+    use(Threads(on_task=stop))
     with pytest.raises(BuildError):
         build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
-    yield errands[0]
+    yield tasks[0]
 
 
-def refusal(it: Errand) -> str:
-    answer = carry_out(pickle.dumps(it))
+def refusal(it: RemoteTask) -> str:
+    answer = run_on_this_worker(pickle.dumps(it))
     assert isinstance(answer, str)
     return answer
 
 
-def test_a_worker_that_does_not_see_the_source_says_so(sent: Errand, tmp_path: Path) -> None:
+def test_a_worker_that_does_not_see_the_source_says_so(sent: RemoteTask, tmp_path: Path) -> None:
     (tmp_path / "raw").rename(tmp_path / "elsewhere")
     expected = f": SRC {tmp_path / 'raw'}: No such file or directory; all workers have to see it at that path"
     assert refusal(sent).endswith(expected)
 
 
-def test_a_worker_that_does_not_see_out_says_so(sent: Errand, tmp_path: Path) -> None:
+def test_a_worker_that_does_not_see_out_says_so(sent: RemoteTask, tmp_path: Path) -> None:
     (tmp_path / "out").rename(tmp_path / "elsewhere")
     assert f": OUT {tmp_path / 'out'}: No such file or directory; all workers" in refusal(sent)
 
 
 @pytest.mark.parametrize("state", ["none", "another"])
-def test_a_worker_that_sees_another_folder_says_so(state: str, sent: Errand) -> None:
+def test_a_worker_that_sees_another_folder_says_so(state: str, sent: RemoteTask) -> None:
     if state == "none":
         (sent.out / ".presize.json").unlink()
     else:
@@ -323,24 +323,24 @@ def test_a_worker_that_sees_another_folder_says_so(state: str, sent: Errand) -> 
     )
 
 
-def test_a_worker_with_other_libraries_names_both(sent: Errand) -> None:
+def test_a_worker_with_other_libraries_names_both(sent: RemoteTask) -> None:
     versions = sent.codecs.versions | {"simplejpeg": "0.1"}
     assert "it was made with simplejpeg 0.1, here is simplejpeg" in refusal(
         sent._replace(codecs=sent.codecs._replace(digest="other", versions=versions))
     )
 
 
-def test_a_worker_without_a_plug_in_is_refused(sent: Errand) -> None:
+def test_a_worker_without_a_plug_in_is_refused(sent: RemoteTask) -> None:
     versions = sent.codecs.versions | {"pillow-heif": "none"}
     assert "pillow-heif" in refusal(sent._replace(suffixes=[".heic"], codecs=sent.codecs._replace(versions=versions)))
 
 
-def test_a_worker_stops_when_its_build_has_been_replaced(sent: Errand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_stops_when_its_build_has_been_replaced(sent: RemoteTask, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that was cut off must not put an old shard in the place of a new one."""
 
     killed: list[bool] = []
 
-    class Slow(errand.Workers):
+    class Slow(remote_task.Workers):
         def write(self, task: Any) -> Any:
             BuildJournal({"options": "others"}, 0).write(sent.out)
             while not killed:
@@ -351,8 +351,8 @@ def test_a_worker_stops_when_its_build_has_been_replaced(sent: Errand, monkeypat
             super().kill()
             killed.append(True)
 
-    monkeypatch.setattr(errand, "Workers", Slow)
-    outcome = pickle.loads(carry_out(pickle.dumps(sent)))  # type: ignore[arg-type]
+    monkeypatch.setattr(remote_task, "Workers", Slow)
+    outcome = pickle.loads(run_on_this_worker(pickle.dumps(sent)))  # type: ignore[arg-type]
     assert isinstance(outcome, BuildError)
     assert str(outcome) == f"OUT {sent.out} has been built otherwise meanwhile"
-    assert not sent.task.targets[0].exists()
+    assert not next(iter(sent.task.targets.values())).exists()

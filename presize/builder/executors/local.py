@@ -1,10 +1,10 @@
-"""Tasks run in worker processes, or one after the other in this one. The only importer of joblib."""
+"""Tasks in worker processes of this machine. The only importer of joblib."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
@@ -13,44 +13,28 @@ from typing import Self
 import joblib
 
 from presize.builder.shard_table import ShardDone
-from presize.builder.tasks.records import Containment
+from presize.builder.tasks.records import CrashPolicy
 from presize.builder.tasks.task import Task, write_shard
 from presize.errors import BuildError
-from presize.options import RunOptions
 from presize.system.child import Child, ChildDiedError
-from presize.system.files import anonymous_file, remove_temporary
+from presize.system.files import anonymous_file
 from presize.system.resources import usable_cores
 
 _ATTEMPTS = 3
 """How many workers may die over one shard. After the first no image can be the cause."""
 
 
-def run_tasks(done: Iterable[ShardDone], waiting: list[Task], run: RunOptions) -> Generator[ShardDone, None, None]:
-    """What is `done` already, then the tasks of `waiting` as they finish."""
-    yield from done
-    try:
-        if run.engine == "sequential":
-            yield from map(write_shard, waiting)
-        elif run.engine != "processes" and waiting:
-            from presize.builder.executors.cluster import run_on_cluster
+def in_processes(tasks: list[Task], jobs: int | None, timeout_s: float) -> Iterator[ShardDone]:
+    """Carry out `tasks`, and yield the shards as they are finished.
 
-            yield from run_on_cluster(waiting, run)
-        elif waiting:
-            yield from _in_processes(waiting, min(run.jobs or usable_cores(), len(waiting)), run.timeout_s)
-    finally:
-        _remove_temporary(waiting)
+    Threads hand out the tasks, each to a worker process of its own: a worker that dies takes its shard along, and
+    neither other workers nor the build.
 
-
-def _remove_temporary(tasks: list[Task]) -> None:
-    """Remove what stopped attempts at these tasks have left. What other tasks have begun may be in use."""
-    paths = {path for task in tasks for path in (task.sidecar, *(task.targets.values() if not task.files else ()))}
-    for folder in {path.parent for path in paths}:
-        remove_temporary(folder, {path.name for path in paths})
-
-
-def _in_processes(tasks: list[Task], jobs: int, timeout_s: float) -> Iterator[ShardDone]:
-    """Threads hand out the tasks, each to a worker process of its own: a worker that dies takes its shard along, and
-    neither other workers nor the build."""
+    Args:
+        jobs: worker processes; None for as many as there are cores.
+        timeout_s: for one image.
+    """
+    jobs = min(jobs or usable_cores(), len(tasks))
     parallel = joblib.Parallel(n_jobs=jobs, backend="threading", return_as="generator_unordered", batch_size=1)
     # A build that stops early does so on purpose: no warning about tasks that were not waited for. (A warnings
     # filter would not do, since joblib's threads restore the module's filters while it warns.)
@@ -70,23 +54,23 @@ class Workers:
     """Worker processes, each started when a thread needs one more."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._containment = Containment(timeout_s, anonymous_file("presize-turnstile"))
+        self._policy = CrashPolicy(timeout_s, anonymous_file("presize-turnstile"))
         self._lock = threading.Lock()
         self._idle: list[Child] = []
         self._all: list[Child] = []
         self._killed = False
 
     def write(self, task: Task) -> ShardDone:
-        """What write_shard returns or raises, for any thread."""
-        containment, died = self._containment, ""
+        """Return or raise what write_shard does; from any thread."""
+        policy, died = self._policy, ""
         for _ in range(_ATTEMPTS):
             worker = None
             try:
                 worker = self._take()
-                done = worker.call(write_shard, task, containment)
+                done = worker.call(write_shard, task, policy)
             except (ChildDiedError, MemoryError) as error:
                 self._drop(worker)
-                containment, died = replace(containment, by_image=True), str(error) or "memory ran out"
+                policy, died = replace(policy, by_image=True), str(error) or "memory ran out"
                 continue
             self._idle.append(worker)
             return done
@@ -102,7 +86,7 @@ class Workers:
             if self._idle:
                 return self._idle.pop()
         try:
-            worker = Child(keep=[self._containment.turnstile])
+            worker = Child(keep=[self._policy.turnstile])
         except OSError as error:
             raise BuildError(
                 f"cannot start a worker process: {error.strerror}; run again with fewer --jobs to resume"
@@ -134,4 +118,4 @@ class Workers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
-        os.close(self._containment.turnstile)
+        os.close(self._policy.turnstile)

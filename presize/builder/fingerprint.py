@@ -1,0 +1,106 @@
+"""The fingerprint of the codecs of this machine: two machines with the same one make the same dataset."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import PIL
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.codecs import plugins
+from presize.codecs.fingerprint import codecs_digest
+from presize.errors import BuildError
+from presize.options import BuildOptions, Layout
+from presize.store.dealing import deal
+from presize.store.index import index_columns, write_index
+from presize.store.shard import ShardWriter
+
+_WRITERS = (
+    "cykooz.resizer", "lmdb", "numpy", "opencv-python-headless", "pillow", "presize", "pyarrow", "simplejpeg",
+)  # fmt: skip
+
+_RECORD_BYTES = (0, 1, 100, 1900, 2100, 4080, 9000, 30_000)
+"""Around the sizes at which LMDB puts a value into pages of its own, and adds one more of them."""
+
+
+class CodecFingerprint(NamedTuple):
+    """The libraries that make the bytes of a dataset.
+
+    Attributes:
+        digest: SHA-256 of what they make of known images and records, under the options of a build.
+        versions: theirs, for information.
+    """
+
+    digest: str
+    versions: dict[str, str]
+
+
+def codec_fingerprint(options: BuildOptions, suffixes: Sequence[str] = ()) -> CodecFingerprint:
+    """Try the codecs on the golden images, LMDB and Arrow on some records, and the assignment of samples to shards.
+
+    Takes about 50 ms, once a process; and as long again where OpenCV is not imported yet.
+
+    Args:
+        options: those of a build.
+        suffixes: the endings of the names of its sources (see suffixes_of). They call for plug-ins, which count with
+            their versions: the golden images are of other formats.
+
+    Raises:
+        BuildError: there is no folder for temporary files.
+    """
+    tried = hashlib.sha256(f"{codecs_digest(options.image)} {container_digest(options.layout)}".encode())
+    for companion in options.companions:
+        tried.update(codecs_digest(companion.image_options(options.image)).encode())
+    for shard in deal(97, 5):
+        tried.update(shard.astype("<i8").tobytes())
+    digest, versions = tried.hexdigest(), codec_versions()
+    if found := plugins.versions(suffixes):
+        digest = hashlib.sha256(f"{digest} {found}".encode()).hexdigest()
+    return CodecFingerprint(digest, versions | found)
+
+
+def suffixes_of(paths: pa.ChunkedArray) -> list[str]:
+    """Return the endings of files' names, in lower case, each once."""
+    suffixes: list[str] = pc.unique(pc.utf8_lower(pc.replace_substring_regex(paths, r"^.*\.", "."))).to_pylist()
+    return suffixes
+
+
+def codec_versions() -> dict[str, str]:
+    """Return the versions of all libraries that decide the bytes of a dataset, plug-ins apart."""
+    # pillow-simd, where it replaces Pillow, is another distribution, with a version of its own.
+    return {name: PIL.__version__ if name == "pillow" else importlib.metadata.version(name) for name in _WRITERS}
+
+
+@functools.cache
+def container_digest(layout: Layout) -> str:
+    """Return the SHA-256 of a shard (of layout "lmdb") and an index of known records, in hexadecimal; they are written
+    to a temporary folder.
+
+    Raises:
+        BuildError: there is no folder for temporary files.
+    """
+    digest = hashlib.sha256()
+    rows = len(_RECORD_BYTES)
+    columns = {
+        name: pa.array(map(str, range(rows)) if kind == pa.large_string() else range(rows), kind)
+        for name, kind in index_columns(layout, checksum=True).items()
+    }
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix="presize-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise BuildError(f"cannot write to a temporary folder: {error.strerror}; set TMPDIR to one") from None
+    with temporary as folder:
+        if layout == "lmdb":
+            with ShardWriter(Path(folder, "0.lmdb"), 1 << 20, 5) as writer:
+                for number, nbytes in enumerate(_RECORD_BYTES):
+                    writer.append(bytes((number,)) * nbytes)
+                digest.update(writer.publish()[1].encode())
+        digest.update(write_index(Path(folder), "index.arrow", pa.table(columns)).sha256.encode())
+    return digest.hexdigest()
