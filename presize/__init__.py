@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from presize.sources.sample import make_samples
     from presize.store.dataset import Dataset
     from presize.store.export import export_dataset
-    from presize.store.verify import verify_dataset
+    from presize.store.verify import Problem, VerifyResult, verify_dataset
 
 __version__ = "0.1.0"
 
@@ -42,7 +42,7 @@ _HOMES = {
     "store.export": ("export_dataset",),
     "options": ("BuildOptions", "ErrorBudget", "ImageOptions", "BuildPart", "RunOptions", "Size", "SourceOptions"),
     "sources.sample": ("make_samples",),
-    "store.verify": ("verify_dataset",),
+    "store.verify": ("Problem", "VerifyResult", "verify_dataset"),
     "pages.gallery": ("view_dataset",),
 }
 __all__ = [
@@ -57,11 +57,13 @@ __all__ = [
     "Likeness",
     "PartResult",
     "PresizeError",
+    "Problem",
     "ProgressBar",
     "Repair",
     "RunOptions",
     "Size",
     "SourceOptions",
+    "VerifyResult",
     "build_dataset",
     "build_part",
     "build_to_url",

@@ -201,7 +201,7 @@ def test_build_options_are_plain_json() -> None:
 FORMAT_1 = {
     "image": {
         "sizes": ["256"], "fit": "shorter", "filter": "bicubic", "resize_backend": "cykooz", "color": "rgb",
-        "format": "jpeg", "quality": 90, "subsampling": "420", "tiles": True, "upscale": False,
+        "format": "jpeg", "quality": 90, "subsampling": "420", "tiles": "resized", "upscale": False,
         "keep_metadata": False, "max_pixels": 178_956_970,
     },
     "layout": "lmdb", "shard_samples": None, "follow_links": False, "checksum": False,

@@ -41,7 +41,7 @@ def main(out: Path) -> None:
     options = ImageOptions(sizes=(Size(24, 24),), quality=50, subsampling="444")
     with tempfile.TemporaryDirectory() as source:
         make_source(Path(source))
-        build_dataset(source, out, BuildOptions(options, shard_samples=4), RunOptions(jobs=1))
+        build_dataset(source, out, BuildOptions(options, shard_samples=4), RunOptions(jobs=1, report=False))
     data = Dataset(out)
     for i, pixels in sorted(data.pixels(range(len(data))), key=lambda found: found[0]):
         label = data.numbers("label")[i]

@@ -30,7 +30,6 @@ from presize.errors import DatasetError, OptionError, SourceError
 from presize.options import BuildOptions, Coordinates, ErrorBudget, ImageOptions, RunOptions, Size, check_type
 from presize.sources.columns import plain_column
 from presize.sources.dataset import DatasetSource, join_datasets
-from presize.store.manifest import digest_of
 from presize.store.rejects import Reject
 from presize.store.rejects_file import REJECTS_TOLD, first_rejects
 from presize.system.files import working_in
@@ -252,7 +251,7 @@ def _words(value: object) -> str:
 
 def _codecs(source: DatasetSource, options: BuildOptions, resized: int) -> CodecFingerprint:
     """What made the records: the codecs of the datasets, and those that are here where records are resized."""
-    made_by = {str(manifest.identity.get("codecs") or digest_of(manifest.versions)) for manifest in source.manifests}
+    made_by = {str(manifest.identity["codecs"]) for manifest in source.manifests}
     versions = source.manifests[0].versions
     if resized:
         here = codec_fingerprint(options)

@@ -28,12 +28,12 @@ from presize.builder.tasks import staging
 from presize.errors import BuildError, DatasetError, OptionError, PresizeWarning, SourceError
 from presize.options import BuildOptions, BuildPart
 from presize.sources.source_files import Url
-from presize.store.absence import FETCHING, STATE
-from presize.store.data_files import MANIFEST, REPORT, generation_name, is_data_file
+from presize.store.data_files import FETCHING, MANIFEST, REPORT, STATE, generation_name, is_data_file
 from presize.store.filenames import is_safe
 from presize.store.manifest import Manifest, publish_manifest, read_manifest
 from presize.system.files import (
     check_file,
+    is_url,
     names_in,
     remove_temporary,
     rename,
@@ -155,7 +155,7 @@ class OutputDir:
                 "update: the files of a folder cannot be replaced all at once; with --to folder use --overwrite "
                 "instead, which builds the folder anew"
             )
-        if "://" in os.fspath(out):
+        if is_url(out):
             raise BuildError(f"OUT {out}: a URL is for presize.build_to_url; give a folder")
         output = cls.of(out, options.image.sizes)
         inner, outer = output.path.resolve(), Path(source).resolve()

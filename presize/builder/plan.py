@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from presize.builder.fingerprint import CodecFingerprint
 from presize.formatting import plural
-from presize.options import TILES_RECORDED, BuildOptions
+from presize.options import BuildOptions
 from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
 from presize.sources.source_files import SourceFile
@@ -76,7 +76,6 @@ def make_plan(source: Source, options: BuildOptions, codecs: CodecFingerprint, p
     identity = {
         "options": options.to_json(),
         "codecs": codecs.digest,
-        "versions": {},  # that readers of earlier releases ask for: see as_recorded
         "page_size": page_size,
         "source": source_identity(source.table),
         "classes": classes_digest(source.classes),
@@ -95,34 +94,20 @@ def source_identity(table: pa.Table) -> dict[str, Any]:
     return {"files": len(table), "sha256": table_digest(table)}
 
 
-def as_recorded(existing: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """The identity of `plan` in the form of `existing`: that of an earlier release has the versions of libraries in the
-    place of what they make."""
-    if "codecs" in existing:
-        return plan.identity
-    rest = {name: value for name, value in plan.identity.items() if name != "codecs"}
-    return rest | {"versions": {name: plan.versions.get(name, "") for name in existing.get("versions", ())}}
-
-
-_ABSENT = {"options.image.tiles": False, "options.checksum": False}
-"""What an option was before there was a choice. Those of later releases are recorded where they are not at their
-default."""
-
-
 def differences(
     old: dict[str, Any], new: dict[str, Any], versions: tuple[dict[str, str], dict[str, str]] = ({}, {})
 ) -> list[str]:
     """What differs between two identities, in words: ``["quality was 90, is 80"]``.
 
     Args:
-        old, new: identities of the same form (see as_recorded).
+        old, new: the identities.
         versions: those of the libraries that made the one, and would make the other.
     """
     found = []
     before, now = _flat(old), _flat(new)
     later_options = [name for name in before if name.startswith("options.") and name not in now]
     for name in [*now, *later_options]:
-        was, value = before.get(name, _ABSENT.get(name, "the default")), now.get(name, "the default")
+        was, value = before.get(name, "the default"), now.get(name, "the default")
         if was != value and name != "source.files":
             if name == "source.sha256":
                 then, today = old["source"]["files"], new["source"]["files"]
@@ -137,7 +122,7 @@ def differences(
                     found.append(other_codecs(*versions))
             else:
                 of_companion = name.partition("options.companions.")[2].replace(".", " ")
-                words = f"{_words(name, was)}, is {_words(name, value)}"
+                words = f"{_words(was)}, is {_words(value)}"
                 found.append(f"{of_companion or name.rpartition('.')[2]} was {words}")
     return found
 
@@ -159,12 +144,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-_TILES = {recorded: tiles for tiles, recorded in TILES_RECORDED.items()}
-
-
-def _words(name: str, value: Any) -> str:
-    if name == "options.image.tiles":
-        value = _TILES.get(value, value)
+def _words(value: Any) -> str:
     return " and ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -31,8 +31,7 @@ from presize.sources.dataset import PublishedDataset, read_published
 from presize.sources.recognize import recognize
 from presize.sources.scan import Source, scan
 from presize.sources.source_files import Url
-from presize.store.absence import STATE
-from presize.store.data_files import MANIFEST, DataFile
+from presize.store.data_files import MANIFEST, STATE, DataFile
 from presize.store.filenames import unsafe_paths
 from presize.store.manifest import Manifest, read_manifest
 from presize.store.verify import Problem, check_data_file

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from presize.builder.output_dir import BuildJournal, OutputDir
-from presize.builder.plan import Plan, as_recorded, differences, source_identity
+from presize.builder.plan import Plan, differences, source_identity
 from presize.errors import BuildError, PresizeWarning
 from presize.formatting import plural, printable
 from presize.options import RunOptions
@@ -83,7 +83,7 @@ def open_build(plan: Plan, output: OutputDir, run: RunOptions) -> BuildJournal |
 def _kind(journal: BuildJournal | None, plan: Plan) -> Unfinished:
     if journal is None:
         return "none"
-    if journal.identity == as_recorded(journal.identity, plan):
+    if journal.identity == plan.identity:
         return "this update" if journal.update else "this build"
     return "another update" if journal.update else "another build"
 
@@ -96,9 +96,7 @@ def _extent(published: Sequence[Manifest | None], plan: Plan) -> Published:
 
 def is_all_of(plan: Plan, published: Sequence[Manifest | None]) -> bool:
     """True when these datasets, one of each size, are what `plan` would make."""
-    return all(
-        manifest is not None and manifest.identity == as_recorded(manifest.identity, plan) for manifest in published
-    )
+    return all(manifest is not None and manifest.identity == plan.identity for manifest in published)
 
 
 def trying_again(plan: Plan, run: RunOptions, published: Sequence[Manifest | None], root: Path) -> RunOptions:
@@ -156,8 +154,7 @@ def _refusal(
     can_update = whole and plan.options.layout == "lmdb" and not isinstance(plan.source, DatasetSource)
     if can_update and not _unlike(existing, plan):
         fix = "--update brings it up to date, --overwrite replaces it"
-    same = "an earlier release made it" if all(published) else "not all sizes are there"
-    differing = "; ".join(differences_from(existing, plan)) or same
+    differing = "; ".join(differences_from(existing, plan)) or "not all sizes are there"
     return BuildError(f"OUT {output.path} holds {what} that differs ({differing}); {fix}")
 
 
@@ -210,8 +207,7 @@ def differences_from(existing: BuildJournal | Manifest, plan: Plan, apart_from: 
         apart_from: the names of an identity that may differ.
     """
     same = dict.fromkeys(apart_from)
-    old, new = existing.identity, as_recorded(existing.identity, plan)
-    return differences(old | same, new | same, (existing.versions, plan.versions))
+    return differences(existing.identity | same, plan.identity | same, (existing.versions, plan.versions))
 
 
 def _unlike(existing: BuildJournal | Manifest, plan: Plan) -> list[str]:

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from presize.builder.annotations import check_annotations
 from presize.builder.executors.executor import Executor, executor_for
 from presize.builder.fingerprint import codec_fingerprint, suffixes_of
@@ -232,7 +230,7 @@ def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: fl
     first = built.manifests[0]
     warn_of_unreadable(first.left_out.get("unreadable", 0), root / first.rejects.file)
     index = read_index(root, first, check=False)
-    facts = index.column("source_facts").to_numpy() if "source_facts" in index.schema.names else np.zeros(0, np.uint32)
+    facts = index.column("source_facts").to_numpy()
     pages = _places(out, plan.options, [(each, each.report) for each in built.manifests])
     return BuildResult(
         out=out,
@@ -305,7 +303,6 @@ def _build(
     journal = open_build(plan, output, run)
     if journal is None:  # another process has built it meanwhile
         return nothing_to_do(plan, run, output.manifests())
-    plan = replace(plan, identity=journal.identity)  # an earlier release may have begun it, with its own form
     records, update = find_reuse(plan, output, run) if journal.update else (None, None)
     if update is not None:
         plan = replace(plan, shards=update.shards)

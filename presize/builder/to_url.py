@@ -26,12 +26,10 @@ from presize.errors import BuildError, DatasetError, OptionError
 from presize.options import BuildOptions, RunOptions, SourceOptions
 from presize.remote.bucket import Bucket
 from presize.remote.cache import default_cache_dir
-from presize.remote.connections import Connections
-from presize.remote.download import MANIFEST_BYTES, download_file
 from presize.remote.fetch import fetch_dataset
+from presize.remote.transfer import MANIFEST_BYTES, Connections, download_file
 from presize.remote.upload import claim_place, upload_dataset, upload_file, writable_bucket
-from presize.store.absence import FETCHING
-from presize.store.data_files import MANIFEST, DataFile
+from presize.store.data_files import FETCHING, MANIFEST, DataFile
 from presize.store.manifest import Manifest, digest_of, parse_manifest
 from presize.system.files import names_in, working_in, write_atomically
 from presize.system.locks import file_lock
@@ -169,7 +167,7 @@ def _clear(folder: Path) -> None:
 
 
 def _manifest_at(bucket: Bucket) -> Manifest | None:
-    found = bucket.find(MANIFEST, MANIFEST_BYTES)
+    found = bucket.get_with_etag(MANIFEST, MANIFEST_BYTES)
     try:
         return parse_manifest(found[0], bucket.url) if found else None
     except DatasetError as error:

@@ -59,8 +59,9 @@ def build(
     from presize.builder.reuse import plan_update
     from presize.builder.run import build_dataset, plan_build
     from presize.builder.to_url import build_to_url, scratch_out
+    from presize.system.files import is_url
 
-    to_url = "://" in out
+    to_url = is_url(out)
     if dry_run and to_url and given["update"]:
         raise click.UsageError(f"--dry-run: an update is planned in a folder; presize fetch {out} to one first.")
     if dry_run and part is not None:

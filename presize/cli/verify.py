@@ -32,15 +32,15 @@ def verify(dataset: str, jobs: int | None, as_json: bool, quiet: bool) -> None:
     with Progress(sys.stderr, "verify", quiet=quiet) as progress:
         manifest = read_manifest(dataset)
         progress.begin(manifest.samples * (1 + len(manifest.companions)))
-        samples, problems = verify_dataset(dataset, jobs=jobs, on_images=progress.add)
+        result = verify_dataset(dataset, jobs=jobs, on_images=progress.add)
     if as_json:
-        print_json(samples=samples, problems=[problem._asdict() for problem in problems])
+        print_json(samples=result.samples, problems=[problem._asdict() for problem in result.problems])
     else:
-        for problem in problems:
+        for problem in result.problems:
             print_text(printable(f"{problem.file}: {problem.what}"))
         if not quiet:
-            print_text(f"{dataset}: {plural(samples, 'sample')}, {plural(len(problems), 'problem')}")
-            if any(problem.file.startswith("shards/") for problem in problems):
+            print_text(f"{dataset}: {plural(result.samples, 'sample')}, {plural(len(result.problems), 'problem')}")
+            if any(problem.file.startswith("shards/") for problem in result.problems):
                 print_text("  presize repair SRC OUT makes damaged shards again")
-    if problems:
+    if result.problems:
         raise click.exceptions.Exit(1)

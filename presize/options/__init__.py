@@ -1,6 +1,6 @@
 """The options of a build: choices listed once, and frozen dataclasses that check themselves."""
 
-from presize.options.build import ALWAYS_RECORDED, TILES_RECORDED, BuildOptions, ColumnType, Coordinates, Stream
+from presize.options.build import ALWAYS_RECORDED, BuildOptions, ColumnType, Coordinates, Stream
 from presize.options.checks import (
     SPELLINGS,
     BadBoxes,
@@ -41,7 +41,6 @@ __all__ = [
     "MAX_PIXELS",
     "MAX_SIDE",
     "SPELLINGS",
-    "TILES_RECORDED",
     "BadBoxes",
     "BoxFormat",
     "BuildOptions",

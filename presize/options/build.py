@@ -242,16 +242,11 @@ ALWAYS_RECORDED = frozenset(
 """The options of format version 1, which every manifest records. Never add to them: an option of a later release is
 recorded where it differs from its default, so that datasets built before it keep their identity and can be updated."""
 
-TILES_RECORDED: dict[object, bool] = {"resized": True, "none": False}
-"""How these are recorded: as when there were no others."""
-
 
 def _recorded(options: BuildOptions | ImageOptions) -> dict[str, Any]:
     """The options that are part of a dataset's identity, in the order of their fields."""
     defaults = type(options)()
-    values = {name: getattr(options, name) for name in (field.name for field in fields(options))}
-    if isinstance(options, ImageOptions):
-        values["tiles"] = TILES_RECORDED.get(options.tiles, options.tiles)
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
     return {
         name: value for name, value in values.items() if name in ALWAYS_RECORDED or value != getattr(defaults, name)
     }

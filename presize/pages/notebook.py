@@ -16,6 +16,7 @@ from presize.pages.html import template
 from presize.pages.opened import ViewedDataset
 from presize.store.data_files import MANIFEST
 from presize.store.dataset import Dataset
+from presize.system.files import is_url
 from presize.system.resources import usable_cores
 
 IMAGES, SIDE = 8, 128
@@ -35,7 +36,7 @@ def dataset_html(data: Any, records: npt.NDArray[np.int64], title: str) -> str |
 
 def build_html(out: str | os.PathLike[str], facts: Sequence[str]) -> str:
     """What a build made: its facts, and some of the images of its first size, where `out` is a folder."""
-    found = [] if "://" in str(out) else _datasets_in(Path(out))
+    found = [] if is_url(out) else _datasets_in(Path(out))
     cards: list[Card] = []
     if found:
         opened = ViewedDataset.of(found[0])

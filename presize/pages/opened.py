@@ -20,7 +20,7 @@ from presize.store.filenames import is_safe
 from presize.store.index import index_columns, read_index
 from presize.store.manifest import Manifest, read_manifest
 from presize.store.rejects_file import Rejects, read_rejects
-from presize.system.files import open_at_once
+from presize.system.files import is_url, open_at_once
 
 _MAX_BYTES = 1 << 30
 _FIT_SCALES = (8, 4, 2)
@@ -52,7 +52,7 @@ class ViewedDataset:
             OptionError: `raw` is not a folder.
         """
         name = os.fspath(root)
-        if "://" in name:
+        if is_url(name):
             raise DatasetError(
                 f"{name} is a URL, and a page shows samples from nearly all shards: "
                 f"`presize fetch {name} DIR`, then view DIR"

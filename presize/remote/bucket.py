@@ -5,25 +5,29 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from presize.errors import RemoteError
 from presize.system.background import interruptible
 from presize.system.files import writing
 
+T = TypeVar("T")
+
 SCHEMES = ("s3", "http", "https", "gs", "az")
 PART_BYTES = 5 << 20
 """The parts in which objects are written, on which their ETags depend."""
-_CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
+"""How much of a download is written at once, or a little more."""
 _SHA256 = "sha256"
 _ATTEMPTS = 6
 """How often in a row a download may break off without a byte more; the pauses between add up to 6 s."""
-_CONNECT_S, _SILENCE_S = 10, 30
-
+_CONNECT_S = 10
+SILENCE_S = 30
+"""How long a server may send nothing in the middle of an answer."""
 
 _used_in: int | None = None
 """The process that has used obstore."""
@@ -67,7 +71,7 @@ class Bucket:
         options: Any = {
             "allow_http": True,  # where the user's endpoint is one
             "connect_timeout": timedelta(seconds=_CONNECT_S),
-            "read_timeout": timedelta(seconds=_SILENCE_S),
+            "read_timeout": timedelta(seconds=SILENCE_S),
             "timeout": timedelta(days=7),  # of a whole object, however slow
         }
         retries: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=_CONNECT_S)}
@@ -87,34 +91,11 @@ class Bucket:
             missing = f"the bucket of {self.url}" if "NoSuchBucket" in reason else self._at(name)
             raise RemoteError(f"{missing} does not exist ({reason})") from None
         except self._failures as error:
-            raise RemoteError(f"{self._at(name)}: {_reason(error)}") from None
-
-    @contextmanager
-    def _breaking_off(self, name: str) -> Iterator[None]:
-        """A store that does not answer, or not now, may answer a moment later."""
-        try:
-            yield
-        except self._obstore.exceptions.GenericError as error:
-            raise _BrokenOffError(f"{self._at(name)}: {_reason(error)}") from None
+            kind = BrokenOffError if isinstance(error, self._obstore.exceptions.GenericError) else RemoteError
+            raise kind(f"{self._at(name)}: {_reason(error)}") from None
 
     def _at(self, name: str) -> str:
         return f"{self.url}/{name}".rstrip("/")
-
-    @interruptible
-    def read(self, name: str, most: int) -> bytes:
-        """An object of at most `most` bytes.
-
-        Raises:
-            RemoteError: it is larger, is not there, or cannot be read.
-        """
-        with self._at_name(name):
-            found = self._get(self._store, name)
-            self._check_size(name, found.meta["size"], most)
-            return bytes(found.bytes())
-
-    def _check_size(self, name: str, nbytes: int, most: int) -> None:
-        if nbytes > most:
-            raise RemoteError(f"{self._at(name)} has {nbytes} bytes, more than the {most} expected")
 
     def download(self, name: str, nbytes: int, path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> None:
         """Write an object of `nbytes` to `path`, or the rest of it where some is there. A connection that breaks off is
@@ -135,55 +116,102 @@ class Bucket:
                     for chunk in self._chunks(name, have, nbytes):
                         on_bytes(len(chunk))
                         file.write(chunk)
-                except _BrokenOffError as error:
+                except BrokenOffError:
                     on_bytes(0)
                     broken_off = 1 if file.tell() > have else broken_off + 1
                     if broken_off == _ATTEMPTS:
-                        raise RemoteError(str(error)) from None
+                        raise
                     time.sleep(0.1 * 2**broken_off)
 
-    def _chunks(self, name: str, start: int, nbytes: int) -> Iterator[Any]:
-        """The bytes of an object from `start` on; neither fewer nor more, whatever the server sends."""
-        skip, left = 0, nbytes - start
-        with self._at_name(name), self._breaking_off(name):
+    def _chunks(self, name: str, start: int, nbytes: int) -> Iterator[memoryview]:
+        """The bytes of an object from `start` on, as exactly() lets them pass."""
+        skip = 0
+        with self._at_name(name):
             try:
                 found = self._get(self._store, name, options={"range": {"offset": start}} if start else None)
             except self._no_ranges:  # as some web servers
                 found, skip = self._get(self._store, name), start
             if found.meta["size"] != nbytes:
                 raise RemoteError(f"{self._at(name)} has {found.meta['size']} bytes where the manifest says {nbytes}")
-            stream = iter(found.stream(min_chunk_size=_CHUNK))
-        while True:
+            stream = iter(found.stream(min_chunk_size=CHUNK_BYTES))
+
+        def chunks() -> Iterator[Any]:
             try:
                 with self._at_name(name):
-                    chunk = next(stream, None)
+                    yield from stream
             except RemoteError as error:
-                raise _BrokenOffError(str(error)) from None
-            if chunk is None:
-                break
-            new = memoryview(chunk)[skip:]
-            skip -= len(chunk) - len(new)
-            left -= len(new)
-            if left < 0:
-                raise RemoteError(f"{self._at(name)} has more bytes than the {nbytes} that the manifest says")
-            yield new
-        if left:
-            raise _BrokenOffError(f"{self._at(name)} ended {left} bytes too early")
+                raise BrokenOffError(str(error)) from None
+
+        return exactly(nbytes - start, chunks(), skip, self._at(name))
+
+    def _if_there(self, name: str, call: Callable[[], T]) -> T | None:
+        """Return what `call` returns; None where there is no such object. A missing bucket is an error."""
+        with self._at_name(name):
+            try:
+                return call()
+            except FileNotFoundError as error:
+                if "NoSuchBucket" in str(error):
+                    raise
+                return None
 
     @interruptible
-    def find(self, name: str, most: int) -> tuple[bytes, str] | None:
-        """An object of at most `most` bytes, and its tag, which replace() asks for. None where it is not there.
+    def get_with_etag(self, name: str, max_bytes: int) -> tuple[bytes, str] | None:
+        """Return an object of at most `max_bytes` and its ETag, which put() asks for; None where there is none.
 
         Raises:
             RemoteError: it is larger, or cannot be read.
         """
-        with self._at_name(name):
-            try:
-                found = self._get(self._store, name)
-            except FileNotFoundError:
-                return None
-            self._check_size(name, found.meta["size"], most)
+
+        def read() -> tuple[bytes, str]:
+            found = self._get(self._store, name)
+            nbytes = found.meta["size"]
+            if nbytes > max_bytes:
+                raise RemoteError(f"{self._at(name)} has {nbytes} bytes, more than the {max_bytes} expected")
             return bytes(found.bytes()), str(found.meta["e_tag"])
+
+        return self._if_there(name, read)
+
+    @interruptible
+    def get(self, name: str, nbytes: int) -> bytes | None:
+        """Return an object of `nbytes`, asking again when a connection breaks off; None where there is none, or one of
+        another size.
+
+        Raises:
+            RemoteError: it cannot be read.
+        """
+
+        def read() -> bytes | None:
+            found = self._get(self._store, name)
+            return bytes(found.bytes()) if found.meta["size"] == nbytes else None
+
+        broken_off = 0
+        while True:
+            try:
+                return self._if_there(name, read)
+            except BrokenOffError:
+                broken_off += 1
+                if broken_off == _ATTEMPTS:
+                    raise
+                time.sleep(0.1 * 2**broken_off)
+
+    @interruptible
+    def get_range(self, name: str, nbytes: int) -> bytes:
+        """Return the first `nbytes` of an object.
+
+        Raises:
+            RemoteError: it is not there, or cannot be read.
+        """
+        with self._at_name(name):
+            return bytes(self._obstore.get_range(self._store, name, start=0, length=nbytes))
+
+    @interruptible
+    def head(self, name: str) -> Listed | None:
+        """Return what a listing says of an object; None where there is none.
+
+        Raises:
+            RemoteError: the store does not tell.
+        """
+        return self._if_there(name, lambda: self._listed(self._obstore.head(self._store, name)))
 
     def list(self) -> Iterator[Listed]:
         """All objects below the URL, in the order of their names.
@@ -201,100 +229,48 @@ class Bucket:
             for found in page:
                 yield self._listed(found)
 
-    @interruptible
-    def look(self, name: str) -> Listed | None:
-        """An object; None where it is not there.
-
-        Raises:
-            RemoteError: the store does not tell.
-        """
-        with self._at_name(name):
-            try:
-                return self._listed(self._obstore.head(self._store, name))
-            except FileNotFoundError:
-                return None
-
     @staticmethod
     def _listed(found: Any) -> Listed:
         changed = found["last_modified"]
         return Listed(found["path"], found["size"], int(changed.timestamp()) * 10**9 + changed.microsecond * 1000)
 
     @interruptible
-    def content(self, name: str, nbytes: int) -> bytes | None:
-        """An object of `nbytes`; None where there is none, or one of another size.
+    def put(self, name: str, content: bytes, etag: str | None = None) -> bool:
+        """Write an object where there is none of that name; with `etag`, in the place of the one that has it.
 
-        Raises:
-            RemoteError: it cannot be read.
-        """
-        for attempt in range(_ATTEMPTS):
-            with self._at_name(name):
-                try:
-                    found = self._get(self._store, name)
-                    return bytes(found.bytes()) if found.meta["size"] == nbytes else None
-                except FileNotFoundError:
-                    return None
-                except self._obstore.exceptions.GenericError:  # a connection that broke off, most often
-                    if attempt == _ATTEMPTS - 1:
-                        raise
-            time.sleep(0.1 * 2**attempt)
-        return None
-
-    @interruptible
-    def beginning(self, name: str, nbytes: int) -> bytes:
-        """The first `nbytes` of an object.
-
-        Raises:
-            RemoteError: it is not there, or cannot be read.
-        """
-        with self._at_name(name):
-            return bytes(self._obstore.get_range(self._store, name, start=0, length=nbytes))
-
-    @interruptible
-    def create(self, name: str, content: bytes) -> bool:
-        """Write an object; False, and nothing was written, where there is one of that name.
+        Returns:
+            False where nothing was written, since another object is there.
 
         Raises:
             RemoteError: it cannot be written.
         """
+        errors = self._obstore.exceptions
+        mode: Any = "create" if etag is None else {"e_tag": etag}
         with self._at_name(name):
             try:
-                self._obstore.put(self._store, name, content, mode="create", use_multipart=False)
-            except self._obstore.exceptions.AlreadyExistsError:
+                self._obstore.put(self._store, name, content, mode=mode, use_multipart=False)
+            except (errors.AlreadyExistsError, errors.PreconditionError):
+                return False
+            except FileNotFoundError:
+                if etag is None:  # there is no such bucket
+                    raise
                 return False
         return True
 
     @interruptible
-    def replace(self, name: str, content: bytes, tag: str) -> bool:
-        """Write an object in the place of the one with this tag; False, and nothing is written, where it is another.
-
-        Raises:
-            RemoteError: it cannot be written.
-        """
-        with self._at_name(name):
-            try:
-                self._obstore.put(self._store, name, content, mode={"e_tag": tag}, use_multipart=False)
-            except (self._obstore.exceptions.PreconditionError, FileNotFoundError):
-                return False
-        return True
-
-    @interruptible
-    def holds(self, name: str, nbytes: int, sha256: str, is_tag: Callable[[str], bool] = lambda _: True) -> bool:
-        """Whether upload() has written an object, and nobody another one since.
+    def holds(self, name: str, nbytes: int, sha256: str, is_etag: Callable[[str], bool] = lambda _: True) -> bool:
+        """Return whether upload() has written an object, and nobody another one since.
 
         Args:
-            is_tag: asked whether the object has the right ETag, if its size and its recorded SHA-256 are right.
+            is_etag: asked whether the object has the right ETag, if its size and its recorded SHA-256 are right.
 
         Raises:
             RemoteError: the store does not tell.
         """
-        with self._at_name(name):
-            try:
-                found = self._get(self._store, name, options={"head": True})
-            except FileNotFoundError:
-                return False
-            same = found.meta["size"] == nbytes and found.attributes.get(_SHA256) == sha256
-            tag = str(found.meta["e_tag"])
-        return bool(same and is_tag(tag))
+        found = self._if_there(name, lambda: self._get(self._store, name, options={"head": True}))
+        if found is None or (found.meta["size"], found.attributes.get(_SHA256)) != (nbytes, sha256):
+            return False
+        return is_etag(str(found.meta["e_tag"]))
 
     def upload(self, name: str, chunks: Iterator[bytes], sha256: str) -> None:
         """Write an object, and its SHA-256 beside it. It is there when all of it is: one that is interrupted, or whose
@@ -317,8 +293,27 @@ class Bucket:
             self._obstore.delete(self._store, name)
 
 
-class _BrokenOffError(Exception):
-    """A connection that has sent something sends no more."""
+class BrokenOffError(RemoteError):
+    """A connection sends no more, or a store does not answer: it may a moment later."""
+
+
+def exactly(nbytes: int, chunks: Iterable[Any], skip: int, what: str) -> Iterator[memoryview]:
+    """Yield the `nbytes` of `chunks` that come after the first `skip`, whatever a server sends.
+
+    Raises:
+        RemoteError: there are more.
+        BrokenOffError: there are fewer.
+    """
+    left = nbytes
+    for chunk in chunks:
+        new = memoryview(chunk)[skip:]
+        skip -= len(chunk) - len(new)
+        left -= len(new)
+        if left < 0:
+            raise RemoteError(f"{what} has more bytes than the manifest says")
+        yield new
+    if left:
+        raise BrokenOffError(f"{what} ended {left} bytes too early")
 
 
 def _reason(error: Exception) -> str:

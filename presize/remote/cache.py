@@ -17,6 +17,7 @@ from presize.remote.cache_folder import PLACE, CacheFolder
 from presize.store.data_files import DataFile
 from presize.store.dataset import Dataset
 from presize.system.child import Child, ChildDiedError
+from presize.system.files import is_url
 
 
 def open_dataset(
@@ -34,8 +35,8 @@ def open_dataset(
         OptionError: `cache_dir` or `cache_bytes` come with a folder.
         DatasetError, RemoteError, BuildError: as Dataset and Cache.
     """
-    if isinstance(root, str) and "://" in root:
-        cache = Cache(root, cache_dir, cache_bytes)
+    if is_url(root):
+        cache = Cache(os.fspath(root), cache_dir, cache_bytes)
         data = Dataset(cache.root, readahead, max_pixels, check, cache)
         data.read_with = data.read_with if companions is None else tuple(companions)
         return data
@@ -54,7 +55,7 @@ def default_cache_dir(option: str = "cache_dir") -> Path:
 
 
 class Cache:
-    """What a Dataset gets its shards from when they are in a store (presize.store.data_files.ShardOrigin).
+    """What a Dataset gets its shards from when they are in a store (presize.store.data_files.ShardFetcher).
 
     For all threads and processes of this machine: each shard comes once. It can be pickled. Needs no obstore in this
     process, see presize.remote.cache_folder.

@@ -21,10 +21,8 @@ from typing import NamedTuple
 from presize.errors import DatasetError, OptionError, RemoteError
 from presize.formatting import size_text
 from presize.remote.bucket import Bucket
-from presize.remote.connections import Connections
-from presize.remote.download import MANIFEST_BYTES, download_file, part_of, size_of
+from presize.remote.transfer import Connections, download_file, part_of, read_manifest_of, size_of
 from presize.store.data_files import MANIFEST, DataFile
-from presize.store.manifest import parse_manifest
 from presize.system.files import file_digest, is_file_of, write_atomically
 from presize.system.locks import file_lock
 
@@ -149,8 +147,7 @@ def prepare(url: str, place: Path) -> Path:
         BuildError: the disk is full.
     """
     bucket = Bucket(url)
-    text = bucket.read(MANIFEST, MANIFEST_BYTES)
-    manifest = parse_manifest(text, bucket.url)
+    text, manifest = read_manifest_of(bucket)
     if manifest.layout == "folder":
         raise DatasetError(f"{url} is a folder of image files; copy it with presize fetch, and read that")
     root = place / hashlib.sha256(text).hexdigest()
@@ -221,7 +218,7 @@ def fetch_ahead(url: str, folder: CacheFolder, groups: Sequence[Sequence[DataFil
             _download(bucket, folder, file, connections)
 
     with _writing_in(folder.root):
-        connections.all_of(fetch_one, _as_room_comes(folder, groups))
+        connections.all_of(fetch_one, as_room_comes(folder, groups))
 
 
 def _download(bucket: Bucket, folder: CacheFolder, file: DataFile, connections: Connections) -> None:
@@ -233,7 +230,7 @@ def _download(bucket: Bucket, folder: CacheFolder, file: DataFile, connections: 
         _lock_of(path).unlink()
 
 
-def _as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> Iterator[DataFile]:
+def as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> Iterator[DataFile]:
     """The files of `groups` in their order, each when there is room for it."""
     at = _Reading(folder, groups)
     for number, group in enumerate(groups):

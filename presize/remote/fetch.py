@@ -17,13 +17,10 @@ from zlib_ng import zlib_ng
 from presize.errors import BuildError, DatasetError, RemoteError
 from presize.formatting import size_text
 from presize.remote.bucket import Bucket
-from presize.remote.connections import Connections
-from presize.remote.download import MANIFEST_BYTES, download_file, part_of, size_of
-from presize.store.absence import FETCHING
-from presize.store.data_files import MANIFEST, OUR_NAMES, DataFile
+from presize.remote.transfer import Connections, download_file, part_of, read_manifest_of, size_of
+from presize.store.data_files import FETCHING, MANIFEST, OUR_NAMES, DataFile
 from presize.store.filenames import is_safe
 from presize.store.index import read_index
-from presize.store.manifest import parse_manifest
 from presize.system.files import file_digest, is_file_of, names_in, sync_folder, working_in, write_atomically
 from presize.system.locks import file_lock
 
@@ -74,8 +71,7 @@ def fetch_dataset(
     """
     start = time.perf_counter()
     out, bucket = Path(out), Bucket(url)
-    text = bucket.read(MANIFEST, MANIFEST_BYTES)
-    manifest = parse_manifest(text, bucket.url)
+    text, manifest = read_manifest_of(bucket)
     nbytes = len(text) + sum(file.bytes for file in manifest.files())
     with working_in(out), _locked(out):
         was_finished = not _begin(out, text, bucket.url)
@@ -189,12 +185,12 @@ class _Copy:
         path = self._out / name
         if size_of(path) == nbytes and zlib_ng.crc32(path.read_bytes()) == crc32:
             return
-        value = self._bucket.read(name, nbytes)
-        self._connections.passed(len(value))
-        if len(value) != nbytes or zlib_ng.crc32(value) != crc32:
+        value = self._bucket.get(name, nbytes)
+        if value is None or zlib_ng.crc32(value) != crc32:
             raise RemoteError(
-                f"{self._bucket.url}/{name}: its CRC-32 differs from the index: it was damaged or replaced"
+                f"{self._bucket.url}/{name}: its CRC-32 differs from the index: it was damaged, replaced or removed"
             )
+        self._connections.passed(len(value))
         path.parent.mkdir(parents=True, exist_ok=True)
         part = part_of(path)
         part.write_bytes(value)

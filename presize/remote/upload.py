@@ -14,8 +14,7 @@ from pathlib import Path
 
 from presize.errors import DatasetError, RemoteError
 from presize.remote.bucket import PART_BYTES, Bucket
-from presize.remote.connections import Connections
-from presize.remote.download import MANIFEST_BYTES
+from presize.remote.transfer import MANIFEST_BYTES, Connections
 from presize.store.data_files import MANIFEST, DataFile, is_data_file
 from presize.store.manifest import Manifest, parse_manifest, read_manifest, replaced
 from presize.system.files import check_file
@@ -90,17 +89,17 @@ def upload_dataset(
     there = _find_earlier(bucket, manifest, text)
     connections = Connections(on_bytes)
     # The store's own answer for a small object, if only that of the claim; a build has sent its files itself.
-    known = there if claim else bucket.find(CLAIM, _CLAIM_BYTES) or there
-    compare_tags = known is not None and _is_md5(*known)
+    known = there if claim else bucket.get_with_etag(CLAIM, _CLAIM_BYTES) or there
+    compare_etags = known is not None and _is_md5(*known)
     try:
-        sent = _copy_files(bucket, root, manifest, connections, on_plan, compare_tags)
+        sent = _copy_files(bucket, root, manifest, connections, on_plan, compare_etags)
     except (DatasetError, RemoteError):
         if gone := replaced(root, manifest):
             raise gone from None
         raise
     if there is None or there[0] != text:
-        published = bucket.create(MANIFEST, text) if there is None else bucket.replace(MANIFEST, text, there[1])
-        if not published and (bucket.find(MANIFEST, MANIFEST_BYTES) or (b"",))[0] != text:
+        published = bucket.put(MANIFEST, text, there[1] if there else None)
+        if not published and (bucket.get_with_etag(MANIFEST, MANIFEST_BYTES) or (b"",))[0] != text:
             raise RemoteError(f"{bucket.url}: another dataset has appeared there meanwhile; choose another place")
     files = _files_of(manifest)
     for found in bucket.list():
@@ -134,15 +133,15 @@ def claim_place(bucket: Bucket, claim: bytes) -> None:
         RemoteError: the place has been claimed otherwise, or the store lets two claim one place.
     """
     probe = f".presize-{uuid.uuid4().hex}"
-    refuses = bucket.create(probe, b"") and not bucket.create(probe, b"")
+    refuses = bucket.put(probe, b"") and not bucket.put(probe, b"")
     bucket.remove(probe)
     if not refuses:
         raise RemoteError(
             f"{bucket.url}: this store does not refuse to write what is there already (If-None-Match), so that two "
             "copies to one place could mix; copy it with another tool, or to another store"
         )
-    while not bucket.create(CLAIM, claim):
-        found = bucket.find(CLAIM, _CLAIM_BYTES)
+    while not bucket.put(CLAIM, claim):
+        found = bucket.get_with_etag(CLAIM, _CLAIM_BYTES)
         if found is not None and found[0] == claim:
             return
         if found is not None:
@@ -153,9 +152,9 @@ def claim_place(bucket: Bucket, claim: bytes) -> None:
 
 
 def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[bytes, str] | None:
-    """The manifest at the place, and its tag, as Bucket.find. Raises RemoteError unless `manifest`, of which `text` is
+    """The manifest at the place, and its ETag. Raises RemoteError unless `manifest`, of which `text` is
     the file, may take its place."""
-    there = bucket.find(MANIFEST, MANIFEST_BYTES)
+    there = bucket.get_with_etag(MANIFEST, MANIFEST_BYTES)
     if there is None or there[0] == text:
         return there
     try:
@@ -202,15 +201,15 @@ def _copy_files(
     manifest: Manifest,
     connections: Connections,
     on_plan: Callable[[int], None],
-    compare_tags: bool,
+    compare_etags: bool,
 ) -> tuple[str, ...]:
     """Copy the files that are missing at the place or differ. Returns their names."""
     missing: list[DataFile] = []
 
     def look(file: DataFile) -> None:
         check_file(root / file.file, file.bytes)
-        is_tag = partial(_is_tag_of, root / file.file) if compare_tags else lambda _: True
-        if not bucket.holds(file.file, file.bytes, file.sha256, is_tag):
+        is_etag = partial(_is_etag_of, root / file.file) if compare_etags else lambda _: True
+        if not bucket.holds(file.file, file.bytes, file.sha256, is_etag):
             missing.append(file)
 
     connections.all_of(look, manifest.files())
@@ -219,19 +218,19 @@ def _copy_files(
     return tuple(sorted(file.file for file in missing))
 
 
-def _is_md5(content: bytes, tag: str) -> bool:
+def _is_md5(content: bytes, etag: str) -> bool:
     """Whether the ETag of an object that was written in one piece is its MD5. That of an encrypted one may not be."""
-    return tag.strip('"') == _md5(content).hexdigest()
+    return etag.strip('"') == _md5(content).hexdigest()
 
 
-def _is_tag_of(path: Path, tag: str) -> bool:
+def _is_etag_of(path: Path, etag: str) -> bool:
     """Whether S3 would give a file this ETag: its MD5, or the MD5 of those of its parts and their number."""
-    tag = tag.strip('"')
+    etag = etag.strip('"')
     with path.open("rb") as file:
-        if "-" not in tag:
-            return tag == hashlib.file_digest(file, _md5).hexdigest()
+        if "-" not in etag:
+            return etag == hashlib.file_digest(file, _md5).hexdigest()
         parts = [_md5(part).digest() for part in iter(lambda: file.read(PART_BYTES), b"")] or [_md5().digest()]
-    return tag == f"{_md5(b''.join(parts)).hexdigest()}-{len(parts)}"
+    return etag == f"{_md5(b''.join(parts)).hexdigest()}-{len(parts)}"
 
 
 _md5 = partial(hashlib.md5, usedforsecurity=False)

@@ -27,7 +27,6 @@ from presize.store.filenames import path_problem
 from presize.store.index import (
     COMPANION_COLUMNS,
     INDEX_COLUMNS,
-    LATER_COLUMNS,
     open_settled,
     read_index,
     record_columns,
@@ -244,8 +243,7 @@ def _samples(index: pa.RecordBatch, manifest: Manifest, rejects: Rejects) -> pa.
 
 
 def numbers_of(index: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
-    if name in LATER_COLUMNS and name not in index.schema.names:
-        return np.zeros(len(index), np.int64)
+    """Return a numeric column of an index, without a copy."""
     return np.asarray(index.column(name).to_numpy(zero_copy_only=True))
 
 

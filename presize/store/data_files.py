@@ -13,6 +13,10 @@ from presize.system.files import file_digest
 
 MANIFEST = "manifest.json"
 REPORT = "report.html"
+STATE = ".presize.json"
+"""Present in OUT while a build is unfinished."""
+FETCHING = ".presize-fetching.json"
+"""The manifest of a dataset while the rest of it is being fetched."""
 _FILE_NAMES = re.compile(
     r"index(-\d+)?\.arrow|rejects(-\d+)?\.jsonl|report(-\d+)?\.html"
     rf"|shards/({COMPANION_NAME}-)?\d{{5,}}(-\d+)?\.lmdb",
@@ -64,7 +68,7 @@ class CompanionFiles:
     shards: tuple[DataFile, ...]
 
 
-class ShardOrigin(Protocol):
+class ShardFetcher(Protocol):
     """Where the shards of a dataset come from whose folder is a cache (presize.remote.cache.Cache)."""
 
     @property

@@ -17,7 +17,7 @@ from presize.codecs.stored_value import DAMAGE, Pixels, decode_value
 from presize.errors import DatasetError, OptionError
 from presize.formatting import size_text
 from presize.options import MAX_PIXELS, check_range, check_type
-from presize.store.data_files import DataFile, ShardOrigin
+from presize.store.data_files import DataFile, ShardFetcher
 from presize.store.index import companion_index, open_settled, read_index
 from presize.store.manifest import Manifest, replaced
 from presize.store.shard import ENGINE
@@ -56,7 +56,7 @@ class Dataset:
         readahead: bool | None = None,
         max_pixels: int = MAX_PIXELS,
         check: bool = True,
-        origin: ShardOrigin | None = None,
+        origin: ShardFetcher | None = None,
     ) -> None:
         check_range("max_pixels", max_pixels, 1, 2**40)
         check_type("check", check, bool)
@@ -76,7 +76,8 @@ class Dataset:
     def _set_up(self) -> None:
         """What follows from the manifest and the index."""
         self.readahead = self._choose_readahead() if self._readahead is None else self._readahead
-        self._shards = list(map(self._reader, self.manifest.shards))
+        self.shards = list(map(self._reader, self.manifest.shards))
+        """The readers of the shards, by number."""
         self._renewed: set[int] = set()
         # As memoryviews, which give Python ints, in a third of the time of an array.
         self._shard_of = self.numbers("shard").data
@@ -136,7 +137,7 @@ class Dataset:
 
     def preload(self, how: Preload) -> list[MappedFile]:
         """Read all shards into the page cache, as presize.system.pagecache.preload does it."""
-        self._provide(range(len(self._shards)))
+        self._provide(range(len(self.shards)))
         return preload(self._files(), how)
 
     def fetch_ahead(self, groups: Iterable[Sequence[int]]) -> None:
@@ -174,7 +175,7 @@ class Dataset:
 
     def _provide(self, shards: Iterable[int]) -> None:
         if self.origin is not None:
-            closed = [self.manifest.shards[number] for number in shards if not self._shards[number].is_open]
+            closed = [self.manifest.shards[number] for number in shards if not self.shards[number].is_open]
             if closed:
                 self.origin.provide(closed)
 
@@ -226,12 +227,12 @@ class Dataset:
         """
         shard_of, row_of = self._shard_of, self._row_of
         places = sorted((shard_of[i], row_of[i], at) for at, i in enumerate(samples))
-        if places and not 0 <= places[0][0] <= places[-1][0] < len(self._shards):
+        if places and not 0 <= places[0][0] <= places[-1][0] < len(self.shards):
             wrong = places[0][0] if places[0][0] < 0 else places[-1][0]
             raise DatasetError(f"the index of {self.root} is damaged: there is no shard {wrong}")
         self._provide({shard for shard, _, _ in places})
         for shard, row, position in places:
-            sample, reader = samples[position], self._shards[shard]
+            sample, reader = samples[position], self.shards[shard]
             try:
                 with reader as get:
                     value = get(row)
@@ -255,13 +256,13 @@ class Dataset:
     def _renew(self, shard: int, damaged: ShardReader) -> bool:
         """Whether to read a shard once more: a damaged one is removed from a cache, once, for the origin to bring it
         again."""
-        if self._shards[shard] is not damaged:  # another thread has been here
+        if self.shards[shard] is not damaged:  # another thread has been here
             return True
         if self.origin is None or shard in self._renewed:
             return False
         self._renewed.add(shard)
         damaged.remove()
-        self._shards[shard] = self._reader(self.manifest.shards[shard])  # another thread may be reading with that one
+        self.shards[shard] = self._reader(self.manifest.shards[shard])  # another thread may be reading with that one
         return True
 
     def _is_sound(self, sample: int, value: memoryview) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from presize.errors import DatasetError
 from presize.options import Layout
 from presize.store.data_files import DataFile
 from presize.store.manifest import Manifest, read_manifest, replaced
-from presize.system.files import rename, temporary_name, writing
+from presize.system.files import check_file, rename, temporary_name, writing
 
 INDEX_COLUMNS = {
     "path": pa.large_string(),
@@ -55,9 +54,6 @@ def record_columns(companion: str = "", checksum: bool = False) -> dict[str, pa.
     names = COMPANION_COLUMNS if companion else tuple(INDEX_COLUMNS)
     return {name: INDEX_COLUMNS[name] for name in names if name not in planned and (checksum or name != "source_crc32")}
 
-
-LATER_COLUMNS = ("source_facts",)
-"""Columns that a dataset may lack, since older versions did not write them."""
 
 ARROW_OPTIONS = pa.ipc.IpcWriteOptions(
     metadata_version=pa.ipc.MetadataVersion.V5, use_legacy_format=False, compression=None
@@ -122,11 +118,7 @@ def write_arrow(path: Path, table: pa.Table) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _first_line(error: Exception) -> str:
-    return (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
-
-
-_HASHED_BYTES = 256_000_000
+HASHED_BYTES = 256_000_000
 """The largest index that is hashed when it is opened: that of about two million samples. It takes up to a second, on
 processors with instructions for SHA-256 a fifth of that."""
 
@@ -146,47 +138,45 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = T
         DatasetError: the file is missing, damaged, or does not fit the manifest.
     """
     path = Path(root) / manifest.index.file
-    again = "copy or build the dataset again"
+    check_file(path, manifest.index.bytes)
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size != manifest.index.bytes:
-            # Reading a truncated map would kill the process with SIGBUS.
-            raise DatasetError(
-                f"{path} has {status.st_size} bytes where the manifest says {manifest.index.bytes}: "
-                f"truncated or replaced; {again}"
-            )
         mapped = pa.memory_map(os.fsencode(path))
         content = memoryview(mapped.read_buffer())
-        if check and len(content) <= _HASHED_BYTES and hashlib.sha256(content).hexdigest() != manifest.index.sha256:
-            raise DatasetError(f"{path} is damaged: its SHA-256 differs from the manifest; {again}")
-        if not _is_plain(content):
-            raise DatasetError(f"{path} is damaged: it is compressed or has dictionaries; {again}")
+        if check and len(content) <= HASHED_BYTES:
+            _require(
+                hashlib.sha256(content).hexdigest() == manifest.index.sha256, "its SHA-256 differs from the manifest"
+            )
+        _require(_is_plain(content), "it is compressed or has dictionaries")
         reader = pa.ipc.open_file(mapped)
-        if reader.num_record_batches != 1:
-            raise DatasetError(f"{path} is damaged: it has {reader.num_record_batches} record batches, not 1; {again}")
+        _require(reader.num_record_batches == 1, f"it has {reader.num_record_batches} record batches, not 1")
         batch = reader.get_batch(0)
         batch.validate()
-        names = batch.schema.names  # which decodes them
-    except OSError as error:
-        raise DatasetError(f"{path}: {_first_line(error)}; {again}") from None
+        _check_columns(batch, manifest)
+        return batch
     except struct.error:
-        raise DatasetError(f"{path} is damaged: it does not end as an Arrow file does; {again}") from None
+        reason = "it does not end as an Arrow file does"
     except UnicodeDecodeError:
-        raise DatasetError(f"{path} is damaged: the name of a column is not UTF-8; {again}") from None
-    except pa.ArrowException as error:
-        raise DatasetError(f"{path} is damaged: {_first_line(error)}; {again}") from None
+        reason = "the name of a column is not UTF-8"
+    except (OSError, ValueError, pa.ArrowException) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
+    raise DatasetError(f"{path} is damaged: {reason}; copy or build the dataset again")
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
+
+
+def _check_columns(batch: pa.RecordBatch, manifest: Manifest) -> None:
     labels = {} if manifest.classes is None else {"label": pa.int32()}
     companions = [companion.name for companion in manifest.companions]
-    expected = index_columns(manifest.layout, manifest.checksum, companions) | labels
-    for name, kind in expected.items():
-        if name in LATER_COLUMNS and name not in names:
-            continue
-        i = batch.schema.get_field_index(name)  # -1 when there are two of them, too
-        if i < 0 or batch.schema.field(i).type != kind or batch.column(i).null_count:
-            raise DatasetError(f"{path} is damaged: expected one column {name} of type {kind} without nulls; {again}")
-    if batch.num_rows != manifest.samples:
-        raise DatasetError(f"{path} has {batch.num_rows} rows where the manifest says {manifest.samples}; {again}")
-    return batch
+    names = batch.schema.names
+    for name, kind in (index_columns(manifest.layout, manifest.checksum, companions) | labels).items():
+        column = batch.column(names.index(name)) if names.count(name) == 1 else None
+        fits = column is not None and column.type == kind and not column.null_count
+        _require(fits, f"expected one column {name} of type {kind} without nulls")
+    rows = f"it has {batch.num_rows} rows where the manifest says {manifest.samples}"
+    _require(batch.num_rows == manifest.samples, rows)
 
 
 T = TypeVar("T")

@@ -8,17 +8,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import reprlib
 import stat
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from presize.errors import DatasetError
 from presize.options import Color, Depth, Filter, Format, Layout, StoredColor, check_choice, companion_color
-from presize.store.absence import what_is_there
-from presize.store.data_files import MANIFEST, CompanionFiles, DataFile, is_companion_name, is_data_file
+from presize.store.data_files import (
+    FETCHING,
+    MANIFEST,
+    STATE,
+    CompanionFiles,
+    DataFile,
+    is_companion_name,
+    is_data_file,
+)
 from presize.system.files import open_at_once, write_atomically
 
 VERSION = 2
@@ -46,8 +54,7 @@ class Manifest:
         rejects: rejects.jsonl.
         shards: in the order in which the index numbers them.
         report: report.html; None when it was not requested.
-        versions: those of the libraries that made it, for information. Earlier releases compared them, and so kept them
-            in the identity.
+        versions: those of the libraries that made it, for information.
         companions: further images of every sample, in the order of their names.
     """
 
@@ -181,7 +188,7 @@ def _encoded(values: dict[str, Any]) -> bytes:
 def read_manifest(root: str | os.PathLike[str]) -> Manifest:
     """The manifest of the dataset in `root`.
 
-    No changed byte goes unnoticed, except in the manifests of the first versions, which have no ``sha256``.
+    No changed byte goes unnoticed.
 
     Raises:
         DatasetError: there is none, or it is damaged, newer than this presize, or foreign; says what is there instead.
@@ -193,10 +200,37 @@ def read_manifest(root: str | os.PathLike[str]) -> Manifest:
                 raise DatasetError(f"{root / MANIFEST} is not a regular file; copy or build the dataset again")
             text = file.read()
     except (FileNotFoundError, NotADirectoryError):
-        raise DatasetError(what_is_there(root)) from None
+        raise DatasetError(_what_is_there(root)) from None
     except OSError as error:
         raise DatasetError(f"{root / MANIFEST}: {error.strerror}") from None
     return parse_manifest(text, root)
+
+
+def _what_is_there(root: Path) -> str:
+    """Say what is in a folder that holds no dataset, and what to do."""
+    try:
+        names = sorted(os.listdir(root))  # first, and once: somebody may be replacing it
+    except FileNotFoundError:
+        if url := re.search(r"(?:^|/)(s3|https?|gs|az):/([^/].*)", os.fspath(root)):  # as Path has it
+            return (
+                f"{url[1]}://{url[2]} is no folder; copy a dataset from a URL with presize fetch, or read it with "
+                "LMDBDataset(URL)"
+            )
+        return f"{root} does not exist; expected a folder that presize build has made"
+    except NotADirectoryError:
+        return f"{root} is a file; expected a folder that presize build has made"
+    except OSError as error:
+        return f"{root}: {error.strerror}"
+    if STATE in names or (root.parent / STATE).exists():
+        return f"{root} holds an unfinished build; run the same presize build again to finish it"
+    if FETCHING in names:
+        return f"{root} holds an unfinished copy; run the same presize fetch again to finish it"
+    inside = [name for name in names if (root / name / MANIFEST).exists()]
+    if inside:
+        return f"{root} holds the datasets {', '.join(inside)}; open one of them, such as {root / inside[0]}"
+    return (
+        f"{root} is not a presize dataset: it has no {MANIFEST}; presize build makes a dataset from a folder of images"
+    )
 
 
 def replaced(root: str | os.PathLike[str], manifest: Manifest) -> DatasetError | None:
@@ -243,20 +277,19 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check_seal(values: dict[str, Any], text: bytes) -> None:
     rest = {name: value for name, value in values.items() if name != "sha256"}
-    if "sha256" in values:
-        if text != sealed(rest):
-            raise ValueError("its SHA-256 differs from its content")
-    # A changed byte in the name of that key must not turn the manifest into one without it.
-    elif unknown := rest.keys() - {"format", "version", *(field.name for field in fields(Manifest))}:
-        raise ValueError(f"it has {reprlib.repr(min(unknown))} and no 'sha256'")
+    values["sha256"]  # a KeyError says that it is missing
+    if text != sealed(rest):
+        raise ValueError("its SHA-256 differs from its content")
 
 
 def _manifest(values: dict[str, Any]) -> Manifest:
     check_choice("layout", values["layout"], Layout)
-    _dict(_dict(_dict(values["identity"])["options"])["image"])
+    identity = _dict(values["identity"])
+    _dict(_dict(identity["options"])["image"])
+    _str(identity["codecs"])
     manifest = Manifest(
         layout=values["layout"],
-        identity=_dict(values["identity"]),
+        identity=identity,
         digest=_str(values["digest"]),
         generation=_count(values["generation"]),
         size=_str(values["size"]),
@@ -268,8 +301,8 @@ def _manifest(values: dict[str, Any]) -> Manifest:
         index=_data_file(values["index"]),
         rejects=_data_file(values["rejects"]),
         shards=tuple(map(_data_file, _list(values["shards"]))),
-        report=None if values.get("report") is None else _data_file(values["report"]),
-        versions=_versions(values),
+        report=None if values["report"] is None else _data_file(values["report"]),
+        versions={name: _str(version) for name, version in _dict(values["versions"]).items()},
         companions=tuple(map(_companion, _list(values.get("companions", [])))),
     )
     check_choice("format", manifest.format, Format)
@@ -291,11 +324,6 @@ def _manifest(values: dict[str, Any]) -> Manifest:
     if manifest.identity["classes"] != classes_digest(manifest.classes):
         raise ValueError("its classes are not those of its identity")
     return manifest
-
-
-def _versions(values: dict[str, Any]) -> dict[str, str]:
-    recorded = _dict(values["identity"]["versions"])
-    return {name: _str(version) for name, version in _dict(values.get("versions", recorded)).items()}
 
 
 def _data_file(values: object) -> DataFile:

@@ -20,7 +20,7 @@ from presize.store.rejects import MAY_PASS, MAY_PASS_ERRORS, NOT_AN_IMAGE, UNREA
 REJECTS_TOLD = 3
 """How many of the rejected images a build names when it ends."""
 
-_ROWS_AT_ONCE = 65536
+ROWS_AT_ONCE = 65536
 
 REPEATED_TEXT = pa.dictionary(pa.int32(), pa.large_string())
 """Errors and reasons, most of which are those of many files."""
@@ -51,7 +51,7 @@ class Rejects:
     def of(cls, rejects: Iterable[Reject]) -> Rejects:
         """Raises UnicodeEncodeError for texts with lone surrogates."""
         rest = iter(rejects)
-        parts = iter(lambda: list(islice(rest, _ROWS_AT_ONCE)), [])
+        parts = iter(lambda: list(islice(rest, ROWS_AT_ONCE)), [])
         return cls.joined(cls.with_columns(zip(*part, strict=True)) for part in parts)
 
     @classmethod
@@ -78,8 +78,8 @@ class Rejects:
         return next(iter(self.slice(range(len(self))[row], 1)))
 
     def __iter__(self) -> Iterator[Reject]:
-        for start in range(0, len(self), _ROWS_AT_ONCE):
-            part = self.slice(start, _ROWS_AT_ONCE).columns
+        for start in range(0, len(self), ROWS_AT_ONCE):
+            part = self.slice(start, ROWS_AT_ONCE).columns
             yield from map(Reject, *(_values(column) for column in part.columns))
 
     def slice(self, start: int, rows: int) -> Rejects:
@@ -132,13 +132,13 @@ def to_jsonl(rejects: Rejects) -> Iterator[bytes]:
     --jobs."""
     encode = json.JSONEncoder(ensure_ascii=False).encode
     order = rejects.order()
-    for start in range(0, len(order), _ROWS_AT_ONCE):
-        lines = (encode(reject.known()) for reject in rejects.take(order[start : start + _ROWS_AT_ONCE]))
+    for start in range(0, len(order), ROWS_AT_ONCE):
+        lines = (encode(reject.known()) for reject in rejects.take(order[start : start + ROWS_AT_ONCE]))
         yield "".join(f"{line}\n" for line in lines).encode()
 
 
 def read_rejects(path: Path) -> Rejects:
-    """The lines of a rejects.jsonl, of earlier versions as well. Raises DatasetError when a line is invalid."""
+    """The lines of a rejects.jsonl. Raises DatasetError when a line is invalid."""
     try:
         with path.open("rb") as file:
             return Rejects.of(_reject(json.loads(line)) for lines in file for line in lines.splitlines())

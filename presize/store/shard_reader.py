@@ -68,7 +68,7 @@ class ShardReader:
                 if self._fetch is None or is_file_of(self.path, self.nbytes):
                     raise
                 return None
-            _open_shards.move_to_end(self._shard.inode)
+            open_shards.move_to_end(self._shard.inode)
             self._shard.readers += 1
             return self._shard
 
@@ -140,7 +140,7 @@ class _OpenShard:
         return value
 
 
-_open_shards: OrderedDict[tuple[int, int], _OpenShard] = OrderedDict()
+open_shards: OrderedDict[tuple[int, int], _OpenShard] = OrderedDict()
 """All environments of this process by device and inode, least recently used first."""
 
 # Reentrant, since the garbage collector may finalize a reader while this thread opens a shard.
@@ -153,14 +153,14 @@ os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_i
 def _open(path: str, nbytes: int, readahead: bool, is_cached: bool) -> _OpenShard:
     status = check_file(path, nbytes)
     inode = (status.st_dev, status.st_ino)
-    if inode not in _open_shards:
+    if inode not in open_shards:
         _close_idle(room_for=1)
         if is_cached:
             _close_removed()
             with suppress(FileNotFoundError):  # as it may be by now, of which the next line tells
                 os.utime(path, ns=(time.time_ns(),) * 2)  # for whoever looks for what was not used for long
-        _open_shards[inode] = _OpenShard(path, inode, _open_environment(path, readahead), is_cached)
-    return _open_shards[inode]
+        open_shards[inode] = _OpenShard(path, inode, _open_environment(path, readahead), is_cached)
+    return open_shards[inode]
 
 
 def _open_environment(path: str, readahead: bool) -> lmdb.Environment:
@@ -183,30 +183,30 @@ def _open_environment(path: str, readahead: bool) -> lmdb.Environment:
 
 def _close_idle(room_for: int) -> None:
     """Close the environments that have been idle longest, except those that a parent process opened."""
-    surplus = len(_open_shards) + room_for - max_open_shards()
+    surplus = len(open_shards) + room_for - max_open_shards()
     for shard in _idle()[:surplus] if surplus > 0 else ():
         _close(shard)
 
 
 def _idle() -> list[_OpenShard]:
-    return [shard for shard in _open_shards.values() if shard.readers == 0 and shard.pid == os.getpid()]
+    return [shard for shard in open_shards.values() if shard.readers == 0 and shard.pid == os.getpid()]
 
 
-_looked_at = 0  # how many were open after the last _close_removed()
+_opened_from_caches = 0
 
 
 def _close_removed() -> None:
-    """Close the environments of files that a cache has removed, whose room is free then. It looks at them when there
-    are some more than the last time."""
-    global _looked_at
-    if len(_open_shards) > _looked_at + 4:
+    """Close the environments of files that a cache has removed, whose room is free then. Looks at them when every fifth
+    file of a cache is opened."""
+    global _opened_from_caches
+    _opened_from_caches += 1
+    if _opened_from_caches % 5 == 0:
         for shard in _idle():
             if shard.is_cached and not is_same_file(shard.path, shard.inode):
                 _close(shard)
-        _looked_at = len(_open_shards)
 
 
 def _close(shard: _OpenShard) -> None:
-    del _open_shards[shard.inode]
+    del open_shards[shard.inode]
     shard.closed = True
     shard.env.close()

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,13 +43,26 @@ class Problem(NamedTuple):
     what: str
 
 
+@dataclass(frozen=True)
+class VerifyResult:
+    """The findings about a dataset.
+
+    Attributes:
+        samples: how many it has.
+        problems: all that is wrong with its files; empty for a sound dataset.
+    """
+
+    samples: int
+    problems: tuple[Problem, ...] = ()
+
+
 def verify_dataset(
     root: str | os.PathLike[str],
     *,
     jobs: int | None = None,
     on_images: Callable[[int], None] = lambda _: None,
-) -> tuple[int, list[Problem]]:
-    """Read every byte of a dataset. Returns its number of samples and all problems.
+) -> VerifyResult:
+    """Read every byte of a dataset and list all problems.
 
     It checks the size and the SHA-256 of each file that the manifest names; the structure of each shard, with a
     reader that hostile files cannot crash; that index and shards agree row by row; the CRC-32 of each value; and that
@@ -64,35 +78,36 @@ def verify_dataset(
     """
     root = Path(root)
     manifest = read_manifest(root)
-    samples, problems = _verify(root, manifest, jobs, on_images)
+    problems = tuple(_problems(root, manifest, jobs, on_images))
     if problems and (error := replaced(root, manifest)):
         raise error
-    return samples, problems
+    return VerifyResult(manifest.samples, problems)
 
 
-def _verify(
-    root: Path, manifest: Manifest, jobs: int | None, on_images: Callable[[int], None]
-) -> tuple[int, list[Problem]]:
-    problems = [Problem(file.file, what) for file in manifest.files() for what in check_data_file(root, file)]
-    broken = {problem.file for problem in problems}
+def _problems(root: Path, manifest: Manifest, jobs: int | None, on_images: Callable[[int], None]) -> Iterator[Problem]:
+    broken = set()
+    for file in manifest.files():
+        for what in check_data_file(root, file):
+            broken.add(file.file)
+            yield Problem(file.file, what)
     if manifest.index.file in broken:
-        return manifest.samples, problems
+        return
     try:
         index = read_index(root, manifest, check=False)  # its SHA-256 was compared above
         index.validate(full=True)
-    except DatasetError as error:
-        return manifest.samples, [*problems, Problem(manifest.index.file, str(error))]
-    except pa.ArrowInvalid as error:
-        return manifest.samples, [*problems, Problem(manifest.index.file, str(error))]
-    problems += (Problem(manifest.index.file, what) for what in _check_index(manifest, index))
-    names = [companion.name for companion in manifest.companions]
-    stored = [(manifest, index), *((manifest.companion(name), companion_index(index, name)) for name in names)]
+    except (DatasetError, pa.ArrowInvalid) as error:
+        yield Problem(manifest.index.file, str(error))
+        return
+    for what in _check_index(manifest, index):
+        yield Problem(manifest.index.file, what)
+    stored = [(manifest, index)]
+    for companion in manifest.companions:
+        stored.append((manifest.companion(companion.name), companion_index(index, companion.name)))
     parts = (part for of_whom, rows in stored for part in _parts(root, of_whom, rows, broken))
     with ThreadPoolExecutor(jobs or usable_cores()) as pool:  # decoders release the GIL
         for checked, found in pool.map(lambda part: part(), parts):
-            problems += found
+            yield from found
             on_images(checked)
-    return manifest.samples, problems
 
 
 def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:

@@ -82,6 +82,11 @@ class Child:
             self._pipe = Connection(ours.detach())
         self._receive()
 
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What ``function(*args, **kwargs)`` returns or raises there. All of it is pickled.
 

@@ -16,6 +16,11 @@ from pathlib import Path
 from presize.errors import BuildError, DatasetError
 
 
+def is_url(name: str | os.PathLike[str]) -> bool:
+    """Return whether `name` is a URL, such as s3://BUCKET/PATH, and no path in this file system."""
+    return re.match(r"[A-Za-z][\w+.-]*://", os.fspath(name)) is not None
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn any OSError into a BuildError that says why `path` cannot be written: a full disk, most often."""

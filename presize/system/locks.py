@@ -1,4 +1,4 @@
-"""Locks on files, which end with the process that holds them; and a turnstile, which lets one process run alone."""
+"""Locks on files, which end with the process that holds them; and a lock held by many processes, or by one alone."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _is_still(path: Path, held: int) -> bool:
 _GATE, _ROOM = 0, 1
 
 
-class Turnstile:
+class RWLock:
     """A lock that many processes hold at once, or one alone.
 
     Whoever wants to be alone is not kept waiting for ever by those who come and go: it closes the gate first. A

@@ -27,7 +27,7 @@ from presize.errors import BuildError, DatasetError, OptionError, SourceError
 from presize.options import KEEP, BuildOptions, Coordinates, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
 from presize.store.rejects_file import read_rejects
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 from tampering import change_manifest, change_offset, change_records, flip_record, read_table, with_value, write_table
 
 
@@ -62,7 +62,7 @@ def stored(root: Path) -> list[tuple[str, bytes]]:
 def derived(datasets: Sequence[Path] | Path, out: Path, **options: Any) -> Dataset:
     """The dataset that is derived, which is whole."""
     derive_dataset([datasets] if isinstance(datasets, Path) else datasets, out, DeriveOptions(**options), SERIAL)
-    assert verify_dataset(out) == (len(Dataset(out)), [])
+    assert verify_dataset(out) == VerifyResult(len(Dataset(out)))
     return Dataset(out)
 
 
@@ -375,7 +375,7 @@ def test_another_dataset_is_replaced_only_when_that_is_asked_for(dataset: Path, 
         derive_dataset([dataset], out, run=SERIAL)
     derive_dataset([dataset], out, run=replace(SERIAL, overwrite=True))
     assert stored(out) == stored(dataset)
-    assert verify_dataset(out) == (len(Dataset(dataset)), [])
+    assert verify_dataset(out) == VerifyResult(len(Dataset(dataset)))
 
 
 @pytest.mark.parametrize("place", ["out", "out/inside", "."])
@@ -430,7 +430,7 @@ def test_records_that_cannot_be_decoded_are_rejected_and_counted(dataset: Path, 
     change_records(tmp_path / "out", lambda shard, row, value: bytes(len(value)) if (shard, row) == (0, 0) else value)
     result = derive_dataset([tmp_path / "out"], tmp_path / "new", DeriveOptions(Size(32, 32)), SERIAL)
     assert (result.samples, result.rejected, result.copied) == (55, 1, 1)
-    assert verify_dataset(tmp_path / "new")[1] == []
+    assert verify_dataset(tmp_path / "new").problems == ()
 
 
 def test_a_disk_that_is_too_small_is_said_before_anything_is_written(

@@ -24,7 +24,7 @@ from presize.options import SourceOptions
 from presize.sources.source_files import SourceFile
 from presize.sources.source_reader import SourceReader
 from presize.store.rejects_file import read_rejects
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 
 COUNT = 30
 OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)))
@@ -77,7 +77,7 @@ def test_samples_are_those_of_the_files_in_them(source: tuple[Path, SourceOption
     build_dataset(tmp_path / "raw", tmp_path / "expected", OPTIONS, SERIAL)
     by_class = samples(tmp_path / "expected")
     assert samples(tmp_path / "out") == [by_class[n % 3 * 10 + n // 3] for n in range(COUNT)]
-    assert verify_dataset(tmp_path / "out") == (COUNT, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(COUNT)
 
 
 def test_the_bytes_do_not_depend_on_processes_and_interruptions(
@@ -286,7 +286,7 @@ def test_containers_of_one_stem_have_samples_of_different_paths(tmp_path: Path) 
         write_lmdb(tmp_path / "sets" / name, {f"image-{n:09d}": picture(10 * number + n) for n in range(2)})
     options = SourceOptions(keys="image-{:09d}")
     build_dataset(tmp_path / "sets", tmp_path / "out", OPTIONS, SERIAL, options)
-    assert verify_dataset(tmp_path / "out") == (4, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(4)
     build_dataset(tmp_path / "sets", tmp_path / "files", replace(OPTIONS, layout="folder"), SERIAL, options)
     assert len(list((tmp_path / "files").rglob("*.jpg"))) == 4
 
@@ -297,7 +297,7 @@ def test_tars_whose_names_differ_in_case_alone_have_samples_of_different_paths(t
     for name in ("a.tar", "a.TAR"):  # with the same names of samples
         write_tar(tmp_path / "tars" / name, tar_samples(3))
     build_dataset(tmp_path / "tars", tmp_path / "out", OPTIONS, SERIAL)
-    assert verify_dataset(tmp_path / "out") == (6, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(6)
 
 
 def test_a_field_whose_name_is_no_text_is_left_out(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pictures import smooth_image
 from presize.builder.run import build_dataset, plan_build
 from presize.codecs import plugins, transcode
 from presize.options import KEEP, BuildOptions, ImageOptions, Size
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 
 
 def test_the_version_of_a_plug_in_is_part_of_the_identity_where_a_file_calls_for_it(
@@ -46,7 +46,7 @@ def test_a_build_that_keeps_images_is_the_same_for_any_number_of_jobs(tmp_path: 
         run = replace(SERIAL, engine="processes", jobs=jobs)
         assert build_dataset(raw, tmp_path / f"{jobs}", options, run).unchanged == 9
     assert files(tmp_path / "1") == files(tmp_path / "3")
-    assert verify_dataset(tmp_path / "1" / "keep") == (12, [])
+    assert verify_dataset(tmp_path / "1" / "keep") == VerifyResult(12)
 
 
 def test_kept_images_larger_than_was_expected_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,4 +58,4 @@ def test_kept_images_larger_than_was_expected_are_stored(tmp_path: Path, monkeyp
     monkeypatch.setattr(transcode, "_KEPT_BYTES", 1)
     options = BuildOptions(ImageOptions(sizes=(KEEP,), format="png"))
     build_dataset(raw, tmp_path / "out", options, SERIAL)
-    assert verify_dataset(tmp_path / "out") == (3, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(3)

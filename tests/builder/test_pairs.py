@@ -255,7 +255,7 @@ def test_a_shard_whose_masks_have_gone_is_not_finished(pairs: Path, tmp_path: Pa
     (gone,) = (tmp_path / "out" / "shards").glob("mask-*")
     gone.unlink()
     assert build_dataset(pairs, tmp_path / "out", WITH_MASKS, SERIAL).resumed == 0
-    assert verify_dataset(tmp_path / "out")[1] == []
+    assert verify_dataset(tmp_path / "out").problems == ()
 
 
 def with_another_mask(pairs: Path) -> None:
@@ -303,7 +303,7 @@ def test_an_update_equals_a_build_from_scratch(
         assert updated.value(sample) == new.value(sample)
         assert updated.companion("mask").value(sample) == new.companion("mask").value(sample)
     assert rejects_of(tmp_path / "out") == rejects_of(tmp_path / "new")
-    assert verify_dataset(tmp_path / "out")[1] == []
+    assert verify_dataset(tmp_path / "out").problems == ()
 
 
 def test_an_update_without_changes_builds_nothing(pairs: Path, tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_damaged_mask_is_made_again_by_an_update(pairs: Path, tmp_path: Path) 
     build_dataset(pairs, tmp_path / "out", WITH_MASKS, UPDATE)
     after = masks_of(tmp_path / "out")
     assert all(np.array_equal(before[path], after[path]) for path in before)
-    assert verify_dataset(tmp_path / "out")[1] == []
+    assert verify_dataset(tmp_path / "out").problems == ()
 
 
 def shards_of(root: Path) -> set[str]:

@@ -39,7 +39,7 @@ from presize.sources.scan import scan
 from presize.store.dataset import Dataset
 from presize.store.rejects import Reject
 from presize.store.rejects_file import Rejects
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 
 FIVES = replace(SMALL, shard_samples=5)
 """12 images in three shards."""
@@ -122,7 +122,7 @@ def test_the_source_is_listed_once(photos: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(presize.builder.run, "scan", None)
     build_part(photos, tmp_path / "out", BuildPart(2, 2), FIVES, SERIAL)
     assert build_dataset(photos, tmp_path / "out", FIVES, SERIAL).stored == 12
-    assert verify_dataset(tmp_path / "out") == (12, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(12)
 
 
 def test_an_update_takes_what_was_added_while_parts_were_running(photos: Path, tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_part_is_refused_while_a_plain_build_runs(photos: Path, tmp_path: Path
             build_part(photos, tmp_path / "out", BuildPart(1, 2), FIVES, SERIAL)
 
     build_dataset(photos, tmp_path / "out", FIVES, SERIAL, on_shard=part)
-    assert verify_dataset(tmp_path / "out") == (12, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(12)
 
 
 def test_parts_wait_while_the_first_of_them_lists_the_source(

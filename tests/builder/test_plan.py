@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presize.builder.fingerprint import CodecFingerprint
-from presize.builder.plan import as_recorded, differences, make_plan
+from presize.builder.plan import differences, make_plan
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.sources.scan import Source
 from presize.store.dealing import deal, mix, neighbours, shard_count, shard_limit, shuffled
@@ -257,15 +257,6 @@ def test_codecs_that_differ_are_told_by_their_versions(then: dict[str, str], now
         make_plan(source(["a/1"]), BuildOptions(), CodecFingerprint(d, {}), 4096).identity for d in ("one", "other")
     )
     assert differences(old, new, (then, now)) == [words]
-
-
-def test_an_identity_of_an_earlier_release_is_compared_by_the_versions_that_it_lists() -> None:
-    plan = make_plan(source(["a/1"]), BuildOptions(), CODECS, 4096)
-    earlier = {name: value for name, value in plan.identity.items() if name != "codecs"} | {"versions": {"numpy": "1"}}
-    assert differences(earlier, as_recorded(earlier, plan)) == ["numpy was 1, is 2"]
-    earlier["versions"] = {"numpy": "2"}
-    assert as_recorded(earlier, plan) == earlier
-    assert as_recorded(plan.identity, plan) == plan.identity
 
 
 def test_the_hash_is_that_of_splitmix64() -> None:

@@ -19,7 +19,7 @@ import pytest
 from builds import files
 from presize.sources.sample import SampleOptions, make_samples
 from presize.store.dataset import Dataset
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 from processes import is_running, workers_of
 
 pytestmark = pytest.mark.slow
@@ -130,7 +130,7 @@ def test_a_killed_update_leaves_the_old_dataset_and_can_be_gone_on_with(photos: 
     update.kill()
     update.communicate(timeout=PATIENCE_S)
     wait_until(lambda: not [pid for pid in own if is_running(pid)])
-    assert verify_dataset(tmp_path / "out") == (600, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(600)
     assert Dataset(tmp_path / "out").manifest == before.manifest
     again = json.loads(run(source, tmp_path / "out", "--update", "--json").stdout)
     assert (again["stored"], again["built"], again["removed"]) == (893, 300, 7)
@@ -139,7 +139,7 @@ def test_a_killed_update_leaves_the_old_dataset_and_can_be_gone_on_with(photos: 
     assert [after.value(i) for i in range(893)] == [fresh.value(i) for i in range(893)]
     assert after.column("path") == fresh.column("path")
     assert not list((tmp_path / "out").rglob(".presize*"))
-    assert verify_dataset(tmp_path / "out") == (893, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(893)
 
 
 def test_a_killed_worker_is_replaced(photos: Path, whole: dict[str, str], tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_disk_that_fills_up_is_one_line_and_can_be_resumed(
     assert what in error
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert run(photos, tmp_path / "out", "--to", layout).returncode == 0
-    assert verify_dataset(tmp_path / "out") == (600, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(600)
 
 
 def test_out_that_cannot_be_made_is_one_line(photos: Path, tmp_path: Path) -> None:

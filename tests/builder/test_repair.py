@@ -21,7 +21,7 @@ from presize.builder.output_dir import OutputDir
 from presize.errors import BuildError, DatasetError, SourceError
 from presize.options import Companion
 from presize.store.dataset import Dataset
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 from tampering import change_records, flip_record, read_table, with_value, write_table
 
 OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), shard_samples=4)
@@ -91,7 +91,7 @@ def test_every_kind_of_shard_comes_back(kind: str, moves: bool, raw: Path, tmp_p
         shard.unlink()
     result = repair_dataset(raw, out, jobs=1)
     assert result.problems == () and len(result.repaired) == len(shards)
-    assert [verify_dataset(root)[1] for root in roots] == [[] for _ in roots]
+    assert [verify_dataset(root).problems for root in roots] == [() for _ in roots]
     now = files(out)
     assert (now == whole) != moves
     changed = {Path(name).name for name in now.keys() ^ whole.keys() | {n for n in now if now[n] != whole.get(n)}}
@@ -125,7 +125,7 @@ def test_whole_records_need_no_source(raw: Path, tmp_path: Path) -> None:
         if path != raw / lost:
             path.unlink()
     assert len(repair_dataset(raw, out, jobs=1).repaired) == 1
-    assert verify_dataset(out)[1] == []
+    assert verify_dataset(out).problems == ()
     assert files(out)["index.arrow"] == whole["index.arrow"]
 
 
@@ -165,7 +165,7 @@ def test_a_source_that_has_changed_leaves_the_shard_and_names_update(change: str
     assert now.pop("shards/00000.lmdb") and now == damaged
     if change != "other content":
         updated = build_dataset(raw, out, OPTIONS, replace(SERIAL, update=True))
-        assert verify_dataset(out) == (updated.stored, [])
+        assert verify_dataset(out) == VerifyResult(updated.stored)
 
 
 def test_what_is_no_shard_is_not_repaired(raw: Path, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from presize.sources.source_reader import SourceReader
 from presize.store.dataset import Dataset
 from presize.store.index import read_index
 from presize.store.manifest import read_manifest
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 
 TO_FOLDER = replace(SMALL, layout="folder")
 TWO_SIZES = BuildOptions(ImageOptions(sizes=(Size(64, 64), Size(32, 32))))
@@ -185,7 +185,7 @@ def test_several_sizes_make_a_dataset_each(photos: Path, tmp_path: Path) -> None
     build_dataset(photos, tmp_path / "out", TWO_SIZES, REPORTED)
     assert sorted(os.listdir(tmp_path / "out")) == ["32", "64"]
     assert [pixels.shape[0] for _, pixels in Dataset(tmp_path / "out" / "32").pixels([0, 1])] == [32, 32]
-    assert verify_dataset(tmp_path / "out" / "64") == (12, [])
+    assert verify_dataset(tmp_path / "out" / "64") == VerifyResult(12)
 
 
 def test_one_of_several_sizes_has_the_records_it_would_have_alone(photos: Path, tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ def test_a_shard_that_is_missing_or_cut_is_something_to_do(damage: str, photos: 
     with pytest.raises(BuildError, match=r"OUT .* is damaged: .*00000\.lmdb.*; --update makes it again"):
         build_dataset(photos, out, SMALL, REPORTED)
     build_dataset(photos, out, SMALL, replace(REPORTED, update=True))
-    assert verify_dataset(out) == (12, [])
+    assert verify_dataset(out) == VerifyResult(12)
     assert build_dataset(photos, out, SMALL, REPORTED).resumed == 12
 
 
@@ -451,7 +451,7 @@ def test_overwrite_leaves_nothing_of_the_old_dataset(
     found = {name for name in files(tmp_path / "out") if not name.endswith(".jpg")}
     assert found == named
     assert len(list((tmp_path / "out").rglob("*.jpg"))) == (11 if after is TO_FOLDER else 0)
-    assert verify_dataset(tmp_path / "out") == (11, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(11)
 
 
 def test_an_interrupted_overwrite_is_resumed(photos: Path, tmp_path: Path) -> None:
@@ -466,7 +466,7 @@ def test_overwrite_of_the_same_builds_it_anew(photos: Path, tmp_path: Path) -> N
     shard = next((tmp_path / "out" / "shards").iterdir())
     shard.write_bytes(b"damaged")
     build_dataset(photos, tmp_path / "out", SMALL, OVERWRITE)
-    assert verify_dataset(tmp_path / "out") == (12, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(12)
 
 
 def test_files_that_are_not_ours_survive_an_overwrite(photos: Path, tmp_path: Path) -> None:
@@ -541,7 +541,7 @@ def test_a_third_build_over_an_interrupted_one_leaves_no_image_of_the_others(pho
         image.rename(image.with_stem(f"c-{image.stem}"))
     build_dataset(photos, tmp_path / "out", TO_FOLDER, OVERWRITE)
     assert len(images_in(tmp_path / "out")) == 12
-    assert verify_dataset(tmp_path / "out") == (12, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(12)
     assert len(list((tmp_path / "out").glob("index*.arrow"))) == 1
 
 
@@ -599,13 +599,13 @@ def test_overwrite_makes_good_a_damaged_index(photos: Path, tmp_path: Path) -> N
     (tmp_path / "out" / "index.arrow").write_bytes(b"damaged")
     with pytest.warns(PresizeWarning, match="is damaged: the images of the replaced dataset are unknown"):
         build_dataset(photos, tmp_path / "out", TO_FOLDER, OVERWRITE)
-    assert verify_dataset(tmp_path / "out") == (12, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(12)
 
 
 def test_a_class_called_shards_can_be_a_folder(photos: Path, tmp_path: Path) -> None:
     (photos / "cats").rename(photos / "shards")
     build_dataset(photos, tmp_path / "out", TO_FOLDER, REPORTED)
-    assert verify_dataset(tmp_path / "out") == (12, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(12)
 
 
 def test_two_builds_of_the_same_at_once_may_both_succeed(photos: Path, tmp_path: Path) -> None:
@@ -629,8 +629,8 @@ def test_a_relative_out_survives_a_change_of_directory(
         (tmp_path / place).mkdir()
         monkeypatch.chdir(tmp_path / place)
         build_dataset(photos, "out", BuildOptions(ImageOptions(sizes=(Size(size, size),))), RunOptions(jobs=2))
-    assert verify_dataset(tmp_path / "a" / "out") == (12, [])
-    assert verify_dataset(tmp_path / "b" / "out") == (12, [])
+    assert verify_dataset(tmp_path / "a" / "out") == VerifyResult(12)
+    assert verify_dataset(tmp_path / "b" / "out") == VerifyResult(12)
 
 
 # What stops a build
@@ -821,7 +821,7 @@ def test_a_second_build_of_the_same_out_is_refused(photos: Path, tmp_path: Path)
             build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
 
     build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=build_again)
-    assert verify_dataset(tmp_path / "out") == (12, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(12)
 
 
 def test_a_lock_that_a_killed_build_left_behind_does_not_matter(photos: Path, tmp_path: Path) -> None:
@@ -846,7 +846,7 @@ def test_every_format_and_colour_is_delivered_as_built(format: str, color: str, 
     shapes = {i: pixels.shape for i, pixels in Dataset(tmp_path / "out").pixels([0, 1])}
     assert shapes[0] == ((24, 24, 3) if color == "rgb" else (24, 24))
     assert shapes[1] == ((24, 29) if color == "gray" else (24, 29, 3))
-    assert verify_dataset(tmp_path / "out")[1] == []
+    assert verify_dataset(tmp_path / "out").problems == ()
 
 
 def test_names_with_newlines_and_emoji_are_kept(photos: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from presize.options import BuildOptions, BuildPart, ErrorBudget, ImageOptions, 
 from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.rejects_file import read_rejects
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 from processes import run_command
 
 COUNT = 40
@@ -111,7 +111,7 @@ def test_files_that_cannot_be_read_are_counted_apart_and_stored_by_the_next_run(
     assert (second.stored, second.rejected, second.unreadable) == (COUNT, 1, 0)
     assert second.files - second.resumed == 2
     assert len(set(greys(tmp_path / "out"))) == COUNT
-    assert verify_dataset(tmp_path / "out") == (COUNT, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(COUNT)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -58,7 +58,7 @@ def test_an_option_given_beside_it_wins(presize: Callable[..., Ran], train: Path
     given = ("--size", "32x32", "--quality", "88", "--tiles")
     assert presize("build", part, tmp_path / "val", "--like", train, *given, *JOBS).code == 0
     image = options_of(tmp_path / "val")["image"]
-    assert image == options_of(train)["image"] | {"sizes": ["32"], "quality": 88, "tiles": True}
+    assert image == options_of(train)["image"] | {"sizes": ["32"], "quality": 88, "tiles": "resized"}
 
 
 def test_of_several_sizes_that_of_the_dataset_is_taken(

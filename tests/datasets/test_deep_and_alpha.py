@@ -20,7 +20,7 @@ from presize.datasets import CenterCrop, LMDBDataset, Loader, Resize, make_loade
 from presize.errors import OptionError
 from presize.options import KEEP, BuildOptions, Color, Format, ImageOptions, Size
 from presize.store.manifest import read_manifest
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 
 COUNT = 6
 
@@ -64,7 +64,7 @@ def test_16_bits_come_back_as_they_were(build: Build, format: Format, color: Col
     for found, expected in zip(ds, images, strict=True):
         assert found.dtype == np.uint16 and np.array_equal(found, expected)
     assert read_manifest(root).depth == 16
-    assert verify_dataset(root) == (COUNT, [])
+    assert verify_dataset(root) == VerifyResult(COUNT)
 
 
 def test_tensors_of_16_bits_are_uint16(build: Build) -> None:
@@ -155,7 +155,7 @@ def test_transparency_comes_back_as_it_was(build: Build, format: Format) -> None
     for found, expected in zip(LMDBDataset(root, decode="numpy"), images, strict=True):
         assert np.array_equal(found, expected)
     assert LMDBDataset(root)[0].mode == "RGBA"
-    assert verify_dataset(root) == (COUNT, [])
+    assert verify_dataset(root) == VerifyResult(COUNT)
     batch = next(iter(Loader(LMDBDataset(root, decode="tensor"), COUNT, shuffle=False, workers=0)))
     assert np.array_equal(batch.permute(0, 2, 3, 1), np.stack(images))
 

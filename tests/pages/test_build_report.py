@@ -36,7 +36,7 @@ from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.rejects import Reject
 from presize.store.rejects_file import Rejects
-from presize.store.verify import Problem, verify_dataset
+from presize.store.verify import Problem, VerifyResult, verify_dataset
 from presize.system.files import open_at_once
 
 
@@ -106,7 +106,7 @@ def test_a_mangled_set_is_stored_upright_and_in_rgb(mangled: Path) -> None:
     assert shapes.pop("turned.jpg") == (72, 48, 3), "it stands, though it was stored lying"
     assert shapes.pop("arithmetic.jpg") == (8, 8, 3), "it is smaller than the target"
     assert set(shapes.values()) == {(48, 72, 3)}
-    assert verify_dataset(mangled) == (16, [])
+    assert verify_dataset(mangled) == VerifyResult(16)
 
 
 def test_rejects_stand_in_it_with_their_reasons(mangled: Path) -> None:
@@ -451,13 +451,14 @@ def test_report_is_true_or_false() -> None:
 
 def test_verify_checks_it(photos: Path, tmp_path: Path) -> None:
     build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
-    assert verify_dataset(tmp_path / "out") == (6, [])
+    assert verify_dataset(tmp_path / "out") == VerifyResult(6)
     with (tmp_path / "out" / "report.html").open("a") as page:
         page.write("<!-- changed -->")
-    (problem,) = verify_dataset(tmp_path / "out")[1]
+    (problem,) = verify_dataset(tmp_path / "out").problems
     assert problem.file == "report.html" and "bytes where the manifest says" in problem.what
     (tmp_path / "out" / "report.html").unlink()
-    assert verify_dataset(tmp_path / "out")[1] == [Problem("report.html", "cannot be read: No such file or directory")]
+    missing = Problem("report.html", "cannot be read: No such file or directory")
+    assert verify_dataset(tmp_path / "out").problems == (missing,)
 
 
 def test_readers_do_not_need_it(photos: Path, tmp_path: Path) -> None:

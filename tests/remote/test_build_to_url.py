@@ -141,7 +141,7 @@ def test_a_dataset_that_is_damaged_there_is_not_called_done(
     fetch_dataset(url, tmp_path / "copy")
     Bucket(url).remove("shards/00001.lmdb")
     if damage == "shortened":
-        Bucket(url).create("shards/00001.lmdb", b"short")
+        Bucket(url).put("shards/00001.lmdb", b"short")
     with pytest.raises(
         BuildError, match=r"is damaged: \S+/shards/00001\.lmdb (is missing|has 5 bytes, not \d+); presize"
     ):

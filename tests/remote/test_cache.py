@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader
 
+import errands
 from builds import SERIAL, SMALL
 from paired import make_pairs
 from presize import build_dataset
@@ -38,7 +39,6 @@ from presize.remote.cache import Cache, default_cache_dir
 from presize.remote.cache_folder import PLACE, CacheFolder
 from presize.store.data_files import DataFile
 from presize.store.dataset import Dataset
-from presize.system.child import Child
 from presize.system.locks import file_lock
 from processes import children, run_command, run_python
 from servers import BUCKET, Proxy, cutting, point_to, s3, upload
@@ -465,9 +465,8 @@ def test_a_folder_of_image_files_is_one_line(raw: Path, tmp_path: Path, monkeypa
 @pytest.mark.usefixtures("server")
 def test_a_fetching_process_that_dies_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(URL, tmp_path)
-    monkeypatch.setattr(cache_folder, "fetch", lambda *_: None)
-    monkeypatch.setattr(Child, "call", lambda child, *_: (child.kill(), child._receive()))
-    message = rf"^{URL}: the process that fetches from it ended \(SIGKILL\); run again$"
+    monkeypatch.setattr(cache_folder, "fetch", errands.die)
+    message = rf"^{URL}: the process that fetches from it ended \(SIGSEGV\); run again$"
     with pytest.raises(RemoteError, match=message):
         cache.provide([DataFile("shards/00000.lmdb", 1, "", 1)])
 
@@ -622,7 +621,7 @@ def test_no_more_comes_ahead_than_there_is_room_for_whatever_others_remove(
         raise WaitError
 
     folder = folder_with(tmp_path, 400)
-    files_ahead = cache_folder._as_room_comes(folder, [[DataFile(f"shards/{k}.lmdb", 100, "", 1)] for k in range(9)])
+    files_ahead = cache_folder.as_room_comes(folder, [[DataFile(f"shards/{k}.lmdb", 100, "", 1)] for k in range(9)])
     for file in islice(files_ahead, 4):
         (tmp_path / OWN / ".lock").unlink(missing_ok=True)
         (tmp_path / OWN / "shards" / f".{Path(file.file).name}.lock").unlink()

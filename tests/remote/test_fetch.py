@@ -11,9 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Timer
-from typing import ClassVar
 
-import pyarrow as pa
 import pytest
 
 from builds import SERIAL, SMALL, files
@@ -22,17 +20,16 @@ from presize import build_dataset
 from presize.errors import BuildError, DatasetError, PresizeError, RemoteError
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.remote import fetch as module
-from presize.remote.bucket import Bucket
+from presize.remote.bucket import BrokenOffError, exactly
 from presize.remote.fetch import fetch_dataset
 from presize.sources.sample import SampleOptions, make_samples
-from presize.store.absence import FETCHING
-from presize.store.data_files import MANIFEST
+from presize.store.data_files import FETCHING, MANIFEST
 from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 from processes import run_command
 from servers import BUCKET, cutting, http, point_to, s3, silent_http, upload
-from tampering import change_manifest
+from tampering import change_manifest, read_table, with_value, write_table
 
 URL = f"s3://{BUCKET}/sets/64"
 
@@ -53,7 +50,7 @@ def test_a_dataset_comes_as_it_is(dataset: Path, tmp_path: Path) -> None:
     assert files(tmp_path / "copy") == files(dataset)
     assert (result.samples, result.bytes) == (56, sum(path.stat().st_size for path in dataset.rglob("*.*")))
     assert planned == [sum(came)] == [result.fetched]
-    assert verify_dataset(tmp_path / "copy") == (56, [])
+    assert verify_dataset(tmp_path / "copy") == VerifyResult(56)
 
 
 @pytest.mark.usefixtures("server")
@@ -151,7 +148,7 @@ def test_a_copy_goes_on_from_the_byte_at_which_it_ended(dataset: Path, tmp_path:
 @pytest.mark.parametrize("silent", ["manifest", "shards"])
 def test_ctrl_c_ends_a_copy_from_a_server_that_does_not_answer(silent: str, dataset: Path, tmp_path: Path) -> None:
     """Nothing but Ctrl-C ends it: otherwise it would wait for an hour, and then six times."""
-    program = "import presize.remote.bucket as it; it._SILENCE_S = 3600; from presize.cli import main; main()"
+    program = "import presize.remote.bucket as it; it.SILENCE_S = 3600; from presize.cli import main; main()"
     out = tmp_path / "copy"
     with silent_http(dataset, silent) as (port, asked):
         command = [sys.executable, "-c", program, "fetch", f"http://127.0.0.1:{port}", str(out)]
@@ -177,7 +174,7 @@ def read_error(out: Path) -> str:
 def test_a_connection_that_is_cut_again_and_again_is_taken_up_where_it_was(
     dataset: Path, server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("presize.remote.bucket._CHUNK", 1 << 12)
+    monkeypatch.setattr("presize.remote.bucket.CHUNK_BYTES", 1 << 12)
     with cutting(server, most=60_000) as proxy:
         point_to(monkeypatch, proxy.port)
         result = fetch_dataset(URL, tmp_path / "copy")
@@ -220,30 +217,12 @@ def test_a_server_that_breaks_off_for_ever_is_one_line(
     assert not (tmp_path / "copy" / MANIFEST).exists()
 
 
-@pytest.mark.parametrize(
-    ("sent", "message"),
-    [
-        ([], "/x ended 10 bytes too early"),
-        ([b"12345", b"678901"], "/x has more bytes than the 10 that the manifest says"),
-    ],
-    ids=["nothing", "more"],
-)
-def test_a_server_that_sends_too_little_or_too_much_is_one_line(
-    sent: list[bytes], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Answer:
-        meta: ClassVar = {"size": 10}
-
-        def stream(self, **_: object) -> list[bytes]:
-            return sent
-
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    bucket = Bucket("http://127.0.0.1:9/somewhere")
-    monkeypatch.setattr(bucket, "_get", lambda *_, **__: Answer())
-    with pytest.raises(RemoteError) as caught:
-        bucket.download("x", 10, tmp_path / "x")
-    assert str(caught.value) == f"http://127.0.0.1:9/somewhere{message}"
-    assert (tmp_path / "x").stat().st_size <= 10
+def test_as_many_bytes_are_taken_as_there_should_be() -> None:
+    assert b"".join(exactly(5, [b"123", b"45678"], 3, "x")) == b"45678"
+    with pytest.raises(BrokenOffError, match=r"^x ended 10 bytes too early$"):
+        list(exactly(10, [], 0, "x"))
+    with pytest.raises(RemoteError, match=r"^x has more bytes than the manifest says$"):
+        list(exactly(10, [b"12345", b"678901"], 0, "x"))
 
 
 @pytest.mark.parametrize("where", ["shards/00000.lmdb", "index.arrow"])
@@ -289,17 +268,23 @@ def test_a_manifest_that_names_files_outside_is_refused(
 
 
 @pytest.mark.parametrize("name", ["../x.jpg", "/x.jpg", "a/../../x.jpg", "manifest.json", ".presize.json", ""])
-def test_an_image_of_a_folder_may_not_lie_outside_or_be_one_of_our_files(name: str) -> None:
-    index = pa.record_batch({"file": ["a/1.jpg", name], "nbytes": [1, 1], "crc32": [0, 0]})
-    with pytest.raises(DatasetError, match="is no name of an image; nothing was written for it"):
-        list(module._images(index, URL))
+def test_an_image_of_a_folder_may_not_lie_outside_or_be_one_of_our_files(name: str, tmp_path: Path) -> None:
+    make_samples(tmp_path / "photos", SampleOptions(images=2, classes=1, long_side=64))
+    build_dataset(tmp_path / "photos", tmp_path / "hostile", BuildOptions(SMALL.image, "folder"), SERIAL)
+    write_table(tmp_path / "hostile", with_value(read_table(tmp_path / "hostile"), "file", 1, name))
+    with http(tmp_path) as port, pytest.raises(DatasetError, match="is no name of an image; nothing was written for"):
+        fetch_dataset(f"http://127.0.0.1:{port}/hostile", tmp_path / "copy")
+    assert not list(tmp_path.glob("*.jpg"))
 
 
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        (f"s3://{BUCKET}/nothing", f"s3://{BUCKET}/nothing/{MANIFEST} does not exist (404 Not Found, NoSuchKey)"),
+        (
+            f"s3://{BUCKET}/nothing",
+            f"s3://{BUCKET}/nothing/{MANIFEST} does not exist; give the URL of the folder that has it",
+        ),
         ("s3://nobody/64", "the bucket of s3://nobody/64 does not exist (404 Not Found, NoSuchBucket)"),
         ("s3://", "URL 's3://': expected s3://, http://, https://, gs://, az:// and a place"),
         ("ftp://host/64", "URL 'ftp://host/64': expected s3://, http://, https://, gs://, az:// and a place"),

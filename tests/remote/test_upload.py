@@ -66,7 +66,7 @@ def test_a_dataset_that_is_replaced_while_it_is_copied_is_not_damaged(raw: Path,
 
     with pytest.raises(DatasetError, match="out was updated, replaced or removed since it was opened"):
         upload_dataset(tmp_path / "out", url, on_plan=replace_it)
-    assert Bucket(url).find(MANIFEST, 1 << 20) is None
+    assert Bucket(url).head(MANIFEST) is None
 
 
 def test_a_dataset_arrives_as_it_is(dataset: Path, url: str, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_dataset_arrives_as_it_is(dataset: Path, url: str, tmp_path: Path) -> 
     assert fetched(url, tmp_path / "copy") == files(dataset)
     assert planned == [sum(gone)] == [result.uploaded]
     assert (result.url, result.samples) == (url, 56)
-    assert Bucket(url).find(CLAIM, 1000) is None
+    assert Bucket(url).head(CLAIM) is None
 
 
 def test_a_copy_that_is_whole_is_nothing_to_do(dataset: Path, url: str) -> None:
@@ -222,7 +222,7 @@ def test_a_damaged_file_is_not_copied(dataset: Path, url: str, tmp_path: Path) -
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     with pytest.raises(DatasetError, match=r"00000\.lmdb: its SHA-256 differs from the manifest; presize repair"):
         upload_dataset(root, url)
-    assert Bucket(url).find("shards/00000.lmdb", 10**9) is None
+    assert Bucket(url).head("shards/00000.lmdb") is None
 
 
 def test_a_file_that_is_missing_is_said_before_any_is_copied(dataset: Path, url: str, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_file_that_is_missing_is_said_before_any_is_copied(dataset: Path, url:
     (root / "shards" / "00000.lmdb").unlink()
     with pytest.raises(DatasetError, match=r"00000\.lmdb: No such file"):
         upload_dataset(root, url)
-    assert Bucket(url).find("index.arrow", 10**9) is None
+    assert Bucket(url).head("index.arrow") is None
 
 
 def test_an_updated_dataset_takes_the_place_of_the_old_one(raw: Path, url: str, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_an_updated_dataset_takes_the_place_of_the_old_one(raw: Path, url: str, 
     assert fetched(url, tmp_path / "copy") == files(tmp_path / "set")
     gone = before - {file.file for file in read_manifest(tmp_path / "set").files()}
     assert gone
-    assert not [name for name in gone if Bucket(url).find(name, 10**9)]
+    assert not [name for name in gone if Bucket(url).head(name)]
 
 
 def test_another_dataset_at_a_place_is_left_alone(dataset: Path, raw: Path, url: str, tmp_path: Path) -> None:
@@ -284,11 +284,11 @@ def test_what_a_replaced_dataset_left_is_removed_by_the_next_copy(raw: Path, url
     build_dataset(raw, tmp_path / "set", SHARDS, SERIAL)
     upload_dataset(tmp_path / "set", url)
     for name in ("shards/00000-7.lmdb", "index-7.arrow", "notes.txt"):
-        assert Bucket(url).create(name, b"left")
+        assert Bucket(url).put(name, b"left")
     upload_dataset(tmp_path / "set", url)
-    assert [name for name in ("shards/00000-7.lmdb", "index-7.arrow", "notes.txt") if Bucket(url).find(name, 9)] == [
-        "notes.txt"
-    ]
+    assert [
+        name for name in ("shards/00000-7.lmdb", "index-7.arrow", "notes.txt") if Bucket(url).get_with_etag(name, 9)
+    ] == ["notes.txt"]
 
 
 def test_two_copies_of_different_datasets_to_a_place_do_not_mix(
@@ -321,19 +321,19 @@ def test_two_copies_of_one_dataset_to_a_place_end_well(dataset: Path, url: str, 
 
 def test_a_manifest_that_appears_meanwhile_is_left_alone(dataset: Path, url: str) -> None:
     def meanwhile(_: int) -> None:
-        Bucket(url).create(MANIFEST, b"another")
+        Bucket(url).put(MANIFEST, b"another")
 
     with pytest.raises(RemoteError, match="another dataset has appeared there meanwhile; choose another place"):
         upload_dataset(dataset, url, on_plan=meanwhile)
-    assert Bucket(url).read(MANIFEST, 1000) == b"another"
+    assert Bucket(url).get(MANIFEST, 7) == b"another"
 
 
 def test_a_store_that_overwrites_is_refused(dataset: Path, url: str, proxy: Proxy) -> None:
     proxy.left_out = "if-none-match"
     with pytest.raises(RemoteError, match=r"this store does not refuse to write what is there already \(If-None-Match"):
         upload_dataset(dataset, url)
-    assert Bucket(url).find(CLAIM, 1000) is None
-    assert Bucket(url).find("index.arrow", 10**9) is None
+    assert Bucket(url).head(CLAIM) is None
+    assert Bucket(url).head("index.arrow") is None
 
 
 def test_a_bucket_that_is_not_there_is_one_line(dataset: Path, server: int) -> None:  # noqa: ARG001
@@ -388,4 +388,4 @@ def test_a_copy_that_is_refused_claims_nothing(dataset: Path, raw: Path, url: st
     build_dataset(raw, tmp_path / "other", BuildOptions(ImageOptions(sizes=(Size(32, 32),))), SERIAL)
     with pytest.raises(RemoteError, match="holds another dataset"):
         upload_dataset(tmp_path / "other", url)
-    assert Bucket(url).find(CLAIM, 1000) is None
+    assert Bucket(url).head(CLAIM) is None

@@ -78,7 +78,7 @@ def test_an_index_above_the_limit_is_left_to_verify(
     below: int, is_hashed: bool, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_other_label(copied)
-    monkeypatch.setattr(presize.store.index, "_HASHED_BYTES", (copied / "index.arrow").stat().st_size - below)
+    monkeypatch.setattr(presize.store.index, "HASHED_BYTES", (copied / "index.arrow").stat().st_size - below)
     if is_hashed:
         with pytest.raises(DatasetError, match="SHA-256"):
             Dataset(copied)
@@ -131,13 +131,6 @@ def test_a_record_is_checked_once(dataset: Path, computed: list[int]) -> None:
 def test_without_checks_nothing_is_computed(dataset: Path, computed: list[int]) -> None:
     list(Dataset(dataset, check=False).values(range(56)))
     assert computed == []
-
-
-def test_checked_samples_take_a_bit_each_once_one_is_read(dataset: Path) -> None:
-    data = Dataset(dataset)
-    assert data._checked is None
-    data.value(9)
-    assert data._checked == bytes([0, 2, 0, 0, 0, 0, 0])
 
 
 def test_a_pickle_keeps_the_choice_and_no_marks(dataset: Path, computed: list[int]) -> None:

@@ -20,7 +20,7 @@ from presize.errors import DatasetError
 from presize.store.dataset import Dataset
 from presize.store.index import COMPANION_COLUMNS
 from presize.store.manifest import read_manifest, version_of
-from presize.store.verify import verify_dataset
+from presize.store.verify import VerifyResult, verify_dataset
 from tampering import change_manifest, read_table, with_value, write_table
 
 
@@ -182,14 +182,14 @@ def another_size_in_the_index(root: Path) -> None:
 )
 def test_verify_finds_damage_in_companions(damage: Callable[[Path], None], what: str, copied: Path) -> None:
     damage(copied)
-    _, problems = verify_dataset(copied)
+    problems = verify_dataset(copied).problems
     assert [problem.file.startswith("shards/mask-") for problem in problems] == [True]
     assert what in problems[0].what
 
 
 def test_verify_counts_images_and_companions(built: Path) -> None:
     checked: list[int] = []
-    assert verify_dataset(built, on_images=checked.append) == (12, [])
+    assert verify_dataset(built, on_images=checked.append) == VerifyResult(12)
     assert sum(checked) == 24
 
 

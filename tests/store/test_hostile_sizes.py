@@ -133,4 +133,4 @@ def test_a_dataset_that_agrees_with_itself_on_huge_images_is_not_decoded(huge: P
         LMDBDataset(huge, flip=0.5)
     skipping = Loader(LMDBDataset(huge), 2, crop=CenterCrop(32), workers=1, on_error="skip")
     assert sum(len(images) for images, _ in skipping) == 0
-    assert verify_dataset(huge)[1], "and verify says so"
+    assert verify_dataset(huge).problems, "and verify says so"

@@ -108,7 +108,7 @@ def test_parts_whose_dictionaries_differ_join_to_one(parts: list[list[Reject]]) 
 def test_more_rejects_than_are_worked_on_at_once_are_the_same_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rejects_file, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(rejects_file, "ROWS_AT_ONCE", 3)
     rejects = [Reject(f"{number % 8}.jpg", "ImageError", f"reason {number}", number, None) for number in range(20)]
     pieces = list(to_jsonl(Rejects.of(rejects)))
     assert len(pieces) == 7

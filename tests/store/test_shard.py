@@ -520,9 +520,9 @@ def open_files(folder: Path) -> list[str]:
 @pytest.fixture
 def three_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Room for three more shards than are open before the test."""
-    room = len(presize.store.shard_reader._open_shards) + 3
+    room = len(presize.store.shard_reader.open_shards) + 3
     with monkeypatch.context() as patched, ExitStack() as stack:
-        for shard in [*presize.store.shard_reader._open_shards.values()]:  # those of other tests stay
+        for shard in [*presize.store.shard_reader.open_shards.values()]:  # those of other tests stay
             shard.readers += 1
             stack.callback(setattr, shard, "readers", shard.readers - 1)
         patched.setattr(presize.store.shard_reader, "max_open_shards", lambda: room)
@@ -825,18 +825,12 @@ def test_a_shard_that_is_opened_counts_as_used_if_it_is_in_a_cache(is_cached: bo
     assert (path.stat().st_mtime_ns > 0) is is_cached, "caches remove what was used longest ago"
 
 
-def test_what_a_cache_has_removed_is_closed_when_some_more_are_open(
-    tmp_path: Path, shards: list[ShardReader], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_cache_has_removed_is_closed_when_some_more_are_open(tmp_path: Path, shards: list[ShardReader]) -> None:
     cached = [ShardReader(shard.path, shard.nbytes, fetch=lambda: None) for shard in shards]
-    for reader in shards[:2]:
+    for reader in (*cached[:2], *shards[2:4]):
         read(reader, 4)
-    now_open = len(presize.store.shard_reader._open_shards)
-    monkeypatch.setattr(presize.store.shard_reader, "_looked_at", now_open)
-    for reader in (*cached[2:4], *shards[4:8]):
+    os.unlink(cached[0].path)
+    os.unlink(shards[2].path)  # by somebody else: it can be read as long as it is open
+    for reader in cached[4:9]:
         read(reader, 4)
-    os.unlink(cached[2].path)
-    os.unlink(shards[4].path)  # by somebody else: it can be read as long as it is open
-    read(cached[8], 4)
-    numbers = (0, 1, 3, 4, 5, 6, 7, 8)
-    assert open_files(tmp_path) == [f"{k:02}.lmdb{' (deleted)' if k == 4 else ''}" for k in numbers]
+    assert open_files(tmp_path) == [f"{k:02}.lmdb{' (deleted)' if k == 2 else ''}" for k in range(1, 9)]

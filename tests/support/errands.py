@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 
 from presize.errors import ImageError
-from presize.system.locks import Turnstile
+from presize.system.locks import RWLock
 
 
 def end(code: int) -> None:
     os._exit(code)
 
 
-def die() -> None:
+def die(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
@@ -33,9 +33,9 @@ def sleep() -> None:
 
 
 def visit(file: int, log: Path, name: str, seconds: float, alone: bool) -> None:
-    """Pass a turnstile and note when: a line "name in", later one "name out"."""
-    turnstile = Turnstile(file)
-    with turnstile.alone() if alone else turnstile.shared():
+    """Hold a lock and note when: a line "name in", later one "name out"."""
+    lock = RWLock(file)
+    with lock.alone() if alone else lock.shared():
         note(log, f"{name} in")
         time.sleep(seconds)
         note(log, f"{name} out")

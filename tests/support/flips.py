@@ -48,7 +48,7 @@ def samples(root: Path, check: bool) -> list[Any]:
         whole = [_given(lambda i=i: (images.data.path(i), *_plain(images[i]))) for i in range(len(images))]
         return [images.classes, *whole, *_crops(BatchReader(images.data, CenterCrop(8)))]
     finally:
-        for shard in images.data._shards:
+        for shard in images.data.shards:
             shard.close()  # so that the next reader checks its pages again
 
 
@@ -84,7 +84,7 @@ def outcome(root: Path, file: str, expected: list[Any]) -> list[str]:
     without give, "same", "refused" or "wrong"; "raised", with the error, where that is no DatasetError."""
     words = []
     try:
-        found = any(problem.file == file for problem in verify_dataset(root, jobs=1)[1])
+        found = any(problem.file == file for problem in verify_dataset(root, jobs=1).problems)
     except DatasetError:
         found = file == MANIFEST
     except Exception as error:

@@ -95,9 +95,7 @@ def test_it_inherits_the_files_that_it_is_to_keep() -> None:
 
 
 def test_it_ends_with_its_parent_even_before_the_first_call() -> None:
-    script = (
-        "from presize.system.child import Child; import os; c = Child(); print(c._process.pid, flush=True); os._exit(0)"
-    )
+    script = "from presize.system.child import Child; import os; c = Child(); print(c.pid, flush=True); os._exit(0)"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/")
     deadline = time.monotonic() + 60
     while is_running(int(ran.stdout)):

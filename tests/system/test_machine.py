@@ -9,10 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from presize.system.machine import Cpu, Nvidia, _count_ranges, read_cpu, read_limits, read_nvidia, read_shared_memory
+from presize.system.machine import Cpu, Nvidia, read_cpu, read_limits, read_nvidia, read_shared_memory
 from trees import roots
 
 MIB = 1 << 20
@@ -72,10 +70,9 @@ def test_the_time_of_no_more_cores_can_be_used_than_there_are_and_than_the_quota
     assert Cpu("", None, cores, 64, quota).usable == usable
 
 
-@given(st.sets(st.integers(0, 40)))
-def test_ranges_of_cores_are_counted(cores: set[int]) -> None:
-    text = ",".join(f"{core}-{core}" if core % 2 else str(core) for core in sorted(cores))
-    assert _count_ranges(text) == len(cores)
+@pytest.mark.parametrize(("online", "cores"), [("0", 1), ("0-3,8", 5), ("0-0,2,4-63", 62)])
+def test_ranges_of_cores_are_counted(online: str, cores: int, tmp_path: Path) -> None:
+    assert read_cpu(*roots(tmp_path, {"cpuinfo": X86}, {"devices/system/cpu/online": f"{online}\n"})).online == cores
 
 
 # --- memory ---

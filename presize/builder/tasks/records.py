@@ -30,7 +30,7 @@ from presize.sources.source_files import SourceFile, Url
 from presize.sources.source_reader import BUCKET_THREADS, THREADS, SourceReader, read_in_order
 from presize.store.rejects import of_companion
 from presize.system.child import Child, ChildDiedError
-from presize.system.locks import Turnstile
+from presize.system.locks import RWLock
 
 Sources = tuple[SourceFile, ...]
 """The files of a sample: its image, then its companions."""
@@ -86,7 +86,7 @@ class CrashPolicy:
 
     Attributes:
         timeout_s: an image that takes longer ends the process that decodes it, in seconds.
-        turnstile: the file of a Turnstile: one image at a time may have the machine to itself.
+        turnstile: the file of a RWLock: one image at a time may have the machine to itself.
         by_image: decode each image in a child of the worker.
     """
 
@@ -157,7 +157,7 @@ class Watchdog:
     """
 
     def __init__(self, policy: CrashPolicy) -> None:
-        self._turnstile = Turnstile(policy.turnstile)
+        self._turnstile = RWLock(policy.turnstile)
         self._timeout_s = policy.timeout_s
 
     def __enter__(self) -> None:
@@ -173,7 +173,7 @@ class Watchdog:
 
 @contextmanager
 def _by_image(spec: EncodeSpec, policy: CrashPolicy) -> Iterator[Encoder]:
-    turnstile = Turnstile(policy.turnstile)
+    turnstile = RWLock(policy.turnstile)
     child: Child | None = None
 
     def attempt(files: Sources) -> Encoded:

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from presize.remote import connections as module
-from presize.remote.connections import Connections
+from presize.remote import transfer
+from presize.remote.transfer import Connections
 
 
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """What a connection without an answer waits for."""
-    monkeypatch.setattr(module, "_ENDS_WITHIN_S", 0.05)
+    monkeypatch.setattr(transfer, "ENDS_WITHIN_S", 0.05)
     event = threading.Event()
     yield event
     event.set()
@@ -61,7 +61,7 @@ def test_whoever_stops_it_does_not_wait_for_a_connection_without_an_answer(never
             connections.stop()
         never.wait()
 
-    with pytest.raises(module._StoppedError):
+    with pytest.raises(transfer.TransferStoppedError):
         connections.all_of(move, ["silent", "stop"])
 
 
@@ -70,6 +70,6 @@ def test_what_goes_on_after_the_stop_is_ended_by_the_next_bytes() -> None:
     connections = Connections(passed.append)
     connections.passed(5)
     connections.stop()
-    with pytest.raises(module._StoppedError):
+    with pytest.raises(transfer.TransferStoppedError):
         connections.passed(7)
     assert passed == [5] and connections.bytes == 5
