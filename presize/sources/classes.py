@@ -41,12 +41,12 @@ def class_labels(
     Raises:
         SourceError: a label is not in `classes`, or is no text.
     """
-    found = labels.unique()
-    known = tuple(classes) if classes is not None else tuple(sorted(found.to_pylist()))
-    strange = found.filter(are_no_texts(found))
+    names = labels.unique()
+    known = tuple(classes) if classes is not None else tuple(sorted(names.to_pylist()))
+    strange = names.filter(are_no_texts(names))
     if classes is None and len(strange):
         raise no_text(strange[0].as_py().encode())
-    if classes is None and by_value and all(_WHOLE.fullmatch(name) for name in known):
+    if classes is None and by_value and all(map(_WHOLE.fullmatch, known)):
         known = tuple(sorted(known, key=lambda name: (int(name), name)))
     numbers = pc.index_in(labels, pa.array(known, pa.large_string()))
     unknown = labels.filter(pc.is_null(numbers))

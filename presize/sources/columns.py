@@ -31,6 +31,13 @@ def python_values(column: pa.ChunkedArray) -> Iterator[Any]:
         yield from column.slice(start, ROWS_AT_ONCE).to_pylist()
 
 
+def with_column(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """Return a table with one column added, or replaced."""
+    if name in table.column_names:
+        return table.set_column(table.column_names.index(name), name, column)
+    return table.append_column(name, column)
+
+
 def count_left_out(counts: Counter[str]) -> Refuse:
     """Return what counts the rows of columns that are left out, by their names."""
 
@@ -126,8 +133,7 @@ def with_types(
         if name not in table.column_names or name in own:
             known = ", ".join(each for each in table.column_names if each not in own)[:200]
             raise SourceError(f"--column-type {name}:{kind}: there is no such column; there are {known or 'none'}")
-        column = plain_column(name, as_type(name, table.column(name), kind))
-        table = table.set_column(table.column_names.index(name), name, column)
+        table = with_column(table, name, plain_column(name, as_type(name, table.column(name), kind)))
     return table
 
 

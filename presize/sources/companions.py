@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from presize.errors import ImageError, OptionError, SourceError
 from presize.options import SPELLINGS, Companion
+from presize.sources.columns import with_column
 from presize.sources.folder import RefusedFile, look_up_files
 from presize.sources.scan import Source
 from presize.sources.source_files import Url, starts_like_an_image
@@ -137,7 +138,7 @@ def _check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
 def _without_companions(source: Source, companions: Sequence[Companion]) -> Source:
     """`source` without the files that are companions by a pattern. What a table lists may be both, such as a frame and
     the next one."""
-    table, labels = source.table, source.table.column_names
+    table = source.table
     by_pattern = [companion_paths(companion, table) for companion in companions if companion.column is None]
     paths = pa.chunked_array([chunk for column in by_pattern for chunk in column.chunks], pa.large_string())
     is_companion = pc.is_in(table.column("path"), value_set=pc.unique(paths))
@@ -154,7 +155,7 @@ def _without_companions(source: Source, companions: Sequence[Companion]) -> Sour
     renumbered = pa.array(number[rest.column("label").to_numpy()].astype(np.int32))
     return replace(
         source,
-        table=rest.set_column(labels.index("label"), "label", renumbered),
+        table=with_column(rest, "label", renumbered),
         classes=tuple(name for label, name in enumerate(source.classes) if label not in gone),
     )
 

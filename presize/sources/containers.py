@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
 from presize.options import SourceOptions, ValueType
 from presize.sources.classes import check_classes, class_labels
-from presize.sources.columns import count_left_out, joined, with_types
+from presize.sources.columns import count_left_out, joined, with_column, with_types
 from presize.sources.contents import (
     LINK_OUT,
     PLACE_COLUMNS,
@@ -31,7 +30,7 @@ from presize.sources.contents import (
 )
 from presize.sources.folder import indexed_ns, is_of_the_disk
 from presize.sources.source_files import Container
-from presize.sources.splits import SPLITS
+from presize.sources.splits import of_containers
 from presize.sources.text_columns import label_texts
 from presize.store.dealing import neighbours
 from presize.store.filenames import unsafe_paths
@@ -79,12 +78,12 @@ class Containers:
 
 
 def list_containers(
-    found: Containers, options: SourceOptions, follow_links: bool, types: Mapping[str, ValueType]
+    source: Containers, options: SourceOptions, follow_links: bool, types: Mapping[str, ValueType]
 ) -> Contents:
     """List the samples of all containers, in the order of their names. What cannot be a sample becomes a reject.
 
     Args:
-        found: the containers.
+        source: the containers.
         options: how they are read.
         follow_links: read containers that are links out of the source.
         types: the types of columns, by their names.
@@ -96,14 +95,14 @@ def list_containers(
     Warns:
         PresizeWarning: containers, or fields of samples, were left out.
     """
-    if options.label_keys is not None and found.kind.name != "lmdb":
+    if options.label_keys is not None and source.kind.name != "lmdb":
         raise SourceError("--label-keys is for LMDBs; other files bring their labels along")
-    contents, refused = _list_all(found, options, follow_links)
+    contents, refused = _list_all(source, options, follow_links)
     left_out = sum((one.left_out for one in contents), Counter[str]())
     containers = [container for one in contents for container in one.containers]
     rejects = refused + [reject for one in contents for reject in one.rejects]
     listed = _Listed(joined([one.samples for one in contents], count_left_out(left_out)), containers, rejects)
-    _warn_of_fields(found.root, left_out)
+    _warn_of_fields(source.root, left_out)
     classes = None
     if len(listed.table):
         _check_paths(listed)
@@ -116,52 +115,50 @@ def list_containers(
         classes = _number_labels(listed, own, options.classes, by_value=types.get("label") == "class")
     if not len(listed.table):
         first = f"; the first, {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
-        raise SourceError(f"source {found.root!r} holds no samples in {plural(len(found.paths), 'file')}{first}")
+        raise SourceError(f"source {source.root!r} holds no samples in {plural(len(source.paths), 'file')}{first}")
     listed.set("run", _runs(listed.table))
-    if options.split == "folders":
-        _add_splits(listed)
     fields = [name for name in listed.table.column_names if name not in _OWN_COLUMNS]
     table = listed.table.select([*_OWN_COLUMNS, *fields])
     hidden = sum(one.hidden for one in contents)
     return Contents(table, classes, rejects, hidden, containers=tuple(containers))
 
 
-def _list_all(found: Containers, options: SourceOptions, follow_links: bool) -> tuple[list[Contents], list[Reject]]:
+def _list_all(source: Containers, options: SourceOptions, follow_links: bool) -> tuple[list[Contents], list[Reject]]:
     """Return the contents of the containers that can be read, and those that cannot."""
     contents: list[Contents] = []
     refused: list[Reject] = []
-    for path in found.paths:
+    for path in source.paths:
         try:
-            listed = _list_at_rest(found, path, options, follow_links)
+            listed = _list_at_rest(source, path, options, follow_links)
         except SourceError as error:
             if is_of_the_disk(error.__cause__):
                 raise SourceError(
-                    f"{as_utf8(path)!r} in {found.root!r}: {error}; move it away to build without it"
+                    f"{as_utf8(path)!r} in {source.root!r}: {error}; move it away to build without it"
                 ) from None
             refused.append(rejected(as_utf8(path), str(error)))
             continue
         if listed is None:
-            raise SourceError(f"{path!r} in {found.root} changes while it is listed; run again when it is complete")
+            raise SourceError(f"{path!r} in {source.root} changes while it is listed; run again when it is complete")
         rows, mtime_ns = len(listed.samples), indexed_ns(listed.containers[0].version.mtime_ns)
         table = listed.samples.append_column("container", pa.array(np.full(rows, len(contents), np.int32)))
         table = table.append_column("source_mtime_ns", pa.array(np.full(rows, mtime_ns, np.int64)))
         contents.append(replace(listed, samples=table))
     if contents:
-        warn_left_out(found.root, "file", refused)
+        warn_left_out(source.root, "file", refused)
     return contents, refused
 
 
-def _list_at_rest(found: Containers, path: str, options: SourceOptions, follow_links: bool) -> Contents | None:
+def _list_at_rest(source: Containers, path: str, options: SourceOptions, follow_links: bool) -> Contents | None:
     """List a container. It is listed again if it changed meanwhile; return None if it changed then, too."""
-    file = os.path.join(found.root, path)
+    file = os.path.join(source.root, path)
     if not is_utf8(path):
         raise SourceError("its name is not UTF-8")
-    if os.path.islink(file) and not follow_links and not is_inside(file, found.root):
+    if os.path.islink(file) and not follow_links and not is_inside(file, source.root):
         raise SourceError(f"it is {LINK_OUT}")
     for _ in range(2):
         before = _version(file)
         try:
-            listed = found.kind.list(file, path, options)
+            listed = source.kind.list(file, path, options)
         except SourceError:
             if _version(file) == before:
                 raise
@@ -206,15 +203,7 @@ class _Listed:
         self.table = self.table.filter(pa.array(kept))
 
     def set(self, name: str, column: pa.Array | pa.ChunkedArray) -> None:
-        """Add a column, or replace it."""
-        if name in self.table.column_names:
-            self.table = self.table.set_column(self.table.column_names.index(name), name, column)
-        else:
-            self.table = self.table.append_column(name, column)
-
-    def of_each(self, texts: list[str]) -> pa.Array:
-        """For each sample the text of its container."""
-        return pa.array(texts, pa.large_string()).take(self.table.column("container").combine_chunks())
+        self.table = with_column(self.table, name, column)
 
 
 def _check_paths(listed: _Listed) -> None:
@@ -230,7 +219,7 @@ def _check_paths(listed: _Listed) -> None:
     for name_of in (_without_suffix, str):
         if len(np.unique(_path_numbers(listed.table))) == len(listed.table):
             break
-        names = listed.of_each([name_of(container.path) for container in listed.containers])
+        names = of_containers(listed.table, [name_of(container.path) for container in listed.containers])
         paths = pc.binary_join_element_wise(names, own.combine_chunks(), pa.scalar("/", pa.large_string()))
         listed.set("path", paths)
 
@@ -253,21 +242,6 @@ def _runs(table: pa.Table) -> pa.Array:
         return pa.array(neighbours(container))
     begins = (np.diff(container) != 0) | (np.diff(table.column("run").to_numpy()) != 0)
     return pa.array(np.cumsum(np.append(False, begins)))
-
-
-def _add_splits(listed: _Listed) -> None:
-    """The column ``split``: the first word of the names of containers, if that is a split's in each, as in
-    ``train-00000-of-00002.parquet``; otherwise the first folder of their paths."""
-    if "split" in listed.table.column_names:
-        raise SourceError("the samples have a field 'split' already; leave out --split to use that")
-    paths = [container.path for container in listed.containers]
-    splits = [re.split(r"[^A-Za-z]", os.path.basename(path))[0] for path in paths]
-    if not SPLITS.issuperset(splits):
-        splits = [path.partition("/")[0] for path in paths]
-        beside = [path for path in paths if "/" not in path]
-        if beside:
-            raise SourceError(f"--split folders: {beside[0]!r} lies in no folder of the source")
-    listed.set("split", listed.of_each(splits))
 
 
 def _common_classes(contents: Sequence[Contents]) -> tuple[str, ...] | None:

@@ -191,9 +191,9 @@ class KeyPattern:
         """The rows of the keys that fit, and their numbers, ascending."""
         digits = rf"[0-9]{{{self.width}}}|[1-9][0-9]{{{self.width},{_MOST_DIGITS}}}"
         fits = rf"^{re.escape(self.before)}(?P<number>{digits}){re.escape(self.behind)}$"
-        found = pc.extract_regex(keys, fits)
-        rows = np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False))
-        numbers = found.field("number").take(pa.array(rows)).cast(pa.large_string()).cast(pa.int64()).to_numpy()
+        matches = pc.extract_regex(keys, fits)
+        rows = np.flatnonzero(matches.is_valid().to_numpy(zero_copy_only=False))
+        numbers = matches.field("number").take(pa.array(rows)).cast(pa.large_string()).cast(pa.int64()).to_numpy()
         order = np.argsort(numbers, kind="stable")
         return rows[order], numbers[order]
 

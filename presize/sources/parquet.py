@@ -7,7 +7,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -64,39 +63,19 @@ def _footer(path: str, version: FileVersion) -> pq.FileMetaData:  # noqa: ARG001
     return pq.read_metadata(path)
 
 
-@dataclass
-class _Cursor:
-    """Where a reader is: the values that it has, the row at which they begin, and the batches behind them."""
-
-    file: pq.ParquetFile
-    place: tuple[str, str, int]
-    batches: Iterator[pa.RecordBatch]
-    values: list[bytes | None]
-    begin: int = 0
-
-    @classmethod
-    def at(cls, path: str, column: str, group: int, last: _Cursor | None) -> _Cursor:
-        """At the first row of a row group. The footer of a file that `last` has open is not parsed again."""
-        file = last.file if last is not None and last.place[0] == path else open_parquet(path)
-        leaf = f"{column}.bytes" if is_image(file.schema_arrow.field(column).type) else column
-        batches = file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=[leaf], use_threads=False)
-        return cls(file, (path, column, group), batches, [])
-
-    def value(self, row: int) -> bytes | None:
-        """The bytes of a row that is not before `begin`; None where there are none."""
-        while row >= self.begin + len(self.values):
-            self.begin += len(self.values)
-            column = next(self.batches).column(0)
-            column = column.flatten()[0] if pa.types.is_struct(column.type) else column
-            self.values = column.to_pylist()  # at once, which is faster than one by one
-        return self.values[row - self.begin]
-
-
 class RowReader:
     """Reads images row by row; for one thread. It has one file open, as long as it lives."""
 
+    _file: pq.ParquetFile
+    _batches: Iterator[pa.RecordBatch]
+    _values: list[bytes | None]
+    """Of the batch that was read last."""
+    _begin: int
+    """The row of the first of them."""
+
     def __init__(self) -> None:
-        self._cursor: _Cursor | None = None
+        self._at: tuple[str, str, int] | None = None
+        """The path, column and row group that are read."""
 
     def read(self, path: str, column: str, group: int, row: int) -> bytes:
         """The bytes of an image. Reading the rows of a row group in order reads each once; going back begins again.
@@ -105,25 +84,37 @@ class RowReader:
             ImageError: the row has no bytes, or cannot be decoded.
             OSError: the file cannot be opened.
         """
-        cursor, self._cursor = self._cursor, None
+        at, self._at = self._at, None  # what fails is begun again
         try:
-            if cursor is None or cursor.place != (path, column, group) or row < cursor.begin:
-                cursor = _Cursor.at(path, column, group, cursor)
-            value = cursor.value(row)
+            if at != (path, column, group) or row < self._begin:
+                self._begin_group(path, column, group, is_open=at is not None and at[0] == path)
+            while row >= self._begin + len(self._values):
+                self._begin += len(self._values)
+                values = next(self._batches).column(0)
+                # All at once, which is faster than one by one.
+                self._values = (values.flatten()[0] if pa.types.is_struct(values.type) else values).to_pylist()
+            value: bytes | None = self._values[row - self._begin]
         except OSError as error:
             if error.errno is not None:
                 raise
             raise ImageError(f"its row group cannot be decoded: {_first_line(error)}") from None
         except (pa.ArrowException, StopIteration, KeyError, IndexError) as error:
             raise ImageError(f"its row group cannot be decoded: {_first_line(error)}") from None
-        self._cursor = cursor
+        self._at = path, column, group
         if value is None:
             raise ImageError("its row has no bytes; a path alone is not followed")
         return value
 
+    def _begin_group(self, path: str, column: str, group: int, is_open: bool) -> None:
+        """Go to the first row of a row group. The footer of a file that is open is not parsed again."""
+        self._file = self._file if is_open else open_parquet(path)
+        leaf = f"{column}.bytes" if is_image(self._file.schema_arrow.field(column).type) else column
+        self._batches = self._file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=[leaf], use_threads=False)
+        self._begin, self._values = 0, []
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or ["it has changed"])[0]
+
+def _first_line(error: Exception, otherwise: str = "it has changed") -> str:
+    return (str(error).splitlines() or [otherwise])[0]
 
 
 def list_parquet(path: str, name: str, options: SourceOptions) -> Contents:
@@ -148,7 +139,7 @@ def list_parquet(path: str, name: str, options: SourceOptions) -> Contents:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         sizes = [_mean_bytes(group, image) for group in groups]
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["no reason given"])[0]
+        reason = getattr(error, "strerror", None) or _first_line(error, "no reason given")
         raise SourceError(f"it cannot be read as Parquet: {reason}") from error
     rows = np.array([group.num_rows for group in groups], np.int64)
     number = np.repeat(np.arange(len(rows)), rows)
@@ -207,15 +198,15 @@ def _paths(names: pa.Array | None, rows: int, stem: str) -> pa.Array:
     """The names of rows; a row has ``STEM/NUMBER`` where its name is missing, leads elsewhere, or was taken before."""
     numbers = pc.utf8_lpad(pa.array(np.arange(rows)).cast(pa.large_string()), 8, "0")
     folder, slash = (pa.scalar(text, pa.large_string()) for text in (stem, "/"))
-    made = pc.binary_join_element_wise(folder, numbers, slash)
+    numbered = pc.binary_join_element_wise(folder, numbers, slash)
     if names is None:
-        return made
+        return numbered
     given = names.cast(pa.large_string())
     usable = np.zeros(rows, np.bool_)
     codes = pc.fill_null(given.dictionary_encode().indices, -1).to_numpy(zero_copy_only=False)
     usable[np.unique(codes, return_index=True)[1]] = True
     usable &= (codes >= 0) & ~pc.fill_null(unsafe_paths(given), True).to_numpy(zero_copy_only=False)
-    return pc.if_else(pa.array(usable), given, made)
+    return pc.if_else(pa.array(usable), given, numbered)
 
 
 def _class_names(schema: pa.Schema) -> tuple[str, ...] | None:

@@ -53,14 +53,14 @@ def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Con
         return None
     _refuse_dataset(name)
     root = os.path.realpath(name)
-    found = sorted(_containers(root, among_images))
-    if not found:
+    paths = sorted(_containers(root, among_images))
+    if not paths:
         return None
-    kinds = [kind for kind in KINDS if any(kind_of(path) is kind for path in found)]
+    kinds = [kind for kind in KINDS if any(kind_of(path) is kind for path in paths)]
     if len(kinds) > 1:
         names = ", ".join(sorted(kind.name for kind in kinds))
         raise SourceError(f"source {name!r} holds files of several kinds ({names}); give a folder of one, or a file")
-    return Containers(kinds[0], root, tuple(found))
+    return Containers(kinds[0], root, tuple(paths))
 
 
 def kind_of(path: str) -> ContainerKind | None:
@@ -107,9 +107,9 @@ def _refuse_dataset(name: str) -> None:
 
 
 def _containers(root: str, among_images: bool) -> list[str]:
-    """The containers below a folder, as paths from it; none if an image is found first. Links to folders are not
+    """The containers below a folder, as paths from it; none if an image is met first. Links to folders are not
     followed."""
-    found, waiting = [], [root]
+    paths, waiting = [], [root]
     while waiting:
         for entry in _entries(waiting.pop()):
             if entry.is_dir(follow_symlinks=False):
@@ -117,8 +117,8 @@ def _containers(root: str, among_images: bool) -> list[str]:
             elif claims_to_be_an_image(entry.name) and not among_images:
                 return []
             elif kind_of(entry.name) is not None and entry.is_file():
-                found.append(os.path.relpath(entry.path, root))
-    return found
+                paths.append(os.path.relpath(entry.path, root))
+    return paths
 
 
 def _entries(folder: str) -> Iterator[os.DirEntry[str]]:

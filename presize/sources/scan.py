@@ -76,15 +76,15 @@ class Source:
         """Where the samples in these rows of the table lie in containers; None where each is a file."""
         if not self.containers:
             return None
-        found = self.table.select(["container", "offset"]).take(pa.array(rows))
-        used, container = np.unique(found.column("container").to_numpy(), return_inverse=True)
+        columns = self.table.select(["container", "offset"]).take(pa.array(rows))
+        used, container = np.unique(columns.column("container").to_numpy(), return_inverse=True)
         containers = tuple(self.containers[number] for number in used.tolist())
-        return Places(containers, container, found.column("offset").to_numpy())
+        return Places(containers, container, columns.column("offset").to_numpy())
 
     def files(self, rows: npt.NDArray[np.int64]) -> list[SourceFile]:
         """The source files of these rows of the table."""
-        found = self.table.select(["path", "source_nbytes"]).take(pa.array(rows)).to_pydict()
-        return source_files(found["path"], found["source_nbytes"], self.places(rows))
+        columns = self.table.select(["path", "source_nbytes"]).take(pa.array(rows)).to_pydict()
+        return source_files(columns["path"], columns["source_nbytes"], self.places(rows))
 
 
 def scan(
@@ -115,34 +115,31 @@ def scan(
         with naming("classes"):
             samples = replace(samples, classes=check_classes(samples.classes))
     url, given = Url.of(root), dict(types)
-    found = None if samples.table is not None or url else recognize(root, samples.keys is not None)
-    if samples.keys is not None and found is None:
+    containers = None if samples.table is not None or url else recognize(root, samples.keys is not None)
+    if samples.keys is not None and containers is None:
         raise SourceError(f"--keys needs an LMDB, tar shards or Parquet files; source {os.fspath(root)!r} has none")
-    place: Path | Url
-    if found is not None:
-        place, contents = Path(found.root), list_containers(found, samples, follow_links, given)
+    base: Path | Url
+    if containers is not None:
+        base, contents = Path(containers.root), list_containers(containers, samples, follow_links, given)
     elif samples.table is not None:
-        place = url or Path(resolve(root))
+        base = url or Path(resolve(root))
         with naming(f"labels {os.fspath(samples.table)!r}"):
-            contents = _list_table(samples.table, place, root, samples, follow_links, given)
+            contents = _list_table(samples.table, base, root, samples, follow_links, given)
     elif types:
         raise SourceError(f"--column-type is for tables and containers; source {os.fspath(root)!r} has none")
     else:
         tree = walk_bucket(url) if url else walk_folder(root, follow_links)
-        place, contents = url or Path(tree.root), list_tree(tree, samples)
-    table = contents.samples
-    if samples.split is not None and not (contents.containers and samples.split == "folders"):
-        table = with_splits(table, samples)
-    _warn_of_backslashes(str(place), contents, samples)
+        base, contents = url or Path(tree.root), list_tree(tree, samples)
+    _warn_of_backslashes(str(base), contents, samples)
     return Source(
-        place,
-        table,
-        contents.classes,
-        Rejects.of(contents.rejects),
-        contents.hidden,
-        contents.outside,
-        contents.by_folder,
-        contents.containers,
+        root=base,
+        table=with_splits(contents, samples),
+        classes=contents.classes,
+        rejects=Rejects.of(contents.rejects),
+        hidden=contents.hidden,
+        outside=contents.outside,
+        by_folder=contents.by_folder,
+        containers=contents.containers,
     )
 
 
@@ -170,7 +167,7 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
 
 def _list_table(
     path: str | os.PathLike[str],
-    place: Path | Url,
+    base: Path | Url,
     root: str | os.PathLike[str],
     options: SourceOptions,
     follow_links: bool,
@@ -195,13 +192,13 @@ def _list_table(
         refused, first = refused + 1, first or f"{path!r} {reason}{hint}"
 
     paths = columns.pop("path")
-    if isinstance(place, Url):
-        facts = look_up_objects(place, paths, refuse)
+    if isinstance(base, Url):
+        facts = look_up_objects(base, paths, refuse)
     else:
-        facts = look_up_files(str(place), paths, follow_links, refuse)
+        facts = look_up_files(str(base), paths, follow_links, refuse)
     if refused:
         raise SourceError(
-            f"{refused} of its {len(paths)} paths cannot be used, the first: {first}; source {str(place)!r}"
+            f"{refused} of its {len(paths)} paths cannot be used, the first: {first}; source {str(base)!r}"
         )
     files = {"path": paths, "source_nbytes": facts[:, 0], "source_mtime_ns": facts[:, 1]}
     return Contents(pa.table(files | columns), classes)

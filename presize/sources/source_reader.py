@@ -110,7 +110,9 @@ def _read_ahead(
                 future.cancel()
 
 
-_LARGE_BYTES = 64 << 20
+LARGE_BYTES = 64 << 20
+"""The start of a larger file is looked at before all of it is read."""
+
 _SNIFFED_BYTES = 4096
 _MAX_BYTES = 1 << 31
 _BLOCK_BYTES = 1 << 20
@@ -232,8 +234,8 @@ class SourceReader:
         try:
             if not container.column:
                 return _read(file, nbytes, offset, nbytes)
-            place = self._folder + container.path
-            value = here.row_reader().read(place, container.column, *group_and_row(offset))
+            path = self._folder + container.path
+            value = here.row_reader().read(path, container.column, *group_and_row(offset))
             if is_new:  # pyarrow has opened it by its path
                 check_containers(self.root, [container])
             return value
@@ -304,7 +306,7 @@ def _open(path: str) -> int:
 
 
 def _read_object(bucket: Bucket, path: str, nbytes: int) -> bytes:
-    if nbytes > _LARGE_BYTES and sniff(head := bucket.beginning(path, _SNIFFED_BYTES)) is None:
+    if nbytes > LARGE_BYTES and sniff(head := bucket.beginning(path, _SNIFFED_BYTES)) is None:
         return head
     data = bucket.content(path, nbytes)
     if data is None:
@@ -316,7 +318,7 @@ def _read_object(bucket: Bucket, path: str, nbytes: int) -> bytes:
 
 def _read(file: int, nbytes: int, offset: int, max_bytes: int) -> bytes:
     """The `nbytes` at `offset`; asks for `max_bytes`."""
-    if nbytes > _LARGE_BYTES and sniff(head := os.pread(file, _SNIFFED_BYTES, offset)) is None:
+    if nbytes > LARGE_BYTES and sniff(head := os.pread(file, _SNIFFED_BYTES, offset)) is None:
         return head
     if nbytes > _MAX_BYTES:
         raise ImageError(f"it has {nbytes} bytes, more than decoders accept ({_MAX_BYTES})")
@@ -324,6 +326,6 @@ def _read(file: int, nbytes: int, offset: int, max_bytes: int) -> bytes:
     while len(data) < max_bytes and (more := os.pread(file, max_bytes - len(data), offset + len(data))):
         data += more
     if len(data) != nbytes:
-        found = f"{len(data)}" if len(data) < nbytes else "more"
-        raise UnreadableError(f"it changed during the build: {nbytes} bytes when listed, {found} when read")
+        actual = f"{len(data)}" if len(data) < nbytes else "more"
+        raise UnreadableError(f"it changed during the build: {nbytes} bytes when listed, {actual} when read")
     return data

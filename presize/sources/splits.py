@@ -1,8 +1,10 @@
-"""Assigns samples to splits, by their folder or by a hash of their path: the column ``split``."""
+"""Assigns samples to splits, by their folder or container, or by a hash of their path: the column ``split``."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 from fractions import Fraction
 from functools import partial
 from itertools import accumulate
@@ -14,26 +16,30 @@ import pyarrow.compute as pc
 from presize.errors import SourceError, warn
 from presize.options import SourceOptions, parse_shares
 from presize.sources.columns import python_values
+from presize.sources.contents import Contents
 
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 """Names of folders and files that are probably splits."""
 
 
-def with_splits(table: pa.Table, samples: SourceOptions) -> pa.Table:
-    """A source table, with the column ``split`` if `samples` asks for one.
+def with_splits(contents: Contents, options: SourceOptions) -> pa.Table:
+    """Return the samples, with the column ``split`` if `options` ask for one.
 
     Raises:
-        SourceError: the table has such a column already, or a sample lies in no folder.
+        SourceError: there is such a column already, or a sample lies in no folder.
 
     Warns:
         PresizeWarning: a split has no samples.
     """
-    if samples.split is None:
+    table = contents.samples
+    if options.split is None:
         return table
     if "split" in table.column_names:
-        raise SourceError("the label table has a column 'split' already; leave out --split to use that, or rename it")
+        raise SourceError("the samples have a column 'split' already; leave out --split to use that, or rename it")
     paths = table.column("path")
-    if samples.split == "folders":
+    if options.split == "folders" and contents.containers:
+        splits = of_containers(table, _container_splits([container.path for container in contents.containers]))
+    elif options.split == "folders":
         splits = folder_at(paths, 0)
         if splits.null_count:
             first = paths.filter(splits.is_null())[0].as_py()
@@ -42,18 +48,35 @@ def with_splits(table: pa.Table, samples: SourceOptions) -> pa.Table:
                 f"is {first!r}"
             )
     else:
-        splits = draw_splits(paths, parse_shares(samples.split), samples.split_seed)
-        empty = parse_shares(samples.split).keys() - set(splits.unique().to_pylist())
+        splits = draw_splits(paths, parse_shares(options.split), options.split_seed)
+        empty = parse_shares(options.split).keys() - set(splits.unique().to_pylist())
         if empty:
-            warn(f"--split {samples.split}: no sample is in {' and '.join(sorted(empty))}, of {len(paths):,} in all")
+            warn(f"--split {options.split}: no sample is in {' and '.join(sorted(empty))}, of {len(paths):,} in all")
     return table.append_column("split", splits)
+
+
+def _container_splits(paths: list[str]) -> list[str]:
+    """Return the first word of the names of containers, if that is a split's in each, as in
+    ``train-00000-of-00002.parquet``; otherwise the first folder of their paths."""
+    splits = [re.split(r"[^A-Za-z]", os.path.basename(path))[0] for path in paths]
+    if SPLITS.issuperset(splits):
+        return splits
+    beside = [path for path in paths if "/" not in path]
+    if beside:
+        raise SourceError(f"--split folders: {beside[0]!r} lies in no folder of the source")
+    return [path.partition("/")[0] for path in paths]
+
+
+def of_containers(table: pa.Table, texts: list[str]) -> pa.Array:
+    """Return for each sample the text of its container."""
+    return pa.array(texts, pa.large_string()).take(table.column("container").combine_chunks())
 
 
 def folder_at(paths: pa.ChunkedArray, depth: int) -> pa.ChunkedArray:
     """For each path the name of a folder in it: the first at depth 0, the one inside that at depth 1. Null where there
     is none."""
-    found = pc.extract_regex(paths, rf"(?s)^(?:[^/]*/){{{depth}}}(?P<name>[^/]*)/")
-    return pc.struct_field(found, "name")
+    matches = pc.extract_regex(paths, rf"(?s)^(?:[^/]*/){{{depth}}}(?P<name>[^/]*)/")
+    return pc.struct_field(matches, "name")
 
 
 def with_folder_labels(table: pa.Table, samples: SourceOptions) -> pa.Table:

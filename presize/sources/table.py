@@ -198,9 +198,9 @@ def _separator(file: BinaryIO, separators: str) -> str:
     """The first separator that gives a column of paths, or the one with most columns."""
     line = file.readline(_HEADER_BYTES).decode("utf-8-sig", "replace").strip("\r\n")
     file.seek(0)
-    found = {separator: [name.strip(' "') for name in line.split(separator)] for separator in separators}
-    likeliest = max(found, key=lambda separator: len(found[separator]))  # for the message about a table without paths
-    return next((separator for separator, names in found.items() if not {*PATH_NAMES}.isdisjoint(names)), likeliest)
+    names = {separator: [name.strip(' "') for name in line.split(separator)] for separator in separators}
+    likeliest = max(names, key=lambda separator: len(names[separator]))  # for the message about a table without paths
+    return next((separator for separator in names if not {*PATH_NAMES}.isdisjoint(names[separator])), likeliest)
 
 
 def _read_tsv(file: BinaryIO, types: Types) -> pa.Table:
@@ -215,20 +215,20 @@ def _read_list(file: BinaryIO, types: Types) -> pa.Table:
     lines = pc.utf8_trim_whitespace(pc.split_pattern(text, "\n").flatten())
     lines = pc.replace_substring_regex(lines.filter(pc.not_equal(lines, "")), _QUOTED_PATH, r"\1\2")
     with_tabs = pc.any(pc.match_substring(lines, "\t")).as_py()
-    found = pc.extract_regex(lines, _TAB_LABEL if with_tabs else _LABEL)
+    fields = pc.extract_regex(lines, _TAB_LABEL if with_tabs else _LABEL)
     if not with_tabs:  # "a photo 1.jpg" has a space and no label
-        found = pc.if_else(pc.match_substring_regex(lines, IMAGE_NAMES), pa.scalar(None, found.type), found)
-    if found.null_count == len(lines):
+        fields = pc.if_else(pc.match_substring_regex(lines, IMAGE_NAMES), pa.scalar(None, fields.type), fields)
+    if fields.null_count == len(lines):
         return pa.table({"path": _without_dot(lines)})
-    if found.null_count:
-        first, other = lines.filter(found.is_null())[0].as_py(), lines.filter(found.is_valid())[0].as_py()
+    if fields.null_count:
+        first, other = lines.filter(fields.is_null())[0].as_py(), lines.filter(fields.is_valid())[0].as_py()
         raise SourceError(
-            f"{found.null_count} of {len(lines)} lines have no label, such as {one_line(repr(first))}, and others have "
-            f"one, such as {one_line(repr(other))}; expected a label in each line or in none"
+            f"{fields.null_count} of {len(lines)} lines have no label, such as {one_line(repr(first))}, and others "
+            f"have one, such as {one_line(repr(other))}; expected a label in each line or in none"
         )
-    labels = unquoted(pc.struct_field(found, "label"), "\t" if with_tabs else ",;")
+    labels = unquoted(pc.struct_field(fields, "label"), "\t" if with_tabs else ",;")
     labels = labels if types is None or "label" in types else whole_numbers(labels)
-    return pa.table({"path": _without_dot(pc.struct_field(found, "path")), "label": labels})
+    return pa.table({"path": _without_dot(pc.struct_field(fields, "path")), "label": labels})
 
 
 def _without_dot(paths: pa.Array) -> pa.Array:
@@ -286,16 +286,16 @@ _READERS = {
 def _with_path(table: pa.Table) -> pa.Table:
     """The table with its column of paths named ``path``."""
     names = table.column_names
-    found = [name for name in PATH_NAMES if name in names]
-    if not found:
+    given = [name for name in PATH_NAMES if name in names]
+    if not given:
         some = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
         raise SourceError(
             f"it has no path column (called {', '.join(PATH_NAMES[:-1])} or {PATH_NAMES[-1]}); it has "
             f"{some[:200] or 'none'}; rename the column of the paths to path"
         )
-    if "path" not in found and len(found) > 1:
-        raise SourceError(f"it has the columns {' and '.join(map(repr, found))}; rename the one of the paths to path")
-    return table.rename_columns(["path" if name == found[0] else name for name in names])
+    if "path" not in given and len(given) > 1:
+        raise SourceError(f"it has the columns {' and '.join(map(repr, given))}; rename the one of the paths to path")
+    return table.rename_columns(["path" if name == given[0] else name for name in names])
 
 
 def _check_columns(names: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
@@ -58,29 +58,19 @@ class CutShort(Exception):
         self.name = name
 
 
-class TarWindow:
-    """Reads small parts of a file, mostly one after the other: one call for several of them."""
+def _read(file: BinaryIO, begin: int, nbytes: int) -> bytes:
+    """Return the bytes from `begin` on; fewer at the end of the file. Small reads that follow each other are one."""
+    file.seek(begin)
+    return file.read(nbytes)
 
-    def __init__(self, fd: int) -> None:
-        self.nbytes = os.fstat(fd).st_size
-        self._fd, self._begin, self._content = fd, 0, b""
 
-    def read(self, begin: int, nbytes: int) -> bytes:
-        """The bytes from `begin` on; fewer at the end of the file."""
-        first = begin - self._begin
-        if first < 0 or first + nbytes > len(self._content):
-            self._begin, first = begin, 0
-            self._content = os.pread(self._fd, max(nbytes, _WINDOW_BYTES), begin)
-        return self._content[first : first + nbytes]
-
-    def after_zeros(self, begin: int) -> int:
-        """Where the first block from `begin` on begins that is not all zeros; the end of the file if none does."""
-        while content := os.pread(self._fd, _PADDING_BYTES, begin):
-            if content != bytes(len(content)):
-                zeros = len(content) - len(content.lstrip(b"\0"))
-                return begin + zeros // BLOCK * BLOCK
-            begin += len(content)
-        return begin
+def _after_zeros(file: BinaryIO, begin: int) -> int:
+    """Return where the first block from `begin` on begins that is not all zeros; the end of the file if none does."""
+    while content := _read(file, begin, _PADDING_BYTES):
+        if content != bytes(len(content)):
+            return begin + (len(content) - len(content.lstrip(b"\0"))) // BLOCK * BLOCK
+        begin += len(content)
+    return begin
 
 
 def is_header(block: bytes) -> bool:
@@ -89,8 +79,8 @@ def is_header(block: bytes) -> bool:
         return False
     stored = _number(block[148:156])
     # The lower half of Adler-32 is the sum modulo 65521, in a fiftieth of the time that Python takes.
-    found = zlib.adler32(block[:148] + b"        " + block[156:], 0) & 0xFFFF
-    return stored is not None and stored % 65521 == found
+    computed = zlib.adler32(block[:148] + b"        " + block[156:], 0) & 0xFFFF
+    return stored is not None and stored % 65521 == computed
 
 
 def _number(field: bytes) -> int | None:
@@ -104,25 +94,25 @@ def _number(field: bytes) -> int | None:
     return number if number >= 0 else None
 
 
-def members(window: TarWindow) -> Iterator[Member]:
+def members(file: BinaryIO) -> Iterator[Member]:
     """The files of a tar, folders apart, and END_MARK between those of several that were joined.
 
     Raises:
         CutShort: it ends before its end mark, or cannot be followed.
     """
-    at = 0
+    at, nbytes = 0, os.fstat(file.fileno()).st_size
     extended: dict[str, str] = {}
     while True:
-        block = window.read(at, BLOCK)
+        block = _read(file, at, BLOCK)
         if len(block) < BLOCK:
-            raise CutShort(f"it ends at byte {window.nbytes:,}, without an end mark")
+            raise CutShort(f"it ends at byte {nbytes:,}, without an end mark")
         if block == ZEROS:
-            end, at, extended = at, window.after_zeros(at), {}
-            if at >= window.nbytes:
+            end, at, extended = at, _after_zeros(file, at), {}
+            if at >= nbytes:
                 if at - end > _TAIL_BYTES:
                     raise CutShort(f"its end mark at byte {end:,} is followed by {size_text(at - end)} of zeros")
                 return
-            follows = is_header(window.read(at, BLOCK))
+            follows = is_header(_read(file, at, BLOCK))
             if follows or at - end <= _TAIL_BYTES:
                 yield END_MARK
             if not follows:
@@ -134,7 +124,7 @@ def members(window: TarWindow) -> Iterator[Member]:
         if size is None:
             raise CutShort(f"the size in the header at byte {at:,} is no number")
         if kind in b"xLKg":
-            value = window.read(begin, size) if size <= _NAME_BYTES else b""
+            value = _read(file, begin, size) if size <= _NAME_BYTES else b""
             if len(value) < size:
                 raise CutShort(f"the header at byte {at:,} has {size:,} bytes, which are not there or too many")
             if kind == b"L":
@@ -150,8 +140,8 @@ def members(window: TarWindow) -> Iterator[Member]:
                 extended = {}
             if kind in b"123456":
                 size = 0  # links, folders and devices have no content, whatever they say
-            if begin + size > window.nbytes:
-                there = max(0, window.nbytes - begin)
+            if begin + size > nbytes:
+                there = max(0, nbytes - begin)
                 raise CutShort(f"it ends after {there:,} of the {size:,} bytes of {name!r}", name)
             if kind != b"5":
                 yield Member(name, kind, begin, size)
@@ -167,14 +157,14 @@ def _name(block: bytes) -> str:
 
 def _pax(value: bytes) -> dict[str, str]:
     """The records of a PAX header, as far as they can be read: ``length key=value\\n``."""
-    found, at = {}, 0
+    records, at = {}, 0
     while match := _PAX_RECORD.match(value, at):
         end = at + int(match[1])
         if end <= match.end() or value[end - 1 : end] != b"\n":
             break
-        found[match[2].decode("utf-8", "replace")] = value[match.end() : end - 1].decode("utf-8", "surrogateescape")
+        records[match[2].decode("utf-8", "replace")] = value[match.end() : end - 1].decode("utf-8", "surrogateescape")
         at = end
-    return found
+    return records
 
 
 _FIELD_BYTES = 1 << 20
@@ -198,26 +188,25 @@ def list_tar(path: str, name: str, options: SourceOptions) -> Contents:
     """
     samples = _Samples(name, options.keys)
     try:
-        with open(path, "rb", buffering=0, opener=open_at_once) as file:
+        with open(path, "rb", buffering=_WINDOW_BYTES, opener=open_at_once) as file:
             version = FileVersion.of(os.fstat(file.fileno()))
-            window = TarWindow(file.fileno())
-            _check_begin(window, name)
+            _check_begin(file, name)
             try:
-                for member in members(window):
+                for member in members(file):
                     if member is END_MARK:
-                        samples.finish(window)
+                        samples.finish(file)
                     else:
-                        samples.add(member, window)
-                samples.finish(window)
+                        samples.add(member, file)
+                samples.finish(file)
             except CutShort as error:
-                samples.finish_early(error, window)
+                samples.finish_early(error, file)
     except OSError as error:
         raise SourceError(f"it cannot be read: {error.strerror}") from error
     return samples.listing(version)
 
 
-def _check_begin(window: TarWindow, name: str) -> None:
-    begin = window.read(0, BLOCK)
+def _check_begin(file: BinaryIO, name: str) -> None:
+    begin = _read(file, 0, BLOCK)
     for magic, program in _COMPRESSED.items():
         if begin.startswith(magic):
             raise SourceError(
@@ -245,7 +234,7 @@ class _Samples:
         self._hidden = 0
         self._left_out: Counter[str] = Counter()
 
-    def add(self, member: Member, window: TarWindow) -> None:
+    def add(self, member: Member, file: BinaryIO) -> None:
         if member.name.startswith("./"):
             member = member._replace(name=_trimmed(member.name))
         if member.name.rpartition("/")[2].startswith("."):
@@ -259,11 +248,11 @@ class _Samples:
             return
         stem, extension = match[1], match[2].lower()
         if stem != self._stem or extension in self._files:
-            self.finish(window)
+            self.finish(file)
             self._stem = stem
         self._files[extension] = member
 
-    def finish(self, window: TarWindow) -> None:
+    def finish(self, file: BinaryIO) -> None:
         """The files since the last call are a sample."""
         files, self._files = self._files, {}
         if not files:
@@ -274,7 +263,7 @@ class _Samples:
         if len(images) == 1:
             image = files.pop(images[0])
             try:
-                self._fields.append(self._read_fields(files, window))
+                self._fields.append(self._read_fields(files, file))
             except _UnreadableField as error:
                 self._reject(image.name, str(error))
                 return
@@ -291,17 +280,17 @@ class _Samples:
                 first.name, f"no {wanted} among {names}; the files of a sample have to follow each other", NOT_AN_IMAGE
             )
 
-    def finish_early(self, error: CutShort, window: TarWindow) -> None:
+    def finish_early(self, error: CutShort, file: BinaryIO) -> None:
         """Keep the last sample if it is whole: another has begun, or it has files like those of the one before."""
         match = None if error.name is None else _STEM.fullmatch(_trimmed(error.name))
         another_began = match is not None and match[1] != self._stem
         if another_began or set(self._before) == set(self._files):
-            self.finish(window)
+            self.finish(file)
         elif self._files:
             self._reject(next(iter(self._files.values())).name, "the tar ends before this sample does")
         self._reject("", f"{error}; what lies before is kept")
 
-    def _read_fields(self, files: Mapping[str, Member], window: TarWindow) -> dict[str, Any]:
+    def _read_fields(self, files: Mapping[str, Member], file: BinaryIO) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         for extension, member in sorted(files.items()):  # a label in .json replaces that of .cls
             read = _FIELDS.get(extension)
@@ -311,10 +300,10 @@ class _Samples:
             if member.nbytes > _FIELD_BYTES:
                 raise _UnreadableField(f"its .{extension} has {size_text(member.nbytes)}, too many for a label")
             try:
-                found = read(window.read(member.offset, member.nbytes).removeprefix(codecs.BOM_UTF8).decode())
+                values = read(_read(file, member.offset, member.nbytes).removeprefix(codecs.BOM_UTF8).decode())
             except (ValueError, RecursionError) as error:
                 raise _UnreadableField(f"its .{extension} cannot be read: {getattr(error, 'msg', error)}") from None
-            fields |= {field_name(name): value for name, value in found.items()}
+            fields |= {field_name(name): value for name, value in values.items()}
         return fields
 
     def _reject(self, name: str, reason: str, error: str = SourceError.__name__) -> None:
@@ -376,7 +365,5 @@ _FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 def _trimmed(name: str) -> str:
-    """A name without the ``./`` that tars of a folder begin with."""
-    while name.startswith("./"):
-        name = name[2:]
-    return name
+    """Return a name without the ``./`` that tars of a folder begin with."""
+    return re.sub(r"^(\./)+", "", name)

@@ -11,26 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from listings import labels, make, paths
 from presize.errors import OptionError, SourceError
 from presize.options import Companion, SourceOptions
 from presize.sources.companions import add_companions, companion_paths, companions_of
-from presize.sources.scan import Source, scan
+from presize.sources.scan import scan
 from presize.store.rejects import UNREADABLE, Reject
 from trees import write_tree
 
 MASK = Companion("mask", "masks/{stem}.png")
-
-
-def found(root: Path, *companions: Companion, **options: bool) -> Source:
-    return add_companions(scan(root), companions, **options)
-
-
-def paths(source: Source) -> list[str]:
-    return source.table.column("path").to_pylist()
-
-
-def reasons(source: Source) -> dict[str, str]:
-    return {reject.path: reject.reason for reject in source.rejects}
 
 
 # Patterns
@@ -116,62 +105,62 @@ def test_lossy_formats_do_not_keep_values() -> None:
 
 # Samples
 
+OUTSIDE = "a link out of the source; use --follow-links if you trust it"
+NOT_AN_IMAGE = "not an image format that presize reads"
+LISTED: dict[str, tuple[dict[str, str], str | None, Companion, list[str], list[int], dict[str, str]]] = {
+    "files that are companions are no samples": (
+        {"1.jpg": "", "1_mask.png": "1", "2.jpg": "", "2_mask.png": "22"}, None, Companion("mask", "{stem}_mask.png"),
+        ["1.jpg", "2.jpg"], [1, 2], {},
+    ),
+    "what a column names may be a sample itself": (
+        {"1.jpg": "", "2.jpg": "22", "3.jpg": "333"}, "path,next\n1.jpg,2.jpg\n2.jpg,3.jpg\n3.jpg,3.jpg\n",
+        Companion("mask", column="next"), ["1.jpg", "2.jpg", "3.jpg"], [2, 3, 3], {},
+    ),
+    "a sample without a companion is rejected and a file that is no image skipped": (
+        {"a/1.jpg": "", "a/2.jpg": "", "a/notes.txt": "", "masks/1.png": "1"}, None, MASK, ["a/1.jpg"], [1],
+        {"a/2.jpg": "ImageError: companion mask does not exist", "a/notes.txt": f"NotAnImageError: {NOT_AN_IMAGE}"},
+    ),
+    "a link out of the source is none": (
+        {"a/1.jpg": "", "a/2.jpg": "", "masks/1.png": "->../../far.png", "masks/2.png": "1"}, None, MASK,
+        ["a/2.jpg"], [1],
+        {"masks/1.png": f"SourceError: {OUTSIDE}", "a/1.jpg": f"ImageError: companion mask is {OUTSIDE}"},
+    ),
+    "a column may not lead out of the source, or be empty": (
+        {"1.jpg": "", "2.jpg": "", "3.jpg": "", "m.png": "1"}, "path,seg\n1.jpg,../raw/m.png\n2.jpg,m.png\n3.jpg,\n",
+        Companion("mask", column="seg"), ["2.jpg"], [1],
+        {"1.jpg": "ImageError: companion mask leads out of the source",
+         "3.jpg": "ImageError: companion mask is not named in column seg"},
+    ),
+}  # fmt: skip
 
-def test_files_that_are_companions_are_no_samples(tmp_path: Path) -> None:
-    write_tree(tmp_path / "raw", {"1.jpg": "", "1_mask.png": "", "2.jpg": "", "2_mask.png": ""})
-    source = found(tmp_path / "raw", Companion("mask", "{stem}_mask.png"))
-    assert paths(source) == ["1.jpg", "2.jpg"]
-    assert source.table.column("mask_source_nbytes").to_pylist() == [0, 0]
-    assert reasons(source) == {}
+
+@pytest.mark.parametrize(("files", "table", "companion", "samples", "nbytes", "rejects"), LISTED.values(), ids=LISTED)
+def test_samples_have_companions_or_are_rejected(
+    files: dict[str, str], table: str | None, companion: Companion, samples: list[str], nbytes: list[int],
+    rejects: dict[str, str], tmp_path: Path,
+) -> None:  # fmt: skip
+    write_tree(tmp_path, {"far.png": "12345", "table.csv": table or ""})
+    options = SourceOptions(tmp_path / "table.csv" if table else None)
+    source = add_companions(scan(write_tree(tmp_path / "raw", files), options), [companion])
+    assert paths(source) == samples
+    assert source.table.column("mask_source_nbytes").to_pylist() == nbytes
+    assert {reject.path: f"{reject.error}: {reject.reason}" for reject in source.rejects} == rejects
 
 
-def test_what_a_column_names_may_be_a_sample_itself(tmp_path: Path) -> None:
-    write_tree(tmp_path / "raw", {"1.jpg": "", "2.jpg": "22", "3.jpg": "333"})
-    write_tree(tmp_path, {"table.csv": "path,next\n1.jpg,2.jpg\n2.jpg,3.jpg\n3.jpg,3.jpg\n"})
-    frames = scan(tmp_path / "raw", SourceOptions(tmp_path / "table.csv"))
-    source = add_companions(frames, [Companion("after", column="next")])
-    assert paths(source) == ["1.jpg", "2.jpg", "3.jpg"]
-    assert source.table.column("after_source_nbytes").to_pylist() == [2, 3, 3]
+def test_links_out_are_companions_when_that_is_asked_for(tmp_path: Path) -> None:
+    write_tree(tmp_path, {"far.png": "12345", "raw/a/1.jpg": "", "raw/masks/1.png": "->../../far.png"})
+    followed = add_companions(scan(tmp_path / "raw", follow_links=True), [MASK], follow_links=True)
+    assert followed.table.column("mask_source_nbytes").to_pylist() == [5]
 
 
 def test_a_folder_of_companions_is_no_class(tmp_path: Path) -> None:
     names = ["cats/1.jpg", "masks/1.png", "masks/2.png", "masks/unused.png", "zebras/2.jpg"]
-    write_tree(tmp_path / "raw", dict.fromkeys(names, ""))
-    source = found(tmp_path / "raw", MASK)
-    assert source.classes == ("cats", "zebras")
-    assert paths(source) == ["cats/1.jpg", "zebras/2.jpg"]
-    assert source.table.column("label").to_pylist() == [0, 1]
-
-
-def test_samples_without_a_companion_are_rejected_and_files_that_are_no_images_skipped(tmp_path: Path) -> None:
-    write_tree(tmp_path / "raw", {"a/1.jpg": "", "a/2.jpg": "", "a/notes.txt": "", "masks/1.png": ""})
-    source = found(tmp_path / "raw", MASK)
-    assert paths(source) == ["a/1.jpg"]
-    assert reasons(source) == {
-        "a/2.jpg": "companion mask does not exist",
-        "a/notes.txt": "not an image format that presize reads",
-    }
-    assert [reject.error for reject in source.rejects] == ["ImageError", "NotAnImageError"]
-
-
-def test_a_companion_outside_of_the_source_is_none_without_follow_links(tmp_path: Path) -> None:
-    write_tree(tmp_path / "raw", {"a/1.jpg": "", "a/2.jpg": "", "masks/1.png": "->../../far.png", "masks/2.png": ""})
-    (tmp_path / "far.png").write_text("12345")
-    assert reasons(found(tmp_path / "raw", MASK)) == {
-        "masks/1.png": "a link out of the source; use --follow-links if you trust it",
-        "a/1.jpg": "companion mask is a link out of the source; use --follow-links if you trust it",
-    }
-    followed = add_companions(scan(tmp_path / "raw", follow_links=True), [MASK], follow_links=True)
-    assert followed.table.column("mask_source_nbytes").to_pylist() == [5, 0]
-
-
-def test_a_column_may_not_lead_out_of_the_source(tmp_path: Path) -> None:
-    write_tree(tmp_path / "raw", {"1.jpg": "", "2.jpg": "", "m.png": ""})
-    write_tree(tmp_path, {"table.csv": "path,seg\n1.jpg,../raw/m.png\n2.jpg,m.png\n", "m.png": ""})
-    source = add_companions(
-        scan(tmp_path / "raw", SourceOptions(tmp_path / "table.csv")), [Companion("mask", column="seg")]
+    source = add_companions(scan(make(tmp_path, *names)), [MASK])
+    assert (source.classes, paths(source), labels(source)) == (
+        ("cats", "zebras"),
+        ["cats/1.jpg", "zebras/2.jpg"],
+        [0, 1],
     )
-    assert reasons(source) == {"1.jpg": "companion mask leads out of the source"}
 
 
 @pytest.mark.parametrize(
@@ -192,9 +181,8 @@ def test_a_table_that_cannot_name_companions_is_refused(table: str, what: str, t
 
 
 def test_a_source_of_nothing_but_companions_is_refused(tmp_path: Path) -> None:
-    write_tree(tmp_path / "raw", {"1.png": "", "2.png": ""})
     with pytest.raises(SourceError, match=r"every file of .* is a companion; --pair names the images themselves"):
-        found(tmp_path / "raw", Companion("mask", "{name}"))
+        add_companions(scan(make(tmp_path, "1.png", "2.png")), [Companion("mask", "{name}")])
 
 
 def test_a_companion_that_the_disk_does_not_find_is_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

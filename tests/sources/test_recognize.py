@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from foreign import image_column, picture, tar_samples, text_recognition, write_parquet, write_tar
+from listings import make, paths
 from presize.errors import OptionError, PresizeWarning, SourceError
 from presize.options import SourceOptions
 from presize.sources.recognize import kind_of, recognize
@@ -31,48 +32,25 @@ def test_a_folder_is_recognized_by_the_names_in_it() -> None:
     assert {name: (kind := kind_of(name)) and kind.name for name in names} == names
 
 
-def test_an_image_makes_a_folder_one_of_images(tmp_path: Path) -> None:
-    write_tar(tmp_path / "annotations.tar", tar_samples(1))
-    (tmp_path / "1.png").write_bytes(picture(1))
-    assert recognize(tmp_path) is None
-    assert scan(tmp_path).containers == ()
-
-
-def test_an_image_at_any_depth_does_but_for_keys(tmp_path: Path) -> None:
-    write_tar(tmp_path / "b" / "1.tar", tar_samples(1))
-    write_tar(tmp_path / "0.tar", tar_samples(1))
+def test_an_image_at_any_depth_makes_a_folder_one_of_images_but_for_keys(tmp_path: Path) -> None:
+    for name in ("b/1.tar", "0.tar", ".cache/1.tar"):
+        write_tar(tmp_path / name, tar_samples(1))
     for keys in (False, True):
         found = recognize(tmp_path, keys)
         assert found is not None
-        assert found.paths == ("0.tar", "b/1.tar")
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "1.png").write_bytes(picture(1))
+        assert found.paths == ("0.tar", "b/1.tar"), "hidden folders hold no containers"
+    make(tmp_path, "c/1.png")
     assert recognize(tmp_path) is None
+    assert scan(tmp_path).containers == ()
     found = recognize(tmp_path, among_images=True)
     assert found is not None
     assert found.paths == ("0.tar", "b/1.tar")
 
 
 def test_with_a_table_a_folder_is_one_of_images(tmp_path: Path) -> None:
-    (tmp_path / "0001").write_bytes(picture(1))  # no suffix tells that it is an image
+    make(tmp_path, "0001")  # no suffix tells that it is an image
     write_parquet(tmp_path / "labels.parquet", {"path": ["0001"], "label": ["cat"]})
-    source = scan(tmp_path, SourceOptions(labels=tmp_path / "labels.parquet"))
-    assert source.table.column("path").to_pylist() == ["0001"]
-
-
-def test_hidden_folders_hold_no_containers(tmp_path: Path) -> None:
-    write_tar(tmp_path / ".cache" / "1.tar", tar_samples(1))
-    write_tar(tmp_path / "1.tar", tar_samples(1))
-    found = recognize(tmp_path)
-    assert found is not None
-    assert found.paths == ("1.tar",)
-
-
-def test_containers_of_several_kinds_are_refused(tmp_path: Path) -> None:
-    write_tar(tmp_path / "1.tar", tar_samples(1))
-    write_parquet(tmp_path / "1.parquet", {"image": image_column([picture(1)])})
-    with pytest.raises(SourceError, match=r"holds files of several kinds \(parquet, tar\); give a folder of one"):
-        scan(tmp_path)
+    assert paths(scan(tmp_path, SourceOptions(labels=tmp_path / "labels.parquet"))) == ["0001"]
 
 
 def test_a_link_out_of_the_source_needs_leave(tmp_path: Path) -> None:
@@ -84,52 +62,41 @@ def test_a_link_out_of_the_source_needs_leave(tmp_path: Path) -> None:
     assert len(scan(tmp_path / "source", follow_links=True).table) == 2
 
 
-@pytest.mark.parametrize("url", ["hf://datasets/x", "ftp://example.org/a.tar", "gs:/bucket/x"])
-def test_a_url_is_refused_with_what_to_do(url: str) -> None:
-    with pytest.raises(SourceError, match=r"is a URL; download it, or mount it, and give the local folder$"):
-        scan(url)
-
-
 def test_a_folder_whose_name_looks_like_a_url_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "s3:" / "x").mkdir(parents=True)
-    (tmp_path / "s3:" / "x" / "1.png").write_bytes(picture(1))
+    make(tmp_path / "s3:" / "x", "1.png")
     assert len(scan("s3:/x").table) == 1
 
 
-def test_a_zip_is_refused_with_what_to_do(tmp_path: Path) -> None:
+LOCAL = "is a URL; download it, or mount it, and give the local folder"
+NO_SOURCE = [
+    ("hf://datasets/x", SourceOptions(), LOCAL),
+    ("ftp://example.org/a.tar", SourceOptions(), LOCAL),
+    ("gs:/bucket/x", SourceOptions(), LOCAL),
+    ("a.zip", SourceOptions(), "a.zip' is a zip; unpack it, and give the folder"),
+    ("OUT", SourceOptions(), "is a presize dataset, whose images are resized; build from the raw images, or make"),
+    ("OUT/64", SourceOptions(), "or make another dataset of it with presize derive"),
+    ("images/1.png", SourceOptions(), "is a file; expected a folder of images"),
+    ("images", SourceOptions(keys="jpg"), "--keys needs an LMDB, tar shards or Parquet files; source "),
+    ("both", SourceOptions(), "holds files of several kinds (parquet, tar); give a folder of one"),
+    ("both/1.tar", SourceOptions(keys="png", label_keys="label-{}"), "--label-keys is for LMDBs"),
+    ("both/1.parquet", SourceOptions(classes=["a"]), "--classes needs labels, and the samples have none"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "said"), NO_SOURCE)
+def test_what_no_build_can_start_from_is_refused_with_what_to_do(
+    name: str, options: SourceOptions, said: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, "images/1.png", f"OUT/64 -> {dataset}")
+    write_tar(tmp_path / "both" / "1.tar", tar_samples(1))
+    write_parquet(tmp_path / "both" / "1.parquet", {"image": image_column([picture(1)])})
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
         file.writestr("1.png", picture(1))
-    with pytest.raises(SourceError, match=r"a\.zip' is a zip; unpack it, and give the folder$"):
-        scan(tmp_path / "a.zip")
-
-
-def test_a_dataset_of_presize_is_refused_with_what_to_do(dataset: Path, tmp_path: Path) -> None:
-    (tmp_path / "OUT").mkdir()
-    (tmp_path / "OUT" / "64").symlink_to(dataset)
-    for place in (dataset, tmp_path / "OUT"):
-        with pytest.raises(
-            SourceError, match=r"is a presize dataset, .*; build from the raw images, or .*presize derive$"
-        ):
-            scan(place)
-
-
-def test_another_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(picture(1))
-    with pytest.raises(SourceError, match="is a file; expected a folder of images"):
-        scan(tmp_path / "a.png")
-
-
-def test_options_for_containers_need_them(tmp_path: Path) -> None:
-    (tmp_path / "1.png").write_bytes(picture(1))
-    with pytest.raises(SourceError, match=r"--keys needs an LMDB, tar shards or Parquet files; source .* has none"):
-        scan(tmp_path, SourceOptions(keys="jpg"))
-    write_tar(tmp_path / "a" / "1.tar", tar_samples(1))
-    with pytest.raises(SourceError, match="--label-keys is for LMDBs"):
-        scan(tmp_path / "a", SourceOptions(keys="png", label_keys="label-{}"))
-    with pytest.raises(SourceError, match="--classes needs labels, and the samples have none"):
-        write_tar(tmp_path / "b.tar", [("1.png", picture(1))])
-        scan(tmp_path / "b.tar", SourceOptions(classes=["a"]))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SourceError) as caught:
+        scan(name, options)
+    assert said in str(caught.value)
 
 
 def test_label_keys_need_keys() -> None:
@@ -147,30 +114,28 @@ def test_a_reader_of_image_files_refuses_containers(tmp_path: Path) -> None:
         scan_images(tmp_path)
 
 
-def test_splits_are_those_of_the_files(tmp_path: Path) -> None:
-    for name in ("train-000000.tar", "train-000001.tar", "val_0.tar"):
-        write_tar(tmp_path / "data" / name, tar_samples(1, first=len(list(tmp_path.rglob("*.tar")))))
-    assert scan(tmp_path, SourceOptions(split="folders")).table.column("split").to_pylist() == ["train", "train", "val"]
-
-
-def test_splits_are_the_folders_of_files_that_name_none(tmp_path: Path) -> None:
-    for first, name in enumerate(("train/0.tar", "val/0.tar")):
+@pytest.mark.parametrize(
+    ("names", "split", "expected"),
+    [
+        (("data/train-000000.tar", "data/train-000001.tar", "data/val_0.tar"), "folders", ["train", "train", "val"]),
+        (("train/0.tar", "val/0.tar"), "folders", ["train", "val"]),
+        (("0.tar", "1.tar", "2.tar"), "all=1", ["all"] * 3),
+    ],
+)
+def test_splits_are_those_of_the_files_or_their_folders_or_shares(
+    names: tuple[str, ...], split: str, expected: list[str], tmp_path: Path
+) -> None:
+    for first, name in enumerate(names):
         write_tar(tmp_path / name, tar_samples(1, first))
-    assert scan(tmp_path, SourceOptions(split="folders")).table.column("split").to_pylist() == ["train", "val"]
-    write_tar(tmp_path / "0.tar", tar_samples(1, 7))
-    with pytest.raises(SourceError, match=r"--split folders: '0\.tar' lies in no folder of the source"):
-        scan(tmp_path, SourceOptions(split="folders"))
-
-
-def test_splits_by_share_work_for_containers(tmp_path: Path) -> None:
-    write_tar(tmp_path / "0.tar", tar_samples(40))
-    splits = scan(tmp_path, SourceOptions(split="train=0.5,val=0.5")).table.column("split").to_pylist()
-    assert set(splits) == {"train", "val"}
+    assert scan(tmp_path, SourceOptions(split=split)).table.column("split").to_pylist() == expected
+    if split == "folders":
+        write_tar(tmp_path / "0.tar", tar_samples(1, 7))
+        with pytest.raises(SourceError, match=r"--split folders: '0\.tar' lies in no folder of the source"):
+            scan(tmp_path, SourceOptions(split="folders"))
 
 
 def test_a_name_that_is_not_utf_8_is_left_out(tmp_path: Path) -> None:
-    write_tar(tmp_path / "0.tar", tar_samples(1))
-    (tmp_path / "0.tar").rename(tmp_path / "\udcff.tar")
+    write_tar(tmp_path / "0.tar", tar_samples(1)).rename(tmp_path / "\udcff.tar")
     write_tar(tmp_path / "1.tar", tar_samples(2))
     with pytest.warns(PresizeWarning, match="its name is not UTF-8"):
         assert len(scan(tmp_path).table) == 2

@@ -208,7 +208,7 @@ def test_what_has_taken_the_place_of_a_container_is_not_read(container: Containe
 def test_of_a_large_value_that_is_no_image_the_start_is_read(
     container: Container, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_reader, "_LARGE_BYTES", 500)
+    monkeypatch.setattr(source_reader, "LARGE_BYTES", 500)
     reader = SourceReader(tmp_path)
     assert reader.read(SourceFile("1.jpg", 1000, container, 1000)) == b"\xff\xd8\xff" + b"y" * 997
     assert reader.read(SourceFile("2.jpg", 600, container, 2000)) == b"z" * 1000  # no more than 4096 bytes

@@ -12,17 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from listings import facts, make
 from presize.errors import OptionError, PresizeWarning, SourceError
 from presize.options import SourceOptions, parse_shares
 from presize.sources.scan import Source, scan
 from presize.sources.splits import draw_splits, folder_at
-
-
-def make(root: Path, *files: str) -> Path:
-    for file in files:
-        (root / file).parent.mkdir(parents=True, exist_ok=True)
-        (root / file).write_bytes(b"x")
-    return root
 
 
 def by_path(source: Source) -> dict[str, str]:
@@ -141,7 +135,7 @@ def test_a_table_with_a_column_of_splits_is_refused(tmp_path: Path) -> None:
     make(tmp_path / "raw", "1.jpg")
     (tmp_path / "t.csv").write_text("path,split\n1.jpg,train\n")
     assert by_path(scan(tmp_path / "raw", SourceOptions(tmp_path / "t.csv"))) == {"1.jpg": "train"}
-    with pytest.raises(SourceError, match="has a column 'split' already; leave out --split"):
+    with pytest.raises(SourceError, match="have a column 'split' already; leave out --split"):
         scan(tmp_path / "raw", SourceOptions(tmp_path / "t.csv", split="train=0.5,val=0.5"))
 
 
@@ -152,17 +146,55 @@ def folders(root: Path, **options: Any) -> Source:
     return scan(root, SourceOptions(split="folders", **options))
 
 
-def test_splits_by_folder_have_one_class_list(tmp_path: Path) -> None:
-    make(tmp_path, "val/bee/1.jpg", "train/bee/2.jpg", "train/ant/x/3.jpg", "val/ant/4.jpg")
-    source = folders(tmp_path)
-    assert source.classes == ("ant", "bee")
-    assert not source.by_folder
-    assert source.table.select(["path", "label", "split"]).to_pylist() == [
-        {"path": "train/ant/x/3.jpg", "label": 0, "split": "train"},
-        {"path": "train/bee/2.jpg", "label": 1, "split": "train"},
-        {"path": "val/ant/4.jpg", "label": 0, "split": "val"},
-        {"path": "val/bee/1.jpg", "label": 1, "split": "val"},
-    ]
+def split(source: Source) -> list[str]:
+    return source.table["split"].to_pylist()
+
+
+LACKS = "different classes; .*: val lacks 2 classes, such as 'ant'$"
+BESIDE = "folders in them its classes; 3 images beside them belong to none"
+NO_CLASSES = r"its 2 splits \(train, val\) hold no class folders, .*leave out --split, .*add --labels none"
+NO_LABELS: dict[str, Any] = {"classes": None, "labels": None}
+FOLDERS: dict[str, tuple[list[str], dict[str, Any], str | None, list[str], dict[str, Any]]] = {
+    "splits have one class list": (
+        ["val/bee/1.jpg", "train/bee/2.jpg", "train/ant/x/3.jpg", "val/ant/4.jpg"], {}, None,
+        ["train", "train", "val", "val"],
+        {"paths": ["train/ant/x/3.jpg", "train/bee/2.jpg", "val/ant/4.jpg", "val/bee/1.jpg"], "labels": [0, 1, 0, 1],
+         "classes": ("ant", "bee"), "by_folder": False},
+    ),
+    "a class that a split lacks is numbered": (
+        ["train/ant/1.jpg", "train/bee/1.jpg", "train/cow/1.jpg", "val/bee/1.jpg"], {}, LACKS,
+        ["train", "train", "train", "val"], {"classes": ("ant", "bee", "cow"), "labels": [0, 1, 2, 1]},
+    ),
+    "a class list numbers those of all splits": (
+        ["train/ant/1.jpg", "train/bee/1.jpg", "val/bee/1.jpg", "val/ant/1.jpg"], {"classes": ["bee", "cow", "ant"]},
+        None, ["train", "train", "val", "val"], {"labels": [2, 0, 2, 0]},
+    ),
+    "images beside the classes are counted": (
+        ["0.jpg", "test/1.jpg", "test/2.jpg", "train/ant/1.jpg", "train/notes.txt"], {}, BESIDE,
+        ["train"], {"paths": ["train/ant/1.jpg"], "outside": 4},
+    ),
+    "splits without classes have no labels": (
+        ["notes.txt", "val/2.jpg", "train/1.jpg"], {}, NO_CLASSES,
+        ["train", "val"], {"paths": ["train/1.jpg", "val/2.jpg"], "outside": 1, **NO_LABELS},
+    ),
+    "without labels all of a split is taken": (
+        ["notes.txt", "val/2.jpg", "train/1.jpg", "train/a/b/3.jpg"], {"labels": "none"}, None,
+        ["train", "train", "val"],
+        {"paths": ["train/1.jpg", "train/a/b/3.jpg", "val/2.jpg"], "outside": 1, **NO_LABELS},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "options", "said", "splits", "expected"), FOLDERS.values(), ids=FOLDERS)
+def test_folders_are_splits_and_folders_in_them_classes(
+    files: list[str], options: dict[str, Any], said: str | None, splits: list[str], expected: dict[str, Any],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    with pytest.warns(PresizeWarning, match=said) if said else nullcontext() as caught:
+        source = folders(make(tmp_path, *files), **options)
+    assert split(source) == splits
+    assert facts(source, *expected) == expected
+    assert caught is None or caught[0].filename == __file__
 
 
 def test_each_split_has_the_order_of_its_own_folder(tmp_path: Path) -> None:
@@ -174,61 +206,20 @@ def test_each_split_has_the_order_of_its_own_folder(tmp_path: Path) -> None:
         assert [path for path, its in by_path(source).items() if its == split] == own
 
 
-def test_a_class_that_a_split_lacks_is_numbered_and_gets_a_warning(tmp_path: Path) -> None:
-    make(tmp_path, "train/ant/1.jpg", "train/bee/1.jpg", "train/cow/1.jpg", "val/bee/1.jpg")
-    with pytest.warns(PresizeWarning, match="different classes; .*: val lacks 2 classes, such as 'ant'$") as caught:
-        source = folders(tmp_path)
-    assert source.classes == ("ant", "bee", "cow")
-    assert source.table["label"].to_pylist() == [0, 1, 2, 1]
-    assert caught[0].filename == __file__
-
-
-def test_a_class_list_numbers_the_classes_of_all_splits(tmp_path: Path) -> None:
-    make(tmp_path, "train/ant/1.jpg", "train/bee/1.jpg", "val/bee/1.jpg", "val/ant/1.jpg")
-    assert folders(tmp_path, classes=["bee", "cow", "ant"]).table["label"].to_pylist() == [2, 0, 2, 0]
-    with pytest.raises(SourceError, match=r"class folder 'bee' \(1 such\) is not in the class list of 1 names"):
-        folders(tmp_path, classes=["ant"])
-
-
-def test_images_of_a_split_without_classes_are_counted_and_get_a_warning(tmp_path: Path) -> None:
-    make(tmp_path, "0.jpg", "test/1.jpg", "test/2.jpg", "train/ant/1.jpg", "train/notes.txt")
-    with pytest.warns(PresizeWarning, match="folders in them its classes; 3 images beside them belong to none"):
-        source = folders(tmp_path)
-    assert by_path(source) == {"train/ant/1.jpg": "train"}
-    assert source.outside == 4
-
-
-@pytest.mark.parametrize("labels", [None, "none"])
-def test_splits_without_classes_have_no_labels_and_say_so_unless_none_are_wanted(
-    labels: str | None, tmp_path: Path
-) -> None:
-    make(tmp_path, "notes.txt", "val/2.jpg", "train/1.jpg")
-    said = r"its 2 splits \(train, val\) hold no class folders, .*leave out --split, .*add --labels none"
-    with nullcontext() if labels else pytest.warns(PresizeWarning, match=said):
-        source = folders(tmp_path, labels=labels)
-    assert source.classes is None and source.outside == 1
-    assert by_path(source) == {"train/1.jpg": "train", "val/2.jpg": "val"}
-    assert "label" not in source.table.column_names
-
-
-def test_without_labels_all_of_a_split_is_taken(tmp_path: Path) -> None:
-    make(tmp_path, "val/2.jpg", "train/1.jpg", "train/a/b/3.jpg")
-    source = folders(tmp_path, labels="none")
-    assert by_path(source) == {"train/1.jpg": "train", "train/a/b/3.jpg": "train", "val/2.jpg": "val"}
-
-
 def test_a_table_is_split_by_the_folders_in_its_paths(tmp_path: Path) -> None:
     make(tmp_path / "raw", "b/x/1.jpg", "a/2.jpg", "3.jpg")
     (tmp_path / "t.csv").write_text("path,n\nb/x/1.jpg,1\na/2.jpg,2\n")
-    assert by_path(folders(tmp_path / "raw", labels=tmp_path / "t.csv")) == {"b/x/1.jpg": "b", "a/2.jpg": "a"}
+    assert split(folders(tmp_path / "raw", labels=tmp_path / "t.csv")) == ["b", "a"]
     (tmp_path / "t.csv").write_text("path,n\nb/x/1.jpg,1\n3.jpg,2\n")
     with pytest.raises(SourceError, match=r"1 of 2 paths lie in no folder of the source, the first is '3\.jpg'"):
         folders(tmp_path / "raw", labels=tmp_path / "t.csv")
 
 
-def test_a_source_without_folders_has_no_splits(tmp_path: Path) -> None:
+def test_a_source_without_folders_has_no_splits_and_one_with_other_classes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"--split folders: source .* has no folders; expected one for each split"):
-        folders(make(tmp_path, "1.jpg"))
+        folders(make(tmp_path / "flat", "1.jpg"))
+    with pytest.raises(SourceError, match=r"class folder 'bee' \(1 such\) is not in the class list of 1 names"):
+        folders(make(tmp_path / "raw", "train/ant/1.jpg", "train/bee/1.jpg"), classes=["ant"])
 
 
 @given(path=st.lists(st.text(st.sampled_from("ab.\n é"), min_size=1), min_size=1, max_size=4), depth=st.integers(0, 3))

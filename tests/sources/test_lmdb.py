@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import pickle
+import random
 import struct
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import lmdb
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from effort import examples
 from foreign import picture, text_recognition, write_lmdb
+from listings import listed, rejected, values
 from presize.errors import OptionError, PresizeWarning, SourceError
 from presize.options import ColumnType, SourceOptions
-from presize.sources.lmdb import KeyPattern
-from presize.sources.scan import Source, scan
-from presize.sources.source_reader import SourceReader
+from presize.sources.lmdb import KeyPattern, read_lmdb
+from presize.sources.scan import scan
 
 NUMBERED = SourceOptions(keys="image-{:09d}", label_keys="label-{:09d}")
-
-
-def listed(source: Source) -> list[dict[str, Any]]:
-    return source.table.drop_columns(["source_nbytes", "source_mtime_ns", "container", "offset", "run"]).to_pylist()
-
-
-def values(source: Source) -> list[bytes]:
-    reader = SourceReader(source.root)
-    return [reader.read(file) for file in source.files(np.arange(len(source.table)))]
-
-
-def reasons(source: Source) -> dict[str, str]:
-    return {reject.path: reject.reason for reject in source.rejects}
 
 
 def in_lmdb(path: Path, keys: list[str]) -> list[bytes]:
@@ -54,12 +44,26 @@ def test_text_recognition_gives_images_and_texts(tmp_path: Path) -> None:
     assert source.classes is None
 
 
-def test_labels_are_classes_or_numbers(tmp_path: Path) -> None:
-    source = scan(text_recognition(tmp_path / "a", ["dog", "cat", "dog"]), NUMBERED)
-    assert (source.table.column("label").to_pylist(), source.classes) == ([1, 0, 1], ("cat", "dog"))
-    source = scan(text_recognition(tmp_path / "b", ["7", "0", "-1"]), NUMBERED)
-    assert (source.table.column("label").to_pylist(), source.classes) == ([7, 0, -1], None)
-    named = SourceOptions(keys="image-{:09d}", label_keys="digits=label-{:09d}")
+@pytest.mark.parametrize(
+    ("texts", "labels", "classes"),
+    [
+        (["dog", "cat", "dog"], [1, 0, 1], ("cat", "dog")),
+        (["7", "0", "-1"], [7, 0, -1], None),
+        (["007", "7"], [0, 1], ("007", "7")),
+        (["cat", "", "dog"], [0, 1], ("cat", "dog")),
+    ],
+)
+def test_labels_are_classes_or_numbers(
+    texts: list[str], labels: list[int], classes: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    source = scan(text_recognition(tmp_path / "a", texts), NUMBERED)
+    assert (source.table.column("label").to_pylist(), source.classes) == (labels, classes)
+    without = {f"data.mdb/image-{n:09d}": "it has no label" for n, text in enumerate(texts, 1) if not text}
+    assert rejected(source) == without, "an empty class is none"
+
+
+def test_labels_may_have_another_column(tmp_path: Path) -> None:
+    named = replace(NUMBERED, label_keys="digits=label-{:09d}")
     source = scan(text_recognition(tmp_path / "c", ["7", "007"]), named)
     assert source.table.column("digits").to_pylist() == ["7", "007"]
 
@@ -72,13 +76,7 @@ def test_basicsr_is_read_as_its_meta_info_lists_it(tmp_path: Path) -> None:
     source = scan(tmp_path, SourceOptions(keys="basicsr"))
     assert [row["path"] for row in listed(source)] == [f"{name}.png" for name in reversed(names)]
     assert values(source) == in_lmdb(path, names[::-1])
-    assert reasons(source) == {"x.lmdb/data.mdb/0999.png": "the LMDB has no such key"}
-
-
-def test_basicsr_without_its_list_is_refused(tmp_path: Path) -> None:
-    write_lmdb(tmp_path / "x.lmdb", {"0801_s001": picture(1)})
-    with pytest.raises(SourceError, match=r"needs meta_info\.txt beside the LMDB: No such file .* '0801_s001'"):
-        scan(tmp_path, SourceOptions(keys="basicsr"))
+    assert rejected(source) == {"x.lmdb/data.mdb/0999.png": "the LMDB has no such key"}
 
 
 def test_lsun_is_read_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -118,17 +116,11 @@ def test_a_label_that_is_missing_or_no_text_costs_one_sample(tmp_path: Path) -> 
     write_lmdb(tmp_path / "a", records)
     source = scan(tmp_path / "a", SourceOptions(keys="text-recognition"))
     assert [row["path"] for row in listed(source)] == ["image-000000001", "image-000000003"]
-    assert reasons(source) == {
+    assert rejected(source) == {
         "data.mdb/image-000000002": "it has no label",
         "data.mdb/image-000000004": "its label is not UTF-8 text",
         "data.mdb/image-000000005": "its label is not UTF-8 text",
     }
-
-
-def test_an_empty_class_is_none(tmp_path: Path) -> None:
-    source = scan(text_recognition(tmp_path / "a", ["cat", "", "dog"]), NUMBERED)
-    assert (source.table.column("label").to_pylist(), source.classes) == ([0, 1], ("cat", "dog"))
-    assert reasons(source) == {"data.mdb/image-000000002": "it has no label"}
 
 
 def with_labels(path: Path, labels: list[bytes], **more: bytes) -> Path:
@@ -137,29 +129,24 @@ def with_labels(path: Path, labels: list[bytes], **more: bytes) -> Path:
     return write_lmdb(path, records | more)
 
 
-def test_labels_that_are_packed_numbers_are_refused(tmp_path: Path) -> None:
-    path = with_labels(tmp_path / "a", [struct.pack("<I", n) for n in (1, 65, 300)])
+PACKED = [struct.pack("<I", n) for n in (1, 65, 300)]
+NOT_TEXT = "its label is not UTF-8 text; it looks like a "
+NOT_LABELS = [
+    (PACKED, NUMBERED, r"the label b'\x01\x00\x00\x00' is not text: it looks like a little-endian 32-bit integer, 1; "
+     "write labels as text, such as '1' or 'cat'"),
+    (PACKED, SourceOptions(keys="text-recognition"), NOT_TEXT + "little-endian 32-bit integer, 1"),
+    (PACKED, replace(NUMBERED, label_keys="n=label-{:09d}"), NOT_TEXT + "little-endian 32-bit integer, 1"),
+    ([pickle.dumps(n, 3) for n in range(3)], NUMBERED, NOT_TEXT + "Python pickle"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("labels", "options", "said"), NOT_LABELS)
+def test_labels_that_are_no_texts_are_refused(
+    labels: list[bytes], options: SourceOptions, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(SourceError) as caught:
-        scan(path, NUMBERED)
-    assert str(caught.value) == (
-        "the label b'\\x01\\x00\\x00\\x00' is not text: it looks like a little-endian 32-bit integer, 1; write labels "
-        "as text, such as '1' or 'cat'"
-    )
-    for samples in (SourceOptions(keys="text-recognition"), replace(NUMBERED, label_keys="n=label-{:09d}")):
-        with pytest.raises(
-            SourceError, match="its label is not UTF-8 text; it looks like a little-endian 32-bit integ"
-        ):
-            scan(path, samples)
-
-
-def test_labels_that_are_pickles_are_said_to_be(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"its label is not UTF-8 text; it looks like a Python pickle$"):
-        scan(with_labels(tmp_path / "a", [pickle.dumps(n, 3) for n in range(3)]), NUMBERED)
-
-
-def test_labels_with_zeros_in_front_are_names(tmp_path: Path) -> None:
-    source = scan(with_labels(tmp_path / "a", [b"007", b"7"]), NUMBERED)
-    assert source.classes == ("007", "7")
+        scan(with_labels(tmp_path / "a", labels), options)
+    assert str(caught.value).endswith(said)
 
 
 def test_labels_in_digits_are_classes_if_told(tmp_path: Path) -> None:
@@ -187,51 +174,35 @@ def test_a_key_that_is_no_path_is_rejected(tmp_path: Path) -> None:
     write_lmdb(tmp_path / "a", {"ok": picture(1), "../up": picture(2), b"\xff\x00": picture(3)})
     source = scan(tmp_path / "a", SourceOptions(keys="lsun"))
     assert [row["path"] for row in listed(source)] == ["ok"]
-    assert set(reasons(source).values()) == {"its name is no relative path of UTF-8 text"}
+    assert set(rejected(source).values()) == {"its name is no relative path of UTF-8 text"}
 
 
 # What is no such LMDB
 
 
-def test_without_keys_the_first_keys_are_shown(tmp_path: Path) -> None:
-    text_recognition(tmp_path / "a", ["x"] * 7)
-    with pytest.raises(
-        SourceError,
-        match=r"an LMDB needs --keys; its first keys are 'image-000000001', 'image-000000002', .*…; "
-        r"expected a pattern, such as --keys image-\{:09d\} for image-000000001, or one of text-recognition, basicsr",
-    ):
-        scan(tmp_path / "a")
+ONE: dict[str | bytes, bytes] = {"image-1": picture(1), b"\x1b[31m\xff": b""}
+PICKLE = "the value of '0' is a Python pickle, and reading one runs whatever code"
+NO_LMDB: list[tuple[dict[str | bytes, bytes], SourceOptions, str]] = [
+    ({f"image-{n:09d}": b"" for n in range(1, 8)}, SourceOptions(),
+     r"an LMDB needs --keys; its first keys are 'image-000000001', 'image-000000002', .*…; expected a pattern, such as "
+     r"--keys image-\{:09d\} for image-000000001, or one of text-recognition, basicsr"),
+    *((ONE, SourceOptions(keys=keys), r"no key fits --keys .*; its first keys are '\\\\x1b\[31m\\\\xff', 'image-1'")
+      for keys in ("img-{:09d}", "image-{:05d}", "text-recognition")),
+    (ONE, SourceOptions(keys="image-{}", label_keys="label-{:09d}"),
+     r"no key fits --label-keys label-\{:09d\}; its first keys are .*'image-1'"),
+    *(({"0": pickle.dumps((b"x", 3), protocol)}, SourceOptions(keys="{}"), PICKLE) for protocol in (2, 3, 4, 5)),
+    ({f"{n}": bytes(3000) for n in range(40)}, SourceOptions(keys="{}"),
+     r"16 values were tried, and none is an encoded image: that of '0' begins with"),
+    (ONE, SourceOptions(keys="basicsr"), r"needs meta_info\.txt beside the LMDB: No such file .*'image-1'"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("keys", ["img-{:09d}", "image-{:05d}", "text-recognition"])
-def test_keys_that_fit_nothing_are_said_with_those_that_are_there(keys: str, tmp_path: Path) -> None:
-    write_lmdb(tmp_path / "a", {"image-1": picture(1), b"\x1b[31m\xff": b""})
-    with pytest.raises(
-        SourceError, match=r"no key fits --keys .*; its first keys are '\\\\x1b\[31m\\\\xff', 'image-1'"
-    ):
-        scan(tmp_path / "a", SourceOptions(keys=keys))
-
-
-def test_label_keys_that_fit_nothing_are_said(tmp_path: Path) -> None:
-    write_lmdb(tmp_path / "a", {"image-1": picture(1)})
-    with pytest.raises(SourceError, match=r"no key fits --label-keys label-\{:09d\}; its first keys are 'image-1'"):
-        scan(tmp_path / "a", SourceOptions(keys="image-{}", label_keys="label-{:09d}"))
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_pickled_values_are_refused_with_the_reason(protocol: int, tmp_path: Path) -> None:
-    value = pickle.dumps((picture(1), 3), protocol)
-    write_lmdb(tmp_path / "a", {"0": value, "1": value})
-    with pytest.raises(SourceError, match="the value of '0' is a Python pickle, and reading one runs whatever code"):
-        scan(tmp_path / "a", SourceOptions(keys="{}"))
-
-
-def test_values_that_are_no_images_are_refused(tmp_path: Path) -> None:
-    write_lmdb(tmp_path / "a", {f"{n}": bytes(3000) for n in range(40)})
-    with pytest.raises(
-        SourceError, match=r"16 values were tried, and none is an encoded image: that of '0' begins with"
-    ):
-        scan(tmp_path / "a", SourceOptions(keys="{}"))
+@pytest.mark.parametrize(("records", "options", "said"), NO_LMDB)
+def test_keys_and_values_that_are_no_images_are_refused_with_what_is_there(
+    records: dict[str | bytes, bytes], options: SourceOptions, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SourceError, match=said):
+        scan(write_lmdb(tmp_path / "a", records), options)
 
 
 @pytest.mark.parametrize("text", ["image", "image-{}-{}", "{name}", "{:9x}", "image-%s", "{:099999d}", "{:18d}"])
@@ -292,3 +263,77 @@ def test_a_damaged_lmdb_among_others_is_left_out_and_said(tmp_path: Path) -> Non
     with pytest.warns(PresizeWarning, match=r"'b/data\.mdb': it is damaged: it has 9000 bytes, too few for its pages"):
         source = scan(tmp_path, SourceOptions(keys="text-recognition"))
     assert [row["text"] for row in listed(source)] == ["x"]
+
+
+# Where the values lie: where liblmdb says, and never outside of the file
+
+KEYS = st.binary(min_size=1, max_size=60)
+SIZES = st.sampled_from([0, 1, 50, 2000, 2030, 4080, 4081, 20_000])
+
+
+@given(records=st.dictionaries(KEYS, SIZES, max_size=200), gone=st.sets(st.integers(0, 199)))
+def test_all_records_are_found_where_they_lie(
+    records: dict[bytes, int], gone: set[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("lmdb") / "a"
+    values = {key: key[:1] * nbytes for key, nbytes in records.items()}
+    write_lmdb(path, values)
+    with lmdb.open(str(path), map_size=1 << 26, lib_version=0) as env, env.begin(write=True) as txn:
+        for number, key in enumerate(list(values)):
+            if number in gone:
+                txn.delete(key)
+                del values[key]
+    found = read_lmdb(str(path / "data.mdb"))
+    rows = np.arange(len(found.keys))
+    assert dict(zip(found.keys.to_pylist(), found.read(rows, 1 << 30).to_pylist(), strict=True)) == values
+    assert found.keys.to_pylist() == sorted(values)
+
+
+def test_duplicates_are_refused(tmp_path: Path) -> None:
+    path = write_lmdb(tmp_path / "a", {"1": b"a"}) / "data.mdb"
+    content = bytearray(path.read_bytes())
+    for page in (0, 4096):
+        content[page + 16 + 24 + 48 + 4] = 0x04  # MDB_DUPSORT, of the main database; lmdb sets it for others alone
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match="its keys have several values, or are native integers"):
+        read_lmdb(str(path))
+
+
+def test_a_small_file_cannot_claim_large_values(tmp_path: Path) -> None:
+    """Two records that share their pages would make a build read them twice; a thousand, a thousand times."""
+    path = write_lmdb(tmp_path / "a", {"1": b"x" * 9000, "2": b"y" * 9000}) / "data.mdb"
+    content = bytearray(path.read_bytes())
+    first = content.find(b"x" * 100) // 4096
+    second = content.find(b"y" * 100) // 4096
+    place = content.find(b"2" + second.to_bytes(8, "little")) + 1
+    content[place : place + 8] = first.to_bytes(8, "little")
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match="it is damaged: two values overlap"):
+        read_lmdb(str(path))
+
+
+def test_whatever_is_changed_in_a_file_no_place_lies_outside_of_it(tmp_path: Path) -> None:
+    path = write_lmdb(tmp_path / "a", {f"key-{n:04d}": bytes([n % 256]) * (n * 37 % 5000) for n in range(400)})
+    whole = (path / "data.mdb").read_bytes()
+    draw = random.Random(7)
+    refused = 0
+    place = str(tmp_path / "changed.mdb")
+    tree = [at for at in range(0, len(whole), 4096) if whole[at + 10] in (1, 2, 8)]  # branches, leaves, meta pages
+    for _ in range(examples(400)):
+        content = bytearray(whole)
+        for _ in range(draw.choice([1, 1, 3, 10])):
+            at = draw.choice(tree) + draw.randrange(draw.choice([24, 200, 4096]))
+            content[at] = draw.choice([0, 1, 0x7F, 0x80, 0xFF, content[at] ^ 1 << draw.randrange(8)])
+        if draw.random() < 0.1:
+            del content[draw.randrange(len(content)) :]
+        Path(place).write_bytes(content)
+        try:
+            found = read_lmdb(place)
+        except SourceError:
+            refused += 1
+            continue
+        assert (found.offset >= 0).all()
+        assert (found.nbytes >= 0).all()
+        assert (found.offset + found.nbytes <= len(content)).all()
+        assert found.nbytes.sum() <= len(content)
+    assert 0 < refused < examples(400)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import tarfile
@@ -11,32 +10,17 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
 from foreign import FIXTURES, picture, tar_samples, write_tar
+from listings import listed, rejected, values
 from presize.errors import PresizeWarning, SourceError
 from presize.options import SourceOptions
 from presize.sources.scan import Source, scan
-from presize.sources.source_reader import SourceReader
-from presize.sources.tar import END_MARK, CutShort, TarWindow, list_tar, members
-
-
-def listed(source: Source) -> list[dict[str, Any]]:
-    """The samples, without where they lie."""
-    return source.table.drop_columns(["source_nbytes", "source_mtime_ns", "container", "offset", "run"]).to_pylist()
-
-
-def values(source: Source) -> list[bytes]:
-    reader = SourceReader(source.root)
-    return [reader.read(file) for file in source.files(np.arange(len(source.table)))]
-
-
-def reasons(source: Source) -> dict[str, str]:
-    return {reject.path: reject.reason for reject in source.rejects}
+from presize.sources.tar import END_MARK, CutShort, list_tar, members
 
 
 def test_shards_of_webdataset_are_read_sample_by_sample() -> None:
@@ -52,16 +36,11 @@ def test_shards_of_webdataset_are_read_sample_by_sample() -> None:
         }
         for number in range(9)
     ]
-    assert all(value.startswith(b"\xff\xd8\xff") for value in values(source))
-
-
-def test_images_are_those_that_tarfile_reads() -> None:
-    source = scan(FIXTURES / "webdataset")
-    with_tarfile = []
+    images = []
     for name in ("shard-000000.tar", "shard-000001.tar"):
         with tarfile.open(FIXTURES / "webdataset" / name) as tar:
-            with_tarfile += [tar.extractfile(one).read() for one in tar if one.name.endswith(".jpg")]
-    assert values(source) == with_tarfile
+            images += [tar.extractfile(one).read() for one in tar if one.name.endswith(".jpg")]
+    assert values(source) == images
 
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -93,21 +72,63 @@ def test_a_size_of_more_than_8_gib_is_read(tmp_path: Path) -> None:
         assert found.rejects == []
 
 
-def test_a_sample_is_files_of_one_stem_up_to_the_first_dot(tmp_path: Path) -> None:
-    files = [
-        ("a/1.left.png", picture(1)),
-        ("a/1.json", b'{"x": 1}'),
-        ("b/1.PNG", picture(2)),
-        ("b/1.json", b'{"x": 2}'),
-    ]
+CAT = picture(1)
+HIDDEN = [("./._1.png", b"mac"), ("./1.png", CAT), ("./x/.hidden.png", b"")]
+ELSEWHERE = ["../1.png", "/etc/2.png", "a/../../3.png", "x" * 5000 + "/5.png"]
+NO_PATH = "its name is no relative path of UTF-8 text"
+SAMPLES: dict[str, tuple[list[tuple[str, bytes]], list[dict[str, Any]], dict[str, str]]] = {
+    "files of one stem up to the first dot": (
+        [("a/1.left.png", CAT), ("a/1.json", b'{"x": 1}'), ("b/1.PNG", CAT), ("b/1.json", b'{"x": 2}')],
+        [{"path": "a/1.left.png", "x": 1}, {"path": "b/1.PNG", "x": 2}], {},
+    ),
+    "a leading dot is no part of a name": (HIDDEN, [{"path": "1.png"}], {}),
+    "what has no extension or no image": (
+        [("README", b"text"), ("1.txt", b"text"), ("2.png", CAT)], [{"path": "2.png"}],
+        {"README": "its name has no extension",
+         "1.txt": "no image among .txt; the files of a sample have to follow each other"},
+    ),
+    "names that lead elsewhere": (
+        [*((name, CAT) for name in ELSEWHERE), ("4.png", CAT)], [{"path": "4.png"}], dict.fromkeys(ELSEWHERE, NO_PATH),
+    ),
+    "of two samples of one name the first is taken": (
+        [("1.png", CAT), ("2.png", CAT), ("1.png", b"other")], [{"path": "1.png"}, {"path": "2.png"}],
+        {"1.png": "an earlier sample of the file has its name"},
+    ),
+    "no label among others": (
+        [("1.png", CAT), ("1.cls", b"7"), ("2.png", CAT)], [{"path": "1.png", "label": 7}],
+        {"2.png": "it has no label"},
+    ),
+    "JSON of all kinds of values becomes columns": (
+        [("0.png", CAT), ("0.json", b'{"tags": ["a", "b"], "box": {"x": 1.5}, "n": null}'),
+         ("1.png", CAT), ("1.json", b'{"tags": [], "n": 3, "flag": true}')],
+        [{"path": "0.png", "tags": ["a", "b"], "box": {"x": 1.5}, "n": None, "flag": None},
+         {"path": "1.png", "tags": [], "box": None, "n": 3, "flag": True}], {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "samples", "rejects"), SAMPLES.values(), ids=SAMPLES)
+def test_files_that_follow_each_other_are_samples(
+    files: list[tuple[str, bytes]], samples: list[dict[str, Any]], rejects: dict[str, str], tmp_path: Path
+) -> None:
     write_tar(tmp_path / "a.tar", files)
-    assert listed(scan(tmp_path)) == [{"path": "a/1.left.png", "x": 1}, {"path": "b/1.PNG", "x": 2}]
-
-
-def test_a_leading_dot_is_no_part_of_a_name_and_hidden_files_are_counted(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", [("./._1.png", b"mac"), ("./1.png", picture(1)), ("./x/.hidden.png", b"")])
     source = scan(tmp_path)
-    assert (listed(source), source.hidden) == ([{"path": "1.png"}], 2)
+    assert listed(source) == samples
+    assert values(source) == [CAT] * len(samples)
+    assert rejected(source) == {f"a.tar/{name}": reason for name, reason in rejects.items()}
+    assert source.hidden == sum(".hidden" in name or "._1" in name for name, _ in files)
+
+
+def test_links_and_names_that_are_not_utf_8_are_rejected(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [(os.fsdecode(b"\xff.png"), CAT), ("2.png", CAT)], tarfile.GNU_FORMAT)
+    with tarfile.open(path, "a") as tar:
+        for name, kind in (("3.png", tarfile.SYMTYPE), ("folder.png", tarfile.DIRTYPE)):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "/etc/passwd"
+            tar.addfile(member)
+    assert rejected(scan(tmp_path)) == {
+        "a.tar/\\xff.png": "its name is not UTF-8", "a.tar/3.png": "it is a link, or no regular file",
+    }  # fmt: skip
 
 
 def test_an_extension_chooses_among_several_images(tmp_path: Path) -> None:
@@ -138,45 +159,9 @@ def test_a_label_that_cannot_be_read_costs_one_sample(
     write_tar(tmp_path / "a.tar", files)
     source = scan(tmp_path)
     assert [row["path"] for row in listed(source)] == ["2.png"]
-    ((path, found),) = reasons(source).items()
+    ((path, found),) = rejected(source).items()
     assert path == "a.tar/1.png"
     assert found.startswith(reason)
-
-
-def test_what_is_no_sample_is_listed_with_its_reason(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "a.tar", [("README", b"text"), ("1.txt", b"text"), ("2.png", picture(2))])
-    with tarfile.open(path, "a") as tar:
-        link = tarfile.TarInfo("3.png")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(link)
-        folder = tarfile.TarInfo("folder.png")
-        folder.type = tarfile.DIRTYPE
-        tar.addfile(folder)
-    assert reasons(scan(tmp_path)) == {
-        "a.tar/README": "its name has no extension",
-        "a.tar/1.txt": "no image among .txt; the files of a sample have to follow each other",
-        "a.tar/3.png": "it is a link, or no regular file",
-    }
-
-
-def test_names_that_lead_elsewhere_are_rejected(tmp_path: Path) -> None:
-    names = ["../1.png", "/etc/2.png", "a/../../3.png", "4.png", "x" * 5000 + "/5.png"]
-    write_tar(tmp_path / "a.tar", [(name, picture(n)) for n, name in enumerate(names)])
-    source = scan(tmp_path)
-    assert [row["path"] for row in listed(source)] == ["4.png"]
-    assert set(reasons(source).values()) == {"its name is no relative path of UTF-8 text"}
-
-
-def test_a_name_that_is_not_utf_8_is_rejected(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", [(os.fsdecode(b"\xff.png"), picture(1)), ("2.png", picture(2))], tarfile.GNU_FORMAT)
-    assert reasons(scan(tmp_path)) == {"a.tar/\\xff.png": "its name is not UTF-8"}
-
-
-def test_of_two_samples_of_one_stem_the_second_is_rejected(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", [("1.png", picture(1)), ("2.png", picture(2)), ("1.png", picture(3))])
-    source = scan(tmp_path)
-    assert values(source) == [picture(1), picture(2)]
-    assert reasons(source) == {"a.tar/1.png": "an earlier sample of the file has its name"}
 
 
 def test_fields_without_one_type_are_left_out_and_said(tmp_path: Path) -> None:
@@ -184,13 +169,6 @@ def test_fields_without_one_type_are_left_out_and_said(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", files)
     with pytest.warns(PresizeWarning, match=r"number of samples that have it: x \(2\); it is left out"):
         assert listed(scan(tmp_path)) == [{"path": "1.png", "y": 1}, {"path": "2.png", "y": None}]
-
-
-def test_a_sample_without_a_label_among_others_is_rejected(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", [*tar_samples(2), ("last.png", picture(9))])
-    source = scan(tmp_path)
-    assert source.table.column("label").to_pylist() == [0, 1]
-    assert reasons(source) == {"a.tar/last.png": "it has no label"}
 
 
 # Tars that are cut short, or no tars
@@ -242,13 +220,13 @@ def test_a_header_that_is_damaged_ends_a_tar(at: int, shard: Path, tmp_path: Pat
     (tmp_path / "a.tar").write_bytes(content)
     source = scan(tmp_path / "a.tar")
     assert len(source.table) == 2
-    assert reasons(source) == {"a.tar": f"byte {third:,} begins no header; what lies before is kept"}
+    assert rejected(source) == {"a.tar": f"byte {third:,} begins no header; what lies before is kept"}
 
 
 def test_a_download_that_stopped_in_a_file_of_its_full_size_is_noticed(shard: Path, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(shard.read_bytes())
     os.truncate(tmp_path / "a.tar", 3 << 20)
-    (reason,) = reasons(scan(tmp_path / "a.tar")).values()
+    (reason,) = rejected(scan(tmp_path / "a.tar")).values()
     assert "is followed by 3.1" in reason
 
 
@@ -288,7 +266,7 @@ def test_joined_tars_have_the_files_that_tarfile_reads(
         expected = [member.name for member in tar_file]
     with open(folder / "all.tar", "rb") as file, suppress(CutShort):
         found = []
-        for member in members(TarWindow(file.fileno())):
+        for member in members(file):
             found += [member.name] if member is not END_MARK else []
     assert found == expected
 
@@ -299,14 +277,14 @@ def test_every_sample_of_joined_tars_is_listed(padding: int, tmp_path: Path) -> 
     source = joined(tmp_path, bytes(padding).join(tars))
     assert values(source) == [picture(n) for n in range(9)]
     assert source.table.column("label").to_pylist() == [n % 3 for n in range(9)]
-    assert reasons(source) == {}
+    assert rejected(source) == {}
 
 
 def test_a_sample_has_no_files_of_the_next_tar(tmp_path: Path) -> None:
     first = tar_bytes(tmp_path, [*tar_samples(2), ("x.png", picture(9))])
     source = joined(tmp_path, first + tar_bytes(tmp_path, [("x.cls", b"1"), *tar_samples(1, 5)]))
     assert [row["path"] for row in listed(source)] == ["000000.png", "000001.png", "000005.png"]
-    assert reasons(source) == {
+    assert rejected(source) == {
         "all.tar/x.png": "it has no label",
         "all.tar/x.cls": "no image among .cls; the files of a sample have to follow each other",
     }
@@ -315,7 +293,7 @@ def test_a_sample_has_no_files_of_the_next_tar(tmp_path: Path) -> None:
 def test_of_joined_tars_with_the_same_names_the_first_is_taken(tmp_path: Path) -> None:
     source = joined(tmp_path, 2 * tar_bytes(tmp_path, tar_samples(2)))
     assert values(source) == [picture(0), picture(1)]
-    assert reasons(source) == dict.fromkeys(
+    assert rejected(source) == dict.fromkeys(
         ("all.tar/000000.png", "all.tar/000001.png"), "an earlier sample of the file has its name"
     )
 
@@ -328,7 +306,7 @@ def test_what_follows_an_end_mark_and_is_no_tar_is_told_of(rest: bytes, padding:
     tar = tar_bytes(tmp_path, tar_samples(2))
     source = joined(tmp_path, tar + bytes(padding) + rest)
     assert values(source) == [picture(0), picture(1)]
-    ((path, reason),) = reasons(source).items()
+    ((path, reason),) = rejected(source).items()
     assert path == "all.tar"
     assert re.fullmatch(
         rf"byte {len(tar) + padding:,}, behind its end mark at byte [\d,]+, begins no header; what lies before is kept",
@@ -340,7 +318,7 @@ def test_of_a_tar_that_is_cut_short_behind_another_what_is_whole_is_kept(tmp_pat
     second = tar_bytes(tmp_path, tar_samples(3, 1))
     source = joined(tmp_path, tar_bytes(tmp_path, tar_samples(1)) + second[:700])
     assert [row["path"] for row in listed(source)] == ["000000.png"]
-    assert "bytes of '000001.png'; what lies before is kept" in reasons(source)["all.tar"]
+    assert "bytes of '000001.png'; what lies before is kept" in rejected(source)["all.tar"]
 
 
 @pytest.mark.parametrize("mode", ["gz", "bz2", "xz"])
@@ -357,7 +335,7 @@ def test_a_file_that_is_no_tar_is_left_out_and_said(tmp_path: Path) -> None:
     with pytest.warns(PresizeWarning, match=r"1 file left out with all that is in them; .*'b\.tar': it is no tar"):
         source = scan(tmp_path)
     assert len(source.table) == 2
-    assert reasons(source) == {"b.tar": "it is no tar: its first block is no header"}
+    assert rejected(source) == {"b.tar": "it is no tar: its first block is no header"}
 
 
 @pytest.mark.parametrize("content", [b"", b"a", bytes(100), b"x" * 600], ids=["nothing", "a byte", "zeros", "text"])
@@ -391,22 +369,6 @@ def test_whatever_a_tar_holds_it_is_listed_or_refused(
     found = list_tar(str(path), "any.tar", SourceOptions())
     ends = found.samples.column("offset").to_numpy() + found.samples.column("source_nbytes").to_numpy()
     assert (ends <= path.stat().st_size).all()
-
-
-def test_json_with_all_kinds_of_values_becomes_columns(tmp_path: Path) -> None:
-    rows = [{"tags": ["a", "b"], "box": {"x": 1.5}, "n": None}, {"tags": [], "n": 3, "flag": True}]
-    write_tar(
-        tmp_path / "a.tar",
-        [
-            file
-            for n, row in enumerate(rows)
-            for file in ((f"{n}.png", picture(n)), (f"{n}.json", json.dumps(row).encode()))
-        ],
-    )
-    assert listed(scan(tmp_path)) == [
-        {"path": "0.png", "tags": ["a", "b"], "box": {"x": 1.5}, "n": None, "flag": None},
-        {"path": "1.png", "tags": [], "box": None, "n": 3, "flag": True},
-    ]
 
 
 def test_a_tar_that_the_disk_cannot_read_is_not_left_out(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from foreign import FIXTURES, image_column, picture, write_parquet
+from listings import labels, listed, rejected, values
 from presize.errors import ImageError, PresizeWarning, SourceError
 from presize.options import ColumnType, SourceOptions, ValueType
 from presize.sources import parquet as parquet_rows
@@ -21,10 +23,6 @@ from presize.sources.source_reader import SourceReader
 from processes import run_python
 
 PICTURES = [picture(number) for number in range(10)]
-
-
-def listed(source: Source) -> list[dict[str, Any]]:
-    return source.table.drop_columns(["source_nbytes", "source_mtime_ns", "container", "offset", "run"]).to_pylist()
 
 
 def reading(source: Source) -> Callable[[int], bytes]:
@@ -50,7 +48,7 @@ def test_files_of_datasets_are_read_sample_by_sample() -> None:
         for split in ("test", "train")
     )
     stored = [row["image"]["bytes"] for row in images.to_pylist()]
-    assert [value(source, sample) for sample in range(9)] == stored
+    assert values(source) == stored
 
 
 def test_a_run_is_a_row_group(tmp_path: Path) -> None:
@@ -93,26 +91,32 @@ def test_a_row_without_bytes_is_an_image_error(tmp_path: Path) -> None:
         value(source, 1)
 
 
-def test_one_of_several_image_columns_is_chosen_and_the_others_are_left_out(tmp_path: Path) -> None:
-    columns = {"photo": image_column(PICTURES[:2]), "mask": image_column(PICTURES[2:4]), "label": [3, 4]}
+def test_one_of_several_image_columns_is_chosen_and_other_bytes_are_left_out(tmp_path: Path) -> None:
+    nested = pa.array([[{"bytes": b"a", "path": None}], []], pa.list_(image_column([b""]).type))
+    columns = {
+        "photo": image_column(PICTURES[:2]),
+        "mask": image_column(PICTURES[2:4]),
+        "frames": nested,
+        "label": [3, 4],
+    }
     write_parquet(tmp_path / "a.parquet", columns)
-    with pytest.raises(SourceError, match="it has 2 columns of images; choose one, such as --keys photo"):
-        scan(tmp_path)
-    with pytest.warns(PresizeWarning, match=r"photo \(2\); it is left out"):
+    with pytest.warns(PresizeWarning, match=r"photo \(2\), frames \(2\); it is left out"):
         source = scan(tmp_path, SourceOptions(keys="mask"))
-    assert value(source, 1) == PICTURES[3]
-    assert source.table.column("label").to_pylist() == [3, 4]
+    assert values(source) == PICTURES[2:4]
+    assert listed(source) == [{"path": "a/00000000", "label": 3}, {"path": "a/00000001", "label": 4}]
 
 
-@pytest.mark.parametrize(
-    ("columns", "keys", "words"),
-    [
-        ({"url": ["a"], "label": [1]}, None, r"no column of images .*; it has url \(string\), label \(int64\)"),
-        ({"image": image_column([b""])}, "img", r"--keys img is no column of images .*; it has image \(struct"),
-        ({"url": ["a"]}, "url", r"--keys url is no column of images"),
-    ],
-)
-def test_a_file_without_an_image_column_is_refused(
+NO_IMAGES: list[tuple[dict[str, Any], str | None, str]] = [
+    ({"url": ["a"], "label": [1]}, None, r"no column of images .*; it has url \(string\), label \(int64\)"),
+    ({"image": image_column([b""])}, "img", r"--keys img is no column of images .*; it has image \(struct"),
+    ({"url": ["a"]}, "url", r"--keys url is no column of images"),
+    ({"photo": image_column([b""]), "mask": image_column([b""])}, None,
+     "it has 2 columns of images; choose one, such as --keys photo"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("columns", "keys", "words"), NO_IMAGES)
+def test_a_file_without_one_image_column_is_refused(
     columns: dict[str, Any], keys: str | None, words: str, tmp_path: Path
 ) -> None:
     write_parquet(tmp_path / "a.parquet", columns)
@@ -217,59 +221,49 @@ def test_threads_read_rows_at_once(tmp_path: Path) -> None:
     assert wrong == []
 
 
-def class_label(names: list[str]) -> dict[bytes, bytes]:
-    feature = f'{{"info": {{"features": {{"label": {{"_type": "ClassLabel", "names": {names!r}}}}}}}}}'
-    return {b"huggingface": feature.replace("'", '"').encode()}
-
-
-def write_labelled(path: Path, names: list[str], labels: list[int]) -> None:
+def write_labelled(path: Path, names: list[str] | None, labels: list[Any]) -> None:
+    """A file whose labels number `names`, as Hugging Face's ClassLabel."""
     table = pa.table({"image": image_column(PICTURES[: len(labels)]), "label": labels})
-    pa.parquet.write_table(table.replace_schema_metadata(class_label(names)), path)
+    features = {"label": {"_type": "ClassLabel", "names": names}}
+    noted = {b"huggingface": json.dumps({"info": {"features": features}}).encode()} if names else None
+    pa.parquet.write_table(table.replace_schema_metadata(noted), path)
+
+
+NAMED = ["dog", "cat"]
+LABELS: list[tuple[list[str] | None, list[Any], SourceOptions, ValueType | None, list[int] | None, Any]] = [
+    (NAMED, [0, 1], SourceOptions(), None, [0, 1], ("dog", "cat")),
+    (NAMED, [0, 1], SourceOptions(), "text", [0, 1], ("dog", "cat")),
+    (NAMED, [0, 1], SourceOptions(), "class", [0, 1], ("dog", "cat")),
+    (NAMED, [0, 1], SourceOptions(classes=["cat", "bee", "dog"]), None, [2, 0], ("cat", "bee", "dog")),
+    (None, [1, 0], SourceOptions(classes=["dog", "bee"]), None, [1, 0], ("dog", "bee")),
+    (None, [True, False, True], SourceOptions(), None, [1, 0, 1], ("false", "true")),
+    (NAMED, [0, 1], SourceOptions(labels="none"), None, None, None),
+]
+
+
+@pytest.mark.parametrize(("names", "stored", "options", "kind", "expected", "classes"), LABELS)
+def test_labels_are_numbers_of_the_classes_that_the_file_or_the_list_names(
+    names: list[str] | None, stored: list[Any], options: SourceOptions, kind: ValueType | None,
+    expected: list[int] | None, classes: Any, tmp_path: Path,
+) -> None:  # fmt: skip
+    write_labelled(tmp_path / "a.parquet", names, stored)
+    source = scan(tmp_path, options, types=[ColumnType("label", kind)] if kind else [])
+    assert (labels(source), source.classes) == (expected, classes)
 
 
 def test_labels_that_number_no_class_are_rejected(tmp_path: Path) -> None:
-    write_labelled(tmp_path / "a.parquet", ["cat", "dog"], [0, -1, 1, 2])
+    write_labelled(tmp_path / "a.parquet", NAMED, [0, -1, 1, 2])
     source = scan(tmp_path)
-    assert source.table.column("label").to_pylist() == [0, 1]
-    assert {one.path: one.reason for one in source.rejects} == {
-        f"a.parquet/a/0000000{row}": "its label is not in the class list of 2 names" for row in (1, 3)
-    }
+    assert labels(source) == [0, 1]
+    said = "its label is not in the class list of 2 names"
+    assert rejected(source) == {f"a.parquet/a/0000000{row}": said for row in (1, 3)}
 
 
 def test_classes_that_disagree_are_refused(tmp_path: Path) -> None:
-    write_labelled(tmp_path / "a.parquet", ["cat", "dog"], [0])
-    write_labelled(tmp_path / "b.parquet", ["dog", "cat"], [0])
+    write_labelled(tmp_path / "a.parquet", NAMED, [0])
+    write_labelled(tmp_path / "b.parquet", NAMED[::-1], [0])
     with pytest.raises(SourceError, match=r"the class lists of 'a\.parquet' and 'b\.parquet' differ; build each"):
         scan(tmp_path)
-
-
-def test_a_class_list_renumbers_names_and_names_numbers(tmp_path: Path) -> None:
-    write_labelled(tmp_path / "a.parquet", ["cat", "dog"], [0, 1])
-    source = scan(tmp_path, SourceOptions(classes=["dog", "bee", "cat"]))
-    assert (source.table.column("label").to_pylist(), source.classes) == ([2, 0], ("dog", "bee", "cat"))
-    write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES[:2]), "label": [1, 0]})
-    source = scan(tmp_path, SourceOptions(classes=["dog", "bee"]))
-    assert (source.table.column("label").to_pylist(), source.classes) == ([1, 0], ("dog", "bee"))
-
-
-@pytest.mark.parametrize("kind", ["text", "class"])
-def test_labels_whose_numbers_have_names_keep_these_as_text_and_classes(kind: ValueType, tmp_path: Path) -> None:
-    write_labelled(tmp_path / "a.parquet", ["dog", "cat"], [0, 1])
-    source = scan(tmp_path, types=[ColumnType("label", kind)])
-    assert (source.table.column("label").to_pylist(), source.classes) == ([0, 1], ("dog", "cat"))
-
-
-def test_without_labels_none_are_taken(tmp_path: Path) -> None:
-    write_labelled(tmp_path / "a.parquet", ["cat", "dog"], [0, 1])
-    source = scan(tmp_path, SourceOptions(labels="none"))
-    assert (source.table.column_names[-1], source.classes) == ("run", None)
-
-
-def test_nested_bytes_are_no_label(tmp_path: Path) -> None:
-    frames = pa.array([[{"bytes": b"a", "path": None}]], pa.list_(image_column([b""]).type))
-    write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES[:1]), "frames": frames, "n": [1]})
-    with pytest.warns(PresizeWarning, match=r"frames \(1\)"):
-        assert listed(scan(tmp_path)) == [{"path": "a/00000000", "n": 1}]
 
 
 READ_IN_ORDER = """
@@ -289,9 +283,3 @@ def test_a_row_group_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
     read_bytes, peak_bytes = map(int, run_python(READ_IN_ORDER, path, timeout_s=60).split())
     assert read_bytes == 60_000_000
     assert peak_bytes < 80_000_000
-
-
-def test_booleans_as_labels_are_two_classes(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES[:3]), "label": [True, False, True]})
-    source = scan(tmp_path / "a.parquet")
-    assert (source.table.column("label").to_pylist(), source.classes) == ([1, 0, 1], ("false", "true"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -37,14 +37,8 @@ def photos(raw: Path, tmp_path: Path) -> Path:
     folder = shutil.copytree(raw, tmp_path / "photos")
     first, second = sorted(path for path in folder.iterdir())[:2]
     some = sorted(first.glob("*.jpg"))
-    for name in (
-        "sub dir/a b.jpg",
-        "sub dir/ü%20+#?&=~.jpg",
-        "sub-dir/z.jpg",
-        "sub/deeper/y.jpg",
-        "sub0.jpg",
-        "sub/x.jpg",
-    ):
+    names = "sub dir/a b.jpg|sub dir/ü%20+#?&=~.jpg|sub-dir/z.jpg|sub/deeper/y.jpg|sub0.jpg|sub/x.jpg"
+    for name in names.split("|"):
         (first / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(some[0], first / name)
     (second / "notes.txt").write_text("no image")
@@ -96,7 +90,6 @@ def listed(source: Source) -> list[object]:
     return [table.to_pydict(), source.classes, source.hidden, source.outside, source.by_folder]
 
 
-@pytest.mark.usefixtures("server")
 @pytest.mark.parametrize("options", [SourceOptions(), SourceOptions(labels="none")])
 def test_a_bucket_is_listed_as_the_folder_is(url: str, photos: Path, options: SourceOptions) -> None:
     assert listed(scan(url, options)) == listed(scan(photos, options))
@@ -157,74 +150,70 @@ def test_objects_that_stand_for_folders_are_none(
 
 
 @pytest.mark.slow
-def test_a_bucket_of_splits_is_listed_as_the_folder_is(
-    prefix: str, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for split in ("train", "val"):
-        shutil.copytree(raw, tmp_path / "splits" / split)
-    with s3(monkeypatch):
-        upload(tmp_path / "splits", prefix)
-        options = SourceOptions(split="folders")
-        assert listed(scan(f"s3://{BUCKET}/{prefix}", options)) == listed(scan(tmp_path / "splits", options))
-
-
-@pytest.mark.slow
-def test_a_flat_bucket_is_listed_as_the_folder_is(
-    prefix: str, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("shape", ["splits", "flat"])
+def test_a_bucket_of_another_shape_is_listed_as_the_folder_is(
+    shape: str, prefix: str, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for path in raw.rglob("*.jpg"):
-        shutil.copy(path, tmp_path / f"{path.parent.name}-{path.name}")
+        names = [f"{path.parent.name}-{path.name}"]
+        if shape == "splits":
+            names = [f"{split}/{path.relative_to(raw)}" for split in ("train", "val")]
+        for name in names:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, tmp_path / name)
+    options = SourceOptions(split="folders" if shape == "splits" else None)
     with s3(monkeypatch):
         upload(tmp_path, prefix)
-        assert listed(scan(f"s3://{BUCKET}/{prefix}/")) == listed(scan(tmp_path))
+        assert listed(scan(f"s3://{BUCKET}/{prefix}/", options)) == listed(scan(tmp_path, options))
 
 
-@pytest.mark.usefixtures("server")
-def test_a_build_makes_the_shards_that_it_makes_of_the_folder(url: str, photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "one", SHARDS, SERIAL)
+@pytest.fixture
+def local(photos: Path, tmp_path: Path) -> Path:
+    """The dataset that is made of the folder."""
+    build_dataset(photos, tmp_path / "local", SHARDS, SERIAL)
+    return tmp_path / "local"
+
+
+def assert_same_shards(one: Path, other: Path) -> None:
+    assert files(one / "shards") == files(other / "shards")
+    rejects = [[(r.path, r.reason) for r in read_rejects(out / "rejects.jsonl")] for out in (one, other)]
+    assert rejects[0] == rejects[1]
+
+
+def test_a_build_makes_the_shards_that_it_makes_of_the_folder(url: str, local: Path, tmp_path: Path) -> None:
     build_dataset(url, tmp_path / "other", SHARDS, RunOptions(jobs=2))
-    one, other = files(tmp_path / "one" / "shards"), files(tmp_path / "other" / "shards")
-    assert one == other
-    assert len(one) == 5
-    reasons = [[(reject.path, reject.reason) for reject in read_rejects(out / "rejects.jsonl")] for out in (
-        tmp_path / "one", tmp_path / "other")]  # fmt: skip
-    assert reasons[0] == reasons[1]
+    assert_same_shards(local, tmp_path / "other")
+    assert len(files(local / "shards")) == 5
 
 
-@pytest.mark.usefixtures("server")
+def labelled(folder: Path, paths: Iterable[str]) -> SourceOptions:
+    lines = [f"{path},{k % 2}\n" for k, path in enumerate(paths)]
+    (folder / "labels.csv").write_text("path,label\n" + "".join(lines))
+    return SourceOptions(labels=folder / "labels.csv")
+
+
 def test_a_label_table_says_which_objects_are_read(url: str, photos: Path, tmp_path: Path) -> None:
     paths = sorted(path.relative_to(photos).as_posix() for path in photos.glob("[0-9]*/*.jpg"))[::7]
-    (tmp_path / "labels.csv").write_text("path,label\n" + "".join(f"{path},{k % 2}\n" for k, path in enumerate(paths)))
-    options = SourceOptions(labels=tmp_path / "labels.csv")
+    options = labelled(tmp_path, paths)
     assert listed(scan(url, options)) == listed(scan(photos, options))
-
-
-@pytest.mark.usefixtures("server")
-def test_a_listed_object_that_is_not_there_is_one_line(url: str, tmp_path: Path) -> None:
-    (tmp_path / "labels.csv").write_text("path,label\nnowhere.jpg,a\nbeside.txt,a\n")
-    with pytest.raises(
-        SourceError, match=rf"1 of its 2 paths cannot be used, the first: 'nowhere.jpg' .*; source '{url}'"
-    ):
-        scan(url, SourceOptions(labels=tmp_path / "labels.csv"))
+    said = rf"1 of its 2 paths cannot be used, the first: 'nowhere.jpg' .*; source '{url}'"
+    with pytest.raises(SourceError, match=said):
+        scan(url, labelled(tmp_path, ["nowhere.jpg", "beside.txt"]))
 
 
 def test_a_web_server_is_read_with_a_label_table(photos: Path, tmp_path: Path) -> None:
     paths = sorted(path.relative_to(photos).as_posix() for path in photos.glob("[0-9]*/*.jpg"))[:9]
-    (tmp_path / "labels.csv").write_text("path,label\n" + "".join(f"{path},{k % 2}\n" for k, path in enumerate(paths)))
-    options = SourceOptions(labels=tmp_path / "labels.csv")
+    options = labelled(tmp_path, paths)
     with http(photos) as port:
         build_dataset(f"http://127.0.0.1:{port}", tmp_path / "web", SHARDS, SERIAL, options)
         with pytest.raises(SourceError, match="a web server does not list its files; give their paths with --labels"):
             scan(f"http://127.0.0.1:{port}")
-        (tmp_path / "labels.csv").write_text("path,label\nnowhere.jpg,a\n")
         with pytest.raises(SourceError, match=r"'nowhere\.jpg' does not exist"):
-            scan(f"http://127.0.0.1:{port}", options)
-    (tmp_path / "labels.csv").write_text("path,label\n" + "".join(f"{path},{k % 2}\n" for k, path in enumerate(paths)))
-    build_dataset(photos, tmp_path / "local", SHARDS, SERIAL, options)
-    assert files(tmp_path / "web" / "shards") == files(tmp_path / "local" / "shards")
+            scan(f"http://127.0.0.1:{port}", labelled(tmp_path, ["nowhere.jpg"]))
+    build_dataset(photos, tmp_path / "local", SHARDS, SERIAL, labelled(tmp_path, paths))
+    assert_same_shards(tmp_path / "web", tmp_path / "local")
 
 
-@pytest.mark.usefixtures("server")
 def test_objects_that_change_or_go_while_they_are_built_are_not_stored(
     url: str, prefix: str, photos: Path, tmp_path: Path
 ) -> None:
@@ -236,25 +225,23 @@ def test_objects_that_change_or_go_while_they_are_built_are_not_stored(
 
     with pytest.warns(PresizeWarning, match="2 files could not be read"):
         build_dataset(url, tmp_path / "out", SHARDS, SERIAL, on_plan=meanwhile)
-    found = {reject.path: reject.reason for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
-    assert {found[first].partition(":")[0], found[second].partition(":")[0]} == {"it changed during the build"}
+    reasons = {reject.path: reject.reason for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
+    assert {reasons[path].partition(":")[0] for path in (first, second)} == {"it changed during the build"}
 
 
 def test_a_connection_that_is_cut_again_and_again_changes_nothing(
-    url: str, photos: Path, proxy: Proxy, tmp_path: Path
+    url: str, local: Path, proxy: Proxy, tmp_path: Path
 ) -> None:
-    source = scan(url)
+    assert len(scan(url).table) == 67
     proxy.most = 70_000
     build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
     assert proxy.cut > 0
-    assert len(source.table) == 67
-    build_dataset(photos, tmp_path / "local", SHARDS, SERIAL)
-    assert files(tmp_path / "out" / "shards") == files(tmp_path / "local" / "shards")
+    assert_same_shards(tmp_path / "out", local)
 
 
 @pytest.mark.slow
 def test_a_store_that_goes_away_is_one_line_and_the_build_goes_on(
-    url: str, photos: Path, proxy: Proxy, tmp_path: Path
+    url: str, local: Path, proxy: Proxy, tmp_path: Path
 ) -> None:
     def meanwhile(_: object) -> None:
         proxy.most = 0
@@ -262,10 +249,8 @@ def test_a_store_that_goes_away_is_one_line_and_the_build_goes_on(
     with pytest.raises(BuildError, match=rf"^{url}/\S.*; run again to resume$"):
         build_dataset(url, tmp_path / "out", SHARDS, SERIAL, on_shard=meanwhile)
     proxy.most = None
-    result = build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
-    assert result.resumed > 0
-    build_dataset(photos, tmp_path / "local", SHARDS, SERIAL)
-    assert files(tmp_path / "out" / "shards") == files(tmp_path / "local" / "shards")
+    assert build_dataset(url, tmp_path / "out", SHARDS, SERIAL).resumed > 0
+    assert_same_shards(tmp_path / "out", local)
 
 
 def test_an_update_reads_what_is_new_and_nothing_else(
@@ -280,7 +265,6 @@ def test_an_update_reads_what_is_new_and_nothing_else(
     assert [path.rpartition("/")[2] for path in proxy.asked if "list-type" not in path] == ["new.jpg"]
 
 
-@pytest.mark.usefixtures("server")
 def test_a_damaged_shard_is_made_again_from_the_bucket(url: str, tmp_path: Path) -> None:
     build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
     shard = tmp_path / "out" / "shards" / "00001.lmdb"
@@ -290,7 +274,6 @@ def test_a_damaged_shard_is_made_again_from_the_bucket(url: str, tmp_path: Path)
     assert shard.read_bytes() == whole
 
 
-@pytest.mark.usefixtures("server")
 def test_a_name_that_leads_out_of_the_bucket_is_one_line(url: str, prefix: str) -> None:
     put(f"{prefix}/0-red-disc/../../c.jpg", b"x")
     with pytest.raises(SourceError, match=rf"^source {url}: .*invalid path: .*0-red-disc/../../c.jpg") as caught:
@@ -298,28 +281,21 @@ def test_a_name_that_leads_out_of_the_bucket_is_one_line(url: str, prefix: str) 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.usefixtures("server")
-def test_an_empty_place_is_one_line(url: str) -> None:
+def test_a_place_that_is_empty_or_not_there_is_one_line(url: str) -> None:
     with pytest.raises(
         SourceError, match=rf"^source '{url}/nothing' holds no files \(nothing at all\); expected image"
     ):
         scan(f"{url}/nothing")
-
-
-@pytest.mark.usefixtures("server")
-def test_a_bucket_that_is_not_there_is_one_line() -> None:
     with pytest.raises(SourceError, match=r"^source s3://nowhere/raw: .*(404|NoSuchBucket)"):
         scan("s3://nowhere/raw")
 
 
-@pytest.mark.usefixtures("server")
 def test_pairs_want_a_folder(url: str, tmp_path: Path) -> None:
     options = BuildOptions(SMALL.image, companions=(Companion("mask", "{stem}.png"),))
     with pytest.raises(SourceError, match=f"^--pair mask: pairs are read from a folder; copy {url} to a disk first"):
         build_dataset(url, tmp_path / "out", options, SERIAL)
 
 
-@pytest.mark.usefixtures("server")
 def test_parts_agree_on_the_listing_of_a_bucket(url: str, tmp_path: Path) -> None:
     source = scan(url)
     write_listing(tmp_path, SharedListing.of(source, f"{url}/", SourceOptions(), 2))
@@ -332,7 +308,6 @@ def test_parts_agree_on_the_listing_of_a_bucket(url: str, tmp_path: Path) -> Non
     assert read.source.files(rows) == source.files(rows)
 
 
-@pytest.mark.usefixtures("server")
 def test_the_commands_of_the_page_build_from_a_bucket(
     url: str, presize: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,9 +320,8 @@ def test_the_commands_of_the_page_build_from_a_bucket(
         assert ran.code == 0, ran.err
 
 
-def test_parts_build_from_a_bucket(url: str, photos: Path, tmp_path: Path) -> None:
+def test_parts_build_from_a_bucket(url: str, local: Path, tmp_path: Path) -> None:
     for part in (1, 2):
         build_part(url, tmp_path / "out", BuildPart(part, 2), SHARDS, SERIAL)
     build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
-    build_dataset(photos, tmp_path / "local", SHARDS, SERIAL)
-    assert files(tmp_path / "out" / "shards") == files(tmp_path / "local" / "shards")
+    assert_same_shards(tmp_path / "out", local)
