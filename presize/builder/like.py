@@ -12,12 +12,12 @@ from typing import NamedTuple
 from presize.errors import DatasetError
 from presize.options import BuildOptions, Size
 from presize.remote.bucket import Bucket
-from presize.remote.download import MANIFEST_BYTES
+from presize.remote.transfer import MANIFEST_BYTES
 from presize.sources.dataset import OF_SAMPLES
 from presize.store.data_files import MANIFEST
 from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS, read_index
 from presize.store.manifest import Manifest, parse_manifest, read_manifest
-from presize.system.files import names_in
+from presize.system.files import is_url, names_in
 
 
 class Likeness(NamedTuple):
@@ -72,7 +72,7 @@ def options_to_update(out: str | os.PathLike[str]) -> BuildOptions | None:
         RemoteError: the URL cannot be read.
     """
     place = os.fspath(out)
-    manifests = _manifests_at(place) if "://" in place else _manifests_in(Path(place))
+    manifests = _manifests_at(place) if is_url(place) else _manifests_in(Path(place))
     return next((recorded_options(manifest, out) for manifest in manifests), None)
 
 
@@ -89,11 +89,11 @@ def _manifests_in(out: Path) -> Iterator[Manifest]:
 def _manifests_at(url: str) -> Iterator[Manifest]:
     """_manifests_in a URL. Sizes are looked for in its listing."""
     bucket = Bucket(url)
-    if found := bucket.find(MANIFEST, MANIFEST_BYTES):
+    if found := bucket.get_with_etag(MANIFEST, MANIFEST_BYTES):
         yield parse_manifest(found[0], url)
         return
     for folder, _, name in (each.path.partition("/") for each in bucket.list()):
-        if name == MANIFEST and (found := bucket.find(f"{folder}/{MANIFEST}", MANIFEST_BYTES)):
+        if name == MANIFEST and (found := bucket.get_with_etag(f"{folder}/{MANIFEST}", MANIFEST_BYTES)):
             if (manifest := parse_manifest(found[0], f"{url}/{folder}")).size == folder:
                 yield manifest
 

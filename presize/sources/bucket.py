@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from presize.errors import RemoteError, SourceError
 from presize.remote.bucket import Bucket, Listed
-from presize.remote.connections import Connections
+from presize.remote.transfer import Connections
 from presize.sources.folder import Refuse, RefusedFile
 from presize.sources.source_files import Url
 from presize.sources.tree import FileTree
@@ -102,7 +102,7 @@ def _ask_each(url: Url, paths: pa.ChunkedArray, facts: npt.NDArray[np.int64]) ->
 
     def ask(first: int) -> None:
         for row, path in enumerate(paths.slice(first, _ASKED_IN_TURN).to_pylist(), first):
-            listed = bucket.look(path)
+            listed = bucket.head(path)
             if listed is not None:
                 facts[row] = listed.nbytes, listed.mtime_ns
 

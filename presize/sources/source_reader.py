@@ -306,9 +306,9 @@ def _open(path: str) -> int:
 
 
 def _read_object(bucket: Bucket, path: str, nbytes: int) -> bytes:
-    if nbytes > LARGE_BYTES and sniff(head := bucket.beginning(path, _SNIFFED_BYTES)) is None:
+    if nbytes > LARGE_BYTES and sniff(head := bucket.get_range(path, _SNIFFED_BYTES)) is None:
         return head
-    data = bucket.content(path, nbytes)
+    data = bucket.get(path, nbytes)
     if data is None:
         raise UnreadableError(
             f"it changed during the build: it had {nbytes} bytes when listed; now its size differs, or it is gone"
