@@ -9,6 +9,7 @@ if __name__ != "presize.datasets":
     )
 
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from presize.datasets.collate import collate
@@ -24,6 +25,7 @@ from presize.datasets.sampler import EpochSampler
 
 if TYPE_CHECKING:
     from presize.datasets.timing.diagnose import diagnose
+    from presize.datasets.timing.epochs import NoModel, time_epoch
 
 __all__ = [
     "CenterCrop",
@@ -32,6 +34,7 @@ __all__ = [
     "Fused",
     "LMDBDataset",
     "Loader",
+    "NoModel",
     "RandomCrop",
     "RandomResizedCrop",
     "Resize",
@@ -44,6 +47,7 @@ __all__ = [
     "diagnose",
     "fuse",
     "make_loader",
+    "time_epoch",
 ]
 
 
@@ -52,9 +56,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import diagnose on first use: reading needs nothing that measures."""
-    if name == "diagnose":
-        from presize.datasets.timing.diagnose import diagnose
-
-        return diagnose
+    """Import what measures on first use: reading needs nothing of it."""
+    homes = {"diagnose": "diagnose", "NoModel": "epochs", "time_epoch": "epochs"}
+    if name in homes:
+        return getattr(import_module(f"presize.datasets.timing.{homes[name]}"), name)
     raise AttributeError(f"module 'presize.datasets' has no attribute {name!r}")

@@ -401,7 +401,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         return f"LMDBDataset({self.root!r}, {len(self)} samples, target={self.target!r}, decode={self.decode!r}{fused})"
 
     def _repr_html_(self) -> str | None:
-        from presize.pages.notebook import dataset_html  # for notebooks alone
+        from presize.pages.gallery import dataset_html  # for notebooks alone
 
         return dataset_html(self.data, self._all_records(), repr(self))
 

@@ -71,8 +71,9 @@ def sidebar(page: str) -> list[str]:
 
 
 def docstring(name: re.Match[str]) -> str:
-    is_class = name[1].split(".")[-1][0].isupper()
-    kind, members = ("autoclass", "\n   :members:") if is_class else ("autofunction", "")
+    last = name[1].split(".")[-1]
+    kind = "autodata" if last.isupper() else "autoclass" if last[0].isupper() else "autofunction"
+    members = "\n   :members:" if kind == "autoclass" else ""
     return DOCSTRING.format(kind=kind, name=name[1], members=members)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import importlib
 import json
@@ -167,10 +168,93 @@ def test_the_page_of_commands_lists_every_command() -> None:
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(cli.commands)
 
 
-def test_the_page_of_python_lists_every_public_name() -> None:
+PUBLIC = {f"{module.__name__}.{name}" for module in (presize, presize.datasets) for name in module.__all__}
+
+
+def test_the_page_of_python_lists_the_public_names_and_no_others() -> None:
     page = (ROOT / "docs" / "api.md").read_text("utf-8")
-    public = {f"{module.__name__}.{name}" for module in (presize, presize.datasets) for name in module.__all__}
-    assert public - set(re.findall(r"^- `([\w.]+)`$", page, re.MULTILINE)) == set()
+    assert sorted(re.findall(r"^- `([\w.]+)`$", page, re.MULTILINE)) == sorted(PUBLIC)
+
+
+def test_each_command_has_its_function() -> None:
+    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    functions = dict(re.findall(r"\| `(\w+)` \| `([\w.]+)` ", page))
+    assert set(functions) == set(cli.commands) - {"completion"}
+    assert set(functions.values()) <= PUBLIC
+    others = {name for name, function in functions.items() if not function.split(".")[-1].startswith(name)}
+    assert others == {"sample"}
+
+
+NOTEBOOKS = {
+    path: [
+        "".join(cell["source"]) for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"
+    ]
+    for path in sorted((ROOT / "docs").glob("*.ipynb"))
+}
+EXAMPLES = {page: blocks(page, "python") for page in PAGES} | NOTEBOOKS
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.name)
+def test_examples_use_public_names_alone(page: Path) -> None:
+    trees = list(map(ast.parse, EXAMPLES[page]))
+    imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    used = {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
+    whole = {
+        alias.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+    }
+    assert {name for name in used if name.startswith("presize")} <= PUBLIC
+    assert {name for name in whole if name.startswith("presize")} <= {"presize", "presize.datasets"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "development"], ids=lambda page: page.name)
+def test_pages_name_no_private_name(page: Path) -> None:
+    names = set(re.findall(r"`(presize(?:\.\w+)+)", page.read_text("utf-8")))
+    assert names - PUBLIC <= {"presize.datasets"}
+
+
+OPTIONS = {flag: option for command in cli.commands.values() for option in command.params for flag in option.opts}
+OPTIONS |= {flag: option for option in cli.commands["build"].params for flag in (*option.opts, *option.secondary_opts)}
+NOT_OURS = {"--array", "--dependency", "--ipc"}
+"""Options of Slurm and Docker."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_name_options_that_there_are(page: Path) -> None:
+    named = re.findall(r"`(?:presize[^`]*)?(--[a-z][\w-]*)[^`]*`", page.read_text("utf-8"))
+    typed = [flag for command in commands(page) for flag in re.findall(r"(?<!\S)--[a-z][\w-]*", command)]
+    assert {*named, *typed} <= {*OPTIONS, *NOT_OURS, "--help", "--debug", "--no-tiles"}
+
+
+def test_every_option_of_a_build_is_explained_on_a_page() -> None:
+    pages = "".join(page.read_text("utf-8") for page in PAGES)
+    flags = [(*option.opts, *option.secondary_opts) for option in cli.commands["build"].params]
+    assert [
+        names
+        for names in flags
+        if names[0].startswith("--") and not any(re.search(rf"{name}\b", pages) for name in names)
+    ] == []
+
+
+TABLES = [
+    (page, flag, [row.split("|")[1].strip(" `") for row in rows.splitlines()])
+    for page in PAGES
+    for flag, rows in re.findall(
+        r"^\| `(--[\w-]+)` \|.*\n\|[-| :]+\n((?:\|.*\n?)+)", page.read_text("utf-8"), re.MULTILINE
+    )
+]
+
+
+def test_a_table_of_an_option_has_its_choices() -> None:
+    tried = []
+    for page, flag, rows in TABLES:
+        option = next(
+            each for each in cli.commands["export" if page.stem == "derive" else "build"].params if flag in each.opts
+        )
+        choices = set(getattr(option.type, "choices", ()))
+        tried += [flag] if choices else []
+        besides = {"--backend": {"processes", "sequential"}, "--subsampling": {"png"}}.get(flag, set())
+        assert not choices or set(rows) - besides == choices - besides, (page.name, flag)
+    assert len(tried) >= 5
 
 
 def test_every_page_is_linked_from_the_first() -> None:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import re
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 PATHS = sorted([*ROOT.glob("presize/**/*.py"), *ROOT.glob("datasets/**/*.py")])
-GROUND = {"errors", "options", "formatting"}
+GROUND = {"errors", "options", "option_fields", "formatting"}
 
 MAY_IMPORT = {
     "errors": set(),
     "formatting": set(),
-    "options": {"errors"},
+    "option_fields": {"errors"},
+    "options": {"errors", "option_fields"},
     "system": GROUND,
     "codecs": GROUND,
     "store": GROUND | {"system", "codecs"},
@@ -29,6 +32,7 @@ MAY_IMPORT = {
     "pages": GROUND | {"system", "codecs", "store"},
     "builder": GROUND | {"system", "codecs", "store", "sources", "remote", "pages"},
     "measure": GROUND | {"system", "codecs", "store", "sources", "pages", "builder"},
+    "machine_check": GROUND | {"system", "measure", "datasets/timing"},
     "datasets": GROUND
     | {"system", "codecs", "store", "sources", "remote", "pages", "datasets/reading", "datasets/timing"},
     "datasets/reading": GROUND | {"system", "codecs", "store", "datasets"},
@@ -127,9 +131,9 @@ def test_a_shard_is_bytes_in_and_bytes_out() -> None:
 
 
 PURE = [
-    "builder/plan", "builder/update", "measure/bench_report", "measure/diagnosis", "measure/diagnosis_report",
-    "measure/loader_alone", "measure/profile", "measure/simulation", "measure/simulation_report", "measure/stages",
-    "pages/charts", "pages/build_report", "store/dealing",
+    "builder/plan", "builder/update", "measure/diagnosis", "measure/diagnosis_report", "measure/profile",
+    "measure/simulation", "measure/simulation_report", "measure/stages", "pages/charts", "pages/build_report",
+    "store/dealing",
     *(name for name in MODULES if room_of(name) == "codecs"),
 ]  # fmt: skip
 
@@ -150,6 +154,71 @@ def test_library_code_neither_prints_nor_exits_nor_asserts() -> None:
             assert not isinstance(node, ast.Assert), f"{where}: raise an error that names the value"
             if isinstance(node, ast.Call) and room_of(name) != "cli":
                 assert ast.unparse(node.func) not in ("print", "sys.exit", "exit", "quit"), where
+
+
+def imports_that_run(node: ast.AST) -> Iterator[ast.stmt]:
+    """The imports of a module at any level, without those for type checkers."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child
+        elif not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield from imports_that_run(child)
+
+
+def modules_that_run(name: str) -> set[str]:
+    """The modules of presize that a module imports, at its top or in a function."""
+    found = set()
+    for node in imports_that_run(tree_of(name)):
+        for alias in node.names:
+            module = f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+            path = module.removeprefix("presize.").replace(".", "/")
+            found |= {path, path.rpartition("/")[0]} & {*MODULES} - {name}
+    return found
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {name: modules_that_run(name) for name in MODULES}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules of a circle
+
+
+STANDARD = {"_asdict", "_replace", "_fields", "_exit", "_ntuple_diskusage", "_repr_html_"}
+"""Names of Python's own, and of notebooks, that begin with an underscore."""
+STILL_PRIVATE = {
+    "tests/builder/test_estimate.py",
+    "tests/builder/test_keep.py",
+    "tests/datasets/reading/test_regions.py",
+    "tests/datasets/reading/test_shared_batches.py",
+    "tests/datasets/reading/test_whole_batches.py",
+    "tests/datasets/test_changed_transforms.py",
+    "tests/datasets/test_loader.py",
+    "tests/datasets/test_masks.py",
+    "tests/sources/test_source_reader.py",
+}
+"""Tests that use private names of ours, until they do without."""
+
+
+def private_names(path: Path) -> set[str]:
+    """Names that begin with an underscore and are not the file's own: imported, read from an object, or in a text that
+    names a module of presize or is a program."""
+    tree = ast.parse(path.read_text("utf-8"))
+    found = set()
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}".startswith("presize"):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls"):
+            found.add(node.attr)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr") and len(node.args) > 1:
+            found |= {node.args[1].value} if isinstance(node.args[1], ast.Constant) else set()
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= set(re.findall(r"(?:\.|import )(_[A-Za-z]\w*)", node.value)) if "presize" in node.value else set()
+    return {name for name in found if re.fullmatch(r"_[A-Za-z]\w*", str(name))} - STANDARD - own
+
+
+def test_no_test_uses_a_private_name_of_ours() -> None:
+    """What a test needs of a module is public there, or is given to it."""
+    users = {path.relative_to(ROOT).as_posix(): private_names(path) for path in (ROOT / "tests").rglob("*.py")}
+    assert {name: names for name, names in users.items() if names and name not in STILL_PRIVATE} == {}
 
 
 def test_no_two_public_classes_share_a_name() -> None:

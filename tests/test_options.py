@@ -14,14 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from presize.cli.option_groups import stated
 from presize.errors import OptionError
+from presize.measure.bench_options import BenchOptions
+from presize.option_fields import stated_options
 from presize.options import (
     KEEP,
     MAX_SIDE,
     BuildOptions,
+    DeriveOptions,
     ErrorBudget,
     ImageOptions,
     RunOptions,
+    SampleOptions,
     Size,
     SourceOptions,
     check_choice,
@@ -324,3 +329,25 @@ def test_checks_say_what_was_expected_in_one_line(check: Callable[[], None]) -> 
 def assert_one_line(error: Exception) -> None:
     assert str(error).isprintable()
     assert str(error)
+
+
+STATED = [ImageOptions, BuildOptions, SourceOptions, RunOptions, DeriveOptions, SampleOptions, BenchOptions]
+
+
+@pytest.mark.parametrize("options", STATED, ids=lambda options: options.__name__)
+def test_every_field_states_its_option_and_its_docstring_says_so(options: type) -> None:
+    stated = stated_options(options)
+    assert [each.name for each in stated] == [field.name for field in dataclasses.fields(options)]
+    for each in stated:
+        assert each.statement.help.endswith((".", "]", "...")), each.name
+        assert f"\n        {each.name}: {each.statement.help}\n" in (options.__doc__ or "")
+
+
+@pytest.mark.parametrize("options", STATED, ids=lambda options: options.__name__)
+def test_the_command_line_has_the_options_as_they_are_stated(options: type) -> None:
+    typed = [each for each in stated_options(options) if each.statement.flag is not None]
+    for each, option in zip(typed, stated(options), strict=True):
+        assert (option.name, option.multiple, option.is_flag) == (each.name, each.is_several, each.kind is bool)
+        assert list(getattr(option.type, "choices", ())) == list(map(str, each.choices))
+        shown = (option.help or "").removeprefix(each.statement.help)
+        assert shown == (f"  [default: {each.statement.unset}]" if each.statement.unset else "")

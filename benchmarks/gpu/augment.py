@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize.datasets import LMDBDataset, RandomResizedCrop, Resize, collate, make_loader
 from presize.datasets.reading.transfer import to_device
-from presize.datasets.timing.clocks import clock_of
 from presize.datasets.timing.epochs import resident_s, time_epoch
+from presize.datasets.timing.loops import clock_of
 from presize.datasets.timing.variants import FLIP, Chosen
 from shared import bench_runs, builds, measuring, processes, rates
 from shared.conditions import find_photos

@@ -9,10 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
+from presize.measure.bench import run_apart
 from presize.measure.bench_options import READS, BenchOptions, Run, Variant
 from presize.measure.results import row_of
 from presize.measure.stages import Stages
-from presize.measure.subprocess_run import run_apart
 from presize.system.pagecache import resident_share
 from shared import processes, rates
 from shared.conditions import conditions

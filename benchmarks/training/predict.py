@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, Weighted, diagnose, make_loader
-from presize.datasets.timing.instrument import prefetch_of, workers_of
+from presize.datasets.timing.loading import prefetch_of, workers_of
 from presize.datasets.timing.models import TrainingStep, small_cnn
 from presize.datasets.timing.variants import CroppedFolder
 from presize.measure.diagnosis import Diagnosis

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.segments import coded_size
-from presize.codecs.jpeg.tiles import cut
+from presize.codecs.jpeg.tiles import cut_jpeg
 from presize.codecs.resize import Box as ResizeBox
 from presize.codecs.resize import Target, resize
 from presize.codecs.stored_value import check_shape, decode_value
@@ -60,7 +60,7 @@ def uncut_region(value: memoryview, format: Format, box: Box) -> Region:
 def cut_region(value: bytes | memoryview, box: Box) -> Region:
     """A copy of what `box`, inside the image, needs of `value`, a JPEG. Never raises, whatever the bytes."""
     top, left, _, _ = box
-    part = cut(value, *box)
+    part = cut_jpeg(value, *box)
     if part is None or part.data is value:
         return Region("jpeg", bytes(value), top, left, True, box)
     return Region("jpeg", *part, False, box)

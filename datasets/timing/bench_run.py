@@ -106,7 +106,7 @@ def measure(run: Run) -> dict[str, Any]:
             if device.type == "cuda":
                 copied = copied_s(step, [part.pin_memory() for part in batch])
     return {
-        "epochs": [_plain(epoch) for epoch in epochs],
+        "epochs": [asdict(epoch) for epoch in epochs],
         "resident_s": resident,
         "copied_s": copied,
         "model_of": whose,

@@ -14,14 +14,21 @@ import torch
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader
 from presize.datasets.reading.transfer import as_device, map_tensors, tensors_of, to_device
-from presize.datasets.timing.clocks import Clock, clock_of
-from presize.datasets.timing.instrument import Fetch, timed
-from presize.datasets.timing.loading import mean_span_s, measure_loading
-from presize.datasets.timing.loops import LEAST, Budget, Repeated, Taking, closed, failed, repeat
+from presize.datasets.timing.loading import Fetch, mean_span_s, measure_loading, timed
+from presize.datasets.timing.loops import (
+    LEAST,
+    Budget,
+    Clock,
+    Repeated,
+    TimedIterator,
+    clock_of,
+    closed,
+    failed,
+    repeat,
+)
 from presize.errors import DiagnosisError
 from presize.formatting import seconds_text
-from presize.measure.diagnosis import WORTH_WHILE, Diagnosis
-from presize.measure.loader_alone import Alternative, Loading
+from presize.measure.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading
 from presize.options import check_above_0, check_range
 from presize.system.machine import read_cpu
 
@@ -232,9 +239,9 @@ def _train(loader: Iterable[Any], training: _Training, budget: Budget, warmup_st
     fetches: list[Fetch] = []
     marks: list[Any] = []
     batches = timed(loader, fetches)
-    taking = Taking(batches, budget, warmup_steps + LEAST)
+    timed_batches = TimedIterator(batches, budget, warmup_steps + LEAST)
     with closed(batches):
-        for batch in taking:
+        for batch in timed_batches:
             try:
                 marks.append(clock.mark())
                 training.on_batch(batch)
@@ -261,7 +268,7 @@ def _train(loader: Iterable[Any], training: _Training, budget: Budget, warmup_st
         span_s=mean_span_s(fetches[warmup_steps:] or fetches) if fetches else None,
         batches=done,
         warmup_steps=warmup_steps,
-        ended=taking.ended,
+        ended=timed_batches.ended,
     )
 
 

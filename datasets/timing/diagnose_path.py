@@ -15,14 +15,16 @@ import torch
 from presize.datasets.crops import RandomResizedCrop
 from presize.datasets.reading.order import Order, Shuffled, Weighted
 from presize.datasets.timing.bench_run import find_device, memory_errors
+from presize.datasets.timing.devices import read_torch
 from presize.datasets.timing.diagnose import diagnose
 from presize.datasets.timing.models import TrainingStep, make_model
 from presize.datasets.timing.variants import FLIP, CroppedFolder, load_variant, open_variant
 from presize.errors import ImageError
-from presize.formatting import plural
-from presize.measure import read_speed
+from presize.formatting import plural, printable
 from presize.measure.bench_options import DiagnoseOptions, Variant
 from presize.measure.diagnosis import Diagnosis
+from presize.measure.doctor import Finding, check_up, judge
+from presize.measure.read_speed import Reading
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import read_manifest
 from presize.system.resources import usable_cores
@@ -77,8 +79,9 @@ def diagnose_path(
         manifest.check_plain("diagnose")
     is_dataset = manifest is not None and manifest.layout == "lmdb"
     on_step("reading files from where they are")
-    content = read_speed.list_content(Path(path))
-    reading = read_speed.measure(content, max(options.workers, 1))
+    facts = check_up(read_torch(), Path(path), max(options.workers, 1))
+    reading = facts.reading
+    notes += map(_note, (finding for finding in judge(facts) if finding.level in ("warn", "bad")))
     loader = _loader("lmdb" if is_dataset else "raw", path, options, device)
     alternatives: dict[str, Iterable[Any]] = {}
     if is_dataset:
@@ -99,10 +102,17 @@ def diagnose_path(
             seconds=options.seconds,
             device=device,
             alternatives=alternatives,
-            storage_images_per_s=None if reading is None or reading.cold is False else reading.random_reads_per_s,
+            storage_images_per_s=reading.random_reads_per_s
+            if isinstance(reading, Reading) and reading.cold is not False
+            else None,
             notes=notes,
             on_step=on_step,
         )
+
+
+def _note(finding: Finding) -> str:
+    """Return a finding of the doctor in a sentence."""
+    return printable(f"{finding.topic}: {finding.found}; to fix it: {finding.fix}.")
 
 
 @contextmanager

@@ -12,15 +12,14 @@ from typing import Any, Protocol
 import torch
 
 from presize.datasets.reading.transfer import to_device
-from presize.datasets.timing.clocks import Clock, clock_of
-from presize.datasets.timing.loops import Budget, repeat
+from presize.datasets.timing.loops import Budget, Clock, clock_of, repeat
 from presize.errors import OptionError
 from presize.measure.stages import Quantiles
 from presize.options import check_range
 from presize.system.usage import pss_bytes, usage
 
-_MOST_STEPS, _STEPS_FOR_S = 100, 1.0
-"""How often, and for how long, a step without a loader is repeated."""
+STEP_BUDGET = Budget(100, 1.0)
+"""How often, and for how many seconds, a step without a loader is repeated."""
 
 
 class Step(Protocol):
@@ -157,9 +156,9 @@ def count_images(batch: Any) -> int:
 def resident_s(step: Step, batch: Any) -> float:
     """T_resident: mean seconds of a step on a `batch` that is already on the device."""
     placed = step.place(batch)
-    return repeat(step.clock, lambda: step(placed), Budget(_MOST_STEPS, _STEPS_FOR_S)).mean_s
+    return repeat(step.clock, lambda: step(placed), STEP_BUDGET).mean_s
 
 
 def copied_s(step: Step, batch: Any) -> float:
     """T_h2d: mean seconds of a step that copies `batch`, which should be in pinned memory, to the device each time."""
-    return repeat(step.clock, lambda: step(step.place(batch)), Budget(_MOST_STEPS, _STEPS_FOR_S)).mean_s
+    return repeat(step.clock, lambda: step(step.place(batch)), STEP_BUDGET).mean_s

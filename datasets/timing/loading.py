@@ -1,29 +1,141 @@
-"""Read batches of any loader, and measure how it makes them: how long a worker takes, on what, and how that varies."""
+"""Read batches of any loader, and measure how it makes them: how long a worker takes, on what, and how that varies.
+
+A DataLoader is copied, and the copy's workers time, and profile, their own fetches; the loader, its dataset and its
+collate function are not changed. A Loader reports by itself. Of any other iterable only its batches can be observed."""
 
 from __future__ import annotations
 
+import copy
 import cProfile
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch.utils.data
+from torch.utils.data._utils import fetch as torch_fetch
 
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import SHARED_MEMORY
 from presize.datasets.reading.transfer import tensors_of
+from presize.datasets.reading.workers import Work
 from presize.datasets.timing.epochs import count_images
-from presize.datasets.timing.instrument import Fetch, prefetch_of, timed, workers_of
-from presize.datasets.timing.loops import LEAST, Budget, Taking, closed
+from presize.datasets.timing.loops import LEAST, Budget, TimedIterator, closed
 from presize.errors import DiagnosisError
-from presize.measure.loader_alone import LEAST_CORES, Loading
+from presize.measure.diagnosis import LEAST_CORES, Loading
 from presize.measure.profile import Part, Spent, split
 from presize.measure.simulation import Times
+
+
+class Fetch(NamedTuple):
+    """How a batch was made: by which worker, when, and where the time went (None unless profiled)."""
+
+    worker: int
+    work: Work
+    spent: Spent | None = None
+
+
+def workers_of(loader: Iterable[Any]) -> int | None:
+    """Return how many processes or threads make the batches of `loader`; None where that is not known."""
+    if isinstance(loader, Loader):
+        return loader.workers
+    return loader.num_workers if isinstance(loader, torch.utils.data.DataLoader) else None
+
+
+def prefetch_of(loader: Iterable[Any]) -> int:
+    """Return how many batches each worker may be ahead."""
+    if isinstance(loader, Loader):
+        return loader.prefetch
+    return getattr(loader, "prefetch_factor", None) or 2
+
+
+def timed(
+    loader: Iterable[Any], fetches: list[Fetch], *, workers: int | None = None, profile: bool = False
+) -> Iterator[Any]:
+    """The batches of an epoch of `loader`. Its workers end when the iterator is closed.
+
+    Args:
+        loader: any iterable.
+        fetches: gets what its workers report about each batch, before that is given. Stays empty without workers, and
+            where they cannot be observed.
+        workers: how many to use in place of its own, from 0.
+        profile: whether workers profile themselves, which makes them slower.
+    """
+    if isinstance(loader, Loader):
+        return _timed_loader(loader, fetches, loader.workers if workers is None else workers)
+    if isinstance(loader, torch.utils.data.DataLoader):
+        count = loader.num_workers if workers is None else workers
+        return _timed_dataloader(_with_workers(loader, count, profile), fetches)
+    return iter(loader)
+
+
+def _timed_loader(loader: Loader, fetches: list[Fetch], workers: int) -> Iterator[Any]:
+    with loader.observed(workers, lambda answer: fetches.append(Fetch(answer.worker, answer.work))) as copied:
+        yield from copied
+
+
+def _timed_dataloader(loader: torch.utils.data.DataLoader[Any], fetches: list[Fetch]) -> Iterator[Any]:
+    for batch in loader:
+        if loader.num_workers:
+            batch, (worker, work, spent) = batch  # in lists, not tuples, where it was pinned
+            fetches.append(Fetch(worker, Work(*work), None if spent is None else Spent(*spent)))
+        yield batch
+        del batch
+
+
+def _with_workers(
+    loader: torch.utils.data.DataLoader[Any], workers: int, profile: bool
+) -> torch.utils.data.DataLoader[Any]:
+    """A copy that shares dataset, sampler and collate function."""
+    copied = copy.copy(loader)
+    changed: dict[str, Any] = {"num_workers": workers, "persistent_workers": False, "_iterator": None}
+    if workers == 0:
+        changed |= {"prefetch_factor": None, "timeout": 0, "worker_init_fn": None}
+        changed |= {"_DataLoader__multiprocessing_context": None}
+    else:
+        changed |= {"prefetch_factor": loader.prefetch_factor or 2}
+        changed |= {"worker_init_fn": _TimeFetches(loader.worker_init_fn, profile)}
+    vars(copied).update(changed)  # a DataLoader refuses to have most of these set later
+    return copied
+
+
+class _TimeFetches:
+    """A worker_init_fn: from then on the worker gives (batch, what a Fetch holds)."""
+
+    def __init__(self, init: Callable[[int], None] | None, profile: bool) -> None:
+        self.init = init
+        self.profile = profile
+
+    def __call__(self, worker: int) -> None:
+        if self.init is not None:
+            self.init(worker)
+        mine: Any = torch.utils.data.get_worker_info()
+        for kind in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
+            setattr(kind, "fetch", _timed_fetch(kind.fetch, mine.dataset, worker, self.profile))  # noqa: B010
+
+
+def _timed_fetch(fetch: Callable[..., Any], dataset: Any, worker: int, profile: bool) -> Callable[..., Any]:
+    def timed_fetch(self: Any, index: Any) -> Any:
+        if self.dataset is not dataset:  # of a DataLoader inside the dataset
+            return fetch(self, index)
+        begin_s, cpu_s = time.perf_counter(), time.process_time()
+        spent = None
+        if profile:
+            profiler = cProfile.Profile()
+            batch = profiler.runcall(fetch, self, index)
+            spent = tuple(split(profiler))
+        else:
+            batch = fetch(self, index)
+        return batch, (worker, (begin_s, time.perf_counter(), time.process_time() - cpu_s), spent)
+
+    return timed_fetch
+
 
 _PROFILED = 8
 _FUNCTIONS_SHOWN = 8
@@ -58,7 +170,7 @@ def read(batches: Iterator[Any], budget: Budget, least: int, profiler: cProfile.
     window, cpu_s, thread_s = Window(time.perf_counter()), time.process_time(), time.thread_time()
     take: Any = next if profiler is None else partial(profiler.runcall, next)  # type: ignore[arg-type]
     with closed(batches):
-        for batch in Taking(batches, budget, least, take):
+        for batch in TimedIterator(batches, budget, least, take):
             window.ends_s.append(time.perf_counter())
             window.images.append(images_of(batch))
             window.batch = batch
@@ -115,8 +227,8 @@ def measure_loading(loader: Iterable[Any], budget: Budget, saturation: int = 1) 
         load = Times.measured(_cycles(one))
         in_process = Times.measured(between if workers == 0 else [fetch.work.seconds for fetch in one])
         cpu_s, span_s = fmean(fetch.work.cpu_s for fetch in one), mean_span_s(one)
-        taking = window if workers else alone
-        handover_s = taking.thread_s / len(taking.ends_s)
+        received = window if workers else alone
+        handover_s = received.thread_s / len(received.ends_s)
     spent = _spent(loader, workers, budget)
     total_s = sum(spent.parts.values())
     rate = _rate(window, warmup_steps)
@@ -179,10 +291,8 @@ def mean_span_s(fetches: Sequence[Fetch]) -> float:
 
 
 def _worker_means(fetches: Sequence[Fetch]) -> tuple[float, ...]:
-    spans: dict[int, list[float]] = defaultdict(list)
-    for fetch in fetches:
-        spans[fetch.worker].append(fetch.work.seconds)
-    return tuple(sum(spans[worker]) / len(spans[worker]) for worker in sorted(spans))
+    workers = sorted({fetch.worker for fetch in fetches})
+    return tuple(mean_span_s([fetch for fetch in fetches if fetch.worker == worker]) for worker in workers)
 
 
 def _spent(loader: Iterable[Any], workers: int | None, budget: Budget) -> Spent:

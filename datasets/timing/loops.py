@@ -1,17 +1,72 @@
-"""The loops that loaders and steps are timed in: take batches, or repeat a step, until a budget is spent."""
+"""The loops that loaders and steps are timed in: take batches, or repeat a step, until a budget is spent.
+
+Clocks time the work of a device without waiting for it, which would keep it from working ahead."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
-from presize.datasets.timing.clocks import Clock
+import torch
+
 from presize.errors import DiagnosisError, PresizeError
 from presize.measure.simulation import Times
+
+
+class Clock(Protocol):
+    """Marks moments in the work of a device, in order."""
+
+    def mark(self) -> Any: ...
+
+    def wait(self) -> None:
+        """Wait until all work queued on the device is done."""
+        ...
+
+    def between(self, marks: Sequence[Any]) -> list[float]:
+        """Return the seconds from each mark to the next, after a wait()."""
+        ...
+
+
+class HostClock:
+    """A clock for work that is done when it returns."""
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def wait(self) -> None:
+        pass
+
+    def between(self, marks: Sequence[float]) -> list[float]:
+        return [after - before for before, after in pairwise(marks)]
+
+
+class CudaClock:
+    """Marks are events on the current stream, which the GPU timestamps."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def wait(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+    def between(self, marks: Sequence[torch.cuda.Event]) -> list[float]:
+        return [before.elapsed_time(after) / 1e3 for before, after in pairwise(marks)]
+
+
+def clock_of(device: torch.device) -> Clock:
+    """Return the clock for work on `device`."""
+    return CudaClock(device) if device.type == "cuda" else HostClock()
+
 
 LEAST = 3
 """Batches or steps that have to be counted for a figure."""
@@ -32,8 +87,8 @@ class Budget:
         return batches >= least and (batches >= self.batches or time.perf_counter() - first_s >= self.seconds)
 
 
-class Taking:
-    """The batches of an iterator, at least `least` of them, until `budget` is spent or there are no more.
+class TimedIterator:
+    """The batches of an iterator, at least `least` of them, until `budget` is spent or it ends.
 
     Args:
         batches: where they come from.
@@ -42,7 +97,7 @@ class Taking:
         take: gets the next one; called as next().
 
     Attributes:
-        ended: whether there were no more.
+        ended: whether the iterator ended.
 
     Raises:
         DiagnosisError: while iterating, when the iterator fails; its error is the cause.
@@ -76,7 +131,7 @@ class Taking:
 
 @contextmanager
 def closed(batches: Iterator[Any]) -> Generator[None, None, None]:
-    """End the workers of an iterator from presize.datasets.timing.instrument with the block, however that ends."""
+    """End the workers of an iterator from presize.datasets.timing.loading with the block, however that ends."""
     try:
         yield
     finally:
@@ -85,7 +140,7 @@ def closed(batches: Iterator[Any]) -> Generator[None, None, None]:
 
 
 def failed(what: str, count: int, of: str, error: Exception) -> DiagnosisError:
-    """A one-line error for what went wrong in code that may not be ours."""
+    """Return a one-line error for a failure of the user's own loader or step."""
     lines = str(error).strip().splitlines() or [""]
     if lines[0].startswith("Caught "):  # in a DataLoader's worker: its traceback comes before its message
         said = next((line for line in lines[2:] if not line.startswith(" ")), lines[0])
@@ -96,12 +151,7 @@ def failed(what: str, count: int, of: str, error: Exception) -> DiagnosisError:
 
 @dataclass(frozen=True)
 class Repeated:
-    """A step that was repeated.
-
-    Attributes:
-        samples_s: seconds of each.
-        cores: how many cores this process kept busy.
-    """
+    """The seconds of each repetition of a step, and the cores that this process kept busy."""
 
     samples_s: list[float]
     cores: float

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from presize.datasets.reading.transfer import to_device
-from presize.datasets.timing.clocks import clock_of
+from presize.datasets.timing.loops import clock_of
 from presize.measure.bench_options import Model
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

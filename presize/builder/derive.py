@@ -27,39 +27,12 @@ from presize.builder.run import build_planned
 from presize.builder.shard_table import ShardDone
 from presize.codecs.resize import target
 from presize.errors import DatasetError, OptionError, SourceError
-from presize.options import BuildOptions, Coordinates, ErrorBudget, ImageOptions, RunOptions, Size, check_type
+from presize.options import BuildOptions, Coordinates, DeriveOptions, ErrorBudget, ImageOptions, RunOptions, Size
 from presize.sources.columns import plain_column
 from presize.sources.dataset import DatasetSource, join_datasets
 from presize.store.rejects import Reject
 from presize.store.rejects_file import REJECTS_TOLD, first_rejects
 from presize.system.files import working_in
-
-
-@dataclass(frozen=True)
-class DeriveOptions:
-    """What is made of the datasets.
-
-    Attributes:
-        size: the target size, no larger than theirs; None leaves all images as they are.
-        only: the paths of the samples to take; None takes all.
-        classes: the class list; None joins those of the datasets.
-        prefix: put the number of its dataset before each path, ``0/cats/1.jpg``, so that no two are the same.
-    """
-
-    size: Size | None = None
-    only: Sequence[str] | None = None
-    classes: Sequence[str] | None = None
-    prefix: bool = False
-
-    def __post_init__(self) -> None:
-        if self.size is not None:
-            check_type("size", self.size, Size)
-            if str(self.size) == "keep":
-                raise OptionError("size: images keep their size without --size; expected N or WxH, got keep")
-            ImageOptions((self.size,))  # checks its range
-        if self.only is not None and (isinstance(self.only, str) or len(self.only) == 0):
-            raise OptionError(f"only: expected a list of paths, at least one, got {self.only!r}")
-        check_type("prefix", self.prefix, bool)
 
 
 @dataclass(frozen=True)

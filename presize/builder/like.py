@@ -1,4 +1,4 @@
-"""How a dataset was built, for another build like it: a validation set like its training set."""
+"""The options that a dataset was built with, for another build like it: a validation set like its training set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from presize.store.manifest import Manifest, parse_manifest, read_manifest
 from presize.system.files import is_url, names_in
 
 
-class Likeness(NamedTuple):
+class DatasetOptions(NamedTuple):
     """What a build takes over from a dataset.
 
     Attributes:
@@ -38,10 +38,10 @@ class Likeness(NamedTuple):
     derived: tuple[str, ...]
 
 
-def like_dataset(root: str | os.PathLike[str]) -> Likeness:
-    """What a build takes over from the dataset in `root`, to be like it.
+def options_of(root: str | os.PathLike[str]) -> DatasetOptions:
+    """Return what a build takes over from the dataset in `root`, to be like it.
 
-    >>> like = like_dataset("OUT")                                                      # doctest: +SKIP
+    >>> like = options_of("OUT")                                                        # doctest: +SKIP
     >>> samples = SourceOptions(classes=like.classes)                                   # doctest: +SKIP
     >>> build_dataset("VAL", "OUT_VAL", like.options, samples=samples)                  # doctest: +SKIP
 
@@ -57,7 +57,7 @@ def like_dataset(root: str | os.PathLike[str]) -> Likeness:
     made = {*INDEX_COLUMNS, *(f"{each.name}_{column}" for each in options.companions for column in COMPANION_COLUMNS)}
     names = read_index(Path(root), manifest, check=False).schema.names
     columns = tuple(name for name in names if name not in made)
-    return Likeness(replace(options, image=image), manifest.classes, columns, derived)
+    return DatasetOptions(replace(options, image=image), manifest.classes, columns, derived)
 
 
 def options_to_update(out: str | os.PathLike[str]) -> BuildOptions | None:

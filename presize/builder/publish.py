@@ -19,7 +19,7 @@ from presize.builder.plan import Plan
 from presize.builder.shard_table import Rejected
 from presize.builder.tasks import staging
 from presize.builder.work import Finished
-from presize.codecs.source_facts import unpack
+from presize.codecs.source_facts import unpack_facts
 from presize.errors import BuildError
 from presize.formatting import plural
 from presize.options import Companion, Size, Stream
@@ -211,7 +211,7 @@ def _companion_files(companion: Companion, merged: _Merged, size: Size) -> Compa
     """The shards of a companion in one size."""
     stream = Stream(companion.name, size)
     columns = merged.columns[stream]
-    is_deep = companion.is_exact and bool(unpack(columns["source_facts"], "deep").any())
+    is_deep = companion.is_exact and bool(unpack_facts(columns["source_facts"], "deep").any())
     return CompanionFiles(
         name=companion.name,
         format=companion.format,

@@ -27,7 +27,7 @@ from presize.builder.reuse import find_reuse
 from presize.builder.shard_table import ShardDone
 from presize.builder.update import Changes
 from presize.builder.work import BuildWork, Finished, check_space, find_work
-from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack
+from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack_facts
 from presize.errors import BuildError, ImageError
 from presize.formatting import duration, plural, size_text
 from presize.options import BuildOptions, RunOptions, SourceOptions
@@ -99,7 +99,7 @@ class BuildResult:
 
     def _repr_html_(self) -> str:
         """For notebooks: what was stored, and some of it."""
-        from presize.pages.notebook import build_html
+        from presize.pages.gallery import build_html
 
         facts = [f"{plural(self.stored, 'image')}, {size_text(self.bytes)}, in {duration(self.seconds)}"]
         if self.rejected:
@@ -242,7 +242,7 @@ def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: fl
         resumed=built.resumed,
         changes=built.changes,
         reports=tuple(page for page in map(_page, pages) if not isinstance(page, Path) or page.is_file()),
-        unchanged=int(unpack(facts, "kept").sum()),
+        unchanged=int(unpack_facts(facts, "kept").sum()),
         losses=losses(facts, first.identity["options"]["image"]),
         pair_losses={
             c.name: companion_losses(index.column(f"{c.name}_source_facts").to_numpy()) for c in first.companions

@@ -42,8 +42,8 @@ __all__ = ["cli", "main"]
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """The entry point. Errors become one line on standard error; ``--debug`` shows their traceback."""
     settings = {"debug": False}
-    _open_closed_streams()
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    open_closed_streams()
+    warnings.showwarning = show_warning  # type: ignore[assignment]
     warnings.simplefilter("always", PresizeWarning)
     signal.signal(signal.SIGTERM, terminate)
     sys.unraisablehook = interrupt_again
@@ -64,7 +64,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _open_closed_streams() -> None:
+def open_closed_streams() -> None:
     """Let the standard streams that are closed be /dev/null. The next files to be opened, shards above all,
     would take their places, and what a codec prints would go into them."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -85,7 +85,7 @@ def _on_the_command_line(error: PresizeError) -> str:
     return f"--{option.replace('_', '-')}{colon}{rest}" if isinstance(error, OptionError) else str(error)
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+def show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
     if issubclass(category, PresizeWarning):
         with making_room(sys.stderr):
             click.echo(f"presize: warning: {printable(str(message))}", err=True)

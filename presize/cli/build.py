@@ -2,51 +2,118 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import warnings
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from presize.cli.build_texts import build_summary, print_part, print_plan
-from presize.cli.group import (
-    PATH,
-    BuildCommand,
-    Interrupted,
-    InterruptedByTerm,
-    Terminated,
-    cli,
-    examples,
-    quiet_option,
-    warn_of_jobs,
+from presize.cli.group import BuildCommand, command, interruptible, json_option, quiet_option, warn_of_jobs
+from presize.cli.option_groups import PATH, TYPED, as_typed, given, parsed, stated
+from presize.cli.output import (
+    BuildProgress,
+    Progress,
+    counts_text,
+    facts_text,
+    print_json,
+    print_text,
+    reject_lines,
+    result_line,
 )
-from presize.cli.option_groups import IMAGE, LIKE, MANNER, PAIRS, RUN, SAMPLES, STORED, as_typed, values_of
-from presize.cli.output import BuildProgress, Progress, print_json, print_text
-from presize.errors import PresizeWarning, SourceError
-from presize.options import KEEP, BuildOptions, BuildPart, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+from presize.errors import BuildError, PresizeWarning, SourceError
+from presize.formatting import duration, plural, rate_text, size_text
+from presize.option_fields import stated_options
+from presize.options import (
+    KEEP,
+    BuildOptions,
+    BuildPart,
+    Companion,
+    ImageOptions,
+    RunOptions,
+    SourceOptions,
+    size_words,
+)
+from presize.store.rejects import LEFT_OUT, left_out_text
+from presize.system.resources import usable_cores
 
 if TYPE_CHECKING:
-    from presize.builder.like import Likeness
+    from presize.builder.like import DatasetOptions
+    from presize.builder.parts import PartResult
     from presize.builder.plan import Plan
     from presize.builder.run import BuildResult
+    from presize.builder.update import Changes
 
-EXAMPLES = examples(
+
+def _take_over(context: click.Context, _option: click.Parameter, root: str | None) -> DatasetOptions | None:
+    """The options of the dataset in `root`, which become the defaults of all that is not given."""
+    if root is None or context.resilient_parsing:
+        return None
+    from presize.builder.like import options_of
+
+    like = options_of(root)
+    context.default_map = as_typed(like.options)
+    # Folders of masks count as class folders until pairs are known: build compares the classes then.
+    if like.classes is not None and not any(pair.pattern for pair in like.options.companions):
+        context.default_map["classes"] = root
+    return like
+
+
+COMPANIONS = [
+    click.Option(
+        [each.flag], multiple=True, metavar=each.statement.metavar,
+        help=f"{each.statement.help}  [default: {each.default}]",
+    )
+    for each in stated_options(Companion)
+]  # fmt: skip
+STORED = sorted(
+    [*stated(BuildOptions), *COMPANIONS], key=lambda option: f"{option.name}".startswith(("companions", "pair_"))
+)
+LIKE = click.Option(
+    ["--like"],
+    is_eager=True,
+    type=PATH,
+    metavar="DATASET",
+    callback=_take_over,
+    help="Build as DATASET was built, a training set for example: with its options, and its class list. Options given "
+    "beside it win.",
+)
+PART = click.Option(
+    ["--part"],
+    metavar="I/N",
+    callback=parsed(BuildPart.parse),
+    help="Build part I of N, on one of several machines; the command without it publishes.",
+)
+SCRATCH = click.Option(
+    ["--scratch"],
+    type=PATH,
+    metavar="DIR",
+    help="Where shards are built when OUT is a URL, with room for all of them.  [default: ~/.cache]",
+)
+DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Print the plan and an estimate; write nothing.")
+
+
+@command(
     "presize build RAW OUT --size 256",
     "presize build VAL OUT_VAL --like OUT",
     "presize build RAW OUT --size 256 --update",
-)
-
-
-@cli.command(cls=BuildCommand, params=[*IMAGE, *STORED, *PAIRS, *SAMPLES, LIKE, *RUN, *MANNER], epilog=EXAMPLES)
+    cls=BuildCommand,
+    params=[
+        *stated(ImageOptions), *STORED, *stated(SourceOptions), LIKE, *stated(RunOptions), PART, SCRATCH, DRY_RUN,
+    ],
+)  # fmt: skip
 @click.argument("source", metavar="SRC", type=PATH)
 @click.argument("out", metavar="OUT", type=PATH)
+@json_option
 @quiet_option
 @click.pass_context
 def build(
-    context: click.Context, /, source: str, out: str, like: Likeness | None, part: BuildPart | None,
-    scratch: str | None, dry_run: bool, as_json: bool, quiet: bool, **given: Any,
+    context: click.Context, /, source: str, out: str, like: DatasetOptions | None, part: BuildPart | None,
+    scratch: str | None, dry_run: bool, as_json: bool, quiet: bool, **typed: Any,
 ) -> None:  # fmt: skip
     """Resize the images of SRC and pack them into OUT.
 
@@ -62,7 +129,7 @@ def build(
     from presize.system.files import is_url
 
     to_url = is_url(out)
-    if dry_run and to_url and given["update"]:
+    if dry_run and to_url and typed["update"]:
         raise click.UsageError(f"--dry-run: an update is planned in a folder; presize fetch {out} to one first.")
     if dry_run and part is not None:
         raise click.UsageError("--part: a dry run is of the whole build; leave one of --part and --dry-run out.")
@@ -70,9 +137,9 @@ def build(
         raise click.UsageError(f"--part: all parts write to one folder; build there, then presize upload it to {out}.")
     if scratch is not None and not to_url:
         raise click.UsageError(f"--scratch: is for an OUT that is a URL, and {out} is a folder; leave it out.")
-    if given["update"]:
-        _take_recorded(context, given, out)
-    options, samples, run = _options(context, given)
+    if typed["update"]:
+        _take_recorded(context, typed, out)
+    options, samples, run = _options(context, typed)
     if dry_run:
         place = OutputDir.for_build(source, scratch_out(out, scratch) if to_url else out, options, update=run.update)
         plan = plan_build(source, options, samples)
@@ -83,32 +150,34 @@ def build(
     with (
         BuildProgress(sys.stderr, quiet) as progress,
         Progress(sys.stderr, "upload", in_bytes=True, quiet=quiet) as uploading,
+        interruptible("the same command resumes the build"),
     ):
 
         def on_plan(plan: Plan) -> None:
             _compare(like, plan, samples)
             progress.begin(len(plan.source.table))
 
-        try:
-            if part is not None:
-                built = build_part(
-                    source, out, part, options, run, samples, on_plan=progress.begin, on_shard=progress.on_shard
-                )
-                if as_json or not quiet:
-                    print_part(built, as_json)
-                return
+        if part is not None:
+            built = build_part(
+                source, out, part, options, run, samples, on_plan=progress.begin, on_shard=progress.on_shard
+            )
+        else:
             begin: Any = build_dataset
             if to_url:
                 begin = partial(build_to_url, scratch=scratch, on_rest=uploading.begin, on_bytes=uploading.add)
             result = begin(source, out, options, run, samples, on_plan=on_plan, on_shard=progress.on_shard)
-        except KeyboardInterrupt as stop:
-            raise (InterruptedByTerm if isinstance(stop, Terminated) else Interrupted)() from None
-    if as_json:
+    if part is not None:
+        if as_json:
+            print_json(
+                built, "published shards stored rejected unreadable skipped unfinished seconds out",
+                part=built.part.number, parts=built.part.of,
+            )  # fmt: skip
+        elif not quiet:
+            print_text(part_summary(built))
+    elif as_json:
         print_json(
-            samples=result.samples, stored=result.stored, rejected=result.rejected, unreadable=result.unreadable,
-            skipped=result.skipped, seconds=round(result.seconds, 3), images_per_s=round(result.images_per_s, 1),
-            out=str(result.out), unchanged=result.unchanged, losses=result.losses._asdict(), **_pair_losses(result),
-            **(result.changes.counts() if run.update else {}), reports=list(map(str, result.reports)),
+            result, "samples stored rejected unreadable skipped seconds images_per_s out unchanged losses reports",
+            **_pair_losses(result), **(result.changes.counts() if run.update else {}),
         )  # fmt: skip
     elif not quiet:
         print_text(build_summary(result, run.update, KEEP in options.image.sizes))
@@ -120,7 +189,7 @@ def _pair_losses(result: BuildResult) -> dict[str, Any]:
     return {"pair_losses": counts} if counts else {}
 
 
-def _take_recorded(context: click.Context, given: dict[str, Any], out: str) -> None:
+def _take_recorded(context: click.Context, typed: dict[str, Any], out: str) -> None:
     """Give options of an update that were not typed the values that the dataset in OUT was built with."""
     from presize.builder.like import options_to_update
 
@@ -131,11 +200,11 @@ def _take_recorded(context: click.Context, given: dict[str, Any], out: str) -> N
     for option in context.command.params:
         name = option.name or ""
         if name in values and context.get_parameter_source(name) is ParameterSource.DEFAULT:
-            given[name] = option.process_value(context, values[name])
+            typed[name] = option.process_value(context, values[name])
             context.set_parameter_source(name, ParameterSource.DEFAULT_MAP)
 
 
-def _options(context: click.Context, given: dict[str, Any]) -> tuple[BuildOptions, SourceOptions, RunOptions]:
+def _options(context: click.Context, typed: dict[str, Any]) -> tuple[BuildOptions, SourceOptions, RunOptions]:
     """The options of a build, checked together with what was typed for them."""
     from presize.sources.classes import read_classes
     from presize.sources.companions import companions_of
@@ -143,34 +212,30 @@ def _options(context: click.Context, given: dict[str, Any]) -> tuple[BuildOption
     def is_from(name: str, source: ParameterSource) -> bool:
         return context.get_parameter_source(name) is source
 
-    image_given, pairs = values_of(IMAGE, given), values_of(PAIRS, given)
-    if not is_from("pairs", ParameterSource.DEFAULT_MAP):  # then so are their formats and filters
-        named = tuple(f"{pair.partition('=')[0]}=" for pair in pairs["pairs"])
-        pairs = {
-            name: tuple(
-                text for text in texts if not is_from(name, ParameterSource.DEFAULT_MAP) or text.startswith(named)
-            )
-            for name, texts in pairs.items()
-        }
-    companions = companions_of(pairs["pairs"], pairs["pair_formats"], pairs["pair_filters"])
-    image = ImageOptions(**image_given | {"sizes": tuple(map(Size.parse, image_given["sizes"]))})
-    options = BuildOptions(image, companions=companions, **values_of(STORED, given))
-    samples = values_of(SAMPLES, given)
-    if samples["labels"] == "none" and is_from("classes", ParameterSource.DEFAULT_MAP):
-        samples["classes"] = None
-    if samples["classes"] is not None:
-        samples["classes"] = read_classes(samples["classes"])
-    run = values_of(RUN, given)
+    pairs = typed["companions"]
+    how = {name: typed[name] for name in ("pair_format", "pair_filter")}
+    if not is_from("companions", ParameterSource.DEFAULT_MAP):  # then those of other pairs are not meant
+        named = tuple(f"{pair.partition('=')[0]}=" for pair in pairs)
+        for name in [name for name in how if is_from(name, ParameterSource.DEFAULT_MAP)]:
+            how[name] = tuple(text for text in how[name] if text.startswith(named))
+    image = given(ImageOptions, typed)
+    companions = companions_of(pairs, how["pair_format"], how["pair_filter"])
+    options = given(BuildOptions, typed, image=image, companions=companions)
+    classes = typed["classes"]
+    if typed["labels"] == "none" and is_from("classes", ParameterSource.DEFAULT_MAP):
+        classes = None
+    classes = None if classes is None else read_classes(classes)
     if is_from("sizes", ParameterSource.COMMANDLINE):
-        _say_shapes(image_given["sizes"], image)
-    formats = {image.format, *(companion.format for companion in companions)}
+        _say_shapes(context.meta[TYPED]["sizes"], image)
+    formats = {image.format, *(companion.format for companion in options.companions)}
     for name, users in (("quality", ("jpeg", "webp")), ("subsampling", ("jpeg",))):
         if is_from(name, ParameterSource.COMMANDLINE) and formats.isdisjoint(users):
             raise click.UsageError(
                 f"--{name}: {' and '.join(users)} alone have one, and --format is {image.format}; leave it out."
             )
-    warn_of_jobs(run["jobs"])
-    return options, SourceOptions(**samples), RunOptions(**run | {"max_errors": run["max_errors"] or ErrorBudget()})
+    run = given(RunOptions, typed)
+    warn_of_jobs(run.jobs)
+    return options, given(SourceOptions, typed, classes=classes), run
 
 
 def _say_shapes(typed: tuple[str, ...], image: ImageOptions) -> None:
@@ -188,7 +253,7 @@ def _say_shapes(typed: tuple[str, ...], image: ImageOptions) -> None:
             )  # fmt: skip
 
 
-def _compare(like: Likeness | None, plan: Plan, samples: SourceOptions) -> None:
+def _compare(like: DatasetOptions | None, plan: Plan, samples: SourceOptions) -> None:
     """Warn of what a build does not take over from the dataset that it is to be like.
 
     Raises:
@@ -211,3 +276,119 @@ def _compare(like: Likeness | None, plan: Plan, samples: SourceOptions) -> None:
             "over, but come from --labels, --split or SRC",
             PresizeWarning, stacklevel=2,
         )  # fmt: skip
+
+
+def build_summary(result: BuildResult, update: bool, keep: bool) -> str:
+    """What a build did, in a few lines.
+
+    Args:
+        result: of the build.
+        update: whether it brought a dataset up to date.
+        keep: whether images were to be stored as they are.
+    """
+    from presize.codecs.source_facts import loss_sentences  # brings NumPy
+
+    now = result.files - result.resumed
+    idle = "nothing had to be decoded" if update or result.unreadable else "nothing was left to do"
+    built_now = f"{now:,} of them now, " if result.resumed and not update else ""
+    rate = f"{built_now}{rate_text(result.images_per_s)} images/s" if now else idle
+    lines = [f"{result_line(result.out, result.stored, result)} ({rate})"]
+    lines += reject_lines(result.rejected, result.rejects_file, result.first_rejects)
+    if result.unreadable:
+        lines.append(f"  {plural(result.unreadable, 'file')} unreadable, listed in {result.rejects_file}")
+    left_out = left_out_text({name: getattr(result, name) for name in LEFT_OUT})
+    if left_out:
+        lines.append(f"  not stored: {left_out}")
+    if keep:
+        lines.append(f"  {result.unchanged:,} stored as they were, {result.stored - result.unchanged:,} encoded")
+    lines += (f"  {loss}" for loss in loss_sentences(result.losses, result.pair_losses))
+    if update:
+        lines.append(f"  {counts_text(result.changes.counts())}")
+    if (damaged := result.changes.damaged) is not None:
+        found = f"{plural(damaged, 'damaged image')} made again" if damaged else "all records that were kept are whole"
+        lines.append(f"  verified: {found}")
+    if result.reports:
+        lines.append(f"  report: {' and '.join(map(str, result.reports))}")
+    return "\n".join(lines)
+
+
+def part_summary(result: PartResult) -> str:
+    """What a part of a build did, and which parts are not finished."""
+    from presize.builder.parts_listing import parts_text
+
+    if result.published:
+        again = f"the same command without --part tries {plural(result.unreadable, 'unreadable file')} again"
+        return f"{result.out}: published already; {again if result.unreadable else 'nothing was left to do'}"
+    rate = f" ({rate_text(result.images_per_s)} images/s)" if result.images_per_s else ""
+    name = f"{result.out}: part {result.part.number} of {result.part.of}, {plural(result.shards, 'shard')}"
+    lines = [f"{result_line(name, result.stored, result)}{rate}"]
+    if result.rejected:
+        lines.append(f"  {plural(result.rejected, 'image')} rejected")
+    if result.unreadable:
+        lines.append(f"  {plural(result.unreadable, 'file')} unreadable; the same command tries again")
+    unfinished = f"unfinished parts: {parts_text(result.unfinished)}"
+    ready = "all parts are finished: the same command without --part publishes the dataset"
+    return "\n".join([*lines, f"  {unfinished if result.unfinished else ready}"])
+
+
+def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, run: RunOptions, as_json: bool) -> None:
+    """Print what a build would do, and about how long it would take.
+
+    Args:
+        plan: of all samples.
+        to_build: what of it an update has to build.
+        changes: what an update would change; None for a build.
+        out: where the build would write.
+        run: how it would be carried out.
+        as_json: print one JSON object.
+    """
+    from presize.builder.estimate import estimate
+    from presize.store.info import split_counts
+    from presize.system.child import ChildDiedError
+
+    source, image = plan.source, plan.options.image
+    cores = usable_cores()
+    jobs = run.jobs or cores
+    try:
+        found = estimate(to_build, jobs, run.report)
+    except ChildDiedError as error:
+        raise BuildError(
+            f"--dry-run: a decoder died ({error}) on one of the files that were tried; a build names it, rejects it, "
+            "and goes on"
+        ) from None
+    existing = next(path for path in [Path(out).absolute(), *Path(out).absolute().parents] if os.path.exists(path))
+    free_bytes = shutil.disk_usage(existing).free
+    splits = split_counts(source.table, source.root)
+    if as_json:
+        print_json(
+            found, "bytes cpu_seconds seconds tried skipped",
+            samples=len(source.table), classes=source.classes, shards=len(to_build.shards), jobs=jobs,
+            rejected=len(found.rejects), rejects=[reject.known() for reject in found.rejects], free_bytes=free_bytes,
+            out=out, splits=splits, **(changes.counts() if changes else {}),
+        )  # fmt: skip
+        return
+    classes = plural(len(source.classes), "class", "classes") if source.classes is not None else "no classes"
+    sizes = " and ".join(map(size_words, image.sizes))
+    fit = "" if image.sizes == (KEEP,) else f" {image.fit}"
+    shards = [len(shard) for shard in to_build.shards]
+    samples = plural(max(shards, default=0), "sample")
+    time = f"{duration(found.seconds)} with --jobs {jobs} on {plural(cores, 'core')}"
+    rejects = [f"{reject.path}: {reject.reason}" for reject in found.rejects[:_REJECTS_SHOWN]]
+    more = len(found.rejects) - len(rejects)
+    facts = [
+        ("source", f"{source.root}: {plural(len(source.table), 'file')}, {classes}"),
+        ("splits", counts_text(splits)),
+        ("target", f"{out}: {sizes}{fit}, {image.format} to {plan.options.layout}"),
+        *(("pair", f"{each.name}: {each.format}, {each.filter}") for each in plan.options.companions),
+        ("update", counts_text(changes.counts()) if changes else ""),
+        ("shards", f"{len(shards):,}{' to write,' if changes else ''} of about {samples}"),
+        ("estimate", f"{size_text(found.bytes)} and {time}"),
+        ("tried", f"{plural(found.tried, 'file')}: {len(found.rejects):,} rejected, {found.skipped:,} not images"),
+        *(("", reject) for reject in rejects),
+        ("", f"and {more:,} more" if more else ""),
+        ("free", f"{size_text(free_bytes)}{', not enough' if free_bytes < found.bytes else ''}"),
+    ]
+    print_text(facts_text(facts))
+
+
+_REJECTS_SHOWN = 5

@@ -7,7 +7,8 @@ from typing import Literal
 import click
 from click.shell_completion import get_completion_class
 
-from presize.cli.group import choice, cli, examples
+from presize.cli.group import cli, command
+from presize.cli.option_groups import choice
 from presize.cli.output import print_text
 
 Shell = Literal["bash", "zsh", "fish"]
@@ -20,7 +21,7 @@ Have your shell complete commands, options and file names, from its next start o
   fish   presize completion fish > ~/.config/fish/completions/presize.fish"""
 
 
-@cli.command(epilog=examples("presize completion", "presize completion bash"))
+@command("presize completion", "presize completion bash")
 @click.argument("shell", metavar="[bash|zsh|fish]", type=choice(Shell), required=False)
 def completion(shell: Shell | None) -> None:
     """Have a shell complete commands, options and names of files.

@@ -6,19 +6,15 @@ import sys
 
 import click
 
-from presize.cli.group import PATH, choice, cli, examples, quiet_option
+from presize.cli.group import command, dataset_argument, quiet_option
+from presize.cli.option_groups import PATH, choice
 from presize.cli.output import Progress, print_text
 from presize.formatting import plural
 from presize.options import ExportLayout
 
 
-@cli.command(
-    epilog=examples(
-        "presize export OUT FILES",
-        "presize export OUT SHARDS --to tar",
-    )
-)
-@click.argument("dataset", metavar="OUT", type=PATH)
+@command("presize export OUT FILES", "presize export OUT SHARDS --to tar")
+@dataset_argument
 @click.argument("folder", metavar="DIR", type=PATH)
 @click.option(
     "--to",

@@ -6,20 +6,16 @@ import sys
 
 import click
 
-from presize.cli.group import PATH, Interrupted, cli, examples, quiet_option
+from presize.cli.group import GOES_ON, command, interruptible, json_option, quiet_option
+from presize.cli.option_groups import PATH
 from presize.cli.output import Progress, print_json, print_text
 from presize.formatting import duration, plural, size_text
 
 
-@cli.command(
-    epilog=examples(
-        "presize fetch s3://BUCKET/SETS/256 OUT",
-        "presize fetch https://HOST/SETS/256 OUT",
-    )
-)
+@command("presize fetch s3://BUCKET/SETS/256 OUT", "presize fetch https://HOST/SETS/256 OUT")
 @click.argument("url", metavar="URL")
 @click.argument("out", metavar="DIR", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@json_option
 @quiet_option
 def fetch(url: str, out: str, as_json: bool, quiet: bool) -> None:
     """Copy a dataset from URL to the folder DIR.
@@ -29,18 +25,11 @@ def fetch(url: str, out: str, as_json: bool, quiet: bool) -> None:
     """
     from presize.remote.fetch import fetch_dataset
 
-    with Progress(sys.stderr, "fetch", in_bytes=True, quiet=quiet) as progress:
-        try:
-            result = fetch_dataset(url, out, on_plan=progress.begin, on_bytes=progress.add)
-        except KeyboardInterrupt:
-            raise Interrupted("interrupted; the same command goes on from here") from None
+    with Progress(sys.stderr, "fetch", in_bytes=True, quiet=quiet) as progress, interruptible(GOES_ON):
+        result = fetch_dataset(url, out, on_plan=progress.begin, on_bytes=progress.add)
     if as_json:
-        print_json(
-            samples=result.samples, bytes=result.bytes, fetched=result.fetched, seconds=round(result.seconds, 3),
-            out=str(result.out),
-        )  # fmt: skip
-        return
-    if not quiet:
+        print_json(result, "samples bytes fetched seconds out")
+    elif not quiet:
         print_text(
             f"{result.out}: {plural(result.samples, 'image')}, {size_text(result.bytes)}, "
             f"{size_text(result.fetched)} of it fetched in {duration(result.seconds)}"

@@ -7,8 +7,8 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, get_args
@@ -16,26 +16,15 @@ from typing import Any, get_args
 import click
 
 from presize import __version__
+from presize.cli.option_groups import PATH
 from presize.errors import PresizeWarning
 from presize.formatting import plural
-from presize.options.checks import SPELLINGS, Tiles
+from presize.options import Tiles
 from presize.system.resources import usable_cores
 
 EPILOG = "Exit codes: 0 done, 1 a failure, 2 wrong use, 130 interrupted."
-PATH = click.Path(readable=False)
-"""Files, folders and URLs: shells complete their names, and only what uses them checks them."""
 _JOBS_PER_CORE = 4
 """A source that is slow to read may keep so many processes busy."""
-
-
-def examples(*commands: str) -> str:
-    """The end of a command's help."""
-    return "\n".join([f"{EPILOG}\n", "\b", "Examples:", *(f"  {command}" for command in commands)])
-
-
-quiet_option = click.option(
-    "-q", "--quiet", is_flag=True, help="Print neither progress nor a summary; warnings and errors stay."
-)
 
 
 @click.group(
@@ -52,17 +41,6 @@ def cli(context: click.Context, /, debug: bool) -> None:
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         context.exit(2)
-
-
-def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A click callback that reads one value, or each of several, with a function of the library."""
-
-    def read(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(parse, value))
-        return None if value is None else parse(value)
-
-    return read
 
 
 class BuildCommand(click.Command):
@@ -84,15 +62,21 @@ class BuildCommand(click.Command):
             raise
 
 
-class SpelledChoice(click.Choice):  # type: ignore[type-arg]  # click 8.1 knows no Choice[str]
-    """A choice that takes other spellings, such as jpg for jpeg."""
+def command(*examples: str, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
+    """Return a decorator that makes a command of presize, whose help ends with `examples`."""
+    return cli.command(
+        epilog="\n".join([f"{EPILOG}\n", "\b", "Examples:", *(f"  {each}" for each in examples)]), **settings
+    )
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return super().convert(SPELLINGS.get(value, value), param, ctx)
 
-
-def choice(literal: Any) -> SpelledChoice:
-    return SpelledChoice([str(value) for value in get_args(literal)])
+dataset_argument = click.argument("dataset", metavar="OUT", type=PATH)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+quiet_option = click.option(
+    "-q", "--quiet", is_flag=True, help="Print neither progress nor a summary; warnings and errors stay."
+)
+progress_option = click.option(
+    "-q", "--quiet", is_flag=True, help="Print no progress; results, warnings and errors stay."
+)
 
 
 def warn_of_jobs(jobs: int | None) -> None:
@@ -159,11 +143,26 @@ class Interrupted(click.ClickException):
 
     exit_code = 128 + signal.SIGINT
 
-    def __init__(self, message: str = "interrupted; the same command resumes the build") -> None:
-        super().__init__(message)
-
 
 class InterruptedByTerm(Interrupted):
     """A command was stopped by SIGTERM."""
 
     exit_code = 128 + signal.SIGTERM
+
+
+def interrupted(stop: KeyboardInterrupt, what_then: str = "") -> Interrupted:
+    """Return the error for Ctrl-C or SIGTERM, with its exit code; `what_then` says what becomes of the work."""
+    kind = InterruptedByTerm if isinstance(stop, Terminated) else Interrupted
+    return kind(f"interrupted; {what_then}" if what_then else "interrupted")
+
+
+GOES_ON = "the same command goes on from here"
+
+
+@contextmanager
+def interruptible(what_then: str) -> Iterator[None]:
+    """Raise interrupted() for Ctrl-C and SIGTERM."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise interrupted(stop, what_then) from None

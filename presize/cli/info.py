@@ -2,72 +2,43 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from textwrap import fill
-
-import click
-
-from presize.cli.group import PATH, cli, examples
-from presize.cli.output import print_json, print_text
-from presize.formatting import plural, printable, size_text
+from presize.cli.group import command, dataset_argument, json_option
+from presize.cli.output import counts_text, facts_text, print_json, print_text
+from presize.formatting import plural, size_text
 from presize.options import size_words
 
 
-@cli.command(
-    epilog=examples(
-        "presize info OUT",
-        "presize info OUT --json",
-    )
-)
-@click.argument("dataset", metavar="OUT", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@command("presize info OUT", "presize info OUT --json")
+@dataset_argument
+@json_option
 def info(dataset: str, as_json: bool) -> None:
     """Show what the dataset OUT holds and how it was made."""
-    from presize.pages.opened import ViewedDataset
-    from presize.pages.selection import split_counts
-    from presize.store.index import read_index
-    from presize.store.manifest import read_manifest
+    from presize.store.info import info_dataset
 
-    manifest = read_manifest(dataset)
-    splits = dict(split_counts(ViewedDataset(Path(dataset), manifest, read_index(dataset, manifest, check=False))))
-    facts = {
-        "samples": manifest.samples,
-        "bytes": manifest.bytes,
-        "classes": None if manifest.classes is None else list(manifest.classes),
-        "splits": splits,
-        "shards": len(manifest.shards),
-        "layout": manifest.layout,
-        "size": manifest.size,
-        "options": manifest.identity["options"],
-        "companions": {companion.name: companion.bytes for companion in manifest.companions},
-        "left_out": manifest.left_out,
-        "versions": manifest.versions,
-        "digest": manifest.digest,
-    }
+    found = info_dataset(dataset)
     if as_json:
-        print_json(**facts)
+        companions = {each.name: each.bytes for each in found.companions}
+        print_json(
+            found, "samples bytes classes splits shards layout size options left_out versions digest",
+            companions=companions,
+        )  # fmt: skip
         return
-    image = manifest.identity["options"]["image"]
-    classes = plural(len(manifest.classes), "class", "classes") if manifest.classes is not None else "no classes"
-    asked = ", ".join(f"{name} {value}" for name, value in image.items() if name not in ("sizes", "max_pixels"))
-    shards = plural(len(manifest.shards), "shard") if manifest.shards else "files"
-    lines = [
-        ("samples", f"{manifest.samples:,} in {classes}"),
-        *([("splits", ", ".join(f"{name} {count:,}" for name, count in splits.items()))] if splits else []),
+    image = found.options["image"]
+    classes = plural(len(found.classes), "class", "classes") if found.classes is not None else "no classes"
+    per_image = size_text(found.bytes / found.samples)
+    facts = [
+        ("samples", f"{found.samples:,} in {classes}"),
+        ("splits", counts_text(found.splits)),
         (
             "stored",
-            f"{size_text(manifest.bytes)}, {size_text(manifest.bytes / manifest.samples)} per image, in {shards}",
+            f"{size_text(found.bytes)}, {per_image} per image, in "
+            f"{plural(found.shards, 'shard') if found.shards else 'files'}",
         ),
-        *(("pair", f"{c.name}: {size_text(c.bytes)}, {c.format}, {c.filter}") for c in manifest.companions),
-        ("size", size_words(manifest.size)),
-        ("made with", asked),
-        *([("derived", f"from other datasets: {', '.join(manifest.derived)}")] if manifest.derived else []),
-        ("left out", ", ".join(f"{count:,} {what}" for what, count in manifest.left_out.items())),
-        ("versions", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
+        *(("pair", f"{c.name}: {size_text(c.bytes)}, {c.format}, {c.filter}") for c in found.companions),
+        ("size", size_words(found.size)),
+        ("made with", ", ".join(f"{name} {image[name]}" for name in image if name not in ("sizes", "max_pixels"))),
+        ("derived", f"from other datasets: {', '.join(found.derived)}" if found.derived else ""),
+        ("left out", ", ".join(f"{count:,} {what}" for what, count in found.left_out.items())),
+        ("versions", ", ".join(f"{name} {version}" for name, version in found.versions.items())),
     ]
-    print_text("\n".join(_line(name, text) for name, text in lines))
-
-
-def _line(name: str, text: str) -> str:
-    # A manifest may come from strangers.
-    return fill(f"{name:<9} {printable(text)}", 100, subsequent_indent=" " * 10, break_on_hyphens=False).rstrip()
+    print_text(facts_text(facts, width=100))

@@ -6,19 +6,21 @@ import errno
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from textwrap import fill
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import click
 from tqdm import tqdm
 
-from presize.formatting import plural, printable, size_text
+from presize.formatting import duration, plural, printable, size_text
 from presize.store.rejects import Reject
 
 if TYPE_CHECKING:
     from presize.builder.shard_table import ShardDone
+    from presize.store.verify import Problem
 
 
 def several_lines(text: str) -> str:
@@ -26,8 +28,21 @@ def several_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def print_json(**values: Any) -> None:
-    print_text(json.dumps(values, ensure_ascii=False))
+_DECIMALS = {"seconds": 3, "cpu_seconds": 3, "images_per_s": 1}
+
+
+def print_json(result: object = None, names: str = "", **values: Any) -> None:
+    """Print one JSON object: the attributes `names` of `result`, with a blank between two, and `values`."""
+    found = {name: _plain(getattr(result, name), _DECIMALS.get(name)) for name in names.split()}
+    print_text(json.dumps(found | values, ensure_ascii=False, default=str))
+
+
+def _plain(value: Any, decimals: int | None) -> Any:
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value._asdict()
+    if isinstance(value, tuple):
+        return [_plain(each, None) for each in value]
+    return value if decimals is None else round(value, decimals)
 
 
 def print_text(text: str) -> None:
@@ -40,6 +55,30 @@ def print_text(text: str) -> None:
         with suppress(OSError):
             sys.stdout.close()  # or Python tries once more at exit
         raise click.ClickException(f"cannot print: {error.strerror}") from None
+
+
+def problem_lines(problems: Iterable[Problem]) -> list[str]:
+    """What is wrong, a line for each file. Their names may come from strangers."""
+    return [printable(f"{problem.file}: {problem.what}") for problem in problems]
+
+
+def result_line(what: object, images: int, result: Any) -> str:
+    """``OUT: 56 images, 1.2 MB, in 3.4 s``, of a result with `bytes` and `seconds`."""
+    return f"{what}: {plural(images, 'image')}, {size_text(result.bytes)}, in {duration(result.seconds)}"
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """``kept 990, copied 8``"""
+    return ", ".join(f"{what} {count:,}" for what, count in counts.items())
+
+
+def facts_text(facts: Iterable[tuple[str, str]], width: int = 0) -> str:
+    """A line for each fact that has a text, behind its name; wrapped to `width`, if there is one. They may come from
+    strangers."""
+    lines = [f"{name:<9} {printable(text)}" for name, text in facts if text]
+    if width:
+        lines = [fill(line, width, subsequent_indent=" " * 10, break_on_hyphens=False).rstrip() for line in lines]
+    return "\n".join(lines)
 
 
 def reject_lines(count: int, file: object, first: Sequence[Reject]) -> list[str]:

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
-from presize.cli.group import PATH, cli, examples, quiet_option
-from presize.cli.output import Progress, print_json, print_text
-from presize.formatting import plural, printable
+from presize.cli.group import command, dataset_argument, json_option, quiet_option
+from presize.cli.option_groups import PATH
+from presize.cli.output import Progress, print_json, print_text, problem_lines
+from presize.formatting import plural
 from presize.options import SourceOptions
 
-if TYPE_CHECKING:
-    from presize.builder.repair import Repair
 
-
-@cli.command(
-    epilog=examples(
-        "presize repair RAW OUT",
-        "presize repair RAW OUT --jobs 2 --json",
-    )
-)
+@command("presize repair RAW OUT", "presize repair RAW OUT --jobs 2 --json")
 @click.argument("source", metavar="SRC", type=PATH)
-@click.argument("dataset", metavar="OUT", type=PATH)
+@dataset_argument
 @click.option("--keys", metavar="PATTERN|PRESET|NAME", help="As for presize build.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes.  [default: all cores]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @quiet_option
 def repair(source: str, dataset: str, keys: str | None, jobs: int | None, as_json: bool, quiet: bool) -> None:
     """Make the damaged and missing shards of OUT again from SRC.
@@ -41,19 +33,16 @@ def repair(source: str, dataset: str, keys: str | None, jobs: int | None, as_jso
             on_shard=lambda: progress.add(1),
         )  # fmt: skip
     if as_json:
-        problems = [problem._asdict() for problem in result.problems]
-        print_json(shards=result.shards, repaired=result.repaired, problems=problems)
+        print_json(result, "shards repaired problems")
     else:
-        for problem in result.problems:
-            print_text(printable(f"{problem.file}: {problem.what}"))
+        lines = problem_lines(result.problems)
         if not quiet:
-            print_text(_summary(dataset, result))
+            left = plural(len(result.problems), "problem")
+            lines += [f"{file}: made again" for file in result.repaired]
+            lines.append(
+                f"{dataset}: {plural(result.shards, 'shard')}, {len(result.repaired):,} made again, {left} left"
+            )
+        if lines:
+            print_text("\n".join(lines))
     if result.problems:
         raise click.exceptions.Exit(1)
-
-
-def _summary(dataset: str, result: Repair) -> str:
-    lines = [f"{file}: made again" for file in result.repaired]
-    left = plural(len(result.problems), "problem")
-    counts = f"{plural(result.shards, 'shard')}, {len(result.repaired):,} made again, {left} left"
-    return "\n".join([*lines, f"{dataset}: {counts}"])

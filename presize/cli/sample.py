@@ -7,40 +7,32 @@ from pathlib import Path
 
 import click
 
-from presize.cli.group import PATH, cli, examples, quiet_option
+from presize.cli.group import command, quiet_option
+from presize.cli.option_groups import PATH, given, stated
 from presize.cli.output import Progress, print_text
 from presize.formatting import plural
+from presize.options import SampleOptions
+
+CLASSES = click.Option(
+    ["--classes"], type=int, metavar="N", help="Number of class folders.  [default: 4, or one an image]"
+)
 
 
-@cli.command(
-    epilog=examples(
-        "presize sample RAW",
-        "presize sample RAW --images 1000 --classes 10",
-    )
+@command(
+    "presize sample RAW",
+    "presize sample RAW --images 1000 --classes 10",
+    params=[*stated(SampleOptions, "images"), CLASSES, *stated(SampleOptions, "long_side", "broken", "seed")],
 )
 @click.argument("folder", metavar="DIR", type=PATH)
-@click.option("--images", type=int, default=200, show_default=True, metavar="N", help="Number of files.")
-@click.option("--classes", type=int, metavar="N", help="Number of class folders.  [default: 4, or one an image]")
-@click.option(
-    "--long-side",
-    type=int,
-    default=500,
-    show_default=True,
-    metavar="PX",
-    help="Longer side of a typical image, in pixels.",
-)
-@click.option(
-    "--broken", type=int, default=0, show_default=True, metavar="N", help="Number of broken files among them."
-)
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Random seed.")
 @quiet_option
-def sample(folder: str, images: int, classes: int | None, quiet: bool, **options: int) -> None:
+def sample(folder: str, classes: int | None, quiet: bool, **typed: int) -> None:
     """Generate photo-like images in DIR, to try presize with."""
-    from presize.sources.sample import SampleOptions, make_samples
+    from presize.sources.sample import make_samples
 
+    number = max(1, min(SampleOptions().classes, typed["images"])) if classes is None else classes
+    options = given(SampleOptions, typed, classes=number)
     with Progress(sys.stderr, "sample", quiet=quiet) as progress:
-        progress.begin(images)
-        asked = SampleOptions(images=images, classes=max(1, min(4, images)) if classes is None else classes, **options)
-        written = make_samples(Path(folder), asked, lambda: progress.add(1))
+        progress.begin(options.images)
+        written = make_samples(Path(folder), options, lambda: progress.add(1))
     if not quiet:
-        print_text(f"{folder}: {plural(written, 'file')} in {plural(asked.classes, 'class', 'classes')}")
+        print_text(f"{folder}: {plural(written, 'file')} in {plural(options.classes, 'class', 'classes')}")

@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from presize import options as choices
-from presize.cli.group import PATH, check_page, cli, examples
+from presize.cli.group import check_page, command, json_option
+from presize.cli.option_groups import PATH
 from presize.cli.output import print_json, print_text
 from presize.errors import OptionError
+from presize.options import check_range
 from presize.system.files import write_atomically
 
 if TYPE_CHECKING:
     from presize.measure.simulation import Pipeline
 
 
-@cli.command(
-    epilog=examples(
-        "presize simulate --workers 7 --load-ms 2000 --step-ms 100",
-        "presize simulate --workers 4 --load-ms 200 --step-ms 40 --sweep 16",
-    )
+@command(
+    "presize simulate --workers 7 --load-ms 2000 --step-ms 100",
+    "presize simulate --workers 4 --load-ms 200 --step-ms 40 --sweep 16",
 )
 @click.option(
     "--workers", type=int, required=True, metavar="N", help="Loader processes; 0 loads in the training process."
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 @click.option("--then-workers", type=int, metavar="N", help="Compare with this number of workers.")
 @click.option("--then-load-ms", type=float, metavar="MS", help="Compare with this load time.")
 @click.option("-o", "--out", type=PATH, metavar="FILE.html", help="Write a page with an animation.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@json_option
 def simulate(
     seconds: float, seed: int, sweep: int | None, then_workers: int | None, then_load_ms: float | None,
     out: str | None, as_json: bool, **options: Any,
@@ -76,10 +75,10 @@ def simulate(
     if then_workers is not None or then_load_ms is not None:
         load_s = _seconds("then_load_ms", options["load_ms"] if then_load_ms is None else then_load_ms, needed=True)
         number = pipelines[0].workers if then_workers is None else then_workers
-        choices.check_range("then_workers", number, 0, MOST_WORKERS)
+        check_range("then_workers", number, 0, MOST_WORKERS)
         pipelines.append(replace(pipelines[0], workers=number, load=replace(pipelines[0].load, mean_s=load_s)))
     if sweep is not None:
-        choices.check_range("sweep", sweep, 1, MOST_WORKERS)
+        check_range("sweep", sweep, 1, MOST_WORKERS)
     timelines = [run(pipeline, seconds=seconds, seed=seed) for pipeline in pipelines]
     titles = [described(pipeline) for pipeline in pipelines]
     if len(titles) > 1:

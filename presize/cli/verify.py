@@ -6,20 +6,15 @@ import sys
 
 import click
 
-from presize.cli.group import PATH, cli, examples, quiet_option
-from presize.cli.output import Progress, print_json, print_text
-from presize.formatting import plural, printable
+from presize.cli.group import command, dataset_argument, json_option, quiet_option
+from presize.cli.output import Progress, print_json, print_text, problem_lines
+from presize.formatting import plural
 
 
-@cli.command(
-    epilog=examples(
-        "presize verify OUT",
-        "presize verify OUT --jobs 2 --json",
-    )
-)
-@click.argument("dataset", metavar="OUT", type=PATH)
+@command("presize verify OUT", "presize verify OUT --jobs 2 --json")
+@dataset_argument
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Threads.  [default: all cores]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @quiet_option
 def verify(dataset: str, jobs: int | None, as_json: bool, quiet: bool) -> None:
     """Read every byte of the dataset OUT and report damage.
@@ -34,13 +29,14 @@ def verify(dataset: str, jobs: int | None, as_json: bool, quiet: bool) -> None:
         progress.begin(manifest.samples * (1 + len(manifest.companions)))
         result = verify_dataset(dataset, jobs=jobs, on_images=progress.add)
     if as_json:
-        print_json(samples=result.samples, problems=[problem._asdict() for problem in result.problems])
+        print_json(result, "samples problems")
     else:
-        for problem in result.problems:
-            print_text(printable(f"{problem.file}: {problem.what}"))
+        lines = problem_lines(result.problems)
         if not quiet:
-            print_text(f"{dataset}: {plural(result.samples, 'sample')}, {plural(len(result.problems), 'problem')}")
+            lines.append(f"{dataset}: {plural(result.samples, 'sample')}, {plural(len(result.problems), 'problem')}")
             if any(problem.file.startswith("shards/") for problem in result.problems):
-                print_text("  presize repair SRC OUT makes damaged shards again")
+                lines.append("  presize repair SRC OUT makes damaged shards again")
+        if lines:
+            print_text("\n".join(lines))
     if result.problems:
         raise click.exceptions.Exit(1)

@@ -6,19 +6,16 @@ from pathlib import Path
 
 import click
 
-from presize.cli.group import PATH, check_page, cli, examples
+from presize.cli.group import check_page, command, dataset_argument
+from presize.cli.option_groups import PATH
 from presize.cli.output import print_text
 from presize.formatting import plural, printable
 
 
-@cli.command(
-    epilog=examples(
-        "presize view OUT --raw RAW -o view.html",
-        "presize view OUT --serve",
-        "presize view OUT --rejects -o rejects.html",
-    )
+@command(
+    "presize view OUT --raw RAW -o view.html", "presize view OUT --serve", "presize view OUT --rejects -o rejects.html"
 )
-@click.argument("dataset", metavar="OUT", type=PATH)
+@dataset_argument
 @click.option("-o", "out", metavar="FILE", type=PATH, help="Write a page of some images, to open or to send.")
 @click.option("--serve", is_flag=True, help="Serve pages of all images to this machine, until Ctrl-C.")
 @click.option("--raw", metavar="SRC", type=PATH, help="The raw folder: sources are shown beside what is stored.")
@@ -50,7 +47,7 @@ def view(
         raise click.UsageError(f"expected -o FILE or --serve{', not both' if serve else ''}.")
     check_page(out)
     from presize.pages.gallery import view_dataset
-    from presize.pages.opened import ViewedDataset
+    from presize.pages.samples import ViewedDataset
     from presize.pages.selection import Filters, matching
     from presize.pages.server import GalleryServer
     from presize.system.files import write_atomically

@@ -91,7 +91,7 @@ class Facts(NamedTuple):
         )
 
 
-def unpack(packed: npt.NDArray[Any], field: str) -> npt.NDArray[np.int64]:
+def unpack_facts(packed: npt.NDArray[Any], field: str) -> npt.NDArray[np.int64]:
     """The values of one field: indices into KINDS, COLORS and PROCESSES, 0 and 1, or plain numbers."""
     shift, mask = FIELDS[field]
     return packed.astype(np.int64) >> shift & mask
@@ -147,15 +147,15 @@ def losses(packed: npt.NDArray[Any], image: Mapping[str, Any]) -> Losses:
         packed: the facts of each.
         image: the image options of the build, as the manifest records them.
     """
-    palette = unpack(packed, "colors") == COLORS.index("palette")
+    palette = unpack_facts(packed, "colors") == COLORS.index("palette")
     return companion_losses(packed)._replace(
-        deep=0 if image.get("depth") == 16 else int(unpack(packed, "deep").sum()),
-        transparent=0 if image["color"] == "rgba" else int(unpack(packed, "transparent").sum()),
+        deep=0 if image.get("depth") == 16 else int(unpack_facts(packed, "deep").sum()),
+        transparent=0 if image["color"] == "rgba" else int(unpack_facts(packed, "transparent").sum()),
         palette=int(palette.sum()),
     )
 
 
 def companion_losses(packed: npt.NDArray[Any]) -> Losses:
     """What companions with these facts lost, whatever their options: frames and bands."""
-    several = (unpack(packed, "several") == 1) & (unpack(packed, "kind") != KINDS.index("jpeg"))
-    return Losses(several=int(several.sum()), surplus=int(unpack(packed, "surplus").sum()))
+    several = (unpack_facts(packed, "several") == 1) & (unpack_facts(packed, "kind") != KINDS.index("jpeg"))
+    return Losses(several=int(several.sum()), surplus=int(unpack_facts(packed, "surplus").sum()))

@@ -6,10 +6,15 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from presize.errors import BenchError, OptionError
-from presize.measure import subprocess_run
 from presize.measure.bench_options import READS, VARIANTS, BenchOptions, Run, Variant
-from presize.measure.bench_report import bench_page
 from presize.measure.listings import LISTERS, Listing, Numbers, common_samples, link_samples
-from presize.measure.results import Results, conditions, row_of, to_csv, to_json
+from presize.measure.results import Results, bench_page, conditions, row_of, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import read_manifest
@@ -72,16 +75,15 @@ def bench(
     gpu = None
     if options.device == "cuda":  # before anything is built
         on_step("looking for CUDA")
-        gpu = subprocess_run.run_apart(replace(options.runs(variants)[0], task="probe"))["gpu_name"]
+        gpu = run_apart(replace(options.runs(variants)[0], task="probe"))["gpu_name"]
     if out is not None:
-        with writing(Path(out)):
-            Path(out).mkdir(parents=True, exist_ok=True)
-    with _place(work) as place:
+        _made(out)
+    with _work_folder(work) as folder:
         given = {name: LISTERS[name](root) for name, root in roots.items()}
         common_samples(given, options.images, options.seed)  # raises what would be known only after a long build
-        reads, build_s = _complete(given, variants, options, place, on_step)
+        reads, build_s = _complete(given, variants, options, folder, on_step)
         numbers = common_samples(reads, options.images, options.seed)
-        bench = _Bench(options, variants, reads, numbers, _save(numbers, place))
+        bench = _Bench(options, variants, reads, numbers, _save(numbers, folder))
         notes = bench.prove(on_step)
         runs = bench.runs()
         facts = conditions([reads[name].files[0] for name in reads])
@@ -128,30 +130,35 @@ def _variants(roots: Mapping[str, str], options: BenchOptions) -> tuple[Variant,
     return tuple(variant for variant in possible if options.variants is None or variant in options.variants)
 
 
-def _check_outside(roots: Mapping[str, str], **places: str | os.PathLike[str] | None) -> None:
-    """Raise OptionError for a place to write that lies in one to read, of which it would become a part."""
-    for name, place in places.items():
+def _check_outside(roots: Mapping[str, str], **folders: str | os.PathLike[str] | None) -> None:
+    """Raise OptionError for a folder to write that lies in one to read, of which it would become a part."""
+    for name, folder in folders.items():
         for root in roots.values():
-            if place is not None and Path(place).resolve().is_relative_to(Path(root).resolve()):
-                raise OptionError(f"{name}: {os.fspath(place)} lies inside {root}; choose a place outside of it")
+            if folder is not None and Path(folder).resolve().is_relative_to(Path(root).resolve()):
+                raise OptionError(f"{name}: {os.fspath(folder)} lies inside {root}; choose a place outside of it")
 
 
 @contextmanager
-def _place(work: str | os.PathLike[str] | None) -> Iterator[Path]:
+def _work_folder(work: str | os.PathLike[str] | None) -> Iterator[Path]:
     if work is not None:
-        with writing(Path(work)):
-            Path(work).mkdir(parents=True, exist_ok=True)
-        yield Path(work)
+        yield _made(work)
         return
     with tempfile.TemporaryDirectory(prefix="presize-bench-") as folder:
         yield Path(folder)
+
+
+def _made(folder: str | os.PathLike[str]) -> Path:
+    """Create a folder unless it exists. Raises BuildError."""
+    with writing(Path(folder)):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    return Path(folder)
 
 
 def _complete(
     given: Mapping[str, Listing],
     variants: Sequence[Variant],
     options: BenchOptions,
-    place: Path,
+    folder: Path,
     on_step: Callable[[str], None],
 ) -> tuple[dict[str, Listing], dict[str, float]]:
     """Build what is missing. Returns what each variant reads, and the seconds that builds took, now or earlier."""
@@ -159,19 +166,19 @@ def _complete(
 
     wanted = [name for name in LISTERS if name in {READS[variant] for variant in variants}]
     missing = [name for name in wanted if name not in given]
-    found = dict(given)
+    listings = dict(given)
     image = _image_options(given, options)
     if missing:
         source, suffix = given["raw"].root, str(image.sizes[0])
         if options.images is not None:
             suffix += f"-{options.images}-of-seed-{options.seed}"
             chosen = common_samples({"raw": given["raw"]}, options.images, options.seed)["raw"]
-            source = link_samples(given["raw"], chosen, place / f"raw-{suffix}")
-    times = place / "built.json"
+            source = link_samples(given["raw"], chosen, folder / f"raw-{suffix}")
+    times = folder / "built.json"
     build_s: dict[str, float] = json.loads(times.read_text()) if times.exists() else {}
     known = {}
     for name in missing:
-        target = place / f"{name}-{suffix}"
+        target = folder / f"{name}-{suffix}"
         on_step(f"building {name} at {image.sizes[0]} px")
         how = BuildOptions(image, "lmdb" if name == "lmdb" else "folder", follow_links=True)
         stale = (target / MANIFEST).exists() and read_manifest(target).digest != plan_build(source, how).digest
@@ -181,8 +188,8 @@ def _complete(
             write_atomically(times, json.dumps(build_s).encode())
         if target.name in build_s:
             known[name] = build_s[target.name]
-        found[name] = LISTERS[name](target)
-    return {name: found[name] for name in wanted}, known
+        listings[name] = LISTERS[name](target)
+    return {name: listings[name] for name in wanted}, known
 
 
 def _image_options(given: Mapping[str, Listing], options: BenchOptions) -> ImageOptions:
@@ -201,11 +208,11 @@ def _image_options(given: Mapping[str, Listing], options: BenchOptions) -> Image
     return ImageOptions(**known)
 
 
-def _save(numbers: Mapping[str, Numbers], place: Path) -> dict[str, str]:
+def _save(numbers: Mapping[str, Numbers], folder: Path) -> dict[str, str]:
     """Save the sample numbers of each variant to files, for runs to load."""
     files = {}
     for name, values in numbers.items():
-        files[name] = str((place / f"samples-{name}.npy").absolute())
+        files[name] = str((folder / f"samples-{name}.npy").absolute())
         with writing(Path(files[name])):
             np.save(files[name], values, allow_pickle=False)
     return files
@@ -251,35 +258,32 @@ class _Bench:
                 "tell. That happens on file systems in memory, with files that other processes have mapped, and with "
                 "files that you may not write."
             )
-        return row_of(run, repeat, share, subprocess_run.run_apart(run)), note
+        return row_of(run, repeat, share, run_apart(run)), note
 
     def prove(self, on_step: Callable[[str], None]) -> list[str]:
         """Read every sample of every variant once and compare them, which also brings them into the page cache.
         Returns notes for the reader."""
-        run = self.options.runs(self.variants)[0]
-        came: dict[Variant, dict[str, Any]] = {}
+        run = replace(self.options.runs(self.variants)[0], task="prove", device="cpu", pin_memory=False)
+        proofs: dict[Variant, dict[str, Any]] = {}
         crops: dict[Variant, npt.NDArray[np.uint8]] = {}
         with tempfile.TemporaryDirectory(prefix="presize-bench-") as folder:
             for variant in self.variants:
                 on_step(f"checking that {variant} delivers every sample once")
                 file = os.path.join(folder, f"crops-{variant}.npy")
-                prove = replace(run, variant=variant, task="prove", device="cpu", pin_memory=False, crops=file)
-                came[variant] = subprocess_run.run_apart(self._located(prove))
+                proofs[variant] = run_apart(self._located(replace(run, variant=variant, crops=file)))
                 crops[variant] = np.load(file, allow_pickle=False)
-        labels = {variant: one["labels"] for variant, one in came.items() if one["labels"] is not None}
+        labels = {variant: proof["labels"] for variant, proof in proofs.items() if proof["labels"] is not None}
         if len(set(labels.values())) > 1:
             raise BenchError(f"the variants {' and '.join(labels)} deliver different labels for the same samples")
-        samples = {one["samples"] for one in came.values()}
-        if len(samples) > 1:
-            raise BenchError(
-                f"the variants deliver different numbers of samples: {', '.join(map(str, sorted(samples)))}"
-            )
+        counts = sorted({proof["samples"] for proof in proofs.values()})
+        if len(counts) > 1:
+            raise BenchError(f"the variants deliver different numbers of samples: {', '.join(map(str, counts))}")
         notes = []
         if self.options.device == "cpu" and self.options.models != ("none",):
             notes = ["On the CPU nothing is copied, and training gets the cores that the workers leave, at least one."]
-        if "pil" in came:
+        if "pil" in proofs:
             notes.append(
-                f"raw folder, PIL: decoded by {came['pil']['transforms']}. As in ImageFolder, its images are not "
+                f"raw folder, PIL: decoded by {proofs['pil']['transforms']}. As in ImageFolder, its images are not "
                 "turned upright and keep their colour profiles."
             )
         return [*notes, self._compared(crops)]
@@ -288,9 +292,8 @@ class _Bench:
         """A note that evaluation crops agree where they should. Raises BenchError if they do not."""
         count = len(next(iter(self.numbers.values())))
         said = f"All variants delivered the same {count:,} samples with the same labels, each once per epoch"
-        pairs = [(a, b) for a in self.variants for b in self.variants if VARIANTS.index(a) < VARIANTS.index(b)]
         differing = {}
-        for a, b in pairs:
+        for a, b in combinations(self.variants, 2):
             # Pillow as scripts call it leaves some photographs lying on their side.
             if a == "pil" or not _comparable(self.reads[READS[a]], self.reads[READS[b]]):
                 continue
@@ -335,3 +338,57 @@ def coarse(crops: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
     edge = side // cells
     inner = crops[:, : cells * edge, : cells * edge].astype(np.float64)
     return np.asarray(inner.reshape(-1, cells, edge, cells, edge, 3).mean(axis=(2, 4)))
+
+
+def run_apart(run: Run) -> dict[str, Any]:
+    """Make a run in a process of its own, which ends with this one, and return its answer. Raises BenchError."""
+    command = [sys.executable, "-m", "presize.datasets.timing.bench_run"]
+    with tempfile.TemporaryFile() as errors:
+        # In a session of its own: it and its workers are ended together, and Ctrl-C is for this process alone. In "/",
+        # where no folder of the user's is taken for a package.
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True, cwd="/"
+        )
+        try:
+            if process.stdin is None or process.stdout is None:
+                raise BenchError("cannot open pipes to a process")
+            try:
+                process.stdin.write(f"{run.to_json()}\n".encode())
+                process.stdin.flush()  # and left open: it says that this process lives
+            except BrokenPipeError:
+                pass
+            said = process.stdout.read()
+            code = process.wait()
+        finally:
+            _end(process)
+        errors.seek(0)
+        return answer(run, said, code, errors.read())
+
+
+def answer(run: Run, said: bytes, code: int, errors: bytes) -> dict[str, Any]:
+    """Return the answer of a run from its output. Raises BenchError where it failed."""
+    if code < 0:
+        why = "probably out of memory; choose a smaller --batch" if code == -signal.SIGKILL else ""
+        raise BenchError(f"the run of {run} was ended by signal {-code}{': ' if why else ''}{why}")
+    lines = said.decode("utf-8", "replace").splitlines()
+    if code or not lines:
+        last = errors.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no output"]
+        raise BenchError(f"the run of {run} failed: {last[0]}")
+    answer: dict[str, Any] = json.loads(lines[-1])
+    if "error" in answer:
+        raise BenchError(answer["error"])
+    return answer
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process and all that it started."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+    deadline = time.monotonic() + 10
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)

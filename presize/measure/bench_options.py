@@ -6,11 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any, Final, Literal, Self, get_args
+from typing import Final, Literal, Self, get_args
 
 from presize.errors import OptionError
 from presize.formatting import plural
-from presize.options import MAX_SIDE, Size, check_above_0, check_choice, check_range, check_type
+from presize.option_fields import check_above_0, check_each_once, check_options, check_range, documented, option
+from presize.options import MAX_SIDE, Size
 from presize.system.resources import usable_cores
 
 Variant = Literal["pil", "raw", "presized", "lmdb", "loader"]
@@ -32,79 +33,53 @@ READS: Final[dict[Variant, str]] = {
 """What each variant reads."""
 
 
+@documented
 @dataclass(frozen=True)
 class BenchOptions:
-    """What to measure.
+    """What to measure."""
 
-    Attributes:
-        variants: Variants to run; None for all that can be had.
-        size: Target size of what has to be built; None for that of the dataset given, or else 256 px.
-        crop: Side of the random resized crops, in pixels.
-        models: Models to train; "none" measures the loader alone.
-        device: Where to train.
-        workers: Numbers of loader processes to try; None for one number, that of usable cores.
-        pin_memory: Whether DataLoaders copy batches to pinned memory, which needs CUDA; both values to compare them.
-            None for (True,) with CUDA and (False,) without.
-        prefetch: Batches that each worker may be ahead.
-        batch: Images per batch.
-        epochs: Epochs in each run, the first included.
-        repeats: Runs of each kind, each in a process of its own.
-        steps: Batches after which an epoch ends; None for whole epochs.
-        cold: Whether to measure a first epoch with the files dropped from the page cache, too.
-        images: Number of samples to read, drawn at random; None for all.
-        seed: Random seed.
-    """
-
-    variants: tuple[Variant, ...] | None = None
-    size: Size | None = None
-    crop: int = 224
-    models: tuple[BenchModel, ...] = ("none", "small")
-    device: Device = "cpu"
-    workers: tuple[int, ...] | None = None
-    pin_memory: tuple[bool, ...] | None = None
-    prefetch: int = 2
-    batch: int = 64
-    epochs: int = 3
-    repeats: int = 3
-    steps: int | None = None
-    cold: bool = False
-    images: int | None = None
-    seed: int = 0
+    variants: tuple[Variant, ...] | None = option(None, "Variants to run.", unset="all", flag="--variant")
+    models: tuple[BenchModel, ...] = option(
+        ("none", "small"), "Models to train; none measures the loader alone.", flag="--model"
+    )
+    device: Device = option("cpu", "Where to train.")
+    workers: tuple[int, ...] | None = option(
+        None, "Loader processes; may be repeated.", unset="all cores", metavar="N", high=4096
+    )
+    pin_memory: tuple[bool, ...] | None = option(
+        None,
+        "Whether DataLoaders copy batches to pinned memory, which needs CUDA; both values to compare them. None for "
+        "(True,) with CUDA and (False,) without.",
+        flag=None,
+    )
+    prefetch: int = option(2, "Batches ahead per worker.", metavar="N", low=1, high=64)
+    batch: int = option(64, "Images per batch.", metavar="N", low=1, high=2**20)
+    crop: int = option(224, "Side of random crops, in pixels.", metavar="PX", low=1, high=MAX_SIDE)
+    size: Size | None = option(
+        None,
+        "Size to build what is missing at.",
+        unset="that of the dataset given, or 256", metavar="N|WxH", parse=Size.parse,
+    )  # fmt: skip
+    epochs: int = option(3, "Epochs in each run.", "The first is one of them.", metavar="N", low=1, high=1000)
+    steps: int | None = option(
+        None, "End epochs after N batches.", unset="whole epochs", metavar="N", low=1, high=2**48
+    )
+    repeats: int = option(3, "Runs of each kind.", "Each is a process of its own.", metavar="N", low=1, high=1000)
+    cold: bool = option(False, "Also measure with cold files, dropped from the page cache.", "That is a first epoch.")
+    images: int | None = option(None, "Read N random samples.", unset="all", metavar="N", low=1, high=2**48)
+    seed: int = option(0, "Random seed.", metavar="N", high=2**62)
 
     def __post_init__(self) -> None:
-        for name, values, choices in (("variant", self.variants, Variant), ("model", self.models, BenchModel)):
-            if values is not None:
-                _check_several(name, values)
-                for value in values:
-                    check_choice(name, value, choices)
-        check_choice("device", self.device, Device)
-        if self.size is not None:
-            check_type("size", self.size, Size)
-            for side in self.size:
-                check_range("size", side, 1, MAX_SIDE)
-        check_range("crop", self.crop, 1, MAX_SIDE)
-        if self.workers is not None:
-            _check_several("workers", self.workers)
-            for count in self.workers:
-                check_range("workers", count, 0, 4096)
-        if self.pin_memory is not None:
-            _check_several("pin_memory", self.pin_memory)
-            for pinned in self.pin_memory:
-                check_type("pin_memory", pinned, bool)
-            if self.device == "cpu" and True in self.pin_memory:
-                raise OptionError(
-                    "pin_memory: pinned memory needs a GPU; leave the option out, or choose --device cuda"
-                )
-        check_range("prefetch", self.prefetch, 1, 64)
-        check_range("batch", self.batch, 1, 2**20)
-        check_range("epochs", self.epochs, 1, 1000)
-        check_range("repeats", self.repeats, 1, 1000)
-        check_type("cold", self.cold, bool)
-        check_range("seed", self.seed, 0, 2**62)
-        for name in ("steps", "images"):
-            value = getattr(self, name)
-            if value is not None:
-                check_range(name, value, 1, 2**48)
+        check_options(self)
+        for name in ("variants", "models", "workers", "pin_memory"):
+            values = getattr(self, name)
+            if values == ():
+                raise OptionError(f"{name.removesuffix('s')}: expected at least one, got ()")
+            check_each_once(name.removesuffix("s") if name != "workers" else name, values or ())
+        for side in self.size or ():
+            check_range("size", side, 1, MAX_SIDE)
+        if self.device == "cpu" and True in (self.pin_memory or ()):
+            raise OptionError("pin_memory: pinned memory needs a GPU; leave the option out, or choose --device cuda")
 
     def runs(self, variants: Sequence[Variant]) -> list[Run]:
         """The runs of one repeat, in no particular order: of each variant with each model, number of workers, kind of
@@ -134,49 +109,24 @@ class BenchOptions:
         ]
 
 
+@documented
 @dataclass(frozen=True)
 class DiagnoseOptions:
-    """What to train for a diagnosis, and how long.
+    """What to train for a diagnosis, and how long."""
 
-    Attributes:
-        model: "small", a CNN that a core or two train about as fast as they read, or "resnet50".
-        device: Where to train; None for CUDA if there is any.
-        workers: Loader processes, from 0.
-        prefetch: Batches that each worker may be ahead.
-        batch: Images per batch.
-        crop: Side of the random resized crops, in pixels.
-        steps: Batches after which each part of the diagnosis ends, from 3.
-        seconds: Seconds after which it ends if that is earlier, above 0.
-        seed: Random seed of order and crops.
-    """
-
-    model: Model = "small"
-    device: Device | None = None
-    workers: int = 1
-    prefetch: int = 2
-    batch: int = 64
-    crop: int = 224
-    steps: int = 100
-    seconds: float = 5.0
-    seed: int = 0
+    model: Model = option("small", "Model to train.", "A core or two train the small CNN about as fast as they read.")
+    device: Device | None = option(None, "Where to train.", unset="cuda where there is any")
+    workers: int = option(1, "Loader processes.", metavar="N", high=1024)
+    prefetch: int = option(2, "Batches ahead per worker.", metavar="N", low=1, high=64)
+    batch: int = option(64, "Images per batch.", metavar="N", low=1, high=2**20)
+    crop: int = option(224, "Side of random crops, in pixels.", metavar="PX", low=1, high=MAX_SIDE)
+    steps: int = option(100, "Batches in each part of the measurement.", metavar="N", low=3, high=1_000_000)
+    seconds: float = option(5.0, "End a part after S seconds if that is earlier.", metavar="S")
+    seed: int = option(0, "Random seed of order and crops.", metavar="N")
 
     def __post_init__(self) -> None:
-        check_choice("model", self.model, Model)
-        if self.device is not None:
-            check_choice("device", self.device, Device)
-        check_range("workers", self.workers, 0, 1024)
-        check_range("prefetch", self.prefetch, 1, 64)
-        check_range("batch", self.batch, 1, 2**20)
-        check_range("crop", self.crop, 1, MAX_SIDE)
-        check_range("steps", self.steps, 3, 1_000_000)
+        check_options(self)
         check_above_0("seconds", self.seconds)
-
-
-def _check_several(name: str, values: object) -> None:
-    if not isinstance(values, tuple) or not values:
-        raise OptionError(f"{name}: expected at least one, got {values!r}")
-    if len(set(values)) < len(values):
-        raise OptionError(f"{name}: each may be asked for once, got {', '.join(map(str, values))}")
 
 
 @dataclass(frozen=True)
@@ -214,8 +164,7 @@ class Run:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        values: dict[str, Any] = json.loads(text)
-        return cls(**values)
+        return cls(**json.loads(text))
 
     def __str__(self) -> str:
         """In words, without paths: ``loader, small on cpu, 2 workers, cold``."""

@@ -48,12 +48,7 @@ class Jpeg:
 
 @dataclass(frozen=True)
 class Resizer:
-    """cykooz.resizer.
-
-    Attributes:
-        version: Its version.
-        instructions: SIMD instructions that it uses; None for none.
-    """
+    """Version of cykooz.resizer, and the SIMD instructions that it uses; None for none."""
 
     version: str
     instructions: str | None
@@ -61,14 +56,8 @@ class Resizer:
 
 @dataclass(frozen=True)
 class Pillow:
-    """What is imported as PIL.
-
-    Attributes:
-        version: Its version.
-        simd: Whether it is pillow-simd.
-        libjpeg_turbo: Version of its libjpeg-turbo; None for another libjpeg.
-        distributions: Installed distributions that contain a PIL.
-    """
+    """The package imported as PIL: its version, whether it is pillow-simd, the version of its libjpeg-turbo (None for
+    another libjpeg), and the installed distributions that contain a PIL."""
 
     version: str
     simd: bool
@@ -78,14 +67,8 @@ class Pillow:
 
 @dataclass(frozen=True)
 class OpenCV:
-    """OpenCV.
-
-    Attributes:
-        version: Its version.
-        optimized: Whether its optimized code is switched on.
-        instructions: SIMD instructions that it uses.
-        threads: Its threads in this process, not in presize's workers.
-    """
+    """Version of OpenCV, whether its optimized code is on, the SIMD instructions that it uses, and its threads in this
+    process (presize's workers have one)."""
 
     version: str
     optimized: bool
@@ -112,7 +95,7 @@ def _jpeg(environ: Mapping[str, str]) -> Jpeg:
 
     turbo, simd = None, None
     with contextlib.suppress(OSError, ValueError):  # ValueError for an empty file
-        turbo, simd = _libjpeg_turbo(Path(module.__file__))
+        turbo, simd = libjpeg_turbo_in(Path(module.__file__))
     limits = tuple(f"{name}={value}" for name, value in sorted(environ.items()) if re.match("JSIMD_(FORCE|NO)", name))
     return Jpeg(simplejpeg.__version__, turbo, simd, limits, *_own_decoder())
 
@@ -131,9 +114,9 @@ def _own_decoder() -> tuple[Baseline, str | None]:
     return "not for this processor" if is_there or is_other else "not compiled", None
 
 
-def _libjpeg_turbo(library: Path) -> tuple[str | None, bool | None]:
-    """Version and SIMD of the libjpeg-turbo inside `library`, from its strings, as no function tells. A build without
-    SIMD does not contain the name of the environment variable that switches it off."""
+def libjpeg_turbo_in(library: Path) -> tuple[str | None, bool | None]:
+    """Return the version of the libjpeg-turbo inside `library`, and whether it has SIMD, both from its strings, as no
+    function tells. A build without SIMD does not contain the name of the environment variable that switches it off."""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as binary:
         version = re.search(rb"libjpeg-turbo version (\d[\d.]*)", binary)
         return (version[1].decode(), re.search(rb"JSIMD_FORCE", binary) is not None) if version else (None, None)

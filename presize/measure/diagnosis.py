@@ -7,16 +7,112 @@ times. Comparing its result for the pipeline as it is with the measurement shows
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from presize.formatting import factor_text, plural, rate_text, seconds_text
-from presize.measure.loader_alone import LEAST_CORES, WORDS, Alternative, Loading
+from presize.measure.profile import Part
 from presize.measure.simulation import Pipeline, Timeline, Times, fewest_workers, simulate, sweep
-from presize.measure.stages import Stages, explanation, headline
+from presize.measure.stages import Quantiles, Stages, explanation, headline
+from presize.pages.html import notebook_html
+
+LEAST_CORES = 0.1
+"""Loading that keeps less than that of a core busy does not need cores."""
+
+WORDS: dict[Part, str] = {
+    "read": "reading files",
+    "decode": "decoding",
+    "augment": "cropping and augmenting",
+    "collate": "collating batches",
+    "other": "other code",
+}
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a loader makes batches while nothing trains.
+
+    Attributes:
+        images: Images in a batch.
+        load: Time of one worker, alone, to load a batch and hand it over.
+        in_process: Time to load a batch in the training process.
+        handover_s: Seconds that training takes to receive a batch that is ready.
+        cores: CPU cores that loading one batch keeps busy.
+        workers: Loader processes; 0 if batches are made in the training process.
+        prefetch: Batches requested of each worker ahead.
+        in_order: Whether batches come in the order in which they were requested; None if they always do.
+        chosen: Whether the number of workers can be chosen. For an unknown kind of iterable it cannot.
+        batches_per_s: Rate of all workers together.
+        first_batch_s: Seconds to the first batch.
+        worker_s: Mean seconds per batch of each worker while all of them work.
+        saturation: (workers, batches/s) of a saturation run: enough workers to keep all cores busy, and no step. None
+            if there was none.
+        parts: Seconds of `load` by part; empty if not known.
+        functions: (name, part, share of all own time) of the functions that took longest, the longest first.
+    """
+
+    images: float
+    load: Times
+    in_process: Times
+    handover_s: float
+    cores: float
+    workers: int
+    prefetch: int
+    in_order: bool | None
+    chosen: bool
+    batches_per_s: float
+    first_batch_s: float
+    worker_s: tuple[float, ...] = ()
+    saturation: tuple[int, float] | None = None
+    parts: dict[Part, float] = field(default_factory=dict)
+    functions: tuple[tuple[str, Part, float], ...] = ()
+
+    @property
+    def slowest(self) -> tuple[Part, float] | None:
+        """The part that takes most of a worker's time, and its share; None if the parts are not known."""
+        if not self.parts:
+            return None
+        part = max(self.parts, key=self.parts.__getitem__)
+        return part, self.parts[part] / sum(self.parts.values())
+
+    def known(self) -> dict[str, Any]:
+        """All of it as plain values of JSON."""
+        return {
+            "images": self.images,
+            "load_s": self.load.mean_s,
+            "in_process_s": self.in_process.mean_s,
+            "handover_s": self.handover_s,
+            "load_cv": self.load.cv,
+            "load_quantiles_s": asdict(Quantiles.of(self.load.samples_s or (self.load.mean_s,))),
+            "cores": self.cores,
+            "workers": self.workers,
+            "prefetch": self.prefetch,
+            "in_order": self.in_order,
+            "images_per_s": self.images * self.batches_per_s,
+            "first_batch_s": self.first_batch_s,
+            "worker_s": list(self.worker_s),
+            "saturation": None if self.saturation is None else list(self.saturation),
+            "parts_s": dict(self.parts),
+            "functions": [list(function) for function in self.functions],
+        }
+
+
+class Alternative(NamedTuple):
+    """Another loader to try.
+
+    Attributes:
+        name: What using it means, in words: "Read the LMDB dataset".
+        loading: What was measured of it.
+        step: Time of training on one of its batches, already on the device. Another memory layout can make it faster.
+    """
+
+    name: str
+    loading: Loading
+    step: Times
+
 
 WORTH_WHILE = 1.05
 """Advice with a smaller gain is not given: runs differ by that much."""
@@ -301,11 +397,49 @@ class Diagnosis:
         variants = [("as it is", self.pipeline()), *((advice.what[:-1], advice.pipeline) for advice in self.advice[:1])]
         return [(name, simulate(pipeline, batches=_PICTURE_BATCHES)) for name, pipeline in variants]
 
-    def _repr_html_(self) -> str:
-        """For notebooks: the verdict, what to do, and the evidence."""
-        from presize.measure.diagnosis_report import diagnosis_fragment
+    def evidence(self) -> Iterator[tuple[str, str]]:
+        """Yield (topic, figures), the most important first."""
+        loading = self.loading
+        yield "training now", f"{rate_text(self.images_per_s)} images/s with {plural(loading.workers, 'worker')}"
+        possible = f"{rate_text(loading.images / self.step.mean_s)} images/s: {seconds_text(self.step.mean_s)} per step"
+        yield "step alone", f"{possible}, {seconds_text(self.trained_s)} with the loader"
+        alone = f"{rate_text(loading.images * loading.batches_per_s)} images/s"
+        yield "loader alone", f"{alone}; first batch after {seconds_text(loading.first_batch_s)}"
+        load = f"{seconds_text(loading.load.mean_s)} ± {loading.load.cv:.0%} per batch of {loading.images:.0f}"
+        yield "one worker", f"{load}, {loading.cores:.0%} of it on a core"
+        if loading.load.samples_s:
+            times = Quantiles.of(loading.load.samples_s)
+            yield (
+                "  percentiles",
+                f"p50 {seconds_text(times.p50_s)}, p95 {seconds_text(times.p95_s)}, p99 {seconds_text(times.p99_s)}",
+            )
+        for part, seconds in sorted(loading.parts.items(), key=lambda pair: -pair[1]):
+            if seconds >= 0.005 * loading.load.mean_s:
+                yield f"  {WORDS[part]}", f"{seconds / loading.load.mean_s:.0%}, {seconds_text(seconds)}"
+        if loading.worker_s and len(loading.worker_s) > 1:
+            yield "each worker", ", ".join(map(seconds_text, loading.worker_s)) + " per batch while all of them work"
+        if self.unpinned_s is not None:
+            pinned, unpinned = (seconds_text(max(s - self.step.mean_s, 0)) for s in (self.copied_s, self.unpinned_s))
+            yield "copying", f"{pinned} per batch from pinned memory, {unpinned} from pageable memory"
+        elif self.device == "cpu":
+            yield "copying", "none: training runs on the CPU, where pinned memory does not help"
+        if self.storage_images_per_s is not None:
+            yield "disk", f"{rate_text(self.storage_images_per_s)} images/s with nothing in the page cache"
+        cores = f"{self.cores:g}"
+        if loading.saturation is not None:
+            workers, rate = loading.saturation
+            cores += f": {plural(workers, 'worker')} load {rate_text(loading.images * rate)} images/s without training"
+            cores += f", as {self.free_cores:.1f} cores would"
+        yield "cores", cores
+        simulated = loading.images * self.simulated.batches_per_s(self.warmup_steps)
+        yield "simulated", f"{rate_text(simulated)} images/s for the pipeline as it is"
 
-        return diagnosis_fragment(self)
+    def _repr_html_(self) -> str:
+        """For notebooks: the verdict, what to do, and the evidence, without the rates by workers."""
+        advice = [
+            (one.what, f"{rate_text(one.images_per_s)} images/s, {factor_text(one.gain)} ×") for one in self.advice
+        ]
+        return notebook_html(self.headline, [self.explanation, *self.notes], [*advice, *self.evidence()])
 
     def known(self) -> dict[str, Any]:
         """All of it as plain values of JSON."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import itertools
 import os
@@ -9,7 +10,7 @@ import random
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,8 +149,11 @@ def measure(content: Content, readers: int) -> Reading | None:
     in_order = _span(files[1 : 2 * most : 2] if several else files)
 
     cold = [_drop(at_random)]
-    reads = _parts(at_random, content.record_bytes, draw) if content.shards else _whole_files(at_random)
-    count, read_bytes, random_s = _read_at_random(reads, at_random if content.shards else [], readers)
+    if content.shards:
+        parts = random_parts(at_random, content.record_bytes, draw)
+    else:
+        parts = [Part(path, 0, min(nbytes, _LARGEST_READ_BYTES)) for path, nbytes in at_random]
+    count, read_bytes, random_s = _read_at_random(parts, at_random if content.shards else [], readers)
     cold.append(_drop(in_order))
     sequential_bytes, sequential_s = _read_in_order(sorted(in_order))
     if not count:  # they were emptied meanwhile
@@ -196,33 +200,29 @@ def _may_write(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
+    """Bytes of a file that are read at once."""
+
     path: Path
     offset: int
     nbytes: int
 
 
-def _whole_files(files: Sequence[File]) -> list[_Part]:
-    return [_Part(path, 0, min(nbytes, _LARGEST_READ_BYTES)) for path, nbytes in files]
-
-
-def _parts(files: Sequence[File], nbytes: int, draw: random.Random) -> list[_Part]:
-    """Random places in the files. No two share a page, as LMDB's large records do not."""
+def random_parts(files: Sequence[File], nbytes: int, draw: random.Random) -> list[Part]:
+    """Return up to 1,000 random parts of `nbytes` of the files. No two share a page, as LMDB's large records do not."""
     step = -(-max(1, nbytes) // _PAGE_BYTES) * _PAGE_BYTES
-    slots = [file.nbytes // step for file in files]
-    reads = []
-    for slot in draw.sample(range(sum(slots)), min(_RANDOM_READS, sum(slots))):
-        number = 0
-        while slot >= slots[number]:
-            slot -= slots[number]
-            number += 1
-        reads.append(_Part(files[number].path, slot * step, nbytes))
-    return reads
+    ends = list(itertools.accumulate(file.nbytes // step for file in files))
+    parts = []
+    for slot in draw.sample(range(ends[-1]), min(_RANDOM_READS, ends[-1])):
+        number = bisect.bisect_right(ends, slot)
+        first = ends[number - 1] if number else 0
+        parts.append(Part(files[number].path, (slot - first) * step, nbytes))
+    return parts
 
 
-def _read_at_random(reads: Sequence[_Part], kept_open: Sequence[File], readers: int) -> tuple[int, int, float]:
-    """Reads done in the time allowed, their bytes, and the seconds that they took."""
-    waiting = deque(reads)
+def _read_at_random(parts: Sequence[Part], kept_open: Sequence[File], readers: int) -> tuple[int, int, float]:
+    """Return the number of parts read in the time allowed, their bytes, and the seconds that they took."""
+    waiting = deque(parts)
     with contextlib.ExitStack() as stack:
         opened: dict[Path, int] = {}
         for file in kept_open:
@@ -244,17 +244,13 @@ def _read_at_random(reads: Sequence[_Part], kept_open: Sequence[File], readers: 
 
         start = time.perf_counter()
         until = start + _PHASE_S
-        done = _in_threads(read_some, readers)
+        with ThreadPoolExecutor(readers) as pool:
+            done = [future.result() for future in [pool.submit(read_some) for _ in range(readers)]]
         seconds = time.perf_counter() - start
     return sum(count for count, _ in done), sum(nbytes for _, nbytes in done), seconds
 
 
-def _in_threads(work: Callable[[], tuple[int, int]], threads: int) -> list[tuple[int, int]]:
-    with ThreadPoolExecutor(threads) as pool:
-        return [future.result() for future in [pool.submit(work) for _ in range(threads)]]
-
-
-def _read_part(part: _Part, descriptor: int | None) -> int:
+def _read_part(part: Part, descriptor: int | None) -> int:
     if descriptor is not None:
         return len(os.pread(descriptor, part.nbytes, part.offset))
     with open(part.path, "rb", buffering=0) as file:

@@ -1,4 +1,5 @@
-"""Measurements of a benchmark -> a row for each run, a summary of each kind of run, and the conditions of them all."""
+"""Measurements of a benchmark -> a row for each run, a summary of each kind of run, and both as text for a terminal, a
+page, CSV and JSON, with the conditions of them all."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import io
 import json
 import math
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -16,9 +17,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from presize.formatting import plural, size_text
+from presize.formatting import factor_text, plural, rate_text, size_text
 from presize.measure.bench_options import READS, VARIANTS, Run, Variant
-from presize.measure.stages import Spread, Stages, break_even_epochs
+from presize.measure.stages import Spread, Stages, break_even_epochs, verdict
+from presize.pages import charts
+from presize.pages.html import template
 from presize.system.machine import read_cpu
 from presize.system.resources import read_memory
 from presize.system.storage import find_storage
@@ -48,6 +51,8 @@ def _version(package: str) -> str | None:
         return version(package)
     return None
 
+
+_RUN_COLUMNS = ("variant", "model", "device", "workers", "pin_memory", "cold", "prefetch", "batch", "crop")
 
 Row = dict[str, Any]
 """A run as one flat row: its options, and what it measured."""
@@ -98,15 +103,7 @@ def row_of(run: Run, repeat: int, resident_share: float, measured: Mapping[str, 
     gpu = measured["gpu"] or {}
     return {
         "repeat": repeat,
-        "variant": run.variant,
-        "model": run.model,
-        "device": run.device,
-        "workers": run.workers,
-        "pin_memory": run.pin_memory,
-        "cold": run.cold,
-        "prefetch": run.prefetch,
-        "batch": run.batch,
-        "crop": run.crop,
+        **{name: getattr(run, name) for name in _RUN_COLUMNS},
         "epochs": len(epochs),
         "images": first["images"],
         "resident_share": round(resident_share, 4),
@@ -157,9 +154,15 @@ class Kind:
         return ", ".join(words)
 
 
+MEDIANS = (
+    "first_epoch_images_per_s", "first_epoch_first_batch_s", "first_batch_s", "p50_s", "p95_s", "p99_s",
+    "cpu_s_per_image", "worker_pss_bytes", "read_bytes_per_epoch", "gpu_busy", "gpu_memory_bytes",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Summary:
-    """The runs of one variant and kind: medians, unless said otherwise.
+    """The runs of one variant and kind.
 
     Attributes:
         variant: The variant.
@@ -168,95 +171,63 @@ class Summary:
         stages: Times of its stages in seconds; None without a model, and for cold runs without warm ones.
         break_even: Epochs after which its build breaks even, against the raw folder; None if not known, and if
             the raw folder leaves no speed-up possible.
-
-    The others are as in a row.
+        medians: Of the columns MEDIANS of its rows; None where not known.
     """
 
     variant: Variant
     images_per_s: Spread
     speedup: float
     stages: Stages | None
-    first_epoch_images_per_s: float
-    first_epoch_first_batch_s: float
-    first_batch_s: float
-    p50_s: float
-    p95_s: float
-    p99_s: float
-    cpu_s_per_image: float
-    worker_pss_bytes: float | None
-    read_bytes_per_epoch: float | None
-    gpu_busy: float | None
-    gpu_memory_bytes: float | None
     break_even: float | None
+    medians: Mapping[str, float | None]
 
 
 def summarise(results: Results) -> dict[Kind, list[Summary]]:
-    """The kinds of runs in the order in which they were asked for, each with its variants in the order of VARIANTS."""
+    """Return the kinds of runs in the order in which they were asked for, each with its variants in the order of
+    VARIANTS."""
     groups: dict[Kind, dict[Variant, list[Row]]] = {}
     for row in results.rows:
         groups.setdefault(Kind.of(row), {}).setdefault(row["variant"], []).append(row)
-    order = sorted(groups, key=lambda kind: (_place(results, kind), kind.workers, kind.pin_memory, kind.cold))
-    return {kind: _summaries(results, kind, groups) for kind in order}
-
-
-def _place(results: Results, kind: Kind) -> int:
     models = list(results.options.get("models", ()))
-    return models.index(kind.model) if kind.model in models else len(models)
+
+    def position(kind: Kind) -> tuple[int, int, bool, bool]:
+        model = models.index(kind.model) if kind.model in models else len(models)
+        return model, kind.workers, kind.pin_memory, kind.cold
+
+    return {kind: _summaries(results, kind, groups) for kind in sorted(groups, key=position)}
 
 
 def _summaries(results: Results, kind: Kind, groups: dict[Kind, dict[Variant, list[Row]]]) -> list[Summary]:
-    variants = groups[kind]
-    there = [variant for variant in VARIANTS if variant in variants]
-    rates = {variant: Spread.of([row["images_per_s"] for row in variants[variant]]) for variant in there}
-    steps = _steps(kind, results.rows)
+    rows = {variant: groups[kind][variant] for variant in VARIANTS if variant in groups[kind]}
     warm = groups.get(replace(kind, cold=False), {})
-    stages = {
-        variant: _stages(steps, warm.get(variant, []), variants[variant] if kind.cold else []) for variant in there
-    }
+    rates = {variant: Spread.of([row["images_per_s"] for row in found]) for variant, found in rows.items()}
+    # T_resident and T_h2d: medians over all variants and cache states, as they do not depend on the loader.
+    alike = [row for row in results.rows if replace(Kind.of(row), pin_memory=kind.pin_memory, cold=kind.cold) == kind]
+    resident_s, copied_s = _median(alike, "resident_s"), _median(alike, "copied_s")
+    stages: dict[Variant, Stages | None] = dict.fromkeys(rows)
+    for variant in rows if resident_s is not None and copied_s is not None else ():
+        if variant in warm:
+            cold_s = _median(rows[variant], "step_s") if kind.cold else None
+            stages[variant] = Stages(resident_s, copied_s, _median(warm[variant], "step_s"), cold_s)
     raw = stages.get("raw")
-    can_gain = "raw" in there and (raw is None or raw.bottleneck != "compute")
-    found = []
-    for variant in there:
+    can_gain = "raw" in rows and (raw is None or raw.bottleneck != "compute")
+    first = next(iter(rates.values()))
+    summaries = []
+    for variant, found in rows.items():
         build_s = results.build_s.get(READS[variant])
         break_even = None
         if build_s is not None and can_gain and variant != "raw":
             epoch_s = (results.images / rates[one].median for one in ("raw", variant))
             break_even = break_even_epochs(build_s, *epoch_s)
-        found.append(
-            Summary(
-                variant=variant,
-                images_per_s=rates[variant],
-                speedup=rates[variant].median / rates[there[0]].median,
-                stages=stages[variant],
-                break_even=break_even,
-                **{name: _median(variants[variant], name) for name in _MEDIANS},
-            )
-        )
-    return found
-
-
-_MEDIANS = (
-    "first_epoch_images_per_s", "first_epoch_first_batch_s", "first_batch_s", "p50_s", "p95_s", "p99_s",
-    "cpu_s_per_image", "worker_pss_bytes", "read_bytes_per_epoch", "gpu_busy", "gpu_memory_bytes",
-)  # fmt: skip
+        speedup = rates[variant].median / first.median
+        medians = {name: _median(found, name) for name in MEDIANS}
+        summaries.append(Summary(variant, rates[variant], speedup, stages[variant], break_even, medians))
+    return summaries
 
 
 def _median(rows: Sequence[Row], name: str) -> Any:
     values = [row[name] for row in rows if row[name] is not None]
     return median(values) if values else None
-
-
-def _steps(kind: Kind, rows: Sequence[Row]) -> tuple[float | None, float | None]:
-    """T_resident and T_h2d: medians over all variants and cache states, as they do not depend on the loader."""
-    alike = [row for row in rows if replace(Kind.of(row), pin_memory=kind.pin_memory, cold=kind.cold) == kind]
-    return _median(alike, "resident_s"), _median(alike, "copied_s")
-
-
-def _stages(steps: tuple[float | None, float | None], warm: Sequence[Row], cold: Sequence[Row]) -> Stages | None:
-    resident, copied = steps
-    if resident is None or copied is None or not warm:
-        return None
-    return Stages(resident, copied, _median(warm, "step_s"), _median(cold, "step_s"))
 
 
 def to_csv(results: Results) -> str:
@@ -290,14 +261,203 @@ def to_json(results: Results) -> str:
 
 def _plain(one: Summary) -> dict[str, Any]:
     values = asdict(one)
+    values |= values.pop("medians")
     if one.stages is not None:
-        stages = one.stages
-        values["stages"] |= asdict(stages.stalls)
-        values["stages"] |= {
-            "bottleneck": stages.bottleneck,
-            "bound": stages.bound,
-            "disagreement": stages.disagreement,
-        }
+        told = {name: getattr(one.stages, name) for name in ("bottleneck", "bound", "disagreement")}
+        values["stages"] |= asdict(one.stages.stalls) | told
     if one.break_even is not None and math.isinf(one.break_even):
         values["break_even"] = None  # JSON has no infinity
     return values
+
+
+NAMES = {
+    "pil": "raw folder, PIL", "raw": "raw folder", "presized": "presized folder", "lmdb": "LMDBDataset",
+    "loader": "Loader",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table.
+
+    Attributes:
+        heading: Its heading.
+        text: The cell of a variant; None if not known.
+        meaning: The heading, explained.
+    """
+
+    heading: str
+    text: Callable[[Summary], str | None]
+    meaning: str
+
+
+def _spread(spread: Spread) -> str:
+    if spread.runs == 1:
+        return rate_text(spread.median)
+    return f"{rate_text(spread.median)} ({rate_text(spread.min)}–{rate_text(spread.max)})"
+
+
+def _share(part: str) -> Callable[[Summary], str | None]:
+    def text(one: Summary) -> str | None:
+        return None if one.stages is None else f"{getattr(one.stages.stalls, part):.2f}"
+
+    return text
+
+
+def _fetch(one: Summary) -> str | None:
+    return None if one.stages is None or one.stages.cold_s is None else f"{one.stages.stalls.fetch:.2f}"
+
+
+def _break_even(one: Summary) -> str | None:
+    if one.break_even is None:
+        return None
+    return "never" if math.isinf(one.break_even) else f"{one.break_even:.1f}"
+
+
+def _scaled(name: str, factor: float, digits: int) -> Callable[[Summary], str | None]:
+    def text(one: Summary) -> str | None:
+        value = one.medians[name]
+        return None if value is None else f"{value * factor:,.{digits}f}"
+
+    return text
+
+
+COLUMNS = (
+    Column(
+        "images/s",
+        lambda one: _spread(one.images_per_s),
+        "median of the runs (min–max), from the epochs after the first",
+    ),
+    Column(
+        "1st epoch",
+        lambda one: rate_text(one.medians["first_epoch_images_per_s"] or 0.0),
+        "images/s of the first epoch, the start of the workers included",
+    ),
+    Column("speed-up", lambda one: factor_text(one.speedup), "times as fast as the first row"),
+    Column(
+        "U",
+        _share("utilisation"),
+        "utilisation: share of the time that the training step itself takes; 1 if loading costs nothing",
+    ),
+    Column("copy", _share("copy"), "share of the time that copying to the device adds"),
+    Column("prep.", _share("preparation"), "share that reading, decoding, cropping and collating add"),
+    Column("fetch", _fetch, "share that the disk adds"),
+    Column("start s", _scaled("first_epoch_first_batch_s", 1, 2), "seconds to the first batch of the first epoch"),
+    Column("first s", _scaled("first_batch_s", 1, 3), "seconds to the first batch of later epochs"),
+    Column("p50 ms", _scaled("p50_s", 1e3, 1), "median time of a step"),
+    Column("p95 ms", _scaled("p95_s", 1e3, 1), "95th percentile of the time of a step"),
+    Column("p99 ms", _scaled("p99_s", 1e3, 1), "99th percentile of the time of a step"),
+    Column("CPU ms", _scaled("cpu_s_per_image", 1e3, 2), "CPU time per image, of all processes, training included"),
+    Column("PSS MB", _scaled("worker_pss_bytes", 1e-6, 0), "memory of the largest worker; shared pages count in part"),
+    Column("read MB", _scaled("read_bytes_per_epoch", 1e-6, 1), "read from storage in an epoch"),
+    Column("GPU", _scaled("gpu_busy", 1, 2), "share of the time with any kernel running (NVML); no proof of full use"),
+    Column("GPU MB", _scaled("gpu_memory_bytes", 1e-6, 0), "peak memory in use on the GPU"),
+    Column("break-even", _break_even, "epochs after which the build breaks even, against the raw folder"),
+)
+
+
+def table_of(variants: Sequence[Summary]) -> tuple[list[Column], list[list[str]]]:
+    """The columns of which anything is known, and a row for each variant, its name first."""
+    columns = [column for column in COLUMNS if any(column.text(one) is not None for one in variants)]
+    return columns, [[NAMES[one.variant], *(column.text(one) or "" for column in columns)] for one in variants]
+
+
+def headline(results: Results) -> str:
+    """The result in a line: for each model, how much faster the fastest variant is than the first."""
+    said: dict[str, str] = {}
+    for kind, variants in summarise(results).items():
+        said.setdefault(kind.model, _compared(kind, variants))  # by the first of its kinds
+    result = "; ".join(said.values()) or "no runs yet"
+    return f"{result[0].upper()}{result[1:]}"
+
+
+def _compared(kind: Kind, variants: Sequence[Summary]) -> str:
+    first, fastest = variants[0], max(variants, key=lambda one: one.images_per_s.median)
+    names = [f"the {name}" if "folder" in name else name for name in (NAMES[first.variant], NAMES[fastest.variant])]
+    trains = "" if kind.model == "none" else f"{MODEL_WORDS[kind.model]} trains "
+    if len(variants) == 1:
+        rate = f"{rate_text(first.images_per_s.median)} images/s"
+        return f"{trains}on {rate} from {names[0]}" if trains else f"{names[0]} reads {rate}"
+    if fastest.images_per_s.min <= first.images_per_s.max:
+        return f"{trains}no faster than from {names[0]}" if trains else f"nothing reads faster than {names[0]}"
+    gain = f"{factor_text(fastest.speedup)} times as fast"
+    return f"{trains}{gain} from {names[1]}" if trains else f"{names[1]} reads {gain} as {names[0]}"
+
+
+def verdicts(kind: Kind, variants: Sequence[Summary]) -> list[str]:
+    """Verdicts on the first variant and on the fastest."""
+    fastest = max(variants, key=lambda one: one.images_per_s.median)
+    said = []
+    for one in dict.fromkeys((variants[0].variant, fastest.variant)):
+        stages = next(summary.stages for summary in variants if summary.variant == one)
+        if stages is not None:
+            said.append(f"{NAMES[one]}: {verdict(stages, kind.batch)}")
+            if stages.disagreement > 0.05:
+                said.append(
+                    f"{NAMES[one]}: noisy: a step that does more was {stages.disagreement:.0%} faster than one that "
+                    "does less. More --repeats and an idle machine help."
+                )
+    return said
+
+
+def bench_text(results: Results) -> str:
+    """A table for each kind of runs, verdicts, notes and conditions, for a terminal."""
+    lines = [f"{headline(results)}.", ""]
+    for kind, variants in summarise(results).items():
+        columns, rows = table_of(variants)
+        cells = [["", *(column.heading for column in columns)], *rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines += [f"{kind}:", ""]
+        for row in cells:
+            texts = [text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)]
+            lines.append("  ".join([f"  {row[0].ljust(widths[0])}", *texts]).rstrip())
+        said = [f"  {sentence}" for sentence in verdicts(kind, variants)]
+        lines += ["", *said, *[""] * bool(said)]
+    lines += _progress(results)
+    lines += [*results.notes, _measured(results), ""]
+    width = max(map(len, results.conditions), default=0)
+    lines += [f"{name.ljust(width)}  {what}" for name, what in results.conditions.items()]
+    return "\n".join(lines)
+
+
+def _progress(results: Results) -> list[str]:
+    if len(results.rows) == results.planned:
+        return []
+    return [f"Partial results: {len(results.rows)} of {results.planned} runs."]
+
+
+def _measured(results: Results) -> str:
+    options = results.options
+    steps = "" if options["steps"] is None else f" of {plural(options['steps'], 'batch', 'batches')}"
+    return (
+        f"Medians of {plural(options['repeats'], 'run')} of {plural(options['epochs'], 'epoch')}{steps}, each in a "
+        f"process of its own, in random order; {plural(results.images, 'image')}, crops of {options['crop']} px."
+    )
+
+
+def bench_page(results: Results) -> str:
+    """report.html. Equal results give equal pages; all text is escaped."""
+    parts = []
+    for kind, variants in summarise(results).items():
+        columns, rows = table_of(variants)
+        rates = {NAMES[one.variant]: one.images_per_s for one in variants}
+        spent = {NAMES[one.variant]: one.stages.stalls for one in variants if one.stages is not None}
+        found = [charts.bars("Images/s", {name: (s.median, s.min, s.max) for name, s in rates.items()})]
+        if spent:
+            shares = {name: (s.utilisation, s.copy, s.preparation, s.fetch) for name, s in spent.items()}
+            found.append(charts.stacks("Where the time goes", ("training step", "copy", "preparation", "disk"), shares))
+        parts.append((kind, columns, rows, verdicts(kind, variants), found))
+    return template("bench.html").render(
+        results=results,
+        headline=headline(results),
+        parts=parts,
+        progress=_progress(results),
+        measured=_measured(results),
+        explained=[
+            (column.heading, column.meaning) for column in COLUMNS if any(column in columns for _, columns, *_ in parts)
+        ],
+        conditions=[
+            *results.conditions.items(),
+            *((f"build of {name}", f"{seconds:.1f} s") for name, seconds in results.build_s.items()),
+        ],
+    )

@@ -1,7 +1,7 @@
 """Simulated timelines -> text for a terminal, an animation to embed in pages, and a page of its own. Pure.
 
-A page that embeds the animation needs `picture(variants)` in its body, `picture.css` after `style.css` in its style,
-and `picture_policy()` as its content security policy, which lets the animation's script run and no other.
+A page that embeds the animation needs `picture(variants)` in its body, and `picture_policy()` as its content security
+policy, which lets the animation's script run and no other.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.codecs.source_facts import COLORS, KINDS, PROCESSES, companion_losses, loss_sentences, losses, unpack
+from presize.codecs.source_facts import COLORS, KINDS, PROCESSES, companion_losses, loss_sentences, losses, unpack_facts
 from presize.formatting import plural
 from presize.options import KEEP, size_words
 from presize.pages import charts
@@ -79,7 +79,7 @@ def leaner_quality(facts: Numbers, image: Mapping[str, Any]) -> int | None:
         facts: The index's column ``source_facts``.
         image: The image options of the build, as the manifest records them.
     """
-    quality = unpack(facts, "quality")
+    quality = unpack_facts(facts, "quality")
     found = quality[quality > 0]
     if image["format"] != "jpeg" or 2 * len(found) < len(quality):
         return None
@@ -96,7 +96,7 @@ def hints(facts: Numbers, image: Mapping[str, Any], comparisons: Sequence[Compar
     stored, leaner = np.sum(tried, axis=0)
     if leaner > _WORTH_SAVING * stored:
         return []
-    of = unpack(facts, "quality")
+    of = unpack_facts(facts, "quality")
     return [
         f"the sources are JPEGs of quality {median(of[of > 0]):.0f}, stored at {image['quality']}: --quality {quality} "
         f"would store {leaner / stored:.0%} of the bytes, going by {plural(len(tried), 'image')}"
@@ -181,12 +181,13 @@ def build_page(report: BuildReport) -> str:
     }
     companions = {c.name: report.index.column(f"{c.name}_source_facts").to_numpy() for c in manifest.companions}
     found = warnings(manifest, columns["source_facts"], report.comparisons, report.failures, companions)
-    quality = unpack(columns["source_facts"], "quality")
+    quality = unpack_facts(columns["source_facts"], "quality")
     source_bytes = int(columns["source_nbytes"].sum())
     shards = [*manifest.shards, *(shard for companion in manifest.companions for shard in companion.shards)]
     disk_bytes = manifest.index.bytes + (sum(shard.bytes for shard in shards) or manifest.bytes)
     worst = sorted(report.comparisons, key=lambda one: (one.ssim, one.psnr, one.path))[:WORST]
     order = report.rejects.order()
+    size_charts, size_quantiles = _sizes(columns)
     is_skipped = report.rejects.is_skipped.to_numpy(zero_copy_only=False)[order]
     return template("build.html").render(
         manifest=manifest,
@@ -200,16 +201,16 @@ def build_page(report: BuildReport) -> str:
         source_bytes=source_bytes,
         disk_bytes=disk_bytes,
         ratio=source_bytes / max(manifest.bytes, 1),
-        sizes=_size_charts(columns),
-        quantiles=_quantiles(columns),
+        sizes=size_charts,
+        quantiles=size_quantiles,
         qualities=quality[quality > 0],
         quality_chart=charts.linear("Estimated quality", "", {"sources": quality[quality > 0]}, 1)
         if quality.any()
         else None,
         low_quality=int(((quality > 0) & (quality < image["quality"])).sum()),
         conversions=_conversions(report, columns),
-        rejects=_reject_groups(report.rejects, order[~is_skipped]),
-        skipped=_reject_groups(report.rejects, order[is_skipped]),
+        rejects=reject_groups(report.rejects, order[~is_skipped]),
+        skipped=reject_groups(report.rejects, order[is_skipped]),
         pairs=sorted(report.comparisons[:PAIRS], key=lambda one: one.path),
         comparisons=report.comparisons,
         parity=_parity(report.comparisons),
@@ -218,7 +219,17 @@ def build_page(report: BuildReport) -> str:
         worst=[one for one in worst if one.psnr != float("inf")],
         gain=DIFFERENCE_GAIN,
         shown_paths=PATHS,
+        made=[
+            *((name.replace("_", " "), _option_text(value)) for name, value in image.items()),
+            ("layout", manifest.layout + (f", {plural(len(manifest.shards), 'shard')}" if manifest.shards else "")),
+            ("versions", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
+            ("digest", manifest.digest),
+        ],
     )
+
+
+def _option_text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _classes(report: BuildReport) -> str:
@@ -231,51 +242,44 @@ def _classes(report: BuildReport) -> str:
     return f"{plural(len(classes), 'class', 'classes')} of {of} images"
 
 
-def _sides(columns: dict[str, charts.Numbers], of: str) -> tuple[charts.Numbers, charts.Numbers]:
-    width, height = columns[f"{of}width"], columns[f"{of}height"]
-    return np.minimum(width, height), np.maximum(width, height)
-
-
-def _size_charts(columns: dict[str, charts.Numbers]) -> list[charts.Histogram]:
-    (short, long), (stored_short, stored_long) = _sides(columns, "source_"), _sides(columns, "")
-    series = {
-        ("Shorter side", " px"): (short, stored_short),
-        ("Longer side", " px"): (long, stored_long),
-        ("Bytes an image", ""): (columns["source_nbytes"], columns["nbytes"]),
-    }
-    return [
+def _sizes(columns: Mapping[str, Numbers]) -> tuple[list[charts.Histogram], list[tuple[str, list[str]]]]:
+    """Return a chart each of both sides and the bytes of images, and rows of their quantiles."""
+    sources, stored = (
+        [np.minimum(width, height), np.maximum(width, height), nbytes]
+        for width, height, nbytes in (
+            [columns[f"{prefix}{name}"] for name in ("width", "height", "nbytes")] for prefix in ("source_", "")
+        )
+    )
+    titles = (("Shorter side", " px"), ("Longer side", " px"), ("Bytes an image", ""))
+    histograms = [
         charts.logarithmic(title, unit, {"sources": before, "stored": after})
-        for (title, unit), (before, after) in series.items()
+        for (title, unit), before, after in zip(titles, sources, stored, strict=True)
     ]
+    names = (
+        "Shorter side of sources, px", "Shorter side stored, px", "Longer side of sources, px",
+        "Longer side stored, px", "Bytes of sources", "Bytes stored",
+    )  # fmt: skip
+    values = [one for pair in zip(sources, stored, strict=True) for one in pair]
+    return histograms, [(name, quantiles(one, "{:,.0f}")) for name, one in zip(names, values, strict=True)]
 
 
-def _quantiles(columns: dict[str, charts.Numbers]) -> list[tuple[str, list[int]]]:
-    """Rows of minimum, 5th percentile, median, 95th percentile and maximum, each a value that occurs."""
-    (short, long), (stored_short, stored_long) = _sides(columns, "source_"), _sides(columns, "")
-    lines = {
-        "Shorter side of sources, px": short,
-        "Shorter side stored, px": stored_short,
-        "Longer side of sources, px": long,
-        "Longer side stored, px": stored_long,
-        "Bytes of sources": columns["source_nbytes"],
-        "Bytes stored": columns["nbytes"],
-    }
-    steps = [0, 5, 50, 95, 100]
-    return [
-        (name, [int(v) for v in np.percentile(values, steps, method="inverted_cdf")]) for name, values in lines.items()
-    ]
+def quantiles(values: Numbers, form: str) -> list[str]:
+    """Return the minimum, 5th percentile, median, 95th percentile and maximum, each a value that occurs, as `form`
+    formats it; "identical" for infinity."""
+    found = np.percentile(values, [0, 5, 50, 95, 100], method="inverted_cdf")
+    return ["identical" if np.isinf(value) else form.format(value) for value in found.tolist()]
 
 
-def _conversions(report: BuildReport, columns: dict[str, charts.Numbers]) -> list[tuple[str, list[Row]]]:
+def _conversions(report: BuildReport, columns: Mapping[str, Numbers]) -> list[tuple[str, list[Row]]]:
     image = report.manifest.identity["options"]["image"]
     paths, packed = report.index.column("path"), columns["source_facts"]
-    field = functools.partial(unpack, packed)
+    field = functools.partial(unpack_facts, packed)
     kinds, colors, orientation, process = map(field, ("kind", "colors", "orientation", "process"))
     area = columns["width"].astype(np.int64) * columns["height"]
     source_area = columns["source_width"].astype(np.int64) * columns["source_height"]
     same_size = (columns["width"] == columns["source_width"]) & (columns["height"] == columns["source_height"])
 
-    def row(what: str, mask: charts.Numbers, done: str) -> Row:
+    def row(what: str, mask: Numbers, done: str) -> Row:
         example = paths[int(mask.argmax())].as_py() if mask.any() else ""
         return Row(what, int(mask.sum()), done, example)
 
@@ -336,7 +340,7 @@ def _kind_name(kind: str) -> str:
     return _KIND_NAMES.get(kind, kind.upper())
 
 
-def _misnamed(paths: pa.ChunkedArray, kinds: charts.Numbers) -> charts.Numbers:
+def _misnamed(paths: pa.ChunkedArray, kinds: Numbers) -> Numbers:
     """True for names with the extension of another image format than their content."""
     names = pc.utf8_lower(paths)
     wrong = np.zeros(len(paths), bool)
@@ -352,8 +356,8 @@ def _misnamed(paths: pa.ChunkedArray, kinds: charts.Numbers) -> charts.Numbers:
     return wrong
 
 
-def _reject_groups(rejects: Rejects, rows: charts.Numbers) -> dict[str, Any]:
-    """The most frequent reasons, each with the number of files and the first of them.
+def reject_groups(rejects: Rejects, rows: Numbers) -> dict[str, Any]:
+    """Return the most frequent reasons, each with the number of files and the first of them.
 
     Args:
         rows: Those of the rejects that count, in the order of their paths.
@@ -375,16 +379,10 @@ def _parity(comparisons: Sequence[Comparison]) -> dict[str, Any] | None:
     psnr = np.array([one.psnr for one in comparisons])
     ssim = np.array([one.ssim for one in comparisons])
     finite = psnr[np.isfinite(psnr)]
-    steps = [0, 5, 50, 95, 100]
-
-    def quantiles(values: charts.Numbers, digits: int) -> list[str]:
-        found = np.percentile(values, steps, method="inverted_cdf")
-        return ["identical" if np.isinf(value) else f"{value:.{digits}f}" for value in found]
-
     return {
-        "psnr": quantiles(psnr, 1),
-        "ssim": quantiles(ssim, 3),
-        "identical": int(np.isinf(psnr).sum()),
+        "quantiles": [("PSNR, dB", quantiles(psnr, "{:.1f}")), ("SSIM", quantiles(ssim, "{:.3f}"))],
+        "ssim": quantiles(ssim, "{:.3f}"),
+        "identical": len(psnr) - len(finite),
         "charts": [
             *([charts.linear("PSNR of those that differ", " dB", {"images": finite}, 0.5)] if len(finite) else []),
             charts.linear("SSIM", "", {"images": ssim}, 0.001),

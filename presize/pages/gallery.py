@@ -1,17 +1,18 @@
-"""A dataset and filters -> a page of it, self-contained."""
+"""A dataset and filters -> pages of it, self-contained, and the pieces of HTML that notebooks show below a cell."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 
-from presize.pages.cards import Card, cards_of
-from presize.pages.html import template
-from presize.pages.opened import ViewedDataset
+from presize.errors import DatasetError
+from presize.pages.html import notebook_html, template
+from presize.pages.samples import Card, ViewedDataset, cards_of
 from presize.pages.selection import (
     Filters,
     Rows,
@@ -21,14 +22,19 @@ from presize.pages.selection import (
     reason_counts,
     split_counts,
 )
+from presize.store.data_files import MANIFEST
+from presize.store.dataset import Dataset
 from presize.store.rejects import Reject
+from presize.system.files import is_url
 from presize.system.resources import usable_cores
 
 SAMPLES, SAMPLES_BESIDE_SOURCES, REJECTS = 60, 24, 200
 """Of a page. Sources are large, and are decoded for each page."""
 
 SIDE, SIDE_BESIDE, SIDE_ALONE = 220, 180, 720
-"""Of pictures, in pixels at most: alone on a card, beside others, and of a page with one sample."""
+"""Longer side of pictures in pixels: alone on a card, beside others, and on the page of one sample."""
+
+NOTEBOOK_SAMPLES, NOTEBOOK_SIDE = 8, 128
 
 MOST_CHOICES = 1000
 """Of a list to choose from; with more classes their name is typed."""
@@ -36,7 +42,7 @@ MOST_CHOICES = 1000
 
 @dataclass(frozen=True)
 class Pager:
-    """Where a page is among others.
+    """Position of a page among all pages.
 
     Attributes:
         page, pages: this one, from 1, and the last one.
@@ -52,7 +58,7 @@ class Pager:
 
     @classmethod
     def of(cls, total: int, each: int, page: int) -> Pager:
-        """A page past the last one is the last one.
+        """Return the position of a page of `each`; a page past the last one is the last one.
 
         >>> Pager.of(total=61, each=60, page=9)
         Pager(page=2, pages=2, first=61, last=61, total=61)
@@ -61,26 +67,28 @@ class Pager:
         page = min(page, pages)
         return cls(page, pages, (page - 1) * each + 1, min(page * each, total), total)
 
-    def rows(self, found: Rows) -> Rows:
-        """Those of this page."""
-        return found[self.first - 1 : self.last]
+    def rows(self, matches: Rows) -> Rows:
+        """Return the rows on this page."""
+        return matches[self.first - 1 : self.last]
 
 
-def gallery_page(opened: ViewedDataset, filters: Filters) -> str:
-    """The page at one address of a server. Names, texts and reasons may be hostile: they are escaped.
+def gallery_page(viewed: ViewedDataset, filters: Filters) -> str:
+    """Return the page at one address of a server. Names, texts and reasons may be hostile: they are escaped.
 
     Raises:
-        OptionError: a filter names a class, a split or a sample that is not there.
+        OptionError: a filter names a class, a split or a sample that does not exist.
         DatasetError: the index or the rejects are damaged.
     """
-    if filters.show == "rejects":
-        found = matching_rejects(opened.rejects, filters)
-        pager = Pager.of(len(found), REJECTS, filters.page)
-        return _render(opened, filters, pager, rejects=list(opened.rejects.take(pager.rows(found))))
-    found = matching(opened, filters)
-    pager = Pager.of(len(found), SAMPLES if opened.raw is None else SAMPLES_BESIDE_SOURCES, filters.page)
-    side = SIDE_ALONE if filters.sample >= 0 else _side(opened)
-    return _render(opened, filters, pager, cards_of(opened, pager.rows(found).tolist(), side, usable_cores()))
+    matches = _matches(viewed, filters)
+    of_rejects = filters.show == "rejects"
+    each = REJECTS if of_rejects else SAMPLES if viewed.raw is None else SAMPLES_BESIDE_SOURCES
+    pager = Pager.of(len(matches), each, filters.page)
+    choices = {
+        "classes": class_counts(viewed),
+        "splits": split_counts(viewed),
+        "reasons": reason_counts(viewed.rejects, MOST_CHOICES) if of_rejects else [],
+    }
+    return _render(viewed, filters, pager, pager.rows(matches), is_served=True, **choices)
 
 
 def view_dataset(
@@ -89,7 +97,7 @@ def view_dataset(
     filters: Filters = Filters(),
     images: int = SAMPLES,
 ) -> str:
-    """A page of a dataset, to be written to a file: what ``presize view root -o FILE`` writes.
+    """Return a page of a dataset, to be written to a file: what ``presize view root -o FILE`` writes.
 
     Args:
         root: the dataset.
@@ -98,53 +106,47 @@ def view_dataset(
         images: how many to show at most, at least 1.
 
     Raises:
-        DatasetError: `root` is no dataset in a folder, or is damaged.
-        OptionError: `raw` is not the folder that it was built from, or a filter names what is not there.
+        DatasetError: `root` is not a dataset in a folder, or is damaged.
+        OptionError: `raw` is not the folder that it was built from, or a filter names what does not exist.
     """
-    opened = ViewedDataset.of(root, raw)
-    opened.check_sources()
-    return sample_page(opened, filters, images)
+    viewed = ViewedDataset.of(root, raw)
+    viewed.check_sources()
+    return sample_page(viewed, filters, images)
 
 
-def sample_page(opened: ViewedDataset, filters: Filters, images: int = SAMPLES) -> str:
-    """A page of its own, without links: up to `images` samples or rejects, spread evenly over those that match.
+def sample_page(viewed: ViewedDataset, filters: Filters, images: int = SAMPLES) -> str:
+    """Return a page of its own, without links: up to `images` samples or rejects, spread evenly over all that match.
 
     Raises:
         OptionError, DatasetError: as for gallery_page().
     """
-    of_rejects = filters.show == "rejects"
-    found = matching_rejects(opened.rejects, filters) if of_rejects else matching(opened, filters)
-    shown = found[np.linspace(0, len(found) - 1, min(images, len(found))).round().astype(np.int64)]
-    pager = Pager(1, 1, 1, len(shown), len(found))
-    if of_rejects:
-        return _render(opened, filters, pager, rejects=list(opened.rejects.take(shown)), is_served=False)
-    cards = cards_of(opened, shown.tolist(), _side(opened), usable_cores())
-    return _render(opened, filters, pager, cards, is_served=False)
+    matches = _matches(viewed, filters)
+    shown = _spread(matches, images)
+    return _render(viewed, filters, Pager(1, 1, 1, len(shown), len(matches)), shown, is_served=False)
 
 
-def _side(opened: ViewedDataset) -> int:
-    return SIDE if opened.raw is None and not opened.manifest.companions else SIDE_BESIDE
+def _matches(viewed: ViewedDataset, filters: Filters) -> Rows:
+    return matching_rejects(viewed.rejects, filters) if filters.show == "rejects" else matching(viewed, filters)
 
 
-def _render(
-    opened: ViewedDataset,
-    filters: Filters,
-    pager: Pager,
-    cards: list[Card] | None = None,
-    rejects: list[Reject] | None = None,
-    is_served: bool = True,
-) -> str:
-    left_out = opened.manifest.left_out
-    choices: dict[str, Any] = {}
-    if is_served:
-        choices = {
-            "classes": class_counts(opened),
-            "splits": split_counts(opened),
-            "reasons": reason_counts(opened.rejects, MOST_CHOICES) if rejects is not None else [],
-        }
+def _spread(rows: Rows, count: int) -> Rows:
+    """Return up to `count` of the rows, evenly spread."""
+    return rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(np.int64)]
+
+
+def _render(viewed: ViewedDataset, filters: Filters, pager: Pager, shown: Rows, is_served: bool, **choices: Any) -> str:
+    cards: list[Card] | None = None
+    rejects: list[Reject] | None = None
+    if filters.show == "rejects":
+        rejects = list(viewed.rejects.take(shown))
+    else:
+        side = SIDE if viewed.raw is None and not viewed.manifest.companions else SIDE_BESIDE
+        side = SIDE_ALONE if is_served and filters.sample >= 0 else side
+        cards = cards_of(viewed, shown.tolist(), side, usable_cores())
+    left_out = viewed.manifest.left_out
     return template("gallery.html").render(
-        name=PurePath(opened.root).name,
-        manifest=opened.manifest,
+        name=PurePath(viewed.root).name,
+        manifest=viewed.manifest,
         not_stored=sum(left_out.get(name, 0) for name in ("rejected", "skipped", "unreadable")),
         filters=filters,
         pager=pager,
@@ -152,6 +154,31 @@ def _render(
         rejects=rejects,
         is_served=is_served,
         most_choices=MOST_CHOICES,
-        extra_style="gallery.css",
         **choices,
     )
+
+
+def dataset_html(data: Any, records: Rows, title: str) -> str | None:
+    """Return a piece of HTML with some of the stored images of a Dataset, spread evenly over `records`; None for
+    anything but a Dataset in a folder: shards of a store would have to be fetched."""
+    if not isinstance(data, Dataset) or data.origin is not None:
+        return None
+    return notebook_html(title, cards=_notebook_cards(ViewedDataset.reading(data), records))
+
+
+def build_html(out: str | os.PathLike[str], facts: Sequence[str]) -> str:
+    """Return a piece of HTML with the facts of a build, and some images of its first size where `out` is a folder."""
+    cards: list[Card] = []
+    folder = Path(out)
+    datasets = [folder] if (folder / MANIFEST).is_file() else sorted(one.parent for one in folder.glob(f"*/{MANIFEST}"))
+    if not is_url(out) and datasets:
+        viewed = ViewedDataset.of(datasets[0])
+        cards = _notebook_cards(viewed, np.arange(viewed.manifest.samples))
+    return notebook_html(str(out), facts, cards=cards)
+
+
+def _notebook_cards(viewed: ViewedDataset, records: Rows) -> list[Card]:
+    try:
+        return cards_of(viewed, _spread(records, NOTEBOOK_SAMPLES).tolist(), NOTEBOOK_SIDE, usable_cores())
+    except DatasetError:
+        return []  # damage is raised where it is read, not where a cell shows a dataset

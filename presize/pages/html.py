@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import functools
 import importlib.resources
+from collections.abc import Sequence
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -57,3 +59,10 @@ def jpeg_of(pixels: Pixels, quality: int = 80, subsampling: str = "420") -> byte
     if pixels.ndim == 2:
         return bytes(simplejpeg.encode_jpeg(pixels[:, :, np.newaxis], quality, "GRAY", "Gray"))
     return bytes(simplejpeg.encode_jpeg(pixels, quality, "RGB", subsampling))
+
+
+def notebook_html(
+    title: str, facts: Sequence[str] = (), rows: Sequence[tuple[str, str]] = (), cards: Sequence[Any] = ()
+) -> str:
+    """Return a piece of HTML for a notebook: a title, facts in sentences, a table, and presize.pages.samples.Cards."""
+    return template("notebook.html").render(title=title, facts=facts, rows=rows, cards=cards)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from presize.errors import OptionError
 from presize.options import check_choice, check_text
-from presize.pages.opened import ViewedDataset
+from presize.pages.samples import ViewedDataset
 from presize.store.rejects_file import Rejects
 
 Rows = npt.NDArray[np.int64]
@@ -96,30 +96,30 @@ def _whole_number(name: str, text: str) -> int:
     return int(text)
 
 
-def matching(opened: ViewedDataset, filters: Filters) -> Rows:
+def matching(viewed: ViewedDataset, filters: Filters) -> Rows:
     """The numbers of the stored samples that pass all filters, in dataset order.
 
     Raises:
         OptionError: there is no such class, split or sample.
         DatasetError: a column is damaged.
     """
-    count = opened.manifest.samples
+    count = viewed.manifest.samples
     if filters.sample >= 0:
         if filters.sample >= count:
             raise OptionError(f"sample: expected a number below {count}, got {filters.sample}")
         return np.array([filters.sample])
     keep = np.ones(count, bool)
     if filters.label:
-        label = _label(opened, filters.label)  # first: without classes a label may be anything
-        keep &= _numbers(opened, "label") == label
+        label = _label(viewed, filters.label)  # first: without classes a label may be anything
+        keep &= _numbers(viewed, "label") == label
     if filters.split:
-        keep &= _in_split(opened, filters.split)
+        keep &= _in_split(viewed, filters.split)
     if filters.min_side or filters.max_side:
-        side = np.minimum(_numbers(opened, "source_width"), _numbers(opened, "source_height"))
+        side = np.minimum(_numbers(viewed, "source_width"), _numbers(viewed, "source_height"))
         keep &= side >= filters.min_side
         keep &= side <= (filters.max_side or np.iinfo(np.int32).max)
     if filters.text:
-        found = (_contains(opened.column(name), filters.text) for name in opened.text_columns)
+        found = (_contains(viewed.column(name), filters.text) for name in viewed.text_columns)
         keep &= np.logical_or.reduce(list(found))
     return np.flatnonzero(keep)
 
@@ -136,21 +136,21 @@ def matching_rejects(rejects: Rejects, filters: Filters) -> Rows:
     return np.flatnonzero(keep)
 
 
-def class_counts(opened: ViewedDataset) -> list[tuple[str, int]]:
+def class_counts(viewed: ViewedDataset) -> list[tuple[str, int]]:
     """The classes and how many samples each has; none without classes."""
-    classes = opened.manifest.classes or ()
+    classes = viewed.manifest.classes or ()
     if not classes:
         return []
-    labels = _numbers(opened, "label")
+    labels = _numbers(viewed, "label")
     counts = np.bincount(labels[(labels >= 0) & (labels < len(classes))], minlength=len(classes))
     return list(zip(classes, counts.tolist(), strict=True))
 
 
-def split_counts(opened: ViewedDataset) -> list[tuple[str, int]]:
+def split_counts(viewed: ViewedDataset) -> list[tuple[str, int]]:
     """The splits by name, and how many samples each has; none without a column ``split`` of text."""
-    if "split" not in opened.text_columns:
+    if "split" not in viewed.text_columns:
         return []
-    counts = opened.column("split").value_counts().to_pylist()
+    counts = viewed.column("split").value_counts().to_pylist()
     return sorted((each["values"], each["counts"]) for each in counts if each["values"] is not None)
 
 
@@ -162,23 +162,23 @@ def reason_counts(rejects: Rejects, most: int) -> list[tuple[str, int]]:
     return [(reason.dictionary[number].as_py(), int(counts[number])) for number in order]
 
 
-def _numbers(opened: ViewedDataset, name: str) -> npt.NDArray[np.int32]:
-    return np.asarray(opened.column(name).to_numpy(zero_copy_only=True))
+def _numbers(viewed: ViewedDataset, name: str) -> npt.NDArray[np.int32]:
+    return np.asarray(viewed.column(name).to_numpy(zero_copy_only=True))
 
 
-def _label(opened: ViewedDataset, name: str) -> int:
-    classes = opened.manifest.classes or ()
+def _label(viewed: ViewedDataset, name: str) -> int:
+    classes = viewed.manifest.classes or ()
     if name not in classes:
         raise OptionError(f"label: expected one of {_some(classes) or 'no classes'}, got {name!r}")
     return classes.index(name)
 
 
-def _in_split(opened: ViewedDataset, name: str) -> npt.NDArray[np.bool_]:
-    if "split" not in opened.text_columns:
-        raise OptionError(f"split: {opened.root} has no column 'split' of text")
-    found = _mask(pc.equal(opened.column("split"), name))
+def _in_split(viewed: ViewedDataset, name: str) -> npt.NDArray[np.bool_]:
+    if "split" not in viewed.text_columns:
+        raise OptionError(f"split: {viewed.root} has no column 'split' of text")
+    found = _mask(pc.equal(viewed.column("split"), name))
     if not found.any():
-        raise OptionError(f"split: expected one of {_some(split for split, _ in split_counts(opened))}, got {name!r}")
+        raise OptionError(f"split: expected one of {_some(split for split, _ in split_counts(viewed))}, got {name!r}")
     return found
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from presize.errors import OptionError, PresizeError
 from presize.formatting import printable
 from presize.pages.gallery import gallery_page
-from presize.pages.opened import ViewedDataset
+from presize.pages.samples import ViewedDataset
 from presize.pages.selection import Filters
 
 ADDRESS = "127.0.0.1"
@@ -40,7 +40,7 @@ class GalleryServer(ThreadingHTTPServer):
     """Serves one dataset at `url` while serve_forever() runs. A context manager that closes the port.
 
     Args:
-        opened: the dataset.
+        viewed: the dataset.
         port: to listen on; 0 for a free one.
 
     Raises:
@@ -49,8 +49,8 @@ class GalleryServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, opened: ViewedDataset, port: int = 0) -> None:
-        self.opened = opened
+    def __init__(self, viewed: ViewedDataset, port: int = 0) -> None:
+        self.viewed = viewed
         self.token = secrets.token_urlsafe(24)
         self.rendering = threading.Lock()  # the decoded sources of one page at a time are enough
         try:
@@ -71,7 +71,7 @@ class GalleryServer(ThreadingHTTPServer):
     def page(self, query: str) -> str:
         """The page with this query string; see gallery_page."""
         with self.rendering:
-            return gallery_page(self.opened, Filters.parse(query))
+            return gallery_page(self.viewed, Filters.parse(query))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that hangs up is no error."""

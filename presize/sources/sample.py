@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from presize.errors import OptionError, SourceError
-from presize.options import check_range
+from presize.errors import SourceError
+from presize.options import SampleOptions
 
 HUES = (
     "red",
@@ -63,40 +62,6 @@ TURNS = {
     8: Image.Transpose.ROTATE_270,
 }
 """How an upright picture is transposed to be stored with each EXIF orientation, which readers undo."""
-
-
-@dataclass(frozen=True)
-class SampleOptions:
-    """All that decides the bytes of a sample folder, for given versions of NumPy, OpenCV and Pillow.
-
-    Attributes:
-        images: files to write, the broken ones included.
-        classes: folders over which they are spread evenly; at most as many as images.
-        long_side: longer side of a typical picture in pixels; a few are far smaller or larger.
-        rotated: share of the readable files, 0 to 1, that are stored rotated, with an EXIF orientation of 2 to 8.
-        broken: files that cannot be read in full: truncated, empty, an HTML page, random bytes, in turn.
-        seed: of the random numbers.
-    """
-
-    images: int = 200
-    classes: int = 4
-    long_side: int = 500
-    rotated: float = 0.05
-    broken: int = 0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_range("images", self.images, 1, 10_000_000)
-        check_range("classes", self.classes, 1, min(self.images, 10_000))
-        check_range("long_side", self.long_side, 16, 4096)
-        check_range("broken", self.broken, 0, self.images)
-        check_range("seed", self.seed, 0, 2**63 - 1)
-        if not isinstance(self.rotated, int | float) or not 0 <= self.rotated <= 1:
-            raise OptionError(f"rotated: expected a share from 0 to 1, got {self.rotated!r}")
-
-    def label(self, index: int) -> int:
-        """The class of file `index`, from 0 to classes - 1."""
-        return index * self.classes // self.images
 
 
 def make_samples(

@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from presize.codecs.sniff import sniff
 from presize.errors import BuildError
-from presize.remote.bucket import SCHEMES
 from presize.store.rejects import claims_to_be_an_image
 from presize.system.file_version import FileVersion
-from presize.system.files import open_at_once
+from presize.system.files import is_url, open_at_once
 
 
 class Url(str):
@@ -28,8 +27,7 @@ class Url(str):
     def of(cls, source: str | os.PathLike[str]) -> Url | None:
         """Return None for a folder, whatever its name looks like."""
         name = os.fspath(source)
-        is_url = name.partition("://")[0] in SCHEMES and "://" in name and not os.path.lexists(name)
-        return cls(name.rstrip("/")) if is_url else None
+        return cls(name.rstrip("/")) if is_url(name) and not os.path.lexists(name) else None
 
 
 class Container(NamedTuple):

@@ -115,8 +115,6 @@ class Torch:
         accelerator: "cuda" or "mps"; None if there is none.
         said: torch's message about a missing accelerator.
         gpus: those that it sees.
-        decoder: the library that decodes JPEGs on the first GPU.
-        no_decoder: why there is none.
     """
 
     version: str
@@ -126,8 +124,6 @@ class Torch:
     accelerator: str | None = None
     said: str | None = None
     gpus: tuple[Gpu, ...] = ()
-    decoder: str | None = None
-    no_decoder: str | None = None
 
 
 # --- cores ---

@@ -21,7 +21,7 @@ from presize.builder.derive import DeriveOptions, derive_dataset, plan_derive
 from presize.builder.repair import repair_dataset
 from presize.builder.run import build_dataset
 from presize.codecs.encode import encode
-from presize.codecs.source_facts import unpack
+from presize.codecs.source_facts import unpack_facts
 from presize.codecs.transcode import transcode
 from presize.errors import BuildError, DatasetError, OptionError, SourceError
 from presize.options import KEEP, BuildOptions, Coordinates, ImageOptions, RunOptions, Size, SourceOptions
@@ -165,9 +165,9 @@ def test_a_plain_jpeg_that_is_resized_is_no_longer_kept_as_it_was(tmp_path: Path
     save(tmp_path / "raw", "a.jpg")
     out = built(tmp_path)
     new = derived(out, tmp_path / "new", size=Size(32, 32))
-    assert unpack(Dataset(out).numbers("source_facts"), "kept").tolist() == [1]
-    assert unpack(new.numbers("source_facts"), "kept").tolist() == [0]
-    assert unpack(new.numbers("source_facts"), "kind").tolist() == [1]
+    assert unpack_facts(Dataset(out).numbers("source_facts"), "kept").tolist() == [1]
+    assert unpack_facts(new.numbers("source_facts"), "kept").tolist() == [0]
+    assert unpack_facts(new.numbers("source_facts"), "kind").tolist() == [1]
 
 
 def test_lossless_formats_have_no_second_generation(tmp_path: Path) -> None:

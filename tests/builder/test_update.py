@@ -27,7 +27,7 @@ import presize.system.files
 from builds import REPORTED, SERIAL, SMALL, files
 from effort import examples
 from pictures import smooth_image
-from presize.builder.like import like_dataset
+from presize.builder.like import options_of
 from presize.builder.run import build_dataset
 from presize.builder.shard_table import ShardDone
 from presize.builder.update import Changes, Update, agree, make_update, match
@@ -864,4 +864,4 @@ def test_an_update_without_the_types_of_columns_that_the_dataset_was_built_with_
     with pytest.raises(BuildError, match="column_types was label:class, is the default"):
         build_dataset(raw, tmp_path / "out", SMALL, update, samples)
     assert build_dataset(raw, tmp_path / "out", typed, update, samples).changes.built == 0
-    assert like_dataset(tmp_path / "out").options == typed
+    assert options_of(tmp_path / "out").options == typed

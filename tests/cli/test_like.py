@@ -13,7 +13,7 @@ import pytest
 from builds import SERIAL
 from commands import Ran
 from paired import make_pairs
-from presize import ImageOptions, Size, build_dataset, like_dataset
+from presize import ImageOptions, Size, build_dataset, options_of
 from presize.builder.derive import DeriveOptions, derive_dataset
 from presize.errors import OptionError
 from presize.options import BuildOptions, Companion, Coordinates
@@ -24,7 +24,7 @@ JOBS = ("--jobs", "1")
 pytestmark = pytest.mark.filterwarnings("always::presize.errors.PresizeWarning")
 
 
-def options_of(root: Path) -> dict[str, Any]:
+def recorded_in(root: Path) -> dict[str, Any]:
     found: dict[str, Any] = read_manifest(root).identity["options"]
     return found
 
@@ -50,15 +50,15 @@ def test_a_build_takes_over_all_options_and_the_class_list(
     presize: Callable[..., Ran], train: Path, part: Path, tmp_path: Path
 ) -> None:
     assert presize("build", part, tmp_path / "val", "--like", train, *JOBS).code == 0
-    assert options_of(tmp_path / "val") == options_of(train)
+    assert recorded_in(tmp_path / "val") == recorded_in(train)
     assert read_manifest(tmp_path / "val").classes == read_manifest(train).classes
 
 
 def test_an_option_given_beside_it_wins(presize: Callable[..., Ran], train: Path, part: Path, tmp_path: Path) -> None:
     given = ("--size", "32x32", "--quality", "88", "--tiles")
     assert presize("build", part, tmp_path / "val", "--like", train, *given, *JOBS).code == 0
-    image = options_of(tmp_path / "val")["image"]
-    assert image == options_of(train)["image"] | {"sizes": ["32"], "quality": 88, "tiles": "resized"}
+    image = recorded_in(tmp_path / "val")["image"]
+    assert image == recorded_in(train)["image"] | {"sizes": ["32"], "quality": 88, "tiles": "resized"}
 
 
 def test_of_several_sizes_that_of_the_dataset_is_taken(
@@ -66,7 +66,7 @@ def test_of_several_sizes_that_of_the_dataset_is_taken(
 ) -> None:
     assert presize("build", raw, tmp_path / "sizes", "--size", "48", "--size", "32", *JOBS).code == 0
     assert presize("build", part, tmp_path / "val", "--like", tmp_path / "sizes" / "32", *JOBS).code == 0
-    assert options_of(tmp_path / "val")["image"]["sizes"] == ["32"]
+    assert recorded_in(tmp_path / "val")["image"]["sizes"] == ["32"]
 
 
 def test_without_labels_there_is_no_class_list_to_take_over(
@@ -82,7 +82,7 @@ def test_pairs_are_taken_over_with_their_formats(presize: Callable[..., Ran], tm
     out, like = tmp_path / "out", tmp_path / "like"
     assert presize("build", pairs, out, "--pair", "mask=masks/{stem}.png", "--pair-format", "raw", *JOBS).code == 0
     assert presize("build", pairs, like, "--like", out, *JOBS).code == 0
-    assert options_of(like) == options_of(out)
+    assert recorded_in(like) == recorded_in(out)
 
 
 def test_with_pairs_other_classes_are_refused(presize: Callable[..., Ran], tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_another_pair_does_without_the_formats_of_the_first(presize: Callable[..
     out, like = tmp_path / "out", tmp_path / "like"
     assert presize("build", pairs, out, "--pair", "mask=masks/{stem}.png", "--pair-format", "raw", *JOBS).code == 0
     assert presize("build", pairs, like, "--like", out, "--pair", "other=masks/{stem}.png", *JOBS).code == 0
-    assert options_of(like)["companions"] == {
+    assert recorded_in(like)["companions"] == {
         "other": {"pattern": "masks/{stem}.png", "format": "png", "filter": "nearest"}
     }
 
@@ -113,7 +113,7 @@ def test_a_derived_dataset_says_what_is_not_repeated(
     ran = presize("build", part, tmp_path / "val", "--like", tmp_path / "small", *JOBS)
     assert ran.err.startswith("presize: warning: --like: that dataset was derived from others with sizes 64, which is")
     assert ran.err.count("\n") == 1
-    assert options_of(tmp_path / "val")["image"] == options_of(tmp_path / "small")["image"]
+    assert recorded_in(tmp_path / "val")["image"] == recorded_in(tmp_path / "small")["image"]
 
 
 def test_columns_that_the_new_dataset_lacks_are_named(
@@ -128,9 +128,9 @@ def test_columns_that_the_new_dataset_lacks_are_named(
 
 
 def test_the_library_builds_like_a_dataset_too(train: Path, part: Path, tmp_path: Path) -> None:
-    like = like_dataset(train)
+    like = options_of(train)
     build_dataset(part, tmp_path / "val", like.options, SERIAL)
-    assert options_of(tmp_path / "val") == options_of(train)
+    assert recorded_in(tmp_path / "val") == recorded_in(train)
     assert like.classes == read_manifest(train).classes
 
 
@@ -143,7 +143,7 @@ def test_options_of_a_later_presize_are_named(dataset: Path, tmp_path: Path) -> 
 
     change_manifest(tmp_path / "out", sharpen)
     with pytest.raises(OptionError, match="sharpen: this presize has no such option; upgrade it"):
-        like_dataset(tmp_path / "out")
+        options_of(tmp_path / "out")
 
 
 @pytest.mark.parametrize(

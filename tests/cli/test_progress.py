@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from presize.cli import _show_warning
+from presize.cli import show_warning
 from presize.cli.output import Progress
 from presize.errors import PresizeWarning
 
@@ -25,14 +25,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_where_nobody_looks_it_is_a_line_every_ten_seconds(clock: list[float]) -> None:
+@pytest.mark.parametrize("quiet", [False, True])
+def test_where_nobody_looks_it_is_a_line_every_ten_seconds(quiet: bool, clock: list[float]) -> None:
     stream = io.StringIO()
-    with Progress(stream, "build") as progress:
+    with Progress(stream, "build", quiet=quiet) as progress:
         progress.begin(5000)
         for _ in range(5):
             clock[0] += 4
             progress.add(400, "a note")
-    assert stream.getvalue() == "build: 1,200 of 5,000 images, 100/s, 38 s left, a note\n"
+    assert stream.getvalue() == ("" if quiet else "build: 1,200 of 5,000 images, 100/s, 38 s left, a note\n")
 
 
 def test_with_nothing_done_there_is_no_rate_to_tell(clock: list[float]) -> None:
@@ -48,7 +49,7 @@ def test_a_bar_makes_room_for_a_warning(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sys, "stderr", Terminal())
     with Progress(sys.stderr, "build") as progress:
         progress.begin(10)
-        _show_warning("look out", PresizeWarning)
+        show_warning("look out", PresizeWarning)
     before, warning, after = sys.stderr.getvalue().partition("presize: warning: look out\n")
     assert before.startswith("\rbuild:   0%|") and before.endswith(" \r")
     assert warning and after.startswith("\rbuild:   0%|")

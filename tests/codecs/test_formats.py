@@ -21,7 +21,7 @@ from presize.codecs import plugins
 from presize.codecs.decode import decode
 from presize.codecs.exact import decode_exact
 from presize.codecs.sniff import is_tga, sniff
-from presize.codecs.source_facts import KINDS, unpack
+from presize.codecs.source_facts import KINDS, unpack_facts
 from presize.codecs.transcode import transcode
 from presize.errors import ImageError, NotAnImageError
 from presize.options import ImageOptions, Size
@@ -70,7 +70,7 @@ def test_old_formats_are_decoded_as_pillow_does(name: str) -> None:
     with Image.open(io.BytesIO(OLD[name]), formats=(format,)) as image:
         expected = np.asarray(image.convert("RGB"))
     assert np.array_equal(decoded.pixels, expected)
-    kind = KINDS[unpack(np.array([decoded.facts.pack()]), "kind")[0]]
+    kind = KINDS[unpack_facts(np.array([decoded.facts.pack()]), "kind")[0]]
     assert kind == ("other" if format in ("SGI", "PCX") else format.lower())
 
 
@@ -182,7 +182,7 @@ def test_plug_ins_decode(plugged: str, shape: tuple[int, int]) -> None:
     assert np.abs(decoded.pixels.astype(int) - pixels).mean() <= 3
     assert decoded.facts.kind == plugged
     facts = transcode(data, ImageOptions(sizes=(Size(8, 8),))).facts
-    assert KINDS[unpack(np.array([facts]), "kind")[0]] == plugged
+    assert KINDS[unpack_facts(np.array([facts]), "kind")[0]] == plugged
 
 
 def test_an_image_of_a_plug_in_with_too_many_pixels_is_refused(plugged: str) -> None:

@@ -24,7 +24,7 @@ from effort import examples
 from pictures import smooth_image
 from presize.codecs.jpeg import metadata as jpeg_metadata
 from presize.codecs.jpeg import segments as jpeg_segments
-from presize.codecs.jpeg.tiles import cut, layout_of, restart_interval, with_index
+from presize.codecs.jpeg.tiles import cut_jpeg, layout_of, restart_interval, with_index
 
 SAMPLINGS = {
     "4:4:4": (1, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),
@@ -125,7 +125,7 @@ def test_a_cut_has_the_pixels_of_the_whole(
     stored = tiled(height, width, sampling, quality, interval)
     for _ in range(4):
         top, left, rows, columns = data.draw(boxes(height, width))
-        part = cut(memoryview(stored), top, left, rows, columns)
+        part = cut_jpeg(memoryview(stored), top, left, rows, columns)
         assert part is not None
         pixels = decoded(part.data)[part.top : part.top + rows, part.left : part.left + columns]
         np.testing.assert_array_equal(pixels, whole(stored)[top : top + rows, left : left + columns])
@@ -148,7 +148,7 @@ def test_a_cut_at_reduced_size_has_the_pixels_of_the_whole(
     assert reference.shape[:2] == (-(-height // scale), -(-width // scale))
     for _ in range(4):
         top, left, rows, columns = data.draw(boxes(height, width, scale))
-        part = cut(stored, top, left, rows, columns)
+        part = cut_jpeg(stored, top, left, rows, columns)
         assert part is not None
         assert part.top % scale == part.left % scale == 0
         y, x, rows, columns = part.top // scale, part.left // scale, -(-rows // scale), -(-columns // scale)
@@ -167,11 +167,11 @@ def test_a_cut_takes_a_neighbour_only_at_an_edge_of_a_tile() -> None:
         (113, 193, 15, 63): (16, 64, 1, 1),
     }
     for box, (height, width, top, left) in shapes.items():
-        part = cut(stored, *box)
+        part = cut_jpeg(stored, *box)
         assert part is not None
         assert (*decoded(part.data).shape[:2], part.top, part.left) == (height, width, top, left)
     for sampling in ("4:4:4", "grey"):
-        part = cut(tiled(128, 256, sampling), 8, 32, 8, 32)  # 8 x 32 pixels a tile
+        part = cut_jpeg(tiled(128, 256, sampling), 8, 32, 8, 32)  # 8 x 32 pixels a tile
         assert part is not None
         assert (*decoded(part.data).shape[:2], part.top, part.left) == (8, 32, 0, 0)
 
@@ -187,7 +187,7 @@ def test_a_cut_across_rows_of_tiles_has_the_width_of_the_image_and_only_the_tile
         (49, 1, 30, 110): (112, 49, {5, 6, 7, 8}),
         (97, 97, 15, 15): (48, 33, {12}),
     }.items():
-        part = cut(stored, *box)
+        part = cut_jpeg(stored, *box)
         assert part is not None
         assert (*decoded(part.data).shape[:2], part.top, part.left) == (height, 112, top, box[1])
         first = {64: 0, 48: 7, 112: 0}[height]
@@ -210,7 +210,7 @@ def test_damage_beside_the_tiles_of_a_box_is_no_concern_of_its_cut(width: int) -
     for number, tile in enumerate(tiles := scan_of(stored)):
         at = stored.index(tile) + len(tile) // 2
         damaged = with_bytes(stored, at, b"\xff\0\xff\0")
-        part = cut(damaged, 20, 20, 60, 40)
+        part = cut_jpeg(damaged, 20, 20, 60, 40)
         assert part is not None
         try:
             pixels = decoded(part.data)[part.top : part.top + 60, part.left : part.left + 40]
@@ -235,8 +235,8 @@ def test_a_tile_across_rows_needs_codes_for_the_blank_ones_beside_it() -> None:
 
 def test_a_box_that_needs_every_tile_gets_the_very_same_bytes() -> None:
     stored = tiled(64, 80)
-    assert cut(stored, 0, 0, 64, 80) == (stored, 0, 0)
-    part = cut(stored, 2, 3, 60, 70)
+    assert cut_jpeg(stored, 0, 0, 64, 80) == (stored, 0, 0)
+    part = cut_jpeg(stored, 2, 3, 60, 70)
     assert part is not None
     assert part.data is stored
     assert part[1:] == (2, 3)
@@ -257,7 +257,7 @@ def test_a_box_that_needs_every_tile_gets_the_very_same_bytes() -> None:
     ],
 )
 def test_a_box_outside_the_image_has_no_cut(box: tuple[int, int, int, int]) -> None:
-    assert cut(tiled(64, 80), *box) is None
+    assert cut_jpeg(tiled(64, 80), *box) is None
 
 
 @given(mcus=st.integers(1, 8192))
@@ -331,7 +331,7 @@ def test_what_cannot_be_cut_stays_as_it_is(data: bytes) -> None:
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_a_jpeg_without_an_index_has_no_cut(sampling: str) -> None:
-    assert cut(plain(64, 80, sampling), 0, 0, 8, 8) is None
+    assert cut_jpeg(plain(64, 80, sampling), 0, 0, 8, 8) is None
 
 
 def test_a_tile_too_long_for_the_index_means_no_index() -> None:
@@ -353,7 +353,7 @@ def test_more_tiles_than_a_segment_can_list_mean_no_index(rows: int, mcus: int, 
     grey = np.zeros((8 * rows, 8 * mcus), np.uint8)
     data = bytes(cv2.imencode(".jpg", grey, [cv2.IMWRITE_JPEG_RST_INTERVAL, interval])[1])
     assert (with_index(data) is not data) == indexed
-    assert (cut(with_index(data), 8 * rows - 8, 8 * mcus - 16, 8, 16) is not None) == indexed
+    assert (cut_jpeg(with_index(data), 8 * rows - 8, 8 * mcus - 16, 8, 16) is not None) == indexed
 
 
 @pytest.mark.parametrize(("height", "width"), [(0, 96), (64, 0)])
@@ -390,7 +390,7 @@ def test_other_decoders_read_what_is_stored(sampling: str) -> None:
     for read in (_pillow, _opencv, _djpeg if shutil.which("djpeg") else _pillow):
         np.testing.assert_array_equal(read(stored), read(before))
     # A cut is an ordinary JPEG, too.
-    part = cut(stored, 30, 50, 20, 60)
+    part = cut_jpeg(stored, 30, 50, 20, 60)
     assert part is not None
     assert _pillow(part.data).shape == _opencv(part.data).shape == decoded(part.data).squeeze().shape
 
@@ -413,7 +413,7 @@ def test_an_index_lives_beside_metadata(sampling: str) -> None:
     stored = jpeg_metadata.with_metadata(
         tiled(64, 80, sampling), exif=b"II*\0\x08\0\0\0" + bytes(5000), comment=b"presize"
     )
-    part = cut(stored, 20, 20, 10, 10)
+    part = cut_jpeg(stored, 20, 20, 10, 10)
     assert part is not None
     assert len(part.data) < len(stored)
     pixels = decoded(part.data)[part.top : part.top + 10, part.left : part.left + 10]
@@ -422,7 +422,7 @@ def test_an_index_lives_beside_metadata(sampling: str) -> None:
 
 def test_metadata_that_looks_like_an_index_costs_the_cut_and_nothing_else() -> None:
     stored = jpeg_metadata.with_metadata(tiled(64, 80), comment=tiled(16, 16))
-    assert cut(stored, 20, 20, 10, 10) is None
+    assert cut_jpeg(stored, 20, 20, 10, 10) is None
     looks, names = (jpeg_metadata.with_metadata(plain(64, 80), comment=text) for text in (b"presize\0", b"presize"))
     assert with_index(looks) is looks
     assert with_index(names) is not names
@@ -430,7 +430,7 @@ def test_metadata_that_looks_like_an_index_costs_the_cut_and_nothing_else() -> N
 
 def test_stripping_takes_the_index_away() -> None:
     assert jpeg_metadata.strip(tiled(64, 80)) == jpeg_metadata.strip(plain(64, 80))
-    assert cut(jpeg_metadata.strip(tiled(64, 80)), 0, 0, 8, 8) is None
+    assert cut_jpeg(jpeg_metadata.strip(tiled(64, 80)), 0, 0, 8, 8) is None
 
 
 HOSTILE = tiled(64, 96)
@@ -471,7 +471,7 @@ def of_empty_tiles(side: int) -> bytes:
 def test_blank_tiles_that_are_longer_than_all_of_an_image_mean_no_cut() -> None:
     value = of_empty_tiles(side=8000)
     with within_a_megabyte():
-        assert cut(value, 4000, 4000, 8, 8) is None
+        assert cut_jpeg(value, 4000, 4000, 8, 8) is None
 
 
 SCAN = HOSTILE.find(b"\xff\xda") + 14
@@ -480,8 +480,8 @@ SCAN = HOSTILE.find(b"\xff\xda") + 14
 def harmless(data: bytes, top: int, left: int, height: int, width: int) -> None:
     """Cut without an exception and within the value, to a JPEG or to None."""
     # Memory of its own, with guards that a read past its ends would bring to light.
-    part = cut(memoryview(b"\xff\xd9" * 40 + data + b"\xff\xd9" * 40)[80:-80], top, left, height, width)
-    assert part == cut(data, top, left, height, width)
+    part = cut_jpeg(memoryview(b"\xff\xd9" * 40 + data + b"\xff\xd9" * 40)[80:-80], top, left, height, width)
+    assert part == cut_jpeg(data, top, left, height, width)
     if part is not None:
         assert 0 <= part.top
         assert 0 <= part.left
@@ -517,7 +517,7 @@ def test_missing_bytes_do_no_harm(stored: bytes, end: float, begin: int, box: tu
     harmless(stored[begin:at], *box)
     harmless(stored[:begin] + stored[at:], *box)
     if at < len(stored):
-        assert cut(stored[:at], *box) is None
+        assert cut_jpeg(stored[:at], *box) is None
 
 
 @settings(deadline=None, max_examples=examples(50))
@@ -541,7 +541,7 @@ def test_lengths_that_are_not_those_of_the_tiles_give_no_wrong_pixels(stored: by
     changed = stored[: index + 13] + struct.pack(f">{len(lengths)}H", *lengths) + stored[scan:]
     top, left, rows, columns = data.draw(box_of_hostile)
     harmless(changed, top, left, rows, columns)
-    part = cut(changed, top, left, rows, columns)
+    part = cut_jpeg(changed, top, left, rows, columns)
     if part is not None:
         pixels = decoded(part.data)[part.top : part.top + rows, part.left : part.left + columns]
         np.testing.assert_array_equal(pixels, whole(stored)[top : top + rows, left : left + columns])
@@ -551,7 +551,7 @@ def test_lengths_that_are_not_those_of_the_tiles_give_no_wrong_pixels(stored: by
 def test_an_index_of_another_version_is_left_alone(version: int) -> None:
     data = bytearray(HOSTILE)
     data[INDEX + 12] = version
-    assert cut(bytes(data), 0, 0, 8, 8) is None
+    assert cut_jpeg(bytes(data), 0, 0, 8, 8) is None
 
 
 def test_metadata_is_not_kept() -> None:
@@ -561,7 +561,7 @@ def test_metadata_is_not_kept() -> None:
     ]
     tracemalloc.start()
     try:
-        assert all(cut(value, 0, 0, 8, 8) is not None for value in values)
+        assert all(cut_jpeg(value, 0, 0, 8, 8) is not None for value in values)
         assert tracemalloc.get_traced_memory()[0] < 200_000
     finally:
         tracemalloc.stop()
@@ -575,7 +575,7 @@ def test_a_huge_image_on_paper_takes_no_memory() -> None:
     data[interval : interval + 2] = b"\0\2"  # which would make 16 million tiles
     value = bytes(data)
     with within_a_megabyte():
-        assert cut(value, 0, 0, 8, 8) is None
+        assert cut_jpeg(value, 0, 0, 8, 8) is None
 
 
 @settings(deadline=None, max_examples=examples(30))
@@ -586,7 +586,7 @@ def test_an_index_is_made_for_whatever_bytes_or_not_at_all(flips: list[tuple[int
         if at < len(data):
             data[at] = value
     stored = with_index(bytes(data))
-    assert stored == data or cut(stored, 0, 0, 1, 1) is not None
+    assert stored == data or cut_jpeg(stored, 0, 0, 1, 1) is not None
 
 
 # --- what guards the index ---
@@ -603,8 +603,8 @@ def test_an_index_is_made_for_whatever_bytes_or_not_at_all(flips: list[tuple[int
     ],
 )
 def test_an_index_in_another_segment_is_left_alone(at: int, value: bytes, reason: str) -> None:
-    assert cut(HOSTILE, 0, 0, 8, 8) is not None
-    assert cut(with_bytes(HOSTILE, at, value), 0, 0, 8, 8) is None, reason
+    assert cut_jpeg(HOSTILE, 0, 0, 8, 8) is not None
+    assert cut_jpeg(with_bytes(HOSTILE, at, value), 0, 0, 8, 8) is None, reason
 
 
 @pytest.mark.parametrize("tiles", [-1, 1])
@@ -612,12 +612,12 @@ def test_an_index_that_lists_more_or_fewer_tiles_than_there_are_is_left_alone(ti
     count = (SCAN - 14 - INDEX - 13) // 2 + tiles
     lengths = HOSTILE[INDEX + 13 : SCAN - 14][: 2 * count].ljust(2 * count, b"\0")  # their sum is right, or nearly
     index = struct.pack(">HH", 0xFFE9, 11 + 2 * count) + b"presize\0\1" + lengths
-    assert cut(HOSTILE[:INDEX] + index + HOSTILE[SCAN - 14 :], 0, 0, 8, 8) is None
+    assert cut_jpeg(HOSTILE[:INDEX] + index + HOSTILE[SCAN - 14 :], 0, 0, 8, 8) is None
 
 
 @pytest.mark.parametrize("more", [b"\0", b"\xff\xd9", b"\0" * 100])
 def test_bytes_behind_the_last_tile_leave_the_index_alone(more: bytes) -> None:
-    assert cut(HOSTILE + more, 0, 0, 8, 8) is None
+    assert cut_jpeg(HOSTILE + more, 0, 0, 8, 8) is None
 
 
 @pytest.mark.parametrize(("tile", "is_cut"), [(1, True), (2, True), (3, False), (4, False), (5, True)])
@@ -626,7 +626,7 @@ def test_an_index_must_be_right_where_the_tiles_begin_and_end_that_a_box_needs(t
     lengths[tile] += 1
     lengths[tile + 1] -= 1
     changed = with_bytes(HOSTILE, INDEX + 13, struct.pack(">8H", *lengths))
-    part = cut(changed, 34, 2, 10, 40)  # in tile 4 of 0 to 7
+    part = cut_jpeg(changed, 34, 2, 10, 40)  # in tile 4 of 0 to 7
     assert (part is not None) == is_cut
     if part is not None:
         np.testing.assert_array_equal(
@@ -639,10 +639,10 @@ def test_an_index_across_rows_may_be_wrong_where_no_tile_of_a_box_is() -> None:
     lengths = stored.index(b"presize\0\1") + 9
     first, second = struct.unpack_from(">2H", stored, lengths)
     changed = with_bytes(stored, lengths, struct.pack(">2H", first + 1, second - 1))
-    part = cut(changed, 65, 33, 14, 14)  # in tile 7 of 0 to 12
+    part = cut_jpeg(changed, 65, 33, 14, 14)  # in tile 7 of 0 to 12
     assert part is not None
     np.testing.assert_array_equal(decoded(part.data)[part.top :, part.left :][:14, :14], decoded(stored)[65:79, 33:47])
-    assert cut(changed, 1, 33, 14, 14) is None
+    assert cut_jpeg(changed, 1, 33, 14, 14) is None
 
 
 def test_blank_tiles_are_of_the_codes_of_symbol_0_however_long() -> None:
@@ -690,7 +690,7 @@ DOUBTFUL = {
 
 @pytest.mark.parametrize("data", DOUBTFUL.values(), ids=DOUBTFUL.keys())
 def test_a_header_that_makes_no_sense_of_the_tiles_means_no_cut(data: bytes) -> None:
-    assert cut(data, 0, 0, 8, 8) is None
+    assert cut_jpeg(data, 0, 0, 8, 8) is None
 
 
 HARMLESS = {0xC4, 0xDB, *range(0xE0, 0xF0), 0xFE}
@@ -700,5 +700,5 @@ HARMLESS = {0xC4, 0xDB, *range(0xE0, 0xF0), 0xFE}
 @pytest.mark.parametrize("marker", sorted({*range(0xC0, 0xFF)} - {*range(0xD0, 0xDB)}), ids=hex)
 def test_a_jpeg_is_cut_only_if_its_header_has_no_segment_that_changes_the_meaning_of_tiles(marker: int) -> None:
     segment = struct.pack(">BBH", 0xFF, marker, 4) + b"xx"
-    part = cut(HOSTILE[:2] + segment + HOSTILE[2:], 0, 0, 8, 8)
+    part = cut_jpeg(HOSTILE[:2] + segment + HOSTILE[2:], 0, 0, 8, 8)
     assert (part is not None) == (marker in HARMLESS)

@@ -23,7 +23,7 @@ from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg.tiles import (
     DHT,
     OF_AC,
-    cut,
+    cut_jpeg,
     header_segments,
     huffman_tables,
     recoded,
@@ -87,7 +87,7 @@ def test_the_coefficients_are_the_same_in_the_new_intervals(
 def test_crops_are_cut_out_of_the_tiles(sampling: str) -> None:
     data = jpeg(noisy(120, 180), quality=90, subsampling=sampling, optimize=True)
     tiled = recoded(data)
-    part = cut(tiled, 40, 50, 30, 40)
+    part = cut_jpeg(tiled, 40, 50, 30, 40)
     assert part is not None
     assert len(part.data) < len(tiled) / 3
     whole = simplejpeg.decode_jpeg(data)

@@ -17,7 +17,7 @@ from pictures import smooth_image
 from presize.codecs import sixteen
 from presize.codecs.decode import decode
 from presize.codecs.pillow_decoder import Wanted
-from presize.codecs.source_facts import unpack
+from presize.codecs.source_facts import unpack_facts
 from presize.codecs.stored_value import decode_value
 from presize.codecs.transcode import transcode
 from presize.errors import ImageError
@@ -150,7 +150,7 @@ def test_an_ignored_profile_changes_no_pixel(format: Any, size: Size) -> None:
 def test_an_ignored_profile_is_still_counted() -> None:
     data = encoded(Image.fromarray(smooth_image(30, 40)[:, :, 0]), "jpeg", icc_profile=GRAY_LINEAR)
     facts = transcode(data, ImageOptions(sizes=(Size(20, 20),), icc="ignore", color="gray")).facts
-    assert unpack(np.array([facts]), "profile")[0] == 1
+    assert unpack_facts(np.array([facts]), "profile")[0] == 1
 
 
 def test_metadata_may_be_kept_with_16_bits() -> None:

@@ -45,7 +45,7 @@ def exif(orientation: int) -> bytes:
 
 
 def kept(result: Transcoded) -> bool:
-    return bool(source_facts.unpack(np.array([result.facts]), "kept")[0])
+    return bool(source_facts.unpack_facts(np.array([result.facts]), "kept")[0])
 
 
 def transparent(opaque: int = 0) -> np.ndarray:
@@ -132,7 +132,7 @@ def test_an_animation_is_stored_as_its_first_frame() -> None:
     buffer = io.BytesIO()
     frames[0].save(buffer, "png", save_all=True, append_images=frames[1:])
     result = transcode(buffer.getvalue(), keep(format="png"))
-    assert kept(result) and source_facts.unpack(np.array([result.facts]), "several")[0] == 1
+    assert kept(result) and source_facts.unpack_facts(np.array([result.facts]), "several")[0] == 1
     assert np.array_equal(Image.open(io.BytesIO(result.records[0].value)), frames[0])
 
 
@@ -141,7 +141,7 @@ def test_a_png_that_announces_an_animation_of_one_frame_has_one() -> None:
     payload = b"acTL" + struct.pack(">II", 1, 0)
     chunk = struct.pack(">I", 8) + payload + struct.pack(">I", zlib.crc32(payload))
     result = transcode(plain[:33] + chunk + plain[33:], keep(format="png"))
-    assert kept(result) and source_facts.unpack(np.array([result.facts]), "several")[0] == 0
+    assert kept(result) and source_facts.unpack_facts(np.array([result.facts]), "several")[0] == 0
 
 
 @pytest.mark.parametrize("format", ["jpeg", "png", "webp"])
@@ -235,7 +235,7 @@ def test_a_png_that_does_not_begin_with_its_header_is_refused() -> None:
 @pytest.mark.parametrize("format", ["jpeg", "png", "webp"])
 def test_an_ignored_profile_is_counted(format: str) -> None:
     result = transcode(encoded(format, icc_profile=SWAPPED), keep(format=format, icc="ignore"))
-    assert kept(result) and source_facts.unpack(np.array([result.facts]), "profile")[0] == 1
+    assert kept(result) and source_facts.unpack_facts(np.array([result.facts]), "profile")[0] == 1
 
 
 @pytest.mark.parametrize("chunk", [b"VP8L\x01\0\0\0\x2f\0", b"VP8X\0\0\0\0"])

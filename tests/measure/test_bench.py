@@ -16,18 +16,18 @@ from typing import Any
 import pytest
 
 from builds import SERIAL
-from commands import Ran
+from commands import Ran, read_json
 from pages import HOSTILE, parsed
 from paired import WITH_MASKS, make_pairs
 from presize.builder.run import build_dataset
 from presize.datasets.timing import bench_run
 from presize.datasets.timing.diagnose_path import diagnose_path
+from presize.datasets.timing.loops import Budget
 from presize.errors import BenchError, OptionError, PresizeError
-from presize.measure import subprocess_run
-from presize.measure.bench import bench
+from presize.measure import bench as bench_module
+from presize.measure.bench import answer, bench, run_apart
 from presize.measure.bench_options import VARIANTS, BenchOptions, DiagnoseOptions, Run
-from presize.measure.bench_report import bench_page, bench_text
-from presize.measure.results import Results, row_of, summarise, to_csv, to_json
+from presize.measure.results import Results, bench_page, bench_text, row_of, summarise, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, Size, SourceOptions
 from presize.pages import charts
 from presize.sources.sample import SampleOptions, make_samples
@@ -52,8 +52,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
         }  # fmt: skip
         return json.loads(json.dumps(task[run.task](run)))
 
-    monkeypatch.setattr(subprocess_run, "run_apart", run_here)
-    monkeypatch.setattr("presize.datasets.timing.epochs._STEPS_FOR_S", 0.0)
+    monkeypatch.setattr(bench_module, "run_apart", run_here)
+    monkeypatch.setattr("presize.datasets.timing.epochs.STEP_BUDGET", Budget(1, 0.0))
     return runs
 
 
@@ -73,10 +73,16 @@ def test_labels_that_are_no_classes_are_left_out_of_what_is_measured(labels: lis
 
 
 @pytest.mark.usefixtures("here")
-def test_masks_are_left_out_of_what_is_measured(tmp_path: Path) -> None:
+def test_masks_are_left_out_of_what_is_measured_and_a_diagnosis_has_what_the_doctor_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build_dataset(make_pairs(tmp_path / "raw"), tmp_path / "out", WITH_MASKS, SERIAL)
     quick = replace(QUICK, size=None, crop=16, models=("small",), variants=("lmdb", "loader"), batch=2)
     assert len(bench({"lmdb": str(tmp_path / "out")}, quick).rows) == 2
+    monkeypatch.setenv("JSIMD_FORCENONE", "1")
+    short = DiagnoseOptions(device="cpu", workers=0, batch=2, crop=16, steps=3, seconds=0.1)
+    notes = diagnose_path(tmp_path / "out", short).notes
+    assert any("SIMD limited by JSIMD_FORCENONE=1; to fix it: unset JSIMD_FORCENONE." in note for note in notes)
 
 
 @pytest.mark.parametrize("option", ["work", "out"])
@@ -108,6 +114,14 @@ def results_of(*rows: Mapping[str, Any], build_s: Mapping[str, float] | None = N
     return Results({"CPU": "a CPU"}, options, ("a note",), 100, build_s or {}, planned, tuple(map(dict, rows)))
 
 
+def results_of_runs(seconds: Mapping[str, float], *, model: str = "small", **options: Any) -> Results:
+    """A run of each variant, whose later epoch of 100 images took so long."""
+    return results_of(
+        *(row_of(replace(RUN, variant=name, model=model), 0, 1.0, measured(s)) for name, s in seconds.items()),  # type: ignore[arg-type]
+        **options,
+    )
+
+
 # What is asked for
 
 
@@ -116,7 +130,7 @@ def results_of(*rows: Mapping[str, Any], build_s: Mapping[str, float] | None = N
     [
         ({"models": ("big",)}, "model: expected one of none, small, resnet50, got 'big'"),
         ({"models": ()}, "model: expected at least one"),
-        ({"models": ("none", "none")}, "model: each may be asked for once, got none, none"),
+        ({"models": ("none", "none")}, "model: expected each value once, got none, none"),
         ({"variants": ("ffcv",)}, "variant: expected one of pil, raw, presized, lmdb, loader, got 'ffcv'"),
         ({"device": "tpu"}, "device: expected one of cpu, cuda, got 'tpu'"),
         ({"workers": (-1,)}, "workers: expected a whole number from 0 to 4096, got -1"),
@@ -183,18 +197,13 @@ def test_a_summary_has_stalls_ratios_and_the_break_even() -> None:
     assert cold[0].stages.stalls.fetch == pytest.approx(0.5)
 
 
-def test_a_build_that_gains_nothing_never_pays() -> None:
-    rows = [row_of(replace(RUN, variant=variant), 0, 1.0, measured(4.0)) for variant in ("raw", "lmdb")]
-    results = results_of(*rows, build_s={"lmdb": 10.0})
+def test_a_build_that_gains_nothing_never_pays_and_without_a_possible_gain_none_does() -> None:
+    results = results_of_runs({"raw": 4.0, "lmdb": 4.0}, build_s={"lmdb": 10.0})
     ((_, lmdb),) = summarise(results).values()
     assert lmdb.break_even == math.inf
     assert " never" in bench_text(results)
     assert json.loads(to_json(results))["summary"][0]["variants"][1]["break_even"] is None
-
-
-def test_where_there_is_no_gain_no_build_pays() -> None:
-    rows = [row_of(replace(RUN, variant=variant), 0, 1.0, measured(s)) for variant, s in (("raw", 1.02), ("lmdb", 1.0))]
-    ((_, lmdb),) = summarise(results_of(*rows, build_s={"lmdb": 10.0})).values()
+    ((_, lmdb),) = summarise(results_of_runs({"raw": 1.02, "lmdb": 1.0}, build_s={"lmdb": 10.0})).values()
     assert lmdb.break_even is None
 
 
@@ -215,54 +224,33 @@ def test_several_runs_have_a_median_and_a_spread() -> None:
     assert "25.0 (20.0–50.0)" in bench_text(results_of(*rows))
 
 
-def test_text_says_what_holds_training_back_and_what_does_not() -> None:
-    rows = [
-        row_of(replace(RUN, variant="raw"), 0, 1.0, measured(4.0)),
-        row_of(replace(RUN, variant="loader"), 0, 1.0, measured(1.0)),
-    ]
-    text = bench_text(results_of(*rows))
+def test_text_and_json_say_what_holds_training_back() -> None:
+    results = results_of_runs({"raw": 4.0, "loader": 1.0})
+    text = bench_text(results)
     assert "small CNN, on cpu, batches of 10, 2 workers, files in the page cache:" in text
     assert "raw folder: Loading is the bottleneck: the training step is busy 25% of the time." in text
     assert "Loader: Compute is the bottleneck: the training step is busy 100% of the time." in text
     assert "Partial results" not in text
+    assert "Partial results: 2 of 6 runs." in bench_text(replace(results, planned=6))
+    (kind,) = json.loads(to_json(results))["summary"]
+    assert [one["stages"]["bottleneck"] for one in kind["variants"]] == ["loading", "compute"]
 
 
-def test_the_page_is_titled_by_its_result() -> None:
-    def page(*seconds: tuple[str, float]) -> str:
-        rows = [row_of(replace(RUN, variant=variant), 0, 1.0, measured(s)) for variant, s in seconds]  # type: ignore[arg-type]
-        return bench_page(results_of(*rows))
-
-    won = page(("raw", 4.0), ("loader", 1.0))
-    assert "<h1>Small CNN trains 4.0 times as fast from Loader</h1>" in won
-    assert "<title>presize: Small CNN trains 4.0 times as fast from Loader</title>" in won
-    assert "<h1>Small CNN trains no faster than from the raw folder</h1>" in page(("raw", 1.0), ("loader", 1.0))
-    assert "<h1>Small CNN trains on 100 images/s from Loader</h1>" in page(("loader", 1.0))
-    assert "<h1>No runs yet</h1>" in page()
-
-
-def test_without_a_model_the_title_says_what_reads_faster() -> None:
-    rows = [
-        row_of(replace(RUN, variant=variant, model="none"), 0, 1.0, measured(s))
-        for variant, s in (("raw", 4.0), ("loader", 0.7))
-    ]
-    assert bench_text(results_of(*rows)).startswith("Loader reads 5.7 times as fast as the raw folder.\n")
-
-
-def test_the_json_names_the_bottleneck() -> None:
-    (variants,) = [
-        one["variants"] for one in json.loads(to_json(results_of(row_of(RUN, 0, 1.0, measured(4.0)))))["summary"]
-    ]
-    assert variants[0]["stages"]["bottleneck"] == "loading"
-
-
-def test_each_number_of_the_page_says_what_it_is_where_the_table_is_narrow() -> None:
-    page = bench_page(results_of(row_of(RUN, 0, 1.0, measured(4.0))))
-    assert '<td class="n" data-of="images/s">25.0</td>' in page
-
-
-def test_text_of_an_interrupted_benchmark_says_so() -> None:
-    text = bench_text(results_of(row_of(RUN, 0, 1.0, measured(1.0)), planned=6))
-    assert "Partial results: 1 of 6 runs." in text
+@pytest.mark.parametrize(
+    ("model", "seconds", "title"),
+    [
+        ("small", {"raw": 4.0, "loader": 1.0}, "Small CNN trains 4.0 times as fast from Loader"),
+        ("small", {"raw": 1.0, "loader": 1.0}, "Small CNN trains no faster than from the raw folder"),
+        ("small", {"loader": 1.0}, "Small CNN trains on 100 images/s from Loader"),
+        ("none", {"raw": 4.0, "loader": 0.7}, "Loader reads 5.7 times as fast as the raw folder"),
+        ("small", {}, "No runs yet"),
+    ],
+)
+def test_its_result_is_the_title(model: str, seconds: Mapping[str, float], title: str) -> None:
+    results = results_of_runs(seconds, model=model)
+    page = bench_page(results)
+    assert f"<h1>{title}</h1>" in page and f"<title>presize: {title}</title>" in page
+    assert bench_text(results).startswith(f"{title}.\n")
 
 
 def test_csv_has_a_line_a_run_with_its_conditions() -> None:
@@ -271,23 +259,20 @@ def test_csv_has_a_line_a_run_with_its_conditions() -> None:
 
 
 def test_the_page_is_whole_and_escapes_what_is_hostile() -> None:
-    rows = [row_of(replace(RUN, variant=variant), 0, 1.0, measured(4.0)) for variant in VARIANTS]
-    hostile = replace(results_of(*rows), conditions={"command": " ".join(HOSTILE)}, notes=tuple(HOSTILE))
-    page = bench_page(hostile)
+    results = results_of_runs(dict.fromkeys(VARIANTS, 4.0))
+    page = bench_page(replace(results, conditions={"command": " ".join(HOSTILE)}, notes=tuple(HOSTILE)))
     found = parsed(page)
     assert found.tags["script"] == 0 == found.tags["img"]
     assert found.tags["svg"] == 2 * len(VARIANTS)
     assert not [name for name, _ in found.attributes if name.startswith("on")]
     assert "//" not in page
+    assert '<td class="n" data-of="images/s">25.0</td>' in page, "where the table is narrow, it says what it is"
 
 
-def test_bars_are_as_long_as_their_medians() -> None:
+def test_bars_are_as_long_as_their_medians_and_stacks_fill_their_line() -> None:
     found = charts.bars("t", {"a": (50, 40, 100), "b": (25, 25, 25)})
     assert [line.parts[0].width for line in found.lines] == [500, 250]
     assert found.lines[0].whiskers == (400, 1000)
-
-
-def test_stacks_fill_their_line() -> None:
     (line,) = charts.stacks("t", ("a", "b", "c"), {"x": (0.5, 0.0, 0.5)}).lines
     assert [(part.x, part.width, part.series) for part in line.parts] == [(0, 500, 0), (500, 500, 2)]
 
@@ -318,44 +303,41 @@ def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ra
     built = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*.lmdb")}
     again = presize(*command, "--variant", "loader", "--json")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*.lmdb")} == built
-    assert [row["variant"] for row in json.loads(again.out)["rows"]] == ["loader"] * 2
+    assert [row["variant"] for row in read_json(again.out, "bench")["rows"]] == ["loader"] * 2
 
 
-def test_an_interrupted_benchmark_keeps_and_shows_what_it_measured(
-    presize: Callable[..., Ran], here: list[Run], dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted; what was measured is in {out}"),
+        (BenchError("does not fit into the memory"), 1, "does not fit into the memory"),
+    ],
+    ids=["interrupted", "failed"],
+)
+def test_a_benchmark_that_ends_early_keeps_and_shows_what_it_measured(
+    error: BaseException,
+    code: int,
+    said: str,
+    presize: Callable[..., Ran],
+    here: list[Run],
+    dataset: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run_here = subprocess_run.run_apart
+    run_here = bench_module.run_apart
 
     def run_three(run: Run) -> dict[str, Any]:
         if len(here) == 3:
-            raise KeyboardInterrupt
+            raise error
         return run_here(run)
 
-    monkeypatch.setattr(subprocess_run, "run_apart", run_three)
-    ran = presize(
-        "bench", "--lmdb", dataset, "--crop", 32, "--model", "none", "--workers", 0, "--out", tmp_path / "out"
-    )
-    assert ran.code == 130
+    monkeypatch.setattr(bench_module, "run_apart", run_three)
+    out = tmp_path / "out"
+    ran = presize("bench", "--lmdb", dataset, "--crop", 32, "--model", "none", "--workers", 0, "--out", out)
+    assert ran.code == code
     assert "Partial results: 1 of 6 runs" in ran.out
-    assert ran.err.endswith(f"presize: error: interrupted; what was measured is in {tmp_path / 'out'}\n")
-    assert len(json.loads((tmp_path / "out" / "results.json").read_text())["rows"]) == 1
-
-
-def test_a_benchmark_that_fails_shows_what_it_measured_before(
-    presize: Callable[..., Ran], here: list[Run], dataset: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_here = subprocess_run.run_apart
-
-    def fail_at_last(run: Run) -> dict[str, Any]:
-        if len(here) == 3:
-            raise BenchError("does not fit into the memory")
-        return run_here(run)
-
-    monkeypatch.setattr(subprocess_run, "run_apart", fail_at_last)
-    ran = presize("bench", "--lmdb", dataset, "--crop", 32, "--model", "none", "--workers", 0)
-    assert ran.code == 1
-    assert "Partial results: 1 of 6 runs" in ran.out
-    assert ran.err.endswith("presize: error: does not fit into the memory\n")
+    assert ran.err.endswith(f"presize: error: {said.format(out=out)}\n")
+    assert len(json.loads((out / "results.json").read_text())["rows"]) == 1
 
 
 @pytest.mark.usefixtures("here")
@@ -367,7 +349,7 @@ def test_cold_runs_that_are_not_cold_are_owned_up_to(dataset: Path, monkeypatch:
 
 
 def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> None:
-    found = subprocess_run.run_apart(replace(RUN, variant="loader", model="none", root=str(dataset), crop=32, epochs=1))
+    found = run_apart(replace(RUN, variant="loader", model="none", root=str(dataset), crop=32, epochs=1))
     assert found["epochs"][0]["images"] == 50
 
 
@@ -383,7 +365,7 @@ def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> N
 )
 def test_a_run_that_ends_badly_says_why(code: int, said: bytes, errors: bytes, message: str) -> None:
     with pytest.raises(BenchError, match=message):
-        subprocess_run.answer(RUN, said, code, errors)
+        answer(RUN, said, code, errors)
 
 
 @pytest.mark.parametrize(

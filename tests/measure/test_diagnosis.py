@@ -15,9 +15,8 @@ from browsers import Watched
 from pages import parsed
 from presize.errors import OptionError
 from presize.measure.bench_options import DiagnoseOptions
-from presize.measure.diagnosis import WORTH_WHILE, Diagnosis
-from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text, difference, evidence
-from presize.measure.loader_alone import Alternative, Loading
+from presize.measure.diagnosis import WORTH_WHILE, Alternative, Diagnosis, Loading
+from presize.measure.diagnosis_report import diagnosis_page, diagnosis_text, difference
 from presize.measure.simulation import Times
 
 PARTS: Any = {"read": 0.01, "decode": 0.04, "augment": 0.006, "collate": 0.002, "other": 0.002}
@@ -52,32 +51,24 @@ def test_a_step_that_never_waits_leaves_nothing_to_gain() -> None:
     assert diagnosis_text(found).startswith("Compute is the bottleneck")
 
 
-def test_a_loader_that_is_too_slow_is_named_with_its_slowest_part() -> None:
-    verdict = diagnosis().verdict
-    assert verdict.startswith("Loading is the bottleneck: the training step is busy 33% of the time. ")
-    assert "Preparing batches stalls training 67% of the time" in verdict
-    assert "A worker takes 60 ms per batch, 67% of it for decoding." in verdict
-
-
-def test_the_fewest_workers_that_keep_the_step_busy_are_advised_with_their_gain() -> None:
-    best = diagnosis().advice[0]
+def test_a_loader_that_is_too_slow_is_named_with_its_slowest_part_and_the_fewest_workers_that_suffice() -> None:
+    found = diagnosis()
+    assert found.verdict.startswith("Loading is the bottleneck: the training step is busy 33% of the time. ")
+    assert "Preparing batches stalls training 67% of the time" in found.verdict
+    assert "A worker takes 60 ms per batch, 67% of it for decoding." in found.verdict
+    best = found.advice[0]
     assert best.what == "Use 3 workers instead of 1."
     assert best.gain == pytest.approx(3, rel=0.02)
     assert best.images_per_s == pytest.approx(32 / 0.02, rel=0.02)
 
 
-def test_another_loader_is_advised_with_what_it_would_give() -> None:
-    found = diagnosis(alternatives=(another("Read the small ones", loading(0.015)),), cores=1.0)
-    gains = {advice.what: advice.gain for advice in found.advice}
-    assert gains["Read the small ones with 1 worker."] == pytest.approx(3, rel=0.02)
-
-
-def test_another_loader_with_larger_batches_is_compared_by_images() -> None:
+def test_another_loader_is_advised_with_what_it_would_give_compared_by_images() -> None:
     found = diagnosis(
         alternatives=(another("A", loading(0.015)), another("B", loading(0.030, images=64.0), 0.04)), cores=1.0
     )
-    rates = {advice.what[0]: advice.images_per_s for advice in found.advice}
-    assert rates["A"] == pytest.approx(rates["B"])
+    advice = {advice.what: advice for advice in found.advice}
+    assert advice["A with 1 worker."].gain == pytest.approx(3, rel=0.02)
+    assert advice["B with 1 worker."].images_per_s == pytest.approx(advice["A with 1 worker."].images_per_s)
 
 
 def test_another_loader_counts_with_what_the_step_takes_on_its_batches() -> None:
@@ -85,6 +76,8 @@ def test_another_loader_counts_with_what_the_step_takes_on_its_batches() -> None
     assert found.advice[0].what == "Quick with 1 worker."
     assert found.advice[0].images_per_s == pytest.approx(32 / 0.01, rel=0.02)
     assert found.known()["alternatives"]["Quick"]["resident_s"] == 0.01
+    alone = diagnosis(alternatives=(another("Quick", loading(0.005)),))
+    assert alone.advice[0].split == "" and "from the layout" not in diagnosis_text(alone)
 
 
 def test_the_gain_of_another_loader_is_split_into_loading_and_the_layout_of_its_batches() -> None:
@@ -98,12 +91,6 @@ def test_the_gain_of_another_loader_is_split_into_loading_and_the_layout_of_its_
     words = "1.10 × from loading, 1.25 × from the layout of its batches"
     assert words in found.verdict and words in diagnosis_text(found) and words in diagnosis_page(found, "RAW")
     assert found.known()["advice"][0]["step_gain"] == best.step_gain
-
-
-def test_a_gain_of_loading_alone_is_not_split() -> None:
-    found = diagnosis(alternatives=(another("Quick", loading(0.005)),))
-    assert found.advice[0].split == ""
-    assert "from the layout" not in diagnosis_text(found)
 
 
 def test_a_faster_step_is_advised_though_compute_is_the_bottleneck() -> None:
@@ -132,10 +119,7 @@ def test_advice_that_helps_little_is_not_given() -> None:
     slower = diagnosis(alternatives=(another("Slower", loading(0.2, chosen=False)),), loading=loading(chosen=False))
     assert slower.advice == ()
     assert "Nothing that was simulated would make it more than 5% faster" in slower.verdict
-
-
-def test_nobody_is_told_to_change_workers_that_cannot_be_changed() -> None:
-    assert diagnosis(loading=loading(chosen=False)).advice == ()
+    assert diagnosis(loading=loading(chosen=False)).advice == (), "its workers cannot be changed"
 
 
 def test_pinned_memory_is_advised_where_it_was_faster() -> None:
@@ -155,6 +139,8 @@ def test_cores_that_are_none_are_not_counted() -> None:
     found = diagnosis(trained_s=0.06, cores=2.0, loading=saturated(25))
     assert found.free_cores == pytest.approx(2 * 25 * 0.06 / 2)
     assert found.by_workers[2] == pytest.approx(32 * 25, rel=0.02)
+    assert diagnosis().free_cores == 8.0
+    assert diagnosis(loading=saturated(2 / 0.06)).free_cores == pytest.approx(8)
 
 
 def test_training_and_loading_share_the_cores() -> None:
@@ -163,11 +149,6 @@ def test_training_and_loading_share_the_cores() -> None:
     found = replace(found, loading=loading(cores=1.0))
     assert found.agreement == pytest.approx(1, rel=0.2)
     assert found.predict(found.pipeline(workers=2)) == pytest.approx(32 / 0.08, rel=0.05)
-
-
-def test_with_enough_cores_all_of_them_are_free() -> None:
-    assert diagnosis().free_cores == 8.0
-    assert diagnosis(loading=saturated(2 / 0.06)).free_cores == pytest.approx(8)
 
 
 def test_what_is_slower_in_training_for_no_known_reason_stays_so() -> None:
@@ -257,6 +238,6 @@ def test_a_notebook_shows_the_verdict_the_advice_and_the_evidence() -> None:
     shown = " ".join(parsed(found._repr_html_()).text)
     for words in (found.headline, found.explanation, "<b>slow</b>", *(advice.what for advice in found.advice)):
         assert words in shown
-    for what, how in evidence(found):
+    for what, how in found.evidence():
         assert what.strip() in shown
         assert how in shown

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from builds import files
 from presize.errors import DatasetError
-from presize.measure.read_speed import Content, File, _drop, _parts, list_content, measure
+from presize.measure.read_speed import Content, File, list_content, measure, random_parts
 from presize.store.dataset import Dataset
 
 MIB = 1 << 20
@@ -71,7 +71,7 @@ def test_a_shard_that_is_a_pipe_is_not_waited_for(dataset: Path, tmp_path: Path)
     assert "00003.lmdb" not in {file.path.name for file in content.files}
 
 
-def test_neither_links_nor_pipes_nor_empty_files_are_read(photos: Path, tmp_path: Path) -> None:
+def test_neither_links_nor_pipes_nor_empty_files_nor_devices_are_read(photos: Path, tmp_path: Path) -> None:
     folder = tmp_path / "odd"
     folder.mkdir()
     (folder / "file").symlink_to(photos / "class 0" / "0.jpg")
@@ -79,13 +79,6 @@ def test_neither_links_nor_pipes_nor_empty_files_are_read(photos: Path, tmp_path
     (folder / "empty").touch()
     os.mkfifo(folder / "pipe")
     assert list_content(folder).files == ()
-
-
-def test_a_single_file_is_read_in_parts(large: Path) -> None:
-    assert list_content(large) == Content((File(large, 6 * MIB),), 32 << 10, shards=True, all_files=True)
-
-
-def test_what_is_no_file_is_not_read() -> None:
     assert stat.S_ISCHR(os.stat("/dev/zero").st_mode)
     assert list_content(Path("/dev/zero")).files == ()
 
@@ -93,8 +86,9 @@ def test_what_is_no_file_is_not_read() -> None:
 def test_more_files_than_can_be_looked_at_are_not_all(tmp_path: Path) -> None:
     for number in range(4001):
         (tmp_path / str(number)).write_bytes(b"x")
-    assert len(list_content(tmp_path).files) >= 4000
-    assert not list_content(tmp_path).all_files
+    content = list_content(tmp_path)
+    assert 0 < len(content.files) <= 4001
+    assert not content.all_files
 
 
 def test_a_path_that_is_not_there_is_an_error(tmp_path: Path) -> None:
@@ -114,9 +108,10 @@ def test_a_folder_is_read_file_by_file(photos: Path, readers: int) -> None:
 
 
 def test_a_single_file_is_read_record_by_record(large: Path) -> None:
-    reading = measure(list_content(large), 2)
-    assert reading is not None
-    assert reading.record_bytes == 32 << 10
+    content = list_content(large)
+    assert content == Content((File(large, 6 * MIB),), 32 << 10, shards=True, all_files=True)
+    reading = measure(content, 2)
+    assert reading is not None and reading.record_bytes == 32 << 10
 
 
 def test_nothing_is_written_and_no_file_stays_open(photos: Path) -> None:
@@ -128,11 +123,8 @@ def test_nothing_is_written_and_no_file_stays_open(photos: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == opened
 
 
-def test_too_little_tells_nothing(dataset: Path) -> None:
+def test_too_little_and_records_larger_than_their_file_tell_nothing(dataset: Path, large: Path) -> None:
     assert measure(list_content(dataset), 2) is None
-
-
-def test_records_larger_than_their_file_tell_nothing(large: Path) -> None:
     assert measure(Content((File(large, 6 * MIB),), 7 * MIB, shards=True, all_files=True), 2) is None
 
 
@@ -159,14 +151,15 @@ def test_what_only_memory_holds_is_never_cold() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to be another user")
 def test_who_may_not_write_a_file_cannot_know_whether_it_is_cold() -> None:
     with tempfile.NamedTemporaryFile() as file:  # not in pytest's folder, which nobody else may enter
-        file.write(bytes(PAGE))
+        file.write(bytes(6 * MIB))
         file.flush()
         os.chmod(file.name, 0o444)
         os.seteuid(65534)
         try:
-            assert _drop([File(Path(file.name), PAGE)]) is None
+            reading = measure(list_content(Path(file.name)), 1)
         finally:
             os.seteuid(0)
+    assert reading is not None and reading.cold is None
 
 
 @given(
@@ -177,7 +170,7 @@ def test_who_may_not_write_a_file_cannot_know_whether_it_is_cold() -> None:
 def test_records_that_are_read_lie_in_their_files_and_share_no_page(sizes: list[int], nbytes: int, seed: int) -> None:
     listed = [File(Path(str(number)), size) for number, size in enumerate(sizes)]
     pages = set()
-    for path, offset, length in _parts(listed, nbytes, Random(seed)):
+    for path, offset, length in random_parts(listed, nbytes, Random(seed)):
         assert length == nbytes
         assert 0 <= offset <= offset + length <= sizes[int(str(path))]
         touched = {(path, page) for page in range(offset // PAGE, (offset + max(1, length) - 1) // PAGE + 1)}

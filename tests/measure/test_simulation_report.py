@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from browsers import chromium
-from presize.cli import main
+from commands import Ran
+from pages import parsed
 from presize.measure.simulation import Pipeline, Times, simulate
 from presize.measure.simulation_report import (
     PictureVariant,
@@ -23,51 +24,35 @@ from presize.measure.simulation_report import (
 
 ROOT = Path(__file__).parents[2]
 SEVEN = ("--workers", "7", "--load-ms", "2000", "--step-ms", "100")
+Run = Callable[..., Ran]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[object, str, str]]:
-    """presize simulate in this process: exit code, standard output, standard error."""
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-
-    def run(*args: object) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as exit, pytest.MonkeyPatch.context() as patch:
-            patch.setattr("warnings.simplefilter", lambda *_: None)
-            main(["simulate", *map(str, args)])
-        captured = capsys.readouterr()
-        return exit.value.code, captured.out, captured.err
-
-    return run
-
-
-Run = Callable[..., tuple[object, str, str]]
+def run(presize: Run) -> Run:
+    return functools.partial(presize, "simulate", *SEVEN)
 
 
 def test_json_is_one_object_with_the_whole_timeline(run: Run) -> None:
-    code, out, err = run(*SEVEN, "--seconds", 30, "--json")
-    found = json.loads(out)
+    ran = run("--seconds", 30, "--json")
+    found = json.loads(ran.out)
     known = simulate(Pipeline(Times(2.0), Times(0.1), 7), seconds=30).known()
-    assert (code, err) == (0, "")
+    assert (ran.code, ran.err) == (0, "")
     assert found == json.loads(json.dumps(known)) | {"page": None}
     assert (found["batches"], found["utilisation"], found["stops_every"]) == (98, pytest.approx(98 / 300), 7)
 
 
-def test_the_documentation_names_every_value_of_the_json(run: Run) -> None:
-    _, out, _ = run(*SEVEN, "--json", "--sweep", 2, "--then-workers", 8)
-    page = (ROOT / "docs" / "simulate.md").read_text("utf-8")
-    assert [name for name in json.loads(out) if f"`{name}`" not in page] == []
-
-
-@pytest.mark.parametrize("page", ["docs/bottleneck.md", "docs/simulate.md"])
-def test_the_documentation_shows_what_is_printed(run: Run, page: str) -> None:
-    assert f"```\n{run(*SEVEN, '--seconds', 30)[1]}```\n" in (ROOT / page).read_text("utf-8")
+def test_the_documentation_names_every_value_of_the_json_and_shows_what_is_printed(run: Run) -> None:
+    found = json.loads(run("--json", "--sweep", 2, "--then-workers", 8).out)
+    pages = [(ROOT / "docs" / name).read_text("utf-8") for name in ("simulate.md", "bottleneck.md")]
+    assert [name for name in found if f"`{name}`" not in pages[0]] == []
+    assert all(f"```\n{run('--seconds', 30).out}```\n" in page for page in pages)
 
 
 def test_options_reach_the_simulation(run: Run) -> None:
     options = {
         "--prefetch": 3, "--cv": 0.3, "--pin-ms": 20, "--copy-ms": 30, "--cores": 4, "--stagger-ms": 250, "--seed": 5,
     }  # fmt: skip
-    _, out, _ = run(*SEVEN, *sum(options.items(), ()), "--out-of-order", "--seconds", 20, "--json")
+    out = run(*sum(options.items(), ()), "--out-of-order", "--seconds", 20, "--json").out
     pipeline = Pipeline(
         Times(2.0, 0.3), Times(0.1), 7, 3, Times(0.02), Times(0.03), in_order=False, stagger_s=0.25, cores=4
     )
@@ -75,32 +60,37 @@ def test_options_reach_the_simulation(run: Run) -> None:
 
 
 def test_two_pipelines_are_compared(run: Run) -> None:
-    _, out, _ = run(*SEVEN, "--then-load-ms", 350, "--then-workers", 5, "--json")
-    found = json.loads(out)
+    found = json.loads(run("--then-load-ms", 350, "--then-workers", 5, "--json").out)
     assert (found["batches"], found["workers"]) == (98, 7)
     assert found["then"] == simulate(Pipeline(Times(0.35), Times(0.1), 5), seconds=30).known()
-    _, text, _ = run(*SEVEN, "--then-load-ms", 350)
+    text = run("--then-load-ms", 350).out
     assert "before: 7 workers, 2 s per batch:\n" in text
     assert "3.0 times as fast: 9.87 instead of 3.27 batches/s.\n" in text
 
 
 def test_a_sweep_says_how_many_workers_are_enough(run: Run) -> None:
-    _, out, _ = run(*SEVEN, "--sweep", 24, "--json")
-    found = json.loads(out)
+    found = json.loads(run("--sweep", 24, "--json").out)
     assert found["fewest_workers"] == 19
     assert found["sweep"][7] == {"workers": 7, "batches_per_s": pytest.approx(3.5), "utilisation": pytest.approx(0.35)}
-    _, text, _ = run(*SEVEN, "--sweep", 24)
-    assert text.endswith("19 workers: the fewest within 5% of the fastest.\n")
-    assert run(*SEVEN, "--sweep", 9)[1].endswith("9 workers: the fastest of these; more may be faster still.\n")
+    assert run("--sweep", 24).out.endswith("19 workers: the fewest within 5% of the fastest.\n")
+    assert run("--sweep", 9).out.endswith("9 workers: the fastest of these; more may be faster still.\n")
 
 
-def test_a_page_is_written(run: Run, tmp_path: Path) -> None:
+def test_a_page_is_written_where_it_can_be(run: Run, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    code, out, _ = run(*SEVEN, "-o", page)
-    assert code == 0
-    assert out.endswith(f"\npage: {page}\n")
+    ran = run("-o", page)
+    assert ran.code == 0
+    assert ran.out.endswith(f"\npage: {page}\n")
     assert page.read_text("utf-8").startswith("<!doctype html>")
-    assert json.loads(run(*SEVEN, "-o", page, "--json")[1])["page"] == str(page)
+    assert json.loads(run("-o", page, "--json").out)["page"] == str(page)
+    (tmp_path / "folder.html").mkdir()
+    for out, why in (
+        (tmp_path / "folder.html", "is a folder; give the name of a file."),
+        (tmp_path / "none" / "p", ""),
+    ):
+        refused = run("-o", out)
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err.startswith(f"presize: error: -o: {out if why else out.parent} {why or 'is not a folder'}")
 
 
 @pytest.mark.parametrize(
@@ -125,23 +115,10 @@ def test_a_page_is_written(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_one_line_that_names_the_option(run: Run, args: tuple[object, ...], message: str) -> None:
-    code, out, err = run(*SEVEN, *args)
-    assert (code, out) == (2, "")
-    assert err.startswith(f"presize: error: {message}")
-    assert err.count("\n") == 1
-
-
-def test_a_page_that_cannot_be_written_is_a_failure(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "page.html").mkdir()
-    code, out, err = run(*SEVEN, "-o", tmp_path / "page.html")
-    assert (code, out) == (2, "")
-    assert err.startswith(f"presize: error: -o: {tmp_path / 'page.html'} is a folder; give the name of a file.")
-
-
-def test_a_page_in_no_folder_is_wrong_use(run: Run, tmp_path: Path) -> None:
-    code, out, err = run(*SEVEN, "-o", tmp_path / "none" / "page.html")
-    assert (code, out) == (2, "")
-    assert f"-o: {tmp_path / 'none'} is not a folder" in err
+    ran = run(*args)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"presize: error: {message}")
+    assert ran.err.count("\n") == 1
 
 
 # Verdicts
@@ -178,33 +155,17 @@ def test_images_are_told_where_the_batch_is_known() -> None:
 # The page as text
 
 
-class Elements(HTMLParser):
-    """All tags with their attributes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-
-def test_the_page_refers_to_nothing_outside_and_names_its_script() -> None:
-    html = simulation_html([PictureVariant("a", simulate(Pipeline(Times(0.3), Times(0.1), 4), batches=5))])
-    parser = Elements()
-    parser.feed(html)
-    assert not [attrs for _, attrs in parser.found if {"src", "href", "srcset", "action"} & set(attrs)]
-    assert "url(" not in html
-    policies = [attrs["content"] for _, attrs in parser.found if attrs.get("http-equiv") == "Content-Security-Policy"]
-    assert policies == [picture_policy()]
+def test_the_page_refers_to_nothing_outside_names_its_script_and_is_the_same_for_the_same_timelines() -> None:
+    pages = [
+        simulation_html([PictureVariant("a", simulate(Pipeline(Times(0.3), Times(0.1), 4), batches=5))])
+        for _ in range(2)
+    ]
+    assert pages[0] == pages[1]
+    attributes = parsed(pages[0]).attributes
+    assert not {"src", "href", "srcset", "action"} & {name for name, _ in attributes}
+    assert "url(" not in pages[0]
+    assert ("content", picture_policy()) in attributes
     assert "default-src 'none'" in picture_policy()
-
-
-def test_the_page_is_the_same_for_the_same_timelines() -> None:
-    pages = {
-        simulation_html([PictureVariant("a", simulate(Pipeline(Times(1), Times(1), 2), seconds=9))]) for _ in range(2)
-    }
-    assert len(pages) == 1
 
 
 @pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -21,9 +22,12 @@ def shares(stages: Stages) -> list[float]:
 
 
 @given(STAGES)
-def test_utilisation_and_stalls_sum_up_to_one(stages: Stages) -> None:
+def test_utilisation_and_stalls_sum_up_to_one_and_bound_the_gain(stages: Stages) -> None:
     assert sum(shares(stages)) == pytest.approx(1)
     assert all(0 <= share <= 1 for share in shares(stages))
+    assert stages.bound * stages.stalls.utilisation == pytest.approx(1)
+    assert stages.bound >= 1
+    assert Stages(stages.resident_s, stages.copied_s, stages.warm_s).stalls.fetch == 0
 
 
 @given(STAGES, st.floats(0.01, 100))
@@ -42,28 +46,24 @@ def test_each_stall_is_what_its_stage_takes_more_than_the_one_before(
     assert stages.disagreement == 0
 
 
-@given(STAGES)
-def test_no_stall_is_fetched_from_a_disk_that_was_not_measured(stages: Stages) -> None:
-    warm = Stages(stages.resident_s, stages.copied_s, stages.warm_s)
-    assert warm.stalls.fetch == 0
-
-
-@given(STAGES)
-def test_the_bound_times_the_utilisation_is_one(stages: Stages) -> None:
-    assert stages.bound * stages.stalls.utilisation == pytest.approx(1)
-    assert stages.bound >= 1
-
-
 def test_a_faster_stage_that_does_more_counts_as_equal_and_is_owned_up_to() -> None:
     stages = Stages(resident_s=1.0, copied_s=0.9, warm_s=2.0)
     assert shares(stages) == [0.5, 0, 0.5, 0]
     assert stages.disagreement == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize("seconds", [0, -1, math.inf, math.nan])
-def test_a_stage_that_takes_no_time_is_refused(seconds: float) -> None:
-    with pytest.raises(OptionError, match="copied_s: expected seconds above 0"):
-        Stages(1, seconds, 1)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        *((lambda s=s: Stages(1, s, 1), "copied_s: expected seconds above 0") for s in (0, -1, math.inf, math.nan)),
+        (lambda: break_even_epochs(1, 2, -1), "after_s: expected seconds from 0 up, got -1"),
+        (lambda: Spread.of([]), "values: expected at least one"),
+        (lambda: Quantiles.of([]), "seconds: expected at least one"),
+    ],
+)
+def test_times_that_cannot_be_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make()
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6))
@@ -76,20 +76,12 @@ def test_after_the_break_even_both_ways_have_taken_the_same_time(build: float, b
         assert build + epochs * after == pytest.approx(epochs * before)
 
 
-def test_a_negative_time_has_no_break_even() -> None:
-    with pytest.raises(OptionError, match="after_s: expected seconds from 0 up, got -1"):
-        break_even_epochs(1, 2, -1)
-
-
 @given(st.lists(SECONDS, min_size=1, max_size=50))
 def test_quantiles_are_steps_that_occurred_and_in_order(seconds: list[float]) -> None:
     found = Quantiles.of(seconds)
     assert {found.p50_s, found.p95_s, found.p99_s} <= set(seconds)
     assert found.p50_s <= found.p95_s <= found.p99_s
     assert sum(time <= found.p50_s for time in seconds) >= len(seconds) / 2
-
-
-def test_quantiles_of_a_hundred_steps() -> None:
     assert Quantiles.of([float(i) for i in range(100, 0, -1)]) == Quantiles(50, 95, 99)
 
 
@@ -100,12 +92,6 @@ def test_a_spread_encloses_its_median(values: list[float]) -> None:
     assert spread.runs == len(values)
 
 
-@pytest.mark.parametrize("kind", [Spread, Quantiles])
-def test_nothing_has_no_distribution(kind: type[Spread] | type[Quantiles]) -> None:
-    with pytest.raises(OptionError, match="expected at least one"):
-        kind.of([])
-
-
 @pytest.mark.parametrize(
     ("utilisation", "expected"),
     [(0.01, "loading"), (0.799, "loading"), (0.8, "balanced"), (0.949, "balanced"), (0.95, "compute"), (1, "compute")],
@@ -114,18 +100,15 @@ def test_the_bottleneck_follows_from_the_utilisation(utilisation: float, expecte
     assert bottleneck(utilisation) == expected
 
 
-def test_that_compute_is_the_bottleneck_is_said_with_the_bound_and_where_it_comes_from() -> None:
-    said = verdict(Stages(0.1, 0.1, 0.1 / 0.97), 64)
-    assert said.startswith("Compute is the bottleneck: the training step is busy 97% of the time. ")
-    assert "at most 1.03 times as fast" in said
-    assert "100 ms, 640 images/s" in said
-    assert "stalls training" not in said
-
-
-def test_a_step_that_is_busy_for_nine_tenths_is_not_called_bound_by_data() -> None:
-    said = verdict(Stages(0.1, 0.1, 0.1 / 0.91), 64)
-    assert said.startswith("Loading and compute are balanced: the training step is busy 91% of the time. ")
-    assert "at most 1.10 times as fast" in said
+@pytest.mark.parametrize(
+    ("share", "words", "bound"),
+    [(0.97, "Compute is the bottleneck", "1.03"), (0.91, "Loading and compute are balanced", "1.10")],
+)
+def test_a_bottleneck_is_said_with_the_bound_and_where_that_comes_from(share: float, words: str, bound: str) -> None:
+    said = verdict(Stages(0.1, 0.1, 0.1 / share), 64)
+    assert said.startswith(f"{words}: the training step is busy {share:.0%} of the time. ")
+    assert f"at most {bound} times as fast" in said and "100 ms, 640 images/s" in said
+    assert ("stalls training" in said) == (share < 0.95)
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,11 @@ from pages import HOSTILE, parsed
 from pictures import smooth_image
 from presize.builder.run import build_dataset
 from presize.builder.shard_table import ShardDone
-from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack
+from presize.codecs.source_facts import COLORS, FIELDS, KINDS, PROCESSES, Facts, unpack_facts
 from presize.errors import BuildError, OptionError, PresizeWarning
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
 from presize.pages import charts, comparison
-from presize.pages.build_report import REASONS, _reject_groups
+from presize.pages.build_report import REASONS, reject_groups
 from presize.sources import source_reader
 from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
@@ -90,16 +90,6 @@ def test_it_counts_every_conversion_of_a_mangled_set(mangled: Path) -> None:
     }
 
 
-def test_a_jpeg_that_is_stored_unchanged_is_counted_as_that_alone(tmp_path: Path) -> None:
-    (tmp_path / "raw").mkdir()
-    for name, height in (("small", 20), ("large", 90), ("larger", 120)):
-        picture = smooth_image(height, 100 if height > 40 else 30)
-        Image.fromarray(picture).save(tmp_path / "raw" / f"{name}.jpg")
-    build_dataset(tmp_path / "raw", tmp_path / "out", BuildOptions(ImageOptions(sizes=(Size(40, 40),))), REPORTED)
-    found = counts(page_of(tmp_path / "out"))
-    assert (found["JPEG, baseline"], found["small and plain JPEG"]) == (2, 1)
-
-
 def test_a_mangled_set_is_stored_upright_and_in_rgb(mangled: Path) -> None:
     data = Dataset(mangled)
     shapes = {data.path(i): pixels.shape for i, pixels in data.pixels(range(len(data)))}
@@ -112,22 +102,15 @@ def test_a_mangled_set_is_stored_upright_and_in_rgb(mangled: Path) -> None:
 def test_rejects_stand_in_it_with_their_reasons(mangled: Path) -> None:
     page = page_of(mangled)
     assert "3 image files could not be stored" in page
-    for words in (
-        "cut.jpg",
-        "broken JPEG: ",
-        "empty.png",
-        "the file is empty",
-        "an HTML page, not an image",
-        "notes.txt",
-    ):
-        assert words in page
+    told = ("cut.jpg", "broken JPEG: ", "empty.png", "the file is empty", "an HTML page, not an image", "notes.txt")
+    assert [words for words in told if words not in page] == []
     assert "3 images could not be stored" in page, "it is said first"
 
 
 def test_the_most_frequent_reasons_stand_first_and_those_as_frequent_in_the_order_of_paths() -> None:
     reasons = ["once", *["often"] * 9, *(f"twice {number}" for number in range(40)), *["twice 7", "twice 39"]]
     rejects = Rejects.of(Reject(f"{number:02d}", "ImageError", reason) for number, reason in enumerate(reasons))
-    found = _reject_groups(rejects, np.flip(rejects.order()))
+    found = reject_groups(rejects, np.flip(rejects.order()))
     counts = Counter(reversed(reasons)).most_common(REASONS)
     assert [(reason, count) for reason, count, _ in found["groups"]] == counts
     assert found["groups"][0][2] == ["09", "08", "07", "06", "05"]
@@ -185,11 +168,8 @@ def test_a_quality_that_stores_fewer_bytes_is_named_with_what_it_was_measured_to
     at_80 = build_dataset(raw, tmp_path / "leaner", BuildOptions(replace(SMALL.image, quality=80)), REPORTED)
     assert int(found[1]) == pytest.approx(100 * at_80.bytes / at_90.bytes, abs=1)
     assert "--quality" not in page_of(tmp_path / "leaner")
-
-
-def test_no_lower_quality_is_named_for_sources_of_high_quality(tmp_path: Path) -> None:
-    build_dataset(saved_jpegs(tmp_path / "raw", 95), tmp_path / "out", SMALL, REPORTED)
-    assert "--quality" not in page_of(tmp_path / "out")
+    build_dataset(saved_jpegs(tmp_path / "high", 95), tmp_path / "of high", SMALL, REPORTED)
+    assert "--quality" not in page_of(tmp_path / "of high")
 
 
 def test_a_pair_of_images_opens_and_closes_by_mouse_and_keyboard(
@@ -216,13 +196,14 @@ def test_a_pair_of_images_opens_and_closes_by_mouse_and_keyboard(
     assert size() == large
 
 
-def test_jpegs_stored_as_they_were_are_counted_and_identical(tmp_path: Path) -> None:
+def test_jpegs_stored_as_they_were_are_counted_as_that_alone_and_identical(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     for name, side in (("small", 40), ("large", 100)):
         Image.fromarray(smooth_image(side, side)).save(tmp_path / "raw" / f"{name}.jpg", quality=60)
     build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, REPORTED)
     page = page_of(tmp_path / "out")
-    assert counts(page)["small and plain JPEG"] == 1
+    found = counts(page)
+    assert (found["JPEG, baseline"], found["small and plain JPEG"]) == (1, 1)
     assert "1 image is identical to the reference." in page
     assert "quantisation tables of 2 JPEGs" in page
     assert "2 of them are below the 90 that is stored" in page
@@ -292,27 +273,21 @@ class FailingDisk:
         self.is_failing = done.number == 2
 
 
-def test_a_source_that_cannot_be_read_for_a_moment_changes_nothing(
+def test_a_source_that_cannot_be_read_again_stops_the_build_unless_for_a_moment_and_a_rerun_is_identical(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_dataset(photos, tmp_path / "undisturbed", SMALL, REPORTED)
     disk = FailingDisk(1, monkeypatch)
-    build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=disk.fail_from)
+    build_dataset(photos, tmp_path / "moment", SMALL, REPORTED, on_shard=disk.fail_from)
     assert len(disk.failed) == 6
-    assert files(tmp_path / "out") == files(tmp_path / "undisturbed")
-
-
-def test_a_source_that_cannot_be_read_again_stops_the_build_and_a_rerun_is_identical(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build_dataset(photos, tmp_path / "undisturbed", SMALL, REPORTED)
-    disk = FailingDisk(1000, monkeypatch)
+    disk.times = 1000
+    disk.is_failing = False
     with pytest.raises(BuildError, match=r"again for report\.html: Input/output error; run again .*--no-report"):
         build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=disk.fail_from)
     assert not (tmp_path / "out" / "manifest.json").exists()
     disk.is_failing = False
     build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
-    assert files(tmp_path / "out") == files(tmp_path / "undisturbed")
+    assert files(tmp_path / "out") == files(tmp_path / "moment") == files(tmp_path / "undisturbed")
 
 
 def test_what_is_stored_and_damaged_is_told(photos: Path, tmp_path: Path) -> None:
@@ -353,17 +328,12 @@ def test_it_is_well_formed_and_needs_nothing_from_elsewhere(mangled: Path) -> No
     assert "://" not in page and "@import" not in page and "url(" not in page
 
 
-def test_every_picture_and_chart_has_words(mangled: Path) -> None:
+def test_every_picture_and_chart_has_words_and_it_stays_small(mangled: Path) -> None:
     page = page_of(mangled)
-    assert (
-        len(re.findall(r"<svg ", page)) == len(re.findall(r'<svg [^>]*role="img" aria-label="[^"]+: [^"]+"', page)) == 6
-    )
-    assert len(re.findall(r"<img ", page)) == len(re.findall(r'<img [^>]*alt="[^"]+: [^"]+"', page)) == 2 * 16 + 3 * 3
-
-
-def test_it_stays_small(raw: Path, tmp_path: Path) -> None:
-    build_dataset(raw, tmp_path / "out", BuildOptions(ImageOptions(sizes=(Size(128, 128),))), REPORTED)
-    assert len(page_of(tmp_path / "out")) < 1_500_000
+    for tag, words, number in (("svg", r'role="img" aria-label', 6), ("img", "alt", 2 * 16 + 3 * 3)):
+        found = re.findall(rf'<{tag} [^>]*{words}="[^"]+: [^"]+"', page)
+        assert len(re.findall(f"<{tag} ", page)) == len(found) == number
+    assert len(page) < 500_000
 
 
 def test_no_name_can_do_anything(tmp_path: Path) -> None:
@@ -442,9 +412,6 @@ def test_no_report_writes_none_and_changes_nothing_else(photos: Path, tmp_path: 
     assert kept == {name: digest for name, digest in files(tmp_path / "without").items() if name not in others}
     assert not (tmp_path / "without" / "report.html").exists()
     assert read_manifest(tmp_path / "with").digest == read_manifest(tmp_path / "without").digest
-
-
-def test_report_is_true_or_false() -> None:
     with pytest.raises(OptionError, match="report: expected bool, got 'no'"):
         RunOptions(report="no")  # type: ignore[arg-type]
 
@@ -459,12 +426,7 @@ def test_verify_checks_it(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "out" / "report.html").unlink()
     missing = Problem("report.html", "cannot be read: No such file or directory")
     assert verify_dataset(tmp_path / "out").problems == (missing,)
-
-
-def test_readers_do_not_need_it(photos: Path, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, REPORTED)
-    (tmp_path / "out" / "report.html").unlink()
-    assert len(list(Dataset(tmp_path / "out").pixels(range(6)))) == 6
+    assert len(list(Dataset(tmp_path / "out").pixels(range(6)))) == 6, "readers do not need it"
 
 
 @pytest.mark.parametrize("layout", ["lmdb", "folder"])
@@ -501,11 +463,8 @@ def test_so_many_images_are_chosen_and_no_larger_ones_than_allowed(count: int, s
     assert (pixels[chosen] <= comparison.MOST_PIXELS_EACH).all()
     if pixels.max() <= 1000:
         assert len(chosen) == min(count, comparison.MOST_IMAGES)
-
-
-def test_chosen_images_come_from_everywhere() -> None:
-    chosen = comparison.choose(np.arange(100_000), np.ones(100_000, np.int64))
-    assert len(np.unique(chosen // 10_000)) >= 8
+    everywhere = comparison.choose(np.arange(100_000), np.ones(100_000, np.int64))
+    assert len(np.unique(everywhere // 10_000)) >= 8
 
 
 # Facts
@@ -521,13 +480,10 @@ def test_packed_facts_are_unpacked_as_they_were(facts: Facts) -> None:
     packed = np.array([facts.pack()], np.uint32)
     names = {"kind": KINDS, "colors": COLORS, "process": PROCESSES}
     for name, value in facts._asdict().items():
-        number = int(unpack(packed, name)[0])
+        number = int(unpack_facts(packed, name)[0])
         assert (names[name][number] if name in names else number) == value
     assert set(FIELDS) == set(Facts._fields)
-
-
-def test_an_image_of_which_nothing_is_known_is_0() -> None:
-    assert Facts(orientation=0).pack() == 0
+    assert Facts(orientation=0).pack() == 0, "nothing is known"
 
 
 def test_the_index_tells_what_each_source_was(mangled: Path) -> None:
@@ -566,9 +522,6 @@ def test_few_distinct_numbers_are_dots_where_they_lie() -> None:
     assert [dot.label for dot in few.dots] == ["all: 30 of 75", "all: 10 of 90"]
     assert few.dots[0].y < few.dots[1].y, "the more, the higher"
     assert not charts.linear("t", "", {"all": np.arange(charts.FEW_VALUES + 1)}, 1).dots
-
-
-def test_numbers_that_are_all_the_same_are_said_to_be() -> None:
     assert charts.linear("t", "", {"sources": np.full(9, 75)}, 1).summary == "sources: all 75"
 
 

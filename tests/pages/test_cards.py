@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,7 @@ from pictures import smooth_image
 from presize.builder.run import build_dataset
 from presize.errors import DatasetError
 from presize.options import BuildOptions, ImageOptions, Size
-from presize.pages.cards import MOST_MARKS, MarkedBox, card_of, marks_of, masked, seen
-from presize.pages.opened import ViewedDataset
+from presize.pages.samples import MOST_MARKS, MarkedBox, ViewedDataset, card_of, marks_of, masked, seen
 from tampering import change_manifest, read_table, write_table
 
 
@@ -42,25 +42,34 @@ def test_the_source_stands_before_what_is_stored(dataset: Path, raw: Path) -> No
     assert np.abs(pictures[0] - pictures[1]).mean() < 12, "they are the same image"
 
 
-def test_without_a_raw_folder_there_is_no_source(dataset: Path) -> None:
+def test_a_source_that_has_gone_is_told_in_its_place_and_without_a_raw_folder_there_is_none(
+    dataset: Path, tmp_path: Path
+) -> None:
     assert [one.what for one in card_of(ViewedDataset.of(dataset), 0, 64).pictures] == ["stored"]
-
-
-def test_a_source_that_has_gone_is_told_in_its_place(dataset: Path, tmp_path: Path) -> None:
     before, after = card_of(ViewedDataset.of(dataset, tmp_path), 0, 64).pictures
     assert (before.jpeg, before.problem) == (b"", "cannot be read: No such file or directory")
     assert after.jpeg
 
 
-@pytest.mark.parametrize("path", ["../secret.jpg", "/etc/hostname", "a/../../secret.jpg"])
-def test_a_path_in_the_index_never_leads_out_of_the_raw_folder(path: str, tmp_path: Path) -> None:
+def column_changed(root: Path, name: str, values: list) -> None:
+    table = read_table(root)
+    write_table(root, table.set_column(table.column_names.index(name), name, [values]).cast(table.schema))
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    """A dataset in ``out`` of the one photograph in ``raw``."""
     (tmp_path / "raw").mkdir()
-    for name in ("raw/photo.jpg", "secret.jpg"):
-        Image.fromarray(smooth_image(40, 40)).save(tmp_path / name)
+    Image.fromarray(smooth_image(40, 40)).save(tmp_path / "raw" / "photo.jpg")
     build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
-    table = read_table(tmp_path / "out")
-    write_table(tmp_path / "out", table.set_column(0, "path", [[path]]).cast(table.schema))
-    before, _ = card_of(ViewedDataset.of(tmp_path / "out", tmp_path / "raw"), 0, 64).pictures
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("path", ["../secret.jpg", "/etc/hostname", "a/../../secret.jpg"])
+def test_a_path_in_the_index_never_leads_out_of_the_raw_folder(path: str, photo: Path, tmp_path: Path) -> None:
+    Image.fromarray(smooth_image(40, 40)).save(tmp_path / "secret.jpg")
+    column_changed(photo, "path", [path])
+    before, _ = card_of(ViewedDataset.of(photo, tmp_path / "raw"), 0, 64).pictures
     assert (before.jpeg, before.problem) == (b"", "its path leads out of the folder")
 
 
@@ -72,30 +81,22 @@ def test_a_named_pipe_in_the_raw_folder_is_not_waited_for(dataset: Path, tmp_pat
     assert card_of(opened, 0, 64).pictures[0].problem == "it is not a regular file"
 
 
-def test_a_damaged_record_is_told_in_its_place(tmp_path: Path) -> None:
-    (tmp_path / "raw").mkdir()
-    Image.fromarray(smooth_image(40, 40)).save(tmp_path / "raw" / "photo.jpg")
-    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
-    table = read_table(tmp_path / "out")
-    at = table.column_names.index("crc32")
-    write_table(tmp_path / "out", table.set_column(at, "crc32", [[1]]).cast(table.schema))
-    (picture,) = card_of(ViewedDataset.of(tmp_path / "out"), 0, 64).pictures
+def test_a_damaged_record_is_told_in_its_place(photo: Path) -> None:
+    column_changed(photo, "crc32", [1])
+    (picture,) = card_of(ViewedDataset.of(photo), 0, 64).pictures
     assert picture.jpeg == b""
     assert "CRC-32 differs" in picture.problem
 
 
-def test_a_folder_dataset_shows_the_same_as_one_of_shards(dataset: Path, raw: Path, tmp_path: Path) -> None:
-    build_dataset(raw, tmp_path / "folder", BuildOptions(SMALL.image, layout="folder"), SERIAL)
-    assert card_of(ViewedDataset.of(tmp_path / "folder"), 7, 64) == card_of(ViewedDataset.of(dataset), 7, 64)
-
-
-def test_a_file_of_a_folder_dataset_cannot_lie_outside(raw: Path, tmp_path: Path) -> None:
-    build_dataset(raw, tmp_path / "folder", BuildOptions(SMALL.image, layout="folder"), SERIAL)
-    table = read_table(tmp_path / "folder")
-    at = table.column_names.index("file")
-    files = ["../../etc/hostname", *table.column("file").to_pylist()[1:]]
-    write_table(tmp_path / "folder", table.set_column(at, "file", [files]).cast(table.schema))
-    assert "leads out of the folder" in card_of(ViewedDataset.of(tmp_path / "folder"), 0, 64).pictures[0].problem
+def test_a_folder_dataset_shows_the_same_as_one_of_shards_and_none_of_its_files_lies_outside(
+    dataset: Path, raw: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    build_dataset(raw, folder, BuildOptions(SMALL.image, layout="folder"), SERIAL)
+    viewed = ViewedDataset.of(folder)
+    assert card_of(viewed, 7, 64) == card_of(ViewedDataset.of(dataset), 7, 64)
+    column_changed(folder, "file", ["../../etc/hostname", *viewed.index.column("file").to_pylist()[1:]])
+    assert "leads out of the folder" in card_of(ViewedDataset.of(folder), 0, 64).pictures[0].problem
 
 
 @pytest.mark.parametrize(
@@ -119,11 +120,8 @@ def test_every_kind_of_dataset_has_pictures(image: ImageOptions, tmp_path: Path)
     assert np.abs(found - wanted).mean() < 8
 
 
-def test_what_is_transparent_is_white() -> None:
+def test_what_is_transparent_is_white_and_a_depth_map_spans_all_shades() -> None:
     assert seen(np.zeros((2, 2, 4), np.uint8)).tolist() == np.full((2, 2, 3), 255).tolist()
-
-
-def test_a_depth_map_spans_all_shades() -> None:
     assert seen(np.array([[1000, 3000]], np.uint16)).tolist() == [[0, 255]]
 
 
@@ -134,11 +132,8 @@ def test_a_mask_colours_what_is_not_background() -> None:
     found = masked(picture, mask)
     assert found[:, :2].tolist() == np.full((4, 2, 3), 100).tolist()
     assert (found[:, 2:] != 100).any(axis=2).all()
-
-
-def test_classes_that_follow_each_other_have_other_colours() -> None:
-    found = masked(np.zeros((1, 8, 3), np.uint8), np.arange(8, dtype=np.uint8)[np.newaxis])
-    assert len({tuple(color) for color in found[0].tolist()}) == 8
+    each = masked(np.zeros((1, 8, 3), np.uint8), np.arange(8, dtype=np.uint8)[np.newaxis])
+    assert len({tuple(color) for color in each[0].tolist()}) == 8, "classes that follow each other differ"
 
 
 def test_a_scene_has_its_mask_boxes_points_and_caption(scenes: ViewedDataset) -> None:
@@ -182,39 +177,29 @@ def test_points_that_are_not_visible_are_left_out() -> None:
     assert marks_of(row, {"keypoints": ["ends:xyv"]}).points == ((3.0, 4.0),)
 
 
-def one_photo(folder: Path, *columns: tuple[str, pa.Array]) -> ViewedDataset:
-    """A dataset of one sample, with these label columns, which no build has made."""
-    (folder / "raw").mkdir()
-    Image.fromarray(smooth_image(40, 40)).save(folder / "raw" / "photo.jpg")
-    build_dataset(folder / "raw", folder / "out", SMALL, SERIAL)
-    table = read_table(folder / "out")
+def with_columns(root: Path, *columns: tuple[str, pa.Array]) -> ViewedDataset:
+    """A dataset with label columns that no build has made."""
+    table = read_table(root)
     for name, values in columns:
         table = table.append_column(name, values)
-    write_table(folder / "out", table)
-    return ViewedDataset.of(folder / "out")
+    write_table(root, table)
+    return ViewedDataset.of(root)
 
 
-def test_a_column_that_is_there_twice_is_left_out(tmp_path: Path) -> None:
-    texts = pa.array(["a"], pa.large_string())
-    opened = one_photo(tmp_path, ("note", texts), ("note", texts), ("other", texts))
-    assert opened.text_columns == ("path", "other")
-    assert card_of(opened, 0, 64).texts == (("other", "a"),)
+def test_a_column_that_is_there_twice_is_left_out_and_a_long_text_is_cut(photo: Path) -> None:
+    texts, long = (pa.array([text], pa.large_string()) for text in ("a", "x" * 10_000))
+    viewed = with_columns(photo, ("note", texts), ("note", texts), ("other", long))
+    assert viewed.text_columns == ("path", "other")
+    assert card_of(viewed, 0, 64).texts == (("other", "x" * 300 + "…"),)
 
 
-def test_a_date_that_python_does_not_have_is_an_error_that_names_the_sample(tmp_path: Path) -> None:
-    opened = one_photo(tmp_path, ("when", pa.array([2**62], pa.timestamp("s"))))
+def test_a_date_that_python_does_not_have_is_an_error_that_names_the_sample(photo: Path) -> None:
+    viewed = with_columns(photo, ("when", pa.array([2**62], pa.timestamp("s"))))
     with pytest.raises(DatasetError, match=r"sample 0 of .* is damaged: "):
-        card_of(opened, 0, 64)
+        card_of(viewed, 0, 64)
 
 
-def test_a_long_text_is_cut(tmp_path: Path) -> None:
-    opened = one_photo(tmp_path, ("note", pa.array(["x" * 10_000], pa.large_string())))
-    assert card_of(opened, 0, 64).texts == (("note", "x" * 300 + "…"),)
-
-
-def test_a_label_that_is_none_of_the_classes_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "raw" / "a").mkdir(parents=True)
-    Image.fromarray(smooth_image(40, 40)).save(tmp_path / "raw" / "a" / "photo.jpg")
-    build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
-    change_manifest(tmp_path / "out", lambda values: values.update(classes=[]))
-    assert card_of(ViewedDataset.of(tmp_path / "out"), 0, 64).label is None
+def test_a_label_that_is_none_of_the_classes_is_left_out(dataset: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(dataset, tmp_path / "out"))
+    change_manifest(out, lambda values: values.update(classes=[]))
+    assert card_of(ViewedDataset.of(out), 0, 64).label is None

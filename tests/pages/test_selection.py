@@ -13,7 +13,7 @@ from builds import SERIAL, SMALL
 from presize.builder.run import build_dataset
 from presize.errors import DatasetError, OptionError
 from presize.options import SourceOptions
-from presize.pages.opened import ViewedDataset
+from presize.pages.samples import ViewedDataset
 from presize.pages.selection import (
     Filters,
     class_counts,
@@ -52,10 +52,7 @@ def test_a_label_that_is_no_class_is_one_line_whatever_labels_are(tmp_path: Path
 def test_a_query_string_gives_back_the_filters_that_it_was_made_of(text, label, page, sample) -> None:
     filters = Filters(text=text, label=label, page=page, sample=sample)
     assert Filters.parse(filters.query()[1:]) == filters
-
-
-def test_what_a_form_sends_empty_is_not_a_filter() -> None:
-    assert Filters.parse("text=&label=&min_side=&max_side=") == Filters()
+    assert Filters.parse("text=&label=&min_side=&max_side=") == Filters(), "a form sends empty fields"
 
 
 @pytest.mark.parametrize(
@@ -77,26 +74,14 @@ def test_a_query_that_is_none_is_refused(query: str, what: str) -> None:
         Filters.parse(query)
 
 
-def test_without_filters_all_samples_come_in_their_order(opened) -> None:
+def test_samples_are_found_by_text_in_any_case_class_and_sides_inclusive(opened, rows) -> None:
     assert matching(opened, Filters()).tolist() == list(range(56))
-
-
-def test_a_text_is_found_anywhere_in_a_path_whatever_its_case(opened, rows) -> None:
     wanted = [number for number, row in enumerate(rows) if "disc/00" in row["path"]]
     assert 0 < len(wanted) < 56
     assert matching(opened, Filters(text="DISC/00")).tolist() == wanted
-
-
-def test_a_text_is_no_regular_expression(opened) -> None:
-    assert len(matching(opened, Filters(text=".*"))) == 0
-
-
-def test_a_class_leaves_its_own_samples(opened, rows) -> None:
+    assert len(matching(opened, Filters(text=".*"))) == 0, "it is no regular expression"
     name = opened.manifest.classes[1]
     assert matching(opened, Filters(label=name)).tolist() == [n for n, row in enumerate(rows) if row["label"] == 1]
-
-
-def test_sides_are_inclusive(opened, rows) -> None:
     sides = [min(row["source_height"], row["source_width"]) for row in rows]
     low, high = sorted(sides)[10], sorted(sides)[40]
     found = matching(opened, Filters(min_side=low, max_side=high)).tolist()
@@ -139,11 +124,8 @@ def test_the_most_frequent_reasons_come_first() -> None:
     assert reason_counts(Rejects(), 9) == []
 
 
-def test_a_url_is_refused_with_the_command_that_fetches_it() -> None:
+def test_a_url_and_a_raw_folder_that_is_none_are_refused(dataset) -> None:
     with pytest.raises(DatasetError, match="presize fetch s3://b/OUT DIR"):
         ViewedDataset.of("s3://b/OUT")
-
-
-def test_a_raw_folder_that_is_none_is_refused(dataset) -> None:
     with pytest.raises(OptionError, match=r"raw: '/nowhere' is not a folder"):
         ViewedDataset.of(dataset, "/nowhere")

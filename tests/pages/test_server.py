@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from presize.errors import OptionError
-from presize.pages.opened import ViewedDataset
+from presize.pages.samples import ViewedDataset
 from presize.pages.server import HEADERS, GalleryServer
 
 if TYPE_CHECKING:
@@ -48,18 +48,10 @@ def test_the_address_with_its_token_gives_the_page(server: GalleryServer) -> Non
     assert headers.items() >= HEADERS.items()
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/",
-        "/{token}",
-        "/{token}x/",
-        "/{token}/index.html",
-        "/{token}/../{token}/",
-        "/{token}/../../etc/passwd",
-        "//{token}/x",
-    ],
-)
+PATHS = ("/", "/{token}", "/{token}x/", "/{token}/index.html", "/{token}/../{token}/", "/{token}/../../etc/passwd")
+
+
+@pytest.mark.parametrize("path", [*PATHS, "//{token}/x"])
 def test_any_other_path_is_not_found(server: GalleryServer, path: str) -> None:
     status, text, headers = asked(server, path.format(token=server.token))
     assert (status, text) == (404, "there is no such page\n")
@@ -105,16 +97,13 @@ def test_two_host_headers_are_refused(server: GalleryServer) -> None:
 
 
 def test_every_server_has_a_token_of_its_own_and_listens_on_this_machine(server: GalleryServer) -> None:
-    with GalleryServer(server.opened) as other:
+    with GalleryServer(server.viewed) as other:
         assert other.token != server.token
         assert len(other.token) >= 32
         assert other.server_address[0] == "127.0.0.1"
-
-
-def test_a_port_that_is_taken_is_named(server: GalleryServer) -> None:
     port = server.server_address[1]
     with pytest.raises(OptionError, match=f"port: cannot listen on 127.0.0.1:{port}: Address already in use"):
-        GalleryServer(server.opened, port)
+        GalleryServer(server.viewed, port)
 
 
 # In a browser
@@ -149,7 +138,7 @@ def test_a_search_in_a_browser_is_in_the_address_and_the_back_button_undoes_it(p
 
 
 def test_a_class_is_chosen_and_cleared(page: Page, server: GalleryServer) -> None:
-    name = server.opened.manifest.classes[2]
+    name = server.viewed.manifest.classes[2]
     page.get_by_label("Class").select_option(name)
     page.get_by_role("button", name="Show").click()
     assert set(page.locator(".label").all_inner_texts()) == {name}
@@ -162,7 +151,7 @@ def test_an_image_opens_by_keyboard_and_leads_back(page: Page, server: GallerySe
     first.focus()
     page.keyboard.press("Enter")
     page.wait_for_url("**/*sample=0")
-    assert page.locator("h2").inner_text() == server.opened.row(0)["path"]
+    assert page.locator("h2").inner_text() == server.viewed.row(0)["path"]
     page.get_by_role("link", name="Back to the gallery").click()
     assert page.locator("a.shots").count() == 56
 

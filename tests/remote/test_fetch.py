@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -15,7 +14,7 @@ from threading import Timer
 import pytest
 
 from builds import SERIAL, SMALL, files
-from commands import Ran
+from commands import Ran, read_json
 from presize import build_dataset
 from presize.errors import BuildError, DatasetError, PresizeError, RemoteError
 from presize.options import BuildOptions, ImageOptions, Size
@@ -366,7 +365,7 @@ def test_a_disk_that_is_too_small_is_said_before(tmp_path: Path, monkeypatch: py
 @pytest.mark.usefixtures("server")
 def test_the_command_fetches_and_says_how_much(presize: Callable[..., Ran], tmp_path: Path) -> None:
     ran = presize("fetch", URL, tmp_path / "copy", "--json")
-    said = json.loads(ran.out)
+    said = read_json(ran.out, "fetch")
     assert (ran.code, said["samples"], said["out"]) == (0, 56, str(tmp_path / "copy"))
     assert len(Dataset(tmp_path / "copy")) == 56
     again = presize("fetch", URL, tmp_path / "copy")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -16,7 +15,7 @@ import pytest
 from PIL import Image
 
 from builds import SERIAL, SMALL, files
-from commands import Ran
+from commands import Ran, read_json
 from presize import build_dataset
 from presize.errors import DatasetError, RemoteError
 from presize.options import KEEP, BuildOptions, ImageOptions, RunOptions, Size
@@ -364,7 +363,7 @@ def test_the_command_uploads_and_says_how_much(presize: Callable[..., Ran], url:
     build_dataset(tmp_path / "photos", tmp_path / "set", SMALL, SERIAL)
     ran = presize("upload", tmp_path / "set", url)
     assert re.fullmatch(rf"{url}: 4 images, [\d.]+ kB, [\d.]+ kB of it uploaded in .*\n", ran.out), ran
-    found = json.loads(presize("upload", tmp_path / "set", url, "--json").out)
+    found = read_json(presize("upload", tmp_path / "set", url, "--json").out, "upload")
     assert (found["samples"], found["uploaded"], found["sent_again"], found["url"]) == (4, 0, [], url)
     client("delete_object", url, "index.arrow")
     ran = presize("upload", tmp_path / "set", url)

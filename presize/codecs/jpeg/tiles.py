@@ -182,9 +182,10 @@ def restart_interval(mcus_in_row: int) -> int:
 def with_index(data: bytes) -> bytes:
     """`data`, a JPEG, with the lengths of its tiles in a segment before its scan.
 
-    `data` itself where `cut` could not use them: it has several scans, is not baseline, has no restart interval from 2
-    MCUs to a row of them, has an index already, is damaged, has more than 32,762 tiles (one segment holds no more), or
-    a tile of more than 65,535 bytes; and where tiles reach across rows, but blocks without detail have no code.
+    `data` itself where `cut_jpeg` could not use them: it has several scans, is not baseline, has no restart interval
+    from 2 MCUs to a row of them, has an index already, is damaged, has more than 32,762 tiles (one segment holds no
+    more), or a tile of more than 65,535 bytes; and where tiles reach across rows, but blocks without detail have no
+    code.
     """
     segments = header_segments(data)
     if segments is None:
@@ -271,7 +272,7 @@ class Cut(NamedTuple):
     left: int
 
 
-def cut(data: bytes | memoryview, top: int, left: int, height: int, width: int) -> Cut | None:
+def cut_jpeg(data: bytes | memoryview, top: int, left: int, height: int, width: int) -> Cut | None:
     """The part of `data` that a decoder needs for the box of `height` x `width` pixels at (top, left).
 
     Decoded at full size, rows top..top+height and columns left..left+width of the result are, bit for bit, the same box

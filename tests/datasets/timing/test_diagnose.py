@@ -42,7 +42,7 @@ class Time:
 @pytest.fixture
 def our_time(monkeypatch: pytest.MonkeyPatch) -> Time:
     found = Time()
-    for module in ("clocks", "diagnose", "epochs", "loading", "loops"):
+    for module in ("diagnose", "epochs", "loading", "loops"):
         monkeypatch.setattr(importlib.import_module(f"presize.datasets.timing.{module}"), "time", found)
     return found
 
@@ -137,13 +137,10 @@ def test_what_works_during_the_step_is_told_from_that(our_time: Time) -> None:
     assert any("during steps" in note for note in found.notes)
 
 
-def test_a_slow_step_leaves_no_gain(our_time: Time) -> None:
-    found = diagnose(generated_ahead(0.01, our_time), step_of(0.04, our_time), **SOON)
-    assert found.verdict.startswith("Compute is the bottleneck")
-
-
-def test_a_device_that_works_behind_our_back_is_timed_by_its_own_clock(our_time: Time) -> None:
-    found = diagnose(generated_ahead(0.01, our_time), LateStep(0.04, our_time), **SOON)
+@pytest.mark.parametrize("late", [False, True], ids=["done when it returns", "done behind our back"])
+def test_a_slow_step_leaves_no_gain_by_whatever_clock_it_is_timed(late: bool, our_time: Time) -> None:
+    step = LateStep(0.04, our_time) if late else step_of(0.04, our_time)
+    found = diagnose(generated_ahead(0.01, our_time), step, **SOON)
     assert found.step.mean_s == pytest.approx(0.04)
     assert found.trained_s == pytest.approx(0.04)
     assert found.verdict.startswith("Compute is the bottleneck")
@@ -167,7 +164,9 @@ def test_loading_where_training_runs_is_measured_like_any(our_time: Time) -> Non
 
 
 def test_alternatives_are_measured_and_compared() -> None:
-    found = diagnose(sleeping(0.02, 0), step_of(0.001), alternatives={"The other": sleeping(0.005, 1)}, **SOON)
+    others = {"The other": sleeping(0.005, 1), "An iterator": iter([[0] * 4] * 1000)}
+    found = diagnose(sleeping(0.02, 0), step_of(0.001), alternatives=others, **SOON)
+    assert found.alternatives[1].loading.images == 4
     name, other, step = found.alternatives[0]
     assert name == "The other"
     assert other.load.mean_s >= 0.005
@@ -238,16 +237,14 @@ def test_a_loader_that_never_ends_is_left_in_time(our_time: Time) -> None:
     assert our_time.now < 1
 
 
-def test_a_loader_that_ends_early_is_said_to() -> None:
-    found = diagnose([[0] * 4] * 5, step_of(0.01), **SOON)
-    assert found.batches == 5
-    assert "The loader ended after 5 batches: the figures are based on these alone." in found.notes
-
-
-def test_a_loader_of_one_batch_can_be_diagnosed() -> None:
-    found = diagnose([[0] * 4], step_of(0.01), **SOON)
-    assert found.batches == 1
-    assert any("so few batches" in note for note in found.notes)
+@pytest.mark.parametrize(
+    ("batches", "note"),
+    [(5, "The loader ended after 5 batches: the figures are based on these alone."), (1, "There were so few batches")],
+)
+def test_a_loader_that_ends_early_is_said_to(batches: int, note: str) -> None:
+    found = diagnose([[0] * 4] * batches, step_of(0.01), **SOON)
+    assert found.batches == batches
+    assert any(one.startswith(note) for one in found.notes)
 
 
 def test_the_order_and_the_random_numbers_are_as_before_afterwards() -> None:
@@ -277,40 +274,36 @@ def test_a_loader_that_fails_is_an_error_that_says_where_and_why(workers: int) -
     traceback.clear_frames(raised.value.__cause__.__traceback__)  # one has the iterator, and with it its workers
 
 
-def test_a_step_that_raises_is_an_error_that_says_so() -> None:
-    def step(_: Any) -> None:
-        raise RuntimeError("shapes do not fit")
-
-    with pytest.raises(
-        DiagnosisError, match="step: failed after 0 steps on one batch: RuntimeError: shapes do not fit"
-    ):
-        diagnose(sleeping(0.001, 0), step, **SOON)
-
-
-def test_a_step_that_raises_later_says_when() -> None:
+def step_that_fails_at(number: int) -> Any:
     count = iter(range(10_000))
 
     def step(_: Any) -> None:
-        if next(count) == 11:  # two to warm up, six on one batch
+        if next(count) == number:
             raise RuntimeError("it diverged")
 
-    with pytest.raises(DiagnosisError, match="step: failed after 3 steps: RuntimeError: it diverged"):
-        diagnose(sleeping(0.001, 0), step, **SOON)
+    return step
 
 
-def test_nothing_to_read_is_an_error() -> None:
-    with pytest.raises(DiagnosisError, match="loader: expected at least one batch, got none"):
-        diagnose([], step_of(0.001), **SOON)
+class Unplaced(LateStep):
+    def place(self, batch: Any) -> Any:  # noqa: ARG002
+        raise TypeError("no such batch")
 
 
-def test_an_iterator_that_ends_before_training_is_an_error() -> None:
-    with pytest.raises(DiagnosisError, match="loader: expected"):
-        diagnose(iter([[0] * 4] * 8), step_of(0.001), **SOON)
-
-
-def test_batches_that_cannot_be_counted_are_an_error() -> None:
-    with pytest.raises(DiagnosisError, match="whose first part has one, got int"):
-        diagnose([1, 2, 3], step_of(0.001), **SOON)
+@pytest.mark.parametrize(
+    ("loader", "step", "message"),
+    [
+        ([[0] * 4] * 99, step_that_fails_at(0), "step: failed after 0 steps on one batch: RuntimeError: it diverged"),
+        # two to warm up, six on one batch
+        ([[0] * 4] * 99, step_that_fails_at(11), "step: failed after 3 steps: RuntimeError: it diverged"),
+        ([[0] * 4] * 9, Unplaced(0.001, Time()), "step: failed after 0 steps on one batch: TypeError: no such batch"),
+        ([], step_of(0), "loader: expected at least one batch, got none"),
+        (iter([[0] * 4] * 8), step_of(0), "loader: expected .* got none"),
+        ([1, 2, 3], step_of(0), "whose first part has one, got int"),
+    ],
+)
+def test_what_cannot_be_diagnosed_is_an_error_that_says_where_and_why(loader: Any, step: Any, message: str) -> None:
+    with pytest.raises(DiagnosisError, match=message):
+        diagnose(loader, step, **SOON)
 
 
 @pytest.mark.parametrize("options", [{"steps": 2}, {"seconds": 0.0}, {"seconds": float("nan")}])
@@ -325,26 +318,11 @@ def test_no_worker_is_left() -> None:
     assert not set(torch.multiprocessing.active_children()) - before
 
 
-def test_iterators_can_be_alternatives_too() -> None:
-    batches = iter([[0] * 4] * 1000)
-    found = diagnose(sleeping(0.001, 0), step_of(0.001), alternatives={"Another": batches}, **SOON)
-    assert found.alternatives[0].loading.images == 4
-
-
 def test_a_device_that_is_not_there_is_refused() -> None:
     if torch.cuda.is_available():
         pytest.skip("has CUDA")
     with pytest.raises(OptionError, match="torch sees no CUDA"):
         diagnose([[0] * 4], step_of(0.001), **SOON | {"device": "cuda"})
-
-
-def test_a_batch_that_cannot_be_placed_is_a_failure_of_the_step() -> None:
-    class Step(LateStep):
-        def place(self, batch: Any) -> Any:  # noqa: ARG002
-            raise TypeError("no such batch")
-
-    with pytest.raises(DiagnosisError, match="step: failed after 0 steps on one batch: TypeError: no such batch"):
-        diagnose([[0] * 4] * 9, Step(0.001, Time()), **SOON)
 
 
 def test_want_of_memory_in_a_diagnosis_says_what_to_choose() -> None:

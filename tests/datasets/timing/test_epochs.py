@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from presize.datasets.timing import epochs
-from presize.datasets.timing.clocks import HostClock
 from presize.datasets.timing.epochs import NoModel, copied_s, resident_s, time_epoch
+from presize.datasets.timing.loops import Budget, HostClock
 from presize.datasets.timing.models import ResNet50, TrainingStep, make_model, small_cnn
 from presize.errors import OptionError
 from presize.measure.stages import Stages
@@ -56,48 +56,31 @@ def prefetching_loader(batches: int, load_s: float) -> Iterator[range]:
 
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epochs, "_STEPS_FOR_S", 0.2)
+    monkeypatch.setattr(epochs, "STEP_BUDGET", Budget(100, 0.2))
 
 
-def stages(
-    loader: Callable[[int, float], Iterator[range]], step_s: float, copy_s: float, warm_s: float, cold_s: float
-) -> Stages:
-    step = SleepingStep(step_s, copy_s)
-    warm, cold = (time_epoch(loader(8, load_s), step) for load_s in (warm_s, cold_s))
-    return Stages(
-        resident_s(step, range(8)),
-        copied_s(step, range(8)),
-        *(epoch.window_s / epoch.window_images * 8 for epoch in (warm, cold)),
-    )
-
-
-def assert_stalls(measure: Callable[[float], Stages], expected: tuple[float, ...]) -> None:
-    """Utilisation, copy, preparation and fetch, at one of five tries. Other programs may delay any of them by some
-    milliseconds: `measure` is given what to sleep instead of 10 ms, in seconds, more at each try."""
+@pytest.mark.usefixtures("briefly")
+@pytest.mark.parametrize(
+    ("loader", "warm", "expected"),
+    [(sleeping_loader, 3, (2 / 8, 1 / 8, 3 / 8, 2 / 8)), (prefetching_loader, 2, (2 / 5, 1 / 5, 0, 2 / 5))],
+    ids=["one thing after the other", "loaded during the step"],
+)
+def test_the_stalls_of_a_pipeline_are_found(
+    loader: Callable[[int, float], Iterator[range]], warm: int, expected: tuple[float, ...]
+) -> None:
+    """Utilisation, copy, preparation and fetch, at one of five tries: other programs may delay any of them by some
+    milliseconds, so each try sleeps longer."""
     for unit_s in (0.01, 0.01, 0.02, 0.04, 0.1):
-        found = measure(unit_s).stalls
-        shares = (found.utilisation, found.copy, found.preparation, found.fetch)
+        step = SleepingStep(2 * unit_s, unit_s)
+        epoch_s = [
+            one.window_s / one.window_images * 8
+            for one in (time_epoch(loader(8, load * unit_s), step) for load in (warm, 5))
+        ]
+        stalls = Stages(resident_s(step, range(8)), copied_s(step, range(8)), *epoch_s).stalls
+        shares = (stalls.utilisation, stalls.copy, stalls.preparation, stalls.fetch)
         if shares == pytest.approx(expected, abs=0.05):
             return
     pytest.fail(f"{shares} where {expected} are expected")
-
-
-@pytest.mark.usefixtures("briefly")
-def test_the_stalls_of_a_pipeline_that_does_one_thing_after_the_other_are_found() -> None:
-    assert_stalls(
-        lambda unit_s: stages(sleeping_loader, step_s=2 * unit_s, copy_s=unit_s, warm_s=3 * unit_s, cold_s=5 * unit_s),
-        (2 / 8, 1 / 8, 3 / 8, 2 / 8),
-    )
-
-
-@pytest.mark.usefixtures("briefly")
-def test_of_what_is_loaded_during_the_step_only_the_excess_is_a_stall() -> None:
-    assert_stalls(
-        lambda unit_s: stages(
-            prefetching_loader, step_s=2 * unit_s, copy_s=unit_s, warm_s=2 * unit_s, cold_s=5 * unit_s
-        ),
-        (2 / 5, 1 / 5, 0, 2 / 5),
-    )
 
 
 @pytest.mark.parametrize(
@@ -127,15 +110,7 @@ def test_an_epoch_counts_batches_and_images_and_leaves_the_first_steps_out() -> 
 def test_an_epoch_of_no_more_steps_than_are_left_out_is_counted_whole() -> None:
     epoch = time_epoch([range(8)] * 2, NoModel(CPU), warmup_steps=2)
     assert (epoch.window_images, epoch.window_s) == (16, epoch.seconds)
-
-
-def test_the_steps_of_the_window_are_all_of_it() -> None:
-    epoch = time_epoch(sleeping_loader(3, 0.02), NoModel(CPU))
-    assert epoch.steps.p50_s == pytest.approx(epoch.window_s / 2, rel=0.25)
     assert epoch.steps.p50_s <= epoch.steps.p99_s <= epoch.window_s
-
-
-def test_an_epoch_without_a_batch_is_an_error() -> None:
     with pytest.raises(OptionError, match="loader: expected at least one batch, got none"):
         time_epoch([], NoModel(CPU))
 
@@ -162,14 +137,10 @@ def test_a_step_trains_on_batches_of_any_kind(channels: int, labelled: bool) -> 
     assert not torch.equal(before, model[0].weight)
 
 
-def test_our_resnet50_is_the_one_that_is_known() -> None:
+def test_our_resnet50_is_the_one_that_is_known_and_the_model_says_whose_it_is() -> None:
     with torch.device("meta"):
-        model = ResNet50(1000)
-    assert sum(parameter.numel() for parameter in model.parameters()) == 25_557_032  # torchvision's documentation
-    assert model(torch.empty(2, 3, 224, 224, device="meta")).shape == (2, 1000)
-
-
-def test_resnet50_says_whose_it_is() -> None:
-    with torch.device("meta"):
+        ours = ResNet50(1000)
         model, whose = make_model("resnet50", 10)
+    assert sum(parameter.numel() for parameter in ours.parameters()) == 25_557_032  # torchvision's documentation
+    assert ours(torch.empty(2, 3, 224, 224, device="meta")).shape == (2, 1000)
     assert whose == ("presize" if isinstance(model, ResNet50) else "torchvision")

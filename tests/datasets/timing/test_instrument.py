@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from builds import SERIAL, SMALL
 from presize.builder.run import build_dataset
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
-from presize.datasets.timing.instrument import Fetch, prefetch_of, timed, workers_of
+from presize.datasets.timing.loading import Fetch, prefetch_of, timed, workers_of
 from presize.sources.sample import SampleOptions, make_samples
 
 
@@ -69,24 +69,19 @@ def test_a_timed_loader_delivers_the_same_batches(dataset: Any, workers: int, pr
     assert len(fetches) == (len(values(loader)) if workers else 0)
 
 
-def test_every_worker_tells_when_it_made_which_batch() -> None:
+@pytest.mark.parametrize("profile", [False, True])
+def test_every_worker_tells_when_it_made_which_batch_and_if_profiled_on_what_it_spent_its_time(profile: bool) -> None:
     fetches: list[Fetch] = []
     begin_s = time.perf_counter()
-    assert len(values(timed(DataLoader(Slow(), 2, num_workers=2), fetches))) == 6
+    assert len(values(timed(DataLoader(Slow(), 2, num_workers=2), fetches, profile=profile))) == 6
     assert [fetch.worker for fetch in fetches] == [0, 1, 0, 1, 0, 1]
     for fetch in fetches:
         assert begin_s < fetch.work.begin_s < fetch.work.end_s < time.perf_counter()
         assert fetch.work.end_s - fetch.work.begin_s >= 0.02
-        assert fetch.spent is None
-
-
-def test_a_profiled_worker_tells_what_it_spent_its_time_on() -> None:
-    fetches: list[Fetch] = []
-    values(timed(DataLoader(Slow(), 4, num_workers=1), fetches, profile=True))
-    for fetch in fetches:
-        assert fetch.spent is not None
-        assert sum(fetch.spent.parts.values()) >= 0.04
-        assert any("sleep" in name for name, _, _ in fetch.spent.functions)
+        assert (fetch.spent is not None) == profile
+        if fetch.spent is not None:
+            assert sum(fetch.spent.parts.values()) >= 0.02
+            assert any("sleep" in name for name, _, _ in fetch.spent.functions)
 
 
 def test_the_number_of_workers_can_be_another() -> None:
@@ -96,12 +91,8 @@ def test_the_number_of_workers_can_be_another() -> None:
         assert values(timed(loader, fetches, workers=workers)) == [[0, 1, 4], [9, 16, 25], [36, 49, 64], [81, 100, 121]]
         assert {fetch.worker for fetch in fetches} == set(range(workers))
     assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (2, 3, True)
-
-
-def test_workers_that_are_given_to_a_loader_without_any_are_used() -> None:
-    fetches: list[Fetch] = []
-    assert len(values(timed(DataLoader(Squares(), 4), fetches, workers=1))) == 3
-    assert len(fetches) == 3
+    fetches = []
+    assert len(values(timed(DataLoader(Squares(), 4), fetches, workers=1))) == len(fetches) == 3
 
 
 def test_the_users_own_start_of_a_worker_is_called() -> None:
@@ -151,12 +142,9 @@ def test_a_loader_of_presize_tells_too_and_delivers_the_same(dataset: LMDBDatase
     assert all(0 < fetch.work.cpu_s <= fetch.work.end_s - fetch.work.begin_s + 0.02 for fetch in fetches)
 
 
-def test_make_loader_is_timed_as_a_dataloader(dataset: LMDBDataset) -> None:
+def test_what_is_known_of_a_loader(dataset: LMDBDataset) -> None:
     fetches: list[Fetch] = []
     assert len(list(timed(make_loader(dataset, 8, workers=1), fetches))) == len(fetches) == 3
-
-
-def test_what_is_known_of_a_loader(dataset: LMDBDataset) -> None:
     assert workers_of(DataLoader(Squares(), num_workers=2)) == 2
     assert workers_of(Loader(dataset, 8, workers=3)) == 3
     assert workers_of([1, 2]) is None

@@ -6,6 +6,7 @@ import importlib
 import mmap
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from presize.datasets.crops import CenterCrop, RandomResizedCrop
 from presize.datasets.sampler import Visit
 from presize.datasets.timing import variants
 from presize.datasets.timing.bench_run import EVALUATED, measure, prove
+from presize.datasets.timing.loops import Budget
 from presize.datasets.timing.variants import Chosen, CroppedFolder, load_variant, open_variant
 from presize.errors import BenchError, DatasetError, ImageError, LoaderError
 from presize.measure.bench import TOLERANCE, coarse
@@ -98,40 +100,39 @@ def test_files_of_samples_are_those_that_are_read(folder: Path, dataset: Path) -
     assert list_lmdb(dataset).files_of(np.arange(5)) == sorted((dataset / "shards").iterdir())
 
 
-def test_another_folder_is_not_the_source(dataset: Path, tmp_path: Path, raw: Path) -> None:
-    shutil.copytree(raw, tmp_path / "copy" / "inner")
-    with pytest.raises(BenchError, match=r"is not what .* was built from: it holds none of the 60 samples, such as"):
-        common_samples({"raw": list_raw(tmp_path / "copy"), "lmdb": list_lmdb(dataset)})
-
-
-def changed(raw: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(raw, tmp_path / "changed"))
-
-
 def a_good_one(folder: Path) -> Path:
     return max(folder.rglob("*.jpg"), key=lambda path: path.stat().st_size)
 
 
-def test_a_sample_that_is_not_in_all_variants_is_named(dataset: Path, raw: Path, tmp_path: Path) -> None:
-    source = changed(raw, tmp_path)
-    shutil.copy(a_good_one(source), next(source.iterdir()) / "zzz.jpg")
-    with pytest.raises(BenchError, match=r"the variants have different samples: 1 of .*zzz\.jpg, are not in"):
-        common_samples({"raw": list_raw(source), "lmdb": list_lmdb(dataset)})
+def moved(folder: Path) -> None:
+    folder.rename(folder.with_name("inner"))
+    folder.mkdir()
+    folder.with_name("inner").rename(folder / "inner")
 
 
-def test_a_sample_that_is_gone_from_the_source_is_named(dataset: Path, raw: Path, tmp_path: Path) -> None:
-    source = changed(raw, tmp_path)
-    gone = a_good_one(source)
-    gone.unlink()
-    with pytest.raises(BenchError, match=f"different samples: 1 of .*{gone.name}, are not in .*; is it what that was"):
-        common_samples({"raw": list_raw(source), "lmdb": list_lmdb(dataset)})
+CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "another folder": (moved, r"is not what .* was built from: it holds none of the 60 samples, such as"),
+    "one more": (
+        lambda raw: shutil.copy(a_good_one(raw), next(raw.iterdir()) / "zzz.jpg"),
+        r"the variants have different samples: 1 of .*zzz\.jpg, are not in",
+    ),
+    "one less": (
+        lambda raw: a_good_one(raw).unlink(),
+        r"different samples: 1 of .*\d+\.jpg, are not in .*; is it what that was",
+    ),
+    "another size": (
+        lambda raw: a_good_one(raw).write_bytes(a_good_one(raw).read_bytes() + b"\0"),
+        r"\d+\.jpg has \d+ bytes, and was built from \d+; .* --update",
+    ),
+}
 
 
-def test_a_source_that_has_changed_since_is_named(dataset: Path, raw: Path, tmp_path: Path) -> None:
-    source = changed(raw, tmp_path)
-    file = a_good_one(source)
-    file.write_bytes(file.read_bytes() + b"\0")
-    with pytest.raises(BenchError, match=f"{file.name} has \\d+ bytes, and was built from \\d+; .* --update"):
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_source_that_has_changed_since_is_named(change: str, dataset: Path, raw: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(raw, tmp_path / "changed"))
+    make, message = CHANGES[change]
+    make(source)
+    with pytest.raises(BenchError, match=message):
         common_samples({"raw": list_raw(source), "lmdb": list_lmdb(dataset)})
 
 
@@ -145,16 +146,13 @@ def test_other_labels_are_named(dataset: Path, raw: Path) -> None:
         common_samples({"raw": swapped, "lmdb": list_lmdb(dataset)})
 
 
-def test_a_folder_is_no_dataset_and_the_other_way_round(dataset: Path, folder: Path, raw: Path) -> None:
+def test_a_folder_is_no_dataset_and_the_other_way_round(dataset: Path, folder: Path, raw: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="expected an LMDB dataset, got layout folder"):
         list_lmdb(folder)
     with pytest.raises(DatasetError, match="expected a folder that presize build --to folder made"):
         list_presized(dataset)
     with pytest.raises(DatasetError, match=str(raw)):
         list_presized(raw)
-
-
-def test_a_presized_folder_that_lost_a_file_is_named(folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     a_good_one(copy).unlink()
     with pytest.raises(DatasetError, match="has 55 images where its manifest says 56"):
@@ -195,6 +193,8 @@ def test_pillow_gives_the_crops_of_the_raw_folder(
     else:
         monkeypatch.setitem(sys.modules, "torchvision.transforms.functional", None)
     variants.transforms.cache_clear()
+    without = "which also crops and resizes: torchvision cannot be imported"
+    assert variants.transforms().described.endswith(without) == (transforms == "pillow")
     pil, raw = (open_variant(variant, roots["raw"], RandomResizedCrop(48), 0.5) for variant in ("pil", "raw"))
     compared = 0
     for sample in [Visit(sample, 5, 1, sample) for sample in range(len(raw))]:
@@ -206,13 +206,6 @@ def test_pillow_gives_the_crops_of_the_raw_folder(
             assert (image.int() - expected.int()).abs().max() <= 3
             compared += 1
     assert compared >= 30
-    variants.transforms.cache_clear()
-
-
-def test_the_transforms_are_said_to_be_pillows_where_torchvision_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torchvision.transforms.functional", None)
-    variants.transforms.cache_clear()
-    assert variants.transforms().described.endswith("which also crops and resizes: torchvision cannot be imported")
     variants.transforms.cache_clear()
 
 
@@ -293,7 +286,7 @@ def test_a_run_without_a_model_has_epochs_and_no_step(
 def test_a_run_with_a_model_measures_the_step_without_the_loader(
     variant: Variant, roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("presize.datasets.timing.epochs._STEPS_FOR_S", 0.0)
+    monkeypatch.setattr("presize.datasets.timing.epochs.STEP_BUDGET", Budget(1, 0.0))
     found = measure(run_of(variant, roots, numbers, tmp_path, model="small", epochs=1, steps=2))
     assert found["epochs"][0]["images"] == 32
     assert found["resident_s"] == found["copied_s"] > 0  # nothing is copied on the CPU

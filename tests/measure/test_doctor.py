@@ -1,24 +1,50 @@
-"""Facts -> findings: what is well, what is not, and that each says what to do."""
+"""presize doctor: what is found out about a machine, what is made of it, and how it is said."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import cv2
+import PIL
 import pytest
+import simplejpeg
+from hypothesis import given
+from hypothesis import strategies as st
 
-from presize.measure.codec_features import Codecs, Jpeg, OpenCV, Pillow, Resizer
-from presize.measure.doctor import CheckUp, Finding, judge, verdict
+from presize.codecs.compiled import VARIABLE, Compiled
+from presize.codecs.jpeg import decoder as jpeg_decoder
+from presize.errors import DatasetError
+from presize.measure.codec_features import Codecs, Jpeg, OpenCV, Pillow, Resizer, libjpeg_turbo_in, read_codecs
+from presize.measure.doctor import CHECKS, CheckUp, Finding, as_text, check_up, judge, verdict
 from presize.measure.read_speed import Content, File, Reading
 from presize.system.machine import Cpu, Gpu, Limits, Nvidia, SharedMemory, Torch
 from presize.system.resources import Memory
 from presize.system.storage import Storage
 
+NOTHING = "not asked"
+FINDINGS = st.lists(
+    st.builds(
+        Finding,
+        topic=st.sampled_from(["CPU", "memory"]),
+        level=st.sampled_from(["ok", "warn", "bad", "unknown"]),
+        found=st.text(max_size=200),
+        fix=st.none() | st.text(max_size=200),
+    )
+)
+
 GB = 10**9
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", 85 * GB, "9.0")
-CUDA = Torch("2.13.0+cu130", "CUDA 13.0", 16, "AVX512", "cuda", gpus=(H100, H100), decoder="torchcodec")
+CUDA = Torch("2.13.0+cu130", "CUDA 13.0", 16, "AVX512", "cuda", gpus=(H100, H100))
 WELL = CheckUp(
     cpu=Cpu("AMD EPYC 9654", ("SSE4", "AVX2", "AVX-512"), 16, 16, None),
     memory=Memory(128 * GB, None, 100 * GB, 0, 0),
@@ -113,11 +139,6 @@ JUDGED = [
     (replace(WELL, torch=replace(CPU_ONLY, accelerator="mps"), nvidia=None), "GPU", "ok", "mps", "a Mac"),
     (replace(WELL, torch="not installed", nvidia=None), "GPU", "unknown", "without torch", "a GPU that nobody asks"),
     (replace(WELL, torch="not installed"), "GPU", "unknown", "no torch to use it", "a GPU and no torch"),
-    (WELL, "GPU decoder", "ok", "torchcodec", "a decoder"),
-    (
-        changed("torch", decoder=None, no_decoder="install torchcodec"), "GPU decoder", "ok", "install torchcodec",
-        "no decoder",
-    ),
     (WELL, "storage", "ok", "ext4 on nvme0n1, an NVMe SSD; read-ahead 128 KiB", "an NVMe SSD"),
     (changed("storage", kind="network"), "storage", "warn", 'preload="page-cache"', "a network, not measured"),
     (changed("storage", kind="rotating"), "storage", "warn", "a rotating disk", "a rotating disk, not measured"),
@@ -154,41 +175,26 @@ JUDGED = [
 
 
 @pytest.mark.parametrize(("facts", "topic", "level", "words", "reason"), JUDGED, ids=[row[4] for row in JUDGED])
-def test_a_fact_is_judged(facts: CheckUp, topic: str, level: str, words: str, reason: str) -> None:
+def test_a_fact_is_judged_and_what_is_not_well_has_a_fix(
+    facts: CheckUp, topic: str, level: str, words: str, reason: str
+) -> None:
     finding = of(facts, topic)
     assert finding.level == level, reason
     assert words in f"{finding.found} -> {finding.fix}"
+    assert finding.fix or level not in ("warn", "bad")
+    topics = [finding.topic for finding in judge(facts)]
+    assert topics == [topic for topic in CHECKS if topic in topics]
 
 
-def test_what_is_not_well_has_a_fix() -> None:
-    for facts, topic, level, *_ in JUDGED:
-        if level in ("warn", "bad"):
-            assert of(facts, topic).fix, of(facts, topic)
-
-
-def test_a_well_machine_is_well() -> None:
-    assert {finding.level for finding in judge(WELL)} == {"ok"}
-    assert {finding.level for finding in judge(ON_DISK)} == {"ok"}
-
-
-def test_a_topic_comes_once_and_always_in_the_same_order() -> None:
-    order = [finding.topic for finding in judge(ON_DISK)]
-    assert len(set(order)) == len(order)
-    for facts, *_ in JUDGED:
-        topics = [finding.topic for finding in judge(facts)]
-        assert topics == [topic for topic in order if topic in topics]
+def test_a_well_machine_is_well_and_of_a_path_is_told_only_where_one_was_given() -> None:
+    assert {finding.level for facts in (WELL, ON_DISK) for finding in judge(facts)} == {"ok"}
+    assert set(CHECKS) - {finding.topic for finding in judge(WELL)} == {"reading", "size"}
 
 
 def test_shards_that_cannot_all_stay_open_are_counted() -> None:
-    many = replace(SHARDS, files=SHARDS.files * 50)
-    finding = of(replace(ON_DISK, content=many), "open files")
-    assert finding.level == "warn"
+    finding = of(replace(ON_DISK, content=replace(SHARDS, files=SHARDS.files * 50)), "open files")
     assert "512 of the 2,000 shards stay open" in finding.found
-    assert finding.fix == "ulimit -n 4000 before starting"
-
-
-def test_without_a_path_nothing_is_said_of_reading() -> None:
-    assert not {"reading", "size"} & {finding.topic for finding in judge(WELL)}
+    assert (finding.level, finding.fix) == ("warn", "ulimit -n 4000 before starting")
 
 
 @pytest.mark.parametrize(
@@ -213,4 +219,210 @@ def test_facts_are_plain_values_without_the_names_of_files() -> None:
 
 def test_the_page_about_it_has_every_topic() -> None:
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text("utf-8")
-    assert [topic for finding in judge(ON_DISK) if f"\n| {(topic := finding.topic)} |" not in page] == []
+    assert [topic for topic in CHECKS if f"\n| {topic} |" not in page] == []
+
+
+# --- this machine ---
+
+
+def test_this_machine_can_be_judged() -> None:
+    facts = check_up(NOTHING)
+    assert facts.cpu.cores >= 1
+    assert facts.memory.available > 0
+    assert facts.content is None
+    assert facts.reading is None
+    assert judge(facts)
+
+
+def test_a_path_is_read(tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"{number}.jpg").write_bytes(os.urandom(200_000))
+    facts = check_up(NOTHING, tmp_path)
+    assert facts.content is not None
+    assert len(facts.content.files) == 40
+    assert facts.reading is not None
+    assert {"reading", "size"} <= {finding.topic for finding in judge(facts)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to be another user")
+def test_a_file_that_cannot_be_read_is_bad_and_named() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # not in pytest's, which nobody else may enter
+        os.chmod(folder, 0o755)
+        secret = Path(folder, os.fsdecode(b"secret \xff"))
+        secret.write_bytes(bytes(5 << 20))
+        secret.chmod(0)
+        os.seteuid(65534)
+        try:
+            facts = check_up(NOTHING, secret)
+        finally:
+            os.seteuid(0)
+    assert facts.reading == rf"{folder}/secret \xff: Permission denied"
+    assert verdict(judge(facts)) == "bad"
+
+
+def test_a_path_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="absent"):
+        check_up(NOTHING, tmp_path / "absent")
+
+
+# --- as text ---
+
+SOME = [
+    Finding("CPU", "ok", "fast"),
+    Finding("memory", "warn", "little of it, in words that take more than a line", "buy more of it"),
+    Finding("GPU", "unknown", "nobody knows"),
+    Finding("/dev/shm", "bad", "none", "docker run --shm-size=1g"),
+]
+
+
+def test_the_verdict_comes_first_then_what_is_worst() -> None:
+    assert as_text(SOME, 48).splitlines() == [
+        "Found 1 bad and 1 warning; 1 ok.",
+        "",
+        "bad      /dev/shm  none",
+        "                   -> docker run --shm-size=1g",
+        "warn     memory    little of it, in words that",
+        "                   take more than a line",
+        "                   -> buy more of it",
+        "",
+        "ok       CPU       fast",
+        "unknown  GPU       nobody knows",
+    ]
+
+
+def test_where_all_is_well_that_is_said_first() -> None:
+    assert as_text(SOME[::2]).splitlines()[0] == "No problems found."
+
+
+@given(findings=FINDINGS, width=st.integers(60, 140))
+def test_nothing_that_was_found_harms_a_terminal(findings: list[Finding], width: int) -> None:
+    text = as_text(findings, width)
+    assert all(line.isprintable() for line in text.split("\n"))
+
+
+@given(
+    found=st.lists(st.text("abcdefgh", min_size=1, max_size=12), min_size=1, max_size=40).map(" ".join),
+    width=st.integers(60, 140),
+)
+def test_lines_are_as_wide_as_they_may_be_and_lose_no_word(found: str, width: int) -> None:
+    lines = as_text([Finding("memory", "warn", found, found)], width).splitlines()
+    assert max(map(len, lines)) <= width
+    told = " ".join(line.strip() for line in lines[2:])
+    assert told.split() == ["warn", "memory", *found.split(), "->", *found.split()]
+
+
+def test_the_text_agrees_with_the_verdict() -> None:
+    findings = judge(check_up(NOTHING))
+    first = as_text(findings).splitlines()[0]
+    assert first.startswith("No problems") == (verdict(findings) == "ok")
+
+
+# --- codecs ---
+
+
+def test_versions_are_those_that_are_installed() -> None:
+    codecs = read_codecs({})
+    assert codecs.jpeg.simplejpeg == simplejpeg.__version__
+    assert codecs.resizer.version == importlib.metadata.version("cykooz.resizer")
+    assert (codecs.pillow.version, codecs.opencv.version) == (PIL.__version__, cv2.__version__)
+    assert codecs.pillow.distributions == ("pillow",)
+    assert not codecs.pillow.simd
+
+
+def test_pillow_simd_in_pillows_place_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("PIL.__version__", "12.1.1.post0")
+    assert read_codecs({}).pillow.simd
+
+
+def test_both_pillows_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    information = tmp_path / "pillow_simd-12.1.1.post0.dist-info" / "METADATA"
+    information.parent.mkdir()
+    information.write_text("Metadata-Version: 2.1\nName: pillow-simd\nVersion: 12.1.1.post0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert read_codecs({}).pillow.distributions == ("pillow", "pillow-simd")
+
+
+def test_opencv_says_how_many_threads_it_has_and_whether_it_is_optimized() -> None:
+    threads = cv2.getNumThreads()
+    try:
+        cv2.setNumThreads(3)
+        cv2.setUseOptimized(False)
+        opencv = read_codecs({}).opencv
+        assert (opencv.threads, opencv.optimized) == (3, False)
+    finally:
+        cv2.setNumThreads(threads)
+        cv2.setUseOptimized(True)
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        ("SSE SSE2 SSE3 *SSE4.1 *SSE4.2 *AVX *FP16 *AVX2 *AVX512-SKX?", ("SSE4", "AVX2")),
+        ("SSE SSE2 SSE3 *SSE4.1? *SSE4.2? *AVX2?", ()),
+        ("NEON FP16 *NEON_DOTPROD", ("NEON",)),
+        ("", ()),
+    ],
+    ids=["without AVX-512", "old", "ARM", "says nothing"],
+)
+def test_opencv_uses_what_the_cpu_has(
+    features: str, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cv2, "getCPUFeaturesLine", lambda: features)
+    assert read_codecs({}).opencv.instructions == expected
+
+
+@pytest.fixture
+def decoder(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], str | None]:
+    """Puts another module in the place of the compiled decoder, and returns what is told of it."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+    def told(module: Any) -> tuple[str, str | None]:
+        monkeypatch.setattr(jpeg_decoder, "compiled", Compiled(module, jpeg_decoder.check))
+        jpeg = read_codecs({}).jpeg
+        return jpeg.baseline, jpeg.baseline_reason
+
+    return told
+
+
+@pytest.mark.parametrize(("machine", "told"), [("x86_64", "not compiled"), ("riscv64", "not for this processor")])
+def test_presizes_own_decoder_is_used_where_it_is_compiled(
+    machine: str, told: str, decoder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (read_codecs({}).jpeg.baseline == "used") == jpeg_decoder.is_available()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert decoder(None) == (told, None)
+
+
+def test_what_has_switched_it_off_is_a_finding_and_no_warning(decoder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    baseline, reason = decoder(SimpleNamespace(use_avx2=bool))
+    assert baseline == "failed its self-check"
+    assert str(reason).startswith("it fails with AttributeError: ")
+    monkeypatch.setenv(VARIABLE, "libjpeg")
+    assert decoder(SimpleNamespace(use_avx2=bool)) == ("switched off", f"{VARIABLE}=libjpeg")
+
+
+def test_the_libjpeg_turbo_inside_simplejpeg_is_known() -> None:
+    jpeg = read_codecs({}).jpeg
+    assert jpeg.libjpeg_turbo is not None
+    assert int(jpeg.libjpeg_turbo.partition(".")[0]) >= 2
+
+
+@pytest.mark.parametrize(
+    ("binary", "expected"),
+    [
+        (b"\0libjpeg-turbo version 3.1.2 (build 2)\0JSIMD_FORCENONE\0", ("3.1.2", True)),
+        (b"\0libjpeg-turbo version 2.1.5\0", ("2.1.5", False)),
+        (b"\0another libjpeg\0", (None, None)),
+    ],
+    ids=["with SIMD", "without", "another"],
+)
+def test_a_library_tells_by_its_texts(binary: bytes, expected: tuple[object, object], tmp_path: Path) -> None:
+    path = tmp_path / "_jpeg.so"
+    path.write_bytes(bytes(5000) + binary + bytes(5000))
+    assert libjpeg_turbo_in(path) == expected
+
+
+def test_what_the_environment_tells_libjpeg_turbo_is_told() -> None:
+    environ = {"JSIMD_FORCESSE2": "1", "JSIMD_NOHUFFENC": "1", "PATH": "/bin", "MY_JSIMD_FORCENONE": "1"}
+    assert read_codecs(environ).jpeg.simd_limits == ("JSIMD_FORCESSE2=1", "JSIMD_NOHUFFENC=1")

@@ -1,0 +1,57 @@
+"""The checks of `presize doctor`, with what torch offers where it is installed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from presize.measure.doctor import CheckUp, Finding, Level, check_up, judge, verdict
+
+if TYPE_CHECKING:
+    from presize.system.machine import Torch
+
+
+@dataclass(frozen=True)
+class MachineReport:
+    """Findings about a machine: what slows down loading, and how to fix it.
+
+    Attributes:
+        findings: the checks, each with its topic, level, what was found, and what to do.
+        facts: what they are drawn from.
+    """
+
+    findings: tuple[Finding, ...]
+    facts: CheckUp
+
+    @property
+    def verdict(self) -> Level:
+        """The worst level of the findings."""
+        return verdict(self.findings)
+
+
+def doctor(path: str | os.PathLike[str] | None = None) -> MachineReport:
+    """Find what slows down loading on this machine, and how to fix it.
+
+    Args:
+        path: a dataset, a folder of images or a file, which is read for a few seconds. Nothing is written.
+
+    Raises:
+        DatasetError: `path` does not exist.
+    """
+    facts = check_up(_torch(), None if path is None else Path(path))
+    return MachineReport(tuple(judge(facts)), facts)
+
+
+def _torch() -> Torch | str:
+    """Return what torch offers, or why it cannot be imported."""
+    try:
+        from presize.datasets.timing.devices import read_torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return "not installed"
+    except (ImportError, OSError) as error:  # such as a missing library
+        return f"cannot be imported: {str(error).partition(chr(10))[0]}"
+    return read_torch()

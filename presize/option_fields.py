@@ -1,0 +1,165 @@
+"""Dataclass fields that state an option once: the command line, the checks and the documentation read them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from presize.errors import OptionError
+
+Class = TypeVar("Class", bound=type)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Description of an option, besides the name, type and default of its field.
+
+    Attributes:
+        help: what `presize COMMAND --help` prints.
+        detail: what the reference of Python adds, such as where the default comes from.
+        flag: on the command line; "" for ``--`` and the field's name, None for no option of the command line.
+        metavar: of the value, in --help.
+        unset: what the default stands for, in --help, where that is None.
+        low, high: of a whole number, both included.
+        parse: reads a value, or each of several, from text.
+        is_path: whether shells complete names of files.
+    """
+
+    help: str
+    detail: str = ""
+    flag: str | None = ""
+    metavar: str | None = None
+    unset: str = ""
+    low: int = 0
+    high: int = 2**63 - 1
+    parse: Callable[[str], Any] | None = None
+    is_path: bool = False
+
+
+def option(default: Any, help: str, detail: str = "", **settings: Any) -> Any:
+    """Return a dataclass field that states an option; `settings` are attributes of Statement."""
+    return dataclasses.field(default=default, metadata={"option": Statement(help, detail, **settings)})
+
+
+class StatedOption(NamedTuple):
+    """An option as a dataclass states it.
+
+    Attributes:
+        name: of the field.
+        kind: type of the value, or of each of several; None apart.
+        is_several: whether the value is a tuple of these.
+        choices: those of a Literal, else empty.
+        default: of the field.
+        statement: all else.
+    """
+
+    name: str
+    kind: Any
+    is_several: bool
+    choices: tuple[Any, ...]
+    default: Any
+    statement: Statement
+
+    @property
+    def flag(self) -> str:
+        return self.statement.flag or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def name_in_errors(self) -> str:
+        """As on the command line, without the dashes in front: ``to`` for the field `layout`."""
+        return self.flag[2:].replace("-", "_")
+
+
+@cache
+def stated_options(options: type) -> tuple[StatedOption, ...]:
+    """Return the options that a dataclass states, in the order of its fields."""
+    hints = get_type_hints(options)
+    return tuple(
+        StatedOption(field.name, *_kind(hints[field.name]), field.default, field.metadata["option"])
+        for field in dataclasses.fields(options)
+        if "option" in field.metadata
+    )
+
+
+def _kind(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
+    """Return kind, is_several and choices for a type hint; for a union, those of its first type."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        return hint, False, get_args(hint)
+    if origin is tuple:
+        kind, _, choices = _kind(get_args(hint)[0])
+        return kind, True, choices
+    return _kind(get_args(hint)[0]) if origin in (Union, UnionType) else (hint, False, ())
+
+
+def check_options(options: object) -> None:
+    """Raise OptionError unless each option that a dataclass states has its type, choice or range. Texts and fractions
+    are left to the dataclass."""
+    for each in stated_options(type(options)):  # type: ignore[arg-type]  # mypy takes no class for hashable
+        value, name = getattr(options, each.name), each.name_in_errors
+        if value is None and each.default is None:
+            continue
+        if each.is_several:
+            check_type(name, value, tuple)
+        for item in value if each.is_several else (value,):
+            if each.choices:
+                check_choice(name, item, each.choices)
+            elif each.kind is int:
+                check_range(name, item, each.statement.low, each.statement.high)
+            elif isinstance(each.kind, type) and each.kind not in (str, float):
+                check_type(name, item, each.kind)
+
+
+def documented(options: Class) -> Class:
+    """Add the statements of its fields to the docstring of a dataclass. A class decorator."""
+    lines = [f"{options.__doc__ or ''}".rstrip(), "", "    Attributes:"]
+    for field in dataclasses.fields(options):
+        if (statement := field.metadata.get("option")) is not None:
+            lines.append(f"        {field.name}: {statement.help}")
+            lines += [f"            {statement.detail}"] * bool(statement.detail)
+    options.__doc__ = "\n".join([*lines, "    "])
+    return options
+
+
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Raise OptionError unless `value` is one of `choices`, a Literal or a tuple."""
+    allowed = choices if isinstance(choices, tuple) else get_args(choices)
+    if not any(type(value) is type(each) and value == each for each in allowed):
+        raise OptionError(f"{name}: expected one of {', '.join(map(str, allowed))}, got {value!r}")
+
+
+def check_range(name: str, value: object, low: int, high: int) -> None:
+    """Raise OptionError unless `value` is a whole number from `low` to `high`, both included."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise OptionError(f"{name}: expected a whole number from {low} to {high}, got {value!r}")
+
+
+def check_above_0(name: str, value: float) -> None:
+    """Raise OptionError unless `value` is a number above 0, and finite."""
+    if not 0 < value < math.inf:
+        raise OptionError(f"{name}: expected a number above 0, got {value!r}")
+
+
+def check_text(name: str, value: str) -> None:
+    """Raise OptionError unless `value` is Unicode: a command line may hold any bytes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise OptionError(f"{name}: expected UTF-8, got {value!r}") from None
+
+
+def check_type(name: str, value: object, kind: type) -> None:
+    """Raise OptionError unless `value` is a `kind`."""
+    if not isinstance(value, kind):
+        raise OptionError(f"{name}: expected {kind.__name__}, got {value!r}")
+
+
+def check_each_once(name: str, values: tuple[object, ...], what: str = "value") -> None:
+    """Raise OptionError if one of `values`, each of which is a `what`, is there twice."""
+    if len(set(values)) < len(values):
+        raise OptionError(f"{name}: expected each {what} once, got {', '.join(map(str, values))}")

@@ -1,0 +1,844 @@
+"""All options of a build, each stated once: type, choices, default, flag and help.
+
+Frozen dataclasses that check themselves, and the small types of their values. The command line, the checks and the
+reference in docs/ read what the fields state.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from numbers import Real
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+from presize.errors import OptionError
+from presize.option_fields import check_above_0 as check_above_0
+from presize.option_fields import check_choice as check_choice
+from presize.option_fields import check_each_once, check_options, documented, option
+from presize.option_fields import check_range as check_range
+from presize.option_fields import check_text as check_text
+from presize.option_fields import check_type as check_type
+
+Fit = Literal["shorter", "longer", "stretch", "crop", "pad"]
+Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+ResizeBackend = Literal["cykooz", "pillow"]
+Color = Literal["rgb", "gray", "rgba", "keep"]
+Depth = Literal[8, 16]
+Icc = Literal["convert", "ignore"]
+StoredColor = Color | Literal["exact"]
+"""What stored values are: "exact" for a companion whose pixels have the values of its source, such as class numbers."""
+Format = Literal["jpeg", "png", "webp", "raw"]
+Subsampling = Literal["420", "422", "444"]
+Tiles = Literal["resized", "all", "none"]
+Layout = Literal["lmdb", "folder"]
+ExportLayout = Literal["folder", "tar", "parquet"]
+OnError = Literal["skip", "fail"]
+Engine = Literal["processes", "sequential", "dask", "ray", "spark"]
+BoxFormat = Literal["xyxy", "xywh", "cxcywh", "xyxy%", "xywh%", "cxcywh%"]
+KeypointFormat = Literal["xy", "xyv", "xy%", "xyv%"]
+BadBoxes = Literal["clip", "reject"]
+KeyPreset = Literal["text-recognition", "basicsr", "lsun"]
+Repeated = Literal["refuse", "list"]
+ValueType = Literal["text", "int", "float", "class"]
+
+SPELLINGS = {"jpg": "jpeg", "grey": "gray"}
+"""Other spellings, which the command line takes as well."""
+
+MAX_SIDE = 16383
+"""The longest side of a target, in pixels: WebP's format ends there, JPEG's at 65535."""
+
+
+class Size(NamedTuple):
+    """A target size, (height, width) in pixels, with sides from 1 to MAX_SIDE; or KEEP."""
+
+    height: int
+    width: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``"256"`` is a square, ``"320x240"`` is width x height, as people write it, ``"keep"`` is KEEP.
+
+        >>> Size.parse("256")
+        Size(height=256, width=256)
+        >>> Size.parse("320x240")
+        Size(height=240, width=320)
+        """
+        if text.strip() == "keep":
+            return cls(-1, -1)
+        match = re.fullmatch(r"(\d{1,9})(?:[xX](\d{1,9}))?", text.strip(), re.ASCII)
+        if not match:
+            raise OptionError(f"size: expected N or WxH in pixels or keep, such as 256 or 320x240, got {text!r}")
+        width = int(match[1])
+        return cls(int(match[2] or width), width)
+
+    def __str__(self) -> str:
+        """The name of its folder when there are several: ``256``, ``320x240`` (width x height), or ``keep``."""
+        if self == (-1, -1):
+            return "keep"
+        return str(self.height) if self.height == self.width else f"{self.width}x{self.height}"
+
+
+KEEP = Size.parse("keep")
+"""The target size that leaves each image at its own."""
+
+
+def size_words(size: Size | str) -> str:
+    """``256 px``, or ``their own size`` for KEEP and its name."""
+    return "their own size" if str(size) == "keep" else f"{size} px"
+
+
+MAX_PIXELS = 178_956_970
+"""Sources with more pixels than this are refused by default: Pillow's own decompression-bomb limit."""
+
+
+@documented
+@dataclass(frozen=True)
+class ImageOptions:
+    """All that decides the stored bytes of one image."""
+
+    sizes: tuple[Size, ...] = option(
+        (Size(256, 256),),
+        "Target size in pixels; several make OUT/SIZE each. keep: store images as they are.",
+        "All are made from one decode, and stored in this order. With KEEP an image that is in `format` already is "
+        "not decoded.",
+        flag="--size", metavar="N|WxH|keep", parse=Size.parse,
+    )  # fmt: skip
+    fit: Fit = option(
+        "shorter", "How an image meets the target: by its shorter or longer side, stretched, cropped or padded."
+    )
+    filter: Filter = option(
+        "bicubic",
+        "Filter for resizing; all but nearest antialias.",
+        "bicubic is torchvision's and Pillow's (a = -0.5). nearest takes pixels as they are, which is for class "
+        "numbers, not for photographs.",
+    )
+    resize_backend: ResizeBackend = option(
+        "cykooz",
+        "Library that resamples.",
+        "The default is cykooz.resizer, 5.7 times as fast as Pillow and as close to exact arithmetic "
+        '(benchmarks/transcoding/results/resizers.csv, 2026-11-25); "pillow" gives Pillow\'s own pixels.',
+    )
+    color: Color = option(
+        "rgb",
+        "Channels to store; keep: one of grey images, three of others.",
+        "Transparency is composed on white, except for rgba.",
+    )
+    depth: Depth = option(8, "Bits a channel; 16 with --format png or raw.", "16 scales sources of 8 bits.")
+    icc: Icc = option(
+        "convert",
+        "Convert colours from ICC profiles to sRGB, or ignore profiles as Pillow does.",
+        "torchvision ignores them, too.",
+    )
+    format: Format = option("jpeg", "Format to store.")
+    quality: int = option(
+        90,
+        "JPEG and WebP quality, 1 to 100.",
+        "90 with 4:2:0 is what FFCV and the timm recipes train from.",
+        metavar="Q", low=1, high=100,
+    )  # fmt: skip
+    subsampling: Subsampling = option("420", "JPEG chroma subsampling.")
+    tiles: Tiles | bool = option(
+        "resized",
+        "JPEGs to store in tiles, so that a crop is read without the rest. --no-tiles: none.",
+        '"all" also codes JPEGs that are stored as they came again, without loss, which takes the compiled decoder. '
+        'True is another spelling of "resized", and False one of "none". Other formats have no tiles.',
+    )
+    upscale: bool = option(False, "Enlarge images smaller than the target, too.", "Otherwise they keep their size.")
+    keep_metadata: bool = option(
+        False,
+        "Keep EXIF, XMP and comments in what is stored.",
+        "The orientation is reset, since the pixels are upright.",
+    )
+    max_pixels: int = option(
+        MAX_PIXELS,
+        "Reject sources of more pixels.",
+        "Such a source is an ImageError, raised before it is decoded. The default is Pillow's limit for "
+        "decompression bombs.",
+        metavar="N", low=1, high=2**40,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tiles, bool):
+            object.__setattr__(self, "tiles", "resized" if self.tiles else "none")
+        check_options(self)
+        for size in self.sizes:
+            for pixels in size if size != KEEP else ():
+                check_range("size", pixels, 1, MAX_SIDE)
+        if not self.sizes:
+            raise OptionError("size: expected at least one, such as 256, got none")
+        check_each_once("size", self.sizes, "size")
+        if self.color == "keep" and self.format == "webp":
+            raise OptionError("color: keep needs a format that has grey images; WebP has none, choose jpeg, png or raw")
+        if self.color == "rgba" and self.format == "jpeg":
+            raise OptionError("color: rgba needs a format that has transparency; choose png, webp or raw, got jpeg")
+        if self.depth == 16 and self.format not in ("png", "raw"):
+            raise OptionError(f"depth: 16 bits need a format that has them; choose png or raw, got {self.format}")
+        if self.keep_metadata and self.format == "raw":
+            raise OptionError("keep_metadata: format raw stores pixels alone; choose jpeg, png or webp")
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """The image options that BuildOptions.to_json records. Raises OptionError for those of a later presize."""
+        unknown = sorted(values.keys() - {field.name for field in fields(cls)})
+        if unknown:
+            raise OptionError(f"{unknown[0]}: this presize has no such option; upgrade it")
+        return cls(**values | {"sizes": tuple(map(Size.parse, values["sizes"]))})
+
+
+def companion_color(format: Format) -> Color:
+    """How many channels a companion has that is stored as an image is: those of its source, where `format` has them."""
+    return "rgb" if format == "webp" else "keep"
+
+
+COMPANION_NAME = r"[A-Za-z][A-Za-z0-9_]{0,31}"
+"""The names that companions may have, as a regular expression for ASCII."""
+
+_FIELD = re.compile(r"\{\{|\}\}|\{(\w*)\}|[{}]", re.ASCII)
+
+_FIELDS = ("stem", "dir", "name")
+
+
+@documented
+@dataclass(frozen=True)
+class Companion:
+    """A second image of every sample, such as a segmentation mask, with the geometry of the first.
+
+    `name` is that of its shards and index columns. `pattern` is the path of its file, relative to the source:
+    ``masks/{stem}.png``. ``{name}`` is the name of the image's file, ``{stem}`` the same without its suffix, ``{dir}``
+    its folder, ``{{`` and ``}}`` are braces. `column` is the column of the label table that holds the path, in place of
+    `pattern`.
+    """
+
+    name: str
+    pattern: str | None = None
+    column: str | None = None
+    format: Format = option("png", "Format to store second images in.", flag="--pair-format", metavar="[NAME=]FORMAT")
+    filter: Filter = option(
+        "nearest",
+        "Filter for second images; nearest keeps class numbers exactly.",
+        "It keeps the values of grey images, of 16 bits, too, and the indices of palettes. With any other filter the "
+        "companion is stored as an image is.",
+        flag="--pair-filter", metavar="[NAME=]FILTER",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not re.fullmatch(COMPANION_NAME, self.name, re.ASCII):
+            raise OptionError(f"pair: expected a name of at most 32 letters, digits and _, got {self.name!r}")
+        if self.name == "source" or self.name.endswith("_source"):
+            raise OptionError(f"pair: {self.name!r} would have columns that the index has already; choose another name")
+        if (self.pattern is None) == (self.column is None):
+            raise OptionError(
+                f"pair: expected a pattern or a column for {self.name}, such as masks/{{stem}}.png, got "
+                f"{'neither' if self.pattern is None else 'both'}"
+            )
+        if self.pattern is not None:
+            check_text("pair", self.pattern)
+            self.pieces()
+            parts = self.pattern.split("/")
+            if not self.pattern or parts[0] == "" or not {".", ".."}.isdisjoint(parts):
+                raise OptionError(f"pair: expected a path from the source for {self.name}, got {self.pattern!r}")
+        check_options(self)
+        if self.is_exact and self.format not in ("png", "raw"):
+            raise OptionError(
+                f"pair_format: {self.format} changes the values of pixels, which nearest keeps; choose png or raw, "
+                f"or another filter for {self.name}"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``NAME=PATTERN``, or ``NAME=column:COLUMN``.
+
+        >>> Companion.parse("mask=masks/{stem}.png").pattern
+        'masks/{stem}.png'
+        """
+        name, equals, place = text.partition("=")
+        if not equals:
+            raise OptionError(f"pair: expected NAME=PATTERN, such as mask=masks/{{stem}}.png, got {text!r}")
+        kind, colon, column = place.partition(":")
+        return cls(name, column=column) if kind + colon == "column:" else cls(name, place)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the values of its pixels are kept."""
+        return self.filter == "nearest"
+
+    def pieces(self) -> list[tuple[str, str]]:
+        """The pattern as pairs of literal text and the field that follows it, "" for none.
+
+        >>> Companion("mask", "masks/{stem}.png").pieces()
+        [('masks/', 'stem'), ('.png', '')]
+        """
+        pattern, pieces, literal, end = self.pattern or "", [], "", 0
+        for match in _FIELD.finditer(pattern):
+            literal += pattern[end : match.start()]
+            end = match.end()
+            if match[0] in ("{{", "}}"):
+                literal += match[0][0]
+            elif match[1] in _FIELDS:
+                pieces.append((literal, match[1]))
+                literal = ""
+            else:
+                raise OptionError(
+                    f"pair: {match[0]} in {pattern!r} is none of {{stem}}, {{dir}} and {{name}}; "
+                    "write {{ and }} for braces"
+                )
+        return [*pieces, (literal + pattern[end:], "")]
+
+    def image_options(self, image: ImageOptions) -> ImageOptions:
+        """How it is stored beside images of these options. The values of an exact one are kept whatever its color."""
+        color = companion_color(self.format)
+        return replace(image, format=self.format, filter=self.filter, color=color, depth=8, keep_metadata=False)
+
+    def to_json(self) -> dict[str, str]:
+        """Plain values for manifest.json, without the name."""
+        place = {"column": self.column} if self.pattern is None else {"pattern": self.pattern}
+        return {**place, "format": self.format, "filter": self.filter}  # type: ignore[dict-item]
+
+
+class Coordinates(NamedTuple):
+    """A column of the label table that holds places in the image, in pixels of the upright source or in shares of it.
+
+    Attributes:
+        column: its name.
+        format: a BoxFormat or a KeypointFormat; with a % behind it x and y are shares of the width and height, 0 to 1.
+    """
+
+    column: str
+    format: str
+
+    @classmethod
+    def parse_boxes(cls, text: str) -> Self:
+        """``"bbox:xywh"``: the format has to be named.
+
+        >>> Coordinates.parse_boxes("bbox:xywh")
+        Coordinates(column='bbox', format='xywh')
+        """
+        column, colon, format = text.rpartition(":")
+        if not colon:
+            raise OptionError(f"boxes: expected COLUMN:FORMAT, such as bbox:xyxy, got {text!r}")
+        return cls(column, format)
+
+    @classmethod
+    def parse_keypoints(cls, text: str) -> Self:
+        """``"points:xyv"``, or ``"points"`` for ``points:xy``.
+
+        >>> Coordinates.parse_keypoints("points")
+        Coordinates(column='points', format='xy')
+        """
+        column, _, format = text.rpartition(":")
+        return cls(column, format) if format in get_args(KeypointFormat) and column else cls(text, "xy")
+
+    @property
+    def in_shares(self) -> bool:
+        return self.format.endswith("%")
+
+    @property
+    def numbers(self) -> str:
+        """What its numbers are, in their order: ``xywh`` for ``xywh%``, too."""
+        return self.format.removesuffix("%")
+
+    def __str__(self) -> str:
+        return f"{self.column}:{self.format}"
+
+
+class ColumnType(NamedTuple):
+    """The type of a column of labels, where it would be read as another.
+
+    Attributes:
+        column: its name.
+        type: "text" as it is written, "int", "float"; or "class", of the column ``label``: text that names classes,
+            whole numbers in the order of their values.
+    """
+
+    column: str
+    type: ValueType
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """
+        >>> ColumnType.parse("label:class")
+        ColumnType(column='label', type='class')
+        """
+        column, _, type = text.rpartition(":")
+        if not column:
+            raise OptionError(f"column_type: expected COLUMN:TYPE, such as label:text, got {text!r}")
+        return cls(column, type)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return f"{self.column}:{self.type}"
+
+
+class Stream(NamedTuple):
+    """A thing that every sample of a build stores: its image, or a companion, in one of the sizes.
+
+    Attributes:
+        name: of the companion; empty for the image.
+        size: the target size.
+    """
+
+    name: str
+    size: Size
+
+    def column(self, name: str) -> str:
+        """Return the name that a column about its records has in the index.
+
+        >>> Stream("mask", Size(256, 256)).column("nbytes")
+        'mask_nbytes'
+        """
+        return f"{self.name}_{name}" if self.name else name
+
+
+@documented
+@dataclass(frozen=True)
+class BuildOptions:
+    """All that decides the bytes of a dataset, besides its source."""
+
+    image: ImageOptions = option(ImageOptions(), "How each image is stored.", flag=None)
+    layout: Layout = option("lmdb", "LMDB shards, or ordinary image files.", flag="--to")
+    shard_samples: int | None = option(
+        None, "Samples per shard, at most.", unset="by their number", metavar="N", low=1, high=2**31 - 1
+    )
+    follow_links: bool = option(False, "Follow links that lead out of SRC.")
+    checksum: bool = option(
+        False,
+        "Keep a checksum of each source file, for --update to compare instead of the modification time.",
+        "It is the CRC-32, in the index. Off by default, because an update then reads every file; computing it takes "
+        "0.3 % of the time of an image (benchmarks/building/results/overheads.csv, 2026-11-25).",
+    )
+    companions: tuple[Companion, ...] = option(
+        (),
+        "A second image of every sample: mask=masks/{stem}.png, or mask=column:COLUMN of the label table.",
+        "They are kept in the order of their names.",
+        flag="--pair", metavar="NAME=PATTERN",
+    )  # fmt: skip
+    boxes: tuple[Coordinates, ...] = option(
+        (),
+        "Boxes to scale with the images, in pixels: xyxy, xywh or cxcywh; in shares of the image: cxcywh% ...",
+        "The dataset holds them as x1, y1, x2, y2 in pixels of the stored image.",
+        metavar="COLUMN:FORMAT", parse=Coordinates.parse_boxes,
+    )  # fmt: skip
+    keypoints: tuple[Coordinates, ...] = option(
+        (),
+        "Keypoints to scale with the images: xy or xyv (visibility), xy% or xyv% in shares.  [default format: xy]",
+        "The dataset holds one list for each object: x, y of each point, or x, y, visibility, in pixels of the stored "
+        "image.",
+        metavar="COLUMN[:FORMAT]", parse=Coordinates.parse_keypoints,
+    )  # fmt: skip
+    bad_boxes: BadBoxes = option(
+        "clip",
+        "Clip boxes that reach outside of their image, or reject the image.",
+        "A box is bad that reaches more than a pixel outside, has no area, or is not four numbers. Readers leave out "
+        "clipped boxes without area.",
+    )
+    column_types: tuple[ColumnType, ...] = option(
+        (),
+        "Type of a column of labels that would be read as another: text, int, float; label:class.",
+        flag="--column-type", metavar="COLUMN:TYPE", parse=ColumnType.parse,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        for name, formats in (("boxes", BoxFormat), ("keypoints", KeypointFormat)):
+            for coordinates in getattr(self, name):
+                check_choice(f"{name}: {coordinates.column}", coordinates.format, formats)
+        check_each_once("boxes", tuple(each.column for each in (*self.boxes, *self.keypoints)), "column")
+        for each in self.column_types:
+            check_text("column_type", each.column)
+            check_choice(f"column_type: {each.column}", each.type, ValueType)
+            if each.type == "class" and each.column != "label":
+                raise OptionError(
+                    f"column_type: only label has classes, got {each}; choose text, and a vocabulary to read"
+                )
+        check_each_once("column_type", tuple(each.column for each in self.column_types), "column")
+        if self.layout == "folder" and self.image.format == "raw":
+            raise OptionError("to: format raw has no image files; choose --to lmdb, or jpeg, png or webp")
+        check_each_once("pair", tuple(companion.name for companion in self.companions), "name")
+        if self.layout == "folder" and self.companions:
+            raise OptionError("to: pairs are stored in shards alone; choose --to lmdb, or build without --pair")
+        # One order, so that the same options make the same dataset.
+        object.__setattr__(self, "companions", tuple(sorted(self.companions, key=lambda companion: companion.name)))
+        object.__setattr__(self, "column_types", tuple(sorted(self.column_types)))
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """Everything that a sample stores: its image in each size, then each companion in each size."""
+        names = ("", *(companion.name for companion in self.companions))
+        return tuple(Stream(name, size) for name in names for size in self.image.sizes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for manifest.json; sizes as the strings that Size.parse reads."""
+        image = _recorded(self.image) | {"sizes": [str(size) for size in self.image.sizes]}
+        values = _recorded(self) | {"image": image}
+        for name in ("boxes", "keypoints", "column_types"):
+            if name in values:
+                values[name] = list(map(str, values[name]))
+        if self.companions:
+            values["companions"] = {companion.name: companion.to_json() for companion in self.companions}
+        return values
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """The options that to_json records; ``derived``, which a derived dataset records as well, is none of them.
+
+        Raises:
+            OptionError: for those of a later presize, and for invalid ones.
+            TypeError, KeyError, AttributeError: the values are not what to_json gives.
+        """
+        given = {name: value for name, value in values.items() if name != "derived"}
+        unknown = sorted(given.keys() - {field.name for field in fields(cls)})
+        if unknown:
+            raise OptionError(f"{unknown[0]}: this presize has no such option; upgrade it")
+        return cls(
+            **given
+            | {
+                "image": ImageOptions.from_json(given["image"]),
+                "companions": tuple(Companion(name, **how) for name, how in given.get("companions", {}).items()),
+                "boxes": tuple(map(Coordinates.parse_boxes, _texts(given, "boxes"))),
+                "keypoints": tuple(map(Coordinates.parse_keypoints, _texts(given, "keypoints"))),
+                "column_types": tuple(map(ColumnType.parse, _texts(given, "column_types"))),
+            }
+        )
+
+
+def _texts(values: dict[str, Any], name: str) -> list[str]:
+    found = values.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise TypeError(name)
+    return found
+
+
+ALWAYS_RECORDED = frozenset(
+    "image layout shard_samples follow_links checksum sizes fit filter resize_backend color format quality subsampling "
+    "tiles upscale keep_metadata max_pixels".split()
+)
+"""The options of format version 1, which every manifest records. Never add to them: an option of a later release is
+recorded where it differs from its default, so that datasets built before it keep their identity and can be updated."""
+
+
+def _recorded(options: BuildOptions | ImageOptions) -> dict[str, Any]:
+    """The options that are part of a dataset's identity, in the order of their fields."""
+    defaults = type(options)()
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    return {
+        name: value for name, value in values.items() if name in ALWAYS_RECORDED or value != getattr(defaults, name)
+    }
+
+
+@documented
+@dataclass(frozen=True)
+class SourceOptions:
+    """Which samples a source has. It decides the bytes of a dataset; the samples are recorded, and nothing here is."""
+
+    labels: str | os.PathLike[str] | None = option(
+        None,
+        "CSV, JSON lines or Parquet with a path column, or a list of paths (.txt): it lists the samples. none: take "
+        "all images of SRC, without labels.",
+        "Samples are in the order of the table. None is for class folders, or a flat folder.",
+        metavar="TABLE|none", is_path=True,
+    )  # fmt: skip
+    classes: Sequence[str] | None = option(
+        None,
+        "Class list to use: one name a line, or a dataset's.",
+        "In Python the names themselves; None for the sorted names of folders or labels.",
+        metavar="FILE|DATASET", is_path=True,
+    )  # fmt: skip
+    repeated: Repeated = option(
+        "refuse",
+        "A path in several rows of TABLE: refuse it, or make the rows one sample whose columns are lists.",
+    )
+    split: str | None = option(
+        None,
+        "Column of splits: by the folders of SRC (SRC/train, SRC/val), or drawn, as in train=0.9,val=0.1.",
+        "Shares add up to 1, and are drawn by the sample's path.",
+        metavar="folders|NAME=SHARE,...",
+    )
+    split_seed: int = option(0, "Random seed of the shares of --split.", metavar="N")
+    keys: str | None = option(
+        None,
+        "Images in SRC: of an LMDB a pattern such as image-{:09d}, or text-recognition, basicsr, lsun; of tars an "
+        "extension; of Parquet a column.",
+        "Tar shards and Parquet need it where a sample has several images.",
+        metavar="PATTERN|PRESET|NAME",
+    )
+    label_keys: str | None = option(
+        None,
+        "Keys of an LMDB's labels, such as label-{:09d}.",
+        "``text=label-{:09d}`` calls their column ``text``.",
+        metavar="PATTERN",
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.split is not None and self.split != "folders":
+            parse_shares(self.split)
+        if self.repeated == "list" and self.table is None:
+            raise OptionError("repeated: list is about rows of a table; name one with --labels")
+        if self.classes is not None and self.labels == "none":
+            raise OptionError("classes: samples have no class with --labels none; leave one of them out")
+        for name in ("keys", "label_keys"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise OptionError(f"{name}: expected a text such as image-{{:09d}}, got {value!r}")
+        if self.label_keys is not None and self.keys is None:
+            raise OptionError("label_keys: it needs --keys, the pattern for the keys of the images")
+        if self.label_keys is not None and self.keys in get_args(KeyPreset):
+            raise OptionError(f"label_keys: --keys {self.keys} has its own; give patterns for both, or leave it out")
+
+    @property
+    def table(self) -> str | os.PathLike[str] | None:
+        """The label table, if there is one."""
+        return None if self.labels == "none" else self.labels
+
+
+def parse_shares(text: str) -> dict[str, Fraction]:
+    """The share of each split: names and decimals that add up to 1.
+
+    >>> parse_shares("train=0.9,val=0.1")
+    {'train': Fraction(9, 10), 'val': Fraction(1, 10)}
+    """
+    check_type("split", text, str)
+    check_text("split", text)
+    found = [re.fullmatch(r"\s*([^=\s][^=]*?)\s*=\s*(\d*\.?\d+)\s*", part, re.ASCII) for part in text.split(",")]
+    shares = {match[1]: Fraction(match[2]) for match in found if match}
+    if len(shares) < len(found) or not all(shares.values()):
+        raise OptionError(f"split: expected folders, or names and shares, such as train=0.9,val=0.1, got {text!r}")
+    if sum(shares.values()) != 1:
+        raise OptionError(f"split: the shares in {text!r} add up to {float(sum(shares.values())):g}, expected 1")
+    return shares
+
+
+@dataclass(frozen=True)
+class ErrorBudget:
+    """How many rejected images a build tolerates. Any number when neither attribute is given.
+
+    Attributes:
+        count: at most so many, from 0.
+        share: at most this share of all samples, from 0 to 1.
+    """
+
+    count: int | None = None
+    share: Fraction | float | None = None
+
+    def __post_init__(self) -> None:
+        if self.count is not None:
+            check_range("max_errors", self.count, 0, 2**63 - 1)
+        if self.share is not None and not (isinstance(self.share, Real) and 0 <= self.share <= 1):
+            raise OptionError(f"max_errors: expected a share from 0 to 1, got {self.share!r}")
+        if self.count is not None and self.share is not None:
+            raise OptionError(f"max_errors: expected a count or a share, got both {self.count} and {self.share}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``"100"`` is a count from 0 up, ``"0.5%"`` a share from 0 to 100 percent.
+
+        >>> ErrorBudget.parse("0.5%").allows(1, of=200)
+        True
+        """
+        match = re.fullmatch(r"(\d{1,18})|(\d{1,3}(?:\.\d{1,9})?)%", text.strip(), re.ASCII)
+        if not match or (match[2] and Fraction(match[2]) > 100):
+            raise OptionError(f"max_errors: expected a count or a percentage, such as 100 or 0.5%, got {text!r}")
+        return cls(count=int(match[1])) if match[1] else cls(share=Fraction(match[2]) / 100)
+
+    def __str__(self) -> str:
+        """What parse() reads, or ``unlimited``."""
+        if self.share is not None:
+            return f"{float(self.share * 100):.9f}".rstrip("0").rstrip(".") + "%"
+        return "unlimited" if self.count is None else str(self.count)
+
+    def allows(self, rejected: int, of: int) -> bool:
+        """True when `rejected` of `of` samples are within the budget."""
+        if self.count is not None:
+            return rejected <= self.count
+        return self.share is None or rejected <= self.share * of
+
+
+_MAX_PARTS = 100_000
+
+
+@dataclass(frozen=True)
+class BuildPart:
+    """A share of a build.
+
+    Attributes:
+        number: which part, from 1 to `of`.
+        of: how many there are, at most 100,000.
+    """
+
+    number: int
+    of: int
+
+    def __post_init__(self) -> None:
+        check_range("part", self.of, 1, _MAX_PARTS)
+        check_range("part", self.number, 1, self.of)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``"3/8"`` is the third of eight.
+
+        >>> BuildPart.parse("3/8")
+        BuildPart(number=3, of=8)
+        """
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip(), re.ASCII)
+        if not match or not 1 <= int(match[1]) <= int(match[2]) <= _MAX_PARTS:
+            raise OptionError(f"part: expected I/N, part I of N, from 1/N to N/N, got {text!r}")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        """What parse() reads."""
+        return f"{self.number}/{self.of}"
+
+
+_MAX_TIMEOUT_S = 1_000_000
+_SCHEDULERS = {"dask": "tcp://HOST:8786", "ray": "HOST:6379", "spark": "spark://HOST:7077"}
+
+
+@documented
+@dataclass(frozen=True)
+class RunOptions:
+    """How a build is carried out. Only `update` changes where samples are stored; nothing here changes an image."""
+
+    jobs: int | None = option(None, "Processes.", unset="all cores", metavar="N", low=1, high=4096)
+    engine: Engine = option(
+        "processes",
+        "What does the work: processes, which contain crashes; this one alone, which contains nothing; a cluster.",
+        'With "processes" an image that ends its decoder, twice, is rejected; so it is by the workers of "dask", "ray" '
+        'and "spark". "sequential" uses this process alone, whatever `jobs` is.',
+        flag="--backend",
+    )
+    scheduler: str | None = option(
+        None,
+        "The cluster's: tcp://HOST:8786, HOST:6379, spark://HOST:7077.",
+        "The address of Dask's, of Ray's (or ``auto``), or of Spark's (or ``yarn``). The other engines have none.",
+        metavar="ADDRESS",
+    )
+    timeout_s: float = option(
+        300.0,
+        "Reject an image that takes longer, alone, too.",
+        'Above 0 and up to 1,000,000 seconds. "sequential" has no such limit.',
+        metavar="S",
+    )
+    on_error: OnError = option("skip", "Skip images that cannot be stored, or stop at the first.")
+    max_errors: ErrorBudget = option(
+        ErrorBudget(),
+        "Stop after more rejected or unreadable images than this.",
+        unset="any number", metavar="N|P%", parse=ErrorBudget.parse,
+    )  # fmt: skip
+    update: bool = option(
+        False,
+        "Bring OUT up to date with SRC: decode what is new or changed, keep the rest. Options that are not given are "
+        "those that OUT was built with.",
+        "It gives the same samples as a build from scratch; they may lie in other shards. In Python, options_to_update "
+        "gives the options.",
+    )
+    verify: bool = option(False, "With --update: read every record that is kept, and make damaged ones again.")
+    overwrite: bool = option(False, "Replace a presize dataset once the new one is whole; a folder's files one by one.")
+    report: bool = option(True, "Write report.html about the build.", "Each dataset gets one.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.update and self.overwrite:
+            raise OptionError("update: it keeps what is there and --overwrite replaces it; choose one")
+        if self.verify and not self.update:
+            raise OptionError("verify: it reads what --update keeps; add --update, or run presize verify OUT")
+        if not 0 < self.timeout_s <= _MAX_TIMEOUT_S:
+            raise OptionError(f"timeout_s: expected seconds above 0, up to {_MAX_TIMEOUT_S:,}, got {self.timeout_s!r}")
+        self._check_cluster()
+
+    def _check_cluster(self) -> None:
+        on_cluster = self.engine not in ("processes", "sequential")
+        if on_cluster and not self.scheduler:
+            raise OptionError(
+                f"scheduler: --backend {self.engine} needs the address of the cluster's, such as "
+                f"{_SCHEDULERS[self.engine]}"
+            )
+        if not on_cluster and self.scheduler is not None:
+            raise OptionError(
+                f"scheduler: --backend {self.engine} has none, got {self.scheduler!r}; it is for "
+                f"{', '.join(_SCHEDULERS)}"
+            )
+        if on_cluster and self.jobs is not None:
+            raise OptionError(
+                f"jobs: with --backend {self.engine} the cluster decides how much runs at once, got {self.jobs}"
+            )
+
+
+@documented
+@dataclass(frozen=True)
+class DeriveOptions:
+    """What is made of datasets that a new one is derived from."""
+
+    size: Size | None = option(
+        None,
+        "Target size in pixels, no larger than that of OUT.",
+        "None leaves all images as they are.",
+        unset="that of OUT", metavar="N|WxH", parse=Size.parse,
+    )  # fmt: skip
+    only: Sequence[str] | None = option(None, "The paths of the samples to take; None takes all.", flag=None)
+    classes: Sequence[str] | None = option(
+        None,
+        "Class list to use: one name a line, or a dataset's.",
+        "In Python the names themselves; None joins those of the datasets.",
+        metavar="FILE|DATASET", is_path=True,
+    )  # fmt: skip
+    prefix: bool = option(
+        False,
+        "Put the number of its OUT before each path: 0/cats/1.jpg.",
+        "No two paths are the same then.",
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.size is not None:
+            if self.size == KEEP:
+                raise OptionError("size: images keep their size without --size; expected N or WxH, got keep")
+            ImageOptions((self.size,))  # checks its range
+        if self.only is not None and (isinstance(self.only, str) or len(self.only) == 0):
+            raise OptionError(f"only: expected a list of paths, at least one, got {self.only!r}")
+
+
+@documented
+@dataclass(frozen=True)
+class SampleOptions:
+    """All that decides the bytes of a sample folder, for given versions of NumPy, OpenCV and Pillow."""
+
+    images: int = option(
+        200, "Number of files.", "The broken ones are among them.", metavar="N", low=1, high=10_000_000
+    )
+    classes: int = option(
+        4, "Number of class folders.", "At most as many as images, which are spread evenly over them.",
+        flag=None, low=1, high=10_000,
+    )  # fmt: skip
+    long_side: int = option(
+        500,
+        "Longer side of a typical image, in pixels.",
+        "A few are far smaller or larger.",
+        metavar="PX",
+        low=16,
+        high=4096,
+    )
+    rotated: float = option(
+        0.05,
+        "Share of the readable files, 0 to 1, that are stored rotated, with an EXIF orientation of 2 to 8.",
+        flag=None,
+    )
+    broken: int = option(
+        0,
+        "Number of broken files among them.",
+        "These are truncated, empty, an HTML page, random bytes, in turn.",
+        metavar="N",
+    )
+    seed: int = option(0, "Random seed.", metavar="N")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check_range("classes", self.classes, 1, self.images)
+        check_range("broken", self.broken, 0, self.images)
+        if not isinstance(self.rotated, int | float) or not 0 <= self.rotated <= 1:
+            raise OptionError(f"rotated: expected a share from 0 to 1, got {self.rotated!r}")
+
+    def label(self, index: int) -> int:
+        """The class of file `index`, from 0 to classes - 1."""
+        return index * self.classes // self.images

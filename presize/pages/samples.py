@@ -1,0 +1,438 @@
+"""A dataset in shards or in a folder -> what pages show of a sample: pictures of its source in the raw folder, of the
+stored image and its companions, boxes, points and texts."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from presize.codecs import sixteen
+from presize.codecs.decode import decode
+from presize.codecs.stored_value import DAMAGE, decode_value
+from presize.errors import DatasetError, ImageError, OptionError
+from presize.options import MAX_PIXELS, Coordinates
+from presize.pages.html import Pixels, jpeg_of, thumbnail
+from presize.store.dataset import Dataset
+from presize.store.filenames import is_safe
+from presize.store.index import index_columns, read_index
+from presize.store.manifest import Manifest, read_manifest
+from presize.store.rejects_file import Rejects, read_rejects
+from presize.system.files import is_url, open_at_once
+
+_MAX_BYTES = 1 << 30
+_FIT_SCALES = (8, 4, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class ViewedDataset:
+    """A dataset opened for pages. Safe across threads.
+
+    Attributes:
+        root: its folder.
+        raw: the folder that it was built from; None where sources are not to be shown.
+        data: its shards; None for a folder of image files.
+    """
+
+    root: Path
+    manifest: Manifest
+    index: pa.RecordBatch
+    raw: Path | None = None
+    data: Dataset | None = None
+    _checked: dict[str, pa.Array] = field(default_factory=dict, init=False, repr=False)
+    _companions: dict[str, Dataset] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, root: str | os.PathLike[str], raw: str | os.PathLike[str] | None = None) -> ViewedDataset:
+        """Open the dataset in `root`.
+
+        Raises:
+            DatasetError: `root` is no dataset, a URL, or damaged.
+            OptionError: `raw` is not a folder.
+        """
+        name = os.fspath(root)
+        if is_url(name):
+            raise DatasetError(
+                f"{name} is a URL, and a page shows samples from nearly all shards: "
+                f"`presize fetch {name} DIR`, then view DIR"
+            )
+        if raw is not None and not os.path.isdir(raw):
+            raise OptionError(
+                f"raw: {os.fspath(raw)!r} is not a folder; expected the one that the dataset was built from"
+            )
+        source = None if raw is None else Path(os.path.realpath(raw))
+        manifest = read_manifest(root)
+        if manifest.layout == "folder":
+            return cls(Path(os.path.realpath(root)), manifest, read_index(root, manifest), source)
+        data = Dataset(root, readahead=False)
+        return replace(cls.reading(data), raw=source)
+
+    @classmethod
+    def reading(cls, data: Dataset) -> ViewedDataset:
+        """View a Dataset that is already open."""
+        return cls(data.root, data.manifest, data.index, data=data)
+
+    def check_sources(self) -> None:
+        """Raise OptionError when of several samples not one source is in the raw folder: it is another."""
+        last = self.manifest.samples - 1
+        paths = [self.row(sample)["path"] for sample in sorted({0, last // 4, last // 2, last})]
+        if self.raw is not None and not any(is_safe(path) and os.path.lexists(self.raw / path) for path in paths):
+            raise OptionError(
+                f"raw: {str(self.raw)!r} has no {paths[0]!r}, nor others of its images; expected the folder of files "
+                "that the dataset was built from"
+            )
+
+    @cached_property
+    def rejects(self) -> Rejects:
+        """Files that were not stored."""
+        return read_rejects(self.root / self.manifest.rejects.file)
+
+    @cached_property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns of the label table, ``label`` apart where it numbers the classes."""
+        own = index_columns(self.manifest.layout, True, [companion.name for companion in self.manifest.companions])
+        classes = {"label"} if self.manifest.classes is not None else set()
+        schema = self.index.schema
+        names = (name for name in schema.names if name not in {*own, *classes})
+        return tuple(name for name in names if schema.get_field_index(name) >= 0)  # -1 when there are two of them
+
+    @cached_property
+    def text_columns(self) -> tuple[str, ...]:
+        """The path, and the label columns of text."""
+        kinds = {name: self.index.schema.field(name).type for name in self.label_columns}
+        texts = (name for name, kind in kinds.items() if pa.types.is_large_string(kind) or pa.types.is_string(kind))
+        return ("path", *texts)
+
+    def column(self, name: str) -> pa.Array:
+        """A column whose offsets are checked, once, so that Arrow can compute with it.
+
+        Raises:
+            DatasetError: it is damaged.
+        """
+        if name not in self._checked:
+            column = self.index.column(self.index.schema.get_field_index(name))
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as error:
+                what = str(error).partition("\n")[0]
+                raise DatasetError(f"column {name!r} of {self.root} is damaged: {what}") from None
+            self._checked[name] = column
+        return self._checked[name]
+
+    def row(self, sample: int) -> dict[str, Any]:
+        """All columns of one sample.
+
+        Raises:
+            DatasetError: they are damaged.
+        """
+        row = self.index.slice(sample, 1)
+        try:
+            row.validate(full=True)
+            return dict(row.to_pylist()[0])
+        except (ValueError, OverflowError) as error:  # such as a date in the year 10,000
+            raise self._damage(sample, str(error).partition("\n")[0]) from None
+
+    def pixels(self, sample: int) -> npt.NDArray[Any]:
+        """The stored image, as Dataset.pixels gives it.
+
+        Raises:
+            DatasetError: it is damaged.
+        """
+        if self.data is not None:
+            return next(pixels for _, pixels in self.data.pixels([sample]))
+        manifest, row = self.manifest, self.row(sample)
+        try:
+            value = memoryview(_read(self.root, row["file"]))
+            shape = row["height"], row["width"]
+            return decode_value(value, manifest.format, manifest.color, shape, MAX_PIXELS, manifest.depth)
+        except DAMAGE as error:
+            raise self._damage(sample, str(error)) from None
+
+    def companion(self, name: str, sample: int) -> npt.NDArray[Any]:
+        """A further image of the sample, such as its mask; see Dataset.companion."""
+        if self.data is None:
+            raise DatasetError(f"{self.root} is a folder of image files, which has no companions")
+        if name not in self._companions:
+            self._companions[name] = self.data.companion(name)
+        return next(pixels for _, pixels in self._companions[name].pixels([sample]))
+
+    def source(self, sample: int, side: int) -> npt.NDArray[Any]:
+        """The source image, upright, 8 bits, RGB, (height, width, 3); scaled down where that is fast, to no less than
+        `side` pixels of its longer side.
+
+        Raises:
+            ImageError: the file is not in the raw folder, or not an image.
+        """
+        row = self.row(sample)
+        if self.raw is None:
+            raise ImageError("no raw folder was given")
+        longer = max(row["source_height"], row["source_width"])
+        scale = next((scale for scale in _FIT_SCALES if longer >= side * scale), 1)
+        return decode(_read(self.raw, row["path"]), scale=scale).pixels
+
+    def _damage(self, sample: int, what: str) -> DatasetError:
+        return DatasetError(f"sample {sample} of {self.root} is damaged: {what or 'not enough memory'}")
+
+
+def _read(folder: Path, path: str) -> bytes:
+    """A file below `folder`. Raises ImageError when there is none that can be read."""
+    if not is_safe(path):
+        raise ImageError("its path leads out of the folder")
+    try:
+        with open(folder / path, "rb", opener=open_at_once) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ImageError("it is not a regular file")
+            if status.st_size > _MAX_BYTES:
+                raise ImageError(f"it has {status.st_size} bytes, more than the {_MAX_BYTES} that are read")
+            return file.read()
+    except OSError as error:
+        raise ImageError(f"cannot be read: {error.strerror}") from None
+
+
+MOST_MARKS = 300
+"""Boxes, and points, of a sample; more would hide the image, and make pages large."""
+
+
+@dataclass(frozen=True)
+class MarkedBox:
+    """A box, from its upper left corner, with its name from the sample's other columns."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    name: str
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The boxes and visible keypoints (x, y) drawn over an image, and the columns that they come from."""
+
+    boxes: tuple[MarkedBox, ...] = ()
+    points: tuple[tuple[float, float], ...] = ()
+    columns: frozenset[str] = frozenset()
+
+
+def marks_of(row: Mapping[str, Any], options: Mapping[str, Any]) -> Marks:
+    """Return the marks of a sample.
+
+    Args:
+        row: its columns.
+        options: of the build, as the manifest records them. Both may be hostile: anything but boxes and keypoints is
+            left out.
+    """
+    boxes: list[MarkedBox] = []
+    points: list[tuple[float, float]] = []
+    box_columns = _coordinates(options.get("boxes"), Coordinates.parse_boxes)
+    point_columns = _coordinates(options.get("keypoints"), Coordinates.parse_keypoints)
+    for column in box_columns:
+        corners = _numbers(row.get(column.column), 4)
+        for (left, top, right, bottom), name in zip(corners, _names(row, len(corners), column.column), strict=True):
+            if right > left and bottom > top:
+                boxes.append(MarkedBox(left, top, right - left, bottom - top, name))
+    for column in point_columns:
+        step = len(column.numbers)
+        for numbers in _numbers(row.get(column.column), None):
+            for at in range(0, len(numbers) - step + 1, step):
+                if step == 2 or numbers[at + 2]:
+                    points.append((numbers[at], numbers[at + 1]))
+    columns = frozenset(column.column for column in (*box_columns, *point_columns))
+    return Marks(tuple(boxes[:MOST_MARKS]), tuple(points[:MOST_MARKS]), columns)
+
+
+def _coordinates(texts: object, parse: Callable[[str], Coordinates]) -> list[Coordinates]:
+    """Parse the columns of an option; none where it is not recorded as a build does."""
+    if not isinstance(texts, list):
+        return []
+    return [parse(text) for text in texts if isinstance(text, str) and ":" in text]
+
+
+def _numbers(lists: object, length: int | None) -> list[list[float]]:
+    """Return the lists of `length` finite numbers; an empty list or NaNs in place of others."""
+    if not isinstance(lists, list):
+        return []
+    return [
+        list(map(float, one)) if _are_finite(one) and length in (None, len(one)) else [math.nan] * (length or 0)
+        for one in lists
+    ]
+
+
+def _are_finite(one: object) -> bool:
+    return isinstance(one, list) and all(isinstance(n, int | float) and math.isfinite(n) for n in one)
+
+
+def _names(row: Mapping[str, Any], count: int, column: str) -> list[str]:
+    """Return the names of `count` objects: the first other column with a text or a number for each of them."""
+    for name, values in row.items():
+        if name != column and isinstance(values, list) and len(values) == count:
+            if all(isinstance(value, str | int) for value in values):
+                return list(map(str, values))
+    return [""] * count
+
+
+_MOST_CLASS_NUMBERS = 64
+"""A mask with more different values is taken for a depth map, and shown in shades of grey."""
+_MOST_TEXT, _MOST_TEXTS = 300, 12
+_MASK_SHARE = 0.6
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture on a card.
+
+    Attributes:
+        what: "source", "stored", or the name of a companion.
+        jpeg: empty where it cannot be shown.
+        problem: why it cannot be shown.
+    """
+
+    what: str
+    jpeg: bytes
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A sample as a page shows it.
+
+    Attributes:
+        sample: its number.
+        path: in the source.
+        label: its class; None without classes.
+        stored, source: (height, width).
+        nbytes, source_nbytes: of the stored image, and of the source file.
+        pictures: the source, the stored image, and its companions, where there are any.
+        marks: in pixels of the stored image.
+        texts: (column, value) of the label table.
+    """
+
+    sample: int
+    path: str
+    label: str | None
+    stored: tuple[int, int]
+    source: tuple[int, int]
+    nbytes: int
+    source_nbytes: int
+    pictures: tuple[Picture, ...]
+    marks: Marks
+    texts: tuple[tuple[str, str], ...]
+
+
+def cards_of(viewed: ViewedDataset, samples: Iterable[int], side: int, jobs: int) -> list[Card]:
+    """Return the cards of `samples`, in their order, decoded in `jobs` threads; see card_of()."""
+    with ThreadPoolExecutor(jobs) as threads:
+        return list(threads.map(lambda sample: card_of(viewed, sample, side), samples))
+
+
+def card_of(viewed: ViewedDataset, sample: int, side: int) -> Card:
+    """Return the card of a sample, with pictures of at most `side` pixels. A picture that cannot be shown says why.
+
+    Raises:
+        DatasetError: the columns of the sample are damaged.
+    """
+    row, manifest = viewed.row(sample), viewed.manifest
+    marks = marks_of(row, manifest.identity["options"])
+    classes, label = manifest.classes or (), row.get("label", -1)
+    return Card(
+        sample,
+        row["path"],
+        classes[label] if classes and 0 <= label < len(classes) else None,
+        (row["height"], row["width"]),
+        (row["source_height"], row["source_width"]),
+        row["nbytes"],
+        row["source_nbytes"],
+        tuple(_pictures(viewed, sample, side)),
+        marks,
+        tuple(_texts(viewed, row, marks)),
+    )
+
+
+def _pictures(viewed: ViewedDataset, sample: int, side: int) -> Iterable[Picture]:
+    stored: list[Pixels] = []
+
+    def stored_thumbnail() -> Pixels:
+        stored.append(thumbnail(seen(viewed.pixels(sample)), side))
+        return stored[0]
+
+    def companion_thumbnail(name: str) -> Pixels:
+        values = viewed.companion(name, sample)
+        return masked(stored[0], values) if _is_mask(values) else thumbnail(seen(values), side)
+
+    if viewed.raw is not None:
+        yield _picture("source", lambda: thumbnail(viewed.source(sample, side), side))
+    yield _picture("stored", stored_thumbnail)
+    for companion in viewed.manifest.companions if stored else ():
+        yield _picture(companion.name, functools.partial(companion_thumbnail, companion.name))
+
+
+def _picture(what: str, pixels: Callable[[], Pixels]) -> Picture:
+    try:
+        return Picture(what, jpeg_of(pixels()))
+    except (DatasetError, ImageError) as error:
+        return Picture(what, b"", str(error))
+
+
+def seen(pixels: npt.NDArray[Any]) -> Pixels:
+    """Return the pixels of any dataset as a page shows them, uint8 (height, width, 3) or (height, width): alpha
+    composed on white, 16-bit values that are not colours as shades from the smallest to the largest."""
+    if pixels.dtype == np.uint16 and pixels.ndim == 2:
+        low, high = int(pixels.min()), int(pixels.max())
+        return np.asarray((pixels.astype(np.float32) - low) * (255 / max(high - low, 1)), np.uint8)
+    if pixels.dtype == np.uint16:
+        pixels = sixteen.rounded(pixels)
+    if pixels.shape[2:] == (4,):
+        opacity = pixels[:, :, 3:] / 255
+        pixels = (pixels[:, :, :3] * opacity + 255 * (1 - opacity)).round().astype(np.uint8)
+    return np.asarray(pixels)
+
+
+def _is_mask(values: npt.NDArray[Any]) -> bool:
+    return values.ndim == 2 and len(np.unique(values)) <= _MOST_CLASS_NUMBERS
+
+
+def masked(picture: Pixels, mask: npt.NDArray[Any]) -> Pixels:
+    """`picture` with a colour over it for each number of a mask; 0, the background, stays as it is.
+
+    Args:
+        picture: uint8 (height, width, 3) or (height, width).
+        mask: whole numbers (height, width), of any size.
+    """
+    height, width = picture.shape[:2]
+    small = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)
+    base = picture if picture.ndim == 3 else np.repeat(picture[:, :, np.newaxis], 3, axis=2)
+    colors = _PALETTE[np.bitwise_and(small, 255)]
+    blended = cv2.addWeighted(base, 1 - _MASK_SHARE, colors, _MASK_SHARE, 0)
+    return np.asarray(np.where((small == 0)[:, :, np.newaxis], base, blended), np.uint8)
+
+
+def _palette() -> Pixels:
+    """256 colours; those of numbers near to each other differ: hues go on by the golden angle."""
+    hues = np.arange(256) * 137.508 % 360
+    tones = np.stack((hues / 2, np.full(256, 190), np.full(256, 245)), axis=1).round().astype(np.uint8)
+    return np.asarray(cv2.cvtColor(tones[np.newaxis], cv2.COLOR_HSV2RGB)[0], np.uint8)
+
+
+_PALETTE = _palette()
+
+
+def _texts(viewed: ViewedDataset, row: dict[str, Any], marks: Marks) -> Iterable[tuple[str, str]]:
+    """The label columns that are not drawn; a list of lists of texts, as several captions are, line by line."""
+    names = [name for name in viewed.label_columns if name not in marks.columns and row[name] not in (None, "", [])]
+    for name in names[:_MOST_TEXTS]:
+        value = row[name]
+        plain = isinstance(value, list) and all(isinstance(one, str | int | float) for one in value)
+        text = ", ".join(map(str, value)) if plain else str(value)
+        yield name, text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "…"
