@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,19 +20,16 @@ import pyarrow as pa
 from presize.builder.annotations import scaled
 from presize.builder.executors.executor import executor_for
 from presize.builder.fingerprint import CodecFingerprint, codec_fingerprint
-from presize.builder.inputs import Inputs, join
+from presize.builder.like import naming_options
 from presize.builder.output_dir import OutputDir
 from presize.builder.plan import Plan, make_plan
-from presize.builder.publish import publish
-from presize.builder.resume import open_build
+from presize.builder.run import build_planned
 from presize.builder.shard_table import ShardDone
-from presize.builder.work import BuildWork, find_work
 from presize.codecs.resize import target
-from presize.errors import BuildError, DatasetError, OptionError, SourceError
-from presize.formatting import size_text
-from presize.options import KEEP, BuildOptions, Coordinates, DeriveOptions, ImageOptions, RunOptions, Size
+from presize.errors import DatasetError, OptionError, SourceError
+from presize.options import BuildOptions, Coordinates, DeriveOptions, ErrorBudget, ImageOptions, RunOptions, Size
 from presize.sources.columns import plain_column
-from presize.store.manifest import Manifest, read_manifest
+from presize.sources.dataset import DatasetSource, join_datasets
 from presize.store.rejects import Reject
 from presize.store.rejects_file import REJECTS_TOLD, first_rejects
 from presize.system.files import working_in
@@ -46,13 +41,11 @@ class Derivation:
 
     Attributes:
         plan: the build.
-        inputs: where its samples come from.
-        resized: how many of them are decoded and encoded again.
+        resized: how many samples are decoded and encoded again.
         nbytes: of the records that are read.
     """
 
     plan: Plan
-    inputs: Inputs
     resized: int
     nbytes: int
 
@@ -98,15 +91,14 @@ def plan_derive(datasets: Sequence[str | os.PathLike[str]], options: DeriveOptio
     """
     if not datasets:
         raise SourceError("expected at least one dataset to derive from, got none")
-    inputs = join(datasets, options.only, options.classes, options.prefix)
-    build = _build_options(inputs, options.size)
+    source = join_datasets(datasets, options.only, options.classes, options.prefix)
+    build = _build_options(source, options.size)
     if options.size is not None:
-        inputs = replace(inputs, source=replace(inputs.source, table=_scaled(inputs, build)), resizes=True)
-    resized = _count_resized(inputs, build.image)
-    plan = make_plan(inputs.source, build, _codecs(inputs, build, resized), os.sysconf("SC_PAGE_SIZE"))
-    plan = replace(plan, identity=plan.identity | {"options": _recorded(inputs, build)})
-    names = ["nbytes", *(f"{companion.name}_nbytes" for companion in build.companions)]
-    return Derivation(plan, inputs, resized, sum(int(inputs.numbers(name).sum()) for name in names))
+        source = replace(source, table=_scaled(source, build), resizes=True)
+    resized = _count_resized(source, build.image)
+    plan = make_plan(source, build, _codecs(source, build, resized), os.sysconf("SC_PAGE_SIZE"))
+    plan = replace(plan, identity=plan.identity | {"options": _recorded(source, build)})
+    return Derivation(plan, resized, source.nbytes)
 
 
 def derive_dataset(
@@ -145,124 +137,82 @@ def derive_dataset(
     plan = derivation.plan
     with working_in(Path(out)):
         for root in datasets:
-            place = OutputDir.for_build(root, out, plan.options)
-        on_plan(derivation)
-        with place.lock():
-            manifest = _carry_out(derivation, place, run, on_shard)
-    resized = derivation.resized - (len(plan.source.table) - manifest.samples)
+            output = OutputDir.for_build(root, out, plan.options)
+    on_plan(derivation)
+    run = replace(run, update=False, report=False, max_errors=ErrorBudget())
+    try:
+        (manifest,) = build_planned(plan, run, output, executor_for(run), on_shard).manifests
+    except DatasetError:
+        gone = plan.source.replaced() if isinstance(plan.source, DatasetSource) else None
+        if gone is None:
+            raise
+        with output.lock():
+            output.discard()  # nothing can be made of what was finished, and it would refuse the next run
+        raise gone from None
+    rejected = len(plan.source.table) - manifest.samples
+    resized = derivation.resized - rejected
     return DeriveResult(
         out=Path(out),
         samples=manifest.samples,
         copied=manifest.samples - resized,
         resized=resized,
-        rejected=len(plan.source.table) - manifest.samples,
+        rejected=rejected,
         bytes=manifest.stored_bytes,
         shards=len(manifest.shards),
         seconds=time.perf_counter() - start,
         recompressed=resized > 0 and manifest.format in ("jpeg", "webp"),
         rejects_file=Path(out) / manifest.rejects.file,
-        first_rejects=first_rejects(place.path / manifest.rejects.file, REJECTS_TOLD),
+        first_rejects=first_rejects(output.path / manifest.rejects.file, REJECTS_TOLD),
     )
 
 
-def _carry_out(
-    derivation: Derivation, place: OutputDir, run: RunOptions, on_shard: Callable[[ShardDone], None]
-) -> Manifest:
-    plan = derivation.plan
-    (published,) = place.manifests()
-    if published and published.digest != plan.digest and not run.overwrite:
-        raise BuildError(f"{place.path} holds another dataset; choose another place, or --overwrite to replace it")
-    state = open_build(plan, place, run)
-    if state is None:
-        return read_manifest(place.path)
-    work = find_work(plan, run, place, state, derivation.inputs)
-    _check_space(derivation, place, work)
-    try:
-        with closing(work.carry_out(executor_for(run))) as dones:
-            for done in dones:
-                on_shard(done)
-    except DatasetError:
-        gone = derivation.inputs.replaced()
-        if gone is None:
-            raise
-        place.discard()  # nothing can be made of what was finished, and it would refuse the next run
-        raise gone from None
-    (manifest,) = publish(plan, state, work.finish(), place)
-    return manifest
-
-
-def _check_space(derivation: Derivation, place: OutputDir, work: BuildWork) -> None:
-    """Raise BuildError when the disk cannot hold what is still to be written."""
-    samples = sum(len(task.samples) for task in work.waiting)
-    needed = int(derivation.nbytes * _growth(derivation) * samples / len(derivation.plan.source.table))
-    free = shutil.disk_usage(place.path).free
-    if needed > free:
-        raise BuildError(
-            f"{place.path} has {size_text(free)} free and needs up to {size_text(needed)}; make room, or choose "
-            "another disk"
-        )
-
-
-def _growth(derivation: Derivation) -> float:
-    """Bytes of a derived record to those of its source, at most: twice as many a pixel, since smaller images have more
-    detail in each."""
-    new = derivation.plan.options.image.sizes[0]
-    old = [Size.parse(manifest.size) for manifest in derivation.inputs.manifests]
-    if new == KEEP or KEEP in old:
-        return 1.0
-    return min(1.0, 2 * new.height * new.width / min(size.height * size.width for size in old))
-
-
-def _build_options(inputs: Inputs, size: Size | None) -> BuildOptions:
+def _build_options(source: DatasetSource, size: Size | None) -> BuildOptions:
     """The options of the first dataset, for the new size; of what is optional in an index what all datasets have."""
-    sizes = [Size.parse(manifest.size) for manifest in inputs.manifests]
-    for base, old in zip(inputs.bases, sizes, strict=True):
+    sizes = [Size.parse(manifest.size) for manifest in source.manifests]
+    for dataset, old in zip(source.datasets, sizes, strict=True):
         if size is None and old != sizes[0]:
             raise SourceError(
-                f"{inputs.bases[0].roots[0]} has images of size {sizes[0]} and {base.roots[0]} of size {old}; "
+                f"{source.root} has images of size {sizes[0]} and {dataset.roots[0]} of size {old}; "
                 "--size brings them to one"
             )
         if size is not None and str(old) != "keep" and (size.height > old.height or size.width > old.width):
             raise OptionError(
-                f"size: {size} is larger than the {old} of {base.roots[0]}; presize build makes larger images, "
+                f"size: {size} is larger than the {old} of {dataset.roots[0]}; presize build makes larger images, "
                 "from their source"
             )
-    recorded = inputs.manifests[0].identity["options"]
-    try:
-        options = BuildOptions.from_json(recorded)
+    with naming_options(source.root):
+        options = BuildOptions.from_json(source.manifests[0].identity["options"])
         return BuildOptions(
             image=replace(options.image, sizes=(size or sizes[0],)),
             shard_samples=options.shard_samples,
             follow_links=options.follow_links,
-            checksum=all(manifest.checksum for manifest in inputs.manifests),
+            checksum=all(manifest.checksum for manifest in source.manifests),
             companions=options.companions,
         )
-    except (TypeError, KeyError, AttributeError) as error:
-        raise DatasetError(f"{inputs.bases[0].roots[0]}: the options in the manifest are damaged: {error}") from None
 
 
-def _scaled(inputs: Inputs, options: BuildOptions) -> pa.Table:
+def _scaled(source: DatasetSource, options: BuildOptions) -> pa.Table:
     """The samples with their boxes and keypoints, which lie in pixels of the stored image, for the new size."""
-    boxes = tuple(Coordinates.parse_boxes(text)._replace(format="xyxy") for text in inputs.texts("boxes"))
-    keypoints = map(Coordinates.parse_keypoints, inputs.texts("keypoints"))
+    boxes = tuple(Coordinates.parse_boxes(text)._replace(format="xyxy") for text in source.texts("boxes"))
+    keypoints = map(Coordinates.parse_keypoints, source.texts("keypoints"))
     declared = replace(
         options, boxes=boxes, keypoints=tuple(place._replace(format=place.numbers) for place in keypoints)
     )
-    table = inputs.source.table
+    table = source.table
     for name, _ in (*boxes, *declared.keypoints):
         if name in table.column_names:
             table = table.set_column(table.column_names.index(name), name, plain_column(name, table.column(name)))
-    return scaled(table, declared, options.image.sizes[0], inputs.numbers("height"), inputs.numbers("width"))
+    return scaled(table, declared, options.image.sizes[0], source.numbers("height"), source.numbers("width"))
 
 
-def _recorded(inputs: Inputs, options: BuildOptions) -> dict[str, Any]:
+def _recorded(source: DatasetSource, options: BuildOptions) -> dict[str, Any]:
     """The options as the manifest has them: those that tell readers about columns, too; and under ``derived`` what the
     datasets were built with otherwise, and how the samples differ from those of one source: a build from a source would
     not make this dataset."""
-    olds = [manifest.identity["options"] for manifest in inputs.manifests]
+    olds = [manifest.identity["options"] for manifest in source.manifests]
     values: dict[str, Any] = olds[0] | options.to_json()
     image = values["image"]
-    derived = {*inputs.texts("derived"), *inputs.derived}
+    derived = {*source.texts("derived"), *source.derived}
     for old in (old["image"] for old in olds):
         derived |= {f"{name} {_words(old.get(name))}" for name in {*old, *image} if old.get(name) != image.get(name)}
     return values | ({"derived": sorted(derived)} if derived else {})
@@ -272,10 +222,10 @@ def _words(value: object) -> str:
     return " and ".join(map(str, value)) if isinstance(value, list) else "default" if value is None else str(value)
 
 
-def _codecs(inputs: Inputs, options: BuildOptions, resized: int) -> CodecFingerprint:
+def _codecs(source: DatasetSource, options: BuildOptions, resized: int) -> CodecFingerprint:
     """What made the records: the codecs of the datasets, and those that are here where records are resized."""
-    made_by = {str(manifest.identity["codecs"]) for manifest in inputs.manifests}
-    versions = inputs.manifests[0].versions
+    made_by = {str(manifest.identity["codecs"]) for manifest in source.manifests}
+    versions = source.manifests[0].versions
     if resized:
         here = codec_fingerprint(options)
         made_by.add(here.digest)
@@ -284,12 +234,12 @@ def _codecs(inputs: Inputs, options: BuildOptions, resized: int) -> CodecFingerp
     return CodecFingerprint(made_by.pop() if len(made_by) == 1 else together, versions)
 
 
-def _count_resized(inputs: Inputs, image: ImageOptions) -> int:
+def _count_resized(source: DatasetSource, image: ImageOptions) -> int:
     """How many images do not fit the size as they are, and are resized for it."""
-    if not inputs.resizes:
+    if not source.resizes:
         return 0
     shapes, counts = np.unique(
-        np.stack([inputs.numbers("height"), inputs.numbers("width")], axis=1), axis=0, return_counts=True
+        np.stack([source.numbers("height"), source.numbers("width")], axis=1), axis=0, return_counts=True
     )
     fits = [
         target(Size(height, width), image.sizes[0], image.fit, image.upscale).is_whole_image

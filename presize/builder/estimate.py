@@ -12,6 +12,8 @@ import numpy.typing as npt
 from presize.builder.plan import Plan
 from presize.builder.tasks.records import Encoded, EncodeSpec, Sources, encode_sample
 from presize.errors import ImageError, NotAnImageError
+from presize.options import KEEP
+from presize.sources.dataset import DatasetSource
 from presize.sources.source_reader import SourceReader
 from presize.store.rejects import Reject
 from presize.system.child import Child
@@ -100,6 +102,23 @@ def estimate(plan: Plan, jobs: int = 1, report: bool = True) -> Estimate:
         skipped=found.skipped,
         rejects=tuple(sorted(found.rejects)),
     )
+
+
+def stored_bytes(plan: Plan) -> int:
+    """Return how many bytes a build is likely to store; of one from datasets, the most that it can.
+
+    Raises:
+        ChildDiedError: an image ended the child.
+    """
+    if not isinstance(plan.source, DatasetSource):
+        return estimate(plan, report=False).bytes
+    new = plan.options.image.sizes[0]
+    old = [dataset.sizes[0] for dataset in plan.source.datasets]
+    if new == KEEP or KEEP in old:
+        return plan.source.nbytes
+    # Twice as many a pixel, since smaller images have more detail in each.
+    growth = 2 * new.height * new.width / min(size.height * size.width for size in old)
+    return int(plan.source.nbytes * min(1.0, growth))
 
 
 class _Tried(NamedTuple):

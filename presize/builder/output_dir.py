@@ -14,7 +14,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -226,10 +226,13 @@ class OutputDir:
     def has_finished_shards(self) -> bool:
         return any(_LEFTOVER.fullmatch(name) and name.endswith(".npz") for name in names_in(self.path))
 
-    def check_files(self) -> None:
+    def check_files(self, shards_by: str = "--update") -> None:
         """Raise BuildError unless the files of what is published are there, each of its size.
 
         The report, which may have been removed, and the images of a folder are not looked at.
+
+        Args:
+            shards_by: the option with which the same command makes shards again.
         """
         for root, manifest in zip(self.roots, self.manifests(), strict=True):
             if manifest is None:
@@ -240,7 +243,7 @@ class OutputDir:
                     if file != manifest.report:
                         check_file(root / file.file, file.bytes)
                 except DatasetError as error:
-                    fix = "--update makes it again" if file in shards else "--overwrite builds the dataset anew"
+                    fix = f"{shards_by} makes it again" if file in shards else "--overwrite builds the dataset anew"
                     raise BuildError(f"OUT {self.path} is damaged: {str(error).partition(';')[0]}; {fix}") from None
 
     # --- locks ---
@@ -393,6 +396,14 @@ class OutputDir:
         for name in () if staged is None else staged.classes:
             with writing(root / name):
                 (root / name).mkdir(exist_ok=True)
+
+    def put_back(self, files: Mapping[Path, Path]) -> None:
+        """Give shards, which have been made again with the same bytes, the names of the damaged ones."""
+        for new, old in files.items():
+            with writing(old):
+                os.replace(new, old)
+        for folder in {old.parent for old in files.values()}:
+            sync_folder(folder)
 
     def discard(self) -> None:
         """Remove all that an unfinished build has left; what is published stays."""

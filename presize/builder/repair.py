@@ -1,47 +1,42 @@
-"""Makes the damaged shards of a dataset again, from its source; one is accepted only if it is the one that was lost."""
+"""Makes the damaged shards of a dataset again, from its source: an update in which no sample moves.
+
+The options and the list of samples are those of the dataset. Whole records are copied; what is made again is accepted
+only if it is the record that was lost.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Set
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from zlib_ng import zlib_ng
+import pyarrow.compute as pc
 
-from presize.builder.output_dir import OutputDir
-from presize.codecs import transcode
-from presize.codecs.transcode import transcode_companion
-from presize.errors import DatasetError, ImageError, OptionError, SourceError
-from presize.options import Companion, ImageOptions, Size, SourceOptions
+from presize.builder.executors.executor import executor_for
+from presize.builder.like import recorded_options
+from presize.builder.output_dir import BuildJournal, OutputDir
+from presize.builder.plan import Plan
+from presize.builder.reuse import find_damage
+from presize.builder.shard_table import ShardTable
+from presize.builder.work import Records, find_work
+from presize.errors import DatasetError, SourceError
+from presize.options import BuildOptions, RunOptions, Size, SourceOptions, Stream
 from presize.sources.companions import companion_paths
+from presize.sources.dataset import PublishedDataset, read_published
 from presize.sources.recognize import recognize
 from presize.sources.scan import Source, scan
-from presize.sources.source_files import SourceFile, Url
-from presize.sources.source_reader import SourceReader
+from presize.sources.source_files import Url
 from presize.store.data_files import MANIFEST, STATE, DataFile
-from presize.store.filenames import is_safe
-from presize.store.index import companion_index, read_index
+from presize.store.filenames import unsafe_paths
 from presize.store.manifest import Manifest, read_manifest
-from presize.store.shard import MapFull, ShardWriter, commit_records, map_bytes
-from presize.store.shard_pages import recorded_map_bytes
-from presize.store.shard_reader import ShardReader
 from presize.store.verify import Problem, check_data_file
-from presize.system.files import remove_temporary, sync_folder, temporary_name, working_in
+from presize.system.files import working_in
 from presize.system.resources import usable_cores
-
-_ROWS_AT_ONCE = 256
-_MAPS_TO_TRY = 100
-_DOUBLED = 8
-
-_Row = dict[str, Any]
-"""Of the index."""
 
 
 @dataclass(frozen=True)
@@ -70,238 +65,192 @@ def repair_dataset(
 ) -> Repair:
     """Read all shards of the dataset in `out` (of each size), and make those again that are damaged or missing.
 
-    A shard is made of the source files that the index lists for it, and replaces the damaged one only when its SHA-256
-    is the one in the manifest; until then the old file stays. Readers that have a shard open go on with what they have.
+    Whole records are copied, and others made of the source files that the index lists for them. A shard is replaced
+    only when each of its records has the length and the CRC-32 in the index; until then the old file stays. If the new
+    file has another SHA-256 than the manifest names, it gets another name, and the manifest is published anew. Readers
+    that have a shard open go on with what they have.
 
     Args:
         source: the folder that the dataset was built from, or the file.
-        out: the dataset.
-        jobs: threads; all cores by default.
+        out: the dataset. One of several sizes is repaired with the others.
+        jobs: processes; all cores by default.
         samples: how the source was read; only ``keys`` matters.
         on_begin: called with the number of shards.
-        on_shard: called after each shard.
+        on_shard: called after each shard that was read.
 
     Raises:
         SourceError: `source` is not there, or its containers cannot be listed.
         DatasetError: `out` holds no dataset of shards.
         BuildError: a build is writing to `out`, it cannot be written to, or a container changes meanwhile.
     """
-    url = Url.of(source)
-    containers = None if url else recognize(source, samples.keys is not None)
-    if containers is None and not url and not os.path.isdir(source):
-        raise SourceError(f"the source {os.fspath(source)} is not a folder; give the one that {out} was built from")
-    raw = _Raw(url or Path(source)) if containers is None else _Raw(Path(containers.root), scan(source, samples, True))
-    out = Path(out)
-    _manifests_in(out)  # raises before anything is written, the lock included
-    repaired: list[str] = []
-    problems: list[Problem] = []
+    out = Path(os.path.abspath(out))
+    found = _scanned(source, out, samples)
+    output = _output_dir(out)  # raises before anything is written, the lock included
     with (
-        working_in(out),
-        OutputDir.of(out.parent).lock() if (out.parent / STATE).exists() else nullcontext(),  # a build of several sizes
-        OutputDir.of(out).lock(),
-        ThreadPoolExecutor(jobs or usable_cores()) as threads,
+        working_in(output.path),
+        OutputDir.of(output.path.parent).lock() if (output.path.parent / STATE).exists() else nullcontext(),
+        output.lock(),
     ):
-        manifests = _manifests_in(out)
-        shards = sum(len(manifest.shards) * (1 + len(manifest.companions)) for manifest in manifests.values())
-        on_begin(shards)
-        for root, manifest in manifests.items():
-            if manifest.layout != "lmdb":
-                raise DatasetError(f"{root} holds files, no shards; presize build --overwrite makes them anew")
-            maker_of = _makers(raw, root, manifest, threads)
-            for file in manifest.files():
-                name = (root / file.file).relative_to(out).as_posix()
-                damage = next(check_data_file(root, file), None)
-                why = _remade(file, maker_of.get(file), manifest) if damage else None
-                if why is not None:
-                    problems.append(Problem(name, f"{damage}; {why}"))
-                elif damage:
-                    repaired.append(name)
-                if file in maker_of:
-                    on_shard()
-            remove_temporary(root / "shards")
-    return Repair(shards, tuple(repaired), tuple(problems))
-
-
-def _manifests_in(out: Path) -> dict[Path, Manifest]:
-    """The dataset in a folder, or those of several sizes below it. Raises DatasetError where there is none."""
-    roots = [out] if (out / MANIFEST).exists() else sorted(path.parent for path in out.glob(f"*/{MANIFEST}"))
-    return {root: read_manifest(root) for root in roots or [out]}  # which says what is there instead of a dataset
-
-
-class _DifferentError(Exception):
-    """A shard cannot be made as it was. ``str(error)`` says why."""
-
-
-@dataclass(frozen=True)
-class _Raw:
-    """The images that a dataset was built from: a folder, and where it consists of containers, what they hold."""
-
-    root: Path | Url
-    source: Source | None = None
-
-    @cached_property
-    def _reader(self) -> SourceReader:
-        return SourceReader(self.root)
-
-    @cached_property
-    def _rows(self) -> dict[str, int]:
-        """The row of each path in the source table."""
-        paths = [] if self.source is None else self.source.table.column("path").to_pylist()
-        return {path: row for row, path in enumerate(paths)}
-
-    def read(self, path: str, nbytes: int) -> bytes:
-        """The bytes of an image of the index. Raises ImageError when they have changed or gone."""
-        if self.source is None:
-            return self.read_file(path, nbytes)
-        if path not in self._rows:
-            raise ImageError("its container has no such sample any more")
-        (file,) = self.source.files(np.array([self._rows[path]]))
-        return self._reader.read(file)
-
-    def read_file(self, path: str, nbytes: int) -> bytes:
-        """The bytes of a file in the folder. Raises ImageError when they have changed or gone."""
-        return self._reader.read(SourceFile(path, nbytes))
-
-
-def _makers(source: _Raw, root: Path, manifest: Manifest, threads: ThreadPoolExecutor) -> dict[DataFile, _Shards]:
-    """What makes each shard of a dataset again."""
-    companions = _companions(manifest)
-    stores = [
-        _Shards(source, root, manifest, threads),
-        *(_Shards(source, root, manifest, threads, c) for c in companions),
-    ]
-    files = [manifest.shards, *(companion.shards for companion in manifest.companions)]
-    return {file: store for store, shards in zip(stores, files, strict=True) for file in shards}
-
-
-def _remade(file: DataFile, shards: _Shards | None, manifest: Manifest) -> str | None:
-    """Make a file of a dataset again. None when that succeeded, else why it did not."""
-    again = "derive the dataset again, with --overwrite" if manifest.derived else None
-    if shards is None:
-        return f"only shards can be made again; {again or 'presize build --overwrite makes the dataset anew'}"
-    try:
-        shards.remake(file)
-    except (_DifferentError, ImageError) as error:
-        again = again or "presize build --update takes the source as it is now"
-        return f"it cannot be made as it was: {error}; {again}"
-    except (DatasetError, OptionError, SourceError) as error:
-        return str(error)
-    return None
-
-
-@dataclass(frozen=True)
-class _Shards:
-    """The shards of a dataset of one size, and the source that they were built from."""
-
-    source: _Raw
-    root: Path
-    manifest: Manifest
-    threads: ThreadPoolExecutor
-    companion: Companion | None = None
-    """Whose they are; None for the images'."""
-
-    def remake(self, file: DataFile) -> None:
-        image = _image_options(self.manifest)
-        if self.companion is not None:
-            image = self.companion.image_options(image)
-        size = Size.parse(self.manifest.size)
-        rows = self._rows(file)
-        if size not in image.sizes:
-            raise DatasetError(f"the manifest of {self.root} is damaged: its size is none of those that were built")
-        record_bytes = transcode.record_bytes(image, size)
-        make = partial(self._make, image, image.sizes.index(size))
-        (self.root / file.file).parent.mkdir(exist_ok=True)
-        made: Path | None = None  # the last attempt: its records are right
-        for map_size in self._map_sizes(file, record_bytes):
-            place = temporary_name(self.root / file.file)
-            values = self._made(make, rows) if made is None else _copied(made, len(rows))
-            with closing(values), ShardWriter(place, map_size, commit_records(record_bytes)) as writer:
-                try:
-                    for value in values:
-                        writer.append(value)
-                    found = writer.publish()
-                except MapFull:
-                    continue
-            if found == (file.bytes, file.sha256):
-                os.replace(place, self.root / file.file)
-                sync_folder((self.root / file.file).parent)
-                return
-            made = place
-        raise _DifferentError("its images are right, but not the file; another version of LMDB or page size makes it")
-
-    def _rows(self, file: DataFile) -> list[_Row]:
-        """The samples of a shard, in its order."""
-        index = read_index(self.root, self.manifest)
-        shards = self.manifest.shards
-        if self.companion is not None:
-            index = companion_index(index, self.companion.name)
-            shards = self.manifest.companion(self.companion.name).shards
-        own = pa.table(index.take(pa.array(np.flatnonzero(index["shard"].to_numpy() == shards.index(file)))))
-        if self.companion is not None:
-            own = own.set_column(own.column_names.index("path"), "path", companion_paths(self.companion, own))
-        names = ["path", "row", "nbytes", "crc32", "source_nbytes", "source_height", "source_width"]
-        rows = sorted(own.select(names).to_pylist(), key=lambda row: int(row["row"]))
-        if [row["row"] for row in rows] != list(range(file.rows)) or not all(is_safe(row["path"]) for row in rows):
-            raise DatasetError(f"the index of {self.root} is damaged; presize build --overwrite makes it anew")
-        return rows
-
-    def _make(self, image: ImageOptions, size: int, row: _Row) -> bytes:
-        """The record of a sample. Raises _DifferentError unless it is the one in the index."""
+        abandoned = output.recover()
+        output = _output_dir(out)  # a build may have published meanwhile
+        manifests = [read_manifest(root) for root in output.roots]
+        shards = [
+            (root, file) for root, manifest in zip(output.roots, manifests, strict=True) for file in _shards(manifest)
+        ]
+        on_begin(len(shards))
+        fix = "derive the dataset again, with --overwrite" if manifests[0].derived else ""
+        problems = [
+            Problem(
+                os.path.relpath(root / file.file, out),
+                f"{what}; only shards can be made again; {fix or 'presize build --overwrite makes the dataset anew'}",
+            )
+            for root, manifest in zip(output.roots, manifests, strict=True)
+            for file in manifest.files()
+            if file not in _shards(manifest)
+            for what in check_data_file(root, file)
+        ]
         try:
-            if self.companion is None:
-                made = transcode.transcode(self.source.read(row["path"], row["source_nbytes"]), image)
-            else:
-                data = self.source.read_file(row["path"], row["source_nbytes"])
-                made = transcode_companion(data, Size(row["source_height"], row["source_width"]), image)
-        except ImageError as error:
-            raise _DifferentError(f"{row['path']}: {error}") from None
-        value = made.records[size].value
-        if len(value) != row["nbytes"] or zlib_ng.crc32(value) != row["crc32"]:
-            raise _DifferentError(f"{row['path']} has changed, or another version of a codec decoded it")
-        return value
-
-    def _made(
-        self, make: Callable[[dict[str, Any]], bytes], rows: list[dict[str, Any]]
-    ) -> Generator[bytes, None, None]:
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            yield from self.threads.map(make, rows[start : start + _ROWS_AT_ONCE])
-
-    def _map_sizes(self, file: DataFile, record_bytes: int) -> Iterator[int]:
-        """Sizes of the map that the shard may have been written with, the likely ones first. Its bytes depend on that,
-        and that depends on how many files the task had, with those that were rejected."""
-        rejected = sum(self.manifest.left_out.get(name, 0) for name in ("rejected", "skipped", "unreadable"))
-        usual = (self.manifest.samples + rejected) // len(self.manifest.shards)
-        counts = [usual, usual + 1, *range(file.rows, file.rows + rejected + 1)]
-        likely = dict.fromkeys(map_bytes(count, record_bytes) for count in counts if count >= file.rows)
-        largest = max(likely) << _DOUBLED
-        recorded = recorded_map_bytes(self.root / file.file, self._page_size())
-        yield from dict.fromkeys([*(size for size in recorded if 0 < size <= largest), *list(likely)[:_MAPS_TO_TRY]])
-        for doubled in range(1, _DOUBLED + 1):  # records larger than expected
-            yield next(iter(likely)) << doubled
-
-    def _page_size(self) -> int:
-        found = self.manifest.identity.get("page_size")
-        if not isinstance(found, int) or not 512 <= found <= 1 << 24:
-            raise DatasetError(f"the manifest of {self.root} is damaged: it has no page_size of bytes")
-        return found
+            dataset = read_published(output.roots, with_rejects=False)
+        except DatasetError as error:
+            if not problems:
+                raise
+            damaged = ((root / file.file, what) for root, file in shards for what in check_data_file(root, file))
+            problems += (Problem(os.path.relpath(path, out), f"{what}; {error}") for path, what in damaged)
+            return Repair(len(shards), (), tuple(problems))
+        lost, damage = find_damage(dataset, jobs or usable_cores(), on_shard)
+        options = replace(recorded_options(manifests[0], out), boxes=(), keypoints=())  # the index has them scaled
+        tables = (
+            _remade(output, found, dataset, options, lost, {number for _, number in damage}, abandoned, jobs)
+            if damage
+            else {}
+        )
+    for (stream, number), what in damage.items():
+        table, (root, file) = tables[number], dataset.shards[stream][number]
+        if table.rejects:
+            row, _, reason = table.rejects[0]
+            path = dataset.indexes[0].column("path")[row].as_py()
+            again = fix or "presize build --update takes the source as it is now"
+            what = f"{what}; it cannot be made as it was: {path}: {reason}; {again}"
+            problems.append(Problem(os.path.relpath(root / file.file, out), what))
+    repaired = (dataset.shards[stream][n] for stream, n in damage if not tables[n].rejects)
+    names = tuple(os.path.relpath(root / file.file, out) for root, file in repaired)
+    return Repair(len(shards), names, tuple(problems))
 
 
-def _image_options(manifest: Manifest) -> ImageOptions:
-    try:
-        return ImageOptions.from_json(manifest.identity["options"]["image"])
-    except (TypeError, KeyError) as error:
-        raise DatasetError(f"the options in the manifest are damaged: {error}") from None
+def _scanned(source: str | os.PathLike[str], out: Path, samples: SourceOptions) -> Source | Path | Url:
+    """Where the files of the source are; the samples in its containers, if it consists of some."""
+    url = Url.of(source)
+    if url is not None:
+        return url
+    if recognize(source, samples.keys is not None) is not None:
+        return scan(source, samples, follow_links=True)
+    if not os.path.isdir(source):
+        raise SourceError(f"the source {os.fspath(source)} is not a folder; give the one that {out} was built from")
+    return Path(source)
 
 
-def _companions(manifest: Manifest) -> list[Companion]:
-    recorded = manifest.identity["options"].get("companions", {})
-    try:
-        return [Companion(companion.name, **recorded[companion.name]) for companion in manifest.companions]
-    except (TypeError, KeyError) as error:
-        raise DatasetError(f"the options in the manifest are damaged: {error}") from None
+def _output_dir(out: Path) -> OutputDir:
+    """The folders of the dataset in `out`, of all sizes that are there. Raises DatasetError where there is none."""
+    here = [out] if (out / MANIFEST).exists() else sorted(path.parent for path in out.glob(f"*/{MANIFEST}"))
+    first = read_manifest(here[0] if here else out)  # which says what is there instead of a dataset
+    if first.layout != "lmdb":
+        raise DatasetError(f"{here[0]} holds files, no shards; presize build --overwrite makes them anew")
+    sizes = recorded_options(first, here[0]).image.sizes
+    if len(sizes) == 1 or here[0].name != first.size:
+        return OutputDir.of(here[0])
+    roots = [here[0].parent / str(size) for size in sizes]
+    together = (each for each in roots if (each / MANIFEST).exists() and read_manifest(each).digest == first.digest)
+    return OutputDir(here[0].parent, tuple(together))
 
 
-def _copied(shard: Path, rows: int) -> Generator[bytes, None, None]:
-    with closing(ShardReader(shard, shard.stat().st_size)) as reader, reader as get:
-        for row in range(rows):
-            yield bytes(get(row))
+def _shards(manifest: Manifest) -> list[DataFile]:
+    return [*manifest.shards, *(file for companion in manifest.companions for file in companion.shards)]
+
+
+def _remade(
+    output: OutputDir,
+    found: Source | Path | Url,
+    dataset: PublishedDataset,
+    options: BuildOptions,
+    lost: npt.NDArray[np.bool_],
+    numbers: Set[int],
+    abandoned: BuildJournal | None,
+    jobs: int | None,
+) -> dict[int, ShardTable]:
+    """Make the shards of these numbers again, and publish those without a reject.
+
+    Args:
+        lost: for each sample whether one of its records is damaged.
+        abandoned: what an interrupted run has left.
+    """
+    rows, run = np.arange(len(dataset.indexes[0])), RunOptions(jobs, report=False)
+    in_sizes = replace(options, image=replace(options.image, sizes=dataset.sizes))
+    first = dataset.manifests[0]
+    plan = Plan(_samples(found, dataset, options), in_sizes, first.identity, dataset.rows, first.versions)
+    journal = abandoned
+    if journal is None or not journal.update or journal.identity != plan.identity:
+        journal = output.start(plan.identity, plan.versions, abandoned, update=True)
+    records = Records([dataset], np.zeros_like(rows), rows, lost=lost[rows])
+    work = find_work(plan, run, output, journal, records, sorted(numbers))
+    # An image is encoded in all sizes of its build, also where not all are here.
+    work = replace(work, tasks=tuple(replace(task, options=options, probes=()) for task in work.tasks))
+    with closing(work.carry_out(executor_for(run))) as dones:
+        for _ in dones:
+            pass
+    tables = {table.number: table for table in (shard.read() for shard in work.finish().shards)}
+    targets = {task.number: task.targets for task in work.tasks}
+    moved: dict[tuple[Stream, int], DataFile] = {}
+    for number, table in tables.items():
+        olds = {stream: files[number] for stream, files in dataset.shards.items()}
+        if table.rejects:
+            continue
+        if all(table.files[stream] == (old.bytes, old.sha256) for stream, (_, old) in olds.items()):
+            output.put_back({targets[number][stream]: root / old.file for stream, (root, old) in olds.items()})
+        else:
+            for stream, (root, old) in olds.items():
+                name = targets[number][stream].relative_to(root).as_posix()
+                moved[stream, number] = DataFile(name, *table.files[stream], old.rows)
+    if moved:
+        manifests = zip(output.roots, dataset.manifests, dataset.sizes, strict=True)
+        output.publish(journal, [_with_shards(*each, moved, journal.generation) for each in manifests])
+    else:
+        output.discard()
+    return tables
+
+
+def _samples(found: Source | Path | Url, dataset: PublishedDataset, options: BuildOptions) -> Source:
+    """The samples of the dataset, with where they are in the source.
+
+    Raises:
+        DatasetError: a path leads out of the source.
+    """
+    table = pa.Table.from_batches([dataset.indexes[0]])
+    for paths in (table.column("path"), *(companion_paths(companion, table) for companion in options.companions)):
+        if pc.any(unsafe_paths(paths)).as_py():
+            raise DatasetError(
+                f"the index of {dataset.roots[0]} is damaged: a path leads out of the source; "
+                "presize build --overwrite makes it anew"
+            )
+    if not isinstance(found, Source):
+        return Source(found, table, None)
+    # What has gone is taken for the first sample, whose record is another one.
+    at = pc.fill_null(pc.index_in(table.column("path"), value_set=found.table.column("path")), 0)
+    listed = found.table.take(at)
+    return replace(found, table=listed.set_column(listed.column_names.index("path"), "path", table.column("path")))
+
+
+def _with_shards(
+    root: Path, manifest: Manifest, size: Size, moved: Mapping[tuple[Stream, int], DataFile], generation: int
+) -> Manifest:
+    """`manifest` with other shards in the place of those that were damaged."""
+
+    def shards(name: str, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
+        return tuple(moved.get((Stream(name, size), number), file) for number, file in enumerate(files))
+
+    return replace(
+        manifest,
+        generation=generation,
+        shards=shards("", manifest.shards),
+        companions=tuple(replace(each, shards=shards(each.name, each.shards)) for each in manifest.companions),
+        report=manifest.report if manifest.report and (root / manifest.report.file).exists() else None,
+    )

@@ -16,6 +16,7 @@ from presize.builder.plan import Plan, differences, source_identity
 from presize.errors import BuildError, PresizeWarning
 from presize.formatting import plural, printable
 from presize.options import RunOptions
+from presize.sources.dataset import DatasetSource
 from presize.sources.folder import UNSEEN
 from presize.sources.source_reader import SourceReader
 from presize.store.index import read_index
@@ -150,7 +151,8 @@ def _refusal(
         what, existing = "a dataset", next(manifest for manifest in published if manifest)
     fix = "choose another OUT, or --overwrite replaces it"
     whole = all(published) and (begun is None or begun.update)
-    if whole and plan.options.layout == "lmdb" and not _unlike(existing, plan):
+    can_update = whole and plan.options.layout == "lmdb" and not isinstance(plan.source, DatasetSource)
+    if can_update and not _unlike(existing, plan):
         fix = "--update brings it up to date, --overwrite replaces it"
     differing = "; ".join(differences_from(existing, plan)) or "not all sizes are there"
     return BuildError(f"OUT {output.path} holds {what} that differs ({differing}); {fix}")

@@ -32,6 +32,7 @@ from presize.errors import BuildError, ImageError
 from presize.formatting import duration, plural, size_text
 from presize.options import BuildOptions, RunOptions, SourceOptions
 from presize.sources.companions import add_companions
+from presize.sources.dataset import DatasetSource
 from presize.sources.scan import Source, scan
 from presize.store.data_files import REPORT, DataFile
 from presize.store.index import read_index
@@ -214,7 +215,7 @@ def build_planned(
         if run.overwrite or run.update or output.has_leftovers() or not is_all_of(plan, published):
             with output.lock():
                 return _build(plan, run, output, executor, on_shard, listing, may_lose=asked.overwrite)
-        output.check_files()
+        output.check_files("--overwrite" if isinstance(plan.source, DatasetSource) else "--update")
         return nothing_to_do(plan, run, published)
 
 
@@ -302,13 +303,13 @@ def _build(
     journal = open_build(plan, output, run)
     if journal is None:  # another process has built it meanwhile
         return nothing_to_do(plan, run, output.manifests())
-    reuse = find_reuse(plan, output, run) if journal.update else None
-    if reuse is not None:
-        plan = replace(plan, shards=reuse.update.shards)
+    records, update = find_reuse(plan, output, run) if journal.update else (None, None)
+    if update is not None:
+        plan = replace(plan, shards=update.shards)
         if not plan.shards and all(manifest and manifest.digest == plan.digest for manifest in output.manifests()):
             output.clear()
-            return nothing_to_do(plan, run, output.manifests())._replace(changes=reuse.update.changes)
-    work = find_work(plan, run, output, journal, reuse)
+            return nothing_to_do(plan, run, output.manifests())._replace(changes=update.changes)
+    work = find_work(plan, run, output, journal, records)
     if listing is not None:
         listing.check_finished([task.number for task in work.waiting if task.number not in work.again], output.path)
     check_space(plan, output, work)
@@ -320,7 +321,7 @@ def _build(
         _check_loss(plan, finished, output)
     del work  # which has the name of every file
     manifests = publish(plan, journal, finished, output, run.report)
-    changes = reuse.update.changes if reuse else Changes.all_built(files_in_all)
+    changes = update.changes if update else Changes.all_built(files_in_all)
     return Built(manifests, resumed, changes)
 
 

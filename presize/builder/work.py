@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +20,16 @@ from presize.builder.executors.executor import Executor
 from presize.builder.output_dir import BuildJournal, OutputDir, remove_attempts
 from presize.builder.plan import Plan
 from presize.builder.shard_table import ShardDone, ShardTable
-from presize.builder.tasks.task import CompanionPaths, Task, finished
+from presize.builder.tasks.task import CompanionPaths, Copies, Task, finished
 from presize.codecs import transcode
 from presize.errors import BuildError
 from presize.formatting import size_text
 from presize.options import BuildOptions, Companion, RunOptions, Stream
 from presize.sources.companions import companion_paths
+from presize.sources.dataset import DatasetSource, PublishedDataset, Rows, numbers_of
 from presize.store.data_files import companion_shard, generation_name
 from presize.store.rejects_file import Rejects
+from presize.store.shard_reader import ShardReader
 from presize.system.child import ChildDiedError
 from presize.system.files import writing
 
@@ -67,14 +70,64 @@ class Finished:
             yield ShardDone(None, 0, len(self.still_rejected) - skipped, skipped, 0)
 
 
-class RecordSource(Protocol):
-    """Where tasks copy records from: the dataset that an update starts from, or those that another is derived from."""
+@dataclass(frozen=True)
+class Records:
+    """Records of published datasets that a build copies: of the one that it updates, or of those that it derives from.
+
+    Attributes:
+        datasets: where the records are.
+        dataset_of: for each sample of the build the position of its dataset.
+        row_of: for each sample its row in the index of that; -1 for one that is made.
+        kept: shards that stay as they are, and files that stay rejected.
+        lost: True for each sample whose record is damaged: it is made, and has to be the one that the index tells of.
+            None to make what changed.
+        resizes: for records that take the place of source files, whether those are resized that do not fit; their
+            datasets have one size each. None for those of an update.
+    """
+
+    datasets: Sequence[PublishedDataset]
+    dataset_of: Rows
+    row_of: Rows
+    kept: Finished = field(default_factory=Finished)
+    lost: npt.NDArray[np.bool_] | None = None
+    resizes: bool | None = None
 
     def copying(self, task: Task) -> Task:
-        """Return `task`, which copies what it can."""
+        """Return `task`, which copies what it can. Its digest then says, too, what its shard is made of."""
+        dataset_of, row_of = self.dataset_of[task.samples], self.row_of[task.samples]
+        made_of = hashlib.sha256(task.digest.encode())
+        lost = None if self.lost is None else self.lost[task.samples]
+        for numbers in (task.samples, dataset_of, row_of, *(() if lost is None else (lost,))):
+            made_of.update(numbers.tobytes())
+        for dataset in self.datasets:
+            made_of.update(dataset.manifests[0].index.sha256.encode())
+        copies = self._copies(task.options, dataset_of, row_of, lost) if (row_of >= 0).any() else None
+        return replace(task, digest=made_of.hexdigest(), copies=copies)
 
-    def finished(self) -> Finished:
-        """Return what is taken over without a task."""
+    def _copies(
+        self, options: BuildOptions, dataset_of: Rows, row_of: Rows, lost: npt.NDArray[np.bool_] | None
+    ) -> Copies:
+        shard, row = np.full((2, len(row_of)), -1, np.int64)
+        shards: dict[Stream, list[ShardReader]] = {stream: [] for stream in options.streams}
+        columns: dict[Stream, dict[str, Rows]] = {stream: {} for stream in options.streams}
+        first = 0
+        for at, dataset in enumerate(self.datasets):
+            mine = np.flatnonzero((dataset_of == at) & (row_of >= 0))
+            rows = row_of[mine]
+            numbers, position = np.unique(numbers_of(dataset.indexes[0], "shard")[rows], return_inverse=True)
+            shard[mine], row[mine] = first + position, numbers_of(dataset.indexes[0], "row")[rows]
+            first += len(numbers)
+            for stream in options.streams:
+                stored = stream if self.resizes is None else stream._replace(size=dataset.sizes[0])
+                files = [dataset.shards[stored][number] for number in numbers.tolist()]
+                shards[stream] += (ShardReader(root / file.file, file.bytes) for root, file in files)
+                for name, values in dataset.columns(stored, rows, options.checksum).items():
+                    columns[stream].setdefault(name, np.zeros(len(row_of), np.int64))[mine] = values
+        if lost is not None:
+            shard[lost] = -1
+        return Copies(
+            shards, shard, row, columns, self.resizes is not None, bool(self.resizes), must_match=lost is not None
+        )
 
 
 @dataclass(frozen=True)
@@ -85,14 +138,14 @@ class BuildWork:
         tasks: all that the plan has.
         found: what became of the samples of those that an earlier run finished, by shard number.
         again: the numbers of those that an earlier run finished without files that it could not read.
-        reused: what an update takes over from the dataset that is there; empty in a build from scratch.
+        kept: what an update keeps of the dataset that is there; empty in a build from scratch.
         publishing: whether a folder's files may have their names already.
     """
 
     tasks: tuple[Task, ...]
     found: dict[int, ShardDone]
     again: frozenset[int]
-    reused: Finished
+    kept: Finished
     publishing: bool
 
     @property
@@ -102,7 +155,7 @@ class BuildWork:
 
     def done(self) -> Iterator[ShardDone]:
         """What became of the samples that were dealt with before this run."""
-        yield from self.reused.done()
+        yield from self.kept.done()
         yield from self.found.values()
 
     def carry_out(self, executor: Executor) -> Generator[ShardDone, None, None]:
@@ -121,7 +174,7 @@ class BuildWork:
         """All that the dataset is made of, once the waiting tasks have been carried out."""
         tasks = map(_without_samples, self.tasks)
         shards = (FinishedShard(_name(task), partial(_table, task, self.publishing)) for task in tasks)
-        return replace(self.reused, shards=(*self.reused.shards, *shards))
+        return replace(self.kept, shards=(*self.kept.shards, *shards))
 
 
 def _without_samples(task: Task) -> Task:
@@ -144,20 +197,23 @@ def find_work(
     run: RunOptions,
     place: OutputDir,
     journal: BuildJournal,
-    reuse: RecordSource | None = None,
+    records: Records | None = None,
     numbers: Sequence[int] | None = None,
 ) -> BuildWork:
     """What is left to do of `todo`.
 
     Args:
-        reuse: what an update uses of the dataset in `place`.
+        records: what an update uses of the dataset in `output`.
         numbers: the shards of a part; None for all.
     """
     every = range(len(todo.shards)) if numbers is None else numbers
+    if records is None and isinstance(todo.source, DatasetSource):
+        source = todo.source
+        records = Records(source.datasets, source.dataset_of, source.row_of, resizes=source.resizes)
     tasks, found, again = [], {}, set()
     for task in _tasks(todo, run, place, journal.generation, every):
-        if reuse is not None:
-            task = reuse.copying(task)
+        if records is not None:
+            task = records.copying(task)
         table = finished(task, journal.publishing)
         if table is not None and table.done.unreadable and not _is_published(journal, place):
             again.add(task.number)
@@ -165,8 +221,8 @@ def find_work(
             found[task.number] = table.done
             task = _without_samples(task)
         tasks.append(task)
-    reused = reuse.finished() if reuse else Finished()
-    return BuildWork(tuple(tasks), found, frozenset(again), reused, journal.publishing)
+    kept = records.kept if records else Finished()
+    return BuildWork(tuple(tasks), found, frozenset(again), kept, journal.publishing)
 
 
 def _is_published(journal: BuildJournal, place: OutputDir) -> bool:
@@ -234,7 +290,7 @@ def check_space(todo: Plan, place: OutputDir, work: BuildWork) -> None:
     if samples == 0 or free > samples * largest:
         return
     try:
-        needed = estimate.estimate(todo, report=False).bytes * samples // len(todo.source.table)
+        needed = estimate.stored_bytes(todo) * samples // len(todo.source.table)
     except ChildDiedError:  # of an image that the build will reject
         return
     if needed > free:

@@ -17,13 +17,13 @@ from presize.options import SourceOptions
 @click.argument("source", metavar="SRC", type=PATH)
 @dataset_argument
 @click.option("--keys", metavar="PATTERN|PRESET|NAME", help="As for presize build.")
-@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Threads.  [default: all cores]")
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes.  [default: all cores]")
 @json_option
 @quiet_option
 def repair(source: str, dataset: str, keys: str | None, jobs: int | None, as_json: bool, quiet: bool) -> None:
     """Make the damaged and missing shards of OUT again from SRC.
 
-    A shard is replaced only by one with the SHA-256 that the manifest names. The exit code is 1 if damage is left.
+    A shard is replaced only by one whose records are those in the index. The exit code is 1 if damage is left.
     """
     from presize.builder.repair import repair_dataset
 

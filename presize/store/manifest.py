@@ -43,7 +43,8 @@ class Manifest:
         layout: LMDB shards, or a folder of image files.
         identity: what decided every byte (presize.builder.plan); it includes the options.
         digest: the SHA-256 of the identity, as digest_of gives it.
-        generation: 0 for a first build. Each --overwrite and --update increments it, and names its files after it.
+        generation: 0 for a first build. Each --overwrite and --update increments it, and names its files after it; so
+            does a repair whose shards have other bytes.
         size: the target size of this dataset, as Size.parse reads it.
         classes: their names by label; None without classes.
         samples: how many images are stored.

@@ -126,7 +126,7 @@ def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:
         yield "its SHA-256 differs from the manifest"
 
 
-def damaged_records(root: Path, file: DataFile, records: pa.RecordBatch) -> tuple[bool, npt.NDArray[np.bool_]]:
+def damaged_records(root: Path, file: DataFile, records: pa.RecordBatch) -> tuple[str, npt.NDArray[np.bool_]]:
     """Read a shard, all of it and then each record.
 
     If its structure is damaged, which a reader of LMDB might not survive, no record is whole.
@@ -137,9 +137,9 @@ def damaged_records(root: Path, file: DataFile, records: pa.RecordBatch) -> tupl
         records: ``row``, ``nbytes`` and ``crc32`` of each record to look at.
 
     Returns:
-        Whether the file is as the manifest says, and for each record whether it is damaged.
+        What is wrong with the file, as the end of a sentence, or nothing; and for each record whether it is damaged.
     """
-    is_whole = next(check_data_file(root, file), None) is None
+    what = next(check_data_file(root, file), "")
     damaged = np.ones(len(records), np.bool_)
     with suppress(DatasetError):
         if not check_structure(root / file.file):
@@ -148,7 +148,7 @@ def damaged_records(root: Path, file: DataFile, records: pa.RecordBatch) -> tupl
                     with suppress(DatasetError):
                         value = get(row)
                         damaged[i] = len(value) != nbytes or zlib.crc32(value) != crc32
-    return is_whole, damaged
+    return what or ("has other records than the index says" if damaged.any() else ""), damaged
 
 
 def _check_index(manifest: Manifest, index: pa.RecordBatch) -> Iterator[str]:

@@ -49,6 +49,7 @@ class Copies(NamedTuple):
         are_sources: whether the records take the place of source files. All samples are copied then, and a damaged
             record cannot be made again.
         resizes: whether those that do not fit the size of the task are resized.
+        must_match: whether what is made has to be what `columns` tell of; another record is rejected.
     """
 
     shards: Mapping[Stream, Sequence[ShardReader]]
@@ -57,6 +58,7 @@ class Copies(NamedTuple):
     columns: Mapping[Stream, Columns]
     are_sources: bool = False
     resizes: bool = False
+    must_match: bool = False
 
 
 class CompanionPaths(NamedTuple):
@@ -174,6 +176,7 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
                 encoded = None if is_made[position] else _copied(task, position)
                 if encoded is None:
                     encoded = encode(samples[position], announced=is_made[position])
+                    _check_same(task.copies, position, encoded)
                 if task.extents is not None:
                     _check_boxes(task.extents[position], next(iter(encoded.values())).columns)
             except ImageError as error:
@@ -186,7 +189,8 @@ def _write(task: Task, policy: CrashPolicy | None, map_factor: int) -> ShardTabl
                 continue
             unread = 0
             stored.append(sample)
-            for stream, record in encoded.items():
+            for stream in task.targets:
+                record = encoded[stream]
                 if writers:
                     writers[stream].append(record.value)
                 else:
@@ -275,6 +279,14 @@ def _read_records(copies: Copies, position: int) -> Encoded | None:
             return None
         encoded[stream] = StoredRecord(value, columns)
     return encoded
+
+
+def _check_same(copies: Copies | None, position: int, encoded: Encoded) -> None:
+    """Raise ImageError unless a sample was made as it was stored, where it has to be."""
+    if copies is not None and copies.must_match:
+        for stream, columns in copies.columns.items():
+            if any(columns[name][position] != encoded[stream].columns[name] for name in ("nbytes", "crc32")):
+                raise ImageError("it has changed or gone, or another version of a codec decoded it")
 
 
 def _shard_writers(task: Task, map_factor: int) -> Iterator[tuple[Stream, shard.ShardWriter]]:

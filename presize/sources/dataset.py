@@ -1,0 +1,433 @@
+"""Presize datasets as a source: what is published in a folder, and several datasets as one table of samples.
+
+Their records take the place of source files: they are copied as they are where nothing changes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from presize.errors import DatasetError, SourceError
+from presize.formatting import plural
+from presize.options import Size, Stream
+from presize.sources.classes import check_classes, naming
+from presize.sources.scan import Source
+from presize.store.data_files import DataFile
+from presize.store.filenames import path_problem
+from presize.store.index import (
+    COMPANION_COLUMNS,
+    INDEX_COLUMNS,
+    open_settled,
+    read_index,
+    record_columns,
+)
+from presize.store.manifest import Manifest, read_manifest, replaced
+from presize.store.rejects_file import Rejects, read_rejects
+from presize.store.shard import ENGINE
+from presize.store.verify import check_data_file
+from presize.system.files import check_file
+
+Rows = npt.NDArray[np.int64]
+
+_OF_SOURCES = ("path", "source_nbytes", "source_mtime_ns")
+
+_SEVERAL, _SOME, _CLASSES, _PREFIX = "several datasets", "some of the samples", "other classes", "prefixed paths"
+OF_SAMPLES = frozenset((_SEVERAL, _SOME, _CLASSES, _PREFIX))
+"""How the samples of a derived dataset may differ from those of one source: what its manifest has under ``derived``
+beside options that differed."""
+
+
+@dataclass(frozen=True)
+class PublishedDataset:
+    """A published LMDB dataset of one size or several.
+
+    Attributes:
+        roots: the folder of each size.
+        manifests: that of each size.
+        indexes: that of each size.
+        samples: ``path``, ``source_nbytes``, ``source_mtime_ns`` (with checksums ``source_crc32``; those of companions,
+            too), ``shard`` and ``row`` of each record, in dataset order; then of each rejected file that an update need
+            not try again, with shard -1, and its position in `rejects` as row.
+        rows: the records of each shard, as rows of `samples`, in the order in which the shard stores them.
+        rejects: the files that were not stored.
+        damaged: the shards that are missing or do not have their size, of any size; nothing of them is used.
+    """
+
+    roots: tuple[Path, ...]
+    manifests: tuple[Manifest, ...]
+    indexes: tuple[pa.RecordBatch, ...]
+    samples: pa.Table
+    rows: tuple[Rows, ...]
+    rejects: Rejects
+    damaged: tuple[int, ...] = ()
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        return tuple(companion.name for companion in self.manifests[0].companions)
+
+    @cached_property
+    def sizes(self) -> tuple[Size, ...]:
+        return tuple(Size.parse(manifest.size) for manifest in self.manifests)
+
+    @cached_property
+    def shards(self) -> dict[Stream, tuple[tuple[Path, DataFile], ...]]:
+        """The shards of each stream, with the folder that they are in."""
+        return {
+            Stream(name, size): tuple((root, file) for file in files)
+            for root, manifest, size in zip(self.roots, self.manifests, self.sizes, strict=True)
+            for name, files in [("", manifest.shards), *((each.name, each.shards) for each in manifest.companions)]
+        }
+
+    def columns(self, stream: Stream, rows: Rows, checksum: bool) -> dict[str, Rows]:
+        """What the index says of the records of a stream, as a ShardTable has it.
+
+        Args:
+            stream: one of the dataset.
+            rows: those of the index.
+            checksum: whether that of the source file belongs to it.
+        """
+        index = self.indexes[self.sizes.index(stream.size)]
+        names = record_columns(stream.name, checksum)
+        return {name: numbers_of(index, stream.column(name))[rows].astype(np.int64) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSource(Source):
+    """Samples of datasets; their records take the place of source files.
+
+    Attributes:
+        datasets: of one size each, and of the same streams.
+        dataset_of: for each sample the position of its dataset.
+        row_of: for each sample its row in the index of that dataset.
+        derived: how they differ from all samples of one dataset, in words of OF_SAMPLES.
+        resizes: whether images that do not fit the size of the build are resized. Otherwise all are copied.
+    """
+
+    datasets: tuple[PublishedDataset, ...]
+    dataset_of: Rows
+    row_of: Rows
+    derived: tuple[str, ...] = ()
+    resizes: bool = False
+
+    @property
+    def manifests(self) -> list[Manifest]:
+        return [dataset.manifests[0] for dataset in self.datasets]
+
+    def texts(self, option: str) -> list[str]:
+        """Return what the datasets have recorded under an option that is a list of texts, such as ``boxes``."""
+        recorded = [manifest.identity["options"].get(option, []) for manifest in self.manifests]
+        texts = [text for value in recorded for text in (value if isinstance(value, list) else [value])]
+        if not all(isinstance(text, str) for text in texts):
+            raise DatasetError(f"{self.root}: the options in the manifest are damaged: {option}")
+        return list(dict.fromkeys(texts))
+
+    def numbers(self, name: str) -> Rows:
+        """Return a numeric column of the indexes, a value a sample."""
+        values = np.zeros(len(self.dataset_of), np.int64)
+        for at, dataset in enumerate(self.datasets):
+            mine = self.dataset_of == at
+            values[mine] = numbers_of(dataset.indexes[0], name)[self.row_of[mine]]
+        return values
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all records."""
+        return sum(int(self.numbers(stream.column("nbytes")).sum()) for stream in self.datasets[0].shards)
+
+    def replaced(self) -> DatasetError | None:
+        """Return the error to raise when a dataset is another one by now; None while all are as they were read."""
+        errors = (replaced(dataset.roots[0], dataset.manifests[0]) for dataset in self.datasets)
+        return next(filter(None, errors), None)
+
+
+def read_published(roots: Sequence[Path], with_rejects: bool = True) -> PublishedDataset:
+    """Read the dataset in `roots`, the folder of each size. Of shards only the sizes are checked.
+
+    Args:
+        with_rejects: read its rejects, too.
+
+    Raises:
+        DatasetError: the index or the rejects are missing or damaged.
+    """
+    manifests = tuple(read_manifest(root) for root in roots)
+    indexes = tuple(
+        _checked_index(root, manifest, with_rejects) for root, manifest in zip(roots, manifests, strict=True)
+    )
+    index, shards = indexes[0], manifests[0].shards
+    same = ("path", "shard", "row", *_states(manifests[0]))
+    for root, other, manifest in zip(roots, indexes, manifests, strict=True):
+        if [file.file for file in manifest.shards] != [file.file for file in shards] or not all(
+            other.column(name).equals(index.column(name)) for name in same
+        ):
+            raise DatasetError(f"{root} and {roots[0]} are from different builds; {_ANEW}")
+    rejects = read_rejects(roots[0] / manifests[0].rejects.file) if with_rejects else Rejects()
+    rows = _rows(roots[0], index, shards)
+    samples = _samples(index, manifests[0], rejects)
+    dataset = PublishedDataset(tuple(roots), manifests, indexes, samples, rows, rejects)
+    damaged = {
+        number
+        for files in dataset.shards.values()
+        for number, (root, file) in enumerate(files)
+        if not _has_its_size(root, file)
+    }
+    return replace(dataset, damaged=tuple(sorted(damaged)))
+
+
+_ANEW = "presize build --overwrite builds it anew"
+
+
+def _checked_index(root: Path, manifest: Manifest, with_rejects: bool) -> pa.RecordBatch:
+    if manifest.layout != "lmdb":
+        raise DatasetError(
+            f"{root} is a folder of image files, without shards; presize build makes some, of its source"
+        )
+    if manifest.engine != ENGINE:
+        raise DatasetError(f"{root} has no shards that this presize reads; {_ANEW}")
+    for file in (manifest.index, *([manifest.rejects] if with_rejects else [])):  # the report may have been removed
+        for what in check_data_file(root, file):
+            raise DatasetError(f"{root / file.file} is damaged: {what}; {_ANEW}")
+    index = read_index(root, manifest, check=False)  # its SHA-256 was compared above
+    try:
+        index.column("path").validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise DatasetError(f"{root / manifest.index.file} is damaged: {str(error).splitlines()[0]}; {_ANEW}") from None
+    return index
+
+
+def _has_its_size(root: Path, file: DataFile) -> bool:
+    try:
+        check_file(root / file.file, file.bytes)
+    except DatasetError:
+        return False
+    return True
+
+
+def _rows(root: Path, index: pa.RecordBatch, shards: Sequence[DataFile]) -> tuple[Rows, ...]:
+    lengths = np.array([file.rows for file in shards], np.int64)
+    ends = np.cumsum(lengths)
+    shard, row = numbers_of(index, "shard"), numbers_of(index, "row")
+    order = np.lexsort((row, shard))
+    expected = np.repeat(np.arange(len(shards)), lengths), np.arange(len(order)) - np.repeat(ends - lengths, lengths)
+    if not (np.array_equal(shard[order], expected[0]) and np.array_equal(row[order], expected[1])):
+        raise DatasetError(f"the index of {root} does not list each row of its shards once; {_ANEW}")
+    return tuple(order[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True))
+
+
+def _states(manifest: Manifest, names: Sequence[str] = ("source_nbytes", "source_mtime_ns")) -> list[str]:
+    """The columns of the index that say whether a file has changed, and those of companions."""
+    prefixes = ("", *(f"{companion.name}_" for companion in manifest.companions))
+    return [f"{prefix}{name}" for prefix in prefixes for name in names]
+
+
+def _samples(index: pa.RecordBatch, manifest: Manifest, rejects: Rejects) -> pa.Table:
+    rows = np.flatnonzero(rejects.columns.column("source_nbytes").is_valid())
+    known = rejects.columns.select(["path", "source_nbytes", "source_mtime_ns"]).take(pa.array(rows))
+    names = _states(manifest)
+    if manifest.checksum:
+        names += _states(manifest, ["source_crc32"])
+    columns: dict[str, Any] = {name: np.zeros(len(rows), np.int64) for name in names}
+    columns |= {name: known.column(name) for name in known.schema.names}
+    columns |= {"shard": np.full(len(rows), -1), "row": rows}
+    stored = pa.Table.from_batches([index]).select(list(columns))
+    return pa.concat_tables([stored, pa.table(columns, stored.schema)])
+
+
+def numbers_of(index: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
+    """Return a numeric column of an index, without a copy."""
+    return np.asarray(index.column(name).to_numpy(zero_copy_only=True))
+
+
+def join_datasets(
+    roots: Sequence[str | os.PathLike[str]],
+    only: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+    prefix: bool = False,
+) -> DatasetSource:
+    """List the samples of several datasets, one dataset after the other.
+
+    Args:
+        roots: the datasets.
+        only: the paths of those that are taken; None takes all.
+        classes: the class list; None joins those of the datasets.
+        prefix: put the number of its dataset before each path, ``0/cats/1.jpg``.
+
+    Raises:
+        DatasetError: a dataset is missing or damaged.
+        SourceError: the datasets cannot be one; or `only` has a path that is in none of them.
+    """
+    folders = [Path(os.path.realpath(root)) for root in roots]
+    datasets = tuple(open_settled(folder, partial(_opened, folder)) for folder in folders)
+    for other in datasets[1:]:
+        _check_alike(datasets[0], other)
+    known = _class_list(datasets, classes)
+    table = _concatenated(datasets, prefix)
+    lengths = [len(dataset.indexes[0]) for dataset in datasets]
+    dataset_of = np.repeat(np.arange(len(datasets)), lengths)
+    row_of = np.concatenate([np.arange(length) for length in lengths])
+    if only is not None:
+        taken = _taken(table.column("path"), only)
+        table, dataset_of, row_of = table.filter(pa.array(taken)), dataset_of[taken], row_of[taken]
+    problem = path_problem(table.column("path").combine_chunks())
+    if problem is not None:
+        hint = "" if prefix or len(datasets) == 1 else "; --prefix puts the number of its dataset before each path"
+        raise SourceError(f"the datasets have {problem}{hint}")
+    if known is not None:
+        labels = _renumbered(datasets, dataset_of, table.column("label").to_numpy(), known)
+        table = table.set_column(table.column_names.index("label"), "label", pa.array(labels))
+    left_out = [dataset.manifests[0].left_out for dataset in datasets]
+    differs = {
+        _SEVERAL: len(datasets) > 1,
+        _SOME: only is not None,
+        _CLASSES: known not in [dataset.manifests[0].classes for dataset in datasets],
+        _PREFIX: prefix,
+    }
+    return DatasetSource(
+        datasets[0].roots[0],
+        table,
+        known,
+        Rejects.joined(_rejects(datasets, prefix)) if only is None else Rejects(),
+        sum(counts.get("hidden", 0) for counts in left_out),
+        sum(counts.get("outside", 0) for counts in left_out),
+        datasets=datasets,
+        dataset_of=dataset_of,
+        row_of=row_of,
+        derived=tuple(how for how, it_does in differs.items() if it_does),
+    )
+
+
+def _opened(root: Path, _: Manifest) -> PublishedDataset:
+    dataset = read_published([root])
+    try:
+        dataset.indexes[0].validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise DatasetError(f"the index of {root} is damaged: {str(error).splitlines()[0]}") from None
+    for name in (stream.column(side) for stream in dataset.shards for side in ("height", "width")):
+        if pc.min(dataset.indexes[0].column(name)).as_py() < 1:
+            raise DatasetError(f"the index of {root} is damaged: a {name} is less than 1")
+    if dataset.damaged:
+        count = plural(len(dataset.damaged), "shard is", "shards are")
+        raise DatasetError(f"{root}: {count} missing or damaged; presize repair makes shards again")
+    return dataset
+
+
+def _kind(manifest: Manifest) -> dict[str, Any]:
+    """What a reader takes to be so of all records of a dataset, and of the columns of its index."""
+    options = manifest.identity["options"]
+    image = ("format", "color", "depth")
+    return {
+        **{name: options["image"].get(name) for name in image},
+        **{name: value for name, value in options.items() if name not in _NOT_READ},
+    }
+
+
+_NOT_READ = {"image", "layout", "shard_samples", "follow_links", "checksum", "column_types", "derived"}
+"""Options that readers do not ask for. All others say what is in the records or in columns."""
+
+
+def _check_alike(first: PublishedDataset, other: PublishedDataset) -> None:
+    labelled = {"label" in dataset.indexes[0].schema.names: dataset.roots[0] for dataset in (first, other)}
+    if len(labelled) == 2:
+        raise SourceError(f"{labelled[True]} has labels and {labelled[False]} has none")
+    kinds = [_kind(dataset.manifests[0]) for dataset in (first, other)]
+    for name in sorted({*kinds[0], *kinds[1]}):
+        values = [kind.get(name) for kind in kinds]
+        if values[0] != values[1]:
+            raise SourceError(
+                f"{first.roots[0]} and {other.roots[0]} cannot be one dataset: {name} is {values[0] or 'not given'} in "
+                f"the one, {values[1] or 'not given'} in the other"
+            )
+
+
+def _concatenated(datasets: Sequence[PublishedDataset], prefix: bool) -> pa.Table:
+    """The indexes, without what a build computes anew. A column that a dataset lacks is null there."""
+    tables = []
+    for number, dataset in enumerate(datasets):
+        index = pa.Table.from_batches([dataset.indexes[0]])
+        made = {*INDEX_COLUMNS, *(f"{name}_{column}" for name in dataset.companions for column in COMPANION_COLUMNS)}
+        made -= {*_OF_SOURCES, *(f"{name}_{column}" for name in dataset.companions for column in _OF_SOURCES)}
+        table = index.select([name for name in index.column_names if name not in made])
+        if prefix:
+            paths = _prefixed(table.column("path"), number)
+            table = table.set_column(table.column_names.index("path"), "path", paths)
+        tables.append(table.replace_schema_metadata(None))
+    try:
+        return pa.concat_tables(tables, promote_options="default").combine_chunks()
+    except pa.ArrowException as error:
+        raise SourceError(f"the datasets have a column of different types: {str(error).splitlines()[0]}") from None
+
+
+def _taken(paths: pa.ChunkedArray, only: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """True for each of `paths` that is in `only`."""
+    listed = pa.array(only, pa.large_string())
+    unknown = listed.filter(pc.invert(pc.is_in(listed, value_set=paths.combine_chunks())))
+    if len(unknown):
+        raise SourceError(
+            f"--only: {len(unknown)} of {len(listed)} paths are in no dataset, the first is {unknown[0].as_py()!r}"
+        )
+    return np.asarray(pc.is_in(paths, value_set=listed).to_numpy(), np.bool_)
+
+
+def _class_list(datasets: Sequence[PublishedDataset], classes: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The classes of the new dataset: those given; or the one list of all datasets, the longest where the others are
+    its beginning, or all names sorted where each list is."""
+    lists = [dataset.manifests[0].classes for dataset in datasets]
+    known = [names for names in lists if names is not None]
+    if not known:
+        if classes is not None:
+            raise SourceError(f"--classes: {datasets[0].roots[0]} has no classes")
+        return None
+    if len(known) < len(lists):
+        with_classes = {names is not None: dataset.roots[0] for names, dataset in zip(lists, datasets, strict=True)}
+        raise SourceError(f"{with_classes[True]} has classes and {with_classes[False]} has none")
+    if classes is not None:
+        with naming("--classes"):
+            return check_classes(classes)
+    longest = max(known, key=len)
+    if all(longest[: len(names)] == names for names in known):
+        return longest
+    if all(list(names) == sorted(names) for names in known):
+        return tuple(sorted({name for names in known for name in names}))
+    other = next(at for at, names in enumerate(known) if longest[: len(names)] != names)
+    place, ours, theirs = next((i, a, b) for i, (a, b) in enumerate(zip(longest, known[other], strict=False)) if a != b)
+    raise SourceError(
+        f"the class lists disagree: class {place} is {ours!r} in {datasets[known.index(longest)].roots[0]} and "
+        f"{theirs!r} in {datasets[other].roots[0]}; --classes FILE|DATASET settles it"
+    )
+
+
+def _renumbered(
+    datasets: Sequence[PublishedDataset], dataset_of: Rows, labels: npt.NDArray[np.int32], classes: tuple[str, ...]
+) -> npt.NDArray[np.int32]:
+    """The labels of all samples as positions in `classes`."""
+    place = {name: i for i, name in enumerate(classes)}
+    found = np.empty(len(labels), np.int32)
+    for at, dataset in enumerate(datasets):
+        names, mine = dataset.manifests[0].classes or (), dataset_of == at
+        if len(old := labels[mine]) and not 0 <= old.min() <= old.max() < len(names):
+            raise DatasetError(f"the index of {dataset.roots[0]} is damaged: a label is out of range")
+        found[mine] = np.array([place.get(name, -1) for name in names], np.int32)[old]
+        if len(old) and found[mine].min() < 0:
+            name = names[old[found[mine].argmin()]]
+            raise SourceError(f"--classes: {dataset.roots[0]} has the class {name!r}, which is not in the list")
+    return found
+
+
+def _rejects(datasets: Sequence[PublishedDataset], prefix: bool) -> Iterator[Rejects]:
+    for number, dataset in enumerate(datasets):
+        path, *others = dataset.rejects.columns.columns
+        yield Rejects.with_columns([_prefixed(path, number), *others]) if prefix else dataset.rejects
+
+
+def _prefixed(paths: pa.Array | pa.ChunkedArray, number: int) -> pa.Array | pa.ChunkedArray:
+    number_text, slash = (pa.scalar(text, pa.large_string()) for text in (str(number), "/"))
+    return pc.binary_join_element_wise(number_text, paths, slash)
