@@ -82,15 +82,9 @@ class BuildJournal:
         """Return the journal in `out`; None when there is none, or it cannot be read."""
         try:
             values = json.loads((out / STATE).read_bytes())
-            return cls(
-                dict(values["identity"]),
-                int(values["generation"]),
-                tuple(map(str, values["replaces"])),
-                tuple(map(str, values["replaced_classes"])),
-                bool(values["publishing"]),
-                bool(values["update"]),
-                dict(values["versions"]),
-            )
+            lists = {name: tuple(map(str, values[name])) for name in ("replaces", "replaced_classes")}
+            values |= {"identity": dict(values["identity"]), "generation": int(values["generation"])}
+            return cls(**{**values, **lists})
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from presize.builder.executors.executor import executor_for
 from presize.builder.output_dir import BuildJournal, OutputDir
@@ -61,14 +60,6 @@ class PartResult:
         return (self.stored + self.rejected + self.skipped + self.unreadable - self.resumed) / self.seconds
 
 
-class _Joined(NamedTuple):
-    """The build that a part belongs to."""
-
-    plan: Plan
-    listing: SharedListing
-    journal: BuildJournal
-
-
 def build_part(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -115,7 +106,35 @@ def build_part(
                 unreadable = max(manifest.left_out.get("unreadable", 0) for manifest in manifests)
                 return PartResult(Path(out), part, published=True, unreadable=unreadable)
             with output.part_lock(part):
-                return _carry_out(joined, Path(out), output, part, run, on_plan, on_shard)
+                start = time.perf_counter()
+                plan, listing, journal = joined
+                numbers = listing.shards(part.number, len(plan.shards))
+                work = find_work(plan, run, output, journal, None, numbers)
+                files = sum(len(plan.shards[number]) for number in numbers)
+                on_plan(files)
+                check_space(plan, output, work)
+                dones: list[ShardDone] = []
+
+                def count(done: ShardDone) -> None:
+                    dones.append(done)
+                    on_shard(done)
+
+                carry_out(work, plan, run, executor_for(run), count)
+                left = [number for number in range(len(plan.shards)) if not output.sidecar(number).exists()]
+    return PartResult(
+        out=Path(out),
+        part=part,
+        published=False,
+        shards=len(numbers),
+        stored=sum(done.stored for done in dones),
+        rejected=sum(done.rejected for done in dones),
+        skipped=sum(done.skipped for done in dones),
+        bytes=sum(done.bytes for done in dones),
+        seconds=time.perf_counter() - start,
+        resumed=files - sum(task.to_make for task in work.waiting),
+        unfinished=tuple(sorted({number % part.of + 1 for number in left})),
+        unreadable=sum(done.unreadable for done in dones),
+    )
 
 
 def _join(
@@ -125,8 +144,8 @@ def _join(
     options: BuildOptions,
     run: RunOptions,
     samples: SourceOptions,
-) -> _Joined | None:
-    """The build that is under way in OUT, or a new one; None when all is published."""
+) -> tuple[Plan, SharedListing, BuildJournal] | None:
+    """Return the build that is under way in OUT, or a new one; None when all is published."""
     with output.planning():
         listing, journal = read_listing(output.path), output.journal()
         if listing is not None and journal is not None:
@@ -140,7 +159,7 @@ def _join(
                     f"the parts in OUT {output.path} have been begun otherwise ({'; '.join(differing)}); give all of "
                     "them the same options, or --overwrite without --part to start anew"
                 )
-            return _Joined(plan, listing, journal)
+            return plan, listing, journal
         plan = plan_build(source, options, samples)
         if plan.source.rejects and run.on_error == "fail":
             first = plan.source.rejects[0]
@@ -152,44 +171,4 @@ def _join(
             raise BuildError(f"OUT {output.path} holds an unfinished update; finish it with --update first")
         listing = SharedListing.of(plan.source, source, samples, part.of)
         write_listing(output.path, listing)
-        return _Joined(plan, listing, journal)
-
-
-def _carry_out(
-    joined: _Joined,
-    out: Path,
-    output: OutputDir,
-    part: BuildPart,
-    run: RunOptions,
-    on_plan: Callable[[int], None],
-    on_shard: Callable[[ShardDone], None],
-) -> PartResult:
-    start = time.perf_counter()
-    plan, listing, journal = joined
-    numbers = listing.shards(part.number, len(plan.shards))
-    work = find_work(plan, run, output, journal, None, numbers)
-    files = sum(len(plan.shards[number]) for number in numbers)
-    on_plan(files)
-    check_space(plan, output, work)
-    dones: list[ShardDone] = []
-
-    def count(done: ShardDone) -> None:
-        dones.append(done)
-        on_shard(done)
-
-    carry_out(work, plan, run, executor_for(run), count)
-    made = {number for number in range(len(plan.shards)) if output.sidecar(number).exists()}
-    return PartResult(
-        out=out,
-        part=part,
-        published=False,
-        shards=len(numbers),
-        stored=sum(done.stored for done in dones),
-        rejected=sum(done.rejected for done in dones),
-        skipped=sum(done.skipped for done in dones),
-        bytes=sum(done.bytes for done in dones),
-        seconds=time.perf_counter() - start,
-        resumed=files - sum(task.to_make for task in work.waiting),
-        unfinished=tuple(sorted({number % part.of + 1 for number in range(len(plan.shards)) if number not in made})),
-        unreadable=sum(done.unreadable for done in dones),
-    )
+        return plan, listing, journal

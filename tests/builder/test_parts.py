@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -147,22 +148,17 @@ def test_there_may_be_more_parts_than_shards(photos: Path, tmp_path: Path) -> No
     assert build_dataset(photos, tmp_path / "out", FIVES, SERIAL).stored == 12
 
 
-def test_a_part_that_was_stopped_finishes_what_it_began(photos: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("parts", [0, 2], ids=["a plain build", "a part"])
+def test_a_part_finishes_what_an_earlier_run_began(parts: int, photos: Path, tmp_path: Path) -> None:
     def stop(_: ShardDone) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build_part(photos, tmp_path / "out", BuildPart(1, 2), FIVES, SERIAL, on_shard=stop)
-    assert build_part(photos, tmp_path / "out", BuildPart(1, 2), FIVES, SERIAL).resumed == 4
-
-
-def test_a_part_takes_over_what_a_plain_build_has_left(photos: Path, tmp_path: Path) -> None:
-    def stop(_: ShardDone) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build_dataset(photos, tmp_path / "out", FIVES, SERIAL, on_shard=stop)
-    assert build_part(photos, tmp_path / "out", BuildPart(1, 1), FIVES, SERIAL).resumed == 4
+        if parts:
+            build_part(photos, tmp_path / "out", BuildPart(1, parts), FIVES, SERIAL, on_shard=stop)
+        else:
+            build_dataset(photos, tmp_path / "out", FIVES, SERIAL, on_shard=stop)
+    assert build_part(photos, tmp_path / "out", BuildPart(1, parts or 1), FIVES, SERIAL).resumed == 4
 
 
 def test_temporary_files_of_other_parts_stay(photos: Path, tmp_path: Path) -> None:
@@ -179,12 +175,6 @@ def test_a_published_dataset_is_nothing_to_do_for_a_part(photos: Path, tmp_path:
     before = files(tmp_path / "out")
     assert build_part(photos, tmp_path / "out", BuildPart(1, 2), FIVES, SERIAL).published
     assert files(tmp_path / "out") == before
-
-
-def test_nothing_of_parts_stays_in_a_published_dataset(photos: Path, tmp_path: Path) -> None:
-    build_parts(photos, tmp_path / "out", 2)
-    build_dataset(photos, tmp_path / "out", FIVES, SERIAL)
-    assert list((tmp_path / "out").glob(".*")) == []
 
 
 def test_rejects_of_all_parts_are_listed(photos: Path, tmp_path: Path) -> None:
@@ -211,41 +201,31 @@ def test_a_shard_that_has_gone_is_of_a_part_that_is_not_finished(photos: Path, t
         build_dataset(photos, tmp_path / "out", FIVES, SERIAL)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (replace(FIVES, image=ImageOptions(sizes=(Size(64, 64),), quality=80)), "quality was 90, is 80"),
-        (replace(FIVES, shard_samples=6), "shard_samples was 5, is 6"),
-    ],
-)
-def test_parts_of_other_options_are_refused(options: BuildOptions, message: str, photos: Path, tmp_path: Path) -> None:
+Options = dict[str, object]
+REFUSED: list[tuple[Options, str]] = [
+    ({"options": replace(FIVES, image=ImageOptions(sizes=(Size(64, 64),), quality=80))}, "quality was 90, is 80"),
+    ({"options": replace(FIVES, shard_samples=6)}, "begun otherwise.*shard_samples was 5, is 6.*give all of them the"),
+    ({"source": "other"}, r"another SRC .*photos', here '.*other'"),
+    ({"samples": SourceOptions(labels="none")}, r"another --labels \(None, here 'none'\)"),
+    ({"part": BuildPart(1, 3)}, "is being built in 2 parts, not 3"),
+]
+
+
+@pytest.mark.parametrize(("changed", "message"), REFUSED, ids=[name for changed, _ in REFUSED for name in changed])
+def test_a_part_that_the_others_do_not_agree_with_is_refused(
+    changed: Options, message: str, photos: Path, tmp_path: Path
+) -> None:
+    write_photos(tmp_path / "other")
     build_part(photos, tmp_path / "out", BuildPart(1, 2), FIVES, SERIAL)
     before = files(tmp_path / "out")
-    with pytest.raises(BuildError, match=f"begun otherwise.*{message}.*give all of them the same"):
-        build_part(photos, tmp_path / "out", BuildPart(2, 2), options, SERIAL)
+    asked: dict[str, Any] = {"source": "photos", "part": BuildPart(2, 2), "options": FIVES} | changed
+    source = tmp_path / asked.pop("source")
+    with pytest.raises(BuildError, match=message):
+        build_part(source, tmp_path / "out", run=SERIAL, **asked)
+    if "samples" in asked:
+        with pytest.raises(BuildError, match=message):
+            build_dataset(source, tmp_path / "out", FIVES, SERIAL, asked["samples"])
     assert files(tmp_path / "out") == before
-
-
-def test_parts_of_another_source_are_refused(photos: Path, tmp_path: Path) -> None:
-    build_part(photos, tmp_path / "out", BuildPart(1, 2), FIVES, SERIAL)
-    with pytest.raises(BuildError, match=r"another SRC .*photos', here '.*other'"):
-        build_part(write_photos(tmp_path / "other"), tmp_path / "out", BuildPart(2, 2), FIVES, SERIAL)
-
-
-def test_parts_that_read_the_source_otherwise_are_refused(photos: Path, tmp_path: Path) -> None:
-    build_part(photos, tmp_path / "out", BuildPart(1, 2), FIVES, SERIAL)
-    for build in (
-        lambda: build_part(photos, tmp_path / "out", BuildPart(2, 2), FIVES, SERIAL, SourceOptions(labels="none")),
-        lambda: build_dataset(photos, tmp_path / "out", FIVES, SERIAL, SourceOptions(labels="none")),
-    ):
-        with pytest.raises(BuildError, match=r"another --labels \(None, here 'none'\)"):
-            build()
-
-
-def test_another_number_of_parts_is_refused(photos: Path, tmp_path: Path) -> None:
-    build_part(photos, tmp_path / "out", BuildPart(1, 2), FIVES, SERIAL)
-    with pytest.raises(BuildError, match="is being built in 2 parts, not 3"):
-        build_part(photos, tmp_path / "out", BuildPart(1, 3), FIVES, SERIAL)
 
 
 def test_the_same_part_and_a_plain_build_are_refused_while_a_part_runs(photos: Path, tmp_path: Path) -> None:
@@ -385,10 +365,9 @@ def test_parts_are_listed_as_people_do(parts: list[int], text: str) -> None:
 
 def test_a_part_is_checked_where_it_is_made() -> None:
     assert str(BuildPart.parse(" 3/8 ")) == "3/8"
-    with pytest.raises(OptionError, match="part: expected"):
-        BuildPart(3, 2)
-    with pytest.raises(OptionError, match="part: expected"):
-        BuildPart(0, 2)
+    for number in (3, 0):
+        with pytest.raises(OptionError, match="part: expected"):
+            BuildPart(number, 2)
 
 
 def test_a_listing_that_publishing_has_left_is_no_build_by_parts(photos: Path, tmp_path: Path) -> None:
