@@ -44,7 +44,7 @@ def test_a_crash_before_any_change_of_out_loses_nothing(name: str, tmp_path: Pat
         scenario.restart()
         assert run(scenario.command, crash)[0] == -signal.SIGKILL, crash
         for size in NEVER_EMPTY.get(name, []):
-            assert not verify_dataset(scenario.out / size)[1], f"{crash}: neither the old dataset nor the new one"
+            assert not verify_dataset(scenario.out / size).problems, f"{crash}: neither the old dataset nor the new one"
         assert scenario.finished() == whole, crash
 
 
