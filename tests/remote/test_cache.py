@@ -334,7 +334,7 @@ def test_a_dataset_larger_than_its_cache_can_only_be_read_shard_by_shard(load: A
         r"give shuffle=ShardShuffled\(dataset.data, seed=...\), or a larger cache_bytes$"
     )
     with pytest.raises(OptionError, match=message):
-        load(small, 4, shuffle=True, workers=0)
+        load(small, 4, shuffle=True, num_workers=0)
 
 
 @pytest.mark.usefixtures("server")
