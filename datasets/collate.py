@@ -2,91 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.utils.data
 from torch.utils._pytree import register_pytree_node
 
-from presize.datasets.reading.shared_batches import as_images, shared_batches
-from presize.datasets.reading.slots import Shape
-
 Images = torch.Tensor | tuple[torch.Tensor, ...]
-"""A batch (B, channels, height, width) in channels-last memory, or that of each view."""
+"""A batch (B, channels, height, width) in channels-last memory; or several, those of the views or of the companions."""
 
-Stays = bool | tuple[bool, ...] | dict[str, bool]
+AsList = bool | tuple[bool, ...] | dict[str, bool]
 """Whether the targets of a batch stay a list of Python objects; one for each where a sample has several of them."""
 
 
 class Views(tuple[Any, ...]):
-    """The images of one sample, cut by several crops. To code that does not know it, a tuple."""
-
-    def transformed(self, transform: Callable[[Any], Any]) -> Views:
-        """Each of them, transformed."""
-        return Views(map(transform, self))
-
-
-class Paired(Views):
-    """The image of one sample, and its companions. To code that does not know it, a tuple."""
-
-    def transformed(self, transform: Callable[[Any], Any]) -> Paired:
-        """The image transformed, its companions as they are."""
-        return Paired((transform(self[0]), *self[1:]))
+    """The images of one sample: those of several crops, or an image and its companions. To code that does not know it,
+    a tuple; collate makes a tuple of batches of it, where torch's own makes a list."""
 
 
 # Or torchvision's transforms v2 would take one for something that they leave as it is.
-register_pytree_node(Paired, lambda images: (list(images), None), lambda images, _: Paired(images))
+register_pytree_node(Views, lambda images: (list(images), None), lambda images, _: Views(images))
 
 
-class WholeBatch(list[Any]):
-    """Samples whose images share the memory of `images`.
+class SampleList(list[Any]):
+    """Samples with targets that torch cannot stack, such as boxes. To code that does not know it, a list."""
 
-    To code that does not know it, a list. `stays` is for collate_targets.
-    """
-
-    def __init__(self, samples: Sequence[Any], images: Images, stays: Stays = False) -> None:
+    def __init__(self, samples: Sequence[Any], as_list: AsList) -> None:
         super().__init__(samples)
-        self.images = images
-        self.stays = stays
-
-
-class BatchWithLists(list[Any]):
-    """Samples with targets that torch cannot stack. To code that does not know it, a list."""
-
-    def __init__(self, samples: Sequence[Any], stays: Stays) -> None:
-        super().__init__(samples)
-        self.stays = stays
+        self.as_list = as_list
 
 
 def collate(samples: Sequence[Any]) -> Any:
-    """A DataLoader's collate_fn: torch's default, but the images of a WholeBatch become a batch without a copy, those
-    of several views a tuple of batches, and targets that torch cannot stack a list."""
-    if not samples:
+    """A DataLoader's collate_fn: torch's default, but of several views it makes a tuple of batches, and targets that
+    torch cannot stack stay a list. Images that were read as one batch become that batch, without a copy."""
+    as_list = samples.as_list if isinstance(samples, SampleList) else False
+    first = samples[0] if samples else None
+    if isinstance(first, Views):
+        return _stack(samples)
+    has_views = isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], Views)
+    if not as_list and not has_views:
         return torch.utils.data.default_collate(samples)  # type: ignore[arg-type]
-    first = samples[0]
-    whole = samples.images if isinstance(samples, WholeBatch) else None
-    stays = samples.stays if isinstance(samples, (WholeBatch, BatchWithLists)) else False
-    if isinstance(first, Views) or (whole is not None and isinstance(first, torch.Tensor)):
-        return _stack(samples) if whole is None else whole
-    is_pair = isinstance(first, tuple) and len(first) == 2
-    if whole is None and not stays and not (is_pair and isinstance(first[0], Views)):
-        return torch.utils.data.default_collate(samples)  # type: ignore[arg-type]
-    targets: Any = tuple(target for _, target in samples)  # as torch passes them: a tuple of strings stays one
-    images = _stack([image for image, _ in samples]) if whole is None else whole
-    return [images, collate_targets(targets, stays)]
+    images, targets = zip(*samples, strict=True)
+    return [_stack(images), collate_targets(targets, as_list)]
 
 
-def collate_targets(targets: Sequence[Any], stays: Stays) -> Any:
+def collate_targets(targets: Sequence[Any], as_list: AsList) -> Any:
     """The targets of a batch as torch's default collate combines them, or as a list where they have to stay one."""
-    if isinstance(stays, dict):
-        return {key: collate_targets([target[key] for target in targets], stay) for key, stay in stays.items()}
-    if isinstance(stays, tuple):
-        columns = zip(*targets, strict=True) if targets else ([] for _ in stays)
-        return [collate_targets(column, stay) for column, stay in zip(columns, stays, strict=True)]
-    if stays:
+    if isinstance(as_list, dict):
+        return {key: collate_targets([target[key] for target in targets], stay) for key, stay in as_list.items()}
+    if isinstance(as_list, tuple):
+        columns = zip(*targets, strict=True) if targets else ([] for _ in as_list)
+        return [collate_targets(column, stay) for column, stay in zip(columns, as_list, strict=True)]
+    if as_list:
         return list(targets)
     if not targets:
         return torch.empty(0, dtype=torch.int64)
@@ -96,16 +64,5 @@ def collate_targets(targets: Sequence[Any], stays: Stays) -> Any:
 def _stack(images: Sequence[Any]) -> Any:
     """A batch of images, or of views a tuple of batches."""
     if not isinstance(images[0], Views):
-        return torch.utils.data.default_collate(images)  # type: ignore[arg-type]
-    return tuple(torch.utils.data.default_collate(view) for view in map(list, zip(*images, strict=True)))
-
-
-def new_batches(
-    shapes: Sequence[Shape], *, travel: bool
-) -> tuple[list[npt.NDArray[np.uint8]], tuple[torch.Tensor, ...]]:
-    """Uninitialised pixels of `shapes` (B, height, width, channels), and the same memory as tensors (B, channels,
-    height, width). If they `travel`, and this is a DataLoader's worker, the memory is shared with the consumer."""
-    if travel and torch.utils.data.get_worker_info() is not None:
-        return shared_batches(shapes)
-    pixels = [np.empty(shape, np.uint8) for shape in shapes]
-    return pixels, as_images(pixels)
+        return torch.utils.data.default_collate(list(images))
+    return tuple(torch.utils.data.default_collate(list(view)) for view in zip(*images, strict=True))

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from presize.datasets.collate import Stays, collate_targets
-from presize.datasets.crops import Shown
+from presize.datasets.collate import AsList, collate_targets
+from presize.datasets.crops import CropGeometry
 from presize.datasets.joined import JoinedData
 from presize.datasets.objects import FlipPairs, with_objects
 from presize.datasets.reading.batches import BatchReader
@@ -43,7 +43,7 @@ class Targets:
     Attributes:
         moves: whether a target depends on what is shown of its image (presize.datasets.objects).
         vocabulary: for each column of numbers that stand for values, these values.
-        stays: for collate_targets.
+        as_list: for collate_targets.
 
     Raises:
         DatasetError: there is no such column, or it is damaged.
@@ -85,14 +85,14 @@ class Targets:
         elif isinstance(target, Mapping):
             self._join = self._join_batch = lambda values: dict(zip(target, values, strict=True))
             self._texts = list
-        stays = [column.stays for column in self._columns]
-        self.stays: Stays = self._join(stays) if any(stays) else False
+        as_list = [column.as_list for column in self._columns]
+        self.as_list: AsList = self._join(as_list) if any(as_list) else False
 
     def __getitem__(self, i: int) -> Any:
         """The target of record `i`."""
         return self._join([column[i] for column in self._columns])
 
-    def at(self, i: int, shown: Shown | None) -> Any:
+    def at(self, i: int, shown: CropGeometry | None) -> Any:
         """The target of record `i`, of whose image `shown` is to be seen; None for all of it."""
         return self._join([column.at(i, shown) if column.moves and shown else column[i] for column in self._columns])
 
@@ -103,11 +103,11 @@ class Targets:
 
     def shown(
         self, reader: BatchReader, records: Records, seed: int, epoch: int, keys: npt.NDArray[np.int64]
-    ) -> Sequence[Shown | None]:
+    ) -> Sequence[CropGeometry | None]:
         """What `reader` shows of each of `records`, for batch(); None where no target depends on it."""
         return reader.shown(records, seed, epoch, keys) if self.moves else [None] * len(records)
 
-    def batch(self, records: Records, shown: Sequence[Shown | None] | None = None) -> Any:
+    def batch(self, records: Records, shown: Sequence[CropGeometry | None] | None = None) -> Any:
         """The targets of many records, as presize.datasets.collate combines them."""
         if shown is None or not self.moves:
             return self._join_batch([column.batch(records, self._texts) for column in self._columns])
@@ -135,8 +135,8 @@ class TargetColumn:
 
     Attributes:
         type: Arrow's, of the values.
-        stays: whether the values of a batch stay a list of Python objects: they have nulls, are lists of uneven length,
-            or such as torch cannot stack. It holds for the column, so that all batches have one type.
+        as_list: whether the values of a batch stay a list of Python objects: they have nulls, are lists of uneven
+            length, or such as torch cannot stack. It holds for the column, so that all batches have one type.
         moves: whether the value depends on the crop of the image (presize.datasets.objects).
     """
 
@@ -153,7 +153,7 @@ class TargetColumn:
         elif numbers is None:
             data.check_column(name)
         is_huge = pa.types.is_uint64(column.type) and (pc.max(column).as_py() or 0) >= 2**63
-        self.stays = column.null_count > 0 or is_huge or not (_is_plain(column.type) or _is_even(column))
+        self.as_list = column.null_count > 0 or is_huge or not (_is_plain(column.type) or _is_even(column))
 
     def __getitem__(self, i: int) -> Any:
         return self._values[i].as_py() if self._numbers is None else self._numbers.item(i)
@@ -163,7 +163,7 @@ class TargetColumn:
         kind = "" if self._numbers is None else self._numbers.dtype.kind
         if self._numbers is not None and kind in "if":
             return torch.from_numpy(self._numbers[records].astype(np.int64 if kind == "i" else np.float64))
-        return collate_targets(texts(self[i] for i in records.tolist()), self.stays)
+        return collate_targets(texts(self[i] for i in records.tolist()), self.as_list)
 
     def array(self, records: Records) -> npt.NDArray[Any]:
         """In a new array: numbers, with int64 for whole ones as in a batch, or read-only Python objects."""
@@ -186,7 +186,7 @@ class MultiHotColumn:
         width: the length of the vectors.
     """
 
-    stays = False
+    as_list = False
     moves = False
 
     def __init__(self, name: str, numbers: Any, width: int) -> None:

@@ -54,7 +54,7 @@ class Crop(Protocol):
         ...
 
 
-class Shown(NamedTuple):
+class CropGeometry(NamedTuple):
     """What a sample shows of its stored image.
 
     Attributes:

@@ -15,9 +15,9 @@ import torch
 import torch.utils.data
 
 from presize.codecs.jpeg import decoder as jpeg_decoder
-from presize.datasets.collate import BatchWithLists, Stays, Views, WholeBatch, collate_targets
+from presize.datasets.collate import AsList, SampleList, Views, collate_targets
 from presize.datasets.columns import Records, Target, Targets, Vocabulary, chosen_target, find_split, find_splits
-from presize.datasets.crops import Crop, Crops, Shown
+from presize.datasets.crops import Crop, CropGeometry, Crops
 from presize.datasets.fuse import Fused
 from presize.datasets.objects import FlipPairs
 from presize.datasets.read_only import ClassNumbers, Samples, check_overrides, fixed_names, is_fixed
@@ -76,7 +76,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         cache_dir: for a URL, where shards are kept that are fetched as they are needed, for all processes of this user
             and for the next run; None for ``~/.cache``.
         cache_bytes: that all shards in `cache_dir` may take, None for any number. Those used longest ago are removed.
-            A larger dataset can be read shard by shard, with order=ShardShuffled.
+            A larger dataset can be read shard by shard, with shuffle=ShardShuffled.
 
     Raises:
         RemoteError: the URL cannot be read; here, or where a shard is fetched.
@@ -280,8 +280,8 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         """
         if type(self).__getitem__ is not LMDBDataset.__getitem__:
             return [self[index] for index in indices]
-        samples, stays = self._read(indices), self._stays()
-        return BatchWithLists(samples, stays) if stays and type(samples) is list else samples
+        samples, as_list = self._read(indices), self._as_list()
+        return SampleList(samples, as_list) if as_list else samples
 
     def _read(self, indices: Sequence[SupportsIndex]) -> list[Any]:
         reading = self._reading
@@ -290,11 +290,10 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
         if reader is None:
             images = images_of.stored(samples, lazily=rest is not None)
             return [self._sample(rest, sample, image) for sample, image in zip(samples, images, strict=True)]
-        whole, draws = reading.reads_batches, visits(indices)
-        images, batch = images_of.crops(reader, samples, draws, whole)
+        draws = visits(indices)
+        images = images_of.crops(reader, samples, draws, whole=reading.reads_batches)
         shown = self._targets.shown(reader, np.array(samples, np.int64), *draws)
-        read = [self._sample(rest, *sample) for sample in zip(samples, images, shown, strict=True)]
-        return WholeBatch(read, batch, self._stays()) if whole else read
+        return [self._sample(rest, *sample) for sample in zip(samples, images, shown, strict=True)]
 
     def _position(self, index: SupportsIndex) -> int:
         i = operator.index(index)
@@ -302,19 +301,25 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
             raise IndexError(f"sample {i} of {self.root}: expected from {-length} to {length - 1}")
         return i % length if self._rows is None else self._rows.item(i)
 
-    def _sample(self, rest: Callable[[Any], Any] | None, i: int, image: Any, shown: Shown | None = None) -> Any:
+    def _sample(self, rest: Callable[[Any], Any] | None, i: int, image: Any, shown: CropGeometry | None = None) -> Any:
         if rest is not None:
-            image = image.transformed(rest) if isinstance(image, Views) else rest(image)
+            image = self._transformed(rest, image)
         if self.target is None:
             return image
         target = self._targets.at(i, shown)
         return image, target if self.target_transform is None else self.target_transform(target)
 
-    def _stays(self) -> Stays:
-        """For collate_targets."""
-        return False if self.target_transform is not None else self._targets.stays
+    def _transformed(self, rest: Callable[[Any], Any], image: Any) -> Any:
+        """Each view transformed, or the image beside its companions."""
+        if not isinstance(image, Views):
+            return rest(image)
+        return Views((rest(image[0]), *image[1:])) if self.companions else Views(map(rest, image))
 
-    def batch_targets(self, records: Records, shown: Sequence[Shown | None] | None = None) -> Any:
+    def _as_list(self) -> AsList:
+        """For collate_targets."""
+        return False if self.target_transform is not None else self._targets.as_list
+
+    def batch_targets(self, records: Records, shown: Sequence[CropGeometry | None] | None = None) -> Any:
         """The targets of many samples at once, as presize.datasets.collate combines them: int64 (n,) for class
         numbers; None without a target.
 

@@ -8,37 +8,37 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from functools import partial
+from multiprocessing.context import BaseContext
 from typing import Any, Literal
 
 import torch
 
-from presize.datasets.collate import Images
+from presize.datasets.accelerate import gatherable, seen_by_accelerate
+from presize.datasets.collate import Images, collate
 from presize.datasets.crops import Crops
-from presize.datasets.dataloader_names import (
-    PREFETCH,
-    check_loader_options,
-    common_options,
-    gathered,
-    seen_by_accelerate,
-)
 from presize.datasets.dataset import LMDBDataset
 from presize.datasets.read_only import fixed_names, is_fixed
+from presize.datasets.reading.batch import Batch
 from presize.datasets.reading.batches import BatchReader
-from presize.datasets.reading.device_decode import DecodeOn, Decoder, cut_reader, decode_rows, find_decoder
-from presize.datasets.reading.order import Last, Order, choose_order
-from presize.datasets.reading.schedule import Schedule
+from presize.datasets.reading.order import Order, choose_order
+from presize.datasets.reading.schedule import Last, Schedule
 from presize.datasets.reading.shard_shuffle import ShardShuffled
-from presize.datasets.reading.shared_batches import as_images
 from presize.datasets.reading.slots import HELD_BY_CALLER, FreeSlots, SharedSlots
 from presize.datasets.reading.transfer import Normalize, as_device, copied_ahead, normalization_of, pin, to_device
-from presize.datasets.reading.whole_batches import values_batch
-from presize.datasets.reading.workers import Answer, BatchRequest, Mode, ReadBatch, WorkerPool, read
-from presize.datasets.sample_images import companion_batch
+from presize.datasets.reading.workers import (
+    Answer,
+    BatchRequest,
+    Mode,
+    ReadBatch,
+    WorkerPool,
+    read,
+    start_method,
+    worker_counts,
+)
 from presize.datasets.sampler import EpochSampler
 from presize.datasets.subsets import as_lmdb_dataset, is_changed, samples_crc32, transforms_of
 from presize.errors import LoaderError, OptionError
-from presize.options import check_choice, check_range
-from presize.system.resources import usable_cores
+from presize.options import check_choice
 
 OnErrorInBatch = Literal["raise", "skip"]
 
@@ -67,37 +67,36 @@ class Loader:
         batch_size: samples in a batch, from 1.
         crop: which part of each image to take, or several for as many views of it; the dataset's own when None.
         flip: the probability of mirroring an image, from 0 to 1; the dataset's own when None.
-        shuffle: draw a new order each epoch, the same for any number of workers.
-        seed: of the order and the crops. None draws one from torch's generator when the first epoch begins, and is 0
-            with several ranks (presize.datasets.EpochSampler).
-        order: an order (presize.datasets.reading.order.Order) in place of `shuffle` and `seed`, such as ShardShuffled
-            for a dataset larger than memory.
-        workers: how many read in parallel; None uses every core this process may use, 0 reads in the caller's thread.
+        shuffle: True draws a new order each epoch, the same for any number of workers. Or an order
+            (presize.datasets.reading.order.Order), such as ShardShuffled for a dataset larger than memory, or Weighted.
+        seed: of the order and the crops. None is the seed of the order, if it has one, or else draws one from torch's
+            generator when the first epoch begins, and is 0 with several ranks (presize.datasets.EpochSampler).
+        num_workers: how many read in parallel; None uses every core this process may use, 0 reads in the caller's
+            thread.
         mode: "processes" or "threads". Threads start faster and share one page table, but Python's lock lets only
             about two of them work at a time.
-        prefetch: batches that each worker may be ahead, 1 to 64.
-        last: "keep" gives a last batch that is not full as it is, "drop" leaves it out, "pad" fills it up with samples
-            of the epoch's beginning; over ranks see presize.datasets.reading.schedule.Schedule. None keeps it in one
-            process, and pads with several ranks.
+        prefetch_factor: batches that each worker may be ahead, 1 to 64; None is 2, as in a DataLoader.
+        drop_last: leave out a last batch that is not full.
+        last: "keep" gives a last batch that is not full as it is, "pad" fills it up with samples of the epoch's
+            beginning; over ranks see presize.datasets.reading.schedule.Schedule. None keeps it in one process, and pads
+            with several ranks.
         device: where batches go. On CUDA they are copied from pinned memory, on a stream of their own, during the
             step before.
         normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision; applied on `device`, on the CPU by
             the workers. None for what fuse=True took over from the dataset's transform, if anything.
         dtype: of normalized batches; float32 when None.
-        decode_on: "workers"; or "device": workers only cut JPEGs, which travel as bytes, and torchcodec or torchvision
-            decodes them on `device`; or a function that does that (presize.datasets.reading.device_decode.Decoder).
         on_error: "raise" a DatasetError that names the image that cannot be decoded or is too small for the crop, or
             "skip" it: the batch is then shorter, and `skipped` counts the images.
         rank, ranks: torch.distributed's when it is initialized, otherwise 0 of 1.
-        context: start method of the processes: "fork", "spawn" or "forkserver"; None is Python's default.
-        options: DataLoader's num_workers, prefetch_factor, drop_last and multiprocessing_context are accepted for
-            workers, prefetch, last="drop" and context.
+        multiprocessing_context: start method of the processes: "fork", "spawn" or "forkserver", or a context of
+            multiprocessing; None is Python's default.
+        options: DataLoader's other options, where they ask for what a Loader does anyway.
 
     Raises:
         OptionError: an option is out of range, or does not go with another; while iterating, if the dataset has got a
             transform that would have to be called.
         DatasetError: while iterating, for a damaged sample.
-        LoaderError: while iterating, when a worker dies or the device's decoder fails.
+        LoaderError: while iterating, when a worker dies.
     """
 
     def __init__(
@@ -107,56 +106,49 @@ class Loader:
         *,
         crop: Crops | None = None,
         flip: float | None = None,
-        shuffle: bool = False,
+        shuffle: bool | Order = False,
         seed: int | None = None,
-        order: Order | None = None,
-        workers: int | None = None,
+        num_workers: int | None = None,
         mode: Mode = "processes",
-        prefetch: int = PREFETCH,
+        prefetch_factor: int | None = None,
+        drop_last: bool = False,
         last: Last | None = None,
         device: torch.device | str | None = None,
         normalize: Normalize | None = None,
         dtype: torch.dtype | None = None,
-        decode_on: DecodeOn | Decoder = "workers",
         on_error: OnErrorInBatch = "raise",
         rank: int | None = None,
         ranks: int | None = None,
-        context: str | None = None,
+        multiprocessing_context: str | BaseContext | None = None,
         **options: Any,
     ) -> None:
         self._source = dataset
         dataset = as_lmdb_dataset(dataset)
-        workers, prefetch, last = common_options(options, workers, prefetch, last)
         check_choice("mode", mode, Mode)
         check_choice("on_error", on_error, OnErrorInBatch)
-        if not callable(decode_on):
-            check_choice("decode_on", decode_on, DecodeOn)
-        check_range("prefetch", prefetch, 1, 64)
-        if workers is not None:
-            check_range("workers", workers, 0, 4096)
         self.dataset = dataset
         self.batch_size = batch_size
-        self.workers = usable_cores() if workers is None else workers
+        self.num_workers, self.prefetch_factor = worker_counts(num_workers, prefetch_factor)
         self.mode: Mode = mode
-        self.prefetch = prefetch
+        self.drop_last = drop_last
         self.on_error: OnErrorInBatch = on_error
         self.device = as_device(device)
-        self.context = check_loader_options(options, context, self.device)
+        self.multiprocessing_context = start_method(multiprocessing_context)
+        _check_unused(options, self.device)
         self.skipped = 0
-        order = choose_order(len(dataset), shuffle, seed, order)
+        order = choose_order(len(dataset), shuffle, seed)
         dataset.data.check_order(isinstance(order, ShardShuffled))
         self.sampler = EpochSampler(
             order,
             rank=rank,
             ranks=ranks,
             batch_size=batch_size,
+            drop_last=drop_last,
             last=last,
             fingerprint=partial(samples_crc32, dataset),
         )
-        # What trainers ask of a DataLoader, by its names.
-        self.num_workers, self.drop_last = self.workers, last == "drop"
-        self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, batch_size, self.drop_last)
-        self._images_as = crop, flip, normalize, dtype, decode_on
+        self.batch_sampler = torch.utils.data.BatchSampler(self.sampler, batch_size, drop_last)  # for trainers
+        self._images_as = crop, flip, normalize, dtype
         self._pool: WorkerPool | None = None
         self._slots: FreeSlots | None = None
         self._stream: Any = None
@@ -173,7 +165,7 @@ class Loader:
 
     def _choose_reader(self, dataset: LMDBDataset) -> None:
         """Set what reads images and makes batches of them, for the transform of `dataset` as it is."""
-        crop, flip, normalize, dtype, decode_on = self._images_as
+        crop, flip, normalize, dtype = self._images_as
         if dataset._reading.rest is not None:
             left = "" if dataset.fused is None else f" ({dataset.fused.reason})"
             raise OptionError(f"dataset: a Loader calls no transform{left}; give crop and flip, or use make_loader")
@@ -182,20 +174,11 @@ class Loader:
                 raise OptionError("normalize: the dataset's transform normalizes, and fuse=True took that over")
             normalize = dataset.normalize
         crop, flip = dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
-        read_by = BatchReader if decode_on == "workers" else cut_reader
-        self._reader = read_by(dataset.data, crop, flip, companions=dataset._reading.images.companions)
+        self._reader = BatchReader(dataset.data, crop, flip, companions=dataset._reading.images.companions)
         dataset._targets.check_reader(self._reader)
-        self._dtype = torch.uint16 if self._reader.deep else None  # of what rows are the bytes of, if not uint8
-        self._decoder: Decoder | None = None
-        if callable(decode_on):
-            self._decoder = decode_on
-        elif decode_on == "device":
-            self._decoder = find_decoder(self.device, self._reader.shape[2])
         self._normalize = normalization_of(self._reader, normalize, dtype, self.device)
-        self._normalized_by_workers = False
-        if self._normalize is not None and self.device.type == "cpu" and self._decoder is None:
-            self._reader = self._normalize.in_workers(self._reader)
-            self._normalized_by_workers, self._dtype = True, self._normalize.dtype
+        if self._normalize is not None and self.device.type == "cpu":
+            self._reader, self._normalize = self._normalize.in_workers(self._reader), None
         vars(self)["dataset"] = dataset
         self._transforms = transforms_of(dataset), transforms_of(self._source)  # last: not after an error
 
@@ -216,7 +199,7 @@ class Loader:
         self._choose_reader(dataset)
 
     def __repr__(self) -> str:
-        read_by = f"order={self.sampler.order!r}, workers={self.workers}, device={str(self.device)!r}"
+        read_by = f"shuffle={self.sampler.order!r}, num_workers={self.num_workers}, device={str(self.device)!r}"
         return f"Loader({self.dataset!r}, {self.batch_size}, {read_by})"
 
     def __len__(self) -> int:
@@ -236,7 +219,7 @@ class Loader:
         running = self._running = object()
         try:
             epoch, start = self.sampler.begin()
-            schedule = gathered(self.sampler.schedule, start)
+            schedule = gatherable(self.sampler.schedule, start)
             self._delivered, count = 0, schedule.batch_count(start)
             reading = closing(self._on_device(self._read(schedule, epoch, start)))
             with seen_by_accelerate(schedule.remainder(start)) as status, reading as batches:
@@ -298,7 +281,7 @@ class Loader:
         """
         self._check_idle()
         copied = copy.copy(self)
-        vars(copied).update(workers=workers, _on_batch=on_batch)
+        vars(copied).update(num_workers=workers, _on_batch=on_batch)
         copied._pool = copied._slots = copied._stream = None
         return copied
 
@@ -343,16 +326,20 @@ class Loader:
 
     def _begin(self) -> tuple[FreeSlots, WorkerPool | None]:
         if self._slots is None:
-            count = max(1, self.workers * self.prefetch) + HELD_BY_CALLER
-            shared = SharedSlots(count, [(self.batch_size, *shape) for shape in self._reader.row_shapes])
-            if self.workers:
-                skip = self.on_error == "skip"
+            count = max(1, self.num_workers * self.prefetch_factor) + HELD_BY_CALLER
+            shared = SharedSlots(count, [(self.batch_size, *format.row_shape) for format in self._reader.formats])
+            if self.num_workers:
                 self._pool = WorkerPool(
-                    self._reader, self.workers, self.mode, shared, ahead=self.prefetch, skip=skip, context=self.context
+                    self._reader,
+                    self.num_workers,
+                    self.mode,
+                    shared,
+                    ahead=self.prefetch_factor,
+                    skip=self.on_error == "skip",
+                    context=self.multiprocessing_context,
                 )
-            # After the workers were forked, so that they inherit none of it. Slots of JPEGs are not pinned: decoders
-            # take any memory, and pinning would make all of it resident.
-            if self.device.type == "cuda" and self._decoder is None:
+            # After the workers were forked, so that they inherit none of it.
+            if self.device.type == "cuda":
                 pin(shared, self.device)
             self._slots = FreeSlots(shared)
         return self._slots, self._pool
@@ -375,32 +362,55 @@ class Loader:
 
     def _sent(self, batch: ReadBatch) -> tuple[Images, Any]:
         """A batch on the device, or on its way to it."""
-        images, damaged = self._images(batch)
-        _, samples, seed, epoch, keys = batch.request.without(damaged)
+        images = self._images(batch)
+        _, samples, seed, epoch, keys = batch.request
         shown = self.dataset._targets.shown(self._reader, samples, seed, epoch, keys)
         return images, to_device(self.dataset.batch_targets(samples, shown), self.device)
 
-    def _images(self, batch: ReadBatch) -> tuple[Images, list[int]]:
-        """The images of a batch, and the positions of those that are damaged, which are left out."""
-        if self._decoder is None:
-            rows = as_images(batch.rows)
-            views, others = rows[: self._reader.views], rows[self._reader.views :]
-            if self._dtype is not None:
-                views = tuple(values_batch(view, self._dtype) for view in views)
-            views += tuple(map(companion_batch, self._reader.companions, others))
-            views = tuple(view.to(self.device, non_blocking=self.device.type == "cuda") for view in views)
-            return views if self._reader.has_views or others else views[0], []
-        images, damaged = decode_rows(batch.rows[0], self._decoder, self._reader.shape, self.device)
-        for position, what in damaged.items():
-            if self.on_error == "raise":
-                raise self.dataset.data.damage(int(batch.request.samples[position]), what)
-        self.skipped += len(damaged)
-        return images, list(damaged)
+    def _images(self, batch: ReadBatch) -> Images:
+        tensors = Batch.over(self._reader.formats, batch.rows).tensors
+        images = tuple(tensor.to(self.device, non_blocking=self.device.type == "cuda") for tensor in tensors)
+        return images if self._reader.gives_tuples else images[0]
 
     def _batch(self, images: Images, targets: Any) -> Any:
-        if self._normalize is not None and not self._normalized_by_workers:
+        if self._normalize is not None:
             images = self._normalize.views(images, self._reader.views)
         return images if targets is None else (images, targets)
+
+
+_ORDER = "give an order as shuffle=, such as Weighted or class_balanced; ranks share an epoch by themselves"
+
+_UNUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "sampler": ((None,), f"a Loader takes no sampler; {_ORDER}"),
+    "batch_sampler": ((None,), f"a Loader takes no batch_sampler; {_ORDER}"),
+    "collate_fn": ((None, collate), "a Loader calls none, since it decodes into whole batches; use make_loader"),
+    "worker_init_fn": (
+        (None,),
+        "a Loader calls none: crops are drawn from seed, and nothing of yours runs in its workers",
+    ),
+    "generator": ((None,), "a Loader draws from seed=; give that"),
+    "timeout": ((0, None), "a Loader needs none: it notices when a worker dies; leave it out"),
+    "in_order": ((True,), "a Loader gives batches in order; leave it out"),
+    "persistent_workers": ((True,), "a Loader's workers stay until close(); leave it out"),
+    "pin_memory": (
+        (None, False),
+        'a Loader pins its own memory when it copies batches; give device="cuda" and leave it out',
+    ),
+    "pin_memory_device": (("", None), "a Loader pins its own memory when it copies batches; give device="),
+}
+"""DataLoader's options that a Loader has no use for, each with the values that change nothing, and what to do."""
+
+
+def _check_unused(options: Mapping[str, Any], device: torch.device) -> None:
+    """Raise OptionError for an option of DataLoader that asks for anything else, and TypeError for other names."""
+    for name, value in options.items():
+        if name not in _UNUSED:
+            raise TypeError(f"Loader() got an unexpected keyword argument {name!r}")
+        harmless, answer = _UNUSED[name]
+        if name == "pin_memory" and (device.type == "cuda" or not torch.cuda.is_available()):
+            continue
+        if value not in harmless:
+            raise OptionError(f"{name}: {answer}")
 
 
 _FIXED = fixed_names(Loader, torch.utils.data.DataLoader, default="make another Loader")

@@ -20,16 +20,16 @@ import torch.utils.data
 from torch._utils import ExceptionWrapper
 
 from presize.datasets.collate import collate
-from presize.datasets.dataloader_names import PREFETCH, check_make_loader_options, common_options
 from presize.datasets.dataset import LMDBDataset
-from presize.datasets.reading.order import Last, Order, choose_order
+from presize.datasets.reading.order import Order, choose_order
+from presize.datasets.reading.schedule import Last
 from presize.datasets.reading.shard_shuffle import ShardShuffled
+from presize.datasets.reading.workers import worker_counts
 from presize.datasets.sampler import EpochSampler
 from presize.datasets.subsets import as_lmdb_dataset, check_labels, is_changed, samples_crc32, transforms_of
 from presize.errors import LoaderError, OptionError
 from presize.formatting import plural, size_text
 from presize.options import check_range
-from presize.system.resources import usable_cores
 
 SHARED_MEMORY = "/dev/shm"
 
@@ -37,7 +37,7 @@ _SEMAPHORES_BYTES = 4 * mmap.PAGESIZE
 """That a DataLoader keeps in SHARED_MEMORY for each worker, and twice as much for itself."""
 
 _FIX = (
-    f"free some of {SHARED_MEMORY}, or make it larger and writable (docker run --shm-size), or use workers=0, or a "
+    f"free some of {SHARED_MEMORY}, or make it larger and writable (docker run --shm-size), or use num_workers=0, or a "
     "presize.datasets.Loader, which does not need it"
 )
 _TORCH_SAYS = ("shared memory", "/torch_", "torch_shm_manager")
@@ -109,11 +109,11 @@ def make_loader(
     dataset: torch.utils.data.Dataset[Any],
     batch_size: int,
     *,
-    shuffle: bool = False,
+    shuffle: bool | Order = False,
     seed: int | None = None,
-    order: Order | None = None,
-    workers: int | None = None,
-    prefetch: int = PREFETCH,
+    num_workers: int | None = None,
+    prefetch_factor: int | None = None,
+    drop_last: bool = False,
     last: Last | None = None,
     rank: int | None = None,
     ranks: int | None = None,
@@ -127,36 +127,36 @@ def make_loader(
         dataset: any map-style dataset with a length. Of a Subset or ConcatDataset of LMDBDatasets it reads the same
             samples as one LMDBDataset, with which crops depend on (seed, epoch, sample).
         batch_size: samples in a batch, from 1.
-        workers: how many processes; None uses every core this process may use, 0 reads in the caller's process.
-        prefetch: batches that each worker may be ahead, 1 to 64, in shared memory.
-        shuffle, seed, order, last, rank, ranks: as in Loader.
-        options: further arguments of DataLoader, which take precedence. Its num_workers, prefetch_factor and drop_last
-            are accepted for workers, prefetch and last="drop".
+        num_workers: how many processes; None uses every core this process may use, 0 reads in the caller's process.
+        prefetch_factor: batches that each worker may be ahead, 1 to 64, in shared memory; None is 2.
+        shuffle, seed, drop_last, last, rank, ranks: as in Loader.
+        options: further arguments of DataLoader, which take precedence.
 
     Raises:
         OptionError: an option is out of range, or parts of a ConcatDataset give one label to several classes.
         LoaderError: the batches of all workers do not fit into /dev/shm; while iterating, when it is full or
             read-only.
     """
-    check_make_loader_options(options)
-    workers, prefetch, last = common_options(options, workers, prefetch, last)
+    for name in ("sampler", "batch_sampler"):
+        if options.pop(name, None) is not None:
+            raise OptionError(
+                f"{name}: make_loader takes an order as shuffle=; for a {name} use DataLoader(dataset, {name}=..., "
+                "collate_fn=presize.datasets.collate)"
+            )
+    workers, ahead = worker_counts(num_workers, prefetch_factor)
     check_range("batch_size", batch_size, 1, 2**31)
-    check_range("prefetch", prefetch, 1, 64)
-    if workers is None:
-        workers = usable_cores()
-    check_range("workers", workers, 0, 4096)
     check_labels(dataset)
     source = dataset
     with suppress(OptionError):  # others are read as they are
         dataset = as_lmdb_dataset(dataset)
     length = len(dataset)  # type: ignore[arg-type]
-    order = choose_order(length, shuffle, seed, order)
+    order = choose_order(length, shuffle, seed)
     if isinstance(dataset, LMDBDataset):
         dataset.data.check_order(isinstance(order, ShardShuffled))
     if workers:
         if hasattr(dataset, "dev_shm_bytes"):  # an LMDBDataset, or another that can tell
-            _check_shared_memory(dataset.dev_shm_bytes(batch_size), workers * prefetch, workers)
-        options = {"persistent_workers": True, "prefetch_factor": prefetch, **options}
+            _check_shared_memory(dataset.dev_shm_bytes(batch_size), workers * ahead, workers)
+        options = {"persistent_workers": True, "prefetch_factor": ahead, **options}
     options = {"pin_memory": torch.cuda.is_available(), "collate_fn": collate, **options}
     loader = CountingLoader(
         dataset,
@@ -166,10 +166,11 @@ def make_loader(
             rank=rank,
             ranks=ranks,
             batch_size=batch_size,
+            drop_last=drop_last,
             last=last,
             fingerprint=partial(samples_crc32, dataset),
         ),
-        drop_last=last == "drop",  # all batches are full; but Accelerate asks
+        drop_last=drop_last,  # all batches are full; but Accelerate asks
         num_workers=workers,
         worker_init_fn=partial(_begin_worker, options.pop("worker_init_fn", None)),
         **options,
@@ -237,7 +238,7 @@ def _check_shared_memory(batch_bytes: int, batches: int, workers: int) -> None:
     if needed > free:
         raise LoaderError(
             f"{SHARED_MEMORY} has {size_text(free)} free, and {plural(batches, 'batch', 'batches')} of "
-            f"{size_text(batch_bytes)} need {size_text(needed)} there; choose fewer workers, less prefetch or a "
-            'smaller batch_size, give a container more (docker run --shm-size), or use crop= and decode="tensor", '
+            f"{size_text(batch_bytes)} need {size_text(needed)} there; choose a smaller num_workers, prefetch_factor "
+            'or batch_size, give a container more (docker run --shm-size), or use crop= and decode="tensor", '
             "which need next to none"
         )

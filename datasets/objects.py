@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from presize.datasets.crops import Shown
+from presize.datasets.crops import CropGeometry
 from presize.datasets.joined import JoinedData
 from presize.errors import DatasetError, OptionError
 from presize.options import Coordinates
@@ -27,12 +27,12 @@ class _ListColumn:
 
     Attributes:
         name: of the column.
-        stays, moves: as of the other columns of a target (presize.datasets.columns).
+        as_list, moves: as of the other columns of a target (presize.datasets.columns).
     """
 
-    stays = True
+    as_list = True
     moves = True
-    leader: BoxColumn | None = None
+    box_column: BoxColumn | None = None
 
     def __init__(self, data: Dataset | JoinedData, name: str) -> None:
         column: Any = data.column(name)
@@ -48,9 +48,9 @@ class _ListColumn:
 
     def __getitem__(self, i: int) -> Any:
         height, width = self._data.shape(i)
-        return self.at(i, Shown((0, 0, height, width), (height, width)))
+        return self.at(i, CropGeometry((0, 0, height, width), (height, width)))
 
-    def at(self, i: int, shown: Shown) -> Any:
+    def at(self, i: int, shown: CropGeometry) -> Any:
         """The value of sample `i`, of whose image `shown` is to be seen."""
         raise NotImplementedError
 
@@ -87,17 +87,17 @@ class BoxColumn(_ListColumn):
             raise DatasetError(f"the index of {data.root} is damaged: boxes of {self._boxes.shape[1]} numbers")
         self._tv = tv
 
-    def at(self, i: int, shown: Shown) -> Any:
+    def at(self, i: int, shown: CropGeometry) -> Any:
         moved = self._moved(i, shown)
-        kept = _have_area(moved) if self.leader is None else self.leader.kept(i, shown)
+        kept = _have_area(moved) if self.box_column is None else self.box_column.kept(i, shown)
         boxes = torch.from_numpy(moved[kept])
         return boxes if self._tv is None else self._tv.BoundingBoxes(boxes, format="XYXY", canvas_size=shown.size)
 
-    def kept(self, i: int, shown: Shown) -> npt.NDArray[np.bool_]:
+    def kept(self, i: int, shown: CropGeometry) -> npt.NDArray[np.bool_]:
         """Which of the boxes of a sample have an area."""
         return _have_area(self._moved(i, shown))
 
-    def _moved(self, i: int, shown: Shown) -> npt.NDArray[np.float32]:
+    def _moved(self, i: int, shown: CropGeometry) -> npt.NDArray[np.float32]:
         boxes = self._boxes[self.offsets[i] : self.offsets[i + 1]].astype(np.float64)
         height, width = shown.size
         _move(boxes[:, 0::2], boxes[:, 1::2], shown)
@@ -133,7 +133,7 @@ class KeypointColumn(_ListColumn):
             self._mirrored[[first, second]] = second, first
         self._tv = tv if format == "xy" and hasattr(tv, "KeyPoints") else None
 
-    def at(self, i: int, shown: Shown) -> Any:
+    def at(self, i: int, shown: CropGeometry) -> Any:
         points = self._points[self.offsets[i] : self.offsets[i + 1]].astype(np.float64)
         x, y = points[:, :, 0], points[:, :, 1]
         _move(x, y, shown)
@@ -143,8 +143,8 @@ class KeypointColumn(_ListColumn):
             height, width = shown.size
             x, y = points[:, :, 0], points[:, :, 1]
             points[~((x >= 0) & (x <= width) & (y >= 0) & (y <= height) & (points[:, :, 2] != 0))] = 0
-        if self.leader is not None:
-            points = points[self.leader.kept(i, shown)]
+        if self.box_column is not None:
+            points = points[self.box_column.kept(i, shown)]
         found = torch.from_numpy(points.astype(np.float32))
         return found if self._tv is None else self._tv.KeyPoints(found, canvas_size=shown.size)
 
@@ -152,10 +152,10 @@ class KeypointColumn(_ListColumn):
 class ObjectColumn(_ListColumn):
     """A column with a value for each box, such as its class: of the boxes that are left. Numbers come as a tensor."""
 
-    def __init__(self, data: Dataset | JoinedData, column: Any, leader: BoxColumn) -> None:
+    def __init__(self, data: Dataset | JoinedData, column: Any, box_column: BoxColumn) -> None:
         super().__init__(data, column.name)
         self._column = column
-        self._boxes = leader
+        self._boxes = box_column
         kind = column.type.value_type
         self._dtype: torch.dtype | None = None
         if pa.types.is_integer(kind):
@@ -163,7 +163,7 @@ class ObjectColumn(_ListColumn):
         elif pa.types.is_floating(kind):
             self._dtype = torch.float32
 
-    def at(self, i: int, shown: Shown) -> Any:
+    def at(self, i: int, shown: CropGeometry) -> Any:
         values = self._column[i] or ()
         left = [value for value, kept in zip(values, self._boxes.kept(i, shown).tolist(), strict=True) if kept]
         return left if self._dtype is None or None in left else torch.tensor(left, dtype=self._dtype)
@@ -173,7 +173,7 @@ def _have_area(boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
     return np.asarray((boxes[:, 2:] > boxes[:, :2]).all(axis=1))
 
 
-def _move(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], shown: Shown) -> None:
+def _move(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], shown: CropGeometry) -> None:
     """Bring coordinates of the stored image, in place, to those of what is shown of it."""
     (top, left, box_height, box_width), (height, width), flip = shown
     x -= left
@@ -194,37 +194,37 @@ def with_objects(
     """
     boxes, points = declared(data, "boxes"), declared(data, "keypoints")
     tv = tv_tensors_module() if tv_tensors else None
-    leaders: list[BoxColumn] = []
+    box_columns: list[BoxColumn] = []
     found: list[Any] = []
     for column in columns:
         if column.name in boxes:
             column = BoxColumn(data, column.name, tv)
-            leaders.append(column)
+            box_columns.append(column)
         elif column.name in points:
             column = KeypointColumn(data, column.name, points[column.name], flip_pairs, tv)
         found.append(column)
     if flip_pairs and not any(isinstance(column, KeypointColumn) for column in found):
         raise OptionError("flip_pairs: there is no column of keypoints in target")
-    for at, column in enumerate(found if leaders else ()):
+    for at, column in enumerate(found if box_columns else ()):
         if isinstance(column, _ListColumn):
-            leader = _leader(data, column, leaders)
-            column.leader = None if leader is column else leader
+            box_column = _box_column(data, column, box_columns)
+            column.box_column = None if box_column is column else box_column
         elif pa.types.is_large_list(column.type):
             lists = _ListColumn(data, column.name)
-            found[at] = ObjectColumn(data, column, _leader(data, lists, leaders))
+            found[at] = ObjectColumn(data, column, _box_column(data, lists, box_columns))
     return found
 
 
-def _leader(data: Dataset | JoinedData, column: _ListColumn, leaders: Sequence[BoxColumn]) -> BoxColumn:
+def _box_column(data: Dataset | JoinedData, column: _ListColumn, box_columns: Sequence[BoxColumn]) -> BoxColumn:
     """The first of the columns of boxes of which each has a value in `column`."""
-    for leader in leaders:
-        if np.array_equal(leader.lengths, column.lengths):
-            return leader
-    lengths, boxes = column.lengths, leaders[0].lengths
+    for box_column in box_columns:
+        if np.array_equal(box_column.lengths, column.lengths):
+            return box_column
+    lengths, boxes = column.lengths, box_columns[0].lengths
     first = int((lengths != boxes).argmax())
     raise OptionError(
         f"target: lists beside boxes have one value a box, and of {data.path(first)} {column.name!r} has "
-        f"{lengths[first]} where {leaders[0].name!r} has {boxes[first]}; leave one of them out"
+        f"{lengths[first]} where {box_columns[0].name!r} has {boxes[first]}; leave one of them out"
     )
 
 

@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from presize.datasets.collate import Images, Paired, Views, new_batches
+from presize.datasets.collate import Views
 from presize.datasets.crops import Crops
 from presize.datasets.fuse import Fused, Transform, fuse
 from presize.datasets.joined import JoinedData
 from presize.datasets.objects import tv_tensors_module
+from presize.datasets.reading.batch import new_batch, rows_of
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.outputs import Decode, LazyImage, to_output
 from presize.datasets.reading.transfer import Normalization, Normalize
-from presize.datasets.reading.whole_batches import numbers_batch, rows_of, values_batch, values_batches
 from presize.store.dataset import Dataset
 
 Draws = tuple[int, int, npt.NDArray[np.int64]]
@@ -31,8 +31,8 @@ class SampleImages:
 
     Args:
         data: the dataset.
-        decode: the form of the images, as in LMDBDataset. Those of several views are Views.
-        companions: names of further images that come with each, which are then Paired.
+        decode: the form of the images, as in LMDBDataset. Several of a sample are Views.
+        companions: names of further images that come with each.
         tv_tensors: whether tensors of companions whose pixels are numbers are torchvision's Masks.
 
     Attributes:
@@ -47,17 +47,13 @@ class SampleImages:
         self.names = tuple(companions)
         self.companions: list[Any] = [data.companion(name) for name in companions]
         self.reader: BatchReader | None = None
-        self.dtype: torch.dtype | None = None
-        """Of normalized crops; None for pixels."""
         self._tv_tensors = tv_tensors
 
     def cropped(self, crop: Crops | None, flip: float, normalize: Normalize | None) -> SampleImages:
         """Read crops from now on; arguments as in LMDBDataset. Returns itself."""
         self.reader = BatchReader(self.data, crop, flip, None, self.companions)  # type: ignore[arg-type]
         if normalize is not None:
-            self.dtype = torch.float32
-            channels = self.reader.shape[2]
-            normalization = Normalization(normalize, self.dtype, channels, torch.device("cpu"))
+            normalization = Normalization(normalize, torch.float32, self.reader.shape[2], torch.device("cpu"))
             self.reader = normalization.in_workers(self.reader)
         return self
 
@@ -90,44 +86,28 @@ class SampleImages:
         if not self.companions:
             return images
         others = [self._wrapped(data, _stored(data, samples, self.decode, False)) for data in self.companions]
-        return [Paired(parts) for parts in zip(images, *others, strict=True)]
+        return [Views(parts) for parts in zip(images, *others, strict=True)]
 
-    def crops(self, reader: BatchReader, samples: Sequence[int], draws: Draws, whole: bool) -> tuple[list[Any], Images]:
-        """The crops of `samples`, in their order, and the batch of all of them; a tuple of those of each view, or of
-        the images and each companion.
+    def crops(self, reader: BatchReader, samples: Sequence[int], draws: Draws, *, whole: bool) -> list[Any]:
+        """The crops of `samples`, in their order.
 
         Args:
             reader: that of this object.
             samples: their numbers in the dataset.
             draws: from which the crops are drawn.
-            whole: whether the batch will be passed on as it is. In a DataLoader's worker, its memory is then shared
-                with the consumer.
+            whole: whether a collate function may pass the batch on as it is. In a DataLoader's worker, its memory is
+                then shared with the consumer.
 
         Raises:
             DatasetError: an image is damaged, or too small for a crop.
         """
         whole = whole and len(samples) > 1
-        shapes = [(len(samples), *shape) for shape in reader.row_shapes]
-        views = len(reader.rows.shapes)
-        pixels, batches = new_batches(shapes[:views], travel=whole)
-        others = [new_batches([shape], travel=whole) for shape in shapes[views:]]
-        reader.read([*pixels, *(rows for (rows,), _ in others)], np.array(samples, np.int64), *draws)
-        dtype = torch.uint16 if reader.deep else self.dtype
-        if reader.deep:
-            pixels = [array.view(np.uint16) for array in pixels]
-        if dtype is not None:
-            batches = values_batches(batches, dtype)
-        images = [self._images(array, batch, whole) for array, batch in zip(pixels, batches, strict=True)]
-        if reader.has_views:
-            return [Views(parts) for parts in zip(*images, strict=True)], batches
-        if not others:
-            return list(images[0]), batches[0]
-        for companion, ((array,), (rows,)) in zip(reader.companions, others, strict=True):
-            batch = companion_batch(companion, rows)
-            array = array if batch.dtype == torch.uint8 else array.view(np.uint16)
-            batches += (batch,)
-            images.append(self._wrapped(companion.data, self._images(array, batch, whole)))
-        return [Paired(parts) for parts in zip(*images, strict=True)], batches
+        batch = new_batch(reader.formats, len(samples), travels=whole)
+        reader.read(batch.rows, np.array(samples, np.int64), *draws)
+        images = [self._images(tensor, whole) for tensor in batch.tensors]
+        for number, companion in enumerate(reader.companions, reader.views):
+            images[number] = self._wrapped(companion.data, images[number])
+        return [Views(parts) for parts in zip(*images, strict=True)] if reader.gives_tuples else list(images[0])
 
     @property
     def makes_batches(self) -> bool:
@@ -137,7 +117,7 @@ class SampleImages:
     def nbytes(self) -> float:
         """Of the pixels of a sample, on average."""
         if self.reader is not None:
-            return sum(map(math.prod, self.reader.row_shapes))
+            return sum(math.prod(format.row_shape) for format in self.reader.formats)
         if not len(self.data):
             return 0
         heights, widths = self.data.numbers("height"), self.data.numbers("width")
@@ -150,11 +130,12 @@ class SampleImages:
             return images
         return [tv_tensors_module().Mask(image) for image in images]
 
-    def _images(self, pixels: npt.NDArray[Any], batch: torch.Tensor, whole: bool) -> Sequence[Any]:
-        """The rows of a batch in the form of this dataset."""
+    def _images(self, batch: torch.Tensor, whole: bool) -> Sequence[Any]:
+        """The images of a batch in the form of this dataset."""
         if self.decode == "tensor":
             return rows_of(batch) if whole else batch.unbind()
-        squeezed = pixels[:, :, :, 0] if pixels.shape[3] == 1 else pixels
+        pixels = (batch.permute(0, 2, 3, 1) if batch.ndim == 4 else batch).numpy()
+        squeezed = pixels[:, :, :, 0] if pixels.shape[3:] == (1,) else pixels
         return [to_output(image, self.decode) for image in squeezed]
 
 
@@ -182,14 +163,6 @@ class TransformedImages(NamedTuple):
     def reads_batches(self) -> bool:
         """Return True if batches are read as a whole and passed on unchanged."""
         return self.images.makes_batches and self.rest is None
-
-
-def companion_batch(companion: BatchReader, rows: torch.Tensor) -> torch.Tensor:
-    """The rows of a companion, (B, bytes, height, width), as its batch: uint8 or uint16, (B, height, width) where its
-    pixels are numbers, and otherwise (B, channels, height, width)."""
-    if companion.is_exact:
-        return numbers_batch(rows, torch.uint16 if companion.shape[2] == 2 else torch.uint8)
-    return values_batch(rows, torch.uint16) if companion.deep else rows
 
 
 def _is_exact(data: Dataset | JoinedData) -> bool:

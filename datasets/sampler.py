@@ -15,8 +15,8 @@ import torch.distributed
 import torch.utils.data
 
 from presize.datasets.read_only import fixed_names, is_fixed
-from presize.datasets.reading.order import MOST_SEED, Last, Order, with_seed
-from presize.datasets.reading.schedule import Schedule
+from presize.datasets.reading.order import MOST_SEED, Order, with_seed
+from presize.datasets.reading.schedule import Last, Schedule, check_last
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.errors import OptionError
 from presize.options import check_range
@@ -88,16 +88,16 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         order: which sample comes at which position.
         rank, ranks: which share of the positions to draw; torch.distributed's, if it is initialized when an epoch
             begins, otherwise 0 of 1. Ranks take turns (see Schedule).
-        batch_size: the DataLoader's, on one rank; only "drop" and "pad" need it.
-        last: what becomes of samples that do not fill a batch on all ranks: "keep", "drop" or "pad" (see Schedule).
-            None keeps them in one process, and pads with several ranks, as DistributedSampler does. With "keep" ranks
-            may differ by a sample, and so by a batch, which DistributedDataParallel does not support without its
-            join().
+        batch_size: the DataLoader's, on one rank; only drop_last=True and last="pad" need it.
+        drop_last: leave out samples that do not fill a batch on all ranks.
+        last: what becomes of these samples otherwise: "keep" or "pad" (see Schedule). None keeps them in one process,
+            and pads with several ranks, as DistributedSampler does. With "keep" ranks may differ by a sample, and so by
+            a batch, which DistributedDataParallel does not support without its join().
         fingerprint: returns a number that other samples would not have, or None. A state holds it, so that a dataset
             of other samples refuses the state.
 
     Raises:
-        OptionError: the rank, the batch size or `last` is out of range, or the order was made for other ranks.
+        OptionError: an option is out of range, `last` comes with drop_last=True, or the order was made for other ranks.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         rank: int | None = None,
         ranks: int | None = None,
         batch_size: int = 1,
+        drop_last: bool = False,
         last: Last | None = None,
         fingerprint: Callable[[], int | None] | None = None,
     ) -> None:
@@ -116,8 +117,9 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         self._seed_is_drawn = False
         self._fingerprint = fingerprint
         self._samples: int | None = None
-        self._share = rank, ranks, last
-        self._schedule = Schedule(len(order), batch_size, last="keep" if last is None else last)
+        check_last(last, drop_last)
+        self._share = rank, ranks, "drop" if drop_last else last
+        self._schedule = Schedule(len(order), batch_size)
         self._schedule = self._shared()
         if ranks is not None or _distributed():
             self._check_ranks(self._schedule)

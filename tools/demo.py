@@ -63,9 +63,9 @@ def main() -> None:
         "presized folder": DataLoader(FolderDataset(args.folder, random_crop), **plain),
         "LMDBDataset": DataLoader(LMDBDataset(args.dataset, random_crop), **plain),
         "LMDBDataset, crop=": make_loader(
-            LMDBDataset(args.dataset, decode="tensor", **cropped), 64, shuffle=True, workers=workers
+            LMDBDataset(args.dataset, decode="tensor", **cropped), 64, shuffle=True, num_workers=workers
         ),
-        "Loader": Loader(LMDBDataset(args.dataset), 64, shuffle=True, workers=workers, **cropped),
+        "Loader": Loader(LMDBDataset(args.dataset), 64, shuffle=True, num_workers=workers, **cropped),
     }
     images = len(LMDBDataset(args.dataset))
     print(f"\nAn epoch of random 224 px crops of {images:,} images, {workers} workers:\n")

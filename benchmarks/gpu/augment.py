@@ -107,7 +107,7 @@ def read(place: str, root: Path, device: torch.device, batch: int, workers: int)
     data = LMDBDataset(root, crop=crop, flip=0.0 if place == "device" else FLIP, decode="tensor")
     order = Chosen(np.arange(len(data)), len(data), most=_STEPS * batch)
     more: dict[str, Any] = {"collate_fn": jittered} if place == "workers" else {}
-    loader = make_loader(data, batch, order=order, workers=workers, last="drop", **more)
+    loader = make_loader(data, batch, shuffle=order, num_workers=workers, drop_last=True, **more)
     step = Augment(place, device)
     *_, epoch = (time_epoch(loader, step, warmup_steps=max(1, workers)) for _ in range(_EPOCHS))
     side = WHOLE_SIZE if place == "device" else CROP_SIZE

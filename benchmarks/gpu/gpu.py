@@ -240,7 +240,7 @@ def _collect(session: Session) -> None:
 
 
 def read(session: Session, seconds: float) -> None:
-    """gpu_read.py in short: JPEGs decoded by workers and by the GPU."""
+    """gpu_read.py in short: batches of Loader on the GPU."""
     workers = ",".join(map(str, sorted({*session.scale.few, session.cores})))
     command = [sys.executable, _HERE / "gpu_read.py", session.lmdb, "--device", session.options.device]
     command += ["--workers", workers, "--modes", "processes", "--repeats", "1", "--epochs", "1"]
@@ -307,10 +307,10 @@ def table(session: Session) -> str:
         ]
     if session.read.exists():
         cells = [
-            [f"{row['workers']} {row['mode']}", row["decode_on"], f"{float(row['images_per_s']):,.0f}"]
+            [f"{row['workers']} {row['mode']}", f"{float(row['images_per_s']):,.0f}"]
             for row in rates.read(session.read)
         ]
-        lines += ["", rates.table(["Loader, no model", "JPEGs decoded by", "images/s"], cells)]
+        lines += ["", rates.table(["Loader, no model", "images/s"], cells)]
     for printed in session.tables:
         lines += ["", printed]
     if session.unfinished:

@@ -1,11 +1,10 @@
-"""How fast a Loader delivers batches to a GPU: JPEGs decoded by its workers, and by the GPU.
+"""How fast a Loader delivers batches to a GPU.
 
     python benchmarks/gpu/gpu_read.py OUT
 
-OUT is a dataset that `presize build` made of class folders. Each variant (decoded by the workers or by the device,
-processes or threads, how many of them) runs once a round, in random order, in a process of its own, with the page cache
-warm. Prints a table; asserts nothing. Where no GPU decoder is installed, only the workers decode. With `--device cpu`,
-a dry run, simplejpeg takes the place of the GPU.
+OUT is a dataset that `presize build` made of class folders. Each variant (processes or threads, how many of them) runs
+once a round, in random order, in a process of its own, with the page cache warm. Prints a table; asserts nothing.
+`--device cpu` is a dry run.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import argparse
 import sys
 from collections.abc import Iterator
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from pathlib import Path
 
@@ -22,7 +20,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from presize.datasets.reading.device_decode import find_decoder
 from presize.errors import PresizeError
 from presize.store.dataset import Dataset
 from reading.read import measure
@@ -39,54 +36,34 @@ def facts(options: argparse.Namespace) -> measuring.Columns:
     if data.manifest.classes is None:
         raise SystemExit(f"{options.source} has no labels; build it from class folders")
     on_cuda = options.device.startswith("cuda")
-    found = {"device": torch.cuda.get_device_name(options.device) if on_cuda else "cpu, simplejpeg"}
-    for name in ("torchcodec", "torchvision"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = ""
+    found = {"device": torch.cuda.get_device_name(options.device) if on_cuda else "cpu"}
     means = {f"mean_{name}": round(float(data.numbers(name).mean())) for name in ("width", "height")}
     kilobytes = {"samples": len(data), "mean_kb": round(float(data.numbers("nbytes").mean()) / 1e3, 1)}
     return {**found, **machine(options.source), **means, **kilobytes}
 
 
 def summary(rows: list[rates.Row]) -> str:
-    """Images/s, and how many times as fast as the workers decode in the same round."""
+    """Images/s of each variant."""
     lines = []
     for mode, workers in sorted({(row["mode"], int(row["workers"])) for row in rows}):
-        mine = rates.select(rows, mode=mode, workers=workers)
-        by = {on: rates.column(rates.select(mine, decode_on=on), "images_per_s") for on in ("workers", "device")}
-        complete = min(map(len, by.values()))
-        times = rates.times(by["device"][:complete], by["workers"][:complete]) if complete else ""
-        cells = [rates.spread(values, ".0f") if values else "" for values in by.values()]
-        lines.append([f"{workers} {mode}", *cells, times])
-    return rates.table(["workers", "decoded by workers: images/s", "by the device: images/s", "times"], lines)
-
-
-def decoders(options: argparse.Namespace) -> list[str]:
-    """The workers, and the device where a decoder is installed for it."""
-    if options.device.startswith("cuda"):
-        try:
-            find_decoder(torch.device(options.device), 3)
-        except PresizeError as error:
-            print(f"decoding on the device is left out: {error}", file=sys.stderr)
-            return ["workers"]
-    return ["workers", "device"]
+        mine = rates.column(rates.select(rows, mode=mode, workers=workers), "images_per_s")
+        lines.append([f"{workers} {mode}", rates.spread(mine, ".0f")])
+    return rates.table(["workers", "images/s"], lines)
 
 
 def measure_all(options: argparse.Namespace) -> None:
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         raise SystemExit(f"--device {options.device}: torch finds no CUDA here; --device cpu is a dry run")
 
-    def run(decode_on: str, mode: str, workers: int) -> Iterator[measuring.Columns]:
+    def run(mode: str, workers: int) -> Iterator[measuring.Columns]:
         command = [sys.executable, str(builds.PEERS / "presize_read.py"), str(options.source)]
-        command += ["--device", options.device, "--decode-on", decode_on, "--mode", mode]
+        command += ["--device", options.device, "--mode", mode]
         command += ["--workers", str(workers), "--batch", str(options.batch), "--epochs", str(options.epochs)]
         command += [] if options.limit is None else ["--limit", str(options.limit)]
-        yield {"decode_on": decode_on, "mode": mode, "workers": workers, "batch": options.batch} | measure(command)
+        yield {"mode": mode, "workers": workers, "batch": options.batch} | measure(command)
 
-    kinds = product(decoders(options), options.modes, options.workers)
-    variants = {f"decoded by {on}, {count} {mode}": partial(run, on, mode, count) for on, mode, count in kinds}
+    kinds = product(options.modes, options.workers)
+    variants = {f"{count} {mode}": partial(run, mode, count) for mode, count in kinds}
     measuring.in_rounds(variants, options, facts(options))
 
 

@@ -63,7 +63,9 @@ def train(way: Way, root: Path, device: torch.device, batch: int) -> measuring.C
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*pin_memory.*")  # no accelerator
         warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores
-        loader = make_loader(data, batch, shuffle=True, workers=way.workers, last="drop", pin_memory=way.pin_memory)
+        loader = make_loader(
+            data, batch, shuffle=True, num_workers=way.workers, drop_last=True, pin_memory=way.pin_memory
+        )
         step = Copying(make_model("small", len(data.classes or (0,)))[0], device, way.non_blocking)
         epochs = [time_epoch(loader, step, warmup_steps=max(1, way.workers)) for _ in range(_EPOCHS)][1:]
         one = next(iter(loader))

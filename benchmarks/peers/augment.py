@@ -80,7 +80,7 @@ def plain_loader(data: Any) -> Callable[..., Any]:
     from presize.datasets import make_loader
 
     def made(batch: int, *, num_workers: int, **_: Any) -> Any:
-        return make_loader(data, batch, shuffle=True, workers=num_workers, last="drop")
+        return make_loader(data, batch, shuffle=True, num_workers=num_workers, drop_last=True)
 
     return made
 

@@ -45,12 +45,12 @@ def plain(dataset: Any, options: Any) -> DataLoader[Any]:
 
 def loader(options: Any, **arguments: Any) -> Iterable[Any]:
     data = LMDBDataset(options.folder, transform=_TRANSFORM, fuse=True)
-    return Loader(data, options.batch, shuffle=True, workers=options.workers, last="drop", **arguments)
+    return Loader(data, options.batch, shuffle=True, num_workers=options.workers, drop_last=True, **arguments)
 
 
 def uint8(options: Any) -> Iterable[Any]:
     data = LMDBDataset(options.folder, crop=RandomResizedCrop(CROP_SIZE), flip=0.5, decode="tensor")
-    return make_loader(data, options.batch, shuffle=True, workers=options.workers, last="drop")
+    return make_loader(data, options.batch, shuffle=True, num_workers=options.workers, drop_last=True)
 
 
 VARIANTS: dict[str, Callable[[Any], Iterable[Any]]] = {

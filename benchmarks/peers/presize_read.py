@@ -17,28 +17,22 @@ def loader(options: Any) -> Iterable[Any]:
         batch_size=options.batch,
         crop=RandomResizedCrop(CROP_SIZE),
         flip=0.5,
-        workers=options.workers,
+        num_workers=options.workers,
         shuffle=True,
         seed=0,
-        last="drop",
+        drop_last=True,
         mode=options.mode,
         device=options.device,
-        decode_on=on_the_cpu if (options.decode_on, options.device) == ("device", "cpu") else options.decode_on,
     )
-
-
-def on_the_cpu(jpegs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """What a device does, without a device."""
-    import simplejpeg
-
-    return [torch.from_numpy(simplejpeg.decode_jpeg(jpeg.numpy())).permute(2, 0, 1) for jpeg in jpegs]
 
 
 def dataset(options: Any) -> Iterable[Any]:
     from presize.datasets import LMDBDataset, RandomResizedCrop, make_loader
 
     data = LMDBDataset(options.folder, decode="tensor", crop=RandomResizedCrop(CROP_SIZE), flip=0.5)
-    return make_loader(data, batch_size=options.batch, shuffle=True, workers=options.workers, seed=0, last="drop")
+    return make_loader(
+        data, batch_size=options.batch, shuffle=True, num_workers=options.workers, seed=0, drop_last=True
+    )
 
 
 _WAYS = {"loader": loader, "dataset": dataset}
@@ -49,7 +43,6 @@ def main() -> None:
     arguments.add_argument("--way", choices=list(_WAYS), default="loader")
     arguments.add_argument("--mode", choices=["processes", "threads"], default="processes", help="of the Loader")
     arguments.add_argument("--device", default="cpu", help="where the Loader's batches go")
-    arguments.add_argument("--decode-on", choices=["workers", "device"], default="workers", help="of the Loader")
     options = arguments.parse_args()
     if options.images is not None:
         arguments.error("--images: a dataset is read whole")

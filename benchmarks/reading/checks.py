@@ -38,7 +38,7 @@ def run(root: Path, check: bool) -> list[measuring.Columns]:
     meter = processes.Meter()
 
     def crops(data: LMDBDataset) -> Loader:
-        return Loader(data, 128, crop=RandomResizedCrop(224), flip=0.5, shuffle=True, seed=0, workers=0)
+        return Loader(data, 128, crop=RandomResizedCrop(224), flip=0.5, shuffle=True, seed=0, num_workers=0)
 
     next(iter(crops(LMDBDataset(root, check=False))))  # which loads libraries
     opened = _seconds(lambda: LMDBDataset(root, check=check))

@@ -77,7 +77,7 @@ def _loader(root: Path, crop: Any) -> Any:
     """Kept from epoch to epoch, as in training."""
     from presize.datasets import LMDBDataset, Loader
 
-    return Loader(LMDBDataset(root), _BATCH, crop=crop, flip=0.5, shuffle=True, workers=0)
+    return Loader(LMDBDataset(root), _BATCH, crop=crop, flip=0.5, shuffle=True, num_workers=0)
 
 
 def read_full(root: Path, crops: Sequence[Any], epoch: int) -> int:

@@ -107,7 +107,9 @@ def epoch(root: str, cache: str | None) -> dict[str, object]:
     dataset = LMDBDataset(root, transform=zlib.crc32, decode="bytes", cache_dir=cache)
     opened = time.perf_counter()
     crc32 = images = 0
-    for sums, targets in make_loader(dataset, BATCH, order=ShardShuffled(dataset.data, window=WINDOW), workers=WORKERS):
+    for sums, targets in make_loader(
+        dataset, BATCH, shuffle=ShardShuffled(dataset.data, window=WINDOW), num_workers=WORKERS
+    ):
         crc32 = zlib.crc32(targets.numpy(), zlib.crc32(sums.numpy(), crc32))
         images += len(targets)
     seconds = time.perf_counter() - opened

@@ -136,7 +136,7 @@ class Samples:
         dataset = open_variant(self.variant, self.root, crop, flip)
         return load_variant(
             self.variant, dataset, Chosen(self.numbers, len(dataset), seed), batch=options.batch,
-            workers=options.workers, prefetch=4, pin_memory=False, device=torch.device("cpu"), last="keep",
+            workers=options.workers, prefetch=4, pin_memory=False, device=torch.device("cpu"), drop_last=False,
         )  # fmt: skip
 
 

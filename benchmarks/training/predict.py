@@ -113,16 +113,16 @@ def configurations(photos: Path, presized: Path) -> list[Configuration]:
         return LMDBDataset(presized, crop=crop, flip=0.5, decode="tensor")
 
     def long_epochs(dataset: Any) -> dict[str, Any]:
-        return {"order": Weighted(np.ones(len(dataset)), length=10_000 * BATCH)}
+        return {"shuffle": Weighted(np.ones(len(dataset)), length=10_000 * BATCH)}
 
     def raw_with(workers: int) -> Callable[[], Iterable[Any]]:
-        return lambda: make_loader(raw(), BATCH, workers=workers, **long_epochs(raw()))
+        return lambda: make_loader(raw(), BATCH, num_workers=workers, **long_epochs(raw()))
 
     def lmdb_with(workers: int) -> Callable[[], Iterable[Any]]:
-        return lambda: make_loader(lmdb(), BATCH, workers=workers, **long_epochs(lmdb()))
+        return lambda: make_loader(lmdb(), BATCH, num_workers=workers, **long_epochs(lmdb()))
 
     def loader_with(workers: int) -> Callable[[], Iterable[Any]]:
-        return lambda: Loader(lmdb(), BATCH, workers=workers, **long_epochs(lmdb()))
+        return lambda: Loader(lmdb(), BATCH, num_workers=workers, **long_epochs(lmdb()))
 
     slept = [
         ("40 ms", 40, 0.0, 1, 3, 15),

@@ -1,4 +1,4 @@
-"""The crops of many samples -> one batch, in memory that the caller provides. No processes, no torch types."""
+"""The crops of many samples -> one batch, in memory that the caller provides. No processes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.stored_value import DAMAGE
-from presize.datasets.crops import DECODE_SCALES, Crop, Crops, Shown, as_size, check_crops
+from presize.datasets.crops import DECODE_SCALES, Crop, CropGeometry, Crops, as_size, check_crops
+from presize.datasets.reading.batch import ImageFormat
 from presize.datasets.reading.draws import uniform
 from presize.datasets.reading.regions import (
     Box,
@@ -18,8 +20,6 @@ from presize.datasets.reading.regions import (
     View,
     allows,
     cut_region,
-    read_deep_region,
-    read_deep_views,
     read_region,
     read_values,
     read_views,
@@ -48,18 +48,16 @@ class Skipped(NamedTuple):
 
 
 class RowFormat(NamedTuple):
-    """What a batch holds for each sample.
+    """What a batch holds of each image.
 
     Attributes:
-        shapes: of a sample's rows, uint8, one for each view.
+        dtype: of the numbers.
         fill: writes a region of an image into a row; called as read_region is. Module-level, to be pickled.
-        needs_cut: whether `fill` is given JPEGs that are cut to their regions, rather than whole ones.
         fill_views: writes several views of a region into their rows; called as read_views is. Module-level, too.
     """
 
-    shapes: Sequence[tuple[int, ...]]
-    fill: Callable[..., Any]
-    needs_cut: bool
+    dtype: torch.dtype = torch.uint8
+    fill: Callable[..., Any] = read_region
     fill_views: Callable[..., Any] = read_views
 
 
@@ -125,17 +123,13 @@ class BatchReader:
         """How many views of each sample there are."""
         self.is_exact: bool = data.manifest.color == "exact"
         """Whether pixels are numbers, such as the classes of a mask."""
-        channels = data.manifest.depth // 8 if self.is_exact else data.manifest.channels
+        channels = 1 if self.is_exact else data.manifest.channels
         self.shapes = [(*(self._size() if crop is None else as_size(crop.size)), channels) for crop in self._views]
         """(height, width, channels) of the images of each view."""
         self.deep = data.manifest.depth == 16 and not self.is_exact
-        """Whether pixels are uint16; rows then hold their bytes."""
-        if self.deep:
-            rows_bytes = [(height, width, 2 * channels) for height, width, channels in self.shapes]
-            rows = RowFormat(rows_bytes, read_deep_region, needs_cut=False, fill_views=read_deep_views)
-        if self.is_exact:
-            rows = RowFormat(self.shapes, read_values, needs_cut=False)
-        self.rows = rows or RowFormat(self.shapes, read_region, needs_cut=not jpeg_decoder.is_available())
+        """Whether images have 16 bits."""
+        dtype = torch.uint16 if data.manifest.depth == 16 else torch.uint8
+        self.rows = rows or RowFormat(dtype, read_values if self.is_exact else read_region)
         if companions and self.has_views:
             raise OptionError(
                 f"crop: companions come with one view of their image, got {len(self._views)}; choose one crop, or "
@@ -143,6 +137,9 @@ class BatchReader:
             )
         self.companions = [BatchReader(companion, self.crop, flip) for companion in companions]
         """A reader for each companion; what is drawn for the images holds for them."""
+        self.formats = [ImageFormat(shape, self.rows.dtype, not self.is_exact) for shape in self.shapes]
+        """What a batch holds: the images of each view, then those of each companion."""
+        self.formats += [companion.formats[0] for companion in self.companions]
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -155,9 +152,9 @@ class BatchReader:
         return isinstance(self.crop, tuple)
 
     @property
-    def row_shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of a sample's rows in a batch, uint8: those of each view, then those of each companion."""
-        return [*self.rows.shapes, *(companion.rows.shapes[0] for companion in self.companions)]
+    def gives_tuples(self) -> bool:
+        """Whether samples and batches hold tuples of images: of several views, or of an image and its companions."""
+        return self.has_views or bool(self.companions)
 
     def _size(self) -> tuple[int, int]:
         heights, widths = self.data.numbers("height"), self.data.numbers("width")
@@ -177,7 +174,7 @@ class BatchReader:
         disk, each once for all views.
 
         Args:
-            out: for each of row_shapes C-contiguous uint8 (at least n, *shape).
+            out: for each of `formats` C-contiguous uint8 (at least n, *row_shape).
             samples: their numbers, (n,).
             seed, epoch, keys: (seed, epoch, keys[i]) decide crops and flips of samples[i], of each view another one.
             skip: leave out images that are damaged or too small for a crop; the others move up.
@@ -215,12 +212,12 @@ class BatchReader:
                 rows[: len(kept)] = rows[kept]
         return skipped
 
-    def shown(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> list[Shown]:
+    def shown(self, samples: Ints, seed: int, epoch: int, keys: Ints) -> list[CropGeometry]:
         """What read() shows of each of `samples`, in the first view; arguments as for read()."""
         _, _, boxes, flips = self._draw(samples, seed, epoch, keys)
         height, width, _ = self.shape
         return [
-            Shown((top, left, box_height, box_width), (height, width), flip)
+            CropGeometry((top, left, box_height, box_width), (height, width), flip)
             for (top, left, box_height, box_width), flip in zip(boxes[:, 0].tolist(), flips[:, 0].tolist(), strict=True)
         ]
 
@@ -251,7 +248,9 @@ class BatchReader:
         positions = wanted.tolist()
         parts = self._parts(drawn.boxes[wanted])
         exact = [crop is None or crop.exact for crop in self._views]
-        fill, fill_views = self.rows.fill, self.rows.fill_views
+        _, fill, fill_views = self.rows
+        if self.rows.dtype == torch.uint16:
+            out = [rows.view(np.uint16) for rows in out[: self.views]]
         for at, regions in self._regions(numbers, parts, leave_out):
             position = positions[at]
             shape, flips = drawn.shapes[position], drawn.flips[position]
@@ -303,7 +302,7 @@ class BatchReader:
         """The position of each of `samples`, and the regions of its parts, in the order in which they lie on disk.
         They are valid until the next ones are requested. `on_damage` is as for Dataset.values."""
         format = self.data.manifest.format
-        if format != "jpeg" or not self.rows.needs_cut:
+        if format != "jpeg" or jpeg_decoder.is_available():
             for at, value in self.data.values(samples, on_damage):
                 yield at, [uncut_region(value, format, box) for box, *_ in parts[at]]
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import zlib
 from dataclasses import InitVar, dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,6 @@ import numpy.typing as npt
 from presize.datasets.reading.draws import permute, uniform_at
 from presize.errors import OptionError
 from presize.options import check_range
-
-Last = Literal["keep", "drop", "pad"]
 
 MOST_SAMPLES = 2**48
 MOST_SEED = 2**63 - 1
@@ -204,19 +202,26 @@ def with_seed(order: Order, seed: int) -> Order:
     return seeded
 
 
-def choose_order(length: int, shuffle: bool, seed: int | None, order: Order | None) -> Order:
-    """`order` if there is one, otherwise Shuffled or Sequential over `length` samples.
+def choose_order(length: int, shuffle: bool | Order, seed: int | None) -> Order:
+    """The order that `shuffle` is, or Shuffled for True and Sequential for False, over `length` samples.
 
     Raises:
-        OptionError: `order` comes with `shuffle` or `seed`, or is over another number of samples.
+        OptionError: the order has a seed and there is another one, or it is over another number of samples.
     """
-    if order is None:
+    if shuffle is None or isinstance(shuffle, (bool, np.bool_)):
         return Shuffled(length, seed) if shuffle else Sequential(length, seed)
-    if shuffle or seed is not None:
-        raise OptionError("order: expected either order, or shuffle and seed, got both; an order has its own seed")
-    if order.population != length:
-        raise OptionError(f"order: expected one over {length} samples, got {order!r}")
-    return order
+    if not hasattr(shuffle, "population"):
+        raise OptionError(
+            f"shuffle: expected True, False or an order, such as ShardShuffled(dataset.data), got {shuffle!r}"
+        )
+    if shuffle.population != length:
+        raise OptionError(f"shuffle: expected an order over {length} samples, got {shuffle!r}")
+    if seed is None:
+        return shuffle
+    if shuffle.seed is not None:
+        raise OptionError(f"seed: the order has one, {shuffle!r}; leave one of the two out")
+    check_seed(seed)
+    return with_seed(shuffle, seed)
 
 
 def sample_numbers(indices: Any, length: int) -> Numbers:

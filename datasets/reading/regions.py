@@ -90,7 +90,7 @@ def read_values(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
     """As read_region, of a companion whose pixels are numbers: each of those in the result is one of the image.
 
     Args:
-        out: filled; uint8 (height, width, bytes of a number), C-contiguous.
+        out: filled; uint8 or uint16 (height, width, 1), C-contiguous.
         region, shape, flip: as in read_region.
         exact: without meaning.
 
@@ -102,12 +102,11 @@ def read_values(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bo
         raise ValueError(
             f"it has {values.shape[2]} channels and cannot be cropped as a mask; build it with another --pair-filter"
         )
-    if values.itemsize > out.shape[2]:
-        raise ValueError(f"it has {values.itemsize * 8} bits, and the manifest says {out.shape[2] * 8}")
+    if values.itemsize > out.itemsize:
+        raise ValueError(f"it has {values.itemsize * 8} bits, and the manifest says {out.itemsize * 8}")
     height, width, _ = out.shape
     part = resize(values, Target(ResizeBox(*region.box), Size(height, width)), "nearest", "pillow")
-    numbers = out.view(np.uint16 if out.shape[2] == 2 else np.uint8)[:, :, 0]
-    numbers[:] = part[:, ::-1] if flip else part
+    out[:, :, 0] = part[:, ::-1] if flip else part
 
 
 class View(NamedTuple):
@@ -132,16 +131,6 @@ def read_views(views: Sequence[View], region: Region, shape: tuple[int, int], sc
     for out, (y, x, height, width), flip in views:
         part = ((y - top) // scale, (x - left) // scale, height // scale, width // scale)
         resample(_part(pixels, part), out, flip)
-
-
-def read_deep_region(out: Pixels, region: Region, shape: tuple[int, int], *, flip: bool, exact: bool) -> None:
-    """As read_region, into the bytes of uint16."""
-    read_region(out.view(np.uint16), region, shape, flip=flip, exact=exact)
-
-
-def read_deep_views(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int) -> None:
-    """As read_views, into the bytes of uint16."""
-    read_views([view._replace(out=view.out.view(np.uint16)) for view in views], region, shape, scale)
 
 
 def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) -> Pixels:

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from presize.datasets.reading.order import MOST_SAMPLES, Last, Positions
+from presize.datasets.reading.order import MOST_SAMPLES, Positions
+from presize.errors import OptionError
 from presize.options import check_choice, check_range
+
+Last = Literal["keep", "pad"]
+"""What becomes of a last batch that is not full, where it is not dropped."""
+
+
+def check_last(last: Last | None, drop_last: bool) -> None:
+    """Raise OptionError unless these are choices that go together."""
+    if last is not None:
+        check_choice("last", last, Last)
+    if drop_last not in (False, True):
+        raise OptionError(f"drop_last: expected True or False, got {drop_last!r}")
+    if drop_last and last is not None:
+        does = "fills up" if last == "pad" else "keeps"
+        raise OptionError(f'drop_last: expected it without last="{last}", which {does} the last batch')
 
 
 @dataclass(frozen=True)
@@ -35,7 +51,7 @@ class Schedule:
     batch_size: int
     ranks: int = 1
     rank: int = 0
-    last: Last = "keep"
+    last: Last | Literal["drop"] = "keep"
     in_blocks: bool = False
 
     def __post_init__(self) -> None:
@@ -43,7 +59,7 @@ class Schedule:
         check_range("batch_size", self.batch_size, 1, MOST_SAMPLES)
         check_range("ranks", self.ranks, 1, MOST_SAMPLES)
         check_range("rank", self.rank, 0, self.ranks - 1)
-        check_choice("last", self.last, Last)
+        check_choice("last", self.last, Literal["keep", "drop", "pad"])
 
     def sample_count(self, start: int) -> int:
         """Samples on this rank in an epoch begun at global position `start`, 0 to length."""

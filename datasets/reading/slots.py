@@ -75,7 +75,7 @@ class SharedSlots:
         if self._stride * count > available:
             raise LoaderError(
                 f"{count} batches of {size_text(nbytes)} need more than the {size_text(available)} of memory that are "
-                "available; choose a smaller batch_size, fewer workers or less prefetch"
+                "available; choose a smaller batch_size, num_workers or prefetch_factor"
             )
         self._fd = anonymous_file("presize-loader")
         weakref.finalize(self, os.close, self._fd)

@@ -164,10 +164,9 @@ class Normalization:
         return (*map(self, images[:count]), *images[count:])
 
     def in_workers(self, reader: BatchReader) -> BatchReader:
-        """`reader`, but its rows are the bytes of normalized images, for values_batch()."""
-        shapes = [(height, width, channels * self.dtype.itemsize) for height, width, channels in reader.shapes]
+        """`reader`, but it reads normalized images."""
         rows = _NormalizedRows(self._table)
-        format = RowFormat(shapes, rows.fill, reader.rows.needs_cut, rows.fill_views)
+        format = RowFormat(self.dtype, rows.fill, rows.fill_views)
         companions = [companion.data for companion in reader.companions]
         return BatchReader(reader.data, reader.crop, reader.flip, format, companions)
 

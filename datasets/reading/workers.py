@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
 from typing import Any, Literal, NamedTuple
 
 import cv2
@@ -24,12 +25,35 @@ import torch
 
 from presize.datasets.reading.batches import BatchReader
 from presize.datasets.reading.slots import SharedSlots
-from presize.errors import LoaderError, PresizeError
+from presize.errors import LoaderError, OptionError, PresizeError
+from presize.options import check_range
+from presize.system.resources import usable_cores
 
 Mode = Literal["processes", "threads"]
 
 _ENDS_WITHIN_S = 5
 _POLL_EVERY_S = 2
+
+
+def worker_counts(num_workers: int | None, prefetch_factor: int | None) -> tuple[int, int]:
+    """How many workers there are, all cores that this process may use for None, and how many batches each may be ahead,
+    2 for None, as in a DataLoader. Raises OptionError for numbers that are out of range."""
+    workers = usable_cores() if num_workers is None else num_workers
+    ahead = 2 if prefetch_factor is None else prefetch_factor
+    check_range("num_workers", workers, 0, 4096)
+    check_range("prefetch_factor", ahead, 1, 64)
+    return workers, ahead
+
+
+def start_method(multiprocessing_context: str | BaseContext | None) -> str | None:
+    """The name of the start method of a DataLoader's multiprocessing_context. Raises OptionError for any other name."""
+    name: Any = multiprocessing_context
+    if isinstance(multiprocessing_context, BaseContext):
+        name = multiprocessing_context.get_start_method()
+    methods = multiprocessing.get_all_start_methods()
+    if name is not None and name not in methods:
+        raise OptionError(f"multiprocessing_context: expected one of {', '.join(methods)}, got {name!r}")
+    return name  # type: ignore[no-any-return]
 
 
 class BatchRequest(NamedTuple):
@@ -83,7 +107,7 @@ class ReadBatch(NamedTuple):
     """A batch as it was read.
 
     Attributes:
-        rows: of each view uint8 (B, height, width, channels), or those of cut_reader().
+        rows: of each view uint8 (B, height, width, channels).
         request: of these rows.
     """
 
@@ -192,7 +216,7 @@ class WorkerPool:
             code = worker.exitcode
             how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
             if code == -signal.SIGKILL:
-                how = "killed by SIGKILL, most often by the OOM killer; try fewer workers or a smaller batch_size"
+                how = "killed by SIGKILL, most often by the OOM killer; try fewer num_workers or a smaller batch_size"
         return LoaderError(f"a loader worker died ({how})")
 
 

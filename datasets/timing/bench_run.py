@@ -92,7 +92,7 @@ def measure(run: Run) -> dict[str, Any]:
         step, whose = _step(run, device, classes)
         loader = load_variant(
             run.variant, dataset, order, batch=run.batch, workers=run.workers, prefetch=run.prefetch,
-            pin_memory=run.pin_memory, device=device, last="drop" if len(order) >= run.batch else "keep",
+            pin_memory=run.pin_memory, device=device, drop_last=len(order) >= run.batch,
         )  # fmt: skip
         warmup_steps = max(1, min(run.workers, len(loader) // 2))
         with GpuWatch(_uuid(device)) as watch:
@@ -189,7 +189,7 @@ def prove(run: Run) -> dict[str, Any]:
     """
     device = torch.device("cpu")
     settings: dict[str, Any] = {
-        "workers": run.workers, "prefetch": run.prefetch, "pin_memory": False, "device": device, "last": "keep",
+        "workers": run.workers, "prefetch": run.prefetch, "pin_memory": False, "device": device, "drop_last": False,
     }  # fmt: skip
     dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP, tell_path=True)
     order = _order(run, dataset)

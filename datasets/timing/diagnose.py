@@ -25,6 +25,7 @@ from presize.datasets.timing.loops import (
     closed,
     failed,
     repeat,
+    run_steps,
 )
 from presize.errors import DiagnosisError
 from presize.formatting import seconds_text
@@ -92,7 +93,7 @@ def diagnose(
         on_step("training on one batch again")
         # Before and after training, so that a machine that slows down or speeds up affects both alike in the mean.
         resident += _repeat(training, batch, half, resident=True)
-        copies = _copies(training, batch, resident, budget)
+        copied_s, unpinned_s, is_pinned = _copies(training, batch, resident, budget)
         found = []
         for name, other in others.items():
             on_step(f"reading batches and training on one: {name}")
@@ -104,15 +105,15 @@ def diagnose(
         loading=loading,
         step=resident.step,
         step_cores=resident.cores,
-        copied_s=copies.pinned_s,
-        unpinned_s=copies.unpinned_s,
-        pinned=copies.is_pinned,
+        copied_s=copied_s,
+        unpinned_s=unpinned_s,
+        pinned=is_pinned,
         trained_s=trained.step_s,
         batches=trained.batches,
         warmup_steps=trained.warmup_steps,
         cores=cores,
         load_slowdown=1.0 if trained.span_s is None or not measured.span_s else trained.span_s / measured.span_s,
-        step_slowdown=trained.on_batch_s / copies.pinned_s,
+        step_slowdown=trained.on_batch_s / copied_s,
         device=training.device.type,
         alternatives=tuple(found),
         storage_images_per_s=storage_images_per_s,
@@ -187,30 +188,17 @@ def _repeat(training: _Training, batch: Any, budget: Budget, *, resident: bool) 
         raise failed("step", done, "steps on one batch", error) from error
 
 
-@dataclass(frozen=True)
-class _Copies:
-    """What copying costs.
-
-    Attributes:
-        pinned_s: seconds of a step on a batch in pinned memory.
-        unpinned_s: in memory that is not pinned; None where that makes no difference.
-        is_pinned: whether the loader's batches are in pinned memory, or on the device already.
-    """
-
-    pinned_s: float
-    unpinned_s: float | None
-    is_pinned: bool
-
-
-def _copies(training: _Training, batch: Any, resident: Repeated, budget: Budget) -> _Copies:
+def _copies(training: _Training, batch: Any, resident: Repeated, budget: Budget) -> tuple[float, float | None, bool]:
+    """Return the seconds of a step on a batch in pinned memory, those in pageable memory (None where that makes no
+    difference), and whether the loader's batches are in pinned memory, or on the device already."""
     tensors = [tensor for tensor in tensors_of(batch) if tensor.device.type == "cpu"]
     if training.device.type != "cuda" or not tensors:
-        return _Copies(resident.mean_s, None, True)
+        return resident.mean_s, None, True
     pinned, unpinned = (
         _repeat(training, map_tensors(change, batch), budget, resident=False).mean_s
         for change in (torch.Tensor.pin_memory, torch.Tensor.clone)
     )
-    return _Copies(pinned, unpinned, tensors[0].is_pinned())
+    return pinned, unpinned, tensors[0].is_pinned()
 
 
 @dataclass(frozen=True)
@@ -234,41 +222,34 @@ class _Trained:
 
 def _train(loader: Iterable[Any], training: _Training, budget: Budget, warmup_steps: int) -> _Trained:
     """Train on batches as they come; the first `warmup_steps`, whose batches were made together, do not count."""
-    clock, done = training.clock, 0
-    begin_s = edge_s = time.perf_counter()
     fetches: list[Fetch] = []
-    marks: list[Any] = []
-    batches = timed(loader, fetches)
-    timed_batches = TimedIterator(batches, budget, warmup_steps + LEAST)
+    batches, done = timed(loader, fetches), 0
+    taken = TimedIterator(batches, budget, warmup_steps + LEAST)
+
+    def step(batch: Any) -> None:
+        nonlocal done
+        training.on_batch(batch)
+        done += 1
+
     with closed(batches):
-        for batch in timed_batches:
-            try:
-                marks.append(clock.mark())
-                training.on_batch(batch)
-                marks.append(clock.mark())
-                del batch  # its memory may be wanted for the next one
-                done += 1
-                if done == warmup_steps:
-                    clock.wait()
-                    edge_s = time.perf_counter()
-            except Exception as error:
-                raise failed("step", done, "steps", error) from error
-        clock.wait()
-        end_s = time.perf_counter()
+        try:
+            steps = run_steps(taken, step, training.clock, warmup_steps)
+        except DiagnosisError:  # of the loader
+            raise
+        except Exception as error:
+            raise failed("step", done, "steps", error) from error
     if not done:
         raise DiagnosisError(
             "loader: expected more batches for training, got none; give an iterable that can be iterated again"
         )
-    if done <= warmup_steps:
-        warmup_steps, edge_s = 0, begin_s
-    spans = clock.between(marks)[::2]
+    warmup_steps, spans = steps.warmup_steps, training.clock.between(steps.marks[1:])[::2]
     return _Trained(
-        step_s=(end_s - edge_s) / (done - warmup_steps),
+        step_s=(steps.end_s - steps.edge_s) / (done - warmup_steps),
         on_batch_s=fmean(spans[warmup_steps:]),
         span_s=mean_span_s(fetches[warmup_steps:] or fetches) if fetches else None,
         batches=done,
         warmup_steps=warmup_steps,
-        ended=timed_batches.ended,
+        ended=taken.ended,
     )
 
 

@@ -135,5 +135,5 @@ def _loader(variant: Variant, path: str | os.PathLike[str], options: DiagnoseOpt
         order = Weighted(np.ones(len(dataset)), options.seed, most)
     return load_variant(
         variant, dataset, order, batch=options.batch, workers=options.workers, prefetch=options.prefetch,
-        pin_memory=device.type == "cuda", device=device, last="drop",
+        pin_memory=device.type == "cuda", device=device, drop_last=True,
     )  # fmt: skip

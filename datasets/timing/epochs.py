@@ -4,7 +4,6 @@ only at the edges of what is timed."""
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from presize.datasets.reading.transfer import to_device
-from presize.datasets.timing.loops import Budget, Clock, clock_of, repeat
+from presize.datasets.timing.loops import Budget, Clock, clock_of, repeat, run_steps
 from presize.errors import OptionError
 from presize.measure.stages import Quantiles
 from presize.options import check_range
@@ -97,39 +96,28 @@ def time_epoch(loader: Iterable[Any], step: Step, *, warmup_steps: int = 1) -> E
         OptionError: there is no batch.
     """
     check_range("warmup_steps", warmup_steps, 1, 2**31)
-    clock, children = step.clock, [child.pid for child in multiprocessing.active_children()]
+    children = [child.pid for child in multiprocessing.active_children()]
     before = usage(pid for pid in children if pid is not None)
     images: list[int] = []
-    begin = edge = time.perf_counter()
-    first_s = 0.0
-    marks = [clock.mark()]
-    for batch in loader:
-        if not images:
-            first_s = time.perf_counter() - begin
+
+    def train(batch: Any) -> None:
         images.append(count_images(batch))
         step(step.place(batch))
-        del batch  # its memory may be wanted for the next one
-        marks.append(clock.mark())
-        if len(images) == warmup_steps:
-            clock.wait()
-            edge = time.perf_counter()
-    clock.wait()
-    end = time.perf_counter()
+
+    steps = run_steps(loader, train, step.clock, warmup_steps)
     if not images:
         raise OptionError("loader: expected at least one batch, got none")
-    if len(images) <= warmup_steps:
-        warmup_steps, edge = 0, begin
     workers = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
     used = usage(workers) - before
     sizes = [size for size in map(pss_bytes, workers) if size is not None]
     return Epoch(
-        seconds=end - begin,
-        first_batch_s=first_s,
-        batches=len(images),
+        seconds=steps.end_s - steps.begin_s,
+        first_batch_s=steps.first_s - steps.begin_s,
+        batches=steps.count,
         images=sum(images),
-        window_s=end - edge,
-        window_images=sum(images[warmup_steps:]),
-        steps=Quantiles.of(clock.between(marks[warmup_steps:])),
+        window_s=steps.end_s - steps.edge_s,
+        window_images=sum(images[steps.warmup_steps :]),
+        steps=Quantiles.of(step.clock.between(steps.marks[::2][steps.warmup_steps :])),
         cpu_s=used.cpu_s,
         read_bytes=used.read_bytes,
         worker_pss_bytes=max(sizes, default=None),

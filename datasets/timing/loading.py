@@ -44,14 +44,14 @@ class Fetch(NamedTuple):
 def workers_of(loader: Iterable[Any]) -> int | None:
     """Return how many processes or threads make the batches of `loader`; None where that is not known."""
     if isinstance(loader, Loader):
-        return loader.workers
+        return loader.num_workers
     return loader.num_workers if isinstance(loader, torch.utils.data.DataLoader) else None
 
 
 def prefetch_of(loader: Iterable[Any]) -> int:
     """Return how many batches each worker may be ahead."""
     if isinstance(loader, Loader):
-        return loader.prefetch
+        return loader.prefetch_factor
     return getattr(loader, "prefetch_factor", None) or 2
 
 
@@ -68,7 +68,7 @@ def timed(
         profile: whether workers profile themselves, which makes them slower.
     """
     if isinstance(loader, Loader):
-        return _timed_loader(loader, fetches, loader.workers if workers is None else workers)
+        return _timed_loader(loader, fetches, loader.num_workers if workers is None else workers)
     if isinstance(loader, torch.utils.data.DataLoader):
         count = loader.num_workers if workers is None else workers
         return _timed_dataloader(_with_workers(loader, count, profile), fetches)

@@ -5,7 +5,7 @@ Clocks time the work of a device without waiting for it, which would keep it fro
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -137,6 +137,49 @@ def closed(batches: Iterator[Any]) -> Generator[None, None, None]:
     finally:
         if isinstance(batches, Generator):
             batches.close()
+
+
+@dataclass(frozen=True)
+class TimedSteps:
+    """Steps on the batches of a loader.
+
+    Attributes:
+        count: how many there were.
+        warmup_steps: steps at the start that do not count; 0 where there were no more.
+        begin_s, first_s, edge_s, end_s: time.perf_counter() before the first batch, when it came, when the device had
+            done the warm-up steps, and when it had done all.
+        marks: of the clock, at the start, and before and after each step.
+    """
+
+    count: int
+    warmup_steps: int
+    begin_s: float
+    first_s: float
+    edge_s: float
+    end_s: float
+    marks: list[Any]
+
+
+def run_steps(batches: Iterable[Any], step: Callable[[Any], Any], clock: Clock, warmup_steps: int) -> TimedSteps:
+    """Do `step` with each batch. The device is waited for only at the edges of what is timed."""
+    count, marks = 0, [clock.mark()]
+    begin_s = first_s = edge_s = time.perf_counter()
+    for batch in batches:
+        if count == 0:
+            first_s = time.perf_counter()
+        marks.append(clock.mark())
+        step(batch)
+        marks.append(clock.mark())
+        del batch  # its memory may be wanted for the next one
+        count += 1
+        if count == warmup_steps:
+            clock.wait()
+            edge_s = time.perf_counter()
+    clock.wait()
+    end_s = time.perf_counter()
+    if count <= warmup_steps:
+        warmup_steps, edge_s = 0, begin_s
+    return TimedSteps(count, warmup_steps, begin_s, first_s, edge_s, end_s, marks)
 
 
 def failed(what: str, count: int, of: str, error: Exception) -> DiagnosisError:

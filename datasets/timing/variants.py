@@ -24,7 +24,7 @@ from presize.datasets.folder import FolderDataset
 from presize.datasets.loader import Loader
 from presize.datasets.make_loader import CountingLoader, make_loader
 from presize.datasets.reading.draws import permute, uniform
-from presize.datasets.reading.order import Last, Order
+from presize.datasets.reading.order import Order
 from presize.datasets.reading.outputs import Decode
 from presize.datasets.reading.resample import resample
 from presize.datasets.sampler import visits
@@ -205,19 +205,25 @@ def load_variant(
     prefetch: int,
     pin_memory: bool,
     device: torch.device,
-    last: Last,
+    drop_last: bool,
 ) -> CountingLoader | Loader:
     """The loader of a variant. Loader gives batches on `device`, the DataLoaders on the CPU."""
     if variant == "loader":
         return Loader(
             dataset,
             batch,
-            order=order,
-            workers=workers,
-            prefetch=prefetch,
-            last=last,
+            shuffle=order,
+            num_workers=workers,
+            prefetch_factor=prefetch,
+            drop_last=drop_last,
             device=device,
         )
     return make_loader(
-        dataset, batch, order=order, workers=workers, prefetch=prefetch, last=last, pin_memory=pin_memory
+        dataset,
+        batch,
+        shuffle=order,
+        num_workers=workers,
+        prefetch_factor=prefetch,
+        drop_last=drop_last,
+        pin_memory=pin_memory,
     )

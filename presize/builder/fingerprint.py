@@ -18,7 +18,7 @@ from presize.codecs import plugins
 from presize.codecs.fingerprint import codecs_digest
 from presize.errors import BuildError
 from presize.options import BuildOptions, Layout
-from presize.store.dealing import deal
+from presize.store.dealing import assign_shards
 from presize.store.index import index_columns, write_index
 from presize.store.shard import ShardWriter
 
@@ -58,7 +58,7 @@ def codec_fingerprint(options: BuildOptions, suffixes: Sequence[str] = ()) -> Co
     tried = hashlib.sha256(f"{codecs_digest(options.image)} {container_digest(options.layout)}".encode())
     for companion in options.companions:
         tried.update(codecs_digest(companion.image_options(options.image)).encode())
-    for shard in deal(97, 5):
+    for shard in assign_shards(97, 5):
         tried.update(shard.astype("<i8").tobytes())
     digest, versions = tried.hexdigest(), codec_versions()
     if found := plugins.versions(suffixes):

@@ -19,7 +19,7 @@ from presize.options import BuildOptions
 from presize.sources.companions import companion_paths
 from presize.sources.scan import Source
 from presize.sources.source_files import SourceFile
-from presize.store.dealing import deal, shard_count, shard_limit
+from presize.store.dealing import assign_shards, shard_count, shard_limit
 from presize.store.filenames import folder_files
 from presize.store.index import ARROW_OPTIONS
 from presize.store.manifest import classes_digest, digest_of
@@ -81,12 +81,12 @@ def make_plan(source: Source, options: BuildOptions, codecs: CodecFingerprint, p
         "classes": classes_digest(source.classes),
     }
     limit = shard_limit(samples, options.shard_samples, len(options.companions))
-    shards = shard_count(samples, limit, source.runs)
+    shards = shard_count(samples, limit, source.groups)
     names = None
     if options.layout == "folder":
         class_folders = source.classes if source.by_folder else None
         names = folder_files(source.table.column("path"), options.image.format, class_folders or ())
-    return Plan(source, options, identity, deal(samples, shards, source.runs), codecs.versions, names)
+    return Plan(source, options, identity, assign_shards(samples, shards, source.groups), codecs.versions, names)
 
 
 def source_identity(table: pa.Table) -> dict[str, Any]:

@@ -75,7 +75,9 @@ def find_reuse(plan: Plan, place: OutputDir, run: RunOptions) -> tuple[Records, 
     lost = unchanged & is_damaged[matched]
     most = shard_limit(len(matched), plan.options.shard_samples, len(plan.options.companions))
     shard_rows = np.array([len(rows) for rows in base.rows], np.int64)
-    update = make_update(base.samples, shard_rows, matched, unchanged & ~lost, most, plan.source.runs, sorted(unsound))
+    update = make_update(
+        base.samples, shard_rows, matched, unchanged & ~lost, most, plan.source.groups, sorted(unsound)
+    )
     if run.verify:
         update = replace(update, changes=update.changes._replace(damaged=int(lost.sum())))
     return Records([base], np.zeros_like(matched), update.origin, _kept(base, update)), update

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from presize.store.dealing import Runs, shard_count, shuffled
+from presize.store.dealing import Groups, shard_count, shuffled
 
 Rows = npt.NDArray[np.int64]
 
@@ -86,7 +86,7 @@ def make_update(
     matched: Rows,
     unchanged: npt.NDArray[np.bool_],
     shard_samples: int | None,
-    runs: Runs | None = None,
+    groups: Groups | None = None,
     unsound: Sequence[int] = (),
 ) -> Update:
     """Plan an update. New shards are at most as large as those of a build from scratch; empty shards are removed.
@@ -97,7 +97,7 @@ def make_update(
         matched: for each sample its row in `old`, or -1.
         unchanged: for each sample whether its file is as it was.
         shard_samples: the option of the build.
-        runs: the run of each sample, where the source has them (see presize.store.dealing.deal).
+        groups: the group of each sample, where the source has them (see presize.store.dealing.assign_shards).
         unsound: old shards that do not stay, although all of their samples may be unchanged.
     """
     origin = np.where(unchanged, matched, -1)
@@ -111,10 +111,11 @@ def make_update(
     copied = copied[np.lexsort((old_row[origin[copied]], shard_of[copied]))]  # read in the order they lie in
     built = np.flatnonzero(origin < 0)
     was_stored = old_shard[matched[matched >= 0]] >= 0
+    shards = shard_count(len(matched), shard_samples, groups)
     return Update(
         origin=origin,
         kept=np.flatnonzero(stays),
-        shards=_deal(copied, shuffled(built, runs), -(-len(matched) // shard_count(len(matched), shard_samples, runs))),
+        shards=_spread(copied, shuffled(built, groups), -(-len(matched) // shards)),
         rejected=np.flatnonzero((origin >= 0) & (shard_of < 0)),
         changes=Changes(
             kept=int(is_kept.sum()),
@@ -125,11 +126,11 @@ def make_update(
     )
 
 
-def _deal(copied: Rows, built: Rows, most: int) -> tuple[Rows, ...]:
-    """The fewest shards of at most `most` samples, all of about the same size. Each gets neighbours from `copied`,
-    so that it is made from few old shards, and an equal share of `built`, in the order given."""
+def _spread(copied: Rows, built: Rows, max_samples: int) -> tuple[Rows, ...]:
+    """The fewest shards of at most `max_samples` samples, all of about the same size. Each gets neighbours from
+    `copied`, so that it is made from few old shards, and an equal share of `built`, in the order given."""
     places = np.concatenate([(np.arange(len(part)) + 0.5) / max(len(part), 1) for part in (copied, built)])
     loose = np.concatenate([copied, built])[np.argsort(places, kind="stable")]
-    shards = -(-len(loose) // most)
+    shards = -(-len(loose) // max_samples)
     bounds = [len(loose) * shard // max(shards, 1) for shard in range(shards + 1)]
     return tuple(np.sort(loose[low:high]) for low, high in pairwise(bounds))

@@ -3,17 +3,20 @@ each run in a process of its own."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
+import platform
 import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
+from importlib.metadata import PackageNotFoundError, version
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -22,14 +25,18 @@ import numpy as np
 import numpy.typing as npt
 
 from presize.errors import BenchError, OptionError
+from presize.formatting import size_text
 from presize.measure.bench_options import READS, VARIANTS, BenchOptions, Run, Variant
 from presize.measure.listings import LISTERS, Listing, Numbers, common_samples, link_samples
-from presize.measure.results import Results, bench_page, conditions, row_of, to_csv, to_json
+from presize.measure.results import Results, bench_page, row_of, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import read_manifest
 from presize.system.files import write_atomically, writing
+from presize.system.machine import read_cpu
 from presize.system.pagecache import drop, preload, resident_share
+from presize.system.resources import read_memory
+from presize.system.storage import find_storage
 
 COLD_AT_MOST = 0.05
 """Share of a cold run's files that may still be in the page cache; with more, a note says that it was not cold."""
@@ -128,6 +135,32 @@ def _variants(roots: Mapping[str, str], options: BenchOptions) -> tuple[Variant,
                 f"variant: {variant} reads what --{READS[variant]} names, or builds it from --raw; give one of them"
             )
     return tuple(variant for variant in possible if options.variants is None or variant in options.variants)
+
+
+_PACKAGES = (
+    "presize", "torch", "torchvision", "simplejpeg", "cykooz.resizer", "opencv-python-headless", "numpy", "lmdb",
+)  # fmt: skip
+
+
+def conditions(places: Iterable[Path]) -> dict[str, str]:
+    """The conditions, name -> words. `places` are files or folders whose storage to name."""
+    cpu = read_cpu()
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "CPU": cpu.model,
+        "cores": f"{cpu.cores} of {cpu.online}",
+        "memory": size_text(total) if (total := read_memory().total) else "unknown",
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "storage": ", ".join(dict.fromkeys(find_storage(place).described for place in places)),
+        "python": platform.python_version(),
+        "versions": ", ".join(f"{name} {found}" for name in _PACKAGES if (found := _version(name)) is not None),
+    }
+
+
+def _version(package: str) -> str | None:
+    with suppress(PackageNotFoundError):
+        return version(package)
+    return None
 
 
 def _check_outside(roots: Mapping[str, str], **folders: str | os.PathLike[str] | None) -> None:

@@ -107,7 +107,7 @@ _CORE_FILES_PER_S = 700
 _CORE_FILE_BYTES_PER_S = 40e6
 """Files that one core reads and decodes with torchvision: 660 a second of 256 px, 360 of 110 kB, in the same table."""
 
-_BY_SHARDS = "read shard by shard: order=ShardShuffled(...) with readahead=True"
+_BY_SHARDS = "read shard by shard: shuffle=ShardShuffled(...) with readahead=True"
 
 _OWN_DECODER: Final[dict[Baseline, tuple[Level, str, str | None]]] = {
     "used": ("ok", "presize's own decoder for baseline JPEG", None),

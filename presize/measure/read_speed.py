@@ -152,7 +152,7 @@ def measure(content: Content, readers: int) -> Reading | None:
     if content.shards:
         parts = random_parts(at_random, content.record_bytes, draw)
     else:
-        parts = [Part(path, 0, min(nbytes, _LARGEST_READ_BYTES)) for path, nbytes in at_random]
+        parts = [FilePart(path, 0, min(nbytes, _LARGEST_READ_BYTES)) for path, nbytes in at_random]
     count, read_bytes, random_s = _read_at_random(parts, at_random if content.shards else [], readers)
     cold.append(_drop(in_order))
     sequential_bytes, sequential_s = _read_in_order(sorted(in_order))
@@ -200,7 +200,7 @@ def _may_write(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """Bytes of a file that are read at once."""
 
     path: Path
@@ -208,7 +208,7 @@ class Part(NamedTuple):
     nbytes: int
 
 
-def random_parts(files: Sequence[File], nbytes: int, draw: random.Random) -> list[Part]:
+def random_parts(files: Sequence[File], nbytes: int, draw: random.Random) -> list[FilePart]:
     """Return up to 1,000 random parts of `nbytes` of the files. No two share a page, as LMDB's large records do not."""
     step = -(-max(1, nbytes) // _PAGE_BYTES) * _PAGE_BYTES
     ends = list(itertools.accumulate(file.nbytes // step for file in files))
@@ -216,11 +216,11 @@ def random_parts(files: Sequence[File], nbytes: int, draw: random.Random) -> lis
     for slot in draw.sample(range(ends[-1]), min(_RANDOM_READS, ends[-1])):
         number = bisect.bisect_right(ends, slot)
         first = ends[number - 1] if number else 0
-        parts.append(Part(files[number].path, (slot - first) * step, nbytes))
+        parts.append(FilePart(files[number].path, (slot - first) * step, nbytes))
     return parts
 
 
-def _read_at_random(parts: Sequence[Part], kept_open: Sequence[File], readers: int) -> tuple[int, int, float]:
+def _read_at_random(parts: Sequence[FilePart], kept_open: Sequence[File], readers: int) -> tuple[int, int, float]:
     """Return the number of parts read in the time allowed, their bytes, and the seconds that they took."""
     waiting = deque(parts)
     with contextlib.ExitStack() as stack:
@@ -250,7 +250,7 @@ def _read_at_random(parts: Sequence[Part], kept_open: Sequence[File], readers: i
     return sum(count for count, _ in done), sum(nbytes for _, nbytes in done), seconds
 
 
-def _read_part(part: Part, descriptor: int | None) -> int:
+def _read_part(part: FilePart, descriptor: int | None) -> int:
     if descriptor is not None:
         return len(os.pread(descriptor, part.nbytes, part.offset))
     with open(part.path, "rb", buffering=0) as file:

@@ -4,53 +4,19 @@ page, CSV and JSON, with the conditions of them all."""
 from __future__ import annotations
 
 import csv
-import datetime
 import io
 import json
 import math
-import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from presize.formatting import factor_text, plural, rate_text, size_text
+from presize.formatting import factor_text, plural, rate_text
 from presize.measure.bench_options import READS, VARIANTS, Run, Variant
 from presize.measure.stages import Spread, Stages, break_even_epochs, verdict
 from presize.pages import charts
 from presize.pages.html import template
-from presize.system.machine import read_cpu
-from presize.system.resources import read_memory
-from presize.system.storage import find_storage
-
-_PACKAGES = (
-    "presize", "torch", "torchvision", "simplejpeg", "cykooz.resizer", "opencv-python-headless", "numpy", "lmdb",
-)  # fmt: skip
-
-
-def conditions(places: Iterable[Path]) -> dict[str, str]:
-    """The conditions, name -> words. `places` are files or folders whose storage to name."""
-    cpu = read_cpu()
-    return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "CPU": cpu.model,
-        "cores": f"{cpu.cores} of {cpu.online}",
-        "memory": size_text(total) if (total := read_memory().total) else "unknown",
-        "system": f"{platform.system()} {platform.release().split('-')[0]}",
-        "storage": ", ".join(dict.fromkeys(find_storage(place).described for place in places)),
-        "python": platform.python_version(),
-        "versions": ", ".join(f"{name} {found}" for name in _PACKAGES if (found := _version(name)) is not None),
-    }
-
-
-def _version(package: str) -> str | None:
-    with suppress(PackageNotFoundError):
-        return version(package)
-    return None
-
 
 _RUN_COLUMNS = ("variant", "model", "device", "workers", "pin_memory", "cold", "prefetch", "batch", "crop")
 
@@ -63,7 +29,7 @@ class Results:
     """Results of a benchmark after any number of its runs.
 
     Attributes:
-        conditions: Machine, versions and storage, name -> words (presize.measure.results).
+        conditions: Machine, versions and storage, name -> words (presize.measure.bench.conditions).
         options: The options of the benchmark.
         notes: What a reader has to know about the figures.
         images: Number of samples that all variants read.

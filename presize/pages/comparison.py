@@ -20,12 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
-from presize.codecs import decode, encode, pillow_decoder, resize, sixteen
+from presize.codecs import decode, encode, pillow_decoder, resize
 from presize.codecs.resize import Target
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import ImageError
 from presize.options import Filter, ImageOptions, Size
-from presize.pages.html import jpeg_of, thumbnail
+from presize.pages.html import Pixels, flattened, jpeg_of, thumbnail
 from presize.store.dealing import mix
 
 Values = npt.NDArray[np.float64]
@@ -92,8 +92,6 @@ def _mean(values: Values) -> Values:
     """Under the window, at each pixel."""
     return np.asarray(cv2.GaussianBlur(values, (_WINDOW, _WINDOW), _SIGMA, borderType=cv2.BORDER_REFLECT))
 
-
-Pixels = npt.NDArray[np.uint8]
 
 MOST_IMAGES = 48
 MOST_PIXELS = 100_000_000
@@ -224,15 +222,21 @@ def _compare(
 ) -> Comparison:
     stored_size = Size(row["height"], row["width"])
     try:
-        stored = _seen(decode_value(memoryview(value), image.format, image.color, stored_size, depth=image.depth))
+        value_pixels = decode_value(memoryview(value), image.format, image.color, stored_size, depth=image.depth)
     except DAMAGE as error:
         raise ImageError(f"what is stored is damaged: {error}") from None
+    # Colours as far as they cover black, which resizing keeps so.
+    stored = flattened(value_pixels, 0)
     wanted = pillow_decoder.Wanted(image.color, image.depth, image.icc)
-    source = _seen(decode.decode(data, wanted, image.max_pixels).pixels)
+    source = flattened(decode.decode(data, wanted, image.max_pixels).pixels, 0)
     source_size = Size(*source.shape[:2])
     exact = reference(source, resize.target(source_size, size, image.fit, image.upscale), image.filter)
     if exact.shape != stored.shape:
         raise ImageError("what is stored has another shape than its source makes")
+    leaner_nbytes = None
+    if leaner is not None:
+        tried = encode.encode(np.ascontiguousarray(exact.round(), np.uint8), replace(image, quality=leaner))
+        leaner_nbytes = min(row["nbytes"], len(tried))
     return Comparison(
         path=row["path"],
         source=source_size,
@@ -244,22 +248,8 @@ def _compare(
         before=jpeg_of(thumbnail(source, THUMBNAIL)),
         after=jpeg_of(thumbnail(stored, THUMBNAIL)),
         detail=_detail(exact, stored),
-        leaner_nbytes=None if leaner is None else min(row["nbytes"], _nbytes(exact, replace(image, quality=leaner))),
+        leaner_nbytes=leaner_nbytes,
     )
-
-
-def _nbytes(exact: Values, image: ImageOptions) -> int:
-    """How many bytes `image` stores for these pixels."""
-    return len(encode.encode(np.ascontiguousarray(exact.round(), np.uint8), image))
-
-
-def _seen(pixels: npt.NDArray[Any]) -> Pixels:
-    """8 bits, and colours as far as they cover black, which resizing keeps so."""
-    if pixels.dtype == np.uint16:
-        pixels = sixteen.rounded(pixels)
-    if pixels.shape[2:] == (4,):
-        pixels = (pixels[:, :, :3] * (pixels[:, :, 3:] / 255)).round().astype(np.uint8)
-    return pixels
 
 
 def _detail(exact: Values, stored: Pixels) -> tuple[bytes, bytes, bytes]:

@@ -13,20 +13,20 @@ import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
-from presize.codecs import resize
+from presize.codecs import resize, sixteen
 from presize.formatting import plural, printable, size_text
 from presize.options import Size
 
 
 @functools.cache
 def asset(name: str) -> str:
-    """One of the files beside the templates, as it is."""
+    """Return one of the files beside the templates, as it is."""
     return (importlib.resources.files("presize.pages") / "templates" / name).read_text("utf-8")
 
 
 @functools.cache
 def template(name: str) -> jinja2.Template:
-    """One of the templates, ready to be rendered. Every text in it is escaped."""
+    """Return one of the templates, ready to be rendered. Every text in it is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(asset),
         autoescape=True,
@@ -49,13 +49,23 @@ Pixels = npt.NDArray[np.uint8]
 
 
 def thumbnail(pixels: Pixels, side: int) -> Pixels:
-    """`pixels` uint8 (height, width, 3) or (height, width), antialiased, so that no side is longer than `side`."""
+    """Resize uint8 (height, width, 3) or (height, width), antialiased, so that no side is longer than `side`."""
     target = resize.target(Size(*pixels.shape[:2]), Size(side, side), "longer", upscale=False)
     return resize.resize(pixels, target, "bilinear", "cykooz")
 
 
+def flattened(pixels: npt.NDArray[Any], background: int) -> Pixels:
+    """Return pixels as uint8 (height, width, 3) or (height, width), with alpha composed on grey of `background`."""
+    if pixels.dtype == np.uint16:
+        pixels = sixteen.rounded(pixels)
+    if pixels.shape[2:] == (4,):
+        opacity = pixels[:, :, 3:] / 255
+        pixels = (pixels[:, :, :3] * opacity + background * (1 - opacity)).round().astype(np.uint8)
+    return np.asarray(pixels)
+
+
 def jpeg_of(pixels: Pixels, quality: int = 80, subsampling: str = "420") -> bytes:
-    """A JPEG of uint8 (height, width, 3) RGB or (height, width) grey."""
+    """Encode uint8 (height, width, 3) RGB or (height, width) grey as a JPEG."""
     if pixels.ndim == 2:
         return bytes(simplejpeg.encode_jpeg(pixels[:, :, np.newaxis], quality, "GRAY", "Gray"))
     return bytes(simplejpeg.encode_jpeg(pixels, quality, "RGB", subsampling))

@@ -19,12 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from presize.codecs import sixteen
 from presize.codecs.decode import decode
 from presize.codecs.stored_value import DAMAGE, decode_value
 from presize.errors import DatasetError, ImageError, OptionError
 from presize.options import MAX_PIXELS, Coordinates
-from presize.pages.html import Pixels, jpeg_of, thumbnail
+from presize.pages.html import Pixels, flattened, jpeg_of, thumbnail
 from presize.store.dataset import Dataset
 from presize.store.filenames import is_safe
 from presize.store.index import index_columns, read_index
@@ -391,12 +390,7 @@ def seen(pixels: npt.NDArray[Any]) -> Pixels:
     if pixels.dtype == np.uint16 and pixels.ndim == 2:
         low, high = int(pixels.min()), int(pixels.max())
         return np.asarray((pixels.astype(np.float32) - low) * (255 / max(high - low, 1)), np.uint8)
-    if pixels.dtype == np.uint16:
-        pixels = sixteen.rounded(pixels)
-    if pixels.shape[2:] == (4,):
-        opacity = pixels[:, :, 3:] / 255
-        pixels = (pixels[:, :, :3] * opacity + 255 * (1 - opacity)).round().astype(np.uint8)
-    return np.asarray(pixels)
+    return flattened(pixels, 255)
 
 
 def _is_mask(values: npt.NDArray[Any]) -> bool:
@@ -404,7 +398,7 @@ def _is_mask(values: npt.NDArray[Any]) -> bool:
 
 
 def masked(picture: Pixels, mask: npt.NDArray[Any]) -> Pixels:
-    """`picture` with a colour over it for each number of a mask; 0, the background, stays as it is.
+    """Return `picture` with a colour over it for each number of a mask; 0, the background, stays as it is.
 
     Args:
         picture: uint8 (height, width, 3) or (height, width).

@@ -88,9 +88,9 @@ class Cache:
         return {**vars(self), "_stop": None}
 
     @property
-    def most(self) -> int | None:
+    def max_bytes(self) -> int | None:
         """Bytes that the shards may take; None for any number."""
-        return self._folder.most
+        return self._folder.max_bytes
 
     def provide(self, files: Sequence[DataFile]) -> None:
         """Have all of these files in the folder at the same time.
@@ -113,7 +113,7 @@ class Cache:
         Raises:
             OptionError: two groups are more than the cache may hold.
         """
-        if self.most is not None:
+        if self.max_bytes is not None:
             for two in zip(groups, [*groups[1:], ()], strict=True):
                 self._check_room([*two[0], *two[1]], "two groups of shards")
         if self._stop is not None:
@@ -125,10 +125,10 @@ class Cache:
 
     def _check_room(self, files: Sequence[DataFile], why: str) -> None:
         nbytes = sum(file.bytes for file in files)
-        if self.most is not None and nbytes > self.most:
+        if self.max_bytes is not None and nbytes > self.max_bytes:
             raise OptionError(
-                f"cache_bytes: {size_text(self.most)} cannot hold {why}, {size_text(nbytes)}; give more, or read shard "
-                "by shard, with order=ShardShuffled(dataset.data, window=...) and a smaller window"
+                f"cache_bytes: {size_text(self.max_bytes)} cannot hold {why}, {size_text(nbytes)}; give more, or read "
+                "shard by shard, with shuffle=ShardShuffled(dataset.data, window=...) and a smaller window"
             )
 
 

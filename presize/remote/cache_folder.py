@@ -49,11 +49,11 @@ class CacheFolder:
 
     Attributes:
         root: the dataset, in PLACE, in a folder that is named by the SHA-256 of its manifest.
-        most: bytes that the shards of all datasets in the cache may take together; None for any number.
+        max_bytes: bytes that the shards of all datasets in the cache may take together; None for any number.
     """
 
     root: Path
-    most: int | None
+    max_bytes: int | None
 
     def has(self, file: DataFile) -> bool:
         """Whether a file is there. It was compared with its SHA-256 before it had its name."""
@@ -75,9 +75,9 @@ class CacheFolder:
         """
         path = self.root / file.file
         with file_lock(self.root.parent / _ROOM_LOCK, patience_s=_FOREVER_S):
-            if self.most is not None:
+            if self.max_bytes is not None:
                 others = sorted(kept for kept in self._kept() if kept.path != path)
-                surplus = sum(kept.bytes for kept in others) + file.bytes - self.most
+                surplus = sum(kept.bytes for kept in others) + file.bytes - self.max_bytes
                 stay = {self.root / name for name in keep}
                 for kept in others:
                     if surplus > 0 and kept.path not in stay and _remove(kept.path):
@@ -239,7 +239,7 @@ def as_room_comes(folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> 
                 begun = time.monotonic()
                 needed = at.files(number, count)
                 # Whether or not others have removed some of these, no more are wanted at a time.
-                fits = folder.most is None or sum(one.bytes for one in needed) <= folder.most
+                fits = folder.max_bytes is None or sum(one.bytes for one in needed) <= folder.max_bytes
                 if fits and folder.make_room(file, {one.file for one in needed}):
                     yield file
                     break

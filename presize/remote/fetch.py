@@ -79,7 +79,6 @@ def fetch_dataset(
         for folder in folders:
             folder.mkdir(exist_ok=True)
         connections = Connections(on_bytes)
-        copy = _Copy(bucket, out, connections)
         is_there = _has_its_size if was_finished else _is_there
         files = [file for file in manifest.files() if not is_there(out, file)]
         if was_finished:  # its report may have been removed on purpose
@@ -87,14 +86,14 @@ def fetch_dataset(
         missing = sum(file.bytes - size_of(part_of(out / file.file)) for file in files)
         _check_space(out, missing)
         on_plan(missing)
-        connections.all_of(copy.file, files)
+        connections.all_of(lambda file: download_file(bucket, file, out / file.file, connections.passed), files)
         if manifest.layout == "folder":
             index = read_index(out, manifest, check=False)  # its SHA-256 was compared
             nbytes += sum(index.column("nbytes").to_numpy())
             images = _images(index, bucket.url)
             if was_finished:
                 images = (image for image in images if not is_file_of(out / image[0], image[1]))
-            connections.all_of(copy.image, images)
+            connections.all_of(lambda image: _fetch_image(bucket, image, out, connections.passed), images)
             os.sync()
         for folder in folders:
             sync_folder(folder)
@@ -169,29 +168,19 @@ def _images(index: pa.RecordBatch, url: str) -> Iterator[_Image]:
             yield image
 
 
-class _Copy:
-    """Fetches files to `out`."""
-
-    def __init__(self, bucket: Bucket, out: Path, connections: Connections) -> None:
-        self._bucket, self._out, self._connections = bucket, out, connections
-
-    def file(self, file: DataFile) -> None:
-        """Fetch a file of the manifest."""
-        download_file(self._bucket, file, self._out / file.file, self._connections.passed)
-
-    def image(self, image: _Image) -> None:
-        """Fetch a file of a folder dataset."""
-        name, nbytes, crc32 = image
-        path = self._out / name
-        if size_of(path) == nbytes and zlib_ng.crc32(path.read_bytes()) == crc32:
-            return
-        value = self._bucket.get(name, nbytes)
-        if value is None or zlib_ng.crc32(value) != crc32:
-            raise RemoteError(
-                f"{self._bucket.url}/{name}: its CRC-32 differs from the index: it was damaged, replaced or removed"
-            )
-        self._connections.passed(len(value))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = part_of(path)
-        part.write_bytes(value)
-        os.replace(part, path)
+def _fetch_image(bucket: Bucket, image: _Image, out: Path, on_bytes: Callable[[int], None]) -> None:
+    """Fetch a file of a folder dataset, unless it is there."""
+    name, nbytes, crc32 = image
+    path = out / name
+    if size_of(path) == nbytes and zlib_ng.crc32(path.read_bytes()) == crc32:
+        return
+    value = bucket.get(name, nbytes)
+    if value is None or zlib_ng.crc32(value) != crc32:
+        raise RemoteError(
+            f"{bucket.url}/{name}: its CRC-32 differs from the index: it was damaged, replaced or removed"
+        )
+    on_bytes(len(value))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = part_of(path)
+    part.write_bytes(value)
+    os.replace(part, path)

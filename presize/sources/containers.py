@@ -32,7 +32,7 @@ from presize.sources.folder import indexed_ns, is_of_the_disk
 from presize.sources.source_files import Container
 from presize.sources.splits import of_containers
 from presize.sources.text_columns import label_texts
-from presize.store.dealing import neighbours
+from presize.store.dealing import groups_of
 from presize.store.filenames import unsafe_paths
 from presize.store.rejects import Reject
 from presize.system.file_version import FileVersion
@@ -250,7 +250,7 @@ def _runs(table: pa.Table) -> pa.Array:
     """The run of each sample: its row group in Parquet, its neighbours elsewhere."""
     container = table.column("container").to_numpy()
     if "run" not in table.column_names:
-        return pa.array(neighbours(container))
+        return pa.array(groups_of(container))
     begins = (np.diff(container) != 0) | (np.diff(table.column("run").to_numpy()) != 0)
     return pa.array(np.cumsum(np.append(False, begins)))
 

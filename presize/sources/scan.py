@@ -8,7 +8,7 @@ opens no image: the build decides by content which files are images, and `scan_i
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,19 +19,19 @@ import pyarrow.compute as pc
 
 from presize.errors import SourceError, warn
 from presize.formatting import printable
-from presize.options import ColumnType, Companion, SourceOptions, ValueType
-from presize.sources.bucket import look_up_objects, walk_bucket
-from presize.sources.classes import check_classes, class_labels, naming
+from presize.options import ColumnType, Companion, SourceOptions
+from presize.sources.bucket import walk_bucket
+from presize.sources.classes import check_classes, naming
 from presize.sources.columns import python_values
 from presize.sources.containers import SourceKind, list_containers
 from presize.sources.contents import PLACE_COLUMNS, Contents
-from presize.sources.folder import RefusedFile, look_up_files, resolve, walk_folder
+from presize.sources.folder import resolve, walk_folder
 from presize.sources.recognize import BUCKET, BUCKET_TABLE, FOLDER, TABLE, check_options, recognize
 from presize.sources.source_files import Container, Places, SourceFile, Url, source_files, starts_like_an_image
-from presize.sources.splits import with_folder_labels, with_splits
-from presize.sources.table import IMAGE_NAMES, is_list, read_table
+from presize.sources.splits import with_splits
+from presize.sources.table import IMAGE_NAMES, is_list, list_table
 from presize.sources.tree import list_tree
-from presize.store.dealing import Runs
+from presize.store.dealing import Groups
 from presize.store.index import INDEX_COLUMNS
 from presize.store.rejects_file import Rejects
 
@@ -68,8 +68,8 @@ class Source:
         return [name for name in self.table.column_names if name not in own]
 
     @property
-    def runs(self) -> Runs | None:
-        """The run of each sample (see presize.store.dealing.deal); None where each is a file."""
+    def groups(self) -> Groups | None:
+        """The group of each sample (see presize.store.dealing.assign_shards); None where each is a file."""
         return self.table.column("run").to_numpy() if self.containers else None
 
     def places(self, rows: npt.NDArray[np.int64]) -> Places | None:
@@ -131,7 +131,7 @@ def scan(
     elif samples.table is not None:
         base = url or Path(resolve(root))
         with naming(f"labels {os.fspath(samples.table)!r}"):
-            contents = _list_table(samples.table, base, root, samples, follow_links, given)
+            contents = list_table(samples.table, root, base, samples, follow_links, given)
     else:
         tree = walk_bucket(url) if url else walk_folder(root, follow_links)
         base, contents = url or Path(tree.root), list_tree(tree, samples)
@@ -168,45 +168,6 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
     if not is_image.any():
         raise SourceError(f"{os.fspath(root)} holds no images")
     return replace(source, table=source.table.filter(pa.array(is_image)))
-
-
-def _list_table(
-    path: str | os.PathLike[str],
-    base: Path | Url,
-    root: str | os.PathLike[str],
-    options: SourceOptions,
-    follow_links: bool,
-    types: Mapping[str, ValueType],
-) -> Contents:
-    """List the samples that a label table has, in its order."""
-    table = read_table(path, root, options.repeated, types)
-    if "label" not in table.column_names and is_list(path):
-        table = with_folder_labels(table, options)
-    columns = dict(zip(table.column_names, table.columns, strict=True))
-    classes = None
-    if "label" in columns and pa.types.is_large_string(columns["label"].type):
-        columns["label"], classes = class_labels(columns["label"], options.classes, types.get("label") == "class")
-    elif options.classes is not None:
-        fix = "; --column-type label:class reads numbers as their names" if "label" in columns else ""
-        raise SourceError(f"--classes needs a label column of strings{fix}")
-    refused, first = 0, ""
-
-    def refuse(_: int, path: str, reason: RefusedFile) -> None:
-        nonlocal refused, first
-        hint = "; expected / between folders, not a backslash" if "\\" in path else ""
-        refused, first = refused + 1, first or f"{path!r} {reason}{hint}"
-
-    paths = columns.pop("path")
-    if isinstance(base, Url):
-        facts = look_up_objects(base, paths, refuse)
-    else:
-        facts = look_up_files(str(base), paths, follow_links, refuse)
-    if refused:
-        raise SourceError(
-            f"{refused} of its {len(paths)} paths cannot be used, the first: {first}; source {str(base)!r}"
-        )
-    files = {"path": paths, "source_nbytes": facts[:, 0], "source_mtime_ns": facts[:, 1]}
-    return Contents(pa.table(files | columns), classes)
 
 
 def _warn_of_backslashes(root: str, source: Contents, options: SourceOptions) -> None:

@@ -9,6 +9,7 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
@@ -20,9 +21,14 @@ import pyarrow.parquet
 
 from presize.errors import SourceError, warn
 from presize.formatting import plural
-from presize.options import Repeated, ValueType
+from presize.options import Repeated, SourceOptions, ValueType
+from presize.sources.bucket import look_up_objects
+from presize.sources.classes import class_labels
 from presize.sources.columns import joined, one_line, plain_column, rows_table, with_types
-from presize.sources.contents import is_utf8
+from presize.sources.contents import Contents, is_utf8
+from presize.sources.folder import RefusedFile, look_up_files
+from presize.sources.source_files import Url
+from presize.sources.splits import with_folder_labels
 from presize.sources.text_columns import label_texts, lost_spelling, read_texts, unquoted, whole_numbers
 from presize.store.filenames import unsafe_paths
 from presize.store.index import INDEX_COLUMNS
@@ -46,6 +52,49 @@ _QUOTED_PATH = rf"(?is)^\"([^\"]*{_SUFFIX})\"([ ,;\t]|$)"
 
 Types = Mapping[str, ValueType] | None
 """The types that columns are given, by their names: readers leave those as text. None, if paths alone are wanted."""
+
+
+def list_table(
+    path: str | os.PathLike[str],
+    root: str | os.PathLike[str],
+    base: Path | Url,
+    options: SourceOptions,
+    follow_links: bool,
+    types: Mapping[str, ValueType],
+) -> Contents:
+    """List the samples of a label table, in its order; `base` is the source `root`, resolved.
+
+    Raises:
+        SourceError: the table cannot be used, or does not fit the source.
+    """
+    table = read_table(path, root, options.repeated, types)
+    if "label" not in table.column_names and is_list(path):
+        table = with_folder_labels(table, options)
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    classes = None
+    if "label" in columns and pa.types.is_large_string(columns["label"].type):
+        columns["label"], classes = class_labels(columns["label"], options.classes, types.get("label") == "class")
+    elif options.classes is not None:
+        fix = "; --column-type label:class reads numbers as their names" if "label" in columns else ""
+        raise SourceError(f"--classes needs a label column of strings{fix}")
+    refused, first = 0, ""
+
+    def refuse(_: int, path: str, reason: RefusedFile) -> None:
+        nonlocal refused, first
+        hint = "; expected / between folders, not a backslash" if "\\" in path else ""
+        refused, first = refused + 1, first or f"{path!r} {reason}{hint}"
+
+    paths = columns.pop("path")
+    if isinstance(base, Url):
+        facts = look_up_objects(base, paths, refuse)
+    else:
+        facts = look_up_files(str(base), paths, follow_links, refuse)
+    if refused:
+        raise SourceError(
+            f"{refused} of its {len(paths)} paths cannot be used, the first: {first}; source {str(base)!r}"
+        )
+    files = {"path": paths, "source_nbytes": facts[:, 0], "source_mtime_ns": facts[:, 1]}
+    return Contents(pa.table(files | columns), classes)
 
 
 def read_table(

@@ -72,7 +72,7 @@ class ShardFetcher(Protocol):
     """Where the shards of a dataset come from whose folder is a cache (presize.remote.cache.Cache)."""
 
     @property
-    def most(self) -> int | None:
+    def max_bytes(self) -> int | None:
         """Bytes of shards that there is room for; None for any number."""
         ...
 

@@ -165,12 +165,12 @@ class Dataset:
         Args:
             by_shards: whether it is ShardShuffled.
         """
-        most = None if self.origin is None else self.origin.most
+        most = None if self.origin is None else self.origin.max_bytes
         nbytes = sum(file.bytes for files in self._read_together() for file in files)
         if most is not None and nbytes > most and not by_shards:
             raise OptionError(
                 f"cache_bytes: {size_text(most)} cannot hold this dataset of {size_text(nbytes)}, so it can only be "
-                "read shard by shard: give order=ShardShuffled(dataset.data, seed=...), or a larger cache_bytes"
+                "read shard by shard: give shuffle=ShardShuffled(dataset.data, seed=...), or a larger cache_bytes"
             )
 
     def _provide(self, shards: Iterable[int]) -> None:

@@ -12,13 +12,13 @@ _MAX_SHARDS = 512
 _MAX_SHARD_SAMPLES = 32768
 _MAX_RUN = 64
 
-Runs = npt.NDArray[np.int64]
-"""The run of each sample: samples with the same number are read one after the other."""
+Groups = npt.NDArray[np.int64]
+"""The group of each sample: samples with the same number are read one after the other."""
 
 
-def shard_count(samples: int, shard_samples: int | None = None, runs: Runs | None = None) -> int:
+def shard_count(samples: int, shard_samples: int | None = None, groups: Groups | None = None) -> int:
     """How many shards hold `samples` (1 or more), with at most `shard_samples` each when that is given; otherwise no
-    more than there are runs (see deal).
+    more than there are groups (see assign_shards).
 
     The default is the square root, up to 512, with at most 32,768 samples per shard. That makes 32 shards of a
     thousand images, enough to keep every core busy to the end; 512 of ten million, half of the files that a process
@@ -28,7 +28,7 @@ def shard_count(samples: int, shard_samples: int | None = None, runs: Runs | Non
     if shard_samples is not None:
         return -(-samples // shard_samples)
     shards = max(min(math.isqrt(samples - 1) + 1, _MAX_SHARDS), -(-samples // _MAX_SHARD_SAMPLES))
-    return shards if runs is None else min(shards, len(np.unique(runs)))
+    return shards if groups is None else min(shards, len(np.unique(groups)))
 
 
 def shard_limit(samples: int, shard_samples: int | None, companions: int) -> int | None:
@@ -39,7 +39,7 @@ def shard_limit(samples: int, shard_samples: int | None, companions: int) -> int
     return min(-(-samples * (1 + companions) // _MAX_SHARDS), _MAX_SHARD_SAMPLES)
 
 
-def deal(samples: int, shards: int, runs: Runs | None = None) -> tuple[npt.NDArray[np.int64], ...]:
+def assign_shards(samples: int, shards: int, groups: Groups | None = None) -> tuple[npt.NDArray[np.int64], ...]:
     """The samples of each shard, ascending. Each shard is a random sample of the whole, and their lengths differ by
     at most one. The order is that of hashed sample numbers (SplitMix64, Steele, Lea and Flood 2014), which no library
     version can change.
@@ -47,24 +47,24 @@ def deal(samples: int, shards: int, runs: Runs | None = None) -> tuple[npt.NDArr
     Args:
         samples: how many there are.
         shards: how many to make.
-        runs: the run of each sample, for sources that are read in runs: those of a run stay together, except where a
-            shard ends.
+        groups: the group of each sample, for sources that are read in groups: those of a group stay together, except
+            where a shard ends.
     """
-    order = shuffled(np.arange(samples), runs)
+    order = shuffled(np.arange(samples), groups)
     bounds = [samples * shard // shards for shard in range(shards + 1)]
     return tuple(np.sort(order[low:high]) for low, high in pairwise(bounds))
 
 
-def shuffled(samples: npt.NDArray[np.int64], runs: Runs | None = None) -> npt.NDArray[np.int64]:
-    """`samples` (ascending) in hashed order: each by its number, or by that of its run; `runs` has that of every
+def shuffled(samples: npt.NDArray[np.int64], groups: Groups | None = None) -> npt.NDArray[np.int64]:
+    """`samples` (ascending) in hashed order: each by its number, or by that of its group; `groups` has that of every
     sample there is."""
-    numbers = samples if runs is None else runs[samples]
+    numbers = samples if groups is None else groups[samples]
     return samples[np.argsort(mix(numbers.astype(np.uint64)), kind="stable")]
 
 
-def neighbours(container: npt.NDArray[np.int32]) -> Runs:
-    """The run of each sample of a source whose `container` numbers ascend: neighbours in a container that are read
-    together. They are few enough that a shard of the default size has parts of 16 runs, and at most 64."""
+def groups_of(container: npt.NDArray[np.int32]) -> Groups:
+    """The group of each sample of a source whose `container` numbers ascend: neighbours in a container that are read
+    together. They are few enough that a shard of the default size has parts of 16 groups, and at most 64."""
     length = min(max(math.isqrt(len(container)) // 16, 1), _MAX_RUN)
     _, first, inverse = np.unique(container, return_index=True, return_inverse=True)
     within = np.arange(len(container)) - first[inverse]

@@ -161,7 +161,6 @@ def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> N
     keys = sample_keys(exported.images.names)
     shard_of = dataset.numbers("shard")
     order = np.lexsort((mix(np.arange(len(shard_of), dtype=np.uint64)), shard_of))
-    bounds = [0, *(np.flatnonzero(np.diff(shard_of[order])) + 1).tolist(), len(order)]
 
     def fields(samples: pa.Array) -> Iterator[list[tuple[str, bytes]]]:
         """For each sample the names and contents of its files."""
@@ -178,7 +177,7 @@ def write_tars(exported: Exported, out: Path, on_image: Callable[[], None]) -> N
 
     out.mkdir(parents=True, exist_ok=True)
     with new_files(out) as new_file:
-        for number, (first, end) in enumerate(pairwise(bounds)):
+        for number, (first, end) in enumerate(_runs(shard_of[order])):
             with tarfile.open(new_file(f"{out.name}-{number:06d}.tar"), "w", format=tarfile.PAX_FORMAT) as tar:
                 for start in range(first, end, _BATCH):
                     for files in fields(pa.array(order[start : min(start + _BATCH, end)])):
@@ -309,7 +308,7 @@ def _numbers(exported: Exported, nbytes: int) -> npt.NDArray[np.int64]:
     return np.asarray((np.cumsum(lengths) - lengths) // nbytes)
 
 
-def _runs(numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def _runs(numbers: npt.NDArray[np.integer]) -> Iterator[tuple[int, int]]:
     """Where each run of equal numbers begins and ends."""
     return pairwise([0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)])
 

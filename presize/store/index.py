@@ -15,7 +15,7 @@ from presize.errors import DatasetError
 from presize.options import Layout
 from presize.store.data_files import DataFile
 from presize.store.manifest import Manifest, read_manifest, replaced
-from presize.system.files import check_file, rename, temporary_name, writing
+from presize.system.files import check_file, new_files, writing
 
 INDEX_COLUMNS = {
     "path": pa.large_string(),
@@ -105,17 +105,13 @@ def write_arrow(path: Path, table: pa.Table) -> None:
     Raises:
         BuildError: it cannot be written.
     """
-    temporary = temporary_name(path)
-    with writing(path):
-        try:
-            with pa.OSFile(str(temporary), "wb") as file:
-                with pa.ipc.new_file(file, table.schema, options=ARROW_OPTIONS) as writer:
-                    writer.write_table(table.combine_chunks())
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
-            rename(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with (
+        writing(path),
+        new_files(path.parent) as new_file,
+        pa.OSFile(str(new_file(path.name)), "wb") as file,
+        pa.ipc.new_file(file, table.schema, options=ARROW_OPTIONS) as writer,
+    ):
+        writer.write_table(table.combine_chunks())
 
 
 HASHED_BYTES = 256_000_000

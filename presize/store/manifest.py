@@ -5,6 +5,7 @@ The manifest names every file of a dataset, so its rename is the moment at which
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -12,12 +13,13 @@ import re
 import reprlib
 import stat
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from types import NoneType
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from presize.errors import DatasetError
-from presize.options import Color, Depth, Filter, Format, Layout, StoredColor, check_choice, companion_color
+from presize.options import Color, Depth, Format, Layout, StoredColor, check_choice, companion_color
 from presize.store.data_files import (
     FETCHING,
     MANIFEST,
@@ -254,7 +256,7 @@ def parse_manifest(text: bytes, root: Path | str) -> Manifest:
         values = json.loads(text, object_pairs_hook=_object)
         if not isinstance(values, dict) or values.get("format") != "presize":
             raise DatasetError(f"{where} is not a presize manifest, but that of another program")
-        version = _count(values["version"])
+        version = _from_json(int, values["version"], "version")
         if version > VERSION:
             raise DatasetError(
                 f"{root} has format version {version}; this presize reads up to {VERSION}: upgrade presize"
@@ -283,31 +285,20 @@ def _check_seal(values: dict[str, Any], text: bytes) -> None:
 
 
 def _manifest(values: dict[str, Any]) -> Manifest:
-    check_choice("layout", values["layout"], Layout)
-    identity = _dict(values["identity"])
-    _dict(_dict(identity["options"])["image"])
-    _str(identity["codecs"])
-    manifest = Manifest(
-        layout=values["layout"],
-        identity=identity,
-        digest=_str(values["digest"]),
-        generation=_count(values["generation"]),
-        size=_str(values["size"]),
-        classes=None if values["classes"] is None else tuple(map(_str, _list(values["classes"]))),
-        samples=_count(values["samples"]),
-        bytes=_count(values["bytes"]),
-        left_out={name: _count(count) for name, count in _dict(values["left_out"]).items()},
-        engine=None if values["engine"] is None else _str(values["engine"]),
-        index=_data_file(values["index"]),
-        rejects=_data_file(values["rejects"]),
-        shards=tuple(map(_data_file, _list(values["shards"]))),
-        report=None if values["report"] is None else _data_file(values["report"]),
-        versions={name: _str(version) for name, version in _dict(values["versions"]).items()},
-        companions=tuple(map(_companion, _list(values.get("companions", [])))),
-    )
+    manifest: Manifest = _from_json(Manifest, values, "manifest")
+    image = _from_json(dict[str, Any], manifest.identity["options"], "options")["image"]
+    _from_json(dict[str, Any], image, "image")
+    _from_json(str, manifest.identity["codecs"], "codecs")
     check_choice("format", manifest.format, Format)
     check_choice("color", manifest.color, Color)
     check_choice("depth", manifest.depth, Depth)
+    for companion in manifest.companions:
+        if not is_companion_name(companion.name):
+            raise ValueError(f"{reprlib.repr(companion.name)} is not the name of a companion")
+        check_choice("depth", companion.depth, Depth)
+    for file in manifest.files():
+        if not is_data_file(file.file):  # which also keeps it inside the dataset
+            raise ValueError(f"{reprlib.repr(file.file)} is not the name of a file of a dataset")
     if manifest.samples == 0:
         raise ValueError("it has no samples")
     if manifest.layout == "lmdb" and sum(shard.rows for shard in manifest.shards) != manifest.samples:
@@ -326,52 +317,41 @@ def _manifest(values: dict[str, Any]) -> Manifest:
     return manifest
 
 
-def _data_file(values: object) -> DataFile:
-    fields = _dict(values)
-    name = _str(fields["file"])
-    if not is_data_file(name):  # which also keeps it inside the dataset
-        raise ValueError(f"{reprlib.repr(name)} is not the name of a file of a dataset")
-    return DataFile(name, _count(fields["bytes"]), _str(fields["sha256"]), _count(fields["rows"]))
+_type_hints = functools.cache(get_type_hints)
 
 
-def _companion(values: object) -> CompanionFiles:
-    fields = _dict(values)
-    companion = CompanionFiles(
-        name=_str(fields["name"]),
-        format=fields["format"],
-        filter=fields["filter"],
-        depth=_count(fields["depth"]),
-        bytes=_count(fields["bytes"]),
-        shards=tuple(map(_data_file, _list(fields["shards"]))),
-    )
-    if not is_companion_name(companion.name):
-        raise ValueError(f"{reprlib.repr(companion.name)} is not the name of a companion")
-    check_choice("format", companion.format, Format)
-    check_choice("filter", companion.filter, Filter)
-    if companion.depth not in (8, 16):
-        raise ValueError(f"expected a depth of 8 or 16, got {companion.depth}")
-    return companion
+def _from_json(kind: Any, value: Any, name: str) -> Any:
+    """Return a value of JSON as one of type `kind`: a dataclass, tuple[X, ...], dict[str, X], X | None, a Literal, int
+    for a count, or str.
+
+    Raises:
+        ValueError: it is of another type; says `name`.
+        KeyError: a field is missing that has no default.
+    """
+    if kind is str:
+        return _instance(str, "text", value, name)
+    if kind is int:
+        if isinstance(value, bool) or not 0 <= _instance(int, "a count", value, name) < 2**63:
+            raise ValueError(f"{name}: expected a count, got {reprlib.repr(value)}")
+        return value
+    origin, arguments = get_origin(kind), get_args(kind)
+    if NoneType in arguments:
+        return None if value is None else _from_json(arguments[0], value, name)
+    if origin is Literal:
+        check_choice(name, value, kind)
+        return value
+    if origin is tuple:
+        return tuple(_from_json(arguments[0], each, name) for each in _instance(list, "a list", value, name))
+    given = _instance(dict, "an object", value, name)
+    if origin is dict:
+        of_type = arguments[1]
+        return given if of_type is Any else {key: _from_json(of_type, each, key) for key, each in given.items()}
+    optional = {each.name for each in fields(kind) if each.default is not MISSING} - given.keys()
+    hints = _type_hints(kind).items()
+    return kind(**{each: _from_json(hint, given[each], each) for each, hint in hints if each not in optional})
 
 
-def _str(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"expected text, got {reprlib.repr(value)}")
-    return value
-
-
-def _count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-        raise ValueError(f"expected a count, got {reprlib.repr(value)}")
-    return value
-
-
-def _list(value: object) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"expected a list, got {reprlib.repr(value)}")
-    return value
-
-
-def _dict(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"expected an object, got {reprlib.repr(value)}")
+def _instance(kind: type, words: str, value: Any, name: str) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}: expected {words}, got {reprlib.repr(value)}")
     return value

@@ -108,16 +108,8 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
     Raises:
         BuildError: it cannot be written.
     """
-    temporary = temporary_name(path)
-    with writing(path):
-        try:
-            with temporary.open("wb") as file:
-                file.writelines([content] if isinstance(content, bytes) else content)
-                file.flush()
-                os.fsync(file.fileno())
-            rename(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with writing(path), new_files(path.parent) as new_file, new_file(path.name).open("wb") as file:
+        file.writelines([content] if isinstance(content, bytes) else content)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from paired import MASK, WITH_MASKS, make_pairs, mask_of, save_palette
 from pictures import smooth_image
 from presize.builder.estimate import estimate
 from presize.builder.repair import repair_dataset
-from presize.builder.run import BuildResult, build_dataset, plan_build
+from presize.builder.run import build_dataset, plan_build
 from presize.builder.shard_table import ShardDone
 from presize.codecs import resize
 from presize.errors import BuildError, ImageError, OptionError, SourceError
@@ -96,14 +96,22 @@ def test_masks_of_16_bits_keep_their_numbers(pairs: Path, tmp_path: Path) -> Non
     assert set(np.unique(mask)) == set(numbers)
 
 
-def test_each_size_has_its_masks(pairs: Path, tmp_path: Path) -> None:
-    options = replace(WITH_MASKS, image=ImageOptions(sizes=(Size(24, 24), Size(16, 16))))
-    build_dataset(pairs, tmp_path / "out", options, SERIAL)
+def test_each_size_has_its_masks_in_the_rows_of_their_images(pairs: Path, tmp_path: Path) -> None:
+    sizes = (Size(24, 24), Size(16, 16))
+    result = build_dataset(pairs, tmp_path / "out", replace(WITH_MASKS, image=ImageOptions(sizes=sizes)), SERIAL)
+    stored_bytes = 0
     for size in ("24", "16"):
         data = Dataset(tmp_path / "out" / size)
         found = masks_of(data.root)
         assert [found[data.path(i)].shape for i in range(12)] == [data.shape(i) for i in range(12)]
         assert {min(mask.shape) for mask in found.values()} == {int(size)}
+        (mask,) = data.manifest.companions
+        assert [(file.file.replace("mask-", ""), file.rows) for file in mask.shards] == [
+            (file.file, file.rows) for file in data.manifest.shards
+        ]
+        assert mask.bytes == data.numbers("mask_nbytes").sum()
+        stored_bytes += data.manifest.bytes + mask.bytes
+    assert result.bytes == stored_bytes
 
 
 def test_raw_masks_are_the_same_masks(pairs: Path, tmp_path: Path) -> None:
@@ -112,17 +120,6 @@ def test_raw_masks_are_the_same_masks(pairs: Path, tmp_path: Path) -> None:
         build_dataset(pairs, tmp_path / "as" / format, options, SERIAL)
     as_png, raw = masks_of(tmp_path / "as" / "png"), masks_of(tmp_path / "as" / "raw")
     assert all(np.array_equal(as_png[path], raw[path]) for path in as_png)
-
-
-def test_companions_lie_in_the_rows_of_their_images(pairs: Path, tmp_path: Path) -> None:
-    build_dataset(pairs, tmp_path / "out", WITH_MASKS, SERIAL)
-    manifest = read_manifest(tmp_path / "out")
-    (mask,) = manifest.companions
-    assert [file.file for file in mask.shards] == [
-        file.file.replace("shards/", "shards/mask-") for file in manifest.shards
-    ]
-    assert [file.rows for file in mask.shards] == [file.rows for file in manifest.shards]
-    assert mask.bytes == Dataset(tmp_path / "out").numbers("mask_nbytes").sum()
 
 
 def test_a_second_view_is_stored_as_images_are(pairs: Path, tmp_path: Path) -> None:
@@ -148,14 +145,6 @@ def test_a_companion_is_turned_upright_as_its_image_is(tmp_path: Path) -> None:
     assert np.array_equal(masks_of(tmp_path / "out")["images/0.jpg"], mask)
 
 
-def test_the_manifest_is_version_2_with_companions_alone(pairs: Path, tmp_path: Path) -> None:
-    build_dataset(pairs, tmp_path / "with", WITH_MASKS, SERIAL)
-    build_dataset(pairs, tmp_path / "without", replace(WITH_MASKS, companions=()), SERIAL)
-    versions = [json.loads((tmp_path / out / "manifest.json").read_bytes())["version"] for out in ("with", "without")]
-    assert versions == [2, 1]
-    assert "companions" not in json.loads((tmp_path / "without" / "manifest.json").read_bytes())
-
-
 def test_any_number_of_jobs_makes_the_same_bytes(pairs: Path, tmp_path: Path) -> None:
     for jobs in (1, 2):
         build_dataset(pairs, tmp_path / str(jobs), WITH_MASKS, RunOptions(jobs=jobs, report=False))
@@ -170,6 +159,9 @@ def test_images_are_stored_as_they_are_without_companions(pairs: Path, tmp_path:
     with_masks, without = files(tmp_path / "with"), files(tmp_path / "without")
     shards = [name for name in without if name.startswith("shards/")]
     assert shards and all(with_masks[name] == without[name] for name in shards)
+    manifests = [json.loads((tmp_path / out / "manifest.json").read_bytes()) for out in ("with", "without")]
+    assert [manifest["version"] for manifest in manifests] == [2, 1]
+    assert "companions" not in manifests[1]
 
 
 # What is rejected
@@ -180,18 +172,12 @@ def test_images_are_stored_as_they_are_without_companions(pairs: Path, tmp_path:
     [
         (lambda path: path.unlink(), "companion mask does not exist"),
         (lambda path: path.write_bytes(b""), "companion mask: the file is empty"),
-        (
-            lambda path: path.write_bytes(path.read_bytes()[:80]),
-            "companion mask: broken PNG: ",
-        ),
+        (lambda path: path.write_bytes(path.read_bytes()[:80]), "companion mask: broken PNG: "),
         (
             lambda path: save_palette(path, mask_of(20, 20)),
             "companion mask: 20 x 20 pixels, and its image has 54 x 34, upright",
         ),
-        (
-            lambda path: Image.new("RGBA", (54, 34)).save(path),
-            "companion mask: pixels of mode RGBA; ",
-        ),
+        (lambda path: Image.new("RGBA", (54, 34)).save(path), "companion mask: pixels of mode RGBA; "),
     ],
     ids=["missing", "empty", "broken", "another size", "transparent"],
 )
@@ -234,28 +220,20 @@ class Stopped(Exception):
     """Stands for whatever ends a build in the middle."""
 
 
-def test_an_interrupted_build_goes_on_with_the_same_bytes(pairs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", [False, True], ids=["its first shard is whole", "without its masks"])
+def test_an_interrupted_build_goes_on_with_the_same_bytes(gone: bool, pairs: Path, tmp_path: Path) -> None:
     def stop(_: ShardDone) -> None:
         raise Stopped
 
     with pytest.raises(Stopped):
         build_dataset(pairs, tmp_path / "out", WITH_MASKS, SERIAL, on_shard=stop)
-    resumed = build_dataset(pairs, tmp_path / "out", WITH_MASKS, SERIAL)
-    assert resumed.resumed > 0
+    (masks,) = (tmp_path / "out" / "shards").glob("mask-*")
+    if gone:
+        masks.unlink()
+    resumed = build_dataset(pairs, tmp_path / "out", WITH_MASKS, SERIAL).resumed
+    assert (resumed == 0) is gone
     build_dataset(pairs, tmp_path / "whole", WITH_MASKS, SERIAL)
     assert files(tmp_path / "out") == files(tmp_path / "whole")
-
-
-def test_a_shard_whose_masks_have_gone_is_not_finished(pairs: Path, tmp_path: Path) -> None:
-    def stop(_: ShardDone) -> None:
-        raise Stopped
-
-    with pytest.raises(Stopped):
-        build_dataset(pairs, tmp_path / "out", WITH_MASKS, SERIAL, on_shard=stop)
-    (gone,) = (tmp_path / "out" / "shards").glob("mask-*")
-    gone.unlink()
-    assert build_dataset(pairs, tmp_path / "out", WITH_MASKS, SERIAL).resumed == 0
-    assert verify_dataset(tmp_path / "out").problems == ()
 
 
 def with_another_mask(pairs: Path) -> None:
@@ -415,12 +393,6 @@ def test_the_estimate_counts_masks(pairs: Path) -> None:
 def test_pairs_need_shards() -> None:
     with pytest.raises(OptionError, match="pairs are stored in shards alone"):
         BuildOptions(layout="folder", companions=(MASK,))
-
-
-def test_the_result_counts_the_bytes_of_masks(pairs: Path, tmp_path: Path) -> None:
-    result: BuildResult = build_dataset(pairs, tmp_path / "out", WITH_MASKS, SERIAL)
-    manifest = read_manifest(tmp_path / "out")
-    assert result.bytes == manifest.bytes + manifest.companions[0].bytes
 
 
 def test_no_sample_with_a_mask_is_no_source(pairs: Path, tmp_path: Path) -> None:

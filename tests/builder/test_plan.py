@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from presize.builder.fingerprint import CodecFingerprint
 from presize.builder.plan import differences, make_plan
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.sources.scan import Source
-from presize.store.dealing import deal, mix, neighbours, shard_count, shard_limit, shuffled
+from presize.store.dealing import assign_shards, groups_of, mix, shard_count, shard_limit, shuffled
 
 
 @pytest.mark.parametrize(
@@ -32,11 +33,7 @@ from presize.store.dealing import deal, mix, neighbours, shard_count, shard_limi
 )
 def test_the_number_of_shards_follows_from_the_number_of_samples(samples: int, shards: int, reason: str) -> None:
     assert shard_count(samples) == shards, reason
-
-
-def test_shard_samples_is_an_upper_bound() -> None:
-    assert shard_count(100, shard_samples=30) == 4
-    assert max(map(len, deal(100, 4))) <= 30
+    assert shard_count(samples, shard_samples=30) == -(-samples // 30), "an upper bound"
 
 
 @pytest.mark.parametrize("samples", [1, 100, 50_000, 65_536, 100_000, 1_000_000, 4_000_000])
@@ -48,10 +45,6 @@ def test_the_shards_of_images_and_companions_can_all_be_open(samples: int, compa
     assert shards == shard_count(samples) or files > 500
 
 
-def test_the_samples_of_a_shard_are_as_many_as_was_asked_for() -> None:
-    assert shard_limit(1_000_000, 10, 3) == 10
-
-
 @pytest.mark.parametrize(
     ("samples", "companions", "limit"),
     [(65_536, 1, None), (65_537, 1, 257), (1_000_000, 1, 3907), (1_000_000, 3, 7813), (100_000_000, 1, 32_768)],
@@ -60,67 +53,65 @@ def test_how_many_samples_a_shard_with_companions_holds_never_changes(
     samples: int, companions: int, limit: int | None
 ) -> None:
     assert shard_limit(samples, None, companions) == limit, "datasets in the field depend on it"
-
-
-@given(samples=st.integers(1, 3000), shards=st.integers(1, 60))
-def test_each_sample_lies_in_exactly_one_shard(samples: int, shards: int) -> None:
-    dealt = deal(samples, shards)
-    assert np.array_equal(np.sort(np.concatenate(dealt)), np.arange(samples))
-
-
-@given(samples=st.integers(1, 3000), shards=st.integers(1, 60))
-def test_shards_are_even_and_in_dataset_order(samples: int, shards: int) -> None:
-    dealt = deal(samples, shards)
-    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
-    assert all((np.diff(shard) > 0).all() for shard in dealt)
+    assert shard_limit(samples, 10, companions) == 10, "as many as was asked for"
 
 
 def test_each_shard_is_a_fair_sample_of_the_whole() -> None:
-    middles = [shard.mean() for shard in deal(100_000, 100)]
+    middles = [shard.mean() for shard in assign_shards(100_000, 100)]
     # The mean of 1000 uniform draws from 0..99,999 has a standard deviation of 913.
     assert np.abs(np.array(middles) - 50_000).max() < 5 * 913
 
 
 def test_dealing_never_changes() -> None:
-    assert [shard.tolist() for shard in deal(10, 3)] == FIXED_DEAL, "datasets in the field depend on it"
+    assert [shard.tolist() for shard in assign_shards(10, 3)] == FIXED_DEAL, "datasets in the field depend on it"
 
 
 FIXED_DEAL = [[2, 4, 6], [1, 5, 8], [0, 3, 7, 9]]
 
 
-RUNS = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(
+GROUPS = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(
     lambda lengths: np.repeat(range(len(lengths)), lengths)
 )
 
 
-@given(runs=RUNS, shards=st.integers(1, 20))
-def test_samples_of_a_run_stay_together_but_where_a_shard_ends(runs: np.ndarray, shards: int) -> None:
-    dealt = deal(len(runs), shards, runs)
-    assert np.array_equal(np.sort(np.concatenate(dealt)), np.arange(len(runs)))
+def assert_dealt(dealt: Sequence[np.ndarray], samples: int) -> None:
+    """Each sample lies in one shard, in the order of the dataset, and shards are even."""
+    assert np.array_equal(np.sort(np.concatenate(dealt)), np.arange(samples))
     assert all((np.diff(shard) > 0).all() for shard in dealt)
     assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
-    pieces = sum(len(np.unique(runs[shard])) for shard in dealt)
-    assert pieces <= runs[-1] + shards  # each bound between two shards cuts one run at most
+
+
+@given(samples=st.integers(1, 3000), shards=st.integers(1, 60))
+def test_each_sample_lies_in_exactly_one_shard(samples: int, shards: int) -> None:
+    assert_dealt(assign_shards(samples, shards), samples)
+
+
+@given(groups=GROUPS, shards=st.integers(1, 20))
+def test_samples_of_a_run_stay_together_but_where_a_shard_ends(groups: np.ndarray, shards: int) -> None:
+    dealt = assign_shards(len(groups), shards, groups)
+    assert_dealt(dealt, len(groups))
+    pieces = sum(len(np.unique(groups[shard])) for shard in dealt)
+    assert pieces <= groups[-1] + shards  # each bound between two shards cuts one run at most
 
 
 def test_runs_are_dealt_as_samples_are() -> None:
-    by_sample = deal(300, 4)
-    by_run = deal(900, 4, np.arange(900) // 3)
+    by_sample = assign_shards(300, 4)
+    by_run = assign_shards(900, 4, np.arange(900) // 3)
     assert [np.unique(shard // 3).tolist() for shard in by_run] == [shard.tolist() for shard in by_sample]
 
 
 def test_some_samples_are_shuffled_by_their_runs() -> None:
-    runs = np.repeat([7, 3, 9], 4)
+    groups = np.repeat([7, 3, 9], 4)
     chosen = np.array([0, 1, 4, 6, 9, 10])
-    order = shuffled(chosen, runs)
+    order = shuffled(chosen, groups)
     assert sorted(order.tolist()) == chosen.tolist()
-    assert len(np.flatnonzero(np.diff(runs[order]))) == 2
+    assert len(np.flatnonzero(np.diff(groups[order]))) == 2
 
 
 def test_there_are_no_more_shards_than_runs_unless_asked_for() -> None:
-    runs = np.repeat([0, 1, 2], 1000)
-    assert shard_count(3000, None, runs) == 3
-    assert shard_count(3000, 500, runs) == 6
+    groups = np.repeat([0, 1, 2], 1000)
+    assert shard_count(3000, None, groups) == 3
+    assert shard_count(3000, 500, groups) == 6
     assert shard_count(3000, None, np.arange(3000)) == shard_count(3000)
 
 
@@ -128,18 +119,18 @@ def test_there_are_no_more_shards_than_runs_unless_asked_for() -> None:
     ("samples", "length", "reason"),
     [
         (100, 1, "a shard has ten samples, which would be one run"),
-        (10_000, 6, "16 runs in a shard of a hundred"),
-        (57_600, 15, "16 runs in a shard of 240"),
+        (10_000, 6, "16 groups in a shard of a hundred"),
+        (57_600, 15, "16 groups in a shard of 240"),
         (1_100_000, 64, "more would not be read faster"),
     ],
 )
 def test_neighbours_are_as_many_as_leave_shards_fair(samples: int, length: int, reason: str) -> None:
     container = np.repeat(np.arange(2), [samples - 5, 5]).astype(np.int32)
-    lengths = np.bincount(neighbours(container))
+    lengths = np.bincount(groups_of(container))
     assert lengths[0] == length, reason
     assert lengths.sum() == samples
-    first_of_second = neighbours(container)[samples - 5]
-    assert neighbours(container)[samples - 6] == first_of_second - 1, "a run ends with its container"
+    first_of_second = groups_of(container)[samples - 5]
+    assert groups_of(container)[samples - 6] == first_of_second - 1, "a run ends with its container"
 
 
 def source(paths: list[str], nbytes: int = 7, label: int = 0, chunks: int = 1) -> Source:
@@ -195,10 +186,8 @@ def test_the_digest_does_not_see_how_the_table_is_cut_into_chunks() -> None:
 def test_differences_are_told_in_words() -> None:
     old = make_plan(source(["a/1", "a/2"]), BuildOptions(), CODECS, 4096).identity
     new = make_plan(source(["a/1"]), BuildOptions(ImageOptions(quality=80)), CODECS, 4096).identity
-    assert differences(old, new) == [
-        "quality was 90, is 80",
-        "the source has changed (2 files then, 1 now)",
-    ]
+    assert differences(old, new) == ["quality was 90, is 80", "the source has changed (2 files then, 1 now)"]
+    assert differences(old, old) == []
 
 
 @pytest.mark.parametrize(
@@ -215,11 +204,6 @@ def test_an_option_of_a_later_release_is_told_in_words(
     image = identity["options"]["image"]
     before, after = (identity | {"options": {"image": image | later}} for later in (old, new))
     assert differences(before, after) == [difference]
-
-
-def test_identical_identities_have_no_differences() -> None:
-    identity = make_plan(source(["a/1"]), BuildOptions(), CODECS, 4096).identity
-    assert differences(identity, identity) == []
 
 
 def test_versions_are_no_part_of_the_identity() -> None:

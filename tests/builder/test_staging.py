@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from presize.builder.tasks.staging import is_written, remove_files, remove_staged, stage, staged_path, unstage
+from presize.builder.tasks.staging import is_written, remove_files, remove_staged, stage, unstage
 from presize.errors import BuildError
 
+LONG = "x" * 251 + ".jpg"
+LOOK_STAGED = ["000000001.tmp", ".000000001.tmp.jpg", ".1.tmp", ".000000001.tmp\n", "a/.x000000001.tmp"]
 
-def tree(root: Path) -> list[str]:
-    """Everything below a folder; folders end with a slash."""
-    return sorted(path.relative_to(root).as_posix() + "/" * path.is_dir() for path in root.rglob("*"))
+
+def tree(root: Path) -> dict[str, bytes]:
+    """The content of every file below a folder, and every empty folder, whose name ends with a slash."""
+    paths = sorted(root.rglob("*"))
+    files = {path.relative_to(root).as_posix(): path.read_bytes() for path in paths if path.is_file()}
+    return files | {f"{path.relative_to(root)}/": b"" for path in paths if path.is_dir() and not os.listdir(path)}
 
 
 def make(root: Path, *files: str) -> None:
@@ -23,43 +29,76 @@ def make(root: Path, *files: str) -> None:
         (root / file).write_bytes(b"x")
 
 
-def test_a_staged_file_is_hidden_beside_its_place(tmp_path: Path) -> None:
-    stage(tmp_path, "cats/1.jpg", 7, b"image")
-    assert tree(tmp_path) == ["cats/", "cats/.000000007.tmp"]
-    assert staged_path(tmp_path, "cats/1.jpg", 7).read_bytes() == b"image"
+def stage_four(root: Path) -> None:
+    for sample, file in enumerate(["1.jpg", "cats/1.jpg", "dogs/a/b/1.jpg", "birds/1.jpg"]):
+        stage(root, file, sample, b"image")
+    unstage(root, "birds/1.jpg", 3)
 
 
-def test_a_longest_name_is_staged_all_the_same(tmp_path: Path) -> None:
-    stage(tmp_path, "x" * 251 + ".jpg", 7, b"image")
-    unstage(tmp_path, "x" * 251 + ".jpg", 7)
-    assert tree(tmp_path) == ["x" * 251 + ".jpg"]
-
-
-def test_staging_again_replaces_what_was_staged(tmp_path: Path) -> None:
-    stage(tmp_path, "1.jpg", 7, b"an image cut short")
-    stage(tmp_path, "1.jpg", 7, b"image")
-    assert staged_path(tmp_path, "1.jpg", 7).read_bytes() == b"image"
-
-
-def test_unstaging_gives_a_file_its_name(tmp_path: Path) -> None:
-    stage(tmp_path, "cats/1.jpg", 7, b"image")
-    unstage(tmp_path, "cats/1.jpg", 7)
-    assert tree(tmp_path) == ["cats/", "cats/1.jpg"]
-    assert (tmp_path / "cats/1.jpg").read_bytes() == b"image"
-
-
-def test_unstaging_replaces_the_file_of_an_older_dataset(tmp_path: Path) -> None:
-    make(tmp_path, "1.jpg")
-    stage(tmp_path, "1.jpg", 7, b"image")
-    unstage(tmp_path, "1.jpg", 7)
-    assert (tmp_path / "1.jpg").read_bytes() == b"image"
-
-
-def test_unstaging_twice_changes_nothing(tmp_path: Path) -> None:
-    stage(tmp_path, "1.jpg", 7, b"image")
-    unstage(tmp_path, "1.jpg", 7)
-    unstage(tmp_path, "1.jpg", 7)
-    assert (tmp_path / "1.jpg").read_bytes() == b"image"
+@pytest.mark.parametrize(
+    ("steps", "left"),
+    [
+        ([lambda root: stage(root, "cats/1.jpg", 7, b"image")], {"cats/.000000007.tmp": b"image"}),
+        (
+            [lambda root: stage(root, "1.jpg", 7, b"cut short"), lambda root: stage(root, "1.jpg", 7, b"image")],
+            {".000000007.tmp": b"image"},
+        ),
+        (
+            [lambda root: stage(root, "cats/1.jpg", 7, b"image"), *2 * [lambda root: unstage(root, "cats/1.jpg", 7)]],
+            {"cats/1.jpg": b"image"},
+        ),
+        (
+            [
+                lambda root: make(root, "1.jpg"),
+                lambda root: stage(root, "1.jpg", 7, b"image"),
+                lambda root: unstage(root, "1.jpg", 7),
+            ],
+            {"1.jpg": b"image"},
+        ),
+        ([lambda root: stage(root, LONG, 7, b"image"), lambda root: unstage(root, LONG, 7)], {LONG: b"image"}),
+        ([stage_four, remove_staged], {"birds/1.jpg": b"image"}),
+        ([lambda root: make(root, *LOOK_STAGED), remove_staged], dict.fromkeys(LOOK_STAGED, b"x")),
+        ([lambda root: (root / "empty class").mkdir(), remove_staged], {"empty class/": b""}),
+        (
+            [
+                lambda root: make(root, "1.jpg", "cats/1.jpg", "cats/2.jpg", "dogs/a/b/1.jpg", "dogs/a-b/1.jpg"),
+                lambda root: (root / "empty class").mkdir(),
+                lambda root: remove_files(root, ["1.jpg", "cats/1.jpg", "dogs/a/b/1.jpg", "dogs/a-b/1.jpg"]),
+            ],
+            {"cats/2.jpg": b"x", "empty class/": b""},
+        ),
+        (
+            [lambda root: make(root, "out/1.jpg"), lambda root: remove_files(root / "out", ["1.jpg"])],
+            {"out/": b""},
+        ),
+        (
+            [
+                lambda root: make(root, "cats/1.jpg"),
+                lambda root: remove_files(root, ["cats/1.jpg", "cats/2.jpg", "dogs/1.jpg"]),
+            ],
+            {},
+        ),
+    ],
+    ids=[
+        "hidden beside its place",
+        "staged again",
+        "named, twice",
+        "named over the file of an older dataset",
+        "the longest name",
+        "removed with the folders that it leaves empty",
+        "others that look staged stay",
+        "empty folders stay where nothing was staged",
+        "named files are removed with the folders that they leave empty",
+        "the dataset folder stays",
+        "files that have gone do not matter",
+    ],
+)
+def test_what_is_left_in_the_folder(
+    steps: list[Callable[[Path], object]], left: dict[str, bytes], tmp_path: Path
+) -> None:
+    for step in steps:
+        step(tmp_path)
+    assert tree(tmp_path) == left
 
 
 @pytest.mark.parametrize(
@@ -84,91 +123,35 @@ def test_a_record_counts_as_written_where_it_may_be(
     assert is_written(tmp_path, "1.jpg", 7, nbytes, publishing) is expected, reason
 
 
-def test_a_file_whose_name_a_folder_has_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("there", "step", "message"),
+    [
+        ("1.jpg/2.jpg", lambda root: unstage(root, "1.jpg", 7), r"cannot write .*/1\.jpg: Is a directory"),
+        ("cats", lambda root: stage(root, "cats/1.jpg", 7, b"image"), r"cannot write .*/cats/1\.jpg: File exists"),
+        ("1.jpg/2.jpg", lambda root: remove_files(root, ["1.jpg"]), "Is a directory"),
+    ],
+    ids=["a folder has its name", "its folder is a file", "what is to be removed is a folder"],
+)
+def test_what_is_in_the_way_is_named(there: str, step: Callable[[Path], object], message: str, tmp_path: Path) -> None:
     stage(tmp_path, "1.jpg", 7, b"image")
-    make(tmp_path, "1.jpg/2.jpg")
-    with pytest.raises(BuildError, match=r"cannot write .*/1\.jpg: Is a directory"):
-        unstage(tmp_path, "1.jpg", 7)
+    make(tmp_path, there)
+    with pytest.raises(BuildError, match=message):
+        step(tmp_path)
 
 
-def test_a_file_whose_folder_is_a_file_is_named(tmp_path: Path) -> None:
-    make(tmp_path, "cats")
-    with pytest.raises(BuildError, match=r"cannot write .*/cats/1\.jpg: File exists"):
-        stage(tmp_path, "cats/1.jpg", 7, b"image")
-
-
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_path: Path, _data: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    (tmp_path / ".000000007.tmp").symlink_to("/dev/full")
     with pytest.raises(BuildError, match="No space left on device"):
         stage(tmp_path, "1.jpg", 7, b"image")
-
-
-def test_what_was_staged_is_removed_with_the_folders_it_leaves_empty(tmp_path: Path) -> None:
-    for sample, file in enumerate(["1.jpg", "cats/1.jpg", "dogs/a/b/1.jpg", "birds/1.jpg"]):
-        stage(tmp_path, file, sample, b"image")
-    unstage(tmp_path, "birds/1.jpg", 3)
-    remove_staged(tmp_path)
-    assert tree(tmp_path) == ["birds/", "birds/1.jpg"]
-
-
-def test_files_that_only_look_staged_are_left_alone(tmp_path: Path) -> None:
-    others = ["000000001.tmp", ".000000001.tmp.jpg", ".1.tmp", ".000000001.tmp\n", "a/.x000000001.tmp"]
-    make(tmp_path, *others)
-    remove_staged(tmp_path)
-    assert tree(tmp_path) == sorted([*others, "a/"])
-
-
-def test_nothing_staged_leaves_empty_folders_alone(tmp_path: Path) -> None:
-    (tmp_path / "empty class").mkdir()
-    remove_staged(tmp_path)
-    assert tree(tmp_path) == ["empty class/"]
-
-
-def test_files_are_removed_with_the_folders_that_this_leaves_empty(tmp_path: Path) -> None:
-    make(
-        tmp_path,
-        "1.jpg",
-        "cats/1.jpg",
-        "cats/2.jpg",
-        "dogs/a/b/1.jpg",
-        "dogs/a-b/1.jpg",
-        "birds/a/1.jpg",
-        "birds/1.jpg",
-    )
-    (tmp_path / "empty class").mkdir()
-    remove_files(tmp_path, ["1.jpg", "cats/1.jpg", "dogs/a/b/1.jpg", "dogs/a-b/1.jpg", "birds/a/1.jpg"])
-    assert tree(tmp_path) == ["birds/", "birds/1.jpg", "cats/", "cats/2.jpg", "empty class/"]
-
-
-def test_the_dataset_folder_itself_stays(tmp_path: Path) -> None:
-    make(tmp_path, "out/1.jpg")
-    remove_files(tmp_path / "out", ["1.jpg"])
-    assert tree(tmp_path) == ["out/"]
-
-
-def test_files_that_have_gone_already_do_not_matter(tmp_path: Path) -> None:
-    make(tmp_path, "cats/1.jpg")
-    remove_files(tmp_path, ["cats/1.jpg", "cats/2.jpg", "dogs/1.jpg"])
-    assert tree(tmp_path) == []
-
-
-def test_a_file_that_cannot_be_removed_is_a_build_error(tmp_path: Path) -> None:
-    make(tmp_path, "1.jpg/2.jpg")
-    with pytest.raises(BuildError, match="Is a directory"):
-        remove_files(tmp_path, ["1.jpg"])
 
 
 def test_a_folder_that_cannot_be_listed_is_an_error_and_not_an_empty_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refuse(folder: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
     stage(tmp_path, "cats/1.jpg", 7, b"image")
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(PermissionError):
         remove_staged(tmp_path)
-
-
-def refuse(folder: object) -> None:
-    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))

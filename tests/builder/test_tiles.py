@@ -70,10 +70,13 @@ def test_jpegs_that_are_stored_as_they_came_are_stored_in_tiles(tree: Path, tmp_
 
 
 @compiled
-def test_any_number_of_processes_makes_the_same_tiles(tree: Path, tmp_path: Path) -> None:
+def test_any_number_of_processes_makes_the_same_tiles_and_another_choice_is_refused(tree: Path, tmp_path: Path) -> None:
     build_dataset(tree, tmp_path / "one", ALL, SERIAL, ANY_TREE)
     build_dataset(tree, tmp_path / "two", ALL, RunOptions(jobs=2, report=False), ANY_TREE)
     assert files(tmp_path / "one") == files(tmp_path / "two")
+    resized = replace(ALL, image=replace(ALL.image, tiles="resized"))
+    with pytest.raises(BuildError, match=r"tiles was all, is resized"):
+        build_dataset(tree, tmp_path / "one", resized, SERIAL, ANY_TREE)
 
 
 @compiled
@@ -82,7 +85,7 @@ def test_a_loader_reads_the_same_crops_as_without_tiles(tree: Path, tmp_path: Pa
     read = []
     for name, options in (("all", ALL), ("plain", plain)):
         build_dataset(tree, tmp_path / name, options, SERIAL, ANY_TREE)
-        loader = Loader(LMDBDataset(tmp_path / name), 10, crop=RandomResizedCrop(48), flip=0.5, workers=0, seed=3)
+        loader = Loader(LMDBDataset(tmp_path / name), 10, crop=RandomResizedCrop(48), flip=0.5, num_workers=0, seed=3)
         read.append(next(iter(loader)))
     images = [batch[0] if isinstance(batch, (tuple, list)) else batch for batch in read]
     assert np.array_equal(images[0].numpy(), images[1].numpy())
@@ -94,14 +97,6 @@ def test_a_choice_is_recorded_by_its_name() -> None:
     found = [BuildOptions(image).to_json()["image"]["tiles"] for image in recorded]
     assert found == ["resized", "resized", "none", "none", "all"]
     assert [ImageOptions.from_json(BuildOptions(image).to_json()["image"]) for image in recorded] == recorded
-
-
-@compiled
-def test_another_choice_for_a_dataset_that_is_there_is_refused_in_words(tree: Path, tmp_path: Path) -> None:
-    build_dataset(tree, tmp_path / "out", ALL, SERIAL, ANY_TREE)
-    resized = replace(ALL, image=replace(ALL.image, tiles="resized"))
-    with pytest.raises(BuildError, match=r"tiles was all, is resized"):
-        build_dataset(tree, tmp_path / "out", resized, SERIAL, ANY_TREE)
 
 
 SPELLINGS = [
@@ -121,13 +116,16 @@ def test_the_option_can_be_spelled_as_before(
     assert read_manifest(out).identity["options"]["image"]["tiles"] == recorded
 
 
-def test_another_value_is_refused_with_those_that_there_are(presize: Presize, raw: Path, tmp_path: Path) -> None:
-    ran = presize("build", "--tiles=some", raw, tmp_path / "out")
-    assert ran.code == 2
-    assert "'some' is not one of 'resized', 'all', 'none'" in ran.err
-    ran = presize("build", "--tiles", "al", raw, tmp_path / "out")
-    assert ran.code == 2
-    assert "--tiles: expected resized, all, none, got 'al'." in ran.err
+@pytest.mark.parametrize(
+    ("spelled", "said"),
+    [
+        (["--tiles=some"], "'some' is not one of 'resized', 'all', 'none'"),
+        (["--tiles", "al"], "--tiles: expected resized, all, none, got 'al'."),
+    ],
+)
+def test_another_value_is_refused(presize: Presize, raw: Path, tmp_path: Path, spelled: list[str], said: str) -> None:
+    ran = presize("build", *spelled, raw, tmp_path / "out")
+    assert ran.code == 2 and said in ran.err
 
 
 def test_without_the_compiled_decoder_all_is_refused_in_one_line(tree: Path, tmp_path: Path) -> None:

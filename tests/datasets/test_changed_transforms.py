@@ -307,7 +307,7 @@ def first_images(loader: Any) -> torch.Tensor:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_follows_what_is_taken_over_from_epoch_to_epoch(workers: int, dataset: Path) -> None:
     data = LMDBDataset(dataset, training(), fuse=True)
-    with Loader(data, 8, workers=workers) as loader:
+    with Loader(data, 8, num_workers=workers) as loader:
         assert torch.equal(first_images(loader), first_images(DataLoader(data, 8)))
         for change in ("size", "transform"):
             if change == "size":
@@ -322,7 +322,7 @@ def test_a_loader_follows_what_is_taken_over_from_epoch_to_epoch(workers: int, d
 def test_a_loader_whose_dataset_gets_a_transform_refuses_to_begin(kind: str, dataset: Path) -> None:
     data = LMDBDataset(dataset, crop=Crop(24))
     given = {"Subset": Subset(data, [1, 2]), "ConcatDataset": ConcatDataset([data, data])}.get(kind, data)
-    loader = Loader(given, 2, workers=0)
+    loader = Loader(given, 2, num_workers=0)
     _ = next(iter(loader))
     (data if kind != "the loader's" else loader.dataset).transform = negative
     for _ in range(2):
@@ -334,7 +334,7 @@ def test_a_loader_whose_dataset_gets_a_transform_refuses_to_begin(kind: str, dat
 
 def test_a_loader_of_a_part_follows_the_dataset_it_is_a_part_of(dataset: Path) -> None:
     data = LMDBDataset(dataset, training(), fuse=True)
-    loader = Loader(Subset(data, [5, 3]), 2, workers=0)
+    loader = Loader(Subset(data, [5, 3]), 2, num_workers=0)
     data.transform, data.target_transform = evaluation(), str
     images, targets = next(iter(loader))
     assert images.shape == (2, 3, 20, 20) and targets == tuple(str(data.targets[i]) for i in (5, 3))
@@ -342,7 +342,7 @@ def test_a_loader_of_a_part_follows_the_dataset_it_is_a_part_of(dataset: Path) -
 
 def test_a_change_that_a_loader_cannot_follow_is_refused_again_and_again(dataset: Path) -> None:
     data = LMDBDataset(dataset, Compose([CenterCrop(24)]), fuse=True)
-    loader = Loader(data, 4, workers=0, normalize=((0.5,) * 3, (0.5,) * 3))
+    loader = Loader(data, 4, num_workers=0, normalize=((0.5,) * 3, (0.5,) * 3))
     data.transform = training()
     for _ in range(2):
         with pytest.raises(OptionError, match="normalize: the dataset's transform normalizes"):
@@ -352,7 +352,7 @@ def test_a_change_that_a_loader_cannot_follow_is_refused_again_and_again(dataset
 @pytest.mark.parametrize("fuse", [True, False])
 def test_persistent_workers_begin_again_after_a_change(fuse: bool, dataset: Path) -> None:
     data = LMDBDataset(dataset, training(), fuse=fuse)
-    loader = make_loader(data, 8, workers=1)
+    loader = make_loader(data, 8, num_workers=1)
     assert first_images(loader).shape == (8, 3, 24, 24)
     data.transform = evaluation()
     assert first_images(loader).shape == (8, 3, 20, 20)
@@ -364,7 +364,7 @@ def test_persistent_workers_begin_again_after_a_change(fuse: bool, dataset: Path
 def test_loaders_of_a_part_follow_or_refuse_other_indices(in_place: bool, dataset: Path) -> None:
     data = LMDBDataset(dataset, crop=Crop(24), decode="tensor")
     part = Subset(data, [5, 3])
-    loader, other = Loader(part, 2, workers=0), make_loader(part, 2, workers=0)
+    loader, other = Loader(part, 2, num_workers=0), make_loader(part, 2, num_workers=0)
     assert next(iter(loader))[1].tolist() == data.targets[[5, 3]].tolist()
     if in_place:
         part.indices[:] = [50, 1]  # type: ignore[index]
@@ -380,17 +380,17 @@ def test_loaders_of_a_part_follow_or_refuse_other_indices(in_place: bool, datase
 
 def test_make_loader_refuses_an_epoch_of_a_part_whose_transform_changed(dataset: Path) -> None:
     data = LMDBDataset(dataset, training(), fuse=True)
-    loader = make_loader(Subset(data, [5, 3]), 2, workers=0)
+    loader = make_loader(Subset(data, [5, 3]), 2, num_workers=0)
     _ = next(iter(loader))
     data.transform = evaluation()
     with pytest.raises(OptionError, match="dataset: its transform or indices were changed after"):
         next(iter(loader))
-    assert first_images(make_loader(Subset(data, [5, 3]), 2, workers=0)).shape == (2, 3, 20, 20)
+    assert first_images(make_loader(Subset(data, [5, 3]), 2, num_workers=0)).shape == (2, 3, 20, 20)
 
 
 def test_parts_are_joined_if_what_is_left_of_their_transforms_is_the_same(dataset: Path) -> None:
     parts = [LMDBDataset(dataset, training(), fuse=True) for _ in range(2)]
-    joined = Loader(ConcatDataset(parts), 8, workers=0)
+    joined = Loader(ConcatDataset(parts), 8, num_workers=0)
     assert torch.equal(first_images(joined), first_images(DataLoader(parts[0], 8)))
     parts[1].transform.transforms[1].p = 0  # type: ignore[union-attr]
     with pytest.raises(OptionError, match="must have the same flip"):

@@ -10,7 +10,6 @@ import torch
 from torch.utils.data import default_collate
 
 from presize.datasets import LMDBDataset, RandomResizedCrop, collate
-from presize.datasets.collate import WholeBatch
 
 CROP = RandomResizedCrop(24)
 
@@ -29,34 +28,26 @@ def is_the_same(ours: Any, theirs: Any) -> bool:
     return type(ours) is type(theirs) and bool(ours == theirs)
 
 
-def test_the_samples_of_a_batch_are_views_of_one_array(dataset: Path) -> None:
-    batch = batch_of(dataset)
-    assert isinstance(batch, WholeBatch)
-    assert batch.images.shape == (4, 3, 24, 24)
-    for (image, _), expected in zip(batch, batch.images, strict=True):
-        assert image.data_ptr() == expected.data_ptr() and image.stride() == expected.stride()
-
-
-def test_our_collate_copies_no_pixels(dataset: Path) -> None:
-    batch = batch_of(dataset)
-    images, _ = collate(batch)
-    assert images.untyped_storage().data_ptr() == batch[0][0].untyped_storage().data_ptr()
-    assert images.is_contiguous(memory_format=torch.channels_last)
+def test_no_collate_copies_the_pixels_of_a_batch(dataset: Path) -> None:
+    for make in (collate, default_collate):
+        batch = batch_of(dataset)
+        images, _ = make(batch)
+        assert images.shape == (4, 3, 24, 24) and images.is_contiguous(memory_format=torch.channels_last)
+        for (image, _), expected in zip(batch, images, strict=True):
+            assert image.data_ptr() == expected.data_ptr() and image.stride() == expected.stride()
 
 
 @pytest.mark.parametrize("target", ["label", None, "path", ("label", "path", "width"), {"y": "label", "at": "path"}])
 def test_our_collate_makes_what_torchs_own_makes(target: Any, dataset: Path) -> None:
     batch = batch_of(dataset, target=target)
-    assert isinstance(batch, WholeBatch)
     assert is_the_same(collate(batch), default_collate(list(batch)))
     assert is_the_same(collate(batch), default_collate(batch))
 
 
 def test_a_target_transform_leaves_the_images_as_they_are(dataset: Path) -> None:
     batch = batch_of(dataset, target_transform=lambda label: {"label": label})
-    assert isinstance(batch, WholeBatch)
     images, targets = collate(batch)
-    assert images is batch.images
+    assert images.data_ptr() == batch[0][0].data_ptr()
     assert targets["label"].dtype == torch.int64
 
 
@@ -69,5 +60,12 @@ def test_a_batch_with_a_transform_is_an_ordinary_list(dataset: Path) -> None:
 
 def test_what_is_no_batch_of_views_goes_to_torchs_own_collate() -> None:
     assert collate([(1, 2.0), (3, 4.0)])[0].tolist() == [1, 3]
-    part = WholeBatch([torch.zeros(1), torch.ones(1)], torch.zeros(2, 1))[:1]
-    assert type(part) is list and collate(part).shape == (1, 1), "a slice is not the batch"
+    assert collate([torch.zeros(1), torch.ones(1)][:1]).shape == (1, 1)
+    with pytest.raises(IndexError):
+        collate([])
+
+
+def test_a_part_of_a_batch_is_stacked(dataset: Path) -> None:
+    batch = batch_of(dataset)
+    images, labels = collate(batch[:3])
+    assert torch.equal(images, collate(batch)[0][:3]) and len(labels) == 3

@@ -102,9 +102,9 @@ def test_a_column_has_one_type_in_every_loader_and_batch(options: Any, labelled:
     cropped = LMDBDataset(labelled, **options, crop=CenterCrop(8), decode="tensor")
     transformed = LMDBDataset(labelled, to_array, **options)
     for size in (1, 2, 4):  # batches with and without nulls, of even and of uneven lists
-        expected = [targets for _, targets in Loader(cropped, size, workers=0)]
+        expected = [targets for _, targets in Loader(cropped, size, num_workers=0)]
         for ds in (cropped, transformed):
-            found = [targets for _, targets in make_loader(ds, size, workers=0)]
+            found = [targets for _, targets in make_loader(ds, size, num_workers=0)]
             assert all(map(same, found, expected)), (found, expected)
     if str(target) in TENSORS:
         assert {batch.dtype for batch in expected} == {TENSORS[target]}
@@ -113,14 +113,14 @@ def test_a_column_has_one_type_in_every_loader_and_batch(options: Any, labelled:
 @pytest.mark.parametrize("column", ["count", "title", "points", "words"])
 def test_values_that_torch_cannot_stack_stay_a_list(column: str, labelled: Path) -> None:
     ds = LMDBDataset(labelled, target=column, crop=CenterCrop(8), decode="tensor")
-    for loader in (Loader(ds, 2, workers=0), make_loader(ds, 2, workers=1)):
+    for loader in (Loader(ds, 2, num_workers=0), make_loader(ds, 2, num_workers=1)):
         assert [targets for _, targets in loader] == [LABELS[column][:2], LABELS[column][2:]]
 
 
 @pytest.mark.parametrize("decode", ["tensor", "numpy"])
 def test_values_beside_several_views_stay_a_list_too(decode: Any, labelled: Path) -> None:
     ds = LMDBDataset(labelled, target=("label", "points"), crop=[CenterCrop(8), CenterCrop(6)], decode=decode)
-    for loader in (Loader(ds, 2, workers=0), make_loader(ds, 2, workers=0)):
+    for loader in (Loader(ds, 2, num_workers=0), make_loader(ds, 2, num_workers=0)):
         for at, (views, (labels, points)) in enumerate(loader):
             assert [view.shape[0] for view in views] == [2, 2] and type(views) is tuple
             assert labels.tolist() == [[1, 2], [0, 1]][at] and points == LABELS["points"][2 * at :][:2]
@@ -128,7 +128,7 @@ def test_values_beside_several_views_stay_a_list_too(decode: Any, labelled: Path
 
 def test_of_several_columns_only_those_stay_lists(labelled: Path) -> None:
     ds = LMDBDataset(labelled, target=("label", "points", "caption"), crop=CenterCrop(8), decode="tensor")
-    (_, (labels, points, captions)), *_ = make_loader(ds, 4, workers=0)
+    (_, (labels, points, captions)), *_ = make_loader(ds, 4, num_workers=0)
     assert labels.tolist() == [1, 2, 0, 1]
     assert (points, captions) == (LABELS["points"], tuple(LABELS["caption"]))
     assert LMDBDataset(labelled, target="points").targets[0] == [1, 2]
@@ -137,13 +137,13 @@ def test_of_several_columns_only_those_stay_lists(labelled: Path) -> None:
 def test_a_batch_of_which_all_is_left_out_has_no_targets(labelled: Path) -> None:
     for target, expected in (("points", []), (("label", "points"), [torch.empty(0, dtype=torch.int64), []])):
         ds = LMDBDataset(labelled, target=target, crop=CenterCrop(24), decode="tensor")
-        batch = next(iter(Loader(ds, 4, workers=0, on_error="skip")))
+        batch = next(iter(Loader(ds, 4, num_workers=0, on_error="skip")))
         assert same(batch[1], expected)
 
 
 def test_a_target_transform_is_collated_by_torch(labelled: Path) -> None:
     ds = LMDBDataset(labelled, target="points", target_transform=len, crop=CenterCrop(8), decode="tensor")
-    for loader in (Loader(ds, 4, workers=0), make_loader(ds, 4, workers=0)):
+    for loader in (Loader(ds, 4, num_workers=0), make_loader(ds, 4, num_workers=0)):
         assert next(iter(loader))[1].tolist() == [2, 2, 0, 1]
 
 
@@ -165,7 +165,11 @@ def test_a_dict_of_names_gives_dicts_of_values(labelled: Path) -> None:
 @pytest.mark.parametrize("decode", ["tensor", "numpy"])
 def test_a_batch_of_dicts_is_a_dict_of_batches(decode: Any, labelled: Path) -> None:
     ds = LMDBDataset(labelled, target=ALL, multi_hot="tags", crop=CenterCrop(8), decode=decode)
-    for loader in (Loader(ds, 4, workers=0), DataLoader(ds, 4, collate_fn=collate), make_loader(ds, 4, workers=1)):
+    for loader in (
+        Loader(ds, 4, num_workers=0),
+        DataLoader(ds, 4, collate_fn=collate),
+        make_loader(ds, 4, num_workers=1),
+    ):
         (_, targets), *_ = loader
         assert list(targets) == list(ALL)
         assert targets["y"].tolist() == [1, 2, 0, 1] and targets["area"].dtype == torch.float64
@@ -254,10 +258,10 @@ def test_parts_with_other_vocabularies_are_no_sum(labelled: Path) -> None:
         LMDBDataset(labelled, target="tags", vocabulary={"tags": words}, multi_hot="tags", crop=CenterCrop(8))
         for words in (["x", "y"], ["x", "y"], ["y", "x"])
     ]
-    loader = Loader(ConcatDataset(parts[:2]), 8, workers=0)
+    loader = Loader(ConcatDataset(parts[:2]), 8, num_workers=0)
     assert next(iter(loader))[1].tolist() == [[1, 1], [0, 0], [0, 0], [0, 1]] * 2
     with pytest.raises(OptionError, match="must have the same vocabulary"):
-        Loader(ConcatDataset(parts), 8, workers=0)
+        Loader(ConcatDataset(parts), 8, num_workers=0)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_a_resized_image_of_16_bits_is_interpolated_in_16_bits(build: Build, siz
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_loader_gives_uint16_batches(build: Build, workers: int) -> None:
     root = build([deep_image(seed) for seed in range(COUNT)], depth=16, format="raw")
-    loader = Loader(LMDBDataset(root, decode="tensor"), 3, shuffle=False, workers=workers)
+    loader = Loader(LMDBDataset(root, decode="tensor"), 3, shuffle=False, num_workers=workers)
     batches = [images.clone() for images in loader]
     assert [batch.dtype for batch in batches] == [torch.uint16] * 2
     assert np.array_equal(torch.cat([b.to(torch.int32) for b in batches]).permute(0, 2, 3, 1), _all(COUNT))
@@ -121,27 +121,19 @@ def _all(count: int) -> np.ndarray:
     return np.stack([deep_image(seed) for seed in range(count)]).astype(np.int32)
 
 
-def test_a_dataloader_gives_uint16_batches(build: Build) -> None:
-    root = build([deep_image(seed) for seed in range(COUNT)], depth=16, format="raw")
-    dataset = LMDBDataset(root, decode="tensor", crop=CenterCrop((48, 60)))
-    (batch,) = make_loader(dataset, batch_size=COUNT, shuffle=False, workers=0)
-    assert batch.dtype == torch.uint16
-    assert np.array_equal(batch.to(torch.int32).permute(0, 2, 3, 1), _all(COUNT))
-
-
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_normalization_of_16_bits_is_refused_in_a_line(device: str, build: Build) -> None:
     root = build([deep_image(0)], depth=16, format="raw")
     with pytest.raises(OptionError, match=r"^normalize: expected images of 8 bits"):
-        Loader(LMDBDataset(root, decode="tensor"), 1, workers=0, normalize=((0.5,) * 3, (0.5,) * 3), device=device)
+        Loader(LMDBDataset(root, decode="tensor"), 1, num_workers=0, normalize=((0.5,) * 3, (0.5,) * 3), device=device)
 
 
 @pytest.mark.parametrize("crop", [CenterCrop(48), [CenterCrop(48), CenterCrop(24)]], ids=["one view", "two views"])
 def test_batches_of_16_bits_need_no_dev_shm(crop: Any, build: Build) -> None:
     root = build([deep_image(seed) for seed in range(COUNT)], depth=16, format="raw")
     dataset = LMDBDataset(root, decode="tensor", crop=crop)
-    (plain,) = make_loader(dataset, batch_size=COUNT, shuffle=False, workers=0)
-    (batch,) = make_loader(dataset, batch_size=COUNT, shuffle=False, workers=1)
+    (plain,) = make_loader(dataset, batch_size=COUNT, shuffle=False, num_workers=0)
+    (batch,) = make_loader(dataset, batch_size=COUNT, shuffle=False, num_workers=1)
     assert type(batch) is type(plain)
     views, expected = ((batch,), (plain,)) if isinstance(batch, torch.Tensor) else (batch, plain)
     assert all(map(torch.equal, (view.int() for view in views), (view.int() for view in expected)))
@@ -156,7 +148,7 @@ def test_transparency_comes_back_as_it_was(build: Build, format: Format) -> None
         assert np.array_equal(found, expected)
     assert LMDBDataset(root)[0].mode == "RGBA"
     assert verify_dataset(root) == VerifyResult(COUNT)
-    batch = next(iter(Loader(LMDBDataset(root, decode="tensor"), COUNT, shuffle=False, workers=0)))
+    batch = next(iter(Loader(LMDBDataset(root, decode="tensor"), COUNT, shuffle=False, num_workers=0)))
     assert np.array_equal(batch.permute(0, 2, 3, 1), np.stack(images))
 
 
@@ -198,7 +190,7 @@ def test_parts_of_another_depth_are_not_joined(build: Build, tmp_path: Path) -> 
     build_dataset(tmp_path / "raw", tmp_path / "eight", BuildOptions(ImageOptions(format="png")), SERIAL)
     parts = ConcatDataset([LMDBDataset(path, decode="tensor") for path in (root, tmp_path / "eight")])
     with pytest.raises(OptionError, match="must have the same depth, got 16 in"):
-        Loader(parts, 1, workers=0)
+        Loader(parts, 1, num_workers=0)
 
 
 @pytest.mark.parametrize("options", [{"depth": 16}, {"color": "rgba"}], ids=["16 bits", "alpha"])

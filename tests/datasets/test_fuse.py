@@ -302,7 +302,7 @@ def test_the_same_batches_come_from_a_plain_dataloader_and_from_loader(stored: P
     sampler = EpochSampler(Shuffled(len(dataset), seed=5))
     plain = next(iter(DataLoader(dataset, 8, sampler=sampler, num_workers=1)))
     alone = next(iter(DataLoader(dataset, 8, sampler=EpochSampler(Shuffled(len(dataset), seed=5)))))
-    with Loader(dataset, 8, shuffle=True, seed=5, workers=1) as loader:
+    with Loader(dataset, 8, shuffle=True, seed=5, num_workers=1) as loader:
         theirs = next(iter(loader))
     for images, labels in (plain, alone, theirs):
         assert type(images) is torch.Tensor and images.dtype == torch.float32
@@ -350,7 +350,7 @@ def test_a_loader_refuses_what_it_would_have_to_call_or_to_normalize_twice(at_96
 def test_a_loader_normalizes_several_views_as_the_transform_does_one(at_96: Path) -> None:
     steps = [v1.CenterCrop(64), v1.ToTensor(), v1.Normalize(MEAN, STD)]
     dataset = LMDBDataset(at_96, transform=v1.Compose(steps), fuse=True)
-    views, _ = next(iter(Loader(dataset, 4, crop=[CenterCrop(64), CenterCrop(32)], workers=0)))
+    views, _ = next(iter(Loader(dataset, 4, crop=[CenterCrop(64), CenterCrop(32)], num_workers=0)))
     images, _ = next(iter(DataLoader(dataset, 4)))
     assert torch.equal(views[0], images) and torch.equal(views[1], images[:, :, 16:48, 16:48])
 

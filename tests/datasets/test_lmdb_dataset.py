@@ -29,8 +29,6 @@ from torch.utils.data import (
     DataLoader,
     DistributedSampler,
     Subset,
-    WeightedRandomSampler,
-    default_collate,
     random_split,
 )
 
@@ -600,20 +598,6 @@ def test_ranks_share_out_the_samples(squares: Path, expected_pixels: list[tuple[
         sampler: DistributedSampler[Any] = DistributedSampler(ds, num_replicas=3, rank=rank)
         found += read_through(DataLoader(ds, batch_size=4, sampler=sampler))
     assert sorted(found) == sorted(expected_pixels)
-
-
-def test_samples_can_be_drawn_by_weight(squares: Path) -> None:
-    ds = LMDBDataset(squares, decode="tensor")
-    weights = 1.0 / np.bincount(ds.targets)[ds.targets]
-    sampler = WeightedRandomSampler(weights, 300, generator=torch.Generator().manual_seed(0))
-    labels = [label for _, label in read_through(DataLoader(ds, batch_size=100, sampler=sampler))]
-    assert min(np.bincount(labels)) > 70, "the small class as often as the others"
-
-
-def test_the_default_collate_takes_images_and_labels(squares: Path) -> None:
-    images, labels = default_collate(LMDBDataset(squares, decode="tensor").__getitems__([0, 1, 2]))
-    assert (tuple(images.shape), images.dtype) == ((3, 3, 32, 32), torch.uint8)
-    assert (labels.tolist(), labels.dtype) == ([0, 0, 0], torch.int64)
 
 
 # --- copies and processes ---

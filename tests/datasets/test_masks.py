@@ -16,6 +16,7 @@ from PIL import Image
 from builds import SERIAL
 from presize.builder.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize, make_loader
+from presize.datasets.reading.batches import BatchReader
 from presize.errors import DatasetError, OptionError
 from presize.options import BuildOptions, Companion, ImageOptions, Size, SourceOptions
 from presize.store.dataset import Dataset
@@ -83,10 +84,11 @@ def nearest(values: np.ndarray, box: tuple[int, int, int, int], size: tuple[int,
 def test_a_cropped_mask_has_the_nearest_pixel_of_the_stored_one_everywhere(name: str, pairs: Path) -> None:
     data = LMDBDataset(pairs, decode="numpy", crop=CROPS[name], flip=0.5, companions=("mask", "far"), target=None)
     stored = dict(data.data.companion("mask").pixels(range(SAMPLES)))
-    loader = Loader(data, SAMPLES, shuffle=True, seed=2, workers=0)
+    loader = Loader(data, SAMPLES, shuffle=True, seed=2, num_workers=0)
     ((_, masks, far),) = loader
     samples = loader.sampler.order.samples(0, np.arange(SAMPLES))
-    shown = loader._reader.shown(samples, 2, 0, loader.sampler.order.keys(0, np.arange(SAMPLES)))
+    reader = BatchReader(data.data, CROPS[name], 0.5)
+    shown = reader.shown(samples, 2, 0, loader.sampler.order.keys(0, np.arange(SAMPLES)))
     assert {one.flip for one in shown} == {False, True}
     for at, (sample, one) in enumerate(zip(samples.tolist(), shown, strict=True)):
         expected = nearest(stored[sample], *one)
@@ -150,20 +152,13 @@ def draws(batches: Any) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("mode", ["processes", "threads"])
-def test_loader_and_dataloader_give_the_same_masks(mode: Any, pairs: Path) -> None:
-    data = LMDBDataset(pairs, decode="tensor", crop=CROPS["random"], flip=0.5)
-    with Loader(data, 6, shuffle=True, seed=3, workers=2, mode=mode) as loader:
-        found = [draws(loader), draws(loader)]
-    plain = Loader(data, 5, shuffle=True, seed=3, workers=0)
-    assert found == [draws(plain), draws(plain)]
-    torches = make_loader(data, 6, shuffle=True, seed=3, workers=2, persistent_workers=False)
-    assert found == [draws(torches), draws(torches)]
+def test_arrays_and_torchs_own_collate_give_batches_too(pairs: Path) -> None:
     numpies = make_loader(
-        LMDBDataset(pairs, decode="numpy", crop=CROPS["random"], flip=0.5), 20, shuffle=True, seed=3, workers=0
+        LMDBDataset(pairs, decode="numpy", crop=CROPS["random"], flip=0.5), 20, shuffle=True, seed=3, num_workers=0
     )
     (images, again, far, masks), _ = next(iter(numpies))
     assert masks.dtype == torch.uint8 and far.dtype == torch.uint16
+    data = LMDBDataset(pairs, decode="tensor", crop=CROPS["random"], flip=0.5)
     torches_own = torch.utils.data.DataLoader(data, 6, num_workers=1)
     (images, again, far, masks), _ = next(iter(torches_own))
     assert images.shape == again.shape == (6, 3, 40, 40) and masks.shape == far.shape == (6, 40, 40)
@@ -171,8 +166,8 @@ def test_loader_and_dataloader_give_the_same_masks(mode: Any, pairs: Path) -> No
 
 def test_normalization_leaves_masks_as_they_are(pairs: Path) -> None:
     data = LMDBDataset(pairs, decode="tensor", crop=Resize(32), companions=("again", "mask"), target=None)
-    ((images, again, masks),) = Loader(data, SAMPLES, workers=0)
-    loader = Loader(data, SAMPLES, workers=1, normalize=((0.5,) * 3, (0.25,) * 3))
+    ((images, again, masks),) = Loader(data, SAMPLES, num_workers=0)
+    loader = Loader(data, SAMPLES, num_workers=1, normalize=((0.5,) * 3, (0.25,) * 3))
     with loader:
         ((normalized, same, others),) = loader
     assert torch.allclose(normalized, (images / 255 - 0.5) / 0.25, atol=1e-6)
@@ -181,10 +176,10 @@ def test_normalization_leaves_masks_as_they_are(pairs: Path) -> None:
 
 def test_a_subset_and_a_sum_keep_their_companions(pairs: Path) -> None:
     data = LMDBDataset(pairs, decode="tensor", crop=Resize(32))
-    whole = draws(Loader(data, SAMPLES, workers=0))
+    whole = draws(Loader(data, SAMPLES, num_workers=0))
     parts = [LMDBDataset(pairs, decode="tensor", crop=Resize(32)) for _ in range(2)]
     both = torch.utils.data.ConcatDataset([parts[0].subset(range(5, SAMPLES)), parts[1].subset(range(5))])
-    assert draws(Loader(both, SAMPLES, workers=0)) == whole[5:] + whole[:5]
+    assert draws(Loader(both, SAMPLES, num_workers=0)) == whole[5:] + whole[:5]
 
 
 def test_a_pickled_dataset_reads_the_same(pairs: Path) -> None:
@@ -201,12 +196,12 @@ def test_a_damaged_mask_leaves_its_image_out_too(pairs: Path, tmp_path: Path) ->
     shard.write_bytes(content.replace(value, value[:-20] + bytes([value[-20] ^ 4]) + value[-19:]))
     damaged = LMDBDataset(tmp_path / "copy", decode="tensor", crop=Resize(32), companions=("mask",))
     with pytest.raises(DatasetError, match=r"sample 3 \(.*\) of .* is damaged"):
-        list(Loader(damaged, SAMPLES, workers=0))
-    loader = Loader(damaged, SAMPLES, workers=0, on_error="skip")
+        list(Loader(damaged, SAMPLES, num_workers=0))
+    loader = Loader(damaged, SAMPLES, num_workers=0, on_error="skip")
     (((images, masks), targets),) = loader
     assert len(images) == len(masks) == len(targets) == SAMPLES - 1 and loader.skipped == 1
     (((expected, whole), labels),) = Loader(
-        LMDBDataset(pairs, decode="tensor", crop=Resize(32), companions=("mask",)), SAMPLES, workers=0
+        LMDBDataset(pairs, decode="tensor", crop=Resize(32), companions=("mask",)), SAMPLES, num_workers=0
     )
     left = [i for i in range(SAMPLES) if i != 3]
     assert torch.equal(images, expected[left]) and torch.equal(masks, whole[left])
@@ -220,8 +215,6 @@ def test_companions_that_there_are_not_and_several_views_are_refused(pairs: Path
     with pytest.raises(OptionError, match="crop: companions come with one view of their image, got 2"):
         LMDBDataset(pairs, crop=views)
     assert len(LMDBDataset(pairs, crop=views, companions=())[0][0]) == 2
-    with pytest.raises(OptionError, match="decode_on: companions are decoded by workers"):
-        Loader(LMDBDataset(pairs), 4, crop=CenterCrop(8), decode_on=lambda jpegs: jpegs)
 
 
 def test_a_companion_in_three_channels_is_read_whole_but_not_as_a_mask(pairs: Path, tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from presize.datasets import (
     Loader,
     RandomCrop,
     Sequential,
-    Shuffled,
     make_loader,
 )
 from presize.errors import OptionError
@@ -56,14 +55,14 @@ DATASET: dict[str, Any] = {
 }  # fmt: skip
 LOADER: dict[str, Any] = {
     "dataset": None, "batch_size": 2, "crop": RandomCrop(9), "flip": 0.1, "shuffle": True, "seed": 5,
-    "order": Shuffled(9, seed=1), "workers": 3, "mode": "threads", "prefetch": 5, "last": "drop", "device": "cuda",
-    "normalize": ((0.0,), (1.0,)), "dtype": torch.float16, "decode_on": "device", "on_error": "skip", "rank": 1,
-    "ranks": 2, "context": "spawn", "num_workers": 3, "drop_last": True, "sampler": [0], "batch_sampler": [[0]],
+    "mode": "threads", "last": "keep", "device": "cuda",
+    "normalize": ((0.0,), (1.0,)), "dtype": torch.float16, "on_error": "skip", "rank": 1,
+    "ranks": 2, "num_workers": 3, "drop_last": True, "sampler": [0], "batch_sampler": [[0]],
     "collate_fn": len, "generator": torch.Generator(), "pin_memory": True, "persistent_workers": False,
     "prefetch_factor": 5, "timeout": 1, "worker_init_fn": len, "multiprocessing_context": "spawn",
 }  # fmt: skip
 SAMPLER: dict[str, Any] = {
-    "order": Sequential(3), "rank": 1, "ranks": 2, "batch_size": 9, "last": "drop", "epoch": 3, "schedule": None,
+    "order": Sequential(3), "rank": 1, "ranks": 2, "batch_size": 9, "last": "keep", "epoch": 3, "schedule": None,
     "start": 5, "next_start": 5, "begun": True, "shuffle": True, "seed": 3, "num_replicas": 2, "drop_last": True,
 }  # fmt: skip
 
@@ -82,7 +81,7 @@ def assigned(owner: Any, values: dict[str, Any]) -> list[str]:
 
 
 def test_options_and_properties_of_finished_objects_are_refused_with_a_way_out(data: LMDBDataset, raw: Path) -> None:
-    loader = Loader(data, 8, workers=0)
+    loader = Loader(data, 8, num_workers=0)
     assert assigned(loader, LOADER) == []
     assert assigned(loader.sampler, SAMPLER) == []
     before = [data[i] for i in range(3)]
@@ -97,7 +96,7 @@ def test_options_and_properties_of_finished_objects_are_refused_with_a_way_out(d
 
 
 def test_make_loaders_dataloader_has_torchs_rules(data: LMDBDataset) -> None:
-    loader = make_loader(data, 8, workers=0)
+    loader = make_loader(data, 8, num_workers=0)
     for name in ("dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "persistent_workers"):
         with pytest.raises(ValueError, match=name):
             setattr(loader, name, None)
@@ -107,7 +106,7 @@ def test_make_loaders_dataloader_has_torchs_rules(data: LMDBDataset) -> None:
 def test_what_an_attribute_has_already_can_be_assigned(dataset: Path) -> None:
     data = LMDBDataset(str(dataset))
     data.root, data.decode, data.target = Path(data.root), "pil", data.target  # type: ignore[misc,assignment]
-    loader = Loader(data, 8, crop=CenterCrop(24), workers=0)
+    loader = Loader(data, 8, crop=CenterCrop(24), num_workers=0)
     loader.batch_size, loader.dataset = 8, data
     assert isinstance(data.root, str)
 
@@ -123,7 +122,7 @@ def test_attributes_of_ones_own_are_set_before_and_after_and_changed(dataset: Pa
     class OwnLoader(Loader):
         def __init__(self, dataset: LMDBDataset, seed: int) -> None:
             self.hooks: list[Any] = []
-            super().__init__(dataset, 8, shuffle=True, seed=seed, workers=0)
+            super().__init__(dataset, 8, shuffle=True, seed=seed, num_workers=0)
             self.seed = seed
 
     data = Own(dataset, "mine")
@@ -158,14 +157,14 @@ def test_an_attribute_that_a_subclass_has_in_its_place_is_its_own(dataset: Path)
 
 
 def test_a_batch_sampler_that_is_changed_ends_in_an_error(data: LMDBDataset) -> None:
-    loader = Loader(data, 8, workers=0)
+    loader = Loader(data, 8, num_workers=0)
     loader.batch_sampler.batch_size = 4
     with pytest.raises(OptionError, match="batch_sampler: cannot be changed on a finished Loader"):
         next(iter(loader))
 
 
 def test_a_loader_does_what_it_did_after_a_refusal(data: LMDBDataset) -> None:
-    loader = Loader(data, 8, workers=1)
+    loader = Loader(data, 8, num_workers=1)
     before = next(iter(loader))[0]
     assigned(loader, LOADER)
     loader.set_epoch(0)

@@ -26,6 +26,8 @@ from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.datasets.sampler import EpochSampler, Visit
 from presize.errors import OptionError
 
+ENDINGS: dict[str, dict[str, Any]] = {"keep": {"last": "keep"}, "drop": {"drop_last": True}, "pad": {"last": "pad"}}
+
 
 @pytest.fixture
 def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -83,8 +85,8 @@ def test_a_sampler_gives_the_order() -> None:
 
 
 def test_an_empty_order_is_an_empty_epoch() -> None:
-    for last in ("keep", "drop", "pad"):
-        sampler = EpochSampler(Shuffled(0), batch_size=4, last=last)
+    for ending in ENDINGS.values():
+        sampler = EpochSampler(Shuffled(0), batch_size=4, **ending)
         assert len(sampler) == len(list(sampler)) == 0
 
 
@@ -119,10 +121,10 @@ def test_workers_know_the_epoch_of_each_visit(echo: Any, workers: int, context: 
 )
 def test_ranks_share_an_epoch(length: int, ranks: int, batch_size: int, seed: int, epoch: int) -> None:
     order = Shuffled(length, seed)
-    for last in ("keep", "drop", "pad"):
+    for last, ending in ENDINGS.items():
         shares = []
         for rank in range(ranks):
-            sampler = EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, last=last)
+            sampler = EpochSampler(order, rank=rank, ranks=ranks, batch_size=batch_size, **ending)
             sampler.set_epoch(epoch)
             shares.append(list(sampler))
             assert len(shares[-1]) == len(sampler)
@@ -231,7 +233,7 @@ def test_after_a_resumed_epoch_the_next_one_is_whole() -> None:
 
 def test_the_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next() -> None:
     for last, batches in (("keep", 4), ("drop", 3), ("pad", 4)):
-        sampler = EpochSampler(Shuffled(20), batch_size=6, last=last)
+        sampler = EpochSampler(Shuffled(20), batch_size=6, **ENDINGS[last])
         sampler.set_epoch(3)
         assert len(list(sampler)) == {"keep": 20, "drop": 18, "pad": 24}[last]
         assert sampler.state_after(batches - 1, 6)["epoch"] == 3

@@ -48,14 +48,14 @@ def ways(data: LMDBDataset) -> dict[str, Callable[[], Any]]:
     """Loaders of presize made without a seed, and a DataLoader."""
 
     def in_order(order: Callable[[], Any]) -> Callable[[], Any]:
-        return lambda: Loader(data, 8, order=order(), workers=0)
+        return lambda: Loader(data, 8, shuffle=order(), num_workers=0)
 
     return {
         "DataLoader": lambda: DataLoader(data, 8, shuffle=True),
-        "Loader": lambda: Loader(data, 8, shuffle=True, workers=0),
-        "Loader of a subset": lambda: Loader(data.subset(range(50)), 8, shuffle=True, workers=0),
-        "Loader that does not shuffle": lambda: Loader(data, 8, workers=0),
-        "make_loader": lambda: make_loader(data, 8, shuffle=True, workers=0),
+        "Loader": lambda: Loader(data, 8, shuffle=True, num_workers=0),
+        "Loader of a subset": lambda: Loader(data.subset(range(50)), 8, shuffle=True, num_workers=0),
+        "Loader that does not shuffle": lambda: Loader(data, 8, num_workers=0),
+        "make_loader": lambda: make_loader(data, 8, shuffle=True, num_workers=0),
         "EpochSampler": lambda: DataLoader(data, 8, sampler=EpochSampler(Shuffled(len(data)))),
         **{name: in_order(order) for name, order in orders(data).items()},
     }
@@ -102,16 +102,16 @@ def test_only_one_number_is_drawn_from_torchs_generator(data: LMDBDataset) -> No
     torch.randint(2**62, ())
     after = torch.get_rng_state()
     torch.manual_seed(1)
-    loader = Loader(data, 8, shuffle=True, workers=0)
+    loader = Loader(data, 8, shuffle=True, num_workers=0)
     len(loader), repr(loader), copy.copy(loader.sampler)
     epoch(loader), epoch(loader), loader.state_dict()
     assert torch.equal(torch.get_rng_state(), after)
-    epoch(Loader(data, 8, shuffle=True, seed=0, workers=0))
+    epoch(Loader(data, 8, shuffle=True, seed=0, num_workers=0))
     assert torch.equal(torch.get_rng_state(), after), "none for a seed that is given"
 
 
 def test_what_is_given_stays_as_it_is(data: LMDBDataset) -> None:
-    loader = Loader(data, 8, shuffle=True, seed=0, workers=0)
+    loader = Loader(data, 8, shuffle=True, seed=0, num_workers=0)
     epoch(loader)
     assert loader.sampler.order == Shuffled(len(data), 0)
     assert loader.state_dict()["seed"] == 0
@@ -122,19 +122,19 @@ def test_a_run_is_resumed_without_knowing_its_seed(make: Any, data: LMDBDataset)
     def batches(loader: Any) -> Iterator[bytes]:
         return (images.numpy().tobytes() for images, _ in loader)
 
-    first = make(data, 8, shuffle=True, workers=0)
+    first = make(data, 8, shuffle=True, num_workers=0)
     running = batches(first)
     next(running)
     state = json.loads(json.dumps(first.state_dict()))
     expected = [*running, *batches(first)]
     torch.manual_seed(5)
-    resumed = make(data, 8, shuffle=True, workers=0)
+    resumed = make(data, 8, shuffle=True, num_workers=0)
     next(batches(resumed))  # has drawn another seed
-    resumed = make(data, 8, shuffle=True, workers=0) if make is Loader else resumed
+    resumed = make(data, 8, shuffle=True, num_workers=0) if make is Loader else resumed
     resumed.load_state_dict(state)
     assert [*batches(resumed), *batches(resumed)] == expected
     with pytest.raises(OptionError, match="state: expected one saved with seed 7, got "):
-        make(data, 8, shuffle=True, seed=7, workers=0).load_state_dict(state)
+        make(data, 8, shuffle=True, seed=7, num_workers=0).load_state_dict(state)
 
 
 def test_a_state_before_the_first_epoch_has_its_seed() -> None:
@@ -155,7 +155,7 @@ def test_a_copy_of_a_sampler_has_the_seed_that_was_drawn(copied: Callable[[Any],
 
 def test_two_loaders_of_one_order_draw_a_seed_each(data: LMDBDataset) -> None:
     order = Shuffled(len(data))
-    assert epoch(Loader(data, 8, order=order, workers=0)) != epoch(Loader(data, 8, order=order, workers=0))
+    assert epoch(Loader(data, 8, shuffle=order, num_workers=0)) != epoch(Loader(data, 8, shuffle=order, num_workers=0))
     assert order.seed is None
 
 
@@ -182,7 +182,7 @@ def test_ranks_agree_on_an_order_without_a_seed(share: dict[str, int], monkeypat
 def test_ranks_share_every_sample_as_those_of_a_distributed_sampler_do(data: LMDBDataset) -> None:
     for batch_size, ranks in ((5, 2), (8, 3), (16, 2)):
         for make in (Loader, make_loader):
-            loaders = [make(data, batch_size, shuffle=True, workers=0, rank=r, ranks=ranks) for r in range(ranks)]
+            loaders = [make(data, batch_size, shuffle=True, num_workers=0, rank=r, ranks=ranks) for r in range(ranks)]
             theirs = [
                 DataLoader(data, batch_size, sampler=DistributedSampler(data, ranks, rank)) for rank in range(ranks)
             ]
@@ -205,29 +205,29 @@ def test_what_is_not_full_is_kept_by_one_process_and_filled_up_by_several(monkey
 
 def test_drop_last_means_drop_for_any_number_of_ranks(data: LMDBDataset) -> None:
     for make in (Loader, make_loader):
-        loader = make(data, 16, drop_last=True, workers=0, rank=1, ranks=2)
+        loader = make(data, 16, drop_last=True, num_workers=0, rank=1, ranks=2)
         assert loader.drop_last and len(loader) == 1 == sum(1 for _ in loader)
-        loader = make(data, 16, drop_last=False, workers=0, rank=1, ranks=2)
+        loader = make(data, 16, drop_last=False, num_workers=0, rank=1, ranks=2)
         assert not loader.drop_last and len(loader) == 2 == sum(1 for _ in loader)
 
 
 def test_a_state_of_other_samples_is_refused(data: LMDBDataset, raw: Path) -> None:
-    state = Loader(data.subset(range(40)), 8, shuffle=True, workers=0).state_dict()
+    state = Loader(data.subset(range(40)), 8, shuffle=True, num_workers=0).state_dict()
     with pytest.raises(OptionError, match=r"^state: the dataset has other samples, .*; begin .* with set_epoch\(0\)$"):
-        Loader(data.subset(range(16, 56)), 8, shuffle=True, workers=0).load_state_dict(state)
+        Loader(data.subset(range(16, 56)), 8, shuffle=True, num_workers=0).load_state_dict(state)
     same = [
         data.subset(range(40)),
         data.subset(range(50)).subset(range(40)),
         ConcatDataset([data.subset(range(10)), data.subset(range(10, 40))]),
     ]
     for other in same:
-        make_loader(other, 8, shuffle=True, workers=0).load_state_dict(state)
+        make_loader(other, 8, shuffle=True, num_workers=0).load_state_dict(state)
     first, others = (torch.utils.data.Subset(FolderDataset(raw), numbers) for numbers in (range(40), range(10, 50)))
-    state = make_loader(first, 8, workers=0).state_dict()
-    make_loader(first, 8, workers=0).load_state_dict(state)
+    state = make_loader(first, 8, num_workers=0).state_dict()
+    make_loader(first, 8, num_workers=0).load_state_dict(state)
     with pytest.raises(OptionError, match="state: the dataset has other samples"):
-        make_loader(others, 8, workers=0).load_state_dict(state)
-    Loader(same[0], 8, shuffle=True, workers=0).load_state_dict(EpochSampler(Shuffled(40)).state_dict())
+        make_loader(others, 8, num_workers=0).load_state_dict(state)
+    Loader(same[0], 8, shuffle=True, num_workers=0).load_state_dict(EpochSampler(Shuffled(40)).state_dict())
 
 
 def test_a_shard_shuffle_refuses_a_state_of_samples_in_other_shards() -> None:
@@ -251,6 +251,6 @@ def test_a_shard_shuffle_refuses_a_state_of_samples_in_other_shards() -> None:
 
 
 def test_a_crop_that_is_not_random_needs_no_seed(data: LMDBDataset) -> None:
-    assert epoch(Loader(data, 8, crop=CenterCrop(16), flip=0, workers=0)) == epoch(
-        Loader(data, 8, crop=CenterCrop(16), flip=0, workers=0)
+    assert epoch(Loader(data, 8, crop=CenterCrop(16), flip=0, num_workers=0)) == epoch(
+        Loader(data, 8, crop=CenterCrop(16), flip=0, num_workers=0)
     )

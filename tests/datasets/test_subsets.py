@@ -119,7 +119,7 @@ def test_indices_that_cannot_be_are_refused(indices: Any, said: str, data: LMDBD
     with pytest.raises(OptionError, match=said):
         data.subset(indices)
     with pytest.raises(OptionError, match=said):
-        Loader(Subset(data, indices), 4, workers=0)
+        Loader(Subset(data, indices), 4, num_workers=0)
 
 
 # --- in loaders ---
@@ -131,10 +131,10 @@ def nested(data: Dataset[Any]) -> Dataset[Any]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_torch_makes_of_a_dataset_is_read_as_its_subset(workers: int, data: LMDBDataset) -> None:
-    options: dict[str, Any] = {"shuffle": True, "seed": 3, "workers": workers}
+    options: dict[str, Any] = {"shuffle": True, "seed": 3, "num_workers": workers}
     train, val = random_split(data, [50, 6], torch.Generator().manual_seed(0))
     for given, rows in [(train, train.indices), (val, val.indices), (nested(data), [*range(39, 9, -1)])]:
-        with Loader(data.subset(rows), 8, shuffle=True, seed=3, workers=0) as loader:
+        with Loader(data.subset(rows), 8, shuffle=True, seed=3, num_workers=0) as loader:
             expected = [digest(loader), digest(loader)]
         with Loader(given, 8, **options) as loader:
             assert [digest(loader), digest(loader)] == expected
@@ -146,25 +146,25 @@ def test_what_torch_makes_of_a_dataset_is_read_as_its_subset(workers: int, data:
 
 def test_an_epoch_of_a_subset_is_resumed(data: LMDBDataset) -> None:
     part = data.subset(range(5, 45))
-    expected = digest(Loader(part, 8, shuffle=True, seed=3, workers=0))
-    first = Loader(part, 8, shuffle=True, seed=3, workers=0)
+    expected = digest(Loader(part, 8, shuffle=True, seed=3, num_workers=0))
+    first = Loader(part, 8, shuffle=True, seed=3, num_workers=0)
     batches = iter(first)
     next(batches), next(batches)
-    second = make_loader(pickle.loads(pickle.dumps(part)), 8, shuffle=True, seed=3, workers=0)
+    second = make_loader(pickle.loads(pickle.dumps(part)), 8, shuffle=True, seed=3, num_workers=0)
     second.load_state_dict(first.state_dict())
     assert digest(second) == expected[2:]
     with pytest.raises(OptionError, match="state: expected one saved with length 56, got 40"):
-        Loader(data, 8, shuffle=True, seed=3, workers=0).load_state_dict(first.state_dict())
+        Loader(data, 8, shuffle=True, seed=3, num_workers=0).load_state_dict(first.state_dict())
 
 
 def test_orders_draw_from_a_subset(data: LMDBDataset) -> None:
     part = data.subset(np.flatnonzero(data.targets < 2))
-    shards = Loader(part, 8, order=ShardShuffled(part, window=1), workers=0)
+    shards = Loader(part, 8, shuffle=ShardShuffled(part, window=1), num_workers=0)
     assert sorted(t for _, targets in shards for t in targets.tolist()) == sorted(part.targets.tolist())
-    balanced = Loader(part, 50, order=class_balanced(part.targets, length=50), workers=0)
+    balanced = Loader(part, 50, shuffle=class_balanced(part.targets, length=50), num_workers=0)
     assert {t for _, targets in balanced for t in targets.tolist()} == {0, 1}
-    with pytest.raises(OptionError, match="order: expected one over"):
-        Loader(part, 8, order=ShardShuffled(data.data), workers=0)
+    with pytest.raises(OptionError, match="shuffle: expected an order over"):
+        Loader(part, 8, shuffle=ShardShuffled(data.data), num_workers=0)
 
 
 def test_a_plain_dataloader_reads_a_subset(data: LMDBDataset) -> None:
@@ -177,8 +177,8 @@ def test_damage_in_a_subset_is_named_by_its_number_in_the_dataset(dataset: Path,
     overwrite_value(copied, 20)
     part = LMDBDataset(copied, crop=CROP).subset([19, 20, 21])
     with pytest.raises(DatasetError, match=r"sample 20 \(.*\) of .* is damaged"):
-        list(Loader(part, 3, workers=0))
-    loader = Loader(part, 3, workers=0, on_error="skip")
+        list(Loader(part, 3, num_workers=0))
+    loader = Loader(part, 3, num_workers=0, on_error="skip")
     assert [targets.tolist() for _, targets in loader] == [LMDBDataset(dataset).targets[[19, 21]].tolist()]
 
 
@@ -190,19 +190,19 @@ def test_datasets_are_joined_with_the_samples_of_each(data: LMDBDataset, other: 
     both = ConcatDataset([Subset(data, [5, 6]), ConcatDataset([more, data])])
     part = Subset(both, [0, 1, 2, 21, 22, 77])
     expected = [data.targets[5], data.targets[6], more.targets[0], more.targets[19], data.targets[0], data.targets[55]]
-    for loader in (Loader(part, 4, workers=0), Loader(part, 4, workers=2), make_loader(part, 4, workers=2)):
+    for loader in (Loader(part, 4, num_workers=0), Loader(part, 4, num_workers=2), make_loader(part, 4, num_workers=2)):
         batches = list(loader)
         assert [t for _, targets in batches for t in targets.tolist()] == expected
         del loader
-    single = Loader(part, 6, crop=CenterCrop(24), flip=0, workers=0)
+    single = Loader(part, 6, crop=CenterCrop(24), flip=0, num_workers=0)
     images, _ = next(iter(single))
-    alone = Loader(more, 20, crop=CenterCrop(24), flip=0, workers=0)
+    alone = Loader(more, 20, crop=CenterCrop(24), flip=0, num_workers=0)
     assert torch.equal(images[2:4], next(iter(alone))[0][[0, 19]])
 
 
 def test_a_joined_dataset_is_as_one(data: LMDBDataset, other: Path, dataset: Path) -> None:
     more = LMDBDataset(other, crop=CROP, flip=0.5, decode="tensor")
-    joined = Loader(ConcatDataset([more, data]), 8, workers=0).dataset
+    joined = Loader(ConcatDataset([more, data]), 8, num_workers=0).dataset
     assert joined.targets.tolist() == [*more.targets, *data.targets]
     assert joined.samples == more.samples + data.samples
     copied = pickle.loads(pickle.dumps(joined))
@@ -211,7 +211,7 @@ def test_a_joined_dataset_is_as_one(data: LMDBDataset, other: Path, dataset: Pat
     assert set(shards[:20]).isdisjoint(shards[20:])
     assert sorted(ShardShuffled(joined, window=1).samples(0, np.arange(76)).tolist()) == [*range(76)]
     paths = [LMDBDataset(root, target="path", crop=CROP) for root in (other, dataset)]
-    _, names = next(iter(Loader(ConcatDataset(paths), 76, workers=0)))
+    _, names = next(iter(Loader(ConcatDataset(paths), 76, num_workers=0)))
     assert list(names) == [path for path, _ in joined.samples]
     whole = Loader(
         ConcatDataset([LMDBDataset(root, decode="numpy") for root in (other, dataset)]), 8, crop=CROP
@@ -220,7 +220,7 @@ def test_a_joined_dataset_is_as_one(data: LMDBDataset, other: Path, dataset: Pat
 
 
 def test_parts_of_one_dataset_are_a_subset_of_it(data: LMDBDataset) -> None:
-    joined = Loader(ConcatDataset([data.subset([4, 5]), data]), 8, workers=0).dataset
+    joined = Loader(ConcatDataset([data.subset([4, 5]), data]), 8, num_workers=0).dataset
     assert joined.data is data.data
     assert joined.targets.tolist() == [*data.targets[[4, 5]], *data.targets]
 
@@ -230,8 +230,8 @@ def test_damage_in_a_joined_dataset_is_named_by_its_own_dataset(data: LMDBDatase
     overwrite_value(copied, 3)
     both = ConcatDataset([data, LMDBDataset(copied, crop=CROP, flip=0.5, decode="tensor")])
     with pytest.raises(DatasetError, match=rf"sample 3 \(.*\) of {copied} is damaged"):
-        list(Loader(both, 8, workers=0))
-    loader = Loader(both, 76, workers=0, on_error="skip")
+        list(Loader(both, 8, num_workers=0))
+    loader = Loader(both, 76, num_workers=0, on_error="skip")
     assert [len(images) for images, _ in loader] == [75]
 
 
@@ -286,7 +286,7 @@ class OwnSubset(Subset[Any]):
 )
 def test_what_a_loader_does_not_read_is_refused_in_a_line(make: Any, said: str, data: LMDBDataset, other: Path) -> None:
     with pytest.raises(OptionError, match=said) as raised:
-        Loader(make(data, other), 4, crop=CROP, workers=0)
+        Loader(make(data, other), 4, crop=CROP, num_workers=0)
     assert "\n" not in str(raised.value)
 
 
@@ -295,7 +295,7 @@ def test_other_classes_are_refused(data: LMDBDataset, tmp_path: Path) -> None:
     build_dataset(tmp_path / "raw", tmp_path / "OUT", BuildOptions(ImageOptions(sizes=(Size(64, 64),))), SERIAL)
     fewer = LMDBDataset(tmp_path / "OUT", crop=CROP, flip=0.5, decode="tensor")
     with pytest.raises(OptionError, match=r"must have the same classes, and those of .* and .* differ$"):
-        Loader(ConcatDataset([data, fewer]), 4, workers=0)
+        Loader(ConcatDataset([data, fewer]), 4, num_workers=0)
 
 
 def test_a_column_of_another_type_in_another_part_is_named(tmp_path: Path) -> None:
@@ -311,15 +311,15 @@ def test_a_column_of_another_type_in_another_part_is_named(tmp_path: Path) -> No
         )
         parts.append(LMDBDataset(out, target="score", crop=CROP))
     with pytest.raises(DatasetError, match=r"column 'score' is int\d+ in .*whole/OUT and double in .*broken/OUT"):
-        Loader(ConcatDataset(parts), 4, workers=0)
-    alone = Loader(ConcatDataset([parts[1], parts[1]]), 8, workers=0)
+        Loader(ConcatDataset(parts), 4, num_workers=0)
+    alone = Loader(ConcatDataset([parts[1], parts[1]]), 8, num_workers=0)
     assert next(iter(alone))[1].tolist() == [1.5] * 8
 
 
 def test_a_dataset_that_has_gone_is_missed_when_a_copy_is_read(data: LMDBDataset, other: Path, tmp_path: Path) -> None:
     moved = Path(shutil.copytree(other, tmp_path / "moved"))
     both = [data, LMDBDataset(moved, crop=CROP, flip=0.5, decode="tensor")]
-    pickled = pickle.dumps(Loader(ConcatDataset(both), 4, workers=0).dataset)
+    pickled = pickle.dumps(Loader(ConcatDataset(both), 4, num_workers=0).dataset)
     shutil.rmtree(moved)
     copied = pickle.loads(pickled)
     with pytest.raises(DatasetError, match="moved"):
@@ -328,7 +328,7 @@ def test_a_dataset_that_has_gone_is_missed_when_a_copy_is_read(data: LMDBDataset
 
 def test_make_loader_reads_as_they_are_what_cannot_be_one_dataset(data: LMDBDataset, other: Path) -> None:
     mixed = ConcatDataset([data, Own(other, crop=CROP, decode="tensor")])
-    batches = list(make_loader(mixed, 38, workers=0))
+    batches = list(make_loader(mixed, 38, num_workers=0))
     assert [len(images) for images, _ in batches] == [38, 38]
 
 
@@ -383,7 +383,7 @@ def test_make_loader_refuses_parts_whose_labels_mean_something_else(
         "with another": [[(0, 0)], one, two],
     }
     with pytest.raises(OptionError, match=rf"^dataset: the parts of a ConcatDataset must have the same {name}, and"):
-        make_loader(ConcatDataset(parts[shape]), 4, workers=0)
+        make_loader(ConcatDataset(parts[shape]), 4, num_workers=0)
 
 
 def test_make_loader_compares_parts_with_one_another_where_the_first_has_labels_of_its_own(
@@ -395,12 +395,12 @@ def test_make_loader_compares_parts_with_one_another_where_the_first_has_labels_
         FolderDataset(kinds.parent / "raw", target_transform=minus),
     ):
         with pytest.raises(OptionError, match="must have the same classes"):
-            make_loader(ConcatDataset([first, LMDBDataset(kinds), LMDBDataset(fewer)]), 4, workers=0)
+            make_loader(ConcatDataset([first, LMDBDataset(kinds), LMDBDataset(fewer)]), 4, num_workers=0)
 
 
 def test_make_loader_refuses_folders_of_other_classes(kinds: Path, fewer: Path) -> None:
     with pytest.raises(OptionError, match="must have the same classes"):
-        make_loader(ConcatDataset([FolderDataset(root.parent / "raw") for root in (kinds, fewer)]), 4, workers=0)
+        make_loader(ConcatDataset([FolderDataset(root.parent / "raw") for root in (kinds, fewer)]), 4, num_workers=0)
 
 
 LABEL_FIRST, LABEL_LAST = ("label", "width"), ("width", "label")
@@ -424,7 +424,7 @@ def test_make_loader_goes_on_reading_parts_whose_labels_are_right(kinds: Path, f
         [LMDBDataset(root, target="kind", vocabulary=vocabulary, **cropped) for root in (kinds, fewer)],
         [LMDBDataset(kinds, **cropped), Relabelled(fewer, **cropped)],
     ):
-        assert sum(len(batch) > 0 for batch in make_loader(ConcatDataset(parts), 5, workers=0)) == len(parts) + 1
+        assert sum(len(batch) > 0 for batch in make_loader(ConcatDataset(parts), 5, num_workers=0)) == len(parts) + 1
 
 
 @pytest.fixture(scope="module")
@@ -465,13 +465,13 @@ def test_any_column_makes_a_split(splits: Path) -> None:
 def test_a_split_is_read_by_loaders_and_pickled(splits: Path) -> None:
     val = LMDBDataset(splits, crop=CROP, decode="tensor").split("val")
     expected = sorted(val.targets.tolist())
-    for loader in (Loader(val, 8, workers=0), DataLoader(pickle.loads(pickle.dumps(val)), 8, num_workers=1)):
+    for loader in (Loader(val, 8, num_workers=0), DataLoader(pickle.loads(pickle.dumps(val)), 8, num_workers=1)):
         assert sorted(t for _, targets in loader for t in targets.tolist()) == expected
 
 
 def test_a_sum_of_datasets_has_the_splits_of_both(splits: Path) -> None:
     parts = [LMDBDataset(splits, crop=CROP).split(name) for name in ("val", "train")]
-    joined = Loader(ConcatDataset(parts), 8, workers=0).dataset
+    joined = Loader(ConcatDataset(parts), 8, num_workers=0).dataset
     assert joined.splits == ["train", "val"] and len(joined.split("val")) == len(parts[0])
 
 

@@ -38,7 +38,7 @@ EPOCHS = """
     def measure(root, which, context, epochs):
         dataset = LMDBDataset(root, crop=RandomResizedCrop(32), decode="tensor")
         if which == "Loader":
-            loader = Loader(dataset, 100, shuffle=True, workers=1, context=context)
+            loader = Loader(dataset, 100, shuffle=True, num_workers=1, multiprocessing_context=context)
         else:
             loader = torch.utils.data.DataLoader(
                 dataset, 100, shuffle=True, num_workers=1, multiprocessing_context=context, persistent_workers=True

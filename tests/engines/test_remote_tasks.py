@@ -29,6 +29,7 @@ from servers import http
 
 OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), shard_samples=2)
 RUN = RunOptions(engine="dask", scheduler="somewhere", report=False)
+ALONE = RunOptions(engine="sequential", report=False)
 
 
 class Threads:
@@ -119,7 +120,7 @@ def test_an_engine_makes_the_bytes_of_a_sequential_build(photos: Path, use: Use,
     shards: list[int | None] = []
     result = build_dataset(photos, tmp_path / "out", OPTIONS, RUN, on_shard=lambda done: shards.append(done.number))
     assert (result.stored, result.rejected, sorted(shards)) == (11, 1, list(range(6)))  # type: ignore[type-var]
-    build_dataset(photos, tmp_path / "alone", OPTIONS, replace(RUN, engine="sequential", scheduler=None))
+    build_dataset(photos, tmp_path / "alone", OPTIONS, ALONE)
     assert files(tmp_path / "out") == files(tmp_path / "alone")
 
 
@@ -137,13 +138,12 @@ def test_an_engine_carries_out_a_part(photos: Path, use: Use, tmp_path: Path) ->
 
 
 def test_an_engine_carries_out_an_update(photos: Path, use: Use, tmp_path: Path) -> None:
-    alone = replace(RUN, engine="sequential", scheduler=None)
     for out in ("out", "alone"):
-        build_dataset(photos, tmp_path / out, OPTIONS, alone)
+        build_dataset(photos, tmp_path / out, OPTIONS, ALONE)
     Image.fromarray(smooth_image(20, 30, seed=99)).save(photos / "b" / "01.jpg", "JPEG")
     threads = use(Threads())
     build_dataset(photos, tmp_path / "out", OPTIONS, replace(RUN, update=True))
-    build_dataset(photos, tmp_path / "alone", OPTIONS, replace(alone, update=True))
+    build_dataset(photos, tmp_path / "alone", OPTIONS, replace(ALONE, update=True))
     assert threads.submitted == 1
     assert files(tmp_path / "out") == files(tmp_path / "alone")
 
@@ -177,34 +177,24 @@ def test_a_scheduler_that_is_lost_while_nothing_happens_ends_the_build(
         build_dataset(photos, tmp_path / "out", OPTIONS, RUN)
 
 
-def words_on_waiting(engine: Threads, photos: Path, use: Use, out: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The warnings of a build to which five checks in a row are a long time."""
+NO_WORKERS = "scheduler: dask at somewhere has no workers; the build waits until one comes"
+
+
+@pytest.mark.parametrize(
+    ("checks", "slots", "words"),
+    [(7, 0, [NO_WORKERS]), (4, 0, []), (7, 2, [])],
+    ids=["they do not come", "they come soon", "they are busy"],
+)
+def test_workers_are_waited_for_with_a_word_where_there_are_none(
+    checks: int, slots: int, words: list[str], photos: Path, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cluster, "CHECK_S", 0.02)
     monkeypatch.setattr(cluster, "PATIENT_CHECKS", 5)
-    use(engine)
+    use(LateWorkers(checks, slots))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert build_dataset(photos, out, OPTIONS, RUN).stored == 11
-    return [str(warning.message) for warning in caught if warning.category is PresizeWarning]
-
-
-def test_workers_that_do_not_come_are_waited_for_with_a_word(
-    photos: Path, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = words_on_waiting(LateWorkers(7), photos, use, tmp_path / "out", monkeypatch)
-    assert words == ["scheduler: dask at somewhere has no workers; the build waits until one comes"]
-
-
-def test_workers_that_come_soon_are_waited_for_without_a_word(
-    photos: Path, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert not words_on_waiting(LateWorkers(4), photos, use, tmp_path / "out", monkeypatch)
-
-
-def test_workers_that_are_busy_are_waited_for_without_a_word(
-    photos: Path, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert not words_on_waiting(LateWorkers(7, slots=2), photos, use, tmp_path / "out", monkeypatch)
+        assert build_dataset(photos, tmp_path / "out", OPTIONS, RUN).stored == 11
+    assert [str(warning.message) for warning in caught if warning.category is PresizeWarning] == words
 
 
 def test_an_image_error_of_a_worker_is_that_of_the_build(photos: Path, use: Use, tmp_path: Path) -> None:
@@ -274,7 +264,7 @@ def test_a_source_on_the_web_is_no_folder_that_workers_have_to_see(photos: Path,
             f"http://127.0.0.1:{port}/",
             tmp_path / "alone",
             OPTIONS,
-            replace(RUN, engine="sequential", scheduler=None),
+            ALONE,
             samples,
         )
     assert files(tmp_path / "out") == files(tmp_path / "alone")
@@ -301,26 +291,22 @@ def refusal(it: RemoteTask) -> str:
     return answer
 
 
-def test_a_worker_that_does_not_see_the_source_says_so(sent: RemoteTask, tmp_path: Path) -> None:
-    (tmp_path / "raw").rename(tmp_path / "elsewhere")
-    expected = f": SRC {tmp_path / 'raw'}: No such file or directory; all workers have to see it at that path"
-    assert refusal(sent).endswith(expected)
+NOT_SEEN = "{}: No such file or directory; all workers have to see it at that path"
+ANOTHER = "{} is another folder there; it has to be on a file system that all workers share"
+OBSTACLES: dict[str, tuple[Callable[[RemoteTask], object], str]] = {
+    "SRC": (lambda sent: Path(sent.task.source).rename(sent.out.with_name("elsewhere")), NOT_SEEN),  # type: ignore[arg-type]
+    "OUT": (lambda sent: sent.out.rename(sent.out.with_name("elsewhere")), NOT_SEEN),
+    "OUT without a build": (lambda sent: (sent.out / ".presize.json").unlink(), ANOTHER),
+    "OUT of another build": (lambda sent: BuildJournal({"options": "others"}, 0).write(sent.out), ANOTHER),
+}
 
 
-def test_a_worker_that_does_not_see_out_says_so(sent: RemoteTask, tmp_path: Path) -> None:
-    (tmp_path / "out").rename(tmp_path / "elsewhere")
-    assert f": OUT {tmp_path / 'out'}: No such file or directory; all workers" in refusal(sent)
-
-
-@pytest.mark.parametrize("state", ["none", "another"])
-def test_a_worker_that_sees_another_folder_says_so(state: str, sent: RemoteTask) -> None:
-    if state == "none":
-        (sent.out / ".presize.json").unlink()
-    else:
-        BuildJournal({"options": "others"}, 0).write(sent.out)
-    assert f"OUT {sent.out} is another folder there; it has to be on a file system that all workers share" in refusal(
-        sent
-    )
+@pytest.mark.parametrize("what", OBSTACLES)
+def test_a_worker_that_does_not_see_what_the_driver_sees_says_so(what: str, sent: RemoteTask) -> None:
+    change, words = OBSTACLES[what]
+    change(sent)
+    name = what[:3]
+    assert refusal(sent).endswith(f": {name} {words.format(sent.task.source if name == 'SRC' else sent.out)}")
 
 
 def test_a_worker_with_other_libraries_names_both(sent: RemoteTask) -> None:

@@ -44,13 +44,6 @@ def another(name: str, loading: Loading, step_s: float = 0.02) -> Alternative:
     return Alternative(name, loading, Times(step_s))
 
 
-def test_a_step_that_never_waits_leaves_nothing_to_gain() -> None:
-    found = diagnosis(step_s=0.1, trained_s=0.1)
-    assert found.verdict.startswith("Compute is the bottleneck: the training step is busy 100% of the time.")
-    assert found.advice == ()
-    assert diagnosis_text(found).startswith("Compute is the bottleneck")
-
-
 def test_a_loader_that_is_too_slow_is_named_with_its_slowest_part_and_the_fewest_workers_that_suffice() -> None:
     found = diagnosis()
     assert found.verdict.startswith("Loading is the bottleneck: the training step is busy 33% of the time. ")
@@ -93,7 +86,10 @@ def test_the_gain_of_another_loader_is_split_into_loading_and_the_layout_of_its_
     assert found.known()["advice"][0]["step_gain"] == best.step_gain
 
 
-def test_a_faster_step_is_advised_though_compute_is_the_bottleneck() -> None:
+def test_where_compute_is_the_bottleneck_a_faster_step_alone_is_advised() -> None:
+    busy = diagnosis(step_s=0.1, trained_s=0.1)
+    assert busy.verdict.startswith("Compute is the bottleneck: the training step is busy 100% of the time.")
+    assert busy.advice == () and diagnosis_text(busy).startswith("Compute is the bottleneck")
     found = diagnosis(step_s=0.1, trained_s=0.1, alternatives=(another("Quick", loading(0.005), step_s=0.08),))
     assert found.known()["bottleneck"] == "compute"
     assert [advice.what for advice in found.advice] == ["Quick with 1 worker."]
@@ -143,37 +139,35 @@ def test_cores_that_are_none_are_not_counted() -> None:
     assert diagnosis(loading=saturated(2 / 0.06)).free_cores == pytest.approx(8)
 
 
-def test_training_and_loading_share_the_cores() -> None:
-    # 60 ms of a core for loading and 20 for the step: on one core that is 80.
-    found = diagnosis(trained_s=0.08, step_cores=1.0, cores=1.0, load_slowdown=1.25, step_slowdown=1.5)
-    found = replace(found, loading=loading(cores=1.0))
-    assert found.agreement == pytest.approx(1, rel=0.2)
-    assert found.predict(found.pipeline(workers=2)) == pytest.approx(32 / 0.08, rel=0.05)
-
-
-def test_what_is_slower_in_training_for_no_known_reason_stays_so() -> None:
-    # Loading takes half as long again while training runs, though there are cores enough.
-    found = diagnosis(trained_s=0.09, load_slowdown=1.5)
-    assert found.agreement == pytest.approx(1, rel=0.02)
-    assert found.by_workers[2] == pytest.approx(2 * 32 / 0.09, rel=0.02)
-
-
-def test_where_the_simulation_is_off_its_predictions_are_corrected() -> None:
-    # Something that is not known makes training twice as slow as loading.
-    found = diagnosis(trained_s=0.12)
-    assert found.agreement == pytest.approx(2, rel=0.02)
-    assert found.predict(found.pipeline()) == pytest.approx(found.images_per_s, rel=0.03)
+@pytest.mark.parametrize(
+    ("changes", "workers", "cycle_s", "agreement"),
+    [
+        # 60 ms of a core for loading and 20 for the step: on one core that is 80.
+        (
+            {"trained_s": 0.08, "step_cores": 1.0, "cores": 1.0, "load_slowdown": 1.25, "step_slowdown": 1.5}
+            | {"loading": loading(cores=1.0)},
+            2, 0.08, pytest.approx(1, rel=0.2),
+        ),
+        # Loading takes half as long again while training runs, though there are cores enough.
+        ({"trained_s": 0.09, "load_slowdown": 1.5}, 2, 0.045, pytest.approx(1, rel=0.02)),
+        # Something that is not known makes training twice as slow as loading: predictions are corrected by that.
+        ({"trained_s": 0.12}, 1, 0.12, pytest.approx(2, rel=0.02)),
+        # Without workers, loading is simulated between steps.
+        ({"trained_s": 0.08, "loading": loading(workers=0)}, 0, 0.08, pytest.approx(1, rel=0.02)),
+    ],
+    ids=["shared cores", "slower for no known reason", "a simulation that is off", "no workers"],
+)  # fmt: skip
+def test_predictions_go_by_what_was_measured_of_training(
+    changes: dict[str, Any], workers: int, cycle_s: float, agreement: Any
+) -> None:
+    found = diagnosis(**changes)
+    assert found.agreement == agreement
+    assert found.predict(found.pipeline(workers=workers)) == pytest.approx(32 / cycle_s, rel=0.05)
 
 
 def test_no_prediction_is_faster_than_the_step_alone() -> None:
     found = diagnosis(trained_s=0.03)  # faster than was measured of its loader
     assert found.predict(found.pipeline(workers=8)) <= 32 / 0.02
-
-
-def test_a_loader_without_workers_is_simulated_between_steps() -> None:
-    found = diagnosis(trained_s=0.08, loading=loading(workers=0))
-    assert found.agreement == pytest.approx(1, rel=0.02)
-    assert found.by_workers[0] == pytest.approx(32 / 0.08, rel=0.02)
 
 
 def test_all_that_is_known_is_json() -> None:
@@ -207,8 +201,7 @@ def test_the_page_says_the_same_needs_nothing_else_and_escapes_what_it_is_told()
     found = diagnosis(alternatives=(another(hostile, loading(0.001)),), notes=(hostile,))
     page = diagnosis_page(found, hostile)
     assert found.headline in page and found.explanation.split(". ")[0] in page
-    assert hostile not in page
-    assert "&lt;script&gt;alert(1)" in page
+    assert hostile not in page and "&lt;script&gt;alert(1)" in page
     assert not re.search(r"(src|href)=.?https?:", page)
 
 

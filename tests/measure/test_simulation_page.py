@@ -58,7 +58,7 @@ def show(watch: Watch, tmp_path: Path) -> Callable[..., Picture]:
 Show = Callable[..., Picture]
 
 
-def test_it_stands_still_until_it_is_played_and_pauses(show: Show) -> None:
+def test_it_stands_still_until_it_is_played_at_the_speed_that_was_chosen_pauses_and_ends(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=30))
     begin = seen.at
     seen.run(1)
@@ -70,6 +70,14 @@ def test_it_stands_still_until_it_is_played_and_pauses(show: Show) -> None:
     seen.page.get_by_role("button", name="Pause").click()
     seen.run(3)
     assert seen.at == played
+    seen.press("Home")
+    seen.page.get_by_label("Speed").select_option("10")
+    seen.page.get_by_role("button", name="Play").click()
+    seen.run(1)
+    assert seen.at == pytest.approx(10, abs=1)
+    seen.run(4)
+    assert seen.at == 30
+    assert seen.page.get_by_role("button", name="Play").is_visible()
 
 
 def test_it_begins_in_a_wait_while_all_variants_run_or_a_quarter_of_the_way(show: Show) -> None:
@@ -82,19 +90,7 @@ def test_it_begins_in_a_wait_while_all_variants_run_or_a_quarter_of_the_way(show
     assert show(quick).at == pytest.approx(quick.seconds / 4, rel=1e-4)
 
 
-def test_it_plays_at_the_speed_that_was_chosen_and_ends(show: Show) -> None:
-    seen = show(simulate(SEVEN, seconds=30))
-    seen.press("Home")
-    seen.page.get_by_label("Speed").select_option("10")
-    seen.page.get_by_role("button", name="Play").click()
-    seen.run(1)
-    assert seen.at == pytest.approx(10, abs=1)
-    seen.run(4)
-    assert seen.at == 30
-    assert seen.page.get_by_role("button", name="Play").is_visible()
-
-
-def test_it_works_by_keyboard(show: Show) -> None:
+def test_it_works_by_keyboard_and_every_control_can_be_reached_and_named(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=30))
     seen.press("Home", "ArrowRight")
     assert seen.at == 2.0  # the loaders are done, and training takes the first batch
@@ -111,10 +107,6 @@ def test_it_works_by_keyboard(show: Show) -> None:
     assert played > 0
     seen.run(2)
     assert seen.at == played
-
-
-def test_every_control_can_be_reached_and_named(show: Show) -> None:
-    seen = show(simulate(SEVEN, seconds=30))
     seen.press("Home")
     reached = []
     for _ in range(5):

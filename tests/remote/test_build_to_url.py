@@ -24,25 +24,12 @@ from presize.remote.fetch import fetch_dataset
 from presize.remote.upload import CLAIM, upload_dataset
 from presize.store.data_files import MANIFEST, DataFile
 from presize.store.dataset import Dataset
-from servers import Proxy
-
-SHARDS = BuildOptions(SMALL.image, shard_samples=8)
-UPDATE = RunOptions(engine="sequential", report=False, update=True)
+from servers import SHARDS, UPDATE, Proxy, StopError, fetched, names, stop
 
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
     return tmp_path / "scratch"
-
-
-def fetched(url: str, folder: Path) -> dict[str, str]:
-    """The files of the dataset at `url`, by a copy of it in `folder`."""
-    fetch_dataset(url, folder)
-    return files(folder)
-
-
-def names(url: str) -> list[str]:
-    return [found.path for found in Bucket(url).list()]
 
 
 @pytest.fixture
@@ -57,14 +44,6 @@ def photos(raw: Path, tmp_path: Path) -> Path:
 
 def shards_put(proxy: Proxy) -> set[str]:
     return set(re.findall(r"shards/[\w.-]+", " ".join(proxy.put)))
-
-
-class StopError(Exception):
-    pass
-
-
-def stop(_: object) -> None:
-    raise StopError
 
 
 def test_a_build_makes_at_a_url_what_it_makes_in_a_folder(
@@ -95,22 +74,16 @@ def test_shards_go_while_others_are_built(photos: Path, url: str, scratch: Path,
     build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch, on_shard=wait_for_it)
 
 
-def test_an_interrupted_build_is_no_dataset_and_resumes(photos: Path, url: str, scratch: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["on_shard", "on_rest"])
+def test_a_build_that_was_interrupted_is_no_dataset_and_goes_on(
+    where: str, photos: Path, url: str, scratch: Path, tmp_path: Path
+) -> None:
     with pytest.raises(StopError):
-        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch, on_shard=stop)
+        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch, **{where: stop})  # type: ignore[arg-type]
     assert MANIFEST not in names(url)
     result = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
-    assert result.resumed > 0
-    build_dataset(photos, tmp_path / "out", SHARDS, SERIAL)
-    assert fetched(url, tmp_path / "copy") == files(tmp_path / "out")
-
-
-def test_an_interrupted_copy_is_no_dataset_and_goes_on(photos: Path, url: str, scratch: Path, tmp_path: Path) -> None:
-    with pytest.raises(StopError):
-        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch, on_rest=stop)
-    assert MANIFEST not in names(url)
-    result = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
-    assert result.resumed == result.files
+    assert 0 < result.resumed <= result.files
+    assert result.resumed == result.files or where == "on_shard"
     build_dataset(photos, tmp_path / "out", SHARDS, SERIAL)
     assert fetched(url, tmp_path / "copy") == files(tmp_path / "out")
 

@@ -41,7 +41,7 @@ from presize.store.data_files import DataFile
 from presize.store.dataset import Dataset
 from presize.system.locks import file_lock
 from processes import children, run_command, run_python
-from servers import BUCKET, Proxy, cutting, point_to, s3, upload
+from servers import BUCKET, Proxy, s3, upload
 
 URL = f"s3://{BUCKET}/sets/64"
 CROP = RandomResizedCrop(48)
@@ -63,14 +63,6 @@ def server(shards: Path) -> Iterator[int]:
     with pytest.MonkeyPatch.context() as patch, s3(patch) as port:
         upload(shards, "sets/64")
         yield port
-
-
-@pytest.fixture
-def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """What lies before the server, and counts."""
-    with cutting(server, most=None) as proxy:
-        point_to(monkeypatch, proxy.port)
-        yield proxy
 
 
 def kept(cache: Path) -> list[str]:
@@ -113,7 +105,7 @@ def wait_until(seen: Callable[[], bool]) -> None:
 
 def batches(dataset: LMDBDataset, workers: int = 0, window: int = 2, epochs: int = 1) -> list[tuple[Any, Any]]:
     """Those of epochs shard by shard."""
-    loader = Loader(dataset, 5, order=ShardShuffled(dataset.data, seed=3, window=window), workers=workers)
+    loader = Loader(dataset, 5, shuffle=ShardShuffled(dataset.data, seed=3, window=window), num_workers=workers)
     return [batch for _ in range(epochs) for batch in loader]
 
 
@@ -160,7 +152,7 @@ def test_what_was_fetched_is_there_for_the_next_run(proxy: Proxy, tmp_path: Path
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_all_workers_share_what_is_fetched(context: str, shards: Path, proxy: Proxy, tmp_path: Path) -> None:
     loaders = [
-        make_loader(dataset, 8, shuffle=True, seed=1, workers=2, multiprocessing_context=context)
+        make_loader(dataset, 8, shuffle=True, seed=1, num_workers=2, multiprocessing_context=context)
         for dataset in (
             LMDBDataset(URL, crop=CROP, decode="tensor", cache_dir=tmp_path),
             LMDBDataset(shards, crop=CROP, decode="tensor"),
@@ -179,11 +171,10 @@ def test_a_pickled_dataset_asks_for_nothing_that_is_there(proxy: Proxy, tmp_path
 
 
 def test_a_connection_that_is_cut_again_and_again_gives_the_same_batches(
-    shards: Path, server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shards: Path, proxy: Proxy, tmp_path: Path
 ) -> None:
-    with cutting(server, most=30_000) as proxy:
-        point_to(monkeypatch, proxy.port)
-        ours = batches(LMDBDataset(URL, crop=CROP, cache_dir=tmp_path), workers=2)
+    proxy.most = 30_000
+    ours = batches(LMDBDataset(URL, crop=CROP, cache_dir=tmp_path), workers=2)
     assert proxy.cut > 0
     assert_equal(ours, batches(LMDBDataset(shards, crop=CROP)))
 
@@ -193,7 +184,7 @@ def test_a_connection_that_is_cut_again_and_again_gives_the_same_batches(
 def test_a_cache_of_two_groups_is_enough_shard_by_shard(workers: int, shards: Path, tmp_path: Path) -> None:
     room = 2 * bytes_of(shards) // 3
     dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path, cache_bytes=room)
-    loader = Loader(dataset, 5, order=ShardShuffled(dataset.data, seed=3, window=2), workers=workers)
+    loader = Loader(dataset, 5, shuffle=ShardShuffled(dataset.data, seed=3, window=2), num_workers=workers)
     ours = []
     for _ in range(3):
         for batch in loader:
@@ -211,7 +202,7 @@ def test_shards_that_were_removed_are_not_held_open(shards: Path, tmp_path: Path
 
 def test_shards_come_before_they_are_asked_for(proxy: Proxy, tmp_path: Path) -> None:
     dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path)
-    epoch = iter(Loader(dataset, 4, order=ShardShuffled(dataset.data, seed=0, window=1), workers=0))
+    epoch = iter(Loader(dataset, 4, shuffle=ShardShuffled(dataset.data, seed=0, window=1), num_workers=0))
     next(epoch)
     wait_until(lambda: len(kept(tmp_path)) == 8)
     assert asked_for(proxy) == kept(tmp_path), "each once"
@@ -235,7 +226,7 @@ def test_shards_come_ahead_as_far_as_there_is_room(shards: Path, tmp_path: Path)
 
 def test_in_a_resumed_epoch_only_the_rest_is_fetched(proxy: Proxy, tmp_path: Path) -> None:
     dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path)
-    loader = Loader(dataset, 4, order=ShardShuffled(dataset.data, seed=0, window=1), workers=0)
+    loader = Loader(dataset, 4, shuffle=ShardShuffled(dataset.data, seed=0, window=1), num_workers=0)
     state = {**loader.state_dict(), "consumed": 40}
     loader.load_state_dict(state)
     assert sum(len(targets) for _, targets in loader) == 16
@@ -251,7 +242,7 @@ def test_each_host_fetches_its_own_shards_alone(tmp_path: Path) -> None:
         dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / str(host))
         order = ShardShuffled(dataset.data, window=1, by_host=True, ranks=4, ranks_per_host=2)
         for rank in (2 * host, 2 * host + 1):
-            list(Loader(dataset, 4, order=order, rank=rank, ranks=4, workers=0))
+            list(Loader(dataset, 4, shuffle=order, rank=rank, ranks=4, num_workers=0))
         fetched.append(set(kept(tmp_path / str(host))))
     assert len(fetched[0] & fetched[1]) == 1, "the one that is divided between them"
     assert len(fetched[0] | fetched[1]) == 8
@@ -271,9 +262,9 @@ def test_companions_come_with_the_images(tmp_path: Path, monkeypatch: pytest.Mon
         upload(tmp_path / "out", "pairs")
         ours = LMDBDataset(f"s3://{BUCKET}/pairs", crop=crop, cache_dir=tmp_path / "cache")
         order = ShardShuffled(ours.data, seed=0, window=1)
-        read = list(Loader(ours, 3, order=order, workers=0))
+        read = list(Loader(ours, 3, shuffle=order, num_workers=0))
     for (one, mask), (other, other_mask) in zip(
-        read, Loader(LMDBDataset(tmp_path / "out", crop=crop), 3, order=order, workers=0), strict=True
+        read, Loader(LMDBDataset(tmp_path / "out", crop=crop), 3, shuffle=order, num_workers=0), strict=True
     ):
         assert torch.equal(one, other)
         assert torch.equal(mask, other_mask)
@@ -284,7 +275,7 @@ def test_companions_that_are_not_read_do_not_come() -> None:
     groups = []
 
     class Origin:
-        most = None
+        max_bytes = None
 
         def fetch_ahead(self, files: Any) -> None:
             groups.append([[file.file for file in group] for group in files])
@@ -331,10 +322,10 @@ def small(shards: Path, tmp_path: Path) -> LMDBDataset:
 def test_a_dataset_larger_than_its_cache_can_only_be_read_shard_by_shard(load: Any, small: LMDBDataset) -> None:
     message = (
         r"^cache_bytes: [\d.]+ kB cannot hold this dataset of [\d.]+ kB, so it can only be read shard by shard: "
-        r"give order=ShardShuffled\(dataset.data, seed=...\), or a larger cache_bytes$"
+        r"give shuffle=ShardShuffled\(dataset.data, seed=...\), or a larger cache_bytes$"
     )
     with pytest.raises(OptionError, match=message):
-        load(small, 4, shuffle=True, workers=0)
+        load(small, 4, shuffle=True, num_workers=0)
 
 
 @pytest.mark.usefixtures("server")
@@ -443,7 +434,7 @@ def test_a_shard_that_is_not_there_is_one_line(shards: Path, tmp_path: Path, mon
         upload(tmp_path / "set", "gone")
         dataset = LMDBDataset(f"s3://{BUCKET}/gone", cache_dir=tmp_path / "cache")
         with pytest.raises(RemoteError, match=rf"^s3://{BUCKET}/gone/shards/\d+\.lmdb does not exist"):
-            list(Loader(LMDBDataset(f"s3://{BUCKET}/gone", crop=CROP, cache_dir=tmp_path / "cache"), 4, workers=2))
+            list(Loader(LMDBDataset(f"s3://{BUCKET}/gone", crop=CROP, cache_dir=tmp_path / "cache"), 4, num_workers=2))
         with pytest.raises(RemoteError, match="does not exist"):
             dataset[0]
 

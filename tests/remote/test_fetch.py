@@ -27,7 +27,7 @@ from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.verify import VerifyResult, verify_dataset
 from processes import run_command
-from servers import BUCKET, cutting, http, point_to, s3, silent_http, upload
+from servers import BUCKET, Proxy, http, point_to, s3, silent_http, upload
 from tampering import change_manifest, read_table, with_value, write_table
 
 URL = f"s3://{BUCKET}/sets/64"
@@ -171,46 +171,38 @@ def read_error(out: Path) -> str:
 
 
 def test_a_connection_that_is_cut_again_and_again_is_taken_up_where_it_was(
-    dataset: Path, server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: Path, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("presize.remote.bucket.CHUNK_BYTES", 1 << 12)
-    with cutting(server, most=60_000) as proxy:
-        point_to(monkeypatch, proxy.port)
-        result = fetch_dataset(URL, tmp_path / "copy")
+    proxy.most = 60_000
+    result = fetch_dataset(URL, tmp_path / "copy")
     assert proxy.cut > 0
     assert files(tmp_path / "copy") == files(dataset)
     assert result.fetched == sum(file.bytes for file in read_manifest(dataset).files()), "no byte came twice"
 
 
 @pytest.mark.slow
-def test_a_store_that_is_away_for_a_moment_is_waited_for(
-    dataset: Path, server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with cutting(server, most=None) as proxy:
-        point_to(monkeypatch, proxy.port)
+def test_a_store_that_is_away_for_a_moment_is_waited_for(dataset: Path, proxy: Proxy, tmp_path: Path) -> None:
+    def meanwhile(_: int) -> None:
+        proxy.most = 0
+        Timer(1, lambda: setattr(proxy, "most", None)).start()
 
-        def meanwhile(_: int) -> None:
-            proxy.most = 0
-            Timer(1, lambda: setattr(proxy, "most", None)).start()
-
-        fetch_dataset(URL, tmp_path / "copy", on_plan=meanwhile)
+    fetch_dataset(URL, tmp_path / "copy", on_plan=meanwhile)
     assert proxy.cut > 0
     assert files(tmp_path / "copy") == files(dataset)
 
 
 @pytest.mark.slow
 def test_a_server_that_breaks_off_for_ever_is_one_line(
-    server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
-    with cutting(server, most=None) as proxy:
-        point_to(monkeypatch, proxy.port)
 
-        def cut_from_now_on(_: int) -> None:
-            proxy.most = 0
+    def cut_from_now_on(_: int) -> None:
+        proxy.most = 0
 
-        with pytest.raises(RemoteError) as caught:
-            fetch_dataset(URL, tmp_path / "copy", on_plan=cut_from_now_on)
+    with pytest.raises(RemoteError) as caught:
+        fetch_dataset(URL, tmp_path / "copy", on_plan=cut_from_now_on)
     assert str(caught.value).startswith(f"{URL}/")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "copy" / MANIFEST).exists()

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +18,41 @@ from builds import SERIAL, SMALL, files
 from commands import Ran, read_json
 from presize import build_dataset
 from presize.errors import DatasetError, RemoteError
-from presize.options import KEEP, BuildOptions, ImageOptions, RunOptions, Size
+from presize.options import KEEP, BuildOptions, ImageOptions, Size
 from presize.remote.bucket import Bucket
 from presize.remote.fetch import fetch_dataset
 from presize.remote.upload import CLAIM, upload_dataset
 from presize.sources.sample import SampleOptions, make_samples
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import read_manifest
-from servers import Proxy
-
-SHARDS = BuildOptions(SMALL.image, shard_samples=8)
-UPDATE = RunOptions(engine="sequential", report=False, update=True)
+from servers import SHARDS, UPDATE, Proxy, StopError, fetched, names
 
 
-def add_photo(photos: Path) -> None:
-    some = min(photos.rglob("*.jpg"))
-    shutil.copy(some, some.with_name(f"new-{some.name}"))
+@dataclass
+class Source:
+    """A folder of photographs, and the dataset that is built from it."""
+
+    photos: Path
+    out: Path
+
+    def build(self, options: BuildOptions = SHARDS) -> Path:
+        build_dataset(self.photos, self.out, options, SERIAL)
+        return self.out
+
+    def update(self, options: BuildOptions = SHARDS) -> Path:
+        """Add a photograph, and bring the dataset up to date."""
+        some = min(self.photos.rglob("*.jpg"))
+        shutil.copy(some, some.with_name(f"new-{some.name}"))
+        build_dataset(self.photos, self.out, options, UPDATE)
+        return self.out
 
 
-def fetched(url: str, folder: Path) -> dict[str, str]:
-    """The files of the dataset at `url`, by a copy of it in `folder`."""
-    fetch_dataset(url, folder)
-    return files(folder)
+@pytest.fixture
+def source(raw: Path, tmp_path: Path) -> Source:
+    return Source(shutil.copytree(raw, tmp_path / "photos"), tmp_path / "set")
 
 
-class StopError(Exception):
-    pass
+OTHER = BuildOptions(ImageOptions((Size(32, 32),)))
 
 
 def stopping_after(nbytes: int) -> Callable[[int], None]:
@@ -65,7 +74,7 @@ def test_a_dataset_that_is_replaced_while_it_is_copied_is_not_damaged(raw: Path,
 
     with pytest.raises(DatasetError, match="out was updated, replaced or removed since it was opened"):
         upload_dataset(tmp_path / "out", url, on_plan=replace_it)
-    assert Bucket(url).head(MANIFEST) is None
+    assert MANIFEST not in names(url)
 
 
 def test_a_dataset_arrives_as_it_is(dataset: Path, url: str, tmp_path: Path) -> None:
@@ -75,7 +84,7 @@ def test_a_dataset_arrives_as_it_is(dataset: Path, url: str, tmp_path: Path) -> 
     assert fetched(url, tmp_path / "copy") == files(dataset)
     assert planned == [sum(gone)] == [result.uploaded]
     assert (result.url, result.samples) == (url, 56)
-    assert Bucket(url).head(CLAIM) is None
+    assert CLAIM not in names(url)
 
 
 def test_a_copy_that_is_whole_is_nothing_to_do(dataset: Path, url: str) -> None:
@@ -179,28 +188,23 @@ def test_a_damaged_manifest_that_may_be_of_another_dataset_is_left_alone(other: 
     assert client("get_object", url, MANIFEST)["Body"].read() == b"{}"
 
 
-def test_what_a_newer_state_has_in_common_with_the_old_one_is_compared(raw: Path, url: str, tmp_path: Path) -> None:
-    photos = shutil.copytree(raw, tmp_path / "photos")
-    build_dataset(photos, tmp_path / "set", SHARDS, SERIAL)
-    upload_dataset(tmp_path / "set", url)
-    add_photo(photos)
-    build_dataset(photos, tmp_path / "set", SHARDS, UPDATE)
-    name = read_manifest(tmp_path / "set").shards[0].file
+def test_what_a_newer_state_shares_with_the_old_one_is_compared(source: Source, url: str, tmp_path: Path) -> None:
+    upload_dataset(source.build(), url)
+    name = read_manifest(source.update()).shards[0].file
     there = client("get_object", url, name)
     put(url, name, bytes(there["ContentLength"]), there["Metadata"])
-    upload_dataset(tmp_path / "set", url)
-    assert fetched(url, tmp_path / "copy") == files(tmp_path / "set")
+    upload_dataset(source.out, url)
+    assert fetched(url, tmp_path / "copy") == files(source.out)
 
 
-def test_an_interrupted_copy_is_no_dataset_and_goes_on(raw: Path, url: str, tmp_path: Path) -> None:
-    build_dataset(raw, tmp_path / "set", SHARDS, SERIAL)
-    whole = sum(file.bytes for file in read_manifest(tmp_path / "set").files())
+def test_an_interrupted_copy_is_no_dataset_and_goes_on(source: Source, url: str, tmp_path: Path) -> None:
+    whole = sum(file.bytes for file in read_manifest(source.build()).files())
     with pytest.raises(StopError):
-        upload_dataset(tmp_path / "set", url, on_bytes=stopping_after(whole * 3 // 4))
+        upload_dataset(source.out, url, on_bytes=stopping_after(whole * 3 // 4))
     with pytest.raises(RemoteError, match=r"manifest\.json does not exist"):
         fetch_dataset(url, tmp_path / "copy")
-    assert upload_dataset(tmp_path / "set", url).uploaded < whole
-    assert fetched(url, tmp_path / "copy") == files(tmp_path / "set")
+    assert upload_dataset(source.out, url).uploaded < whole
+    assert fetched(url, tmp_path / "copy") == files(source.out)
 
 
 def test_a_connection_that_is_dropped_is_one_line_and_the_copy_goes_on(
@@ -232,70 +236,49 @@ def test_a_file_that_is_missing_is_said_before_any_is_copied(dataset: Path, url:
     assert Bucket(url).head("index.arrow") is None
 
 
-def test_an_updated_dataset_takes_the_place_of_the_old_one(raw: Path, url: str, tmp_path: Path) -> None:
-    photos = shutil.copytree(raw, tmp_path / "photos")
-    build_dataset(photos, tmp_path / "set", SHARDS, SERIAL)
-    old = upload_dataset(tmp_path / "set", url)
-    before = {file.file for file in read_manifest(tmp_path / "set").files()}
-    add_photo(photos)
-    build_dataset(photos, tmp_path / "set", SHARDS, UPDATE)
-    assert upload_dataset(tmp_path / "set", url).uploaded < old.uploaded / 2
-    assert fetched(url, tmp_path / "copy") == files(tmp_path / "set")
-    gone = before - {file.file for file in read_manifest(tmp_path / "set").files()}
+def test_an_updated_dataset_takes_the_place_of_the_old_one(source: Source, url: str, tmp_path: Path) -> None:
+    old = upload_dataset(source.build(), url)
+    before = {file.file for file in read_manifest(source.out).files()}
+    assert upload_dataset(source.update(), url).uploaded < old.uploaded / 2
+    assert fetched(url, tmp_path / "copy") == files(source.out)
+    gone = before - {file.file for file in read_manifest(source.out).files()}
     assert gone
-    assert not [name for name in gone if Bucket(url).head(name)]
+    assert not gone & {*names(url)}
 
 
-def test_another_dataset_at_a_place_is_left_alone(dataset: Path, raw: Path, url: str, tmp_path: Path) -> None:
-    build_dataset(raw, tmp_path / "32", BuildOptions(ImageOptions((Size(32, 32),))), SERIAL)
-    upload_dataset(dataset, url)
-    with pytest.raises(RemoteError, match=f"^{url} holds another dataset; choose another place$"):
-        upload_dataset(tmp_path / "32", url)
-    assert fetched(url, tmp_path / "copy") == files(dataset)
-
-
-def test_an_older_state_does_not_replace_a_newer_one(raw: Path, url: str, tmp_path: Path) -> None:
-    photos = shutil.copytree(raw, tmp_path / "photos")
-    build_dataset(photos, tmp_path / "set", SHARDS, SERIAL)
-    shutil.copytree(tmp_path / "set", tmp_path / "old")
-    add_photo(photos)
-    build_dataset(photos, tmp_path / "set", SHARDS, UPDATE)
-    upload_dataset(tmp_path / "set", url)
-    with pytest.raises(RemoteError, match=f"^{url} holds a newer state of this dataset; presize fetch copies it from"):
-        upload_dataset(tmp_path / "old", url)
-    assert fetched(url, tmp_path / "copy") == files(tmp_path / "set")
-
-
-def test_an_unrelated_dataset_of_a_later_generation_is_refused(
-    dataset: Path, raw: Path, url: str, tmp_path: Path
+@pytest.mark.parametrize("which", ["another", "an older state", "another of a later generation"])
+def test_a_dataset_at_a_place_is_left_alone_by_any_but_its_next_state(
+    which: str, dataset: Path, source: Source, url: str, tmp_path: Path
 ) -> None:
-    photos = shutil.copytree(raw, tmp_path / "photos")
-    build_dataset(photos, tmp_path / "set", BuildOptions(ImageOptions((Size(32, 32),))), SERIAL)
-    add_photo(photos)
-    build_dataset(photos, tmp_path / "set", BuildOptions(ImageOptions((Size(32, 32),))), UPDATE)
-    upload_dataset(dataset, url)
-    with pytest.raises(RemoteError, match=f"^{url} holds another dataset; choose another place$"):
-        upload_dataset(tmp_path / "set", url)
-    assert fetched(url, tmp_path / "copy") == files(dataset)
+    there, message = dataset, "another dataset; choose another place$"
+    if which == "an older state":
+        new = Path(shutil.copytree(source.build(), tmp_path / "old"))
+        there, message = source.update(), "a newer state of this dataset; presize fetch copies it from"
+    else:
+        new = source.build(OTHER)
+        if which == "another of a later generation":
+            source.update(OTHER)
+    upload_dataset(there, url)
+    with pytest.raises(RemoteError, match=f"^{re.escape(url)} holds {message}"):
+        upload_dataset(new, url)
+    assert CLAIM not in names(url), "a copy that is refused claims nothing"
+    assert fetched(url, tmp_path / "copy") == files(there)
 
 
-def test_what_a_replaced_dataset_left_is_removed_by_the_next_copy(raw: Path, url: str, tmp_path: Path) -> None:
-    build_dataset(raw, tmp_path / "set", SHARDS, SERIAL)
-    upload_dataset(tmp_path / "set", url)
+def test_what_a_replaced_dataset_left_is_removed_by_the_next_copy(source: Source, url: str) -> None:
+    upload_dataset(source.build(), url)
+    before = names(url)
     for name in ("shards/00000-7.lmdb", "index-7.arrow", "notes.txt"):
         assert Bucket(url).put(name, b"left")
-    upload_dataset(tmp_path / "set", url)
-    assert [
-        name for name in ("shards/00000-7.lmdb", "index-7.arrow", "notes.txt") if Bucket(url).get_with_etag(name, 9)
-    ] == ["notes.txt"]
+    upload_dataset(source.out, url)
+    assert names(url) == sorted([*before, "notes.txt"])
 
 
 def test_two_copies_of_different_datasets_to_a_place_do_not_mix(
-    dataset: Path, raw: Path, url: str, tmp_path: Path
+    dataset: Path, source: Source, url: str, tmp_path: Path
 ) -> None:
-    build_dataset(raw, tmp_path / "32", BuildOptions(ImageOptions((Size(32, 32),))), SERIAL)
     with pytest.raises(StopError):
-        upload_dataset(tmp_path / "32", url, on_bytes=stopping_after(0))
+        upload_dataset(source.build(OTHER), url, on_bytes=stopping_after(0))
     message = (
         f"^another dataset is being copied to {url}, or its copy ended early; choose another place, or remove {url}/"
     )
@@ -331,8 +314,7 @@ def test_a_store_that_overwrites_is_refused(dataset: Path, url: str, proxy: Prox
     proxy.left_out = "if-none-match"
     with pytest.raises(RemoteError, match=r"this store does not refuse to write what is there already \(If-None-Match"):
         upload_dataset(dataset, url)
-    assert Bucket(url).head(CLAIM) is None
-    assert Bucket(url).head("index.arrow") is None
+    assert names(url) == []
 
 
 def test_a_bucket_that_is_not_there_is_one_line(dataset: Path, server: int) -> None:  # noqa: ARG001
@@ -380,11 +362,3 @@ def test_the_commands_of_the_quick_start_upload_and_fetch(
     for command in re.findall(r"^\$ presize ((?:upload|fetch) .*)$", page, re.MULTILINE):
         assert presize(*command.split()).code == 0
     assert files(tmp_path / "COPY") == files(dataset)
-
-
-def test_a_copy_that_is_refused_claims_nothing(dataset: Path, raw: Path, url: str, tmp_path: Path) -> None:
-    upload_dataset(dataset, url)
-    build_dataset(raw, tmp_path / "other", BuildOptions(ImageOptions(sizes=(Size(32, 32),))), SERIAL)
-    with pytest.raises(RemoteError, match="holds another dataset"):
-        upload_dataset(tmp_path / "other", url)
-    assert Bucket(url).head(CLAIM) is None

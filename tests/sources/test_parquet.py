@@ -54,7 +54,7 @@ def test_files_of_datasets_are_read_sample_by_sample() -> None:
 def test_a_run_is_a_row_group(tmp_path: Path) -> None:
     for name in "ab":
         write_parquet(tmp_path / f"{name}.parquet", {"image": image_column(PICTURES)}, group_rows=4)
-    runs = scan(tmp_path).runs
+    runs = scan(tmp_path).groups
     assert runs is not None
     assert runs.tolist() == [0] * 4 + [1] * 4 + [2] * 2 + [3] * 4 + [4] * 4 + [5] * 2
 

@@ -121,7 +121,7 @@ def test_the_version_is_2_where_readers_of_1_would_err(
         ({"name": "../mask"}, "'../mask' is not the name of a companion"),
         ({"format": "bmp"}, "format: expected one of jpeg, png, webp, raw, got 'bmp'"),
         ({"filter": "sharp"}, "filter: expected one of nearest"),
-        ({"depth": 12}, "expected a depth of 8 or 16, got 12"),
+        ({"depth": 12}, "depth: expected one of 8, 16, got 12"),
         ({"bytes": -1}, "expected a count, got -1"),
         ({"shards": []}, "the shards of a companion have other rows than those of the images"),
         ({"shards": [{"file": "shards/mask.lmdb", "bytes": 1, "sha256": "", "rows": 1}]}, "is not the name of a file"),

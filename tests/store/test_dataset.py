@@ -537,7 +537,7 @@ def test_a_dataset_of_format_1_says_the_same_of_itself_for_ever() -> None:
 class Copying:
     """An origin that copies shards from a folder."""
 
-    most: int | None = 1 << 40
+    max_bytes: int | None = 1 << 40
 
     def __init__(self, source: Path, root: Path) -> None:
         self._source, self._root = source, root

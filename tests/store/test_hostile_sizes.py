@@ -128,9 +128,9 @@ def test_a_dataset_that_agrees_with_itself_on_huge_images_is_not_decoded(huge: P
     with pytest.raises(DatasetError, match="more than max_pixels"):
         LMDBDataset(huge)[0]
     with pytest.raises(DatasetError, match="more than max_pixels"):
-        next(iter(Loader(LMDBDataset(huge), 2, crop=RandomResizedCrop(32), workers=1)))
+        next(iter(Loader(LMDBDataset(huge), 2, crop=RandomResizedCrop(32), num_workers=1)))
     with pytest.raises(DatasetError, match="more than max_pixels"):
         LMDBDataset(huge, flip=0.5)
-    skipping = Loader(LMDBDataset(huge), 2, crop=CenterCrop(32), workers=1, on_error="skip")
+    skipping = Loader(LMDBDataset(huge), 2, crop=CenterCrop(32), num_workers=1, on_error="skip")
     assert sum(len(images) for images, _ in skipping) == 0
     assert verify_dataset(huge).problems, "and verify says so"

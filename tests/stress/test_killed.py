@@ -25,12 +25,12 @@ from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
 def loader(kind, context, root):
     crop = RandomResizedCrop(24)
     if kind == "threads":
-        return Loader(LMDBDataset(root), 4, crop=crop, workers=2, mode="threads")
+        return Loader(LMDBDataset(root), 4, crop=crop, num_workers=2, mode="threads")
     if kind == "Loader":
-        return Loader(LMDBDataset(root), 4, crop=crop, workers=2, context=context)
+        return Loader(LMDBDataset(root), 4, crop=crop, num_workers=2, multiprocessing_context=context)
     data = LMDBDataset(root, crop=crop, decode="tensor")
     if kind == "make_loader":
-        return make_loader(data, 4, workers=2, multiprocessing_context=context)
+        return make_loader(data, 4, num_workers=2, multiprocessing_context=context)
     return torch.utils.data.DataLoader(
         data, 4, num_workers=2, multiprocessing_context=context, persistent_workers=True
     )

@@ -67,8 +67,8 @@ LOADERS = (
     + """
 def loaders(root, context, workers):
     data = LMDBDataset(root, crop=CenterCrop(16), decode="tensor")
-    yield Loader(data, 8, shuffle=True, workers=workers, context=context)
-    yield make_loader(data, 8, shuffle=True, workers=workers, multiprocessing_context=context)
+    yield Loader(data, 8, shuffle=True, num_workers=workers, multiprocessing_context=context)
+    yield make_loader(data, 8, shuffle=True, num_workers=workers, multiprocessing_context=context)
     yield torch.utils.data.DataLoader(data, 8, shuffle=True, num_workers=workers, multiprocessing_context=context)
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ def private_kib(pid):
 kind, epochs, root = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 data = LMDBDataset(root, crop=RandomResizedCrop(96), decode="tensor")
 if kind == "Loader":
-    loader = Loader(data, 8, shuffle=True, workers=1, context="fork")
+    loader = Loader(data, 8, shuffle=True, num_workers=1, multiprocessing_context="fork")
 elif kind == "make_loader":
-    loader = make_loader(data, 8, shuffle=True, workers=1, multiprocessing_context="fork")
+    loader = make_loader(data, 8, shuffle=True, num_workers=1, multiprocessing_context="fork")
 else:
     loader = torch.utils.data.DataLoader(
         data, 8, shuffle=True, num_workers=1, multiprocessing_context="fork", persistent_workers=True

@@ -111,7 +111,7 @@ def test_workers_that_start_afterwards_read_nothing_else(
     data = LMDBDataset(folder / "out", crop=CenterCrop(16), decode="tensor")
     way(folder, 1)
     loader: Any = (
-        Loader(data, 4, workers=1, context=context)
+        Loader(data, 4, num_workers=1, multiprocessing_context=context)
         if kind == "Loader"
         else torch.utils.data.DataLoader(data, 4, num_workers=1, multiprocessing_context=context)
     )

@@ -14,7 +14,33 @@ from pathlib import Path
 
 import pytest
 
+from builds import SMALL, files
+from presize.options import BuildOptions, RunOptions
+from presize.remote.bucket import Bucket
+from presize.remote.fetch import fetch_dataset
+
 BUCKET = "data"
+SHARDS = BuildOptions(SMALL.image, shard_samples=8)
+UPDATE = RunOptions(engine="sequential", report=False, update=True)
+
+
+class StopError(Exception):
+    """Raised by a test where something is to end early."""
+
+
+def stop(*_: object) -> None:
+    raise StopError
+
+
+def fetched(url: str, folder: Path) -> dict[str, str]:
+    """The files of the dataset at `url`, by a copy of it in `folder`."""
+    fetch_dataset(url, folder)
+    return files(folder)
+
+
+def names(url: str) -> list[str]:
+    """All that is at `url`."""
+    return [found.path for found in Bucket(url).list()]
 
 
 @contextmanager

@@ -185,7 +185,7 @@ def _read_bytes() -> int:
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_read_a_preloaded_dataset(dataset: Path, context: str) -> None:
     ds = LMDBDataset(dataset, preload="memory")
-    with Loader(ds, 8, crop=Resize(32), workers=2, context=context) as loader:
+    with Loader(ds, 8, crop=Resize(32), num_workers=2, multiprocessing_context=context) as loader:
         assert sum(len(images) for images, _ in loader) == len(ds)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import resource
 from collections.abc import Mapping
@@ -171,10 +170,9 @@ def test_without_affinity_all_cores_are_allowed(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_loaders_have_a_worker_for_each_usable_core(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("loader", "make_loader"):
-        monkeypatch.setattr(importlib.import_module(f"presize.datasets.{module}"), "usable_cores", lambda: 3)
+    monkeypatch.setattr("presize.datasets.reading.workers.usable_cores", lambda: 3)
     data = LMDBDataset(dataset, crop=RandomResizedCrop(24), decode="tensor")
-    assert Loader(data, 4).workers == 3
+    assert Loader(data, 4).num_workers == 3
     assert make_loader(data, 4).num_workers == 3
 
 

@@ -17,7 +17,7 @@ if __name__ == "__main__":
     root, out = sys.argv[1:]
     data = LMDBDataset(root, target="path", crop=CenterCrop(24), decode="tensor")
     numbers = {path: i for i, (path, _) in enumerate(data.samples)}
-    options: dict[str, Any] = {"shuffle": True, "seed": 1, "workers": 1, "last": "drop"}
+    options: dict[str, Any] = {"shuffle": True, "seed": 1, "num_workers": 1, "drop_last": True}
     before = Loader(data, 4, **options)
     accelerator = Accelerator(cpu=True)
     found: dict[str, Any] = {}

@@ -35,14 +35,15 @@ if __name__ == "__main__":
     data = data.subset(range(51))
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
     found: dict[str, Any] = {"DataLoader": epoch(accelerator, torch.utils.data.DataLoader(order, 4, shuffle=True))}
-    for last in (None, "pad", "drop"):
-        found[f"Loader {last}"] = epoch(accelerator, Loader(data, 4, shuffle=True, workers=0, last=last))
-        loader = make_loader(data, 4, shuffle=True, workers=0, last=last, rank=0, ranks=1)
+    endings: dict[Any, dict[str, Any]] = {None: {}, "pad": {"last": "pad"}, "drop": {"drop_last": True}}
+    for last, ending in endings.items():
+        found[f"Loader {last}"] = epoch(accelerator, Loader(data, 4, shuffle=True, num_workers=0, **ending))
+        loader = make_loader(data, 4, shuffle=True, num_workers=0, **ending, rank=0, ranks=1)
         found[f"make_loader {last}"] = epoch(accelerator, loader)
     try:
-        epoch(accelerator, Loader(data, 4, workers=0, last="keep"))
+        epoch(accelerator, Loader(data, 4, num_workers=0, last="keep"))
     except OptionError as error:
         found["refused"] = str(error)
-    found["even"] = epoch(accelerator, Loader(data.subset(range(50)), 4, workers=0, last="keep"))
+    found["even"] = epoch(accelerator, Loader(data.subset(range(50)), 4, num_workers=0, last="keep"))
     Path(out, f"{accelerator.process_index}.json").write_text(json.dumps(found))
     accelerator.end_training()

@@ -51,6 +51,6 @@ if __name__ == "__main__":
             enable_checkpointing=False,
         )
         # Made before Lightning initializes torch.distributed, as in most scripts.
-        train = make(data, 4, shuffle=True, seed=1, workers=1, last="drop")
-        trainer.fit(model, train, make(data, 4, workers=0, last="drop"))
+        train = make(data, 4, shuffle=True, seed=1, num_workers=1, drop_last=True)
+        trainer.fit(model, train, make(data, 4, num_workers=0, drop_last=True))
         Path(out, f"{make.__name__}-{trainer.global_rank}.json").write_text(json.dumps(model.epochs))

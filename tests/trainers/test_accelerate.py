@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::Warning")]
 @pytest.mark.parametrize("make", [Loader, make_loader])
 def test_prepare_keeps_the_batches_of_one_process(make: Any, dataset: Path) -> None:
     data = LMDBDataset(dataset, crop=CenterCrop(24), decode="tensor")
-    prepared = accelerate.Accelerator(cpu=True).prepare(make(data, 8, shuffle=True, seed=1, workers=2))
-    expected = Loader(data, 8, shuffle=True, seed=1, workers=0)
+    prepared = accelerate.Accelerator(cpu=True).prepare(make(data, 8, shuffle=True, seed=1, num_workers=2))
+    expected = Loader(data, 8, shuffle=True, seed=1, num_workers=0)
     for _ in range(2):
         assert [targets.tolist() for _, targets in prepared] == [targets.tolist() for _, targets in expected]
 
@@ -73,7 +73,7 @@ def test_the_rest_of_an_epoch_is_stepped_also_after_one_that_was_left_early(data
                 taken.append(accelerator.sync_gradients)
         return taken
 
-    loader = Loader(data, 8, workers=0)
+    loader = Loader(data, 8, num_workers=0)
     expected = [False] * 4 + [True, False, True]
     assert steps(loader) == steps(torch.utils.data.DataLoader([0] * 56, 8)) == expected
     steps(loader, 5)

@@ -73,7 +73,7 @@ def data(dataset: Path) -> LMDBDataset:
 
 def loaders(make: Any, data: LMDBDataset) -> tuple[Any, Any]:
     train, val = random_split(data, [50, 6], torch.Generator().manual_seed(0))
-    return make(train, 8, shuffle=True, seed=1, workers=2), make(val, 2, seed=0, workers=1, prefetch=3)
+    return make(train, 8, shuffle=True, seed=1, num_workers=2), make(val, 2, seed=0, num_workers=1, prefetch_factor=3)
 
 
 @pytest.mark.parametrize("make", [Loader, make_loader])
@@ -121,7 +121,12 @@ def test_two_processes_share_every_epoch(dataset: Path, tmp_path: Path) -> None:
     for kind in ("Loader", "make_loader"):
         ranks = [json.loads((tmp_path / f"{kind}-{rank}.json").read_text()) for rank in range(2)]
         expected = Loader(
-            LMDBDataset(dataset, target="width", crop=CenterCrop(24)), 4, shuffle=True, seed=1, workers=0, last="drop"
+            LMDBDataset(dataset, target="width", crop=CenterCrop(24)),
+            4,
+            shuffle=True,
+            seed=1,
+            num_workers=0,
+            drop_last=True,
         )
         for epoch in range(2):
             samples = expected.sampler.order.samples(epoch, torch.arange(56).numpy()).tolist()

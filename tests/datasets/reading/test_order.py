@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from presize.datasets.reading.draws import permute
 from presize.datasets.reading.order import (
     ClassBalanced,
-    Last,
     Order,
     Sequential,
     Shuffled,
@@ -31,7 +30,7 @@ from presize.datasets.reading.schedule import Schedule
 from presize.datasets.reading.shard_shuffle import ShardShuffled
 from presize.errors import DatasetError, OptionError
 from presize.store.dataset import Dataset
-from presize.store.dealing import deal
+from presize.store.dealing import assign_shards
 
 SEEDS = st.integers(0, 2**63 - 1)
 LENGTHS = st.one_of(st.integers(0, 40), st.integers(1000, 1100), st.integers(1, 6000))
@@ -57,7 +56,7 @@ class Shards:
 def dealt(samples: int, shards: int) -> Shards:
     """As a build deals them."""
     column = np.empty(samples, np.int32)
-    for shard, members in enumerate(deal(samples, shards)):
+    for shard, members in enumerate(assign_shards(samples, shards)):
         column[members] = shard
     return Shards(column)
 
@@ -518,7 +517,7 @@ SCHEDULES = st.builds(Schedule, st.integers(0, 300), st.integers(1, 9), st.integ
 
 
 @given(schedule=SCHEDULES, last=st.sampled_from(["drop", "pad"]), data=st.data())
-def test_drop_and_pad_give_all_ranks_equally_many_full_batches(schedule: Schedule, last: Last, data: Any) -> None:
+def test_drop_and_pad_give_all_ranks_equally_many_full_batches(schedule: Schedule, last: Any, data: Any) -> None:
     start = data.draw(st.integers(0, schedule.length))
     ranks = [replace(schedule, rank=rank, last=last) for rank in range(schedule.ranks)]
     counts = {rank.batch_count(start) for rank in ranks}
@@ -535,7 +534,7 @@ def test_drop_and_pad_give_all_ranks_equally_many_full_batches(schedule: Schedul
 
 
 @given(schedule=SCHEDULES, last=st.sampled_from(["keep", "drop", "pad"]), data=st.data())
-def test_the_batches_of_a_rank_are_its_positions_cut(schedule: Schedule, last: Last, data: Any) -> None:
+def test_the_batches_of_a_rank_are_its_positions_cut(schedule: Schedule, last: Any, data: Any) -> None:
     rank = replace(schedule, rank=data.draw(st.integers(0, schedule.ranks - 1)), last=last)
     start = data.draw(st.integers(0, schedule.length))
     batches = [rank.batch(start, i).tolist() for i in range(rank.batch_count(start))]

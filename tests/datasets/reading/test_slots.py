@@ -74,5 +74,5 @@ def test_an_image_of_a_batch_keeps_its_slot(slots: FreeSlots) -> None:
 
 
 def test_more_memory_than_there_is_is_one_line() -> None:
-    with pytest.raises(LoaderError, match="choose a smaller batch_size, fewer workers or less prefetch"):
+    with pytest.raises(LoaderError, match="choose a smaller batch_size, num_workers or prefetch_factor"):
         SharedSlots(1000, [(1 << 20, 1024, 1024)])

@@ -42,7 +42,7 @@ class Time:
 @pytest.fixture
 def our_time(monkeypatch: pytest.MonkeyPatch) -> Time:
     found = Time()
-    for module in ("diagnose", "epochs", "loading", "loops"):
+    for module in ("diagnose", "loading", "loops"):
         monkeypatch.setattr(importlib.import_module(f"presize.datasets.timing.{module}"), "time", found)
     return found
 
@@ -248,7 +248,7 @@ def test_a_loader_that_ends_early_is_said_to(batches: int, note: str) -> None:
 
 
 def test_the_order_and_the_random_numbers_are_as_before_afterwards() -> None:
-    loader = make_loader(Sleeping(0.0, 64), 2, shuffle=True, workers=0)
+    loader = make_loader(Sleeping(0.0, 64), 2, shuffle=True, num_workers=0)
     first = next(iter(loader))
     state, numbers = loader.state_dict(), torch.get_rng_state()
     diagnose(loader, lambda _: torch.rand(3), **SOON)

@@ -133,9 +133,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_of_presize_tells_too_and_delivers_the_same(dataset: LMDBDataset, workers: int) -> None:
-    plain = [images.clone() for images, _ in Loader(dataset, 8, seed=0, workers=workers)]
+    plain = [images.clone() for images, _ in Loader(dataset, 8, seed=0, num_workers=workers)]
     fetches: list[Fetch] = []
-    found = [images.clone() for images, _ in timed(Loader(dataset, 8, seed=0, workers=workers), fetches)]
+    found = [images.clone() for images, _ in timed(Loader(dataset, 8, seed=0, num_workers=workers), fetches)]
     assert all(torch.equal(one, other) for one, other in zip(plain, found, strict=True))
     assert len(fetches) == len(plain)
     assert {fetch.worker for fetch in fetches} <= set(range(max(workers, 1)))
@@ -144,13 +144,13 @@ def test_a_loader_of_presize_tells_too_and_delivers_the_same(dataset: LMDBDatase
 
 def test_what_is_known_of_a_loader(dataset: LMDBDataset) -> None:
     fetches: list[Fetch] = []
-    assert len(list(timed(make_loader(dataset, 8, workers=1), fetches))) == len(fetches) == 3
+    assert len(list(timed(make_loader(dataset, 8, num_workers=1), fetches))) == len(fetches) == 3
     assert workers_of(DataLoader(Squares(), num_workers=2)) == 2
-    assert workers_of(Loader(dataset, 8, workers=3)) == 3
+    assert workers_of(Loader(dataset, 8, num_workers=3)) == 3
     assert workers_of([1, 2]) is None
     assert prefetch_of(DataLoader(Squares(), num_workers=1, prefetch_factor=5)) == 5
     assert prefetch_of(DataLoader(Squares())) == 2
-    assert prefetch_of(Loader(dataset, 8, workers=1, prefetch=4)) == 4
+    assert prefetch_of(Loader(dataset, 8, num_workers=1, prefetch_factor=4)) == 4
 
 
 def test_any_other_iterable_is_read_as_it_is() -> None:

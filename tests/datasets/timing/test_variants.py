@@ -65,7 +65,7 @@ def batches(variant: Variant, roots: dict[str, str], numbers: dict[str, Any], wo
     dataset = open_variant(variant, roots[READS[variant]], RandomResizedCrop(48), 0.5)
     order = Chosen(numbers[READS[variant]], len(dataset), 7)
     loader = load_variant(
-        variant, dataset, order, batch=16, workers=workers, prefetch=2, pin_memory=False, device=CPU, last="keep"
+        variant, dataset, order, batch=16, workers=workers, prefetch=2, pin_memory=False, device=CPU, drop_last=False
     )
     return [[part.clone() for part in batch] for batch in loader]
 
@@ -263,7 +263,9 @@ def test_batches_of_a_folder_that_shared_memory_cannot_hold_are_one_error(
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
         order = Chosen(np.arange(len(data)), len(data))
         return len(
-            load_variant("raw", data, order, batch=8, workers=2, prefetch=2, pin_memory=False, device=CPU, last="keep")
+            load_variant(
+                "raw", data, order, batch=8, workers=2, prefetch=2, pin_memory=False, device=CPU, drop_last=False
+            )
         )
 
     with pytest.raises(LoaderError, match=r"4 batches of .* need .* there"):

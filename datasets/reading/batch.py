@@ -1,0 +1,235 @@
+"""Batch: the images of many samples in one piece of memory, which a DataLoader's worker shares with its consumer.
+
+Copying a batch of 128 float images in a worker, into new shared memory, takes longer than reading it. New shared memory
+is expensive, too, since the kernel clears every page: 17 ms for a batch of 19 MB that takes 50 ms to read (2026-11-21,
+AMD EPYC). So a worker keeps a few pieces of memory; bytes at the end of each say whether the process it was sent to
+still uses it. The memory has no name and is not in /dev/shm.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.reduction import DupFd, ForkingPickler
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.utils.data
+from torch.multiprocessing.reductions import reduce_tensor
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+
+from presize.datasets.reading.slots import arrays_over, packed_bytes, when_released
+from presize.system.files import anonymous_file
+
+_KEPT = 8
+"""Pieces that a worker keeps: prefetch_factor (2 by default), those that the consumer holds, and some to spare."""
+
+Rows = npt.NDArray[np.uint8]
+
+
+class ImageFormat(NamedTuple):
+    """The form of the images of one view, or of one companion, in a batch.
+
+    Attributes:
+        shape: (height, width, channels) of an image.
+        dtype: of its numbers.
+        has_channels: whether tensors have an axis for channels; those of masks have none.
+    """
+
+    shape: tuple[int, int, int]
+    dtype: torch.dtype = torch.uint8
+    has_channels: bool = True
+
+    @property
+    def row_shape(self) -> tuple[int, int, int]:
+        """The shape of an image as bytes: (height, width, channels x bytes of a number)."""
+        height, width, channels = self.shape
+        return height, width, channels * self.dtype.itemsize
+
+    def tensor(self, rows: Rows) -> torch.Tensor:
+        """Return `rows`, (B, *row_shape), as a tensor over the same memory: (B, channels, height, width) in
+        channels-last memory, or (B, height, width) without channels."""
+        values = torch.from_numpy(rows).view(self.dtype)
+        return values.permute(0, 3, 1, 2) if self.has_channels else values[:, :, :, 0]
+
+
+class Batch(NamedTuple):
+    """The images of many samples.
+
+    Attributes:
+        rows: for each format uint8 (B, *row_shape), to be filled.
+        tensors: the same memory as tensors.
+    """
+
+    rows: list[Rows]
+    tensors: tuple[torch.Tensor, ...]
+
+    @classmethod
+    def over(cls, formats: Sequence[ImageFormat], rows: list[Rows]) -> Batch:
+        """Return the batch that lies in `rows`."""
+        return cls(rows, tuple(format.tensor(array) for format, array in zip(formats, rows, strict=True)))
+
+    @classmethod
+    def new(cls, formats: Sequence[ImageFormat], samples: int) -> Batch:
+        """Return an uninitialised batch in memory of its own."""
+        return cls.over(formats, [np.empty((samples, *format.row_shape), np.uint8) for format in formats])
+
+
+class SharedTensor(torch.Tensor):
+    """In a worker, a tensor of a batch that is sent without a copy. It arrives as a plain tensor, and results computed
+    from it are plain tensors, too."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    loan: _Loan | None = None
+    number = 0
+
+
+class RowImage(torch.Tensor):
+    """An image that is row `row` of `batch`, from which torch's own collate makes `batch` again without a copy. What is
+    computed from it is a plain tensor."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    batch: torch.Tensor | None = None
+    row = 0
+
+
+def rows_of(batch: torch.Tensor) -> list[RowImage]:
+    """Return the images of a batch, for default_collate to make `batch` of again."""
+    images = []
+    for row, view in enumerate(batch.unbind()):
+        image = view.as_subclass(RowImage)
+        image.batch, image.row = batch, row
+        images.append(image)
+    return images
+
+
+def _collate_rows(images: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+    batch: torch.Tensor | None = getattr(images[0], "batch", None)
+    if batch is not None and len(batch) == len(images):
+        if all(isinstance(at, RowImage) and at.batch is batch and at.row == row for row, at in enumerate(images)):
+            return batch
+    plain = [image.as_subclass(torch.Tensor) for image in images]
+    stacked: torch.Tensor = collate_tensor_fn(plain, collate_fn_map=collate_fn_map)
+    return stacked
+
+
+default_collate_fn_map[RowImage] = _collate_rows  # as documented for types of one's own
+
+
+class _Piece:
+    """Anonymous memory of `nbytes`, followed by `flags` bytes, each 1 while another process uses a tensor."""
+
+    def __init__(self, nbytes: int, flags: int) -> None:
+        self.nbytes, self.flags = nbytes, flags
+        self.fd = anonymous_file("presize-loader")
+        weakref.finalize(self, os.close, self.fd)
+        os.ftruncate(self.fd, nbytes + flags)
+        self.memory = mmap.mmap(self.fd, nbytes + flags)
+        self.is_lent = False  # to this process
+
+    def is_free(self) -> bool:
+        return not self.is_lent and not any(self.memory[self.nbytes :])
+
+    def come_back(self) -> None:
+        self.is_lent = False
+
+
+class BatchMemory:
+    """Pieces of memory for batches that are sent to another process. For one thread."""
+
+    def __init__(self) -> None:
+        self._pieces: list[_Piece] = []  # the oldest first
+
+    def batch(self, formats: Sequence[ImageFormat], samples: int) -> Batch:
+        """Return an uninitialised batch, whose tensors can be sent without a copy, each of them once."""
+        shapes = [(samples, *format.row_shape) for format in formats]
+        piece = self._free(packed_bytes(shapes), len(shapes))
+        batch = Batch.over(formats, arrays_over(piece.memory, shapes))
+        piece.is_lent = True
+        when_released(batch.rows, piece.come_back)
+        loan = _Loan(piece, tuple(formats), samples)
+        return Batch(batch.rows, tuple(_shared(loan, number, tensor) for number, tensor in enumerate(batch.tensors)))
+
+    def _free(self, nbytes: int, flags: int) -> _Piece:
+        for piece in self._pieces:
+            if piece.nbytes >= nbytes and piece.flags >= flags and piece.is_free():
+                return piece
+        piece = _Piece(nbytes, flags)
+        self._pieces.append(piece)
+        del self._pieces[:-_KEPT]  # one in use lives until it is released
+        return piece
+
+
+_of_worker = BatchMemory()
+
+
+def new_batch(formats: Sequence[ImageFormat], samples: int, *, travels: bool) -> Batch:
+    """Return an uninitialised batch; in shared memory if it `travels`, and this is a DataLoader's worker."""
+    if travels and torch.utils.data.get_worker_info() is not None:
+        return _of_worker.batch(formats, samples)
+    return Batch.new(formats, samples)
+
+
+@dataclass(frozen=True)
+class _Loan:
+    """What the tensors of a batch have in common: those that are sent together arrive in one mapping of the memory."""
+
+    piece: _Piece
+    formats: tuple[ImageFormat, ...]
+    samples: int
+
+    def __reduce__(self) -> Any:
+        piece = self.piece
+        return _Received, (DupFd(piece.fd), piece.nbytes, piece.flags, self.formats, self.samples)
+
+
+class _Received:
+    """The memory of a batch in the process that it was sent to."""
+
+    def __init__(self, fd: Any, nbytes: int, flags: int, formats: Sequence[ImageFormat], samples: int) -> None:
+        duplicate = fd.detach()
+        try:
+            self._memory = mmap.mmap(duplicate, nbytes + flags)
+        finally:
+            os.close(duplicate)
+        self._nbytes, self._formats, self._samples = nbytes, formats, samples
+
+    def tensor(self, number: int) -> torch.Tensor:
+        shapes = [(self._samples, *format.row_shape) for format in self._formats]
+        (rows,) = arrays_over(self._memory, [shapes[number]], packed_bytes(shapes[:number]))
+        when_released([rows], _give_back, os.getpid(), self._memory, self._nbytes + number)
+        return self._formats[number].tensor(rows)
+
+
+def _give_back(owner: int, memory: mmap.mmap, flag: int) -> None:
+    if os.getpid() == owner:  # in a forked child the parent still uses it
+        memory[flag] = 0
+
+
+def _shared(loan: _Loan, number: int, tensor: torch.Tensor) -> SharedTensor:
+    shared = tensor.as_subclass(SharedTensor)
+    shared.loan, shared.number = loan, number
+    return shared
+
+
+def _reduce_shared(tensor: SharedTensor) -> Any:
+    loan, tensor.loan = tensor.loan, None  # a flag serves one receiver: a tensor that is sent again is copied
+    if loan is None:
+        return _reduce_plain(tensor)
+    loan.piece.memory[loan.piece.nbytes + tensor.number] = 1
+    return _Received.tensor, (loan, tensor.number)
+
+
+def _reduce_plain(tensor: torch.Tensor) -> Any:
+    return reduce_tensor(tensor.as_subclass(torch.Tensor))  # type: ignore[no-untyped-call]
+
+
+ForkingPickler.register(SharedTensor, _reduce_shared)
+ForkingPickler.register(RowImage, _reduce_plain)

@@ -1,0 +1,158 @@
+"""Memory that batches travel in: a batch never changes while someone has it, and its memory is used again."""
+
+from __future__ import annotations
+
+import gc
+import os
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+from presize.datasets.reading.batch import Batch, BatchMemory, ImageFormat, rows_of
+
+FORMAT = ImageFormat((4, 5, 3))
+FORMATS = {
+    "uint8": FORMAT,
+    "uint16": ImageFormat((4, 5, 3), torch.uint16),
+    "float32": ImageFormat((4, 5, 3), torch.float32),
+    "bfloat16": ImageFormat((4, 5, 1), torch.bfloat16),
+    "mask": ImageFormat((4, 5, 1), torch.uint8, has_channels=False),
+    "mask of 16 bits": ImageFormat((4, 5, 1), torch.uint16, has_channels=False),
+}
+BATCH = torch.arange(2 * 3 * 4 * 5, dtype=torch.float32).reshape(2, 3, 4, 5)
+
+
+@pytest.fixture
+def memory() -> BatchMemory:
+    return BatchMemory()
+
+
+def received(sent: Any) -> Any:
+    """What another process would get; here it is this one, through the same pipes."""
+    return ForkingPickler.loads(ForkingPickler.dumps(sent))
+
+
+def filled(memory: BatchMemory, value: int, samples: int = 3, views: int = 1) -> tuple[torch.Tensor, ...]:
+    batch = memory.batch([FORMAT] * views, samples)
+    for number, rows in enumerate(batch.rows):
+        rows[...] = value + number
+    return batch.tensors
+
+
+@pytest.mark.parametrize("format", FORMATS.values(), ids=list(FORMATS))
+def test_a_batch_arrives_as_a_plain_tensor_over_the_same_memory(format: ImageFormat, memory: BatchMemory) -> None:
+    batch = memory.batch([format], 3)
+    batch.rows[0][...] = 1
+    (tensor,) = batch.tensors
+    expected = tensor.clone()
+    height, width, channels = format.shape
+    assert tensor.shape == ((3, channels, height, width) if format.has_channels else (3, height, width))
+    arrived = received(tensor)
+    assert type(arrived) is torch.Tensor and arrived.dtype == format.dtype
+    assert arrived.stride() == tensor.stride() and torch.equal(arrived, expected)
+    if format.has_channels:
+        assert arrived.is_contiguous(memory_format=torch.channels_last)
+    batch.rows[0][...] = 2
+    assert not torch.equal(arrived, expected)
+    assert type(Batch.new([format], 3).tensors[0]) is torch.Tensor, "nothing is shared where nothing is sent"
+
+
+def test_memory_is_used_again_when_both_sides_have_let_go_of_it(memory: BatchMemory) -> None:
+    (batch,) = filled(memory, 1)
+    address, arrived = batch.data_ptr(), received(batch)
+    del batch
+    (while_received,) = filled(memory, 2)
+    assert while_received.data_ptr() != address and (arrived == 1).all()
+    del arrived
+    assert filled(memory, 3)[0].data_ptr() == address
+
+
+def test_memory_is_not_used_again_while_the_sender_still_reads_it(memory: BatchMemory) -> None:
+    view = filled(memory, 1)[0][0]
+    assert (filled(memory, 2)[0] == 2).all() and (view == 1).all()
+    (batch,) = filled(memory, 3)
+    arrived = received(batch)
+    del arrived
+    assert (filled(memory, 4)[0] == 4).all() and (batch == 3).all()
+
+
+def test_each_view_that_was_received_keeps_its_memory(memory: BatchMemory) -> None:
+    sent = filled(memory, 10, views=3)
+    addresses = {view.data_ptr() for view in sent}
+    kept = received(sent)[2][1]
+    del sent
+    for value in range(20, 30):
+        views = filled(memory, value, views=3)
+        assert not addresses & {view.data_ptr() for view in views}
+        received(views)
+    assert (kept == 12).all()
+
+
+def test_views_may_be_sent_to_several_receivers(memory: BatchMemory) -> None:
+    views = filled(memory, 1, views=2)
+    first, second = received(views[0]), received(views[1])
+    del first, views
+    others = [filled(memory, 50, views=2) for _ in range(3)]
+    assert (second == 2).all() and len(others) == 3
+
+
+@pytest.mark.parametrize("views", [1, 3])
+def test_a_batch_that_is_sent_again_and_again_stays_what_it_is(views: int, memory: BatchMemory) -> None:
+    batch = filled(memory, 1, views=views)
+    arrived = [received(batch), received(batch)]
+    assert all((view == 1 + number).all() for copy in arrived for number, view in enumerate(copy))
+    second = arrived.pop()
+    del arrived
+    others = [filled(memory, 9, views=views) for _ in range(3)]  # perhaps in the memory that the first has given back
+    for copy in (second, received(batch)):
+        assert all((view == 1 + number).all() for number, view in enumerate(copy)) and len(others) == 3
+
+
+def test_what_is_computed_from_a_batch_is_a_plain_tensor_that_can_be_sent(memory: BatchMemory) -> None:
+    (batch,) = filled(memory, 5)
+    for computed in (batch + 1, batch.float(), batch[:2], batch.clone()):
+        assert type(computed) is torch.Tensor
+        assert torch.equal(received(computed), computed)
+
+
+def test_a_smaller_batch_fits_into_the_memory_of_a_larger_one_and_not_the_other_way(memory: BatchMemory) -> None:
+    address = filled(memory, 1)[0].data_ptr()
+    (small,) = filled(memory, 2, samples=1)
+    assert small.data_ptr() == address and received(small).shape == (1, 3, 4, 5)
+    del small
+    (large,) = filled(memory, 3, samples=9)
+    assert received(large).shape == (9, 3, 4, 5) and (large == 3).all()
+
+
+def test_few_pieces_are_kept_however_many_batches_are_held(memory: BatchMemory) -> None:
+    files = len(os.listdir("/proc/self/fd"))
+    held = [received(filled(memory, value))[0] for value in range(30)]
+    assert all((batch == value).all() for value, batch in enumerate(held))
+    del held
+    for value in range(30):
+        received(filled(memory, value))
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= files + 2 * 8 + 1  # each has two; one is of what passes them on
+
+
+def test_all_rows_of_a_batch_in_their_order_are_collated_to_the_batch_itself() -> None:
+    images, labels = default_collate([(image, 1) for image in rows_of(BATCH)])
+    assert images is BATCH and labels.tolist() == [1, 1]
+    assert default_collate(rows_of(BATCH)) is BATCH
+
+
+def test_other_rows_are_stacked_as_they_are() -> None:
+    first, second = rows_of(BATCH)
+    for rows in ([second, first], [first], [first, first], [first, rows_of(BATCH.clone())[1]], [first, second, first]):
+        stacked = default_collate(rows)
+        assert type(stacked) is torch.Tensor and torch.equal(stacked, torch.stack([row + 0 for row in rows]))
+
+
+def test_what_is_made_of_a_row_is_a_plain_tensor() -> None:
+    row = rows_of(BATCH)[1]
+    for made in (row + 1, row.clone(), row[0], row.flip(1), received(row)):
+        assert type(made) is torch.Tensor
+    assert torch.equal(received(row), BATCH[1])

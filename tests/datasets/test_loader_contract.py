@@ -1,0 +1,509 @@
+"""What Loader, make_loader and a plain DataLoader with EpochSampler and collate promise alike."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import ConcatDataset, DataLoader
+
+from builds import SERIAL
+from presize.builder.run import build_dataset
+from presize.datasets import (
+    CenterCrop,
+    EpochSampler,
+    LMDBDataset,
+    Loader,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    Sequential,
+    ShardShuffled,
+    Shuffled,
+    Weighted,
+    collate,
+    make_loader,
+)
+from presize.errors import DatasetError, LoaderError, OptionError
+from presize.options import BuildOptions, Companion, Coordinates, ImageOptions, Size, SourceOptions
+from tampering import overwrite_value
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
+
+CROP = RandomResizedCrop(24)
+
+
+class Plain(DataLoader[Any]):
+    """A DataLoader as docs/training.md has it, whose user counts its batches."""
+
+    delivered = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.delivered = 0
+        for batch in super().__iter__():
+            self.delivered += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        sampler: Any = self.sampler
+        return sampler.state_after(self.delivered if sampler.begun else 0, self.batch_size)
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        sampler: Any = self.sampler
+        sampler.load_state_dict(state)
+        self.delivered = 0
+
+
+def plain_loader(
+    dataset: Any,
+    batch_size: int,
+    *,
+    shuffle: Any = False,
+    seed: int | None = None,
+    num_workers: int = 0,
+    **options: Any,
+) -> Plain:
+    orders = {True: Shuffled, False: Sequential}
+    order = orders[shuffle](len(dataset), seed) if isinstance(shuffle, bool) else shuffle
+    sharing = {name: options.pop(name) for name in ("rank", "ranks", "last", "drop_last") if name in options}
+    sampler = EpochSampler(order, batch_size=batch_size, **sharing)
+    return Plain(dataset, batch_size, sampler=sampler, num_workers=num_workers, collate_fn=collate, **options)
+
+
+MAKERS: dict[str, Callable[..., Any]] = {
+    "Loader": Loader,
+    "Loader of threads": lambda *args, **options: Loader(*args, mode="threads", **options),
+    "make_loader": make_loader,
+    "DataLoader": plain_loader,
+}
+
+
+@pytest.fixture(params=MAKERS.values(), ids=list(MAKERS))
+def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def data(dataset: Path) -> LMDBDataset:
+    return LMDBDataset(dataset, crop=CROP, flip=0.5, decode="tensor")
+
+
+def values(batch: Any) -> Any:
+    """A batch as plain values, with the types of what holds them."""
+    if isinstance(batch, torch.Tensor):
+        strides = batch.stride() if len(batch) > 1 else ()
+        return batch.dtype, tuple(batch.shape), strides, batch.flatten().view(torch.uint8).numpy().tobytes()
+    if isinstance(batch, dict):
+        return {name: values(part) for name, part in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return type(batch).__name__, [values(part) for part in batch]
+    return batch
+
+
+def digest(batches: Any) -> list[Any]:
+    """A batch is a tuple in a Loader, and a list in a DataLoader."""
+    return [[values(part) for part in batch] for batch in batches]
+
+
+@pytest.fixture(scope="module")
+def epochs(dataset: Path) -> list[Any]:
+    """Two epochs, read by a Loader in this thread."""
+    loader = Loader(LMDBDataset(dataset), 8, crop=CROP, flip=0.5, shuffle=True, seed=5, num_workers=0)
+    return [digest(loader), digest(loader)]
+
+
+# --- what they give ---
+
+
+@pytest.mark.parametrize(
+    ("workers", "context"),
+    [
+        (0, None),
+        (1, "fork"),
+        (4, "fork"),
+        *(pytest.param(2, name, marks=pytest.mark.slow) for name in ("spawn", "forkserver")),
+    ],
+    ids=str,
+)
+def test_the_batches_are_the_same_however_they_are_read(
+    workers: int, context: str | None, make: Any, data: LMDBDataset, epochs: list[Any]
+) -> None:
+    loader = make(data, 8, shuffle=True, seed=5, num_workers=workers, multiprocessing_context=context)
+    assert [digest(loader), digest(loader)] == epochs and epochs[0] != epochs[1]
+    loader.sampler.set_epoch(0)
+    assert digest(loader) == epochs[0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_epoch_has_every_sample_once_with_its_target(workers: int, make: Any, dataset: Path) -> None:
+    data = LMDBDataset(dataset, crop=CenterCrop(24), decode="tensor", target=("path", "label"))
+    expected = sorted(target for _, target in data.samples)
+    loader = make(data, 8, shuffle=True, num_workers=workers)
+    for _ in range(2):
+        found = [pair for _, (paths, labels) in loader for pair in zip(paths, labels.tolist(), strict=True)]
+        assert sorted(found) == expected
+
+
+@pytest.fixture(scope="module")
+def paired(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """10 images with a mask, a map of 16 bits and the image once more, up to two boxes, captions and names."""
+    folder = tmp_path_factory.mktemp("paired")
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(10):
+        coarse = rng.integers(0, 4, (6, 8)).astype(np.uint8)
+        mask = np.kron(coarse, np.ones((16, 20), np.uint8))
+        image = np.dstack([mask * 60, mask * 30, 255 - mask * 60])
+        for kind, pixels in (("", image), ("masks", mask), ("far", mask.astype(np.uint16) * 257), ("again", image)):
+            (folder / "raw" / kind).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(folder / "raw" / kind / f"{number}.png")
+        boxes = [[10 * k, 5, 40, 50] for k in range(number % 3)]
+        rows.append({"path": f"{number}.png", "label": number % 2, "bbox": boxes, "kind": [*range(number % 3)]})
+    (folder / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = BuildOptions(
+        ImageOptions(sizes=(Size(64, 64),)),
+        boxes=(Coordinates("bbox", "xywh"),),
+        companions=(
+            Companion("mask", "masks/{name}"),
+            Companion("far", "far/{name}"),
+            Companion("again", "again/{name}", format="jpeg", filter="bicubic"),
+        ),
+    )
+    build_dataset(folder / "raw", folder / "out", options, SERIAL, SourceOptions(labels=folder / "table.jsonl"))
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """10 images of 16 bits, of alpha, and of grey raw pixels."""
+    folder = tmp_path_factory.mktemp("others")
+    (folder / "raw").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(10):
+        pixels = np.kron(rng.integers(0, 256, (6, 8, 4)), np.ones((10, 10, 1))).astype(np.uint8)
+        Image.fromarray(pixels, "RGBA").save(folder / "raw" / f"{number}.png")
+    formats: dict[str, dict[str, Any]] = {
+        "16 bits": {"depth": 16, "format": "png"},
+        "alpha": {"color": "rgba", "format": "png"},
+        "grey": {"color": "gray", "format": "raw"},
+    }
+    for name, options in formats.items():
+        image = ImageOptions(sizes=(Size(48, 48),), **options)
+        build_dataset(folder / "raw", folder / name, BuildOptions(image), SERIAL)
+    return {name: folder / name for name in formats}
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "no target": {"target": None},
+    "several targets": {"target": ("label", "path")},
+    "text": {"target": "path"},
+    "a dict": {"target": {"y": "label", "at": "path"}},
+    "a target_transform": {"target_transform": lambda label: {"label": 2.0 * label}},
+    "views": {"crop": [RandomResizedCrop(32)] * 2 + [RandomResizedCrop(12)] * 3},
+    "a list of one view": {"crop": [CenterCrop(20)]},
+    "companions": {"target": "label"},
+    "one companion, not cropped to a place": {"companions": ("mask",), "crop": Resize(Size(50, 70))},
+    "boxes": {"target": ("bbox", "kind", "path"), "companions": ()},
+    "boxes and companions": {"target": {"boxes": "bbox", "y": "label"}, "companions": ("mask", "far")},
+    "16 bits": {},
+    "16 bits, views": {"crop": [RandomCrop(24), CenterCrop(12)]},
+    "alpha": {},
+    "grey": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [("Loader", 2), ("Loader of threads", 2), ("make_loader", 0), ("make_loader", 2), ("DataLoader", 2)],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_of_every_kind_come_as_from_a_loader_in_this_thread(
+    kind: str, name: str, workers: int, dataset: Path, paired: Path, others: dict[str, Path]
+) -> None:
+    root = others.get(kind.partition(",")[0], paired if "compan" in kind or "boxes" in kind else dataset)
+    chosen = {"crop": CROP, "flip": 0.5, "target": None if root in others.values() else "label"} | KINDS[kind]
+    data = LMDBDataset(root, decode="tensor", **chosen)
+    target: Any = chosen["target"]
+    options: dict[str, Any] = {"shuffle": True, "seed": 3}
+    size = 4 if root != dataset else 16
+    expected = list(Loader(data, size, num_workers=0, **options))
+    loader = MAKERS[name](data, size, num_workers=workers, **options)
+    found = list(loader)  # kept, so that memory that was used again would show
+    if target is None and "views" not in kind:
+        assert [values(batch) for batch in found] == [values(batch) for batch in expected]
+    elif target is None:
+        assert [values(tuple(batch)) for batch in found] == [values(batch) for batch in expected]
+    else:
+        assert digest(found) == digest(expected)
+    if target is not None and ("view" in kind or "compan" in kind):
+        assert type(found[0][0]) is tuple
+    first = found[0] if target is None else found[0][0]
+    for images in first if isinstance(first, tuple) else [first]:
+        assert type(images) is torch.Tensor
+        assert images.ndim == 3 or images.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("crop", [CROP, [RandomResizedCrop(32), RandomResizedCrop(12)]], ids=["one view", "two views"])
+def test_a_sum_of_parts_gives_what_the_whole_gives(crop: Any, dataset: Path) -> None:
+    whole, other = (LMDBDataset(dataset, crop=crop, flip=0.5, decode="tensor") for _ in range(2))
+    parts = ConcatDataset([whole.subset(range(9)), torch.utils.data.Subset(other, range(9, len(other)))])
+    options: dict[str, Any] = {"shuffle": True, "seed": 1, "num_workers": 0}
+    expected = digest(Loader(whole, 8, **options))
+    assert digest(Loader(parts, 8, **options)) == digest(make_loader(parts, 8, **options)) == expected
+
+
+ENDINGS: list[tuple[dict[str, Any], list[int]]] = [
+    ({"last": "keep"}, [16, 16, 16, 8]),
+    ({"drop_last": True}, [16] * 3),
+    ({"last": "pad"}, [16] * 4),
+]
+
+
+@pytest.mark.parametrize(("ending", "batches"), ENDINGS)
+def test_the_last_batch_is_kept_dropped_or_filled_up(
+    ending: Any, batches: list[int], make: Any, data: LMDBDataset
+) -> None:
+    loader = make(data, 16, **ending, num_workers=0)
+    assert len(data) == 56 and len(loader) == len(batches)
+    assert [len(images) for images, _ in loader] == batches
+
+
+def test_batches_that_are_kept_stay_what_they_were(make: Any, data: LMDBDataset, epochs: list[Any]) -> None:
+    loader = make(data, 8, shuffle=True, seed=5, num_workers=2)
+    kept = list(loader)
+    for _ in loader:
+        pass
+    assert digest(kept) == epochs[0]
+    del loader
+    assert digest(kept) == epochs[0], "nor does their memory go with the loader"
+
+
+# --- in which order ---
+
+ORDERS: dict[str, Callable[[LMDBDataset], Any]] = {
+    "by shards": lambda data: ShardShuffled(data.data, seed=3, window=2),
+    "weighted": lambda data: Weighted(1 + np.arange(len(data)), 3),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=list(ORDERS))
+def test_any_order_gives_what_it_gives_in_a_loader(order: Any, make: Any, data: LMDBDataset) -> None:
+    expected = digest(Loader(data, 8, shuffle=order(data), num_workers=0))
+    assert digest(make(data, 8, shuffle=order(data), num_workers=2)) == expected
+
+
+def test_a_sample_drawn_twice_is_cropped_twice(make: Any, data: LMDBDataset) -> None:
+    weights = np.zeros(len(data))
+    weights[7] = 1
+    images, targets = next(iter(make(data, 12, shuffle=Weighted(weights, length=12), num_workers=0)))
+    assert set(targets.tolist()) == {int(data.targets[7])}
+    assert len({image.numpy().tobytes() for image in images}) > 8
+
+
+def test_ranks_share_each_epoch(make: Any, dataset: Path) -> None:
+    data = LMDBDataset(dataset, crop=CenterCrop(24), decode="tensor", target="path")
+    options: dict[str, Any] = {"shuffle": True, "seed": 1, "num_workers": 0, "ranks": 3, "last": "keep"}
+    shares = [make(data, 5, rank=rank, **options) for rank in range(3)]
+    assert sorted(path for loader in shares for _, paths in loader for path in paths) == sorted(
+        data.data.path(i) for i in range(len(data))
+    )
+
+
+def test_two_hosts_of_two_ranks_each_read_their_own_shards(make: Any, dataset: Path) -> None:
+    data = LMDBDataset(dataset, crop=CenterCrop(24), decode="tensor", target="path")
+    shards = dict(zip((data.data.path(i) for i in range(len(data))), data.numbers("shard").tolist(), strict=True))
+    order = ShardShuffled(data.data, seed=3, window=2, by_host=True, ranks=4, ranks_per_host=2)
+    loaders = [make(data, 5, shuffle=order, num_workers=0, rank=rank, ranks=4, last="keep") for rank in range(4)]
+    for epoch in range(2):
+        read = [[path for _, targets in loader for path in targets] for loader in loaders]
+        assert sorted(chain(*read)) == sorted(shards)
+        hosts = [{shards[path] for path in read[rank] + read[rank + 1]} for rank in (0, 2)]
+        for rank in range(4):
+            assert hosts[rank // 2] == set(chain(*order.groups_ahead(epoch, 0, rank)))
+        assert len(hosts[0] & hosts[1]) <= 1
+
+
+# --- where they stand ---
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 1), (1, 4)])
+def test_an_epoch_is_resumed_where_it_was_left_with_other_workers(
+    before: int, after: int, make: Any, data: LMDBDataset, epochs: list[Any]
+) -> None:
+    first = make(data, 8, shuffle=True, seed=5, num_workers=before)
+    with closing(iter(first)) as batches:
+        read = list(islice(batches, 3))
+        state = json.loads(json.dumps(first.state_dict()))
+    second = make(data, 8, shuffle=True, seed=5, num_workers=after)
+    second.load_state_dict(state)
+    assert len(second) == len(epochs[0]), "the length of a whole epoch"
+    assert digest(read) + digest(second) == epochs[0]
+    assert digest(second) == epochs[1]
+
+
+@pytest.mark.parametrize("resumed_by", MAKERS.values(), ids=list(MAKERS))
+def test_one_goes_on_where_another_was_left(resumed_by: Any, make: Any, data: LMDBDataset, epochs: list[Any]) -> None:
+    first = make(data, 8, shuffle=True, seed=5, num_workers=0)
+    with closing(iter(first)) as batches:
+        next(batches)
+        state = first.state_dict()
+    second = resumed_by(data, 8, shuffle=True, seed=5, num_workers=0)
+    second.load_state_dict(state)
+    assert digest(second) == epochs[0][1:]
+
+
+def test_an_epoch_is_resumed_with_other_ranks_and_another_batch_size(make: Any, dataset: Path) -> None:
+    data = LMDBDataset(dataset, crop=CenterCrop(24), decode="tensor", target="path")
+    options: dict[str, Any] = {"shuffle": True, "seed": 5, "num_workers": 0, "last": "keep"}
+    ranks = [make(data, 4, rank=rank, ranks=2, **options) for rank in range(2)]
+    read = []
+    for loader in ranks:
+        with closing(iter(loader)) as batches:
+            read += [path for _, paths in islice(batches, 2) for path in paths]
+    resumed = [make(data, 7, rank=rank, ranks=3, **options) for rank in range(3)]
+    for loader in resumed:
+        loader.load_state_dict(ranks[0].state_dict())
+        read += [path for _, paths in loader for path in paths]
+    assert sorted(read) == sorted(data.data.path(i) for i in range(len(data)))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_after_an_epoch_the_state_is_the_next_ones_beginning(
+    workers: int, make: Any, data: LMDBDataset, epochs: list[Any]
+) -> None:
+    first = make(data, 8, shuffle=True, seed=5, num_workers=workers)
+    list(first)
+    ended = first.state_dict()
+    begun = iter(first)  # workers may read ahead; nobody has taken a batch
+    assert first.state_dict() == ended
+    second = make(data, 8, shuffle=True, seed=5, num_workers=0)
+    second.load_state_dict(ended)
+    assert digest(second) == epochs[1] == digest(begun)
+
+
+def test_the_state_of_another_order_is_refused(make: Any, data: LMDBDataset) -> None:
+    state = make(data, 8, shuffle=True, seed=5, num_workers=0).state_dict()
+    with pytest.raises(OptionError, match="state: expected one saved with seed 6, got 5"):
+        make(data, 8, shuffle=True, seed=6, num_workers=0).load_state_dict(state)
+
+
+def test_after_a_break_the_next_epoch_begins(make: Any, data: LMDBDataset, epochs: list[Any]) -> None:
+    loader = make(data, 8, shuffle=True, seed=5, num_workers=2)
+    for _ in loader:
+        break
+    assert digest(loader) == epochs[1]
+
+
+# --- how they end ---
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_damaged_sample_reaches_the_caller_with_its_path(
+    workers: int, make: Any, dataset: Path, tmp_path: Path
+) -> None:
+    overwrite_value(Path(shutil.copytree(dataset, tmp_path / "damaged")), 20)
+    damaged = LMDBDataset(tmp_path / "damaged", crop=CROP, decode="tensor")
+    loader = make(damaged, 8, num_workers=workers)
+    batches, read = iter(loader), []
+    with pytest.raises(DatasetError, match=rf"sample 20 \({re.escape(damaged.data.path(20))}\) of .* is damaged"):
+        for batch in batches:
+            read.append(batch)
+    assert len(read) == 2, "the batches before it"
+    assert list(batches) == []
+
+
+@pytest.mark.parametrize("name", ["Loader", "make_loader", "DataLoader"])
+def test_a_killed_worker_is_an_error_and_no_hang(name: str, data: LMDBDataset) -> None:
+    others = set(multiprocessing.active_children())
+    loader = MAKERS[name](data, 1, num_workers=2, prefetch_factor=1)
+    batches = iter(loader)
+    next(batches)
+    os.kill((set(multiprocessing.active_children()) - others).pop().pid or 0, signal.SIGKILL)
+    said = (
+        r"worker.*(killed|exited)"
+        if name != "Loader"
+        else "a loader worker died .killed by SIGKILL, most often by the OOM"
+    )
+    with pytest.raises((LoaderError, RuntimeError), match=said):
+        list(batches)
+
+
+def test_a_batch_of_the_wrong_size_names_the_image(make: Any, dataset: Path) -> None:
+    data = LMDBDataset(dataset, crop=CenterCrop(100), decode="tensor")
+    with pytest.raises(DatasetError, match=r"sample 0 \(.*\) of .* is \d+ pixels high and \d+ wide, too small for"):
+        next(iter(make(data, 4, num_workers=0)))
+
+
+# --- their options ---
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
+def test_options_have_dataloaders_names(make: Any, data: LMDBDataset) -> None:
+    loader = make(data, 16, num_workers=3, prefetch_factor=4, drop_last=True)
+    assert (loader.num_workers, loader.prefetch_factor, len(loader)) == (3, 4, 3)
+    assert len(make(data, 16, num_workers=0, prefetch_factor=None, drop_last=False)) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch_size": 0}, "batch_size: expected a whole number from 1"),
+        ({"batch_size": 2.5}, "batch_size: expected a whole number from 1"),
+        ({"num_workers": -1}, "num_workers: expected a whole number from 0 to 4096, got -1"),
+        ({"prefetch_factor": 0}, "prefetch_factor: expected a whole number from 1 to 64, got 0"),
+        ({"last": "drop"}, "last: expected one of keep, pad, got 'drop'"),
+        ({"drop_last": True, "last": "pad"}, 'drop_last: expected it without last="pad", which fills up the last'),
+        ({"drop_last": True, "last": "keep"}, 'drop_last: expected it without last="keep", which keeps the last batch'),
+        ({"drop_last": "yes"}, "drop_last: expected True or False, got 'yes'"),
+        ({"seed": -1}, "seed: expected a whole number from 0"),
+        ({"rank": 3, "ranks": 2}, "rank: expected a whole number from 0 to 1, got 3"),
+        ({"shuffle": Shuffled(9)}, "shuffle: expected an order over 56 samples"),
+        ({"shuffle": range(56)}, "shuffle: expected True, False or an order, such as"),
+        ({"shuffle": Shuffled(56, seed=1), "seed": 0}, "seed: the order has one, .*; leave one of the two out"),
+        ({"shuffle": Shuffled(56), "seed": -1}, "seed: expected a whole number from 0"),
+    ],
+)
+@pytest.mark.parametrize("load", [Loader, make_loader])
+def test_options_that_cannot_be_are_one_line(load: Any, options: dict[str, Any], said: str, data: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match=said) as raised:
+        load(data, **{"batch_size": 8, "num_workers": 0} | options)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("load", [Loader, make_loader])
+@pytest.mark.parametrize("name", ["workers", "order", "wokers"])
+def test_a_name_that_dataloader_has_not_is_a_type_error(load: Any, name: str, data: LMDBDataset) -> None:
+    with pytest.raises(TypeError, match=f"got an unexpected keyword argument '{name}'"):
+        load(data, 16, num_workers=0, **{name: 2})
+
+
+@pytest.mark.parametrize("load", [Loader, make_loader])
+def test_a_seed_is_given_to_an_order_without_one(load: Any, data: LMDBDataset) -> None:
+    orders = ShardShuffled(data.data, seed=4, window=2), ShardShuffled(data.data, window=2)
+    ours, theirs = (
+        load(data, 8, shuffle=orders[0], num_workers=0),
+        load(data, 8, shuffle=orders[1], seed=4, num_workers=0),
+    )
+    assert digest(ours) == digest(theirs) and orders[1].seed is None
+
+
+@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
+def test_make_loader_takes_an_order_and_no_sampler(name: str, data: LMDBDataset) -> None:
+    with pytest.raises(
+        OptionError, match=rf"{name}: make_loader takes an order as shuffle=; for a {name} use DataLoader"
+    ):
+        make_loader(data, 16, **{name: [0, 1]})
+    assert len(make_loader(data, 16, num_workers=0, **{name: None})) == 4
