@@ -121,7 +121,7 @@ def plan_build(
         options: what is stored, and how.
         samples: how the source is read.
     """
-    scanned = scan(source, samples, options.follow_links, options.column_types)
+    scanned = scan(source, samples, options.follow_links, options.column_types, options.companions)
     found = add_companions(scanned, options.companions, options.follow_links)
     check_annotations(found.table, options)
     return _plan_of(found, options)

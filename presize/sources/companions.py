@@ -16,7 +16,7 @@ from presize.options import SPELLINGS, Companion
 from presize.sources.columns import with_column
 from presize.sources.folder import RefusedFile, look_up_files
 from presize.sources.scan import Source
-from presize.sources.source_files import Url, starts_like_an_image
+from presize.sources.source_files import starts_like_an_image
 from presize.store.index import COMPANION_COLUMNS
 from presize.store.rejects import NOT_AN_IMAGE, UNREADABLE, Reject, claims_to_be_an_image, of_companion
 from presize.store.rejects_file import Rejects
@@ -39,12 +39,6 @@ def add_companions(source: Source, companions: Sequence[Companion], follow_links
     """
     if not companions:
         return source
-    if isinstance(source.root, Url):
-        raise SourceError(
-            f"--pair {companions[0].name}: pairs are read from a folder; copy {source.root} to a disk first"
-        )
-    if source.containers:
-        raise SourceError(f"--pair {companions[0].name}: {source.containers[0].path} holds samples; pairs need files")
     _check_columns(source.table, companions)
     source = _without_companions(source, companions)
     table = source.table

@@ -46,17 +46,30 @@ where it cannot be read, or OptionError."""
 
 
 @dataclass(frozen=True)
-class ContainerKind:
+class SourceKind:
+    """A kind of source.
+
+    Attributes:
+        name: a word for it.
+        plural: several of them, in messages.
+        options: those that make sense for it, of the options that do not make sense for every source.
+    """
+
+    name: str
+    plural: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ContainerKind(SourceKind):
     """A kind of file that holds samples.
 
     Attributes:
-        name: in messages.
         list: the function that lists one.
         suffixes: of names, in lower case.
         magic: what such a file holds, and where.
     """
 
-    name: str
     list: ListContainer
     suffixes: tuple[str, ...]
     magic: tuple[int, bytes]
@@ -95,8 +108,6 @@ def list_containers(
     Warns:
         PresizeWarning: containers, or fields of samples, were left out.
     """
-    if options.label_keys is not None and source.kind.name != "lmdb":
-        raise SourceError("--label-keys is for LMDBs; other files bring their labels along")
     contents, refused = _list_all(source, options, follow_links)
     left_out = sum((one.left_out for one in contents), Counter[str]())
     containers = [container for one in contents for container in one.containers]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from presize.errors import DatasetError, SourceError
-from presize.sources.containers import ContainerKind, Containers
+from presize.sources.containers import ContainerKind, Containers, SourceKind
 from presize.sources.lmdb import list_lmdb
 from presize.sources.parquet import list_parquet
 from presize.sources.tar import COMPRESSED_TARS, list_tar
@@ -16,19 +16,42 @@ from presize.store.manifest import read_manifest
 from presize.store.rejects import claims_to_be_an_image
 from presize.system.files import open_at_once
 
+FOLDER = SourceKind("folder", "folders", ("pair",))
+TABLE = SourceKind("table", "label tables", ("column_type", "pair"))
+BUCKET = SourceKind("bucket", "buckets", ())
+BUCKET_TABLE = SourceKind("table of a bucket", "label tables of buckets", ("column_type",))
+_LMDB_OPTIONS = ("keys", "label_keys", "column_type")
+_LMDB_MAGIC = (16, b"\xde\xc0\xef\xbe")
 KINDS = (
-    ContainerKind("parquet", list_parquet, suffixes=(".parquet",), magic=(0, b"PAR1")),
-    ContainerKind("lmdb", list_lmdb, suffixes=(".lmdb", ".mdb"), magic=(16, b"\xde\xc0\xef\xbe")),
-    ContainerKind("tar", list_tar, suffixes=(".tar", *COMPRESSED_TARS), magic=(257, b"ustar")),
+    ContainerKind("parquet", "Parquet files", ("keys", "column_type"), list_parquet, (".parquet",), (0, b"PAR1")),
+    ContainerKind("lmdb", "LMDBs", _LMDB_OPTIONS, list_lmdb, (".lmdb", ".mdb"), _LMDB_MAGIC),
+    ContainerKind("tar", "tar shards", ("keys", "column_type"), list_tar, (".tar", *COMPRESSED_TARS), (257, b"ustar")),
 )
-"""The kinds of files that hold samples. Another one is a module with such a function, and a line here; SourceReader
-reads its images as bytes at an offset, or learns otherwise, as it has for Parquet."""
+"""The kinds of files that hold samples, and the options that each takes. Another one is a module with such a function,
+and a line here; SourceReader reads its images as bytes at an offset, or learns otherwise, as it has for Parquet."""
 
 _LOCKS = ("lock.mdb", "-lock")
 """How the names of the files end that LMDB keeps beside its data."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/{1,2}[^/]")
 _SIZES = 16
 """How many folders are looked at for the sizes of a dataset."""
+
+
+def check_options(kind: SourceKind, source: str | os.PathLike[str], **given: object) -> None:
+    """Raise SourceError for an option that makes no sense for a source of this kind.
+
+    Args:
+        kind: of the source.
+        source: the source.
+        given: the values of options by their names; what is false was not given.
+    """
+    for option in (option for option, value in given.items() if value and option not in kind.options):
+        kinds = [each.plural for each in (FOLDER, TABLE, BUCKET, BUCKET_TABLE, *KINDS) if option in each.options]
+        fix = "; copy it to a disk first" if kind in (BUCKET, BUCKET_TABLE) else ""
+        raise SourceError(
+            f"--{option.replace('_', '-')} is for {', '.join(kinds)}, not for {kind.plural}; "
+            f"source {os.fspath(source)!r}{fix}"
+        )
 
 
 def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Containers | None:

@@ -19,14 +19,14 @@ import pyarrow.compute as pc
 
 from presize.errors import SourceError, warn
 from presize.formatting import printable
-from presize.options import ColumnType, SourceOptions
+from presize.options import ColumnType, Companion, SourceOptions
 from presize.sources.bucket import walk_bucket
 from presize.sources.classes import check_classes, naming
 from presize.sources.columns import python_values
-from presize.sources.containers import list_containers
+from presize.sources.containers import SourceKind, list_containers
 from presize.sources.contents import PLACE_COLUMNS, Contents
 from presize.sources.folder import resolve, walk_folder
-from presize.sources.recognize import recognize
+from presize.sources.recognize import BUCKET, BUCKET_TABLE, FOLDER, TABLE, check_options, recognize
 from presize.sources.source_files import Container, Places, SourceFile, Url, source_files, starts_like_an_image
 from presize.sources.splits import with_splits
 from presize.sources.table import IMAGE_NAMES, is_list, list_table
@@ -92,6 +92,7 @@ def scan(
     samples: SourceOptions = SourceOptions(),
     follow_links: bool = False,
     types: Sequence[ColumnType] = (),
+    companions: Sequence[Companion] = (),
 ) -> Source:
     """List the samples of a source. Files that cannot be samples, and folders that cannot hold any, become rejects.
 
@@ -104,6 +105,7 @@ def scan(
         samples: how the source is read.
         follow_links: follow links that lead out of the source; otherwise they are rejects.
         types: the types of columns that would be read as another.
+        companions: those that add_companions is to find; not every kind of source has them.
 
     Raises:
         SourceError: the source or the label table cannot be used.
@@ -116,8 +118,13 @@ def scan(
             samples = replace(samples, classes=check_classes(samples.classes))
     url, given = Url.of(root), dict(types)
     containers = None if samples.table is not None or url else recognize(root, samples.keys is not None)
-    if samples.keys is not None and containers is None:
-        raise SourceError(f"--keys needs an LMDB, tar shards or Parquet files; source {os.fspath(root)!r} has none")
+    if containers is not None:
+        kind: SourceKind = containers.kind
+    elif samples.table is not None:
+        kind = BUCKET_TABLE if url else TABLE
+    else:
+        kind = BUCKET if url else FOLDER
+    check_options(kind, root, keys=samples.keys, label_keys=samples.label_keys, column_type=types, pair=companions)
     base: Path | Url
     if containers is not None:
         base, contents = Path(containers.root), list_containers(containers, samples, follow_links, given)
@@ -125,8 +132,6 @@ def scan(
         base = url or Path(resolve(root))
         with naming(f"labels {os.fspath(samples.table)!r}"):
             contents = list_table(samples.table, root, base, samples, follow_links, given)
-    elif types:
-        raise SourceError(f"--column-type is for tables and containers; source {os.fspath(root)!r} has none")
     else:
         tree = walk_bucket(url) if url else walk_folder(root, follow_links)
         base, contents = url or Path(tree.root), list_tree(tree, samples)

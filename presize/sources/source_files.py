@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from presize.codecs.sniff import sniff
 from presize.errors import BuildError
+from presize.remote.bucket import SCHEMES
 from presize.store.rejects import claims_to_be_an_image
 from presize.system.file_version import FileVersion
 from presize.system.files import is_url, open_at_once
@@ -27,7 +28,8 @@ class Url(str):
     def of(cls, source: str | os.PathLike[str]) -> Url | None:
         """Return None for a folder, whatever its name looks like."""
         name = os.fspath(source)
-        return cls(name.rstrip("/")) if is_url(name) and not os.path.lexists(name) else None
+        is_known = is_url(name) and name.partition("://")[0] in SCHEMES
+        return cls(name.rstrip("/")) if is_known and not os.path.lexists(name) else None
 
 
 class Container(NamedTuple):

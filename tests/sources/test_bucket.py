@@ -292,7 +292,10 @@ def test_a_place_that_is_empty_or_not_there_is_one_line(url: str) -> None:
 
 def test_pairs_want_a_folder(url: str, tmp_path: Path) -> None:
     options = BuildOptions(SMALL.image, companions=(Companion("mask", "{stem}.png"),))
-    with pytest.raises(SourceError, match=f"^--pair mask: pairs are read from a folder; copy {url} to a disk first"):
+    with pytest.raises(
+        SourceError,
+        match=f"^--pair is for folders, label tables, not for buckets; source '{url}'; copy it to a disk first",
+    ):
         build_dataset(url, tmp_path / "out", options, SERIAL)
 
 

@@ -77,9 +77,13 @@ NO_SOURCE = [
     ("OUT", SourceOptions(), "is a presize dataset, whose images are resized; build from the raw images, or make"),
     ("OUT/64", SourceOptions(), "or make another dataset of it with presize derive"),
     ("images/1.png", SourceOptions(), "is a file; expected a folder of images"),
-    ("images", SourceOptions(keys="jpg"), "--keys needs an LMDB, tar shards or Parquet files; source "),
+    ("images", SourceOptions(keys="jpg"), "--keys is for Parquet files, LMDBs, tar shards, not for folders; source '"),
     ("both", SourceOptions(), "holds files of several kinds (parquet, tar); give a folder of one"),
-    ("both/1.tar", SourceOptions(keys="png", label_keys="label-{}"), "--label-keys is for LMDBs"),
+    (
+        "both/1.tar",
+        SourceOptions(keys="png", label_keys="label-{}"),
+        "--label-keys is for LMDBs, not for tar shards; source '",
+    ),
     ("both/1.parquet", SourceOptions(classes=["a"]), "--classes needs labels, and the samples have none"),
 ]
 

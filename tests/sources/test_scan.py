@@ -548,7 +548,7 @@ def test_a_table_of_other_labels_or_paths_is_refused(
 
 def test_options_of_tables_need_one(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     typed = [ColumnType("label", "class")]
-    assert "--column-type is for tables and containers; source " in refusal(photos, types=typed)
+    assert "--column-type is for label tables, label tables of buckets, Parquet files" in refusal(photos, types=typed)
     monkeypatch.chdir(tmp_path)
     assert "labels './none': expected a name that ends with" in refusal(photos, SourceOptions(labels="./none"))
     assert "is a file; expected a folder" in refusal(photos / "cats/0.jpg", table(tmp_path, "path\ncats/0.jpg\n"))
