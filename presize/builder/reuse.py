@@ -36,8 +36,8 @@ from presize.system.resources import usable_cores
 _FILES_AT_ONCE = 512
 
 
-def plan_update(todo: Plan, place: OutputDir, run: RunOptions) -> tuple[Plan, Changes]:
-    """What an update of the dataset in `place` would do.
+def plan_update(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Plan, Changes]:
+    """What an update of the dataset in `output` would do.
 
     Returns:
         A plan to be estimated, with the files that would be built and the shards that would be written, and the
@@ -47,24 +47,24 @@ def plan_update(todo: Plan, place: OutputDir, run: RunOptions) -> tuple[Plan, Ch
         BuildError: the dataset was built with other options.
         DatasetError: the dataset is damaged.
     """
-    existing = place.manifests()
+    existing = output.manifests()
     if not any(existing):
-        return todo, Changes.all_built(len(todo.source.table))
-    check_may_update(existing, todo, place)
-    _, update = find_reuse(todo, place, run)
+        return plan, Changes.all_built(len(plan.source.table))
+    check_may_update(existing, plan, output)
+    _, update = find_reuse(plan, output, run)
     rows = pa.array(np.flatnonzero(update.origin < 0))
-    source = replace(todo.source, table=todo.source.table.take(rows))
-    return replace(todo, source=source, shards=update.shards), update.changes
+    source = replace(plan.source, table=plan.source.table.take(rows))
+    return replace(plan, source=source, shards=update.shards), update.changes
 
 
-def find_reuse(plan: Plan, place: OutputDir, run: RunOptions) -> tuple[Records, Update]:
-    """What of the dataset in `place` an update of it to `plan` can use again. With checksums the source
+def find_reuse(plan: Plan, output: OutputDir, run: RunOptions) -> tuple[Records, Update]:
+    """What of the dataset in `output` an update of it to `plan` can use again. With checksums the source
     files that it knows are read, in ``run.jobs`` threads.
 
     Raises:
         DatasetError: the dataset is damaged, or not one of shards that this presize reads.
     """
-    base, jobs = read_published(place.roots), run.jobs or usable_cores()
+    base, jobs = read_published(output.roots), run.jobs or usable_cores()
     matched = match(plan.source.table, base.samples)
     unchanged = _unchanged(plan, base, matched, jobs)
     is_damaged, unsound = np.isin(base.samples.column("shard").to_numpy(), base.damaged), set[int]()

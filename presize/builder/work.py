@@ -193,29 +193,29 @@ def _table(task: Task, publishing: bool) -> ShardTable:
 
 
 def find_work(
-    todo: Plan,
+    plan: Plan,
     run: RunOptions,
-    place: OutputDir,
+    output: OutputDir,
     journal: BuildJournal,
     records: Records | None = None,
     numbers: Sequence[int] | None = None,
 ) -> BuildWork:
-    """What is left to do of `todo`.
+    """What is left to do of `plan`.
 
     Args:
         records: what an update uses of the dataset in `output`.
         numbers: the shards of a part; None for all.
     """
-    every = range(len(todo.shards)) if numbers is None else numbers
-    if records is None and isinstance(todo.source, DatasetSource):
-        source = todo.source
+    every = range(len(plan.shards)) if numbers is None else numbers
+    if records is None and isinstance(plan.source, DatasetSource):
+        source = plan.source
         records = Records(source.datasets, source.dataset_of, source.row_of, resizes=source.resizes)
     tasks, found, again = [], {}, set()
-    for task in _tasks(todo, run, place, journal.generation, every):
+    for task in _tasks(plan, run, output, journal.generation, every):
         if records is not None:
             task = records.copying(task)
         table = finished(task, journal.publishing)
-        if table is not None and table.done.unreadable and not _is_published(journal, place):
+        if table is not None and table.done.unreadable and not _is_published(journal, output):
             again.add(task.number)
         elif table is not None:
             found[task.number] = table.done
@@ -225,48 +225,48 @@ def find_work(
     return BuildWork(tuple(tasks), found, frozenset(again), kept, journal.publishing)
 
 
-def _is_published(journal: BuildJournal, place: OutputDir) -> bool:
+def _is_published(journal: BuildJournal, output: OutputDir) -> bool:
     """Whether a manifest names the shards of this build already, so that they must stay as they are."""
-    return journal.publishing or any(each and each.generation == journal.generation for each in place.manifests())
+    return journal.publishing or any(each and each.generation == journal.generation for each in output.manifests())
 
 
-def _tasks(todo: Plan, run: RunOptions, place: OutputDir, generation: int, numbers: Sequence[int]) -> Iterator[Task]:
-    files = todo.file_names
-    for root in place.roots:
+def _tasks(plan: Plan, run: RunOptions, output: OutputDir, generation: int, numbers: Sequence[int]) -> Iterator[Task]:
+    files = plan.file_names
+    for root in output.roots:
         with writing(root):
             (root / "shards" if files is None else root).mkdir(parents=True, exist_ok=True)
-    table = todo.source.table
-    around = extents(table, todo.options)
-    probes = tuple(todo.files(np.linspace(0, len(table) - 1, min(_PROBES, len(table))).astype(np.int64)))
+    table = plan.source.table
+    around = extents(table, plan.options)
+    probes = tuple(plan.files(np.linspace(0, len(table) - 1, min(_PROBES, len(table))).astype(np.int64)))
     for number in numbers:
-        samples = todo.shards[number]
+        samples = plan.shards[number]
         rows = table.select(["path", "source_nbytes"]).take(pa.array(samples))
         if files is None:
-            targets = shard_files(place, todo.options, number, generation)
+            targets = shard_files(output, plan.options, number, generation)
         else:
-            targets = dict(zip(todo.options.streams, place.roots, strict=True))
+            targets = dict(zip(plan.options.streams, output.roots, strict=True))
         yield Task(
             number=number,
-            digest=todo.digest,
-            source=todo.source.root,
-            sidecar=place.sidecar(number),
+            digest=plan.digest,
+            source=plan.source.root,
+            sidecar=output.sidecar(number),
             targets=targets,
-            options=todo.options,
+            options=plan.options,
             on_error=run.on_error,
             samples=samples,
             nbytes=rows.column("source_nbytes").to_numpy(),
             paths="\0".join(rows.column("path").to_pylist()),
             files="" if files is None else "\0".join(files.take(pa.array(samples)).to_pylist()),
-            places=todo.source.places(samples),
-            companions=tuple(_companion_paths(companion, table, samples) for companion in todo.options.companions),
+            places=plan.source.places(samples),
+            companions=tuple(_companion_paths(companion, table, samples) for companion in plan.options.companions),
             extents=None if around is None else around[samples],
             probes=probes,
         )
 
 
-def shard_files(place: OutputDir, options: BuildOptions, number: int, generation: int) -> dict[Stream, Path]:
+def shard_files(output: OutputDir, options: BuildOptions, number: int, generation: int) -> dict[Stream, Path]:
     """The file that a shard has for each stream."""
-    root_of = dict(zip(options.image.sizes, place.roots, strict=True))
+    root_of = dict(zip(options.image.sizes, output.roots, strict=True))
     name = generation_name(f"shards/{number:05d}.lmdb", generation)
     return {stream: root_of[stream.size] / companion_shard(stream.name, name) for stream in options.streams}
 
@@ -282,19 +282,19 @@ def _name(task: Task) -> str:
     return f"shards/{next(iter(task.targets.values())).name}"
 
 
-def check_space(todo: Plan, place: OutputDir, work: BuildWork) -> None:
+def check_space(plan: Plan, output: OutputDir, work: BuildWork) -> None:
     """Raise BuildError, before anything is written, when the disk cannot hold the result."""
     samples = sum(len(task.samples) for task in work.waiting)
-    free = shutil.disk_usage(place.path).free
-    largest = sum(transcode.record_bytes(todo.options.image, stream.size) for stream in todo.options.streams)
+    free = shutil.disk_usage(output.path).free
+    largest = sum(transcode.record_bytes(plan.options.image, stream.size) for stream in plan.options.streams)
     if samples == 0 or free > samples * largest:
         return
     try:
-        needed = estimate.stored_bytes(todo) * samples // len(todo.source.table)
+        needed = estimate.stored_bytes(plan) * samples // len(plan.source.table)
     except ChildDiedError:  # of an image that the build will reject
         return
     if needed > free:
         raise BuildError(
-            f"OUT {place.path} has {size_text(free)} free and needs about {size_text(needed)}; "
+            f"OUT {output.path} has {size_text(free)} free and needs about {size_text(needed)}; "
             "make room, or choose a smaller --size or another disk"
         )
