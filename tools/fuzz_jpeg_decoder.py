@@ -131,7 +131,7 @@ def expected(data: bytes, mode: str, shape: tuple[int, int], box: tuple[int, int
     except ValueError:
         y, x = top * scale, left * scale
         whole = y, x, min(height * scale, shape[0] - y), min(width * scale, shape[1] - x)
-        part = cut.cut(data, *whole) if whole != (0, 0, *shape) else None
+        part = cut.cut_jpeg(data, *whole) if whole != (0, 0, *shape) else None
         if part is None:
             raise
         y, x = part.top // scale, part.left // scale

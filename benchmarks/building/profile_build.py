@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from presize import options
 from presize.builder import publish, run
+from presize.builder.executors import executor
 from presize.builder.shard_table import ShardTable
-from presize.builder.tasks import parallel
 from presize.codecs import decode, encode, resize, transcode
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg import segments as jpeg_segments
@@ -60,7 +60,7 @@ _STAGES: dict[str, list[tuple[object, str]]] = {
     "LMDB commit and sync": [(shard.ShardWriter, "publish")],
     "SHA-256 of the shard": [(shard, "file_digest")],
     "side-car": [(ShardTable, "write"), (ShardTable, "read")],
-    "rest of the task": [(parallel, "write_shard")],
+    "rest of the task": [(executor, "write_shard")],
     "index and manifest": [(run, "publish"), (publish, "publish_manifest")],
 }
 """What is timed: each function in the module where it is looked up."""

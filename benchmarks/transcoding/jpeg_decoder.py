@@ -30,7 +30,7 @@ from presize.codecs import transcode
 from presize.codecs.compiled import VARIABLE
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg import segments as jpeg_segments
-from presize.codecs.jpeg.tiles import TAG, cut, recoded
+from presize.codecs.jpeg.tiles import TAG, cut_jpeg, recoded
 from presize.datasets import RandomResizedCrop
 from presize.errors import ImageError
 from presize.options import ImageOptions
@@ -64,7 +64,7 @@ def by_libjpeg_turbo(work: Work) -> None:
 
 
 def by_libjpeg_turbo_of_a_cut(work: Work) -> None:
-    part = cut(work.data, *work.box)
+    part = cut_jpeg(work.data, *work.box)
     simplejpeg.decode_jpeg(work.data if part is None else part.data, "RGB", buffer=BUFFER)
 
 

@@ -19,6 +19,7 @@ from presize.builder.estimate import estimate
 from presize.builder.repair import repair_dataset
 from presize.builder.run import build_dataset, plan_build
 from presize.builder.shard_table import ShardDone
+from presize.builder.update import Changes
 from presize.codecs import resize
 from presize.errors import BuildError, ImageError, OptionError, SourceError
 from presize.options import BuildOptions, Companion, Fit, ImageOptions, RunOptions, Size, SourceOptions
@@ -287,7 +288,7 @@ def test_an_update_equals_a_build_from_scratch(
 def test_an_update_without_changes_builds_nothing(pairs: Path, tmp_path: Path) -> None:
     build_dataset(pairs, tmp_path / "out", WITH_MASKS, SERIAL)
     before = files(tmp_path / "out")
-    assert build_dataset(pairs, tmp_path / "out", WITH_MASKS, UPDATE).changes == (12, 0, 0, 0)
+    assert build_dataset(pairs, tmp_path / "out", WITH_MASKS, UPDATE).changes == Changes(12, 0, 0, 0)
     assert files(tmp_path / "out") == before
 
 
@@ -380,7 +381,7 @@ def test_a_mask_that_has_changed_cannot_repair_a_shard(pairs: Path, tmp_path: Pa
         shard.unlink()
     with_another_mask(pairs)
     problems = repair_dataset(pairs, tmp_path / "out").problems
-    assert [problem for problem in problems if "masks/02.png" in problem.what]
+    assert [problem for problem in problems if "images/02.jpg: its mask has changed or gone" in problem.what]
 
 
 def test_the_estimate_counts_masks(pairs: Path) -> None:

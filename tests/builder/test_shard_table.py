@@ -124,7 +124,8 @@ def test_a_shard_that_is_kept_gives_the_table_that_it_was_built_with(checksum: b
 
     build_dataset(source, output.path, options, SERIAL, on_shard=copy)
     plan = plan_build(source, options)
-    kept = find_reuse(plan, output, SERIAL).finished().shards
+    records, _ = find_reuse(plan, output, SERIAL)
+    kept = records.kept.shards
     assert len(kept) == len(plan.shards)
     for number, shard in enumerate(kept):
         built = ShardTable.read(side_cars / output.sidecar(number).name, number, plan.digest)

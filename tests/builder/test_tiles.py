@@ -20,7 +20,7 @@ from pictures import smooth_image
 from presize.builder.run import build_dataset
 from presize.codecs.compiled import VARIABLE
 from presize.codecs.jpeg import decoder as jpeg_decoder
-from presize.codecs.jpeg.tiles import cut
+from presize.codecs.jpeg.tiles import cut_jpeg
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
 from presize.errors import BuildError
 from presize.options import KEEP, BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
@@ -63,7 +63,7 @@ def test_jpegs_that_are_stored_as_they_came_are_stored_in_tiles(tree: Path, tmp_
     options = BuildOptions(ImageOptions(sizes=(Size.parse(size),), tiles="all"))
     build_dataset(tree, tmp_path / "out", options, SERIAL, ANY_TREE)
     values = stored(tmp_path / "out")
-    assert {name for name, value in values.items() if cut(value, 40, 50, 16, 16) is None} == {"9.jpg"}
+    assert {name for name, value in values.items() if cut_jpeg(value, 40, 50, 16, 16) is None} == {"9.jpg"}
     for name, value in values.items():
         assert np.array_equal(simplejpeg.decode_jpeg(value), simplejpeg.decode_jpeg((tree / name).read_bytes()))
     assert verify_dataset(tmp_path / "out").problems == ()

@@ -737,21 +737,21 @@ def test_a_dry_run_into_a_path_longer_than_the_system_takes_has_no_traceback(
 
 IGNORED = """
 import os, signal, sys, time
-from presize.builder.tasks import parallel
+from presize.builder.executors import executor
 from presize.cli import main
 
 class Finalized:
     def __del__(self):
         os.kill(os.getpid(), number)
 
-def write_shard(task, write=parallel.write_shard):
+def write_shard(task, write=executor.write_shard):
     if not told:
         told.append(Finalized())
         told[0] = None
         time.sleep(5)
     return write(task)
 
-number, told, parallel.write_shard = int(sys.argv.pop(1)), [], write_shard
+number, told, executor.write_shard = int(sys.argv.pop(1)), [], write_shard
 main(sys.argv[1:])
 """
 

@@ -13,7 +13,7 @@ from PIL import Image
 from pictures import smooth_image
 from presize.codecs.decode import decode
 from presize.codecs.encode import MAX_JPEG_SIDE, encode
-from presize.codecs.jpeg.tiles import cut
+from presize.codecs.jpeg.tiles import cut_jpeg
 from presize.codecs.transcode import Transcoded, transcode
 from presize.errors import ImageError
 from presize.options import ImageOptions, Size
@@ -190,13 +190,13 @@ def test_a_jpeg_is_stored_in_tiles_unless_told_otherwise(subsampling: str, color
     data = jpeg(smooth_image(300, 400))
     asked = options(128, subsampling=subsampling, color=color)
     value = transcode(data, asked).records[0].value
-    part = cut(value, 40, 50, 30, 40)
+    part = cut_jpeg(value, 40, 50, 30, 40)
     assert part is not None
     assert len(part.data) < len(value)
     pixels = np.asarray(Image.open(io.BytesIO(part.data)))[part.top : part.top + 30, part.left : part.left + 40]
     assert np.array_equal(pixels, np.asarray(Image.open(io.BytesIO(value)))[40:70, 50:90])
     plain = transcode(data, replace(asked, tiles=False)).records[0].value
-    assert cut(plain, 40, 50, 30, 40) is None
+    assert cut_jpeg(plain, 40, 50, 30, 40) is None
     assert b"\xff\xdd" not in plain, "no restart interval"
     # The encoders round differently, and quantise by the same tables.
     tables = [Image.open(io.BytesIO(stored)).quantization for stored in (value, plain)]  # type: ignore[attr-defined]
@@ -209,14 +209,14 @@ def test_tiles_and_metadata_go_together() -> None:
     data = jpeg(smooth_image(200, 200), exif=exif(6), comment=b"a comment")
     value = transcode(data, options(100, keep_metadata=True)).records[0].value
     assert Image.open(io.BytesIO(value)).info["comment"] == b"a comment"
-    part = cut(value, 40, 50, 30, 40)
+    part = cut_jpeg(value, 40, 50, 30, 40)
     assert part is not None
     assert len(part.data) < len(value)
 
 
 def test_a_jpeg_that_passes_through_has_no_tiles() -> None:
     value = transcode(jpeg(smooth_image(60, 50)), options(64)).records[0].value
-    assert cut(value, 0, 0, 8, 8) is None
+    assert cut_jpeg(value, 0, 0, 8, 8) is None
 
 
 @pytest.mark.parametrize("format", ["png", "webp", "raw"])

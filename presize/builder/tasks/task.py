@@ -286,7 +286,8 @@ def _check_same(copies: Copies | None, position: int, encoded: Encoded) -> None:
     if copies is not None and copies.must_match:
         for stream, columns in copies.columns.items():
             if any(columns[name][position] != encoded[stream].columns[name] for name in ("nbytes", "crc32")):
-                raise ImageError("it has changed or gone, or another version of a codec decoded it")
+                what = f"its {stream.name}" if stream.name else "it"
+                raise ImageError(f"{what} has changed or gone, or another version of a codec decoded it")
 
 
 def _shard_writers(task: Task, map_factor: int) -> Iterator[tuple[Stream, shard.ShardWriter]]:
