@@ -90,7 +90,7 @@ def test_the_decoder_of_a_wheel_runs_without_a_compiler(wheel: Path, tmp_path: P
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     program = "from presize.codecs.jpeg import decoder as d; print(d.__file__, d.is_available())"
     ran = subprocess.run([python, "-c", program], cwd="/", capture_output=True, text=True, check=True, env=environment)
-    assert ran.stdout == f"{site / 'presize' / 'codecs' / 'jpeg_decoder.py'} True\n"
+    assert ran.stdout == f"{site / 'presize' / 'codecs' / 'jpeg' / 'decoder.py'} True\n"
 
 
 def test_importing_the_folder_by_its_own_name_says_what_to_do() -> None:
