@@ -186,13 +186,7 @@ STANDARD = {"_asdict", "_replace", "_fields", "_exit", "_ntuple_diskusage", "_re
 STILL_PRIVATE = {
     "tests/builder/test_estimate.py",
     "tests/builder/test_keep.py",
-    "tests/datasets/reading/test_regions.py",
-    "tests/datasets/reading/test_shared_batches.py",
-    "tests/datasets/reading/test_whole_batches.py",
     "tests/datasets/test_changed_transforms.py",
-    "tests/datasets/test_loader.py",
-    "tests/datasets/test_masks.py",
-    "tests/sources/test_source_reader.py",
 }
 """Tests that use private names of ours, until they do without."""
 

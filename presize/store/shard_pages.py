@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from presize.errors import DatasetError
-from presize.system.files import open_at_once
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 BRANCH, LEAF, _META = 0x01, 0x02, 0x08
@@ -37,8 +36,6 @@ _META_PAGE = struct.Struct("<8x 2xH 4x II 8x 8x IH 42x 4xHH 24x QQ QQ")
 """flags of the page; magic, version; page size and flags of the free list; flags, depth, entries and root of the tree;
 last page, transaction."""
 
-_MAP_BYTES = struct.Struct("<32x Q")
-"""The size of the map in a meta page."""
 
 Numbers = npt.NDArray[np.int64]
 Shorts = npt.NDArray[np.uint16]
@@ -79,17 +76,6 @@ def check_pages(path: str | os.PathLike[str], readahead: bool = True) -> None:
         _check(mapped, nbytes, readahead)
     except Damaged as error:
         raise DatasetError(f"{os.fspath(path)} is damaged: {error}; copy or build the dataset again") from None
-
-
-def recorded_map_bytes(path: str | os.PathLike[str], page_bytes: int) -> list[int]:
-    """The sizes of the map that the meta pages of a shard name, however damaged it is: at most two, none if there is no
-    such file. Nothing is checked."""
-    try:
-        with open(path, "rb", buffering=0, opener=open_at_once) as file:
-            pages = [os.pread(file.fileno(), _MAP_BYTES.size, number * page_bytes) for number in (0, 1)]
-    except OSError:
-        return []
-    return [_MAP_BYTES.unpack(page)[0] for page in pages if len(page) == _MAP_BYTES.size]
 
 
 def _check(mapped: mmap.mmap, nbytes: int, readahead: bool) -> None:

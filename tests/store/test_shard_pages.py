@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from presize.errors import DatasetError
 from presize.store import shard_pages
 from presize.store.shard import ShardWriter, commit_records, map_bytes
-from presize.store.shard_pages import LEAF, check_pages, child_pages, leaf_pages, read_nodes, recorded_map_bytes
+from presize.store.shard_pages import LEAF, check_pages, child_pages, leaf_pages, read_nodes
 from presize.store.shard_reader import ShardReader
 from presize.system.pagecache import MappedFile, drop
 from processes import run_python
@@ -317,24 +317,6 @@ def test_the_nodes_of_a_tree_are_found_whatever_their_keys(tmp_path: Path) -> No
     file = np.frombuffer(content, "<u2")
     nodes = read_nodes(file, leaf_pages(file, meta, len(content), child_pages), meta.page_bytes, LEAF)
     assert [content[begin + 8 : begin + 13] for begin in nodes.page + nodes.begin] == keys
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "sizes"),
-    [(2 * PAGE, [5, 7]), (PAGE + 40, [5, 7]), (PAGE + 39, [5]), (40, [5]), (39, []), (0, [])],
-)
-def test_the_sizes_of_the_map_are_read_from_all_that_is_left_of_the_meta_pages(
-    nbytes: int, sizes: list[int], whole: Path, tmp_path: Path
-) -> None:
-    data = bytearray(whole.read_bytes()[: 2 * PAGE])
-    for number, size in enumerate([5, 7]):
-        struct.pack_into("<Q", data, number * PAGE + MAP_BYTES, size)
-    (tmp_path / "a.lmdb").write_bytes(data[:nbytes])
-    assert recorded_map_bytes(tmp_path / "a.lmdb", PAGE) == sizes
-
-
-def test_a_shard_that_is_gone_has_no_sizes_of_the_map(tmp_path: Path) -> None:
-    assert recorded_map_bytes(tmp_path / "gone.lmdb", PAGE) == []
 
 
 FLIPS = """
