@@ -10,15 +10,15 @@ import torch.utils.data
 from torch.utils._pytree import register_pytree_node
 
 Images = torch.Tensor | tuple[torch.Tensor, ...]
-"""A batch (B, channels, height, width) in channels-last memory; or several, those of the views or of the companions."""
+"""One batch (B, channels, height, width) in channels-last memory, or a tuple with one for each view or companion."""
 
 AsList = bool | tuple[bool, ...] | dict[str, bool]
 """Whether the targets of a batch stay a list of Python objects; one for each where a sample has several of them."""
 
 
 class Views(tuple[Any, ...]):
-    """The images of one sample: those of several crops, or an image and its companions. To code that does not know it,
-    a tuple; collate makes a tuple of batches of it, where torch's own makes a list."""
+    """The images of one sample: several crops, or an image and its companions. Other code sees a tuple; collate turns
+    many of them into a tuple of batches, where torch's default_collate returns a list."""
 
 
 # Or torchvision's transforms v2 would take one for something that they leave as it is.

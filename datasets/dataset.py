@@ -412,7 +412,7 @@ class LMDBDataset(torch.utils.data.Dataset[Any]):
 
 
 def _has_own_transform(dataset: LMDBDataset) -> bool:
-    """Whether a subclass has an attribute of its own in place of ours, as a dataclass has: it is then called."""
+    """Return whether a subclass overrides `transform`, as a dataclass does. It is then called."""
     return type(dataset).transform is not LMDBDataset.transform
 
 

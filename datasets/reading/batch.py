@@ -38,7 +38,7 @@ class ImageFormat(NamedTuple):
     Attributes:
         shape: (height, width, channels) of an image.
         dtype: of its numbers.
-        has_channels: whether tensors have an axis for channels; those of masks have none.
+        has_channels: whether tensors have a channel axis; masks have none.
     """
 
     shape: tuple[int, int, int]
@@ -179,7 +179,7 @@ def new_batch(formats: Sequence[ImageFormat], samples: int, *, travels: bool) ->
 
 @dataclass(frozen=True)
 class _Loan:
-    """What the tensors of a batch have in common: those that are sent together arrive in one mapping of the memory."""
+    """State shared by the tensors of a batch. Tensors that are sent together arrive in one memory mapping."""
 
     piece: _Piece
     formats: tuple[ImageFormat, ...]

@@ -48,7 +48,7 @@ class Skipped(NamedTuple):
 
 
 class RowFormat(NamedTuple):
-    """What a batch holds of each image.
+    """How a batch stores each image.
 
     Attributes:
         dtype: of the numbers.
@@ -127,7 +127,7 @@ class BatchReader:
         self.shapes = [(*(self._size() if crop is None else as_size(crop.size)), channels) for crop in self._views]
         """(height, width, channels) of the images of each view."""
         self.deep = data.manifest.depth == 16 and not self.is_exact
-        """Whether images have 16 bits."""
+        """True if images have 16 bits per channel."""
         dtype = torch.uint16 if data.manifest.depth == 16 else torch.uint8
         self.rows = rows or RowFormat(dtype, read_values if self.is_exact else read_region)
         if companions and self.has_views:
@@ -138,7 +138,7 @@ class BatchReader:
         self.companions = [BatchReader(companion, self.crop, flip) for companion in companions]
         """A reader for each companion; what is drawn for the images holds for them."""
         self.formats = [ImageFormat(shape, self.rows.dtype, not self.is_exact) for shape in self.shapes]
-        """What a batch holds: the images of each view, then those of each companion."""
+        """Formats of the images in a batch: each view, then each companion."""
         self.formats += [companion.formats[0] for companion in self.companions]
 
     @property

@@ -170,7 +170,7 @@ def check_may_update(existing: Sequence[Manifest | None], plan: Plan, output: Ou
         differing = "; ".join(dict.fromkeys(found))
         raise BuildError(
             f"OUT {output.path} holds a dataset that differs ({differing}), which --update cannot change; "
-            "give the options that it was built with, or --overwrite to replace it"
+            "leave them out to keep the dataset's own, or --overwrite replaces it"
         )
 
 

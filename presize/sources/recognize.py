@@ -47,7 +47,7 @@ def check_options(kind: SourceKind, source: str | os.PathLike[str], **given: obj
     """
     for option in (option for option, value in given.items() if value and option not in kind.options):
         kinds = [each.plural for each in (FOLDER, TABLE, BUCKET, BUCKET_TABLE, *KINDS) if option in each.options]
-        fix = "; copy it to a disk first" if kind in (BUCKET, BUCKET_TABLE) else ""
+        fix = "; copy it to a disk first" if kind in (BUCKET, BUCKET_TABLE) else "; leave it out"
         raise SourceError(
             f"--{option.replace('_', '-')} is for {', '.join(kinds)}, not for {kind.plural}; "
             f"source {os.fspath(source)!r}{fix}"
