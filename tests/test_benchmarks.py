@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,3 +37,16 @@ def test_a_name_that_moved_away_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("from presize.codecs import transcode, nothing\nfrom presize.nowhere import a")
     missing = [name for module, name in imported_by(tmp_path / "script.py") if not is_there(module, name)]
     assert missing == ["nothing", "a"]
+
+
+def test_modules_and_tests_that_mutants_are_made_of_are_there() -> None:
+    """A pattern without a file would leave its module out without a word."""
+    strings = {
+        node.value
+        for node in ast.walk(ast.parse((ROOT / "tools" / "mutants.py").read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    strings |= set((ROOT / "tools" / "harmless.txt").read_text("utf-8").splitlines())
+    names = {name for name in strings if re.fullmatch(r"tests/[\w/]+|[a-z][\w/]*/[\w*]+\.py", name)}
+    assert {"tests/store", "store/*.py", "codecs/jpeg/segments.py"} <= names
+    assert [name for name in sorted(names) if not [*ROOT.glob(name), *ROOT.glob(f"presize/{name}")]] == []

@@ -50,11 +50,11 @@ ORDER = ("tests/datasets/reading/test_order.py", "tests/datasets/test_sampler.py
 STORE = ("tests/store", "tests/builder/test_plan.py", "tests/datasets/test_lmdb_dataset.py")
 TESTS = {
     "store/dealing.py": ("tests/builder/test_plan.py",),
-    "store/export/__init__.py": ("tests/store/test_export.py",),
-    "store/export/exported.py": ("tests/store/test_export.py", "tests/store/test_export_tar.py"),
-    "store/export/to_folder.py": ("tests/store/test_export.py",),
-    "store/export/to_parquet.py": ("tests/store/test_export_parquet.py", "tests/store/test_export.py"),
-    "store/export/to_tar.py": ("tests/store/test_export_tar.py", "tests/store/test_export.py"),
+    "store/export.py": (
+        "tests/store/test_export.py",
+        "tests/store/test_export_tar.py",
+        "tests/store/test_export_parquet.py",
+    ),
     "store/filenames.py": ("tests/store/test_filenames.py", "tests/store/test_export.py"),
     "store/manifest.py": (
         "tests/store/test_manifest.py",
@@ -68,15 +68,16 @@ TESTS = {
     "store/shard_pages.py": ("tests/store/test_shard_pages.py", *STORE),
     "store/verify.py": ("tests/store/test_verify.py", *STORE),
     "store/*.py": STORE,
-    "codecs/jpeg_segments.py": (*JPEG, "tests/store/test_hostile_sizes.py", "tests/codecs/test_transcode.py"),
-    "codecs/jpeg_metadata.py": (*JPEG, "tests/codecs/test_transcode.py"),
-    "codecs/tiles/*.py": (
+    "builder/fingerprint.py": ("tests/builder/test_fingerprint.py",),
+    "codecs/jpeg/segments.py": (*JPEG, "tests/store/test_hostile_sizes.py", "tests/codecs/test_transcode.py"),
+    "codecs/jpeg/metadata.py": (*JPEG, "tests/codecs/test_transcode.py"),
+    "codecs/jpeg/tiles.py": (
         *JPEG,
         "tests/codecs/test_recoding.py",
         "tests/codecs/test_jpeg_decoder.py",
         "tests/store/test_hostile_sizes.py",
     ),
-    "codecs/jpeg_decoder.py": (
+    "codecs/jpeg/decoder.py": (
         "tests/codecs/test_self_check.py",
         "tests/codecs/test_fingerprint.py",
         "tests/codecs/test_jpeg_decoder.py",
