@@ -1,7 +1,7 @@
 """A box of a stored value -> pixels in a row of a batch: cut_region or uncut_region, then read_region, or read_views
 for several boxes that are decoded together. Pure.
 
-Only what the box needs is decoded: its tiles (presize.codecs.tiles), at 1/2, 1/4 or 1/8 of the size where the box
+Only what the box needs is decoded: its tiles (presize.codecs.jpeg.tiles), at 1/2, 1/4 or 1/8 of the size where the box
 is at least twice as large as the result. presize.codecs.jpeg.decoder takes the tiles from the whole value; for
 libjpeg-turbo they are cut out first.
 """

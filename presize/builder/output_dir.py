@@ -1,7 +1,7 @@
 """OUT, the folder that a build writes. In the driver, nothing else locks it, renames files in it or removes them.
 
 While a build is unfinished OUT holds hidden files, never folders, which ImageFolder would take for classes: the lock,
-the journal (what is being built), and the side-car of each finished shard (presize.builder.tasks.sidecar). Tasks rename
+the journal (what is being built), and the side-car of each finished shard (presize.builder.shard_table). Tasks rename
 their own shard and side-car.
 
 The manifest is published last, so OUT holds the old dataset, or none, until it holds the new one.

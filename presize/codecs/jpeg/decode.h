@@ -397,7 +397,7 @@ TARGET static bool decode_scan(Work *work)
     return ends_scan(work, at);
 }
 
-/* Whether blocks without detail have a code. Without one presize.codecs.tiles cannot cut tiles that reach across rows, so
+/* Whether blocks without detail have a code. Without one presize.codecs.jpeg.tiles cannot cut tiles that reach across rows, so
    that all of the image is decoded; here, too, for the same errors. */
 static bool has_blanks(const Image *image)
 {

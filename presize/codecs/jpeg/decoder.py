@@ -81,7 +81,7 @@ def decode(
 ) -> Pixels | None:
     """What simplejpeg.decode_jpeg makes of `data`, or of a box of it. Thread-safe; releases the GIL.
 
-    Of a JPEG with a tile index (presize.codecs.tiles), only the tiles under the box are read and checked.
+    Of a JPEG with a tile index (presize.codecs.jpeg.tiles), only the tiles under the box are read and checked.
 
     Args:
         data: a JPEG.

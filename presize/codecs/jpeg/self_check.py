@@ -11,7 +11,7 @@ import simplejpeg
 from presize.codecs.golden import decoder_images
 
 _MODES = ((3, "RGB"), (4, "BGRX"), (1, "GRAY"))
-_INDEX = b"presize\0\1"  # what a tile index begins with (presize.codecs.tiles)
+_INDEX = b"presize\0\1"  # what a tile index begins with (presize.codecs.jpeg.tiles)
 _SOS, _DRI = b"\xff\xda\0", b"\xff\xdd\0\4"
 _USUAL_CODES = b"\0\0\1\5\1\1\1\1\1\1\0\0\0\0\0\0\0" + bytes(range(12))
 """Of DC coefficients: T.81's table K.3, as number 0."""
