@@ -56,19 +56,15 @@ class CacheFolder:
     max_bytes: int | None
 
     def has(self, file: DataFile) -> bool:
-        """Whether a file is there. It was compared with its SHA-256 before it had its name."""
+        """Return whether a file is there. It was compared with its SHA-256 before it had its name."""
         return is_file_of(self.root / file.file, file.bytes)
 
     def make_room(self, file: DataFile, keep: Collection[str]) -> bool:
-        """Reserve room for a file. Where it lacks, shards of any dataset in the cache are removed, those first that
-        were used longest ago. Processes that have opened one read on, and its room is free when the last closes it.
-
-        Args:
-            file: of this dataset.
-            keep: files of this dataset that stay.
+        """Reserve room for a file of this dataset. Shards of any dataset are removed for it, least recently used first,
+        except those in `keep`. Processes that have one open read on; its room is free when the last closes it.
 
         Returns:
-            False where these, and what others are fetching, take the room.
+            False where `keep`, and what others are fetching, take the room.
 
         Raises:
             OptionError: the disk is full.
@@ -106,7 +102,7 @@ class CacheFolder:
 
 
 def _look_at(shard: Path) -> _Kept:
-    """A shard that is there or on its way. It may come meanwhile: then its lock goes, but not before it is there."""
+    """Return a shard that is there or on its way. If it comes meanwhile, its lock goes once the shard is there."""
     lock = _lock_of(shard)
     coming = None
     with suppress(FileNotFoundError):
@@ -184,13 +180,8 @@ def _writing_in(folder: Path) -> Iterator[None]:
 
 
 def fetch(url: str, folder: CacheFolder, files: Sequence[DataFile]) -> None:
-    """Have these files in the folder at the same time: those that are not there are fetched, several at a time, or
-    waited for where another process is fetching them.
-
-    Raises:
-        RemoteError, BuildError: as download_file.
-        OptionError: the disk is full.
-    """
+    """Have these files in the folder at the same time: fetch what is missing, several at a time, or wait for other
+    processes that fetch it. Raises as download_file and CacheFolder.make_room do."""
     bucket, connections = Bucket(url), Connections()
     keep = {file.file for file in files}
 
@@ -205,12 +196,8 @@ def fetch(url: str, folder: CacheFolder, files: Sequence[DataFile]) -> None:
 
 
 def fetch_ahead(url: str, folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> None:
-    """Fetch files in the order in which they will be read, as far ahead as there is room. What cannot be fetched is
-    left to whoever needs it, who is told why.
-
-    Args:
-        groups: of files that are read together. When one of a group is used, those of the groups before may go.
-    """
+    """Fetch groups of files in the order in which they will be read, as far ahead as there is room. When one of a group
+    is used, those of the groups before may go. What cannot be fetched is left to fetch(), which says why."""
     bucket, connections = Bucket(url), Connections()
 
     def fetch_one(file: DataFile) -> None:

@@ -25,7 +25,7 @@ from presize.errors import BuildError, DatasetError
 from presize.options import ExportLayout, ImageOptions, check_choice
 from presize.store.dataset import Dataset
 from presize.store.dealing import mix
-from presize.store.filenames import SUFFIXES, file_names, is_safe, path_problem
+from presize.store.filenames import SUFFIXES, file_names, is_safe, path_problem, repeated
 from presize.store.index import index_columns
 from presize.system.files import new_files
 
@@ -34,12 +34,8 @@ _RAW_AS = ImageOptions(format="png")
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """An image file for each sample: the images of a dataset, or one of its companions.
-
-    Attributes:
-        dataset: the dataset, or Dataset.companion.
-        names: for each sample the path of its file, with the suffix of what is in it; all are safe and distinct.
-    """
+    """An image file for each sample of a dataset, or of a companion's. Its path in `names` has the suffix of what is in
+    it; all are safe and distinct."""
 
     dataset: Dataset
     names: pa.ChunkedArray
@@ -67,14 +63,8 @@ class ImageFiles:
 
 @dataclass(frozen=True)
 class Exported:
-    """A dataset that is exported.
-
-    Attributes:
-        dataset: the dataset, its paths and columns checked.
-        images: its images.
-        companions: its companions by name.
-        columns: the names of the columns of the label table, ``label`` among them.
-    """
+    """A dataset that is exported, its paths and columns checked, and the names of the columns of its label table,
+    ``label`` among them."""
 
     dataset: Dataset
     images: ImageFiles
@@ -199,10 +189,8 @@ def sample_keys(names: pa.ChunkedArray) -> pa.ChunkedArray:
         keys = pc.replace_substring_regex(keys, dot, r"_\1")
     numbers = pa.array(np.arange(len(keys))).cast(keys.type)
     while pc.count_distinct(keys).as_py() < len(keys):
-        counts = keys.value_counts()
-        repeated = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
         numbered = pc.binary_join_element_wise(keys, numbers, pa.scalar("-", keys.type))
-        keys = pc.if_else(pc.is_in(keys, value_set=repeated), numbered, keys)
+        keys = pc.if_else(pc.is_in(keys, value_set=repeated(keys)), numbered, keys)
     return keys
 
 

@@ -127,14 +127,9 @@ def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:
 
 
 def damaged_records(root: Path, file: DataFile, records: pa.RecordBatch) -> tuple[str, npt.NDArray[np.bool_]]:
-    """Read a shard, all of it and then each record.
+    """Read a shard, all of it and then each of `records`, given by its ``row``, ``nbytes`` and ``crc32``.
 
     If its structure is damaged, which a reader of LMDB might not survive, no record is whole.
-
-    Args:
-        root: the dataset's folder.
-        file: the shard.
-        records: ``row``, ``nbytes`` and ``crc32`` of each record to look at.
 
     Returns:
         What is wrong with the file, as the end of a sentence, or nothing; and for each record whether it is damaged.
