@@ -51,7 +51,7 @@ def default_cache_dir(option: str = "cache_dir") -> Path:
 
 
 class Cache:
-    """What a Dataset gets its shards from when they are in a store (presize.store.data_files.ShardFetcher).
+    """Brings the shards of a Dataset from a store (presize.store.data_files.ShardFetcher) to the folder `root`.
 
     For all threads and processes of this machine: each shard comes once. It can be pickled. Needs no obstore in this
     process, see presize.remote.cache_folder.
@@ -60,10 +60,7 @@ class Cache:
         url: of the folder with manifest.json, as for fetch_dataset.
         cache_dir: where the shards are kept, from run to run; None for default_cache_dir(). All is in a folder of it,
             presize-shards, to which nobody else has access.
-        cache_bytes: that all shards there may take together, at least 1; None for any number.
-
-    Attributes:
-        root: the folder of the dataset, with its manifest and its index.
+        cache_bytes: bytes that all shards there may take together, at least 1; None for any number.
 
     Raises:
         RemoteError, DatasetError, OptionError, BuildError: as presize.remote.cache_folder.prepare.

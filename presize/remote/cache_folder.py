@@ -45,11 +45,8 @@ class _Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """Where the shards of a dataset in a store are kept on this machine, for all processes that read it.
-
-    Attributes:
-        root: the dataset, in PLACE, in a folder that is named by the SHA-256 of its manifest.
-        max_bytes: bytes that the shards of all datasets in the cache may take together; None for any number.
+    """Where all processes of this machine keep the shards of a dataset in a store: `root`, a folder in PLACE that is
+    named by the SHA-256 of its manifest. The shards of all datasets in PLACE may take `max_bytes`; None for any number.
     """
 
     root: Path
@@ -137,10 +134,9 @@ def prepare(url: str, place: Path) -> Path:
     """Have the manifest and the index of the dataset at `url` in its folder of the cache at `place`, and return that.
 
     Raises:
-        RemoteError: what is at `url` cannot be read, or is not what its manifest says; obstore is not installed.
+        RemoteError, BuildError: as Bucket and download_file.
         DatasetError: there is no presize dataset at `url`, or one of image files.
         OptionError: the cache is not for this user alone, or cannot be written.
-        BuildError: the disk is full.
     """
     bucket = Bucket(url)
     text, manifest = read_manifest_of(bucket)

@@ -18,7 +18,7 @@ from presize.errors import DatasetError, OptionError
 from presize.formatting import size_text
 from presize.options import MAX_PIXELS, check_range, check_type
 from presize.store.data_files import DataFile, ShardFetcher
-from presize.store.index import companion_index, open_settled, read_index
+from presize.store.index import check_text, companion_index, open_settled, read_index
 from presize.store.manifest import Manifest, replaced
 from presize.store.shard import ENGINE
 from presize.store.shard_reader import CannotOpenError, ShardReader
@@ -94,14 +94,12 @@ class Dataset:
         return tuple(companion.name for companion in self.manifest.companions)
 
     def companion(self, name: str) -> Dataset:
-        """The records of a companion as a dataset of their own: the same samples in the same order, and in place of
-        each image its mask, for example. It shares the mapped index of this one.
+        """Return the records of a companion as a dataset of their own: the same samples in the same order, and in place
+        of each image its mask, for example. It shares the mapped index of this one.
 
         Its ``manifest.color`` is "exact" where the values of pixels are those of the source, and ``manifest.depth``
-        their bits: arrays are then uint8 or uint16, (height, width) or (height, width, 3).
-
-        Raises:
-            DatasetError: there is no such companion.
+        their bits: arrays are then uint8 or uint16, (height, width) or (height, width, 3). Raises DatasetError when
+        there is no such companion.
         """
         data = Dataset.__new__(Dataset)
         vars(data).update(vars(self))
@@ -183,11 +181,7 @@ class Dataset:
 
     def check_column(self, name: str) -> None:
         """Raise DatasetError unless the offsets of a column are valid. Reads all of it."""
-        try:
-            self.column(name).validate(full=True)
-        except pa.ArrowInvalid as error:
-            what = str(error).partition("\n")[0]
-            raise DatasetError(f"column {name!r} of {self.root} is damaged: {what}") from None
+        check_text(self.column(name), name, self.root)
 
     def shape(self, sample: int) -> tuple[int, int]:
         """(height, width) of a sample in pixels."""
@@ -201,14 +195,10 @@ class Dataset:
         return bytes(self._path_bytes[start:end]).decode("utf-8", "replace")
 
     def values(self, samples: Sequence[int], on_damage: OnDamage | None = None) -> Iterator[tuple[int, memoryview]]:
-        """For each of `samples` its position in that list and its stored value, in the order on disk.
+        """Yield, for each of `samples`, its position in that list and its stored value, in the order on disk.
 
-        A view is valid until the next one is requested: copy it to keep it.
-
-        Args:
-            samples: their numbers.
-            on_damage: called with position and error in place of yielding a record whose CRC-32 is wrong. None raises
-                the error.
+        A view is valid until the next one is requested: copy it to keep it. `on_damage` is called with position and
+        error in place of yielding a record whose CRC-32 is wrong; None raises the error.
 
         Raises:
             DatasetError: a shard or a record is missing, or is not the one that the index describes.
@@ -274,11 +264,9 @@ class Dataset:
         return next(bytes(view) for _, view in self.values((sample,)))
 
     def pixels(self, samples: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
-        """For each of `samples` its position in that list and its pixels, in the order of values(): a new uint8
-        array, (height, width, 3) RGB or (height, width) grey, depending on the options of the build.
-
-        Raises:
-            DatasetError: as for values(), and for a value that cannot be decoded.
+        """Yield, for each of `samples`, its position in that list and its pixels, in the order of values(): a new uint8
+        array, (height, width, 3) RGB or (height, width) grey, depending on the options of the build. Raises
+        DatasetError as values(), and for a value that cannot be decoded.
         """
         for position, value in self.values(samples):
             try:

@@ -258,7 +258,9 @@ def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -
         OSError: a file cannot be written.
         DatasetError: a record is damaged.
     """
-    schema = _schema(exported)
+    schema, others = _schema(exported), list(exported.columns)
+    # Images are neither compressed nor looked through for statistics.
+    encoding: Any = {"compression": "none", "use_dictionary": others, "write_statistics": others}
     numbers_of_group = _numbers(exported, GROUP_BYTES)
     numbers_of_file = _numbers(exported, FILE_BYTES)
     files = list(_runs(numbers_of_file))
@@ -268,7 +270,7 @@ def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -
             name = f"{out.name}-{number:05d}-of-{len(files):05d}.parquet"
             with (
                 new_file(name).open("wb") as file,  # by Python: Arrow takes no name that is not UTF-8
-                pyarrow.parquet.ParquetWriter(file, schema, **_writing(exported)) as writer,
+                pyarrow.parquet.ParquetWriter(file, schema, **encoding) as writer,
             ):
                 for low, high in _runs(numbers_of_group[first:end]):
                     writer.write_batch(_batch(exported, schema, range(first + low, first + high), on_image))
@@ -282,12 +284,6 @@ def _schema(exported: Exported) -> pa.Schema:
         fields["label"] = pa.int64()
         features["label"] = {"names": list(exported.dataset.manifest.classes), "_type": "ClassLabel"}
     return pa.schema(fields, {"huggingface": json.dumps({"info": {"features": features}})})
-
-
-def _writing(exported: Exported) -> dict[str, Any]:
-    """How columns are encoded: images neither compressed nor looked through for statistics."""
-    others = list(exported.columns)
-    return {"compression": "none", "use_dictionary": others, "write_statistics": others}
 
 
 def _numbers(exported: Exported, nbytes: int) -> npt.NDArray[np.int64]:

@@ -157,6 +157,16 @@ def _check_columns(batch: pa.RecordBatch, manifest: Manifest) -> None:
     _require(batch.num_rows == manifest.samples, rows)
 
 
+def check_text(column: pa.Array | pa.ChunkedArray, name: str, place: object) -> None:
+    """Raise DatasetError unless the offsets of a column are valid, and its text is UTF-8. Reads all of it. `place` is
+    where it is, for the message."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        what = str(error).partition("\n")[0]
+        raise DatasetError(f"column {name!r} of {place} is damaged: {what}") from None
+
+
 T = TypeVar("T")
 
 

@@ -40,6 +40,7 @@ def test_a_dataset_comes_as_it_is(dataset: Path, tmp_path: Path) -> None:
     assert (result.samples, result.bytes) == (56, sum(path.stat().st_size for path in dataset.rglob("*.*")))
     assert planned == [sum(came)] == [result.fetched]
     assert verify_dataset(tmp_path / "copy") == VerifyResult(56)
+    assert fetch_dataset(URL, tmp_path / "copy").fetched == 0, "a copy that is whole is nothing to do"
 
 
 @pytest.mark.parametrize("name", ["shards/00000.lmdb", "index.arrow"])
@@ -58,12 +59,6 @@ def test_what_a_finished_copy_has_lost_is_fetched(name: str, damage: str, datase
     expected = files(dataset)
     del expected["report.html"]
     assert files(tmp_path / "copy") == expected
-
-
-def test_a_copy_that_is_whole_is_nothing_to_do(dataset: Path, tmp_path: Path) -> None:
-    fetch_dataset(URL, tmp_path / "copy")
-    assert fetch_dataset(URL, tmp_path / "copy").fetched == 0
-    assert files(tmp_path / "copy") == files(dataset)
 
 
 def test_a_web_server_will_do_and_a_file_may_be_empty(tmp_path: Path) -> None:

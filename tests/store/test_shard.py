@@ -194,39 +194,38 @@ DISK_FULL = """
 """
 
 
-@pytest.mark.parametrize(
-    ("limit", "commit", "records", "at"),
-    [(5000, 1, 1, "open"), (MIB, 1, 100, "append"), (MIB, 7, 100, "append"), (MIB, 1000, 100, "publish")],
-)
-def test_a_file_that_may_not_grow_is_one_clear_line(
-    tmp_path: Path, limit: int, commit: int, records: int, at: str
-) -> None:
-    assert run_python(DISK_FULL, tmp_path, limit, commit, records).splitlines() == [
-        f"{at} cannot write {tmp_path}/a.lmdb: File too large; what is finished is kept, run again to resume",
-        "[]",
-    ]
-
-
 @contextmanager
-def full_disk(place: Path) -> Iterator[Path]:
+def full_disk(place: Path) -> Iterator[None]:
     """A file system of 1 MiB, where this may be made."""
-    place.mkdir()
     mounted = shutil.which("mount") and subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "presize-test", place], capture_output=True, check=False
     )
     if not mounted or mounted.returncode:
         pytest.skip("mounting a small file system is not permitted here")
     try:
-        yield place
+        yield
     finally:
         subprocess.run(["umount", place], check=True)
 
 
-@pytest.mark.parametrize(("commit", "at"), [(1, "append"), (1000, "publish")])
-def test_a_full_disk_is_one_clear_line(tmp_path: Path, commit: int, at: str) -> None:
-    with full_disk(tmp_path / "disk") as disk:
-        assert run_python(DISK_FULL, disk, 0, commit, 100).splitlines() == [
-            f"{at} cannot write {disk}/a.lmdb: No space left on device; what is finished is kept, run again to resume",
+@pytest.mark.parametrize(
+    ("limit", "commit", "records", "at"),
+    [
+        (5000, 1, 1, "open"),
+        (MIB, 1, 100, "append"),
+        (MIB, 7, 100, "append"),
+        (MIB, 1000, 100, "publish"),
+        (0, 1, 100, "append"),
+        (0, 1000, 100, "publish"),
+    ],
+)
+def test_a_file_that_may_not_grow_or_a_full_disk_is_one_clear_line(
+    tmp_path: Path, limit: int, commit: int, records: int, at: str
+) -> None:
+    reason = "File too large" if limit else "No space left on device"
+    with nullcontext() if limit else full_disk(tmp_path):
+        assert run_python(DISK_FULL, tmp_path, limit, commit, records).splitlines() == [
+            f"{at} cannot write {tmp_path}/a.lmdb: {reason}; what is finished is kept, run again to resume",
             "[]",
         ]
 

@@ -38,6 +38,7 @@ from tampering import (
 )
 
 Change = Callable[[Path], object]
+SHARD = "shards/00000.lmdb"
 
 # --- the ways in ---
 
@@ -148,9 +149,16 @@ def record(sample: int, change: Callable[[bytes], bytes], **options: bool) -> Ch
 
 
 def without_a_record(root: Path) -> None:
-    shard = root / "shards" / "00000.lmdb"
-    with lmdb.open(str(shard), subdir=False, lock=False, lib_version=0) as env, env.begin(write=True) as txn:
+    with lmdb.open(str(root / SHARD), subdir=False, lock=False, lib_version=0) as env, env.begin(write=True) as txn:
         txn.delete((2).to_bytes(8, "big"))
+    reseal(root)
+
+
+def free_pages_outside(root: Path) -> None:
+    shard = bytearray((root / SHARD).read_bytes())
+    for page in (0, 4096):  # both meta pages
+        struct.pack_into("<Q", shard, page + 16 + 24 + 40, 2**33)
+    (root / SHARD).write_bytes(shard)
     reseal(root)
 
 
@@ -220,7 +228,6 @@ UNDECODABLE = r"row \d \(.*\) cannot be decoded: "
 BAD_TEXT = r"index\.arrow: In column 0: "
 OUTSIDE_TEXT = r"is damaged: the path of sample 2 is out of bounds"
 PATHS = [f"class-0/{i}.png" for i in range(6)]
-SHARD = "shards/00000.lmdb"
 
 TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
     # of       what each way says       what is changed
@@ -268,6 +275,9 @@ TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
         "pages of zeros": content(SHARD, lambda old: old[:8192] + bytes(len(old) - 8192)),
         "nothing but zeros": content(SHARD, lambda old: bytes(len(old))),
         "half a shard": content(SHARD, lambda old: old[: len(old) // 2]),
+    }),
+    ("lmdb", {"verify": r"^shards/00000\.lmdb: freeDB DB root page 8589934592 out of range$"}, {
+        "a list of free pages, which no reader follows, outside of the file": free_pages_outside,
     }),
     ("lmdb", reading("00000.lmdb has no row 2: the index belongs to another dataset",
                      "it has 2 records where the manifest says 3; .*row 2 .* is missing"), {
