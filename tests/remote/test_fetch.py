@@ -14,7 +14,7 @@ from threading import Timer
 
 import pytest
 
-from builds import SERIAL, SMALL, files
+from builds import SERIAL, files
 from commands import Ran, read_json
 from presize import build_dataset
 from presize.errors import BuildError, DatasetError, PresizeError, RemoteError
@@ -22,14 +22,12 @@ from presize.options import BuildOptions, ImageOptions, Size
 from presize.remote import fetch as module
 from presize.remote.bucket import BrokenOffError, exactly
 from presize.remote.fetch import fetch_dataset
-from presize.sources.sample import SampleOptions, make_samples
 from presize.store.data_files import FETCHING, MANIFEST
 from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.verify import VerifyResult, verify_dataset
 from processes import run_command
 from servers import BUCKET, URL, Proxy, http, point_to, silent_http, upload
-from tampering import read_table, with_value, write_table
 
 
 def test_a_dataset_comes_as_it_is(dataset: Path, tmp_path: Path) -> None:
@@ -59,15 +57,6 @@ def test_what_a_finished_copy_has_lost_is_fetched(name: str, damage: str, datase
     expected = files(dataset)
     del expected["report.html"]
     assert files(tmp_path / "copy") == expected
-
-
-def test_a_web_server_will_do_and_a_file_may_be_empty(tmp_path: Path) -> None:
-    make_samples(tmp_path / "photos", SampleOptions(images=2, classes=1, long_side=64))
-    build_dataset(tmp_path / "photos", tmp_path / "out", SMALL, SERIAL)
-    assert not (tmp_path / "out" / "rejects.jsonl").stat().st_size
-    with http(tmp_path) as port:
-        fetch_dataset(f"http://127.0.0.1:{port}/out", tmp_path / "copy")
-    assert files(tmp_path / "copy") == files(tmp_path / "out")
 
 
 def test_a_web_server_without_ranges_sends_the_beginning_once_more(dataset: Path, tmp_path: Path) -> None:
@@ -206,16 +195,6 @@ def test_a_file_that_is_not_what_the_manifest_says_is_not_kept(
     upload(dataset, prefix)
     fetch_dataset(url, tmp_path / "copy")
     assert files(tmp_path / "copy") == files(dataset)
-
-
-@pytest.mark.parametrize("name", ["a/../../x.jpg", "manifest.json", ".presize.json"])
-def test_an_image_of_a_folder_may_not_lie_outside_or_be_one_of_our_files(name: str, tmp_path: Path) -> None:
-    make_samples(tmp_path / "photos", SampleOptions(images=2, classes=1, long_side=64))
-    build_dataset(tmp_path / "photos", tmp_path / "hostile", BuildOptions(SMALL.image, "folder"), SERIAL)
-    write_table(tmp_path / "hostile", with_value(read_table(tmp_path / "hostile"), "file", 1, name))
-    with http(tmp_path) as port, pytest.raises(DatasetError, match="is no name of an image; nothing was written for"):
-        fetch_dataset(f"http://127.0.0.1:{port}/hostile", tmp_path / "copy")
-    assert not list(tmp_path.glob("*.jpg"))
 
 
 @pytest.mark.parametrize(

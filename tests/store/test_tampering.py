@@ -17,6 +17,7 @@ import lmdb
 import pyarrow as pa
 import pytest
 
+from builds import files
 from presize.errors import BuildError, DatasetError, RemoteError
 from presize.remote.fetch import fetch_dataset
 from presize.store.data_files import MANIFEST
@@ -80,6 +81,7 @@ def fetch_it(root: Path, url: str) -> None:
         assert not (out / MANIFEST).exists(), "what is refused is no dataset"
         assert {*root.parent.iterdir()} <= {*before, out}, "and nothing lies outside"
         raise
+    assert files(root).items() <= files(out).items()
 
 
 WAYS = {"open": open_it, "read": read_it, "verify": verify_it, "export": export_it, "fetch": fetch_it}
@@ -345,6 +347,10 @@ TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
         f"an image at {name!r}": index("file", name, 3)
         for name in ("/etc/passwd", "../raw/class-0/0.png", "", "a\0b", "class-0/../..", ".")
     }),
+    ("folder", {"open": "is a folder", "verify": r"^(manifest|\.presize)\.json: (is not what was stored|cannot be)",
+                "fetch": "'.*' is no name of an image; nothing was written for it"}, {
+        f"an image at {name!r}": index("file", name, 3) for name in (MANIFEST, ".presize.json")
+    }),
 
     # Files of another kind than Arrow's, or with other columns.
     *[("lmdb", opening(column(name, kind)), {
@@ -396,6 +402,7 @@ TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
     # Images that are files, and masks.
     ("folder", {"open": "is a folder", "verify": "^class-1/1.jpg: is not what was stored: its length or CRC-32 differs",
                 "fetch": "class-1/1.jpg: its CRC-32 differs from the index: it was damaged, replaced or removed"}, {
+        "a bit of an image": flipped("class-1/1.jpg"),
         "an image in the place of another": lambda root: shutil.copy(root / "class-0/0.jpg", root / "class-1/1.jpg"),
     }),
     ("folder", {"open": "is a folder", "verify": "^class-0/2.jpg: cannot be read: No such file or directory$",
