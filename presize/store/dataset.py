@@ -18,7 +18,7 @@ from presize.errors import DatasetError, OptionError
 from presize.formatting import size_text
 from presize.options import MAX_PIXELS, check_range, check_type
 from presize.store.data_files import DataFile, ShardFetcher
-from presize.store.index import check_text, companion_index, open_settled, read_index
+from presize.store.index import companion_index, open_settled, read_index, validate_column
 from presize.store.manifest import Manifest, replaced
 from presize.store.shard import ENGINE
 from presize.store.shard_reader import CannotOpenError, ShardReader
@@ -98,8 +98,10 @@ class Dataset:
         of each image its mask, for example. It shares the mapped index of this one.
 
         Its ``manifest.color`` is "exact" where the values of pixels are those of the source, and ``manifest.depth``
-        their bits: arrays are then uint8 or uint16, (height, width) or (height, width, 3). Raises DatasetError when
-        there is no such companion.
+        their bits: arrays are then uint8 or uint16, (height, width) or (height, width, 3).
+
+        Raises:
+            DatasetError: there is no such companion.
         """
         data = Dataset.__new__(Dataset)
         vars(data).update(vars(self))
@@ -135,10 +137,14 @@ class Dataset:
         return preload([(self.root / shard.file, shard.bytes) for shard in self.manifest.shards], how)
 
     def fetch_ahead(self, groups: Iterable[Sequence[int]]) -> None:
-        """Begin to fetch groups of shards, in the order in which they will be read, with their companions' shards.
+        """Begin to fetch the shards of these numbers, with those of companions, unless all stay in the folder.
 
-        When one of a group is read, shards of the groups before may be removed. Raises OptionError when two groups in a
-        row are more than the cache can hold.
+        Args:
+            groups: of shards that are read together, in the order in which they will be read. When one of a group is
+                read, those of the groups before may be removed.
+
+        Raises:
+            OptionError: two groups in a row are more than the cache can hold.
         """
         if self.origin is not None:
             shards = self._read_together()
@@ -150,7 +156,11 @@ class Dataset:
         return [self.manifest.shards, *(companion.shards for companion in companions)]
 
     def check_order(self, by_shards: bool) -> None:
-        """Raise OptionError when an order, unless it is ShardShuffled (`by_shards`), needs more shards than fit."""
+        """Raise OptionError when samples in this order need more shards at a time than there is room for.
+
+        Args:
+            by_shards: whether it is ShardShuffled.
+        """
         most = None if self.origin is None else self.origin.max_bytes
         nbytes = sum(file.bytes for files in self._read_together() for file in files)
         if most is not None and nbytes > most and not by_shards:
@@ -181,7 +191,7 @@ class Dataset:
 
     def check_column(self, name: str) -> None:
         """Raise DatasetError unless the offsets of a column are valid. Reads all of it."""
-        check_text(self.column(name), name, self.root)
+        validate_column(self.column(name), name, self.root)
 
     def shape(self, sample: int) -> tuple[int, int]:
         """(height, width) of a sample in pixels."""
@@ -197,8 +207,12 @@ class Dataset:
     def values(self, samples: Sequence[int], on_damage: OnDamage | None = None) -> Iterator[tuple[int, memoryview]]:
         """Yield, for each of `samples`, its position in that list and its stored value, in the order on disk.
 
-        A view is valid until the next one is requested: copy it to keep it. `on_damage` is called with position and
-        error in place of yielding a record whose CRC-32 is wrong; None raises the error.
+        A view is valid until the next one is requested: copy it to keep it.
+
+        Args:
+            samples: their numbers.
+            on_damage: called with position and error in place of yielding a record whose CRC-32 is wrong. None raises
+                the error.
 
         Raises:
             DatasetError: a shard or a record is missing, or is not the one that the index describes.
@@ -232,7 +246,8 @@ class Dataset:
                     on_damage(position, error)
 
     def _renew(self, shard: int, damaged: ShardReader) -> bool:
-        """Remove a damaged shard from a cache, once, so that the origin brings it again; False if that was done."""
+        """Return whether to read a shard once more: a damaged one is removed from a cache, once, so that the origin
+        brings it again."""
         if self.shards[shard] is not damaged:  # another thread has been here
             return True
         if self.origin is None or shard in self._renewed:
@@ -265,8 +280,10 @@ class Dataset:
 
     def pixels(self, samples: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
         """Yield, for each of `samples`, its position in that list and its pixels, in the order of values(): a new uint8
-        array, (height, width, 3) RGB or (height, width) grey, depending on the options of the build. Raises
-        DatasetError as values(), and for a value that cannot be decoded.
+        array, (height, width, 3) RGB or (height, width) grey, depending on the options of the build.
+
+        Raises:
+            DatasetError: as for values(), and for a value that cannot be decoded.
         """
         for position, value in self.values(samples):
             try:

@@ -157,8 +157,8 @@ def _check_columns(batch: pa.RecordBatch, manifest: Manifest) -> None:
     _require(batch.num_rows == manifest.samples, rows)
 
 
-def check_text(column: pa.Array | pa.ChunkedArray, name: str, place: object) -> None:
-    """Raise DatasetError unless the offsets of a column are valid, and its text is UTF-8. Reads all of it. `place` is
+def validate_column(column: pa.Array | pa.ChunkedArray, name: str, place: object) -> None:
+    """Raise DatasetError unless the offsets of a column are valid and its text is UTF-8. Reads all of it. `place` is
     where it is, for the message."""
     try:
         column.validate(full=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from presize.store.data_files import CompanionFiles
-from presize.store.index import check_text, read_index
+from presize.store.index import read_index, validate_column
 from presize.store.manifest import read_manifest
 
 
@@ -76,11 +76,11 @@ def info_dataset(root: str | os.PathLike[str]) -> DatasetInfo:
 
 def split_counts(samples: pa.RecordBatch | pa.Table, place: object) -> dict[str, int]:
     """Return how many samples each split has, by name; nothing without a column ``split`` of text. Raises DatasetError
-    as check_text does."""
+    as validate_column does."""
     names = samples.schema.names
     if names.count("split") != 1 or not pa.types.is_large_string(samples.schema.field("split").type):
         return {}
     column = samples.column("split")
-    check_text(column, "split", place)
+    validate_column(column, "split", place)
     counts = {each["values"]: each["counts"] for each in column.value_counts().to_pylist()}
     return {name: counts[name] for name in sorted(counts.keys() - {None})}
