@@ -50,23 +50,15 @@ ORDER = ("tests/datasets/reading/test_order.py", "tests/datasets/test_sampler.py
 STORE = ("tests/store", "tests/builder/test_plan.py", "tests/datasets/test_lmdb_dataset.py")
 TESTS = {
     "store/dealing.py": ("tests/builder/test_plan.py",),
-    "store/export.py": (
-        "tests/store/test_export.py",
-        "tests/store/test_export_tar.py",
-        "tests/store/test_export_parquet.py",
-    ),
+    "store/export.py": ("tests/store/test_export.py", "tests/store/test_tampering.py"),
     "store/filenames.py": ("tests/store/test_filenames.py", "tests/store/test_export.py"),
-    "store/manifest.py": (
-        "tests/store/test_manifest.py",
-        "tests/store/test_verify.py",
-        "tests/store/test_companions.py",
-    ),
+    "store/manifest.py": ("tests/store/test_manifest.py", "tests/store/test_tampering.py"),
     "store/rejects*.py": ("tests/store/test_rejects.py", "tests/builder/test_update.py"),
     "store/dataset.py": (*STORE, "tests/remote/test_cache.py"),
     "store/shard.py": ("tests/store/test_shard.py", *STORE),
     "store/shard_reader.py": ("tests/store/test_shard.py", *STORE, "tests/remote/test_cache.py"),
     "store/shard_pages.py": ("tests/store/test_shard_pages.py", *STORE),
-    "store/verify.py": ("tests/store/test_verify.py", *STORE),
+    "store/verify.py": ("tests/store/test_tampering.py", *STORE),
     "store/*.py": STORE,
     "builder/fingerprint.py": ("tests/builder/test_fingerprint.py",),
     "codecs/jpeg/segments.py": (*JPEG, "tests/store/test_hostile_sizes.py", "tests/codecs/test_transcode.py"),

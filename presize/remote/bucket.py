@@ -50,7 +50,8 @@ class Bucket:
 
     Raises:
         RemoteError: the URL is none, obstore is not installed, there are no credentials, or this process was forked
-            from one that has used a store.
+            from one that has used a store. From any method, unless it says otherwise: an object, or the bucket, is not
+            there, cannot be read or cannot be written.
     """
 
     def __init__(self, url: str) -> None:
@@ -124,7 +125,7 @@ class Bucket:
                     time.sleep(0.1 * 2**broken_off)
 
     def _chunks(self, name: str, start: int, nbytes: int) -> Iterator[memoryview]:
-        """The bytes of an object from `start` on, as exactly() lets them pass."""
+        """Return the bytes of an object from `start` on, as exactly() lets them pass."""
         skip = 0
         with self._at_name(name):
             try:
@@ -156,11 +157,8 @@ class Bucket:
 
     @interruptible
     def get_with_etag(self, name: str, max_bytes: int) -> tuple[bytes, str] | None:
-        """Return an object of at most `max_bytes` and its ETag, which put() asks for; None where there is none.
-
-        Raises:
-            RemoteError: it is larger, or cannot be read.
-        """
+        """Return an object and its ETag, which put() asks for; None where there is none. More than `max_bytes` are a
+        RemoteError."""
 
         def read() -> tuple[bytes, str]:
             found = self._get(self._store, name)
@@ -174,11 +172,7 @@ class Bucket:
     @interruptible
     def get(self, name: str, nbytes: int) -> bytes | None:
         """Return an object of `nbytes`, asking again when a connection breaks off; None where there is none, or one of
-        another size.
-
-        Raises:
-            RemoteError: it cannot be read.
-        """
+        another size."""
 
         def read() -> bytes | None:
             found = self._get(self._store, name)
@@ -196,29 +190,17 @@ class Bucket:
 
     @interruptible
     def get_range(self, name: str, nbytes: int) -> bytes:
-        """Return the first `nbytes` of an object.
-
-        Raises:
-            RemoteError: it is not there, or cannot be read.
-        """
+        """Return the first `nbytes` of an object."""
         with self._at_name(name):
             return bytes(self._obstore.get_range(self._store, name, start=0, length=nbytes))
 
     @interruptible
     def head(self, name: str) -> Listed | None:
-        """Return what a listing says of an object; None where there is none.
-
-        Raises:
-            RemoteError: the store does not tell.
-        """
+        """Return what a listing says of an object; None where there is none."""
         return self._if_there(name, lambda: self._listed(self._obstore.head(self._store, name)))
 
     def list(self) -> Iterator[Listed]:
-        """All objects below the URL, in the order of their names.
-
-        Raises:
-            RemoteError: they cannot be listed.
-        """
+        """Yield all objects below the URL, in the order of their names."""
         pages = iter(self._obstore.list(self._store))
         next_page = interruptible(lambda: next(pages, None))
         while True:
@@ -236,14 +218,8 @@ class Bucket:
 
     @interruptible
     def put(self, name: str, content: bytes, etag: str | None = None) -> bool:
-        """Write an object where there is none of that name; with `etag`, in the place of the one that has it.
-
-        Returns:
-            False where nothing was written, since another object is there.
-
-        Raises:
-            RemoteError: it cannot be written.
-        """
+        """Write an object where there is none of that name; with `etag`, in the place of the one that has it. Return
+        False where nothing was written, since another object is there."""
         errors = self._obstore.exceptions
         mode: Any = "create" if etag is None else {"e_tag": etag}
         with self._at_name(name):
@@ -259,36 +235,22 @@ class Bucket:
 
     @interruptible
     def holds(self, name: str, nbytes: int, sha256: str, is_etag: Callable[[str], bool] = lambda _: True) -> bool:
-        """Return whether upload() has written an object, and nobody another one since.
-
-        Args:
-            is_etag: asked whether the object has the right ETag, if its size and its recorded SHA-256 are right.
-
-        Raises:
-            RemoteError: the store does not tell.
-        """
+        """Return whether upload() has written an object, and nobody another one since. `is_etag` is asked last, if its
+        size and its recorded SHA-256 are right."""
         found = self._if_there(name, lambda: self._get(self._store, name, options={"head": True}))
         if found is None or (found.meta["size"], found.attributes.get(_SHA256)) != (nbytes, sha256):
             return False
         return is_etag(str(found.meta["e_tag"]))
 
     def upload(self, name: str, chunks: Iterator[bytes], sha256: str) -> None:
-        """Write an object, and its SHA-256 beside it. It is there when all of it is: one that is interrupted, or whose
-        `chunks` raise, leaves the name as it was.
-
-        Raises:
-            RemoteError: it cannot be written.
-        """
+        """Write an object, and its SHA-256 beside it, atomically: when interrupted, or when `chunks` raises, the name
+        stays as it was."""
         with self._at_name(name):
             self._obstore.put(self._store, name, chunks, attributes={_SHA256: sha256}, chunk_size=PART_BYTES)
 
     @interruptible
     def remove(self, name: str) -> None:
-        """Remove an object, if it is there.
-
-        Raises:
-            RemoteError: it cannot be removed.
-        """
+        """Remove an object, if it is there."""
         with self._at_name(name), suppress(FileNotFoundError):
             self._obstore.delete(self._store, name)
 
@@ -298,12 +260,8 @@ class BrokenOffError(RemoteError):
 
 
 def exactly(nbytes: int, chunks: Iterable[Any], skip: int, what: str) -> Iterator[memoryview]:
-    """Yield the `nbytes` of `chunks` that come after the first `skip`, whatever a server sends.
-
-    Raises:
-        RemoteError: there are more.
-        BrokenOffError: there are fewer.
-    """
+    """Yield the `nbytes` of `chunks` that come after the first `skip`, whatever a server sends: raise RemoteError when
+    there are more, BrokenOffError when there are fewer."""
     left = nbytes
     for chunk in chunks:
         new = memoryview(chunk)[skip:]

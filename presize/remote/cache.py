@@ -29,12 +29,8 @@ def open_dataset(
     cache_bytes: int | None = None,
     companions: Sequence[str] | None = None,
 ) -> Dataset:
-    """The Dataset in the folder `root`; or at the URL `root`, from whose Cache it is read.
-
-    Raises:
-        OptionError: `cache_dir` or `cache_bytes` come with a folder.
-        DatasetError, RemoteError, BuildError: as Dataset and Cache.
-    """
+    """Open the Dataset in the folder `root`, or at the URL `root` through a Cache. Raises as these do, and OptionError
+    when `cache_dir` or `cache_bytes` come with a folder."""
     if is_url(root):
         cache = Cache(os.fspath(root), cache_dir, cache_bytes)
         data = Dataset(cache.root, readahead, max_pixels, check, cache)
@@ -55,7 +51,7 @@ def default_cache_dir(option: str = "cache_dir") -> Path:
 
 
 class Cache:
-    """What a Dataset gets its shards from when they are in a store (presize.store.data_files.ShardFetcher).
+    """Brings the shards of a Dataset from a store (presize.store.data_files.ShardFetcher) to the folder `root`.
 
     For all threads and processes of this machine: each shard comes once. It can be pickled. Needs no obstore in this
     process, see presize.remote.cache_folder.
@@ -64,10 +60,7 @@ class Cache:
         url: of the folder with manifest.json, as for fetch_dataset.
         cache_dir: where the shards are kept, from run to run; None for default_cache_dir(). All is in a folder of it,
             presize-shards, to which nobody else has access.
-        cache_bytes: that all shards there may take together, at least 1; None for any number.
-
-    Attributes:
-        root: the folder of the dataset, with its manifest and its index.
+        cache_bytes: bytes that all shards there may take together, at least 1; None for any number.
 
     Raises:
         RemoteError, DatasetError, OptionError, BuildError: as presize.remote.cache_folder.prepare.
@@ -93,26 +86,15 @@ class Cache:
         return self._folder.max_bytes
 
     def provide(self, files: Sequence[DataFile]) -> None:
-        """Have all of these files in the folder at the same time.
-
-        Raises:
-            RemoteError, BuildError: as presize.remote.cache_folder.fetch.
-            OptionError: they are more than the cache may hold, or the disk is full.
-        """
+        """Have all of these files in the folder at the same time, as presize.remote.cache_folder.fetch. Raises
+        OptionError when they are more than the cache may hold."""
         if not all(map(self._folder.has, files)):
             self._check_room(files, f"{plural(len(files), 'shard')} that are read together")
             _in_child(self._url, cache_folder.fetch, self._url, self._folder, files)
 
     def fetch_ahead(self, groups: Sequence[Sequence[DataFile]]) -> None:
-        """Begin to fetch files in the background, in the order in which they will be read, as far ahead as there is
-        room; in place of what was begun before. What fails is fetched again by provide(), which says why.
-
-        Args:
-            groups: of files that are read together. Two of them are in the cache at a time.
-
-        Raises:
-            OptionError: two groups are more than the cache may hold.
-        """
+        """Begin to fetch groups of files in the background, as cache_folder.fetch_ahead does, and end what was
+        begun before. Raises OptionError when two groups in a row are more than the cache may hold."""
         if self.max_bytes is not None:
             for two in zip(groups, [*groups[1:], ()], strict=True):
                 self._check_room([*two[0], *two[1]], "two groups of shards")

@@ -45,30 +45,23 @@ class _Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """Where the shards of a dataset in a store are kept on this machine, for all processes that read it.
-
-    Attributes:
-        root: the dataset, in PLACE, in a folder that is named by the SHA-256 of its manifest.
-        max_bytes: bytes that the shards of all datasets in the cache may take together; None for any number.
+    """Where all processes of this machine keep the shards of a dataset in a store: `root`, a folder in PLACE that is
+    named by the SHA-256 of its manifest. The shards of all datasets in PLACE may take `max_bytes`; None for any number.
     """
 
     root: Path
     max_bytes: int | None
 
     def has(self, file: DataFile) -> bool:
-        """Whether a file is there. It was compared with its SHA-256 before it had its name."""
+        """Return whether a file is there. It was compared with its SHA-256 before it had its name."""
         return is_file_of(self.root / file.file, file.bytes)
 
     def make_room(self, file: DataFile, keep: Collection[str]) -> bool:
-        """Reserve room for a file. Where it lacks, shards of any dataset in the cache are removed, those first that
-        were used longest ago. Processes that have opened one read on, and its room is free when the last closes it.
-
-        Args:
-            file: of this dataset.
-            keep: files of this dataset that stay.
+        """Reserve room for a file of this dataset. Shards of any dataset are removed for it, least recently used first,
+        except those in `keep`. Processes that have one open read on; its room is free when the last closes it.
 
         Returns:
-            False where these, and what others are fetching, take the room.
+            False where `keep`, and what others are fetching, take the room.
 
         Raises:
             OptionError: the disk is full.
@@ -106,7 +99,7 @@ class CacheFolder:
 
 
 def _look_at(shard: Path) -> _Kept:
-    """A shard that is there or on its way. It may come meanwhile: then its lock goes, but not before it is there."""
+    """Return a shard that is there or on its way. If it comes meanwhile, its lock goes once the shard is there."""
     lock = _lock_of(shard)
     coming = None
     with suppress(FileNotFoundError):
@@ -141,10 +134,9 @@ def prepare(url: str, place: Path) -> Path:
     """Have the manifest and the index of the dataset at `url` in its folder of the cache at `place`, and return that.
 
     Raises:
-        RemoteError: what is at `url` cannot be read, or is not what its manifest says; obstore is not installed.
+        RemoteError, BuildError: as Bucket and download_file.
         DatasetError: there is no presize dataset at `url`, or one of image files.
         OptionError: the cache is not for this user alone, or cannot be written.
-        BuildError: the disk is full.
     """
     bucket = Bucket(url)
     text, manifest = read_manifest_of(bucket)
@@ -184,13 +176,8 @@ def _writing_in(folder: Path) -> Iterator[None]:
 
 
 def fetch(url: str, folder: CacheFolder, files: Sequence[DataFile]) -> None:
-    """Have these files in the folder at the same time: those that are not there are fetched, several at a time, or
-    waited for where another process is fetching them.
-
-    Raises:
-        RemoteError, BuildError: as download_file.
-        OptionError: the disk is full.
-    """
+    """Have these files in the folder at the same time: fetch what is missing, several at a time, or wait for other
+    processes that fetch it. Raises as download_file and CacheFolder.make_room do."""
     bucket, connections = Bucket(url), Connections()
     keep = {file.file for file in files}
 
@@ -205,12 +192,8 @@ def fetch(url: str, folder: CacheFolder, files: Sequence[DataFile]) -> None:
 
 
 def fetch_ahead(url: str, folder: CacheFolder, groups: Sequence[Sequence[DataFile]]) -> None:
-    """Fetch files in the order in which they will be read, as far ahead as there is room. What cannot be fetched is
-    left to whoever needs it, who is told why.
-
-    Args:
-        groups: of files that are read together. When one of a group is used, those of the groups before may go.
-    """
+    """Fetch groups of files in the order in which they will be read, as far ahead as there is room. When one of a group
+    is used, those of the groups before may go. What cannot be fetched is left to fetch(), which says why."""
     bucket, connections = Bucket(url), Connections()
 
     def fetch_one(file: DataFile) -> None:

@@ -79,10 +79,9 @@ def fetch_dataset(
         for folder in folders:
             folder.mkdir(exist_ok=True)
         connections = Connections(on_bytes)
-        is_there = _has_its_size if was_finished else _is_there
-        files = [file for file in manifest.files() if not is_there(out, file)]
-        if was_finished:  # its report may have been removed on purpose
-            files = [file for file in files if file != manifest.report]
+        files = [file for file in manifest.files() if not _is_there(out / file.file, file, was_finished)]
+        if was_finished and manifest.report in files:  # it may have been removed on purpose
+            files.remove(manifest.report)
         missing = sum(file.bytes - size_of(part_of(out / file.file)) for file in files)
         _check_space(out, missing)
         on_plan(missing)
@@ -139,12 +138,9 @@ def _begin(out: Path, text: bytes, url: str) -> bool:
     return True
 
 
-def _has_its_size(out: Path, file: DataFile) -> bool:
-    return is_file_of(out / file.file, file.bytes)  # which may be empty: rejects.jsonl of a build without rejects
-
-
-def _is_there(out: Path, file: DataFile) -> bool:
-    return _has_its_size(out, file) and file_digest(out / file.file) == (file.bytes, file.sha256)
+def _is_there(path: Path, file: DataFile, was_finished: bool) -> bool:
+    """Return whether a file, which may be empty, has its size, and what came of an unfinished copy its SHA-256."""
+    return is_file_of(path, file.bytes) and (was_finished or file_digest(path) == (file.bytes, file.sha256))
 
 
 def _check_space(out: Path, nbytes: int) -> None:

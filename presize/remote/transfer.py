@@ -29,15 +29,8 @@ class TransferStoppedError(Exception):
 
 
 class Connections:
-    """Moves files, several at a time.
-
-    Args:
-        on_bytes: called, in any thread, with the number of bytes that have passed since the last call.
-        count: how many at a time.
-
-    Attributes:
-        bytes: that have passed.
-    """
+    """Moves files, `count` at a time. `on_bytes` is called, in any thread, with the number of bytes that have passed
+    since the last call; `bytes` is their sum."""
 
     def __init__(self, on_bytes: Callable[[int], None] = lambda _: None, count: int = 8) -> None:
         self._on_bytes, self._count = on_bytes, count
@@ -60,7 +53,7 @@ class Connections:
             raise
 
     def _after_one(self, running: set[Future[None]]) -> set[Future[None]]:
-        """Those that run on when at least one has ended. Raises its error."""
+        """Wait until at least one has ended, raise its error, and return the others."""
         ended: set[Future[None]] = set()
         while not ended:
             if self._stopped.is_set():
@@ -88,12 +81,8 @@ MANIFEST_BYTES = 256 << 20
 
 
 def read_manifest_of(bucket: Bucket) -> tuple[bytes, Manifest]:
-    """Return the text of the manifest below the URL, and what it says.
-
-    Raises:
-        RemoteError: it cannot be read, or there is none.
-        DatasetError: it is damaged, newer than this presize, or foreign.
-    """
+    """Return the text of the manifest below the URL, and what it says. Raises RemoteError when there is none, and
+    DatasetError as parse_manifest does."""
     found = bucket.get_with_etag(MANIFEST, MANIFEST_BYTES)
     if found is None:
         raise RemoteError(f"{bucket.url}/{MANIFEST} does not exist; give the URL of the folder that has it")
@@ -120,16 +109,9 @@ def download_file(
     on_bytes: Callable[[int], None] = lambda _: None,
     mark: Callable[[Path], object] = lambda _: None,
 ) -> None:
-    """Fetch a file of a dataset to `path`, on from where an earlier attempt ended. For one process at a time.
-
-    Args:
-        on_bytes: as in Bucket.download.
-        mark: called with the file before it has its name.
-
-    Raises:
-        RemoteError: it is not what the manifest says, or cannot be read.
-        BuildError: the disk is full, or cannot be written.
-    """
+    """Fetch a file of a dataset to `path`, on from where an earlier attempt ended, as Bucket.download. For one process
+    at a time. `mark` is called with the file before it has its name. Raises RemoteError, too, when it is not what the
+    manifest says."""
     part = part_of(path)
     if size_of(part) > file.bytes:
         part.unlink()

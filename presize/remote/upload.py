@@ -127,11 +127,8 @@ def writable_bucket(url: str) -> Bucket:
 
 
 def claim_place(bucket: Bucket, claim: bytes) -> None:
-    """Note at the place what is being copied there. Another copy may join with the same claim: its bytes are equal.
-
-    Raises:
-        RemoteError: the place has been claimed otherwise, or the store lets two claim one place.
-    """
+    """Note at the place what is being copied there. Another copy may join with a claim of equal bytes. Raises
+    RemoteError when the place has been claimed otherwise, or when the store lets two claim one place."""
     probe = f".presize-{uuid.uuid4().hex}"
     refuses = bucket.put(probe, b"") and not bucket.put(probe, b"")
     bucket.remove(probe)
@@ -152,8 +149,8 @@ def claim_place(bucket: Bucket, claim: bytes) -> None:
 
 
 def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[bytes, str] | None:
-    """The manifest at the place, and its ETag. Raises RemoteError unless `manifest`, of which `text` is
-    the file, may take its place."""
+    """Return the manifest at the place and its ETag. Raises RemoteError unless `manifest`, whose file is `text`, may
+    take its place."""
     there = bucket.get_with_etag(MANIFEST, MANIFEST_BYTES)
     if there is None or there[0] == text:
         return there
@@ -237,10 +234,7 @@ _md5 = partial(hashlib.md5, usedforsecurity=False)
 
 
 def upload_file(bucket: Bucket, root: Path, file: DataFile, on_bytes: Callable[[int], None]) -> None:
-    """Copy one file of the folder `root`.
-
-    Args:
-        on_bytes: called with the number of bytes that go. What it raises ends the copy.
+    """Copy one file of the folder `root`. What `on_bytes`, called with the number of bytes that go, raises ends it.
 
     Raises:
         DatasetError: its bytes are not those of `file`.

@@ -18,7 +18,7 @@ from presize.errors import DatasetError, OptionError
 from presize.formatting import size_text
 from presize.options import MAX_PIXELS, check_range, check_type
 from presize.store.data_files import DataFile, ShardFetcher
-from presize.store.index import companion_index, open_settled, read_index
+from presize.store.index import companion_index, open_settled, read_index, validate_column
 from presize.store.manifest import Manifest, replaced
 from presize.store.shard import ENGINE
 from presize.store.shard_reader import CannotOpenError, ShardReader
@@ -94,8 +94,8 @@ class Dataset:
         return tuple(companion.name for companion in self.manifest.companions)
 
     def companion(self, name: str) -> Dataset:
-        """The records of a companion as a dataset of their own: the same samples in the same order, and in place of
-        each image its mask, for example. It shares the mapped index of this one.
+        """Return the records of a companion as a dataset of their own: the same samples in the same order, and in place
+        of each image its mask, for example. It shares the mapped index of this one.
 
         Its ``manifest.color`` is "exact" where the values of pixels are those of the source, and ``manifest.depth``
         their bits: arrays are then uint8 or uint16, (height, width) or (height, width, 3).
@@ -127,18 +127,14 @@ class Dataset:
             raise vars(self)["_failure"]
         raise AttributeError(name)
 
-    def _files(self) -> list[tuple[Path, int]]:
-        return [(self.root / shard.file, shard.bytes) for shard in self.manifest.shards]
-
     def _choose_readahead(self) -> bool:
-        files = self._files()
-        nbytes = sum(nbytes for _, nbytes in files)
+        nbytes = sum(shard.bytes for shard in self.manifest.shards)
         return readahead_pays(nbytes / len(self), nbytes, available_memory(), window_bytes(self.root / "shards"))
 
     def preload(self, how: Preload) -> list[MappedFile]:
         """Read all shards into the page cache, as presize.system.pagecache.preload does it."""
         self._provide(range(len(self.shards)))
-        return preload(self._files(), how)
+        return preload([(self.root / shard.file, shard.bytes) for shard in self.manifest.shards], how)
 
     def fetch_ahead(self, groups: Iterable[Sequence[int]]) -> None:
         """Begin to fetch the shards of these numbers, with those of companions, unless all stay in the folder.
@@ -195,11 +191,7 @@ class Dataset:
 
     def check_column(self, name: str) -> None:
         """Raise DatasetError unless the offsets of a column are valid. Reads all of it."""
-        try:
-            self.column(name).validate(full=True)
-        except pa.ArrowInvalid as error:
-            what = str(error).partition("\n")[0]
-            raise DatasetError(f"column {name!r} of {self.root} is damaged: {what}") from None
+        validate_column(self.column(name), name, self.root)
 
     def shape(self, sample: int) -> tuple[int, int]:
         """(height, width) of a sample in pixels."""
@@ -213,7 +205,7 @@ class Dataset:
         return bytes(self._path_bytes[start:end]).decode("utf-8", "replace")
 
     def values(self, samples: Sequence[int], on_damage: OnDamage | None = None) -> Iterator[tuple[int, memoryview]]:
-        """For each of `samples` its position in that list and its stored value, in the order on disk.
+        """Yield, for each of `samples`, its position in that list and its stored value, in the order on disk.
 
         A view is valid until the next one is requested: copy it to keep it.
 
@@ -254,8 +246,8 @@ class Dataset:
                     on_damage(position, error)
 
     def _renew(self, shard: int, damaged: ShardReader) -> bool:
-        """Whether to read a shard once more: a damaged one is removed from a cache, once, for the origin to bring it
-        again."""
+        """Return whether to read a shard once more: a damaged one is removed from a cache, once, so that the origin
+        brings it again."""
         if self.shards[shard] is not damaged:  # another thread has been here
             return True
         if self.origin is None or shard in self._renewed:
@@ -266,8 +258,10 @@ class Dataset:
         return True
 
     def _is_sound(self, sample: int, value: memoryview) -> bool:
-        """Whether the CRC-32 of a record is that of the index. Computed once; of threads that mark records in the same
-        byte at the same time, one may lose its mark, and its record is computed once more."""
+        """Return whether the CRC-32 of a record is that of the index; computed once.
+
+        When two threads mark records in the same byte, one mark may be lost: that record is computed once more.
+        """
         if not self.check:
             return True
         if self._checked is None:
@@ -285,7 +279,7 @@ class Dataset:
         return next(bytes(view) for _, view in self.values((sample,)))
 
     def pixels(self, samples: Sequence[int]) -> Iterator[tuple[int, Pixels]]:
-        """For each of `samples` its position in that list and its pixels, in the order of values(): a new uint8
+        """Yield, for each of `samples`, its position in that list and its pixels, in the order of values(): a new uint8
         array, (height, width, 3) RGB or (height, width) grey, depending on the options of the build.
 
         Raises:

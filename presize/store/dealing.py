@@ -40,15 +40,9 @@ def shard_limit(samples: int, shard_samples: int | None, companions: int) -> int
 
 
 def assign_shards(samples: int, shards: int, groups: Groups | None = None) -> tuple[npt.NDArray[np.int64], ...]:
-    """The samples of each shard, ascending. Each shard is a random sample of the whole, and their lengths differ by
-    at most one. The order is that of hashed sample numbers (SplitMix64, Steele, Lea and Flood 2014), which no library
-    version can change.
-
-    Args:
-        samples: how many there are.
-        shards: how many to make.
-        groups: the group of each sample, for sources that are read in groups: those of a group stay together, except
-            where a shard ends.
+    """Return the samples of each shard, ascending. Each shard is a random sample of the whole, and their lengths differ
+    by at most one. The order is that of hashed sample numbers (SplitMix64, Steele, Lea and Flood 2014), which no
+    library can change. Samples of a group stay together, except where a shard ends.
     """
     order = shuffled(np.arange(samples), groups)
     bounds = [samples * shard // shards for shard in range(shards + 1)]

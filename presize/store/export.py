@@ -25,7 +25,7 @@ from presize.errors import BuildError, DatasetError
 from presize.options import ExportLayout, ImageOptions, check_choice
 from presize.store.dataset import Dataset
 from presize.store.dealing import mix
-from presize.store.filenames import SUFFIXES, file_names, is_safe, path_problem
+from presize.store.filenames import SUFFIXES, file_names, is_safe, path_problem, repeated
 from presize.store.index import index_columns
 from presize.system.files import new_files
 
@@ -34,12 +34,8 @@ _RAW_AS = ImageOptions(format="png")
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """An image file for each sample: the images of a dataset, or one of its companions.
-
-    Attributes:
-        dataset: the dataset, or Dataset.companion.
-        names: for each sample the path of its file, with the suffix of what is in it; all are safe and distinct.
-    """
+    """An image file for each sample of a dataset, or of a companion's. Its path in `names` has the suffix of what is in
+    it; all are safe and distinct."""
 
     dataset: Dataset
     names: pa.ChunkedArray
@@ -67,14 +63,8 @@ class ImageFiles:
 
 @dataclass(frozen=True)
 class Exported:
-    """A dataset that is exported.
-
-    Attributes:
-        dataset: the dataset, its paths and columns checked.
-        images: its images.
-        companions: its companions by name.
-        columns: the names of the columns of the label table, ``label`` among them.
-    """
+    """A dataset that is exported, its paths and columns checked, and the names of the columns of its label table,
+    ``label`` among them."""
 
     dataset: Dataset
     images: ImageFiles
@@ -199,10 +189,8 @@ def sample_keys(names: pa.ChunkedArray) -> pa.ChunkedArray:
         keys = pc.replace_substring_regex(keys, dot, r"_\1")
     numbers = pa.array(np.arange(len(keys))).cast(keys.type)
     while pc.count_distinct(keys).as_py() < len(keys):
-        counts = keys.value_counts()
-        repeated = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
         numbered = pc.binary_join_element_wise(keys, numbers, pa.scalar("-", keys.type))
-        keys = pc.if_else(pc.is_in(keys, value_set=repeated), numbered, keys)
+        keys = pc.if_else(pc.is_in(keys, value_set=repeated(keys)), numbered, keys)
     return keys
 
 
@@ -270,7 +258,9 @@ def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -
         OSError: a file cannot be written.
         DatasetError: a record is damaged.
     """
-    schema = _schema(exported)
+    schema, others = _schema(exported), list(exported.columns)
+    # Images are neither compressed nor looked through for statistics.
+    encoding: Any = {"compression": "none", "use_dictionary": others, "write_statistics": others}
     numbers_of_group = _numbers(exported, GROUP_BYTES)
     numbers_of_file = _numbers(exported, FILE_BYTES)
     files = list(_runs(numbers_of_file))
@@ -280,7 +270,7 @@ def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -
             name = f"{out.name}-{number:05d}-of-{len(files):05d}.parquet"
             with (
                 new_file(name).open("wb") as file,  # by Python: Arrow takes no name that is not UTF-8
-                pyarrow.parquet.ParquetWriter(file, schema, **_writing(exported)) as writer,
+                pyarrow.parquet.ParquetWriter(file, schema, **encoding) as writer,
             ):
                 for low, high in _runs(numbers_of_group[first:end]):
                     writer.write_batch(_batch(exported, schema, range(first + low, first + high), on_image))
@@ -294,12 +284,6 @@ def _schema(exported: Exported) -> pa.Schema:
         fields["label"] = pa.int64()
         features["label"] = {"names": list(exported.dataset.manifest.classes), "_type": "ClassLabel"}
     return pa.schema(fields, {"huggingface": json.dumps({"info": {"features": features}})})
-
-
-def _writing(exported: Exported) -> dict[str, Any]:
-    """How columns are encoded: images neither compressed nor looked through for statistics."""
-    others = list(exported.columns)
-    return {"compression": "none", "use_dictionary": others, "write_statistics": others}
 
 
 def _numbers(exported: Exported, nbytes: int) -> npt.NDArray[np.int64]:

@@ -47,9 +47,7 @@ def file_names(paths: pa.ChunkedArray | pa.Array, format: Format) -> pa.ChunkedA
     names = pc.if_else(kept, paths, _append(pc.replace_substring_regex(paths, r"([^/])\.[^./]+$", r"\1"), suffix))
     longer = paths
     while True:
-        counts = names.value_counts()
-        repeated = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
-        taken = pc.is_in(names, value_set=pa.concat_arrays([repeated, folders]))
+        taken = pc.is_in(names, value_set=pa.concat_arrays([repeated(names), folders]))
         clashes = pc.and_not(taken, kept)
         if not pc.any(clashes).as_py():
             break
@@ -64,16 +62,9 @@ def file_names(paths: pa.ChunkedArray | pa.Array, format: Format) -> pa.ChunkedA
 
 
 def folder_files(paths: pa.ChunkedArray, format: Format, class_folders: Sequence[str]) -> pa.ChunkedArray:
-    """The files of a folder dataset, as file_names names them.
-
-    Args:
-        paths: the sources.
-        format: what is stored.
-        class_folders: the classes that are to have a folder even when no image is in it.
-
-    Raises:
-        SourceError: a name is one of presize's own, too long, or cannot be a folder.
-    """
+    """Return the files of a folder dataset, as file_names names them. `class_folders` are classes that have a folder
+    even when no image is in it. Raises SourceError when a name is one of presize's own, too long, or no folder can have
+    it."""
     files = file_names(paths, format)
     taken = files.filter(pc.match_substring_regex(files, OUR_NAMES))
     if len(taken):
@@ -109,9 +100,14 @@ def path_problem(paths: pa.Array) -> str | None:
     if len(long):
         return f"the path {_shown(long[0])}, which is longer than {PATH_MAX_BYTES} bytes"
     if pc.count_distinct(paths).as_py() < len(paths):
-        counts = paths.value_counts()
-        return f"the path {_shown(counts.filter(pc.greater(counts.field('counts'), 1)).field('values')[0])} twice"
+        return f"the path {_shown(repeated(paths)[0])} twice"
     return None
+
+
+def repeated(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return the texts that are there more than once, each once, in the order of their first places."""
+    counts = texts.value_counts()
+    return counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
 
 
 def unsafe_paths(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

@@ -44,12 +44,8 @@ own, in the rows that the images have in theirs."""
 
 
 def record_columns(companion: str = "", checksum: bool = False) -> dict[str, pa.DataType]:
-    """Return the columns of the index that say what is stored, without the prefix of a companion. Others are planned.
-
-    Args:
-        companion: the name of a companion; empty for images.
-        checksum: whether the index has the CRC-32 of source files.
-    """
+    """Return the columns of the index that say what is stored of a companion, without its prefix, or of images.
+    `checksum` adds the CRC-32 of source files. All other columns are planned."""
     planned = {"path", "shard", "row", "file", "source_nbytes", "source_mtime_ns"}
     names = COMPANION_COLUMNS if companion else tuple(INDEX_COLUMNS)
     return {name: INDEX_COLUMNS[name] for name in names if name not in planned and (checksum or name != "source_crc32")}
@@ -62,13 +58,7 @@ ARROW_OPTIONS = pa.ipc.IpcWriteOptions(
 
 
 def index_columns(layout: Layout, checksum: bool = False, companions: Sequence[str] = ()) -> dict[str, pa.DataType]:
-    """The columns that the index of such a dataset has, in order, without labels.
-
-    Args:
-        layout: of the dataset.
-        checksum: whether it has the CRC-32 of source files.
-        companions: the names of its companions.
-    """
+    """Return the columns that the index of such a dataset has, in order, without labels."""
     absent = {"file"} if layout == "lmdb" else {"shard", "row"}
     if not checksum:
         absent.add("source_crc32")
@@ -90,11 +80,7 @@ def companion_index(index: pa.RecordBatch, name: str) -> pa.RecordBatch:
 
 
 def write_index(root: Path, name: str, table: pa.Table) -> DataFile:
-    """Write the index as one uncompressed Arrow IPC record batch, so that readers can map it.
-
-    Raises:
-        BuildError: it cannot be written.
-    """
+    """Write the index, as write_arrow does, so that readers can map it."""
     write_arrow(root / name, table)
     return DataFile.of(root, name, len(table))
 
@@ -120,15 +106,11 @@ processors with instructions for SHA-256 a fifth of that."""
 
 
 def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = True) -> pa.RecordBatch:
-    """The index, mapped: all processes share its memory.
+    """Return the index, mapped: all processes share its memory.
 
     Columns have the types of INDEX_COLUMNS and no nulls; a dataset with classes has an int32 ``label`` column. The
-    values are not checked here but where they are used.
-
-    Args:
-        root: the dataset.
-        manifest: that of the dataset.
-        check: compare the SHA-256 with the manifest, unless the index has more than 256 MB.
+    values are not checked here but where they are used. With `check`, the SHA-256 is compared with the manifest, unless
+    the index has more than 256 MB.
 
     Raises:
         DatasetError: the file is missing, damaged, or does not fit the manifest.
@@ -175,16 +157,22 @@ def _check_columns(batch: pa.RecordBatch, manifest: Manifest) -> None:
     _require(batch.num_rows == manifest.samples, rows)
 
 
+def validate_column(column: pa.Array | pa.ChunkedArray, name: str, place: object) -> None:
+    """Raise DatasetError unless the offsets of a column are valid and its text is UTF-8. Reads all of it. `place` is
+    where it is, for the message."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        what = str(error).partition("\n")[0]
+        raise DatasetError(f"column {name!r} of {place} is damaged: {what}") from None
+
+
 T = TypeVar("T")
 
 
 def open_settled(root: str | os.PathLike[str], read: Callable[[Manifest], T]) -> T:
     """Return what `read` makes of the manifest in `root` and of the files that it names. It is called again if it fails
-    because the dataset was updated or replaced meanwhile.
-
-    Raises:
-        DatasetError: there is no dataset, or it is damaged.
-    """
+    because the dataset was updated or replaced meanwhile."""
     while True:
         manifest = read_manifest(root)
         try:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from presize.errors import DatasetError
 from presize.store.data_files import CompanionFiles
-from presize.store.index import read_index
+from presize.store.index import read_index, validate_column
 from presize.store.manifest import read_manifest
 
 
@@ -76,19 +75,12 @@ def info_dataset(root: str | os.PathLike[str]) -> DatasetInfo:
 
 
 def split_counts(samples: pa.RecordBatch | pa.Table, place: object) -> dict[str, int]:
-    """Return how many samples each split has, by name; nothing without a column ``split`` of text.
-
-    Raises:
-        DatasetError: the column is damaged. `place` is where it is, for the message.
-    """
+    """Return how many samples each split has, by name; nothing without a column ``split`` of text. Raises DatasetError
+    as validate_column does."""
     names = samples.schema.names
     if names.count("split") != 1 or not pa.types.is_large_string(samples.schema.field("split").type):
         return {}
     column = samples.column("split")
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid as error:
-        what = str(error).partition("\n")[0]
-        raise DatasetError(f"column 'split' of {place} is damaged: {what}") from None
+    validate_column(column, "split", place)
     counts = {each["values"]: each["counts"] for each in column.value_counts().to_pylist()}
     return {name: counts[name] for name in sorted(counts.keys() - {None})}

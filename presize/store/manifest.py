@@ -127,11 +127,8 @@ class Manifest:
         return self.bytes + sum(companion.bytes for companion in self.companions)
 
     def companion(self, name: str) -> Manifest:
-        """The manifest that a companion would have if its records were a dataset of their own.
-
-        Raises:
-            DatasetError: there is no such companion.
-        """
+        """Return the manifest that a companion would have if its records were a dataset of their own. Raises
+        DatasetError when there is no such companion."""
         found = next((companion for companion in self.companions if companion.name == name), None)
         if found is None:
             names = ", ".join(companion.name for companion in self.companions) or "none"
@@ -148,13 +145,8 @@ class Manifest:
 
 
 def version_of(options: dict[str, Any], companions: Sequence[object] = ()) -> int:
-    """The smallest version of the format that says what a dataset of these options is: 1 unless readers of version 1
-    would miss companions, or misread alpha or 16 bits.
-
-    Args:
-        options: as BuildOptions.to_json gives them.
-        companions: those of the dataset.
-    """
+    """Return the smallest version of the format that fits these options, as BuildOptions.to_json gives them: 1 unless
+    readers of version 1 would miss `companions`, or misread alpha or 16 bits."""
     image = options["image"]
     return 2 if companions or image["color"] == "rgba" or image.get("depth", 8) != 8 else 1
 
@@ -188,9 +180,7 @@ def _encoded(values: dict[str, Any]) -> bytes:
 
 
 def read_manifest(root: str | os.PathLike[str]) -> Manifest:
-    """The manifest of the dataset in `root`.
-
-    No changed byte goes unnoticed.
+    """Return the manifest of the dataset in `root`; no changed byte goes unnoticed.
 
     Raises:
         DatasetError: there is none, or it is damaged, newer than this presize, or foreign; says what is there instead.
@@ -261,7 +251,9 @@ def parse_manifest(text: bytes, root: Path | str) -> Manifest:
             raise DatasetError(
                 f"{root} has format version {version}; this presize reads up to {VERSION}: upgrade presize"
             )
-        _check_seal(values, text)
+        del values["sha256"]  # a KeyError says that it is missing
+        if text != sealed(values):
+            raise ValueError("its SHA-256 differs from its content")
         return _manifest(values)
     except KeyError as error:
         what = f"it has no {error}"
@@ -275,13 +267,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) < len(pairs):
         raise ValueError("an object in it has a key twice")
     return values
-
-
-def _check_seal(values: dict[str, Any], text: bytes) -> None:
-    rest = {name: value for name, value in values.items() if name != "sha256"}
-    values["sha256"]  # a KeyError says that it is missing
-    if text != sealed(rest):
-        raise ValueError("its SHA-256 differs from its content")
 
 
 def _manifest(values: dict[str, Any]) -> Manifest:
@@ -299,21 +284,23 @@ def _manifest(values: dict[str, Any]) -> Manifest:
     for file in manifest.files():
         if not is_data_file(file.file):  # which also keeps it inside the dataset
             raise ValueError(f"{reprlib.repr(file.file)} is not the name of a file of a dataset")
-    if manifest.samples == 0:
-        raise ValueError("it has no samples")
-    if manifest.layout == "lmdb" and sum(shard.rows for shard in manifest.shards) != manifest.samples:
-        raise ValueError("its shards do not add up to its samples")
     rows = [shard.rows for shard in manifest.shards]
-    if any([shard.rows for shard in companion.shards] != rows for companion in manifest.companions):
-        raise ValueError("the shards of a companion have other rows than those of the images")
-    if len({companion.name for companion in manifest.companions}) < len(manifest.companions):
-        raise ValueError("it has a companion twice")
-    if len(set(manifest.classes or ())) < len(manifest.classes or ()):
-        raise ValueError("it has a class twice")
-    if manifest.digest != digest_of(manifest.identity):
-        raise ValueError("its digest is not the SHA-256 of its identity")
-    if manifest.identity["classes"] != classes_digest(manifest.classes):
-        raise ValueError("its classes are not those of its identity")
+    companions = [companion.name for companion in manifest.companions]
+    classes = manifest.classes or ()
+    for holds, otherwise in (
+        (manifest.samples > 0, "it has no samples"),
+        (manifest.layout == "folder" or sum(rows) == manifest.samples, "its shards do not add up to its samples"),
+        (
+            all([shard.rows for shard in companion.shards] == rows for companion in manifest.companions),
+            "the shards of a companion have other rows than those of the images",
+        ),
+        (len({*companions}) == len(companions), "it has a companion twice"),
+        (len({*classes}) == len(classes), "it has a class twice"),
+        (manifest.digest == digest_of(manifest.identity), "its digest is not the SHA-256 of its identity"),
+        (manifest.identity["classes"] == classes_digest(manifest.classes), "its classes are not those of its identity"),
+    ):
+        if not holds:
+            raise ValueError(otherwise)
     return manifest
 
 

@@ -39,11 +39,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Rejects:
-    """Files that were not stored, in any order. A Reject is made when a row is asked for, and not kept.
-
-    Attributes:
-        columns: of SCHEMA.
-    """
+    """Files that were not stored, in any order. A Reject is made when a row is asked for, and not kept."""
 
     columns: pa.RecordBatch = field(default_factory=lambda: pa.RecordBatch.from_pylist([], SCHEMA))
 
@@ -90,7 +86,7 @@ class Rejects:
 
     @property
     def is_skipped(self) -> pa.BooleanArray:
-        """For each whether it is a file that is not an image, and not named like one."""
+        """Return True for files that are not images and not named like one."""
         return self._have(NOT_AN_IMAGE)
 
     @property
@@ -138,7 +134,7 @@ def to_jsonl(rejects: Rejects) -> Iterator[bytes]:
 
 
 def read_rejects(path: Path) -> Rejects:
-    """The lines of a rejects.jsonl. Raises DatasetError when a line is invalid."""
+    """Return the lines of a rejects.jsonl. Raises DatasetError when a line is invalid."""
     try:
         with path.open("rb") as file:
             return Rejects.of(_reject(json.loads(line)) for lines in file for line in lines.splitlines())
@@ -150,16 +146,11 @@ def read_rejects(path: Path) -> Rejects:
 
 
 def first_rejects(path: Path, count: int, unreadable: bool = False) -> tuple[Reject, ...]:
-    """The first of the rejected images in a rejects.jsonl, at most `count`, without files that were skipped. For people
-    to read: of a file that is missing or damaged none.
-
-    Args:
-        unreadable: return files that could not be read instead, which are not among the others.
-    """
+    """Return the first images that were rejected, or that were `unreadable`, at most `count`. For people to read: none
+    of a file that is missing or damaged."""
     try:
         with path.open("rb") as file:
-            all_of_them = map(_reject, map(json.loads, file))
-            images = (reject for reject in all_of_them if reject.error != NOT_AN_IMAGE)
+            images = (each for each in map(_reject, map(json.loads, file)) if each.error != NOT_AN_IMAGE)
             return tuple(islice((image for image in images if (image.error == UNREADABLE) == unreadable), count))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ()

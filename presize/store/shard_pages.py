@@ -61,12 +61,8 @@ def check_pages(path: str | os.PathLike[str], readahead: bool = True) -> None:
     """Raise DatasetError unless LMDB can look up any row of the shard in `path` without leaving the file.
 
     Its keys have to be 0, 1, 2, … as 8 bytes, big-endian, as ShardWriter writes them. Reads one page for about 150
-    records of more than 2 kB, and all of smaller ones. The file must not shrink meanwhile. Raises OSError when it
-    cannot be opened. Thread-safe.
-
-    Args:
-        path: the shard.
-        readahead: whether the kernel may read more than these pages, as it does by itself.
+    records of more than 2 kB, and all of smaller ones; with `readahead` the kernel may read more. The file must not
+    shrink meanwhile. Raises OSError when it cannot be opened. Thread-safe.
     """
     try:
         with open(path, "rb", buffering=0) as opened:
@@ -92,17 +88,9 @@ def _check(mapped: mmap.mmap, nbytes: int, readahead: bool) -> None:
 
 
 def leaf_pages(file: Shorts, meta: Meta, nbytes: int, children: Callable[[Nodes], Words]) -> Words:
-    """The leaves of a tree in the order of their keys, reached through pages that are checked, each once.
-
-    Args:
-        file: the content, whose bounds no number in it can leave.
-        meta: the page that names the tree.
-        nbytes: the size of the file.
-        children: the pages that the nodes of a branch lead to.
-
-    Raises:
-        Damaged: the tree leaves the file, or itself.
-    """
+    """Return the leaves of the tree that `meta` names, in the order of their keys, reached through checked pages, each
+    once. Raises Damaged when the tree leaves the file of `nbytes`, or itself. `children` gives the pages that the nodes
+    of a branch lead to."""
     require((meta.last_page + 1) * meta.page_bytes <= nbytes, f"it has {nbytes} bytes, too few for its pages")
     if meta.root == _NO_PAGE:
         require(meta.entries == 0, "it has no root")
@@ -138,8 +126,8 @@ def _meta(file: memoryview, begin: int) -> Meta:
 
 class Nodes(NamedTuple):
     """The nodes of some pages, in the order of their keys: 64 bits each of their header, their key, and what follows
-    (nonsense where the page ends before), the byte in the file at which its page begins, the byte in its page at which
-    it begins, and the size of these pages."""
+    (nonsense where the page ends before); the bytes at which their page begins in the file, and they in their page; and
+    the size of a page."""
 
     header: Words
     key: Words

@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -36,10 +37,8 @@ class ShardReader:
     Args:
         path: the shard.
         nbytes: the size that it must have.
-        readahead: whether the kernel reads more than the requested page; see
-            presize.system.pagecache.readahead_pays. Of several readers of a file, the one that opens it decides.
-        fetch: called, in any thread, when the file is not there, as one in a cache may not be; it has to bring it.
-            None for files that stay.
+        readahead: whether the kernel reads more than the requested page. The first reader to open a file decides.
+        fetch: called, in any thread, to bring a file of a cache that is not there. None for files that stay.
     """
 
     def __init__(
@@ -107,18 +106,18 @@ class ShardReader:
         return ShardReader, (self.path, self.nbytes, self.readahead, self._fetch)
 
 
+@dataclass(eq=False)
 class _OpenShard:
     """One LMDB environment of this process. Counted and closed under _lock; `get` needs no lock."""
 
-    def __init__(self, path: str, inode: tuple[int, int], env: lmdb.Environment, is_cached: bool) -> None:
-        self.path = path
-        self.inode = inode
-        self.env = env
-        self.is_cached = is_cached
-        self.pid = os.getpid()
-        self.readers = 0
-        self.closed = False
-        self._idle: list[Callable[[bytes], memoryview | None]] = []
+    path: str
+    inode: tuple[int, int]
+    env: lmdb.Environment
+    is_cached: bool
+    pid: int = field(default_factory=os.getpid)
+    readers: int = 0
+    closed: bool = False
+    _idle: list[Callable[[bytes], memoryview | None]] = field(default_factory=list)
 
     def get(self, row: int) -> memoryview:
         """The record, as a view of the map. Raises DatasetError when there is no such row.
@@ -196,8 +195,7 @@ _opened_from_caches = 0
 
 
 def _close_removed() -> None:
-    """Close the environments of files that a cache has removed, whose room is free then. Looks at them when every fifth
-    file of a cache is opened."""
+    """Close the environments of files that a cache has removed, which frees their room; at every fifth opening."""
     global _opened_from_caches
     _opened_from_caches += 1
     if _opened_from_caches % 5 == 0:

@@ -105,7 +105,7 @@ def _problems(root: Path, manifest: Manifest, jobs: int | None, on_images: Calla
         stored.append((manifest.companion(companion.name), companion_index(index, companion.name)))
     parts = (part for of_whom, rows in stored for part in _parts(root, of_whom, rows, broken))
     with ThreadPoolExecutor(jobs or usable_cores()) as pool:  # decoders release the GIL
-        for checked, found in pool.map(lambda part: part(), parts):
+        for checked, found in pool.map(lambda part: (part[0].num_rows, list(part[1]())), parts):
             yield from found
             on_images(checked)
 
@@ -127,14 +127,9 @@ def check_data_file(root: Path, expected: DataFile) -> Iterator[str]:
 
 
 def damaged_records(root: Path, file: DataFile, records: pa.RecordBatch) -> tuple[str, npt.NDArray[np.bool_]]:
-    """Read a shard, all of it and then each record.
+    """Read a shard, all of it and then each of `records`, given by its ``row``, ``nbytes`` and ``crc32``.
 
     If its structure is damaged, which a reader of LMDB might not survive, no record is whole.
-
-    Args:
-        root: the dataset's folder.
-        file: the shard.
-        records: ``row``, ``nbytes`` and ``crc32`` of each record to look at.
 
     Returns:
         What is wrong with the file, as the end of a sentence, or nothing; and for each record whether it is damaged.
@@ -169,32 +164,33 @@ def _check_index(manifest: Manifest, index: pa.RecordBatch) -> Iterator[str]:
                 yield f"it does not list each of the {file.rows} rows of {file.file} once"
 
 
-_Part = Callable[[], tuple[int, list[Problem]]]
+_Part = tuple[pa.RecordBatch, Callable[[], Iterator[Problem]]]
+"""Some rows of the index, and what checks them; parts can be checked concurrently."""
 
 
 def _parts(root: Path, manifest: Manifest, index: pa.RecordBatch, broken: set[str]) -> Iterator[_Part]:
-    """Parts that can be checked concurrently: a shard, or some files of a folder."""
+    """A part is a shard, or some files of a folder."""
     if manifest.layout == "lmdb":
         shards = index["shard"].to_numpy()
         for number, file in enumerate(manifest.shards):
             if file.file not in broken:
                 rows = index.take(pa.array(np.flatnonzero(shards == number)))
-                yield partial(_check_shard, root, manifest, file, rows)
+                yield rows, partial(_check_shard, root, manifest, file, rows)
     else:
         for start in range(0, index.num_rows, 1000):
-            yield partial(_check_images, root, manifest, index.slice(start, 1000))
+            rows = index.slice(start, 1000)
+            yield rows, partial(_check_images, root, manifest, rows)
 
 
-def _check_shard(root: Path, manifest: Manifest, file: DataFile, rows: pa.RecordBatch) -> tuple[int, list[Problem]]:
-    """`rows` are the index rows of this shard."""
+def _check_shard(root: Path, manifest: Manifest, file: DataFile, rows: pa.RecordBatch) -> Iterator[Problem]:
     structure = check_structure(root / file.file)
+    yield from (Problem(file.file, what) for what in structure)
     if structure:
-        return len(rows), [Problem(file.file, what) for what in structure]
-    problems = []
+        return
     reader = ShardReader(root / file.file, file.bytes)
     try:
         if (entries := reader.entries()) != file.rows:
-            problems.append(Problem(file.file, f"it has {entries} records where the manifest says {file.rows}"))
+            yield Problem(file.file, f"it has {entries} records where the manifest says {file.rows}")
         with reader as get:
             for row in rows.select(["row", "path", *_CHECKED]).to_pylist():
                 try:
@@ -202,17 +198,15 @@ def _check_shard(root: Path, manifest: Manifest, file: DataFile, rows: pa.Record
                 except DatasetError:
                     what = "is missing"
                 if what:
-                    problems.append(Problem(file.file, f"row {row['row']} ({row['path']}) {what}"))
+                    yield Problem(file.file, f"row {row['row']} ({row['path']}) {what}")
     except DatasetError as error:
-        problems.append(Problem(file.file, str(error)))
-    return len(rows), problems
+        yield Problem(file.file, str(error))
 
 
-def _check_images(root: Path, manifest: Manifest, rows: pa.RecordBatch) -> tuple[int, list[Problem]]:
-    problems = []
+def _check_images(root: Path, manifest: Manifest, rows: pa.RecordBatch) -> Iterator[Problem]:
     for row in rows.select(["file", *_CHECKED]).to_pylist():
         if not is_safe(row["file"]):
-            problems.append(Problem(manifest.index.file, f"{row['file']!r} leads out of the dataset"))
+            yield Problem(manifest.index.file, f"{row['file']!r} leads out of the dataset")
             continue
         path, value = root / row["file"], b""
         try:
@@ -220,11 +214,10 @@ def _check_images(root: Path, manifest: Manifest, rows: pa.RecordBatch) -> tuple
             if stat.S_ISREG(status.st_mode) and status.st_size == row["nbytes"]:  # a named pipe would never end
                 value = path.read_bytes()
         except OSError as error:
-            problems.append(Problem(row["file"], f"cannot be read: {error.strerror}"))
+            yield Problem(row["file"], f"cannot be read: {error.strerror}")
             continue
         if what := _check_value(memoryview(value), manifest, row):
-            problems.append(Problem(row["file"], what))
-    return len(rows), problems
+            yield Problem(row["file"], what)
 
 
 _CHECKED = ("nbytes", "crc32", "height", "width")

@@ -1,25 +1,43 @@
-"""A server of S3, a place on it, and a proxy before it."""
+"""A server of S3, with a dataset on it, a place on it for each test, and a proxy before it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from servers import BUCKET, Proxy, cutting, point_to, s3
+from servers import BUCKET, Proxy, cutting, point_to, s3, upload
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[int]:
-    """The port of an S3 server."""
-    with pytest.MonkeyPatch.context() as patch, s3(patch) as port:
+@pytest.fixture(scope="session")
+def s3_port(dataset: Path) -> Iterator[int]:
+    """The port of an S3 server that has `dataset` at servers.URL."""
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:  # other tests keep their environment
+            port = stack.enter_context(s3(patch))
+            upload(dataset, "sets/64")
         yield port
 
 
+@pytest.fixture(autouse=True)
+def server(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The port of the S3 server, to which the environment leads."""
+    point_to(monkeypatch, s3_port)
+    return s3_port
+
+
 @pytest.fixture
-def url(server: int, request: pytest.FixtureRequest) -> str:  # noqa: ARG001
-    """A place of its own."""
-    return f"s3://{BUCKET}/{request.path.stem}/{request.node.name.replace('_', '-')}"
+def prefix(request: pytest.FixtureRequest) -> str:
+    """A place of its own in the bucket."""
+    return f"{request.path.stem}/{request.node.name.replace('_', '-')}"
+
+
+@pytest.fixture
+def url(prefix: str) -> str:
+    """The URL of `prefix`."""
+    return f"s3://{BUCKET}/{prefix}"
 
 
 @pytest.fixture

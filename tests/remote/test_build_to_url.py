@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from clusters import wait_until
 from commands import Ran
 from presize import build_dataset, build_to_url
 from presize.builder.derive import DeriveOptions, derive_dataset
+from presize.builder.run import BuildResult
 from presize.errors import BuildError, OptionError, PresizeWarning, RemoteError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.remote import fetch as module
@@ -27,188 +29,185 @@ from presize.store.dataset import Dataset
 from servers import SHARDS, UPDATE, Proxy, StopError, fetched, names, stop
 
 
-@pytest.fixture
-def scratch(tmp_path: Path) -> Path:
-    return tmp_path / "scratch"
+@dataclass
+class Site:
+    """A folder of photographs that may be changed, a place for their dataset, and a scratch folder."""
+
+    photos: Path
+    url: str
+    scratch: Path
+    out: Path
+    """What a build in a folder makes, for comparison."""
+
+    def build(self, run: RunOptions = SERIAL, options: BuildOptions = SHARDS, **more: Any) -> BuildResult:
+        return build_to_url(self.photos, self.url, options, run, **{"scratch": self.scratch, **more})
+
+    def build_locally(self, run: RunOptions = SERIAL, options: BuildOptions = SHARDS) -> dict[str, str]:
+        build_dataset(self.photos, self.out, options, run)
+        return files(self.out)
+
+    def fetched(self) -> dict[str, str]:
+        return fetched(self.url, self.out.with_name("copy"))
+
+    def names(self) -> list[str]:
+        return names(self.url)
+
+    def add(self) -> None:
+        """Add a photograph."""
+        some = min(self.photos.rglob("*.jpg"))
+        shutil.copy(some, some.with_name(f"new-{some.name}"))
+
+    def check_done(self) -> None:
+        """Nothing is left that a finished build needs no more."""
+        assert CLAIM not in self.names()
+        assert not [path for path in self.scratch.rglob("*") if path.is_file()]
 
 
 @pytest.fixture
-def photos(raw: Path, tmp_path: Path) -> Path:
-    """Some of the photographs, a folder that may be changed."""
+def site(raw: Path, url: str, tmp_path: Path) -> Site:
     folder = tmp_path / "photos"
     for path in sorted(raw.rglob("*.jpg"))[::3]:
         (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, folder / path.parent.name)
-    return folder
+    return Site(folder, url, tmp_path / "scratch", tmp_path / "out")
 
 
 def shards_put(proxy: Proxy) -> set[str]:
     return set(re.findall(r"shards/[\w.-]+", " ".join(proxy.put)))
 
 
-def test_a_build_makes_at_a_url_what_it_makes_in_a_folder(
-    photos: Path, url: str, scratch: Path, tmp_path: Path
-) -> None:
-    local = build_dataset(photos, tmp_path / "out", SHARDS, SERIAL)
-    result = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
-    assert fetched(url, tmp_path / "copy") == files(tmp_path / "out")
-    assert (result.out, result.stored, result.unchanged) == (url, local.stored, local.unchanged)
-    assert CLAIM not in names(url)
-    assert not [path for path in scratch.rglob("*") if path.is_file()]
+def test_a_build_makes_at_a_url_what_it_makes_in_a_folder(site: Site) -> None:
+    result = site.build()
+    local = build_dataset(site.photos, site.out, SHARDS, SERIAL)
+    assert site.fetched() == files(site.out)
+    assert (result.out, result.stored, result.unchanged) == (site.url, local.stored, local.unchanged)
+    site.check_done()
 
 
 @pytest.mark.slow
-def test_each_size_has_a_place_of_its_own(photos: Path, url: str, scratch: Path, tmp_path: Path) -> None:
+def test_each_size_has_a_place_of_its_own(site: Site, tmp_path: Path) -> None:
     options = BuildOptions(ImageOptions(sizes=(Size(16, 16), Size(32, 32))), shard_samples=8)
-    result = build_to_url(photos, url, options, scratch=scratch)
-    build_dataset(photos, tmp_path / "out", options)
-    assert result.reports == (f"{url}/16/report.html", f"{url}/32/report.html")
+    result = build_to_url(site.photos, site.url, options, scratch=site.scratch)
+    build_dataset(site.photos, site.out, options)
+    assert result.reports == (f"{site.url}/16/report.html", f"{site.url}/32/report.html")
     for size in ("16", "32"):
-        assert fetched(f"{url}/{size}", tmp_path / f"copy{size}") == files(tmp_path / "out" / size)
+        assert fetched(f"{site.url}/{size}", tmp_path / f"copy{size}") == files(site.out / size)
 
 
-def test_shards_go_while_others_are_built(photos: Path, url: str, scratch: Path, proxy: Proxy) -> None:
-    def wait_for_it(_: object) -> None:
-        wait_until(lambda: shards_put(proxy), "the first shard")
-
-    build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch, on_shard=wait_for_it)
+def test_shards_go_while_others_are_built(site: Site, proxy: Proxy) -> None:
+    site.build(on_shard=lambda _: wait_until(lambda: shards_put(proxy), "the first shard"))
 
 
 @pytest.mark.parametrize("where", ["on_shard", "on_rest"])
-def test_a_build_that_was_interrupted_is_no_dataset_and_goes_on(
-    where: str, photos: Path, url: str, scratch: Path, tmp_path: Path
+def test_a_build_that_was_interrupted_is_no_dataset_and_goes_on_where_it_was_begun(
+    where: str, site: Site, tmp_path: Path
 ) -> None:
     with pytest.raises(StopError):
-        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch, **{where: stop})  # type: ignore[arg-type]
-    assert MANIFEST not in names(url)
-    result = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+        site.build(**{where: stop})
+    before = site.names()
+    assert MANIFEST not in before
+    with pytest.raises(RemoteError, match=r"another dataset is being copied to .*, or its copy ended early"):
+        site.build(scratch=tmp_path / "elsewhere")
+    assert site.names() == before
+    result = site.build()
     assert 0 < result.resumed <= result.files
     assert result.resumed == result.files or where == "on_shard"
-    build_dataset(photos, tmp_path / "out", SHARDS, SERIAL)
-    assert fetched(url, tmp_path / "copy") == files(tmp_path / "out")
+    assert site.fetched() == site.build_locally()
 
 
-def test_a_place_belongs_to_one_build(photos: Path, url: str, scratch: Path, tmp_path: Path) -> None:
-    with pytest.raises(StopError):
-        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch, on_shard=stop)
-    before = names(url)
-    with pytest.raises(RemoteError, match=r"another dataset is being copied to .*, or its copy ended early"):
-        build_to_url(photos, url, SHARDS, SERIAL, scratch=tmp_path / "elsewhere")
-    assert names(url) == before
-
-
-def test_what_is_there_already_is_nothing_to_do(photos: Path, url: str, scratch: Path) -> None:
-    first = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
-    again = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+def test_what_is_there_already_is_nothing_to_do(site: Site) -> None:
+    first, again = site.build(), site.build()
     assert again.resumed == again.files
     assert (again.stored, again.bytes, again.losses) == (first.stored, first.bytes, first.losses)
-    assert CLAIM not in names(url)
+    site.check_done()
 
 
 @pytest.mark.parametrize("run", [SERIAL, UPDATE])
 @pytest.mark.parametrize("damage", ["missing", "shortened"])
 def test_a_dataset_that_is_damaged_there_is_not_called_done(
-    damage: str, run: RunOptions, photos: Path, url: str, scratch: Path, tmp_path: Path
+    damage: str, run: RunOptions, site: Site, tmp_path: Path
 ) -> None:
-    build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
-    fetch_dataset(url, tmp_path / "copy")
-    Bucket(url).remove("shards/00001.lmdb")
+    site.build()
+    fetch_dataset(site.url, tmp_path / "copy")
+    Bucket(site.url).remove("shards/00001.lmdb")
     if damage == "shortened":
-        Bucket(url).put("shards/00001.lmdb", b"short")
-    with pytest.raises(
-        BuildError, match=r"is damaged: \S+/shards/00001\.lmdb (is missing|has 5 bytes, not \d+); presize"
-    ):
-        build_to_url(photos, url, SHARDS, run, scratch=scratch)
-    assert CLAIM not in names(url)
-    upload_dataset(tmp_path / "copy", url)
-    assert build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch).stored == 19
+        Bucket(site.url).put("shards/00001.lmdb", b"short")
+    words = r"is damaged: \S+/shards/00001\.lmdb (is missing|has 5 bytes, not \d+); presize"
+    with pytest.raises(BuildError, match=words):
+        site.build(run)
+    assert CLAIM not in site.names()
+    upload_dataset(tmp_path / "copy", site.url)
+    assert site.build().stored == 19
 
 
-def test_files_that_could_not_be_read_are_tried_again(photos: Path, url: str, scratch: Path, tmp_path: Path) -> None:
-    lost = min(photos.rglob("*.jpg"))
-
-    def lose(_: object) -> None:
-        lost.rename(tmp_path / "lost")
-
+def test_files_that_could_not_be_read_are_tried_again(site: Site, tmp_path: Path) -> None:
+    lost = min(site.photos.rglob("*.jpg"))
     with pytest.warns(PresizeWarning, match="1 file could not be read"):
-        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch, on_plan=lose)
-    before = names(url)
+        site.build(on_plan=lambda _: lost.rename(tmp_path / "lost"))
+    before = site.names()
     (tmp_path / "lost").rename(lost)
-    result = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    result = site.build()
     assert (result.stored, result.unreadable, result.files - result.resumed) == (19, 0, 1)
-    assert names(url) != before
-    fetch_dataset(url, tmp_path / "copy")
+    assert site.names() != before
+    fetch_dataset(site.url, tmp_path / "copy")
     assert len(Dataset(tmp_path / "copy")) == 19
-    assert not [path for path in scratch.rglob("*") if path.is_file()]
+    site.check_done()
 
 
 @pytest.mark.parametrize("at", ["the claim", "the folder"])
 def test_a_build_that_ended_while_it_cleaned_up_is_cleaned_up(
-    at: str, photos: Path, url: str, scratch: Path, monkeypatch: pytest.MonkeyPatch
+    at: str, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch, pytest.raises(StopError):
         if at == "the claim":
             patch.setattr(Bucket, "remove", lambda *words: stop(words) if CLAIM in words else None)
         else:
             patch.setattr("presize.builder.to_url.shutil.rmtree", lambda *_, **words: None if words else stop(words))
-        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
-    assert [path for path in scratch.rglob("*") if path.is_file()]
-    result = build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+        site.build()
+    assert [path for path in site.scratch.rglob("*") if path.is_file()]
+    result = site.build()
     assert result.resumed == result.files
-    assert CLAIM not in names(url)
-    assert not [path for path in scratch.rglob("*") if path.is_file()]
+    site.check_done()
 
 
-def test_another_dataset_is_refused_before_anything_is_built(photos: Path, url: str, scratch: Path) -> None:
-    build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
-    other = BuildOptions(ImageOptions(sizes=(Size(24, 24),)), shard_samples=8)
-    with pytest.raises(BuildError, match=r"holds a dataset that differs \(.*\); choose another OUT"):
-        build_to_url(photos, url, other, RunOptions(overwrite=True), scratch=scratch, on_shard=stop)
-
-
-def test_an_update_copies_what_is_new(photos: Path, url: str, scratch: Path, proxy: Proxy, tmp_path: Path) -> None:
-    build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
-    build_dataset(photos, tmp_path / "out", SHARDS, SERIAL)
-    some = min(photos.rglob("*.jpg"))
-    shutil.copy(some, some.with_name(f"new-{some.name}"))
+def test_an_update_copies_what_is_new(site: Site, proxy: Proxy) -> None:
+    site.build()
+    site.build_locally()
+    site.add()
     proxy.put.clear()
-    result = build_to_url(photos, url, SHARDS, UPDATE, scratch=scratch)
-    build_dataset(photos, tmp_path / "out", SHARDS, UPDATE)
-    assert result.changes.built == 1
+    assert site.build(UPDATE).changes.built == 1
     assert len(shards_put(proxy)) == 1
-    assert fetched(url, tmp_path / "copy") == files(tmp_path / "out")
+    expected = site.build_locally(UPDATE)
+    assert site.fetched() == expected
 
 
-def test_a_store_that_fails_ends_the_build_with_a_line(
-    photos: Path, url: str, scratch: Path, proxy: Proxy, tmp_path: Path
-) -> None:
-    def cut(_: object) -> None:
-        proxy.close()
-
-    with pytest.raises(RemoteError, match=r"Connection refused|error sending request|Generic S3 error"):
-        build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch, on_plan=cut)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_scratch_that_cannot_be_written_is_one_line(photos: Path, url: str, tmp_path: Path) -> None:
+def test_what_cannot_be_is_said_before_anything_is_built_or_claimed(site: Site, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OptionError, match=rf"^scratch: cannot write to {tmp_path}/file: Not a directory; choose"):
-        build_to_url(photos, url, SHARDS, SERIAL, scratch=tmp_path / "file")
-
-
-def test_a_folder_dataset_is_refused(photos: Path, url: str, scratch: Path) -> None:
+        site.build(scratch=tmp_path / "file")
     with pytest.raises(OptionError, match="to: a folder of images is made on this machine alone"):
-        build_to_url(photos, url, BuildOptions(layout="folder"), scratch=scratch)
+        site.build(options=BuildOptions(layout="folder"))
+    site.build()
+    other = BuildOptions(ImageOptions(sizes=(Size(24, 24),)), shard_samples=8)
+    with pytest.raises(BuildError, match=r"holds a dataset that differs \(.*\); choose another OUT"):
+        site.build(RunOptions(overwrite=True), other, on_shard=stop)
+    with pytest.raises(BuildError, match=r"sizes was 64, is 24.*which --update cannot change"):
+        site.build(UPDATE, other)
+    assert CLAIM not in site.names()
+    site.build(UPDATE, scratch=tmp_path / "elsewhere")
 
 
-def test_the_command_says_where_the_dataset_is(
-    photos: Path, url: str, scratch: Path, presize: Callable[..., Ran]
-) -> None:
-    words = ("build", photos, url, "--size", "32", "--scratch", scratch)
+def test_a_store_that_fails_ends_the_build_with_a_line(site: Site, proxy: Proxy) -> None:
+    with pytest.raises(RemoteError, match=r"Connection refused|error sending request|Generic S3 error"):
+        site.build(on_plan=lambda _: proxy.close())
+
+
+def test_the_command_says_where_the_dataset_is(site: Site, presize: Callable[..., Ran]) -> None:
+    words = ("build", site.photos, site.url, "--size", "32", "--scratch", site.scratch)
     ran = presize(*words)
     assert ran.code == 0, ran.err
-    assert ran.out.startswith(f"{url}: 19 images, "), ran.out
-    assert json.loads(presize(*words, "--json").out)["reports"] == [f"{url}/report.html"]
+    assert ran.out.startswith(f"{site.url}: 19 images, "), ran.out
+    assert json.loads(presize(*words, "--json").out)["reports"] == [f"{site.url}/report.html"]
 
 
 @pytest.mark.parametrize(
@@ -220,21 +219,20 @@ def test_the_command_says_where_the_dataset_is(
     ],
 )
 def test_what_goes_with_folders_alone_is_one_line(
-    words: list[str], message: str, photos: Path, presize: Callable[..., Ran]
+    words: list[str], message: str, raw: Path, presize: Callable[..., Ran]
 ) -> None:
-    ran = presize("build", photos, *words)
+    ran = presize("build", raw, *words)
     assert ran.code == 2
     assert message in ran.err
 
 
 @pytest.mark.parametrize("then", ["the same", "no update"])
 def test_an_update_whose_fetch_broke_off_goes_on(
-    then: str, photos: Path, url: str, scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    then: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
+    site.build()
     if then == "the same":
-        first = min(photos.rglob("*.jpg"))
-        shutil.copy2(first, first.with_name("new.jpg"))
+        site.add()
     with monkeypatch.context() as patch, pytest.raises(RemoteError, match="broke off"):
         download = module.download_file
 
@@ -244,45 +242,34 @@ def test_an_update_whose_fetch_broke_off_goes_on(
             download(bucket, file, *others)
 
         patch.setattr(module, "download_file", broken)
-        build_to_url(photos, url, SHARDS, UPDATE, scratch=scratch)
-    result = build_to_url(photos, url, SHARDS, UPDATE if then == "the same" else SERIAL, scratch=scratch)
-    assert CLAIM not in names(url)
-    assert fetch_dataset(url, tmp_path / "copy").samples == result.stored == (20 if then == "the same" else 19)
+        site.build(UPDATE)
+    result = site.build(UPDATE if then == "the same" else SERIAL)
+    assert CLAIM not in site.names()
+    assert fetch_dataset(site.url, tmp_path / "copy").samples == result.stored == (20 if then == "the same" else 19)
 
 
-def test_an_update_of_a_dataset_that_was_derived_claims_nothing(photos: Path, url: str, tmp_path: Path) -> None:
-    build_dataset(photos, tmp_path / "out", SMALL, SERIAL)
-    some = [Dataset(tmp_path / "out").path(0)]
-    derive_dataset([tmp_path / "out"], tmp_path / "some", DeriveOptions(only=some), SERIAL)
-    upload_dataset(tmp_path / "some", url)
-    there = names(url)
+def test_an_update_of_a_dataset_that_was_derived_claims_nothing(site: Site, tmp_path: Path) -> None:
+    site.build_locally(options=SMALL)
+    derive_dataset([site.out], tmp_path / "some", DeriveOptions(only=[Dataset(site.out).path(0)]), SERIAL)
+    upload_dataset(tmp_path / "some", site.url)
+    there = site.names()
     with pytest.raises(BuildError, match=r"was derived from other datasets \(some of the samples\).*derive it again"):
-        build_to_url(photos, url, SMALL, UPDATE, scratch=tmp_path / "scratch")
-    assert names(url) == there
-
-
-def test_options_that_an_update_cannot_change_claim_nothing(
-    photos: Path, url: str, scratch: Path, tmp_path: Path
-) -> None:
-    build_to_url(photos, url, SHARDS, SERIAL, scratch=scratch)
-    other = BuildOptions(ImageOptions(sizes=(Size(32, 32),)))
-    with pytest.raises(BuildError, match=r"sizes was 64, is 32.*which --update cannot change"):
-        build_to_url(photos, url, other, UPDATE, scratch=scratch)
-    assert CLAIM not in names(url)
-    build_to_url(photos, url, SHARDS, UPDATE, scratch=tmp_path / "elsewhere")
+        site.build(UPDATE, SMALL)
+    assert site.names() == there
 
 
 @pytest.mark.parametrize("sizes", [("32",), ("32", "16")], ids=len)
 def test_an_update_takes_its_options_from_the_url(
-    sizes: tuple[str, ...], photos: Path, url: str, scratch: Path, presize: Callable[..., Ran], tmp_path: Path
+    sizes: tuple[str, ...], site: Site, presize: Callable[..., Ran], tmp_path: Path
 ) -> None:
-    words = ("--scratch", scratch, "--jobs", "1", "--no-report")
-    assert presize("build", photos, url, *(f"--size={size}" for size in sizes), "--quality", "71", *words).code == 0
-    shutil.copy(min(photos.rglob("*.jpg")), min(photos.rglob("*.jpg")).with_name("new.jpg"))
-    ran = presize("build", photos, url, "--update", "--verify", *words)
+    words = ("--scratch", site.scratch, "--jobs", "1", "--no-report")
+    sized = (f"--size={size}" for size in sizes)
+    assert presize("build", site.photos, site.url, *sized, "--quality", "71", *words).code == 0
+    site.add()
+    ran = presize("build", site.photos, site.url, "--update", "--verify", *words)
     assert ran.code == 0, ran.err
     assert "built 1, removed 0, damaged 0" in ran.out
-    place = url if len(sizes) == 1 else f"{url}/16"
+    place = site.url if len(sizes) == 1 else f"{site.url}/16"
     manifest = fetch_dataset(place, tmp_path / "copy") and Dataset(tmp_path / "copy").manifest
     assert manifest.identity["options"]["image"]["quality"] == 71
     assert manifest.samples == 20

@@ -8,11 +8,11 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 import errands
 from builds import SERIAL, SMALL
-from paired import make_pairs
+from paired import WITH_MASKS, make_pairs
 from presize import build_dataset
 from presize.datasets import (
     EpochSampler,
@@ -33,7 +33,7 @@ from presize.datasets import (
 )
 from presize.datasets.subsets import as_lmdb_dataset
 from presize.errors import DatasetError, OptionError, RemoteError
-from presize.options import BuildOptions, Companion, ImageOptions, Size, SourceOptions
+from presize.options import BuildOptions
 from presize.remote import cache_folder
 from presize.remote.cache import Cache, default_cache_dir
 from presize.remote.cache_folder import PLACE, CacheFolder
@@ -41,28 +41,17 @@ from presize.store.data_files import DataFile
 from presize.store.dataset import Dataset
 from presize.system.locks import file_lock
 from processes import children, run_command, run_python
-from servers import BUCKET, Proxy, s3, upload
+from servers import URL, Proxy, upload
 
-URL = f"s3://{BUCKET}/sets/64"
 CROP = RandomResizedCrop(48)
 PATIENCE_S = 60
 PAGE = Path(__file__).parents[2] / "docs" / "remote.md"
 
 
-@pytest.fixture(scope="module")
-def shards(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The 56 samples of `raw` in 8 shards."""
-    out = tmp_path_factory.mktemp("shards") / "64"
-    build_dataset(raw, out, BuildOptions(SMALL.image, shard_samples=8), SERIAL)
-    return out
-
-
-@pytest.fixture(scope="module")
-def server(shards: Path) -> Iterator[int]:
-    """The port of an S3 server that has `shards` at URL."""
-    with pytest.MonkeyPatch.context() as patch, s3(patch) as port:
-        upload(shards, "sets/64")
-        yield port
+@pytest.fixture
+def shards(dataset: Path) -> Path:
+    """What is at URL: 56 samples in 8 shards."""
+    return dataset
 
 
 def kept(cache: Path) -> list[str]:
@@ -115,7 +104,6 @@ def assert_equal(ours: list[tuple[Any, Any]], theirs: list[tuple[Any, Any]]) -> 
         assert torch.equal(one[1], other[1])
 
 
-@pytest.mark.usefixtures("server")
 def test_a_url_is_read_as_the_folder_is(shards: Path, tmp_path: Path) -> None:
     ours, theirs = LMDBDataset(URL, cache_dir=tmp_path / "cache"), LMDBDataset(shards)
     assert (len(ours), ours.classes) == (56, theirs.classes)
@@ -124,7 +112,6 @@ def test_a_url_is_read_as_the_folder_is(shards: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("server")
 def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "program.py").write_text(program)
@@ -133,18 +120,16 @@ def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
     assert len(kept(tmp_path / "CACHE")) == 8
 
 
-def test_only_shards_that_are_needed_are_fetched(shards: Path, proxy: Proxy, tmp_path: Path) -> None:
-    dataset = LMDBDataset(URL, cache_dir=tmp_path)
+def test_only_shards_that_are_needed_are_fetched_once_for_all_runs(shards: Path, proxy: Proxy, tmp_path: Path) -> None:
+    dataset, every = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path), range(56)
     assert kept(tmp_path) == []
     dataset[0]
     first = Dataset(shards).numbers("shard")[0]
     assert kept(tmp_path) == asked_for(proxy) == [f"{first:05}.lmdb"]
-
-
-def test_what_was_fetched_is_there_for_the_next_run(proxy: Proxy, tmp_path: Path) -> None:
-    every = range(56)
-    before = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path).__getitems__(every)
+    before = dataset.__getitems__(every)
     proxy.asked.clear()
+    assert pickle.loads(pickle.dumps(dataset)).__getitems__(every) == before
+    assert proxy.asked == []
     assert LMDBDataset(URL, decode="bytes", cache_dir=tmp_path).__getitems__(every) == before
     assert [path.rpartition("/")[2] for path in proxy.asked] == ["manifest.json"]
 
@@ -162,14 +147,6 @@ def test_all_workers_share_what_is_fetched(context: str, shards: Path, proxy: Pr
     assert asked_for(proxy) == [f"{number:05}.lmdb" for number in range(8)]
 
 
-def test_a_pickled_dataset_asks_for_nothing_that_is_there(proxy: Proxy, tmp_path: Path) -> None:
-    dataset = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path)
-    first = dataset[0]
-    proxy.asked.clear()
-    assert pickle.loads(pickle.dumps(dataset))[0] == first
-    assert proxy.asked == []
-
-
 def test_a_connection_that_is_cut_again_and_again_gives_the_same_batches(
     shards: Path, proxy: Proxy, tmp_path: Path
 ) -> None:
@@ -180,7 +157,6 @@ def test_a_connection_that_is_cut_again_and_again_gives_the_same_batches(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.usefixtures("server")
 def test_a_cache_of_two_groups_is_enough_shard_by_shard(workers: int, shards: Path, tmp_path: Path) -> None:
     room = 2 * bytes_of(shards) // 3
     dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path, cache_bytes=room)
@@ -191,13 +167,8 @@ def test_a_cache_of_two_groups_is_enough_shard_by_shard(workers: int, shards: Pa
             ours.append(batch)
             assert kept_bytes(tmp_path) <= room
     assert_equal(ours, batches(LMDBDataset(shards, crop=CROP), epochs=3))
-
-
-@pytest.mark.usefixtures("server")
-def test_shards_that_were_removed_are_not_held_open(shards: Path, tmp_path: Path) -> None:
-    batches(LMDBDataset(URL, crop=CROP, cache_dir=tmp_path, cache_bytes=2 * bytes_of(shards) // 3), epochs=4)
     held = re.findall(rf"{re.escape(str(tmp_path))}\S+ \(deleted\)", os.fsdecode(Path("/proc/self/maps").read_bytes()))
-    assert len(held) <= 8, "of 32 that were read"
+    assert len(held) <= 8, "of 24 that were read: those that were removed are not held open"
 
 
 def test_shards_come_before_they_are_asked_for(proxy: Proxy, tmp_path: Path) -> None:
@@ -208,7 +179,6 @@ def test_shards_come_before_they_are_asked_for(proxy: Proxy, tmp_path: Path) -> 
     assert asked_for(proxy) == kept(tmp_path), "each once"
 
 
-@pytest.mark.usefixtures("server")
 def test_shards_come_ahead_as_far_as_there_is_room(shards: Path, tmp_path: Path) -> None:
     largest = max(file.bytes for file in Dataset(shards).manifest.shards)
     dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path, cache_bytes=3 * largest)
@@ -235,7 +205,6 @@ def test_in_a_resumed_epoch_only_the_rest_is_fetched(proxy: Proxy, tmp_path: Pat
     assert len(left) < 8
 
 
-@pytest.mark.usefixtures("server")
 def test_each_host_fetches_its_own_shards_alone(tmp_path: Path) -> None:
     fetched = []
     for host in range(2):
@@ -248,48 +217,18 @@ def test_each_host_fetches_its_own_shards_alone(tmp_path: Path) -> None:
     assert len(fetched[0] | fetched[1]) == 8
 
 
-def test_companions_come_with_the_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_pairs(tmp_path / "raw")
-    (tmp_path / "labels.csv").write_text(
-        "path,mask\n" + "".join(f"images/{number:02}.jpg,masks/{number:02}.png\n" for number in range(12))
-    )
-    options = BuildOptions(
-        ImageOptions((Size(32, 32),)), shard_samples=4, companions=(Companion("mask", column="mask"),)
-    )
-    build_dataset(tmp_path / "raw", tmp_path / "out", options, SERIAL, SourceOptions(labels=tmp_path / "labels.csv"))
+def test_companions_come_with_the_images(url: str, prefix: str, tmp_path: Path) -> None:
+    options = replace(WITH_MASKS, shard_samples=4)
+    build_dataset(make_pairs(tmp_path / "raw"), tmp_path / "out", options, SERIAL)
+    upload(tmp_path / "out", prefix)
     crop = RandomResizedCrop(24)
-    with s3(monkeypatch):
-        upload(tmp_path / "out", "pairs")
-        ours = LMDBDataset(f"s3://{BUCKET}/pairs", crop=crop, cache_dir=tmp_path / "cache")
-        order = ShardShuffled(ours.data, seed=0, window=1)
-        read = list(Loader(ours, 3, shuffle=order, num_workers=0))
-    for (one, mask), (other, other_mask) in zip(
-        read, Loader(LMDBDataset(tmp_path / "out", crop=crop), 3, shuffle=order, num_workers=0), strict=True
-    ):
-        assert torch.equal(one, other)
-        assert torch.equal(mask, other_mask)
+    ours, theirs = LMDBDataset(url, crop=crop, cache_dir=tmp_path / "cache"), LMDBDataset(tmp_path / "out", crop=crop)
+    order = ShardShuffled(ours.data, seed=0, window=1)
+    read = [list(Loader(each, 3, shuffle=order, num_workers=0)) for each in (ours, theirs)]
+    for ((image, mask), label), ((other, other_mask), other_label) in zip(*read, strict=True):
+        assert torch.equal(image, other) and torch.equal(mask, other_mask) and torch.equal(label, other_label)
 
 
-def test_companions_that_are_not_read_do_not_come() -> None:
-    data = Dataset.__new__(Dataset)
-    groups = []
-
-    class Origin:
-        max_bytes = None
-
-        def fetch_ahead(self, files: Any) -> None:
-            groups.append([[file.file for file in group] for group in files])
-
-    shard, mask = (DataFile(f"shards/{name}00000.lmdb", 1, "", 1) for name in ("", "mask-"))
-    manifest = SimpleNamespace(shards=(shard,), companions=(SimpleNamespace(name="mask", shards=(mask,)),))
-    vars(data).update(origin=Origin(), manifest=manifest, read_with=("mask",))
-    data.fetch_ahead([[0]])
-    data.read_with = ()
-    data.fetch_ahead([[0]])
-    assert groups == [[[shard.file, mask.file]], [[shard.file]]]
-
-
-@pytest.mark.usefixtures("server")
 def test_of_two_datasets_as_one_the_shards_of_both_come_ahead(tmp_path: Path) -> None:
     parts = [LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / name) for name in "ab"]
     joined = as_lmdb_dataset(ConcatDataset(parts))
@@ -298,7 +237,6 @@ def test_of_two_datasets_as_one_the_shards_of_both_come_ahead(tmp_path: Path) ->
     wait_until(lambda: kept(tmp_path / "a") == ["00001.lmdb"])
 
 
-@pytest.mark.usefixtures("server")
 def test_what_fetches_ahead_ends_with_its_dataset(tmp_path: Path) -> None:
     dataset = LMDBDataset(URL, cache_dir=tmp_path, cache_bytes=200_000)
     before = set(children(os.getpid()))
@@ -317,41 +255,39 @@ def small(shards: Path, tmp_path: Path) -> LMDBDataset:
     return LMDBDataset(URL, crop=CROP, decode="tensor", cache_dir=tmp_path, cache_bytes=bytes_of(shards) // 2)
 
 
-@pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("load", [Loader, make_loader])
-def test_a_dataset_larger_than_its_cache_can_only_be_read_shard_by_shard(load: Any, small: LMDBDataset) -> None:
-    message = (
-        r"^cache_bytes: [\d.]+ kB cannot hold this dataset of [\d.]+ kB, so it can only be read shard by shard: "
-        r"give shuffle=ShardShuffled\(dataset.data, seed=...\), or a larger cache_bytes$"
-    )
-    with pytest.raises(OptionError, match=message):
-        load(small, 4, shuffle=True, num_workers=0)
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        *(
+            (
+                lambda small, load=load: load(small, 4, shuffle=True, num_workers=0),
+                "this dataset of [\\d.]+ kB, so it can only be read shard by shard: give shuffle=ShardShuffled"
+                r"\(dataset.data, seed=...\), or a larger cache_bytes$",
+            )
+            for load in (Loader, make_loader)
+        ),
+        (lambda small: small.__getitems__(range(56)), "8 shards that are read together, "),
+        (lambda small: batches(small, window=3), r"two groups of shards, [\d.]+ kB; give"),
+    ],
+)
+def test_what_a_cache_cannot_hold_is_one_line(
+    read: Callable[[LMDBDataset], object], message: str, small: LMDBDataset
+) -> None:
+    with pytest.raises(OptionError, match=rf"^cache_bytes: [\d.]+ kB cannot hold {message}"):
+        read(small)
 
 
-@pytest.mark.usefixtures("server")
-def test_more_shards_at_once_than_the_cache_holds_are_one_line(small: LMDBDataset) -> None:
-    with pytest.raises(OptionError, match=r"^cache_bytes: [\d.]+ kB cannot hold 8 shards that are read together, "):
-        small.__getitems__(range(56))
-
-
-@pytest.mark.usefixtures("server")
-def test_a_window_of_more_shards_than_the_cache_holds_is_one_line(small: LMDBDataset) -> None:
-    with pytest.raises(OptionError, match=r"^cache_bytes: [\d.]+ kB cannot hold two groups of shards, [\d.]+ kB; give"):
-        batches(small, window=3)
-
-
-@pytest.mark.parametrize("option", ["cache_dir", "cache_bytes"])
-def test_a_folder_has_no_cache(option: str, shards: Path) -> None:
-    options: dict[str, Any] = {option: 5}
-    with pytest.raises(OptionError, match=rf"^{option}: is for URLs, such as s3://BUCKET/PATH, and .* is a folder"):
-        LMDBDataset(shards, **options)
-
-
-def test_a_cache_of_no_byte_is_one_line() -> None:
-    with pytest.raises(
-        OptionError, match=r"^cache_bytes: expected a whole number from 1 to 9223372036854775807, got 0$"
-    ):
-        LMDBDataset(URL, cache_bytes=0)
+@pytest.mark.parametrize(
+    ("place", "options", "message"),
+    [
+        ("/tmp", {"cache_dir": 5}, "cache_dir: is for URLs, such as s3://BUCKET/PATH, and /tmp is a folder"),
+        ("/tmp", {"cache_bytes": 5}, "cache_bytes: is for URLs, such as s3://BUCKET/PATH, and /tmp is a folder"),
+        (URL, {"cache_bytes": 0}, "cache_bytes: expected a whole number from 1 to 9223372036854775807, got 0$"),
+    ],
+)
+def test_options_of_a_cache_are_for_urls(place: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=f"^{message}"):
+        LMDBDataset(place, **options)
 
 
 # --- crashes and damage ---
@@ -380,7 +316,6 @@ for k in range(len(dataset)):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("server")
 def test_a_cache_outlives_its_readers(shards: Path, tmp_path: Path) -> None:
     for _ in range(3):
         with pytest.raises(AssertionError):
@@ -389,71 +324,52 @@ def test_a_cache_outlives_its_readers(shards: Path, tmp_path: Path) -> None:
     assert [ours[k] for k in range(56)] == [theirs[k] for k in range(56)]
 
 
-def cut_short(content: bytes, _: bytes) -> bytes:
-    return content[:5000]
+DAMAGES: dict[str, Callable[[bytes, int], bytes]] = {
+    "cut short": lambda content, _: content[:5000],
+    "with a wrong record": lambda content, at: content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :],
+    "without structure": lambda content, _: b"\7" * len(content),
+}
 
 
-def with_a_wrong_record(content: bytes, record: bytes) -> bytes:
-    at = content.index(record) + len(record) // 2
-    return content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :]
-
-
-def without_structure(content: bytes, _: bytes) -> bytes:
-    return b"\7" * len(content)
-
-
-@pytest.mark.parametrize("damage", [cut_short, with_a_wrong_record, without_structure])
-@pytest.mark.usefixtures("server")
-def test_a_damaged_shard_of_a_cache_is_fetched_again(
-    damage: Callable[[bytes, bytes], bytes], shards: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_shard_of_a_cache_is_fetched_again(shards: Path, tmp_path: Path) -> None:
     record = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path)[5][0]
     (path,) = tmp_path.rglob("shards/*.lmdb")
-    damaged = damage(path.read_bytes(), record)
-    path.unlink()  # this process has it mapped
-    path.write_bytes(damaged)
-    assert LMDBDataset(URL, decode="bytes", cache_dir=tmp_path)[5][0] == record
-    assert path.read_bytes() == (shards / "shards" / path.name).read_bytes()
+    content = path.read_bytes()
+    for damage in DAMAGES.values():
+        path.unlink()  # this process has it mapped
+        path.write_bytes(damage(content, content.index(record) + len(record) // 2))
+        assert LMDBDataset(URL, decode="bytes", cache_dir=tmp_path)[5][0] == record
+        assert path.read_bytes() == content == (shards / "shards" / path.name).read_bytes()
 
 
-def test_damage_at_the_origin_is_one_line(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_at_the_origin_is_one_line(shards: Path, url: str, prefix: str, tmp_path: Path) -> None:
     shutil.copytree(shards, tmp_path / "set")
     for path in (tmp_path / "set" / "shards").iterdir():
         path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with s3(monkeypatch):
-        upload(tmp_path / "set", "damaged")
-        dataset = LMDBDataset(f"s3://{BUCKET}/damaged", cache_dir=tmp_path / "cache")
-        with pytest.raises(RemoteError, match=r"\.lmdb: its SHA-256 differs from the manifest"):
-            dataset[0]
+    upload(tmp_path / "set", prefix)
+    with pytest.raises(RemoteError, match=r"\.lmdb: its SHA-256 differs from the manifest"):
+        LMDBDataset(url, cache_dir=tmp_path / "cache")[0]
     assert kept(tmp_path / "cache") == []
 
 
-def test_a_shard_that_is_not_there_is_one_line(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with s3(monkeypatch):
-        shutil.copytree(shards, tmp_path / "set", ignore=lambda *_: ["shards"])
-        upload(tmp_path / "set", "gone")
-        dataset = LMDBDataset(f"s3://{BUCKET}/gone", cache_dir=tmp_path / "cache")
-        with pytest.raises(RemoteError, match=rf"^s3://{BUCKET}/gone/shards/\d+\.lmdb does not exist"):
-            list(Loader(LMDBDataset(f"s3://{BUCKET}/gone", crop=CROP, cache_dir=tmp_path / "cache"), 4, num_workers=2))
-        with pytest.raises(RemoteError, match="does not exist"):
-            dataset[0]
+def test_a_shard_that_is_not_there_is_one_line(shards: Path, url: str, prefix: str, tmp_path: Path) -> None:
+    shutil.copytree(shards, tmp_path / "set", ignore=lambda *_: ["shards"])
+    upload(tmp_path / "set", prefix)
+    dataset = LMDBDataset(url, crop=CROP, cache_dir=tmp_path / "cache")
+    for read in (lambda: list(Loader(dataset, 4, num_workers=2)), lambda: dataset[0]):
+        with pytest.raises(RemoteError, match=rf"^{url}/shards/\d+\.lmdb does not exist"):
+            read()
 
 
-@pytest.mark.usefixtures("server")
-def test_no_dataset_at_the_url_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(RemoteError, match=rf"^s3://{BUCKET}/none/manifest\.json does not exist"):
-        LMDBDataset(f"s3://{BUCKET}/none", cache_dir=tmp_path)
-
-
-def test_a_folder_of_image_files_is_one_line(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_dataset_of_shards_at_the_url_is_one_line(raw: Path, url: str, prefix: str, tmp_path: Path) -> None:
+    with pytest.raises(RemoteError, match=rf"^{url}/manifest\.json does not exist"):
+        LMDBDataset(url, cache_dir=tmp_path)
     build_dataset(raw, tmp_path / "folder", BuildOptions(SMALL.image, "folder"), SERIAL)
-    with s3(monkeypatch):
-        upload(tmp_path / "folder", "folder")
-        with pytest.raises(DatasetError, match=r"^s3://data/folder is a folder of image files; copy it with presize"):
-            LMDBDataset(f"s3://{BUCKET}/folder", cache_dir=tmp_path / "cache")
+    upload(tmp_path / "folder", prefix)
+    with pytest.raises(DatasetError, match=rf"^{url} is a folder of image files; copy it with presize"):
+        LMDBDataset(url, cache_dir=tmp_path / "cache")
 
 
-@pytest.mark.usefixtures("server")
 def test_a_fetching_process_that_dies_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(URL, tmp_path)
     monkeypatch.setattr(cache_folder, "fetch", errands.die)
@@ -465,25 +381,38 @@ def test_a_fetching_process_that_dies_is_one_line(tmp_path: Path, monkeypatch: p
 # --- the folder ---
 
 
-@pytest.mark.usefixtures("server")
 def test_a_cache_is_private(tmp_path: Path) -> None:
     root = Cache(URL, tmp_path / "new" / "cache").root
     assert {path.stat().st_mode & 0o777 for path in (root, root.parent, root / "shards")} == {0o700}
     assert root.parent == tmp_path / "new" / "cache" / PLACE
 
 
-@pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("above", [0, 1])
-def test_a_folder_that_others_may_read_is_refused(above: int, tmp_path: Path) -> None:
+def readable(folder: Path) -> None:
+    folder.chmod(0o755)
+
+
+def a_link(folder: Path) -> None:
+    folder.symlink_to(folder.rename(folder.parents[1] / "elsewhere"))
+
+
+def a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.touch()
+
+
+@pytest.mark.parametrize(("spoil", "above"), [(readable, 0), (readable, 1), (a_link, 0), (a_file, 1)])
+def test_a_folder_that_is_not_for_this_user_alone_is_refused(
+    spoil: Callable[[Path], None], above: int, tmp_path: Path
+) -> None:
     root = Cache(URL, tmp_path).root
-    [root, root.parent][above].chmod(0o755)
-    with pytest.raises(
-        OptionError, match=r"^cache_dir: .* is not for you alone; remove it, chmod 700, or choose another"
-    ):
+    spoil([root, root.parent][above])
+    words = (
+        "File exists; choose another" if spoil is a_file else "is not for you alone; remove it, chmod 700, or choose"
+    )
+    with pytest.raises(OptionError, match=rf"^cache_dir: .* ?{words}"):
         Cache(URL, tmp_path)
 
 
-@pytest.mark.usefixtures("server")
 def test_a_damaged_index_is_fetched_again(shards: Path, tmp_path: Path) -> None:
     index = Cache(URL, tmp_path).root / "index.arrow"
     index.write_bytes(bytes(index.stat().st_size))
@@ -491,24 +420,17 @@ def test_a_damaged_index_is_fetched_again(shards: Path, tmp_path: Path) -> None:
     assert index.read_bytes() == (shards / "index.arrow").read_bytes()
 
 
-@pytest.mark.usefixtures("server")
 def test_what_else_is_in_the_folder_stays(shards: Path, tmp_path: Path) -> None:
     shutil.copytree(shards, tmp_path / "64")
     shutil.copytree(shards, tmp_path / PLACE / "64")
     (tmp_path / PLACE).chmod(0o700)
-    dataset = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path, cache_bytes=60_000)
-    for k in range(9):
-        dataset[k]
+    room = max(file.bytes for file in Dataset(shards).manifest.shards)
+    dataset = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path, cache_bytes=room)
+    numbers = dataset.data.numbers("shard").tolist()
+    for number in (0, 1):
+        dataset[numbers.index(number)]
+    assert kept(dataset.data.root) == ["00001.lmdb"]
     assert len(kept(tmp_path / "64")) == len(kept(tmp_path / PLACE / "64")) == 8
-
-
-@pytest.mark.usefixtures("server")
-def test_a_link_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
-    root = Cache(URL, tmp_path).root
-    root.rename(tmp_path / "elsewhere")
-    root.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OptionError, match=r"^cache_dir: "):
-        Cache(URL, tmp_path)
 
 
 def test_the_default_folder_is_that_of_the_desktop_standards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -517,13 +439,6 @@ def test_the_default_folder_is_that_of_the_desktop_standards(monkeypatch: pytest
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_cache_dir() == tmp_path / ".cache"
-
-
-@pytest.mark.usefixtures("server")
-def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OptionError, match=r"^cache_dir: .*/file\S*: (Not a directory|File exists); choose another$"):
-        Cache(URL, tmp_path / "file")
 
 
 def folder_with(tmp_path: Path, most: int | None, *used: tuple[str, int]) -> CacheFolder:
@@ -561,27 +476,22 @@ def test_a_shard_that_comes_while_the_cache_is_looked_at_is_counted(
     assert not coming.exists()
 
 
-def test_the_shards_that_were_used_longest_ago_go_first_whosever_they_are(tmp_path: Path) -> None:
-    folder = folder_with(
-        tmp_path, 300, (f"{OTHER}/shards/1.lmdb", 100), (f"{OWN}/shards/2.lmdb", 60), (f"{OWN}/shards/3.lmdb", 100)
-    )
-    assert folder.make_room(NEW, keep=())
-    assert kept(tmp_path) == ["2.lmdb", "3.lmdb"]
-
-
-def test_no_more_goes_than_must(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, 300, (f"{OWN}/shards/1.lmdb", 100), (f"{OWN}/shards/2.lmdb", 100))
-    assert folder.make_room(NEW, keep=())
-    assert kept(tmp_path) == ["1.lmdb", "2.lmdb"]
-
-
-def test_what_is_needed_stays(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, 200, (f"{OWN}/shards/1.lmdb", 100), (f"{OWN}/shards/2.lmdb", 100))
-    assert folder.make_room(NEW, keep={"shards/1.lmdb"})
-    assert kept(tmp_path) == ["1.lmdb"]
-    other = DataFile("shards/8.lmdb", 200, "", 1)
-    assert not folder.make_room(other, keep={"shards/1.lmdb"})
-    assert kept(tmp_path) == ["1.lmdb"]
+@pytest.mark.parametrize(
+    ("most", "used", "keep", "nbytes", "fits", "stays"),
+    [
+        (300, [(OTHER, 1, 100), (OWN, 2, 60), (OWN, 3, 100)], [], 100, True, [2, 3]),  # longest ago, whosever it is
+        (300, [(OWN, 1, 100), (OWN, 2, 100)], [], 100, True, [1, 2]),  # no more goes than must
+        (200, [(OWN, 1, 100), (OWN, 2, 100)], [1], 100, True, [1]),  # what is needed stays
+        (200, [(OWN, 1, 100), (OWN, 2, 100)], [1], 200, False, [1]),
+    ],
+)
+def test_shards_make_room_in_the_order_in_which_they_were_used(
+    most: int, used: list[tuple[str, int, int]], keep: list[int], nbytes: int, fits: bool, stays: list[int],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    folder = folder_with(tmp_path, most, *((f"{root}/shards/{name}.lmdb", size) for root, name, size in used))
+    assert folder.make_room(DataFile(NEW.file, nbytes, "", 1), {f"shards/{name}.lmdb" for name in keep}) is fits
+    assert kept(tmp_path) == [f"{name}.lmdb" for name in stays]
 
 
 def test_room_is_reserved_before_a_file_comes(tmp_path: Path) -> None:
@@ -629,11 +539,3 @@ def test_a_full_disk_is_said_before(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         folder.make_room(NEW, keep=())
     (tmp_path / OWN / "shards" / ".9.lmdb.part").write_bytes(b"1")
     assert folder.make_room(NEW, keep=()), "a byte of it is there already"
-
-
-def test_a_missing_shard_without_a_cache_stays_an_error(shards: Path, tmp_path: Path) -> None:
-    shutil.copytree(shards, tmp_path / "set")
-    (tmp_path / "set" / "shards" / "00003.lmdb").unlink()
-    dataset = LMDBDataset(tmp_path / "set", decode="bytes")
-    with pytest.raises(DatasetError, match=r"00003\.lmdb: No such file or directory; the dataset is incomplete"):
-        [dataset[k] for k in range(56)]

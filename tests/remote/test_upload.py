@@ -17,7 +17,7 @@ from PIL import Image
 from builds import SERIAL, SMALL, files
 from commands import Ran, read_json
 from presize import build_dataset
-from presize.errors import DatasetError, RemoteError
+from presize.errors import DatasetError, PresizeError, RemoteError
 from presize.options import KEEP, BuildOptions, ImageOptions, Size
 from presize.remote.bucket import Bucket
 from presize.remote.fetch import fetch_dataset
@@ -85,10 +85,6 @@ def test_a_dataset_arrives_as_it_is(dataset: Path, url: str, tmp_path: Path) -> 
     assert planned == [sum(gone)] == [result.uploaded]
     assert (result.url, result.samples) == (url, 56)
     assert CLAIM not in names(url)
-
-
-def test_a_copy_that_is_whole_is_nothing_to_do(dataset: Path, url: str) -> None:
-    upload_dataset(dataset, url)
     assert upload_dataset(dataset, url).uploaded == 0
 
 
@@ -106,32 +102,29 @@ def client(call: str, url: str, name: str, **values: object) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "damage"),
+    ("name", "damages"),
     [
-        ("shards/00000.lmdb", "deleted"),
-        ("shards/00000.lmdb", "shortened"),
-        ("shards/00000.lmdb", "other bytes"),
-        ("shards/00000.lmdb", "other bytes, with metadata"),
-        ("shards/00000.lmdb", "no metadata"),
-        ("rejects.jsonl", "other bytes, with metadata"),
+        ("shards/00000.lmdb", ["deleted", "shortened", "other bytes", "other bytes, with metadata", "no metadata"]),
+        ("rejects.jsonl", ["other bytes, with metadata"]),
     ],
 )
 def test_what_is_missing_or_differs_in_a_copy_is_sent_again(
-    name: str, damage: str, dataset: Path, url: str, tmp_path: Path
+    name: str, damages: list[str], dataset: Path, url: str, tmp_path: Path
 ) -> None:
     upload_dataset(dataset, url)
     there = client("get_object", url, name)
     content, metadata = there["Body"].read(), there["Metadata"]
-    if damage == "deleted":
-        client("delete_object", url, name)
-    elif damage == "no metadata":
-        put(url, name, content, {})
-    else:
-        other = content[:-1] if damage == "shortened" else bytes([content[0] ^ 1]) + content[1:]
-        put(url, name, other, metadata if damage.endswith("with metadata") else {})
-    result = upload_dataset(dataset, url)
-    assert (result.sent_again, result.uploaded) == ((name,), len(content))
-    assert client("head_object", url, name)["Metadata"] == metadata
+    for damage in damages:
+        if damage == "deleted":
+            client("delete_object", url, name)
+        elif damage == "no metadata":
+            put(url, name, content, {})
+        else:
+            other = content[:-1] if damage == "shortened" else bytes([content[0] ^ 1]) + content[1:]
+            put(url, name, other, metadata if damage.endswith("with metadata") else {})
+        result = upload_dataset(dataset, url)
+        assert (result.sent_again, result.uploaded) == ((name,), len(content)), damage
+        assert client("head_object", url, name)["Metadata"] == metadata
     assert fetched(url, tmp_path / "copy") == files(dataset)
     assert upload_dataset(dataset, url).sent_again == ()
 
@@ -148,23 +141,18 @@ def test_files_of_several_parts_are_compared(url: str, tmp_path: Path) -> None:
     assert upload_dataset(tmp_path / "set", url).sent_again == ()
 
 
-def test_a_copy_without_its_manifest_is_finished(dataset: Path, url: str, tmp_path: Path) -> None:
+def test_a_copy_without_its_manifest_is_finished_with_what_is_missing_or_differs(
+    dataset: Path, url: str, tmp_path: Path
+) -> None:
     upload_dataset(dataset, url)
+    there = client("get_object", url, "shards/00001.lmdb")
+    put(url, "shards/00001.lmdb", bytes(there["ContentLength"]), there["Metadata"])
     for name in (MANIFEST, "shards/00000.lmdb"):
         client("delete_object", url, name)
+    sent = sum((dataset / "shards" / name).stat().st_size for name in ("00000.lmdb", "00001.lmdb"))
     result = upload_dataset(dataset, url)
-    assert (result.sent_again, result.uploaded) == ((), (dataset / "shards" / "00000.lmdb").stat().st_size)
+    assert (result.sent_again, result.uploaded) == ((), sent)
     assert fetched(url, tmp_path / "copy") == files(dataset)
-
-
-def test_a_file_that_differs_is_sent_again_also_where_the_manifest_is_missing(dataset: Path, url: str) -> None:
-    name = "shards/00000.lmdb"
-    upload_dataset(dataset, url)
-    there = client("get_object", url, name)
-    put(url, name, bytes(there["ContentLength"]), there["Metadata"])
-    client("delete_object", url, MANIFEST)
-    upload_dataset(dataset, url)
-    assert client("get_object", url, name)["Body"].read() == (dataset / name).read_bytes()
 
 
 @pytest.mark.parametrize("content", [b"", b'{"format": "presize", "vers'])
@@ -186,15 +174,6 @@ def test_a_damaged_manifest_that_may_be_of_another_dataset_is_left_alone(other: 
     with pytest.raises(RemoteError, match=re.escape("remove what is there with a tool of the store")):
         upload_dataset(dataset, url)
     assert client("get_object", url, MANIFEST)["Body"].read() == b"{}"
-
-
-def test_what_a_newer_state_shares_with_the_old_one_is_compared(source: Source, url: str, tmp_path: Path) -> None:
-    upload_dataset(source.build(), url)
-    name = read_manifest(source.update()).shards[0].file
-    there = client("get_object", url, name)
-    put(url, name, bytes(there["ContentLength"]), there["Metadata"])
-    upload_dataset(source.out, url)
-    assert fetched(url, tmp_path / "copy") == files(source.out)
 
 
 def test_an_interrupted_copy_is_no_dataset_and_goes_on(source: Source, url: str, tmp_path: Path) -> None:
@@ -219,27 +198,34 @@ def test_a_connection_that_is_dropped_is_one_line_and_the_copy_goes_on(
     assert fetched(url, tmp_path / "copy") == files(dataset)
 
 
-def test_a_damaged_file_is_not_copied(dataset: Path, url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "message", "unwritten"),
+    [
+        (b"?", r"00000\.lmdb: its SHA-256 differs from the manifest; presize repair", "shards/00000.lmdb"),
+        (None, r"00000\.lmdb: No such file", "index.arrow"),  # before any is copied
+    ],
+)
+def test_a_file_that_is_damaged_or_missing_is_not_copied(
+    content: bytes | None, message: str, unwritten: str, dataset: Path, url: str, tmp_path: Path
+) -> None:
     root = shutil.copytree(dataset, tmp_path / "set")
     shard = root / "shards" / "00000.lmdb"
-    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
-    with pytest.raises(DatasetError, match=r"00000\.lmdb: its SHA-256 differs from the manifest; presize repair"):
+    if content:
+        shard.write_bytes(shard.read_bytes()[:-1] + content)
+    else:
+        shard.unlink()
+    with pytest.raises(DatasetError, match=message):
         upload_dataset(root, url)
-    assert Bucket(url).head("shards/00000.lmdb") is None
-
-
-def test_a_file_that_is_missing_is_said_before_any_is_copied(dataset: Path, url: str, tmp_path: Path) -> None:
-    root = shutil.copytree(dataset, tmp_path / "set")
-    (root / "shards" / "00000.lmdb").unlink()
-    with pytest.raises(DatasetError, match=r"00000\.lmdb: No such file"):
-        upload_dataset(root, url)
-    assert Bucket(url).head("index.arrow") is None
+    assert Bucket(url).head(unwritten) is None
 
 
 def test_an_updated_dataset_takes_the_place_of_the_old_one(source: Source, url: str, tmp_path: Path) -> None:
     old = upload_dataset(source.build(), url)
     before = {file.file for file in read_manifest(source.out).files()}
-    assert upload_dataset(source.update(), url).uploaded < old.uploaded / 2
+    shared = read_manifest(source.update()).shards[0].file
+    there = client("get_object", url, shared)
+    put(url, shared, bytes(there["ContentLength"]), there["Metadata"])  # what both have is compared, too
+    assert upload_dataset(source.out, url).uploaded < old.uploaded / 2
     assert fetched(url, tmp_path / "copy") == files(source.out)
     gone = before - {file.file for file in read_manifest(source.out).files()}
     assert gone
@@ -280,7 +266,7 @@ def test_two_copies_of_different_datasets_to_a_place_do_not_mix(
     with pytest.raises(StopError):
         upload_dataset(source.build(OTHER), url, on_bytes=stopping_after(0))
     message = (
-        f"^another dataset is being copied to {url}, or its copy ended early; choose another place, or remove {url}/"
+        f"^another dataset is being copied to {url}, or its copy ended early; choose another place, or remove {url}"
     )
     with pytest.raises(RemoteError, match=message):
         upload_dataset(dataset, url)
@@ -289,7 +275,9 @@ def test_two_copies_of_different_datasets_to_a_place_do_not_mix(
     assert fetched(url, tmp_path / "copy") == files(dataset)
 
 
-def test_two_copies_of_one_dataset_to_a_place_end_well(dataset: Path, url: str, tmp_path: Path) -> None:
+def test_of_two_copies_to_a_place_at_once_the_same_ends_well_and_another_is_left_alone(
+    dataset: Path, url: str, tmp_path: Path
+) -> None:
     second = []
 
     def meanwhile(_: int) -> None:
@@ -299,15 +287,9 @@ def test_two_copies_of_one_dataset_to_a_place_end_well(dataset: Path, url: str, 
     upload_dataset(dataset, url, on_plan=meanwhile)
     assert second
     assert fetched(url, tmp_path / "copy") == files(dataset)
-
-
-def test_a_manifest_that_appears_meanwhile_is_left_alone(dataset: Path, url: str) -> None:
-    def meanwhile(_: int) -> None:
-        Bucket(url).put(MANIFEST, b"another")
-
     with pytest.raises(RemoteError, match="another dataset has appeared there meanwhile; choose another place"):
-        upload_dataset(dataset, url, on_plan=meanwhile)
-    assert Bucket(url).get(MANIFEST, 7) == b"another"
+        upload_dataset(dataset, f"{url}-2", on_plan=lambda _: Bucket(f"{url}-2").put(MANIFEST, b"another"))
+    assert Bucket(f"{url}-2").get(MANIFEST, 7) == b"another"
 
 
 def test_a_store_that_overwrites_is_refused(dataset: Path, url: str, proxy: Proxy) -> None:
@@ -317,27 +299,18 @@ def test_a_store_that_overwrites_is_refused(dataset: Path, url: str, proxy: Prox
     assert names(url) == []
 
 
-def test_a_bucket_that_is_not_there_is_one_line(dataset: Path, server: int) -> None:  # noqa: ARG001
-    with pytest.raises(
-        RemoteError, match=r"^the bucket of s3://nowhere/set does not exist \(404 Not Found, NoSuchBucket\)$"
-    ):
-        upload_dataset(dataset, "s3://nowhere/set")
-
-
-def test_a_web_server_takes_no_dataset(dataset: Path) -> None:
-    with pytest.raises(RemoteError, match=r"^http://127.0.0.1:1/x: a web server takes no files; give s3://, gs:// or "):
-        upload_dataset(dataset, "http://127.0.0.1:1/x")
-
-
-def test_a_folder_of_images_is_not_copied(raw: Path, url: str, tmp_path: Path) -> None:
+def test_what_cannot_be_copied_or_nowhere_is_one_line(dataset: Path, raw: Path, url: str, tmp_path: Path) -> None:
     build_dataset(raw, tmp_path / "folder", BuildOptions(SMALL.image, "folder"), SERIAL)
-    with pytest.raises(DatasetError, match="folder is a folder of image files; copy it with a tool of the store"):
-        upload_dataset(tmp_path / "folder", url)
-
-
-def test_no_dataset_is_one_line(url: str, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="does not exist"):
-        upload_dataset(tmp_path / "none", url)
+    web, nowhere = "http://127.0.0.1:1/x", "s3://nowhere/set"
+    table: list[tuple[Path, str, type[PresizeError], str]] = [
+        (dataset, nowhere, RemoteError, rf"^the bucket of {nowhere} does not exist \(404 Not Found, NoSuchBucket\)$"),
+        (dataset, web, RemoteError, f"^{web}: a web server takes no files; give s3://, gs:// or "),
+        (tmp_path / "folder", url, DatasetError, "folder is a folder of image files; copy it with a tool of the store"),
+        (tmp_path / "none", url, DatasetError, "does not exist"),
+    ]
+    for root, place, kind, message in table:
+        with pytest.raises(kind, match=message):
+            upload_dataset(root, place)
 
 
 def test_the_command_uploads_and_says_how_much(presize: Callable[..., Ran], url: str, tmp_path: Path) -> None:
@@ -352,7 +325,6 @@ def test_the_command_uploads_and_says_how_much(presize: Callable[..., Ran], url:
     assert ran.out.endswith("\n  missing or different there, and sent again: index.arrow\n"), ran
 
 
-@pytest.mark.usefixtures("server")
 def test_the_commands_of_the_quick_start_upload_and_fetch(
     dataset: Path, presize: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import io
 import shutil
 import struct
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -44,22 +45,14 @@ def of_many_scans(count: int) -> bytes:
     return data[:begin] + data[begin:end] * count + data[begin:]
 
 
-def claims(format: Format) -> bytes:
-    """An image of 48 x 64 pixels, encoded."""
-    return encode(smooth_image(48, 64), ImageOptions(format=format))
-
-
-@pytest.mark.parametrize("format", ["jpeg", "png", "webp", "raw"])
-def test_an_image_of_another_size_than_the_index_says_is_damage(format: Format) -> None:
-    with pytest.raises(DAMAGE):
-        decode_value(memoryview(claims(format)), format, "rgb", (64, 64))
-
-
-@pytest.mark.parametrize("format", ["jpeg", "png", "webp", "raw"])
-def test_an_image_of_more_pixels_than_allowed_is_not_decoded(format: Format) -> None:
-    assert decode_value(memoryview(claims(format)), format, "rgb", (48, 64), 48 * 64).shape == (48, 64, 3)
+@pytest.mark.parametrize("format", get_args(Format))
+def test_an_image_of_another_size_than_the_index_says_or_of_more_pixels_than_allowed_is_damage(format: Format) -> None:
+    value = memoryview(encode(smooth_image(48, 64), ImageOptions(format=format)))
+    assert decode_value(value, format, "rgb", (48, 64), 48 * 64).shape == (48, 64, 3)
     with pytest.raises(DAMAGE, match="more than max_pixels allows"):
-        decode_value(memoryview(claims(format)), format, "rgb", (48, 64), 48 * 64 - 1)
+        decode_value(value, format, "rgb", (48, 64), 48 * 64 - 1)
+    with pytest.raises(DAMAGE):
+        decode_value(value, format, "rgb", (64, 64))
 
 
 MEMORY = """

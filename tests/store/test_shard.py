@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import resource
 import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,7 +29,7 @@ from presize.store.shard import (
     map_bytes,
 )
 from presize.store.shard_reader import ShardReader
-from presize.system.files import check_file
+from presize.system.files import check_file, file_digest
 from processes import fork, run_python
 
 MIB = 1 << 20
@@ -85,12 +84,6 @@ def test_records_of_unusual_sizes_are_stored(tmp_path: Path, values: list[bytes]
     assert check_structure(tmp_path / "a.lmdb") == []
 
 
-@pytest.mark.parametrize("commit", [1, 2, 3, 5, 6, 7])
-def test_commits_fall_between_any_two_records(tmp_path: Path, commit: int) -> None:
-    values = [record(0, row) for row in range(6)]
-    assert read(write(tmp_path / "a.lmdb", values, commit_records=commit), 6) == values
-
-
 def stat(path: Path) -> dict[str, int]:
     """What LMDB tells about a shard."""
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env:
@@ -115,53 +108,41 @@ def test_transactions_hold_as_many_records_as_was_said_or_64_mib(
     assert stat(tmp_path / "a.lmdb")["last_txnid"] == transactions, reason
 
 
-def test_leaf_pages_are_filled(tmp_path: Path) -> None:
+def test_leaf_pages_are_filled_and_keys_are_row_numbers_as_eight_bytes(tmp_path: Path) -> None:
     write(tmp_path / "a.lmdb", [bytes(1000)] * 1000)
     found = stat(tmp_path / "a.lmdb")
     records_per_page = (found["psize"] - 16) // (2 + 8 + 8 + 1000)
     assert found["leaf_pages"] == -(-1000 // records_per_page)
+    with lmdb.open(str(tmp_path / "a.lmdb"), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+        assert [key for key, _ in txn.cursor()] == [row.to_bytes(8, "big") for row in range(1000)]
 
 
-def test_the_same_records_make_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_records_make_the_same_bytes_whatever_was_in_memory_before(tmp_path: Path) -> None:
     values = [os.urandom(n) for n in (0, 10, 3000, 5000, 50_000, 9, 2 * MIB, 100) * 5]
     write(tmp_path / "a.lmdb", values, commit_records=7)
+    write(tmp_path / "secret.lmdb", [b"not to be seen again" * 200] * 100)
     write(tmp_path / "b.lmdb", values, commit_records=7)
     assert (tmp_path / "a.lmdb").read_bytes() == (tmp_path / "b.lmdb").read_bytes()
+    write(tmp_path / "c.lmdb", [b"x" * 3000] * 100)
+    assert b"not to be seen" not in (tmp_path / "c.lmdb").read_bytes()
 
 
-def test_what_was_in_memory_before_does_not_show_in_a_shard(tmp_path: Path) -> None:
-    secret = b"not to be seen again" * 200
-    write(tmp_path / "a.lmdb", [secret] * 100)
-    write(tmp_path / "b.lmdb", [b"x" * 3000] * 100)
-    assert b"not to be seen" not in (tmp_path / "b.lmdb").read_bytes()
-
-
-def test_a_key_is_the_row_number_as_eight_bytes(tmp_path: Path) -> None:
-    write(tmp_path / "a.lmdb", [b"x"] * 300)
-    with lmdb.open(str(tmp_path / "a.lmdb"), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
-        assert [key for key, _ in txn.cursor()] == [row.to_bytes(8, "big") for row in range(300)]
-
-
-def test_a_shard_is_one_file_and_its_size_and_digest_are_told(tmp_path: Path) -> None:
-    with ShardWriter(tmp_path / "a.lmdb", MIB, 10) as writer:
+def test_a_shard_is_one_file_that_has_no_name_until_it_is_published(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    with ShardWriter(path, MIB, 1) as writer:
         writer.append(b"abc")
+        assert not path.exists()
         nbytes, sha256 = writer.publish()
     assert os.listdir(tmp_path) == ["a.lmdb"]
-    assert (tmp_path / "a.lmdb").stat().st_size == nbytes
-    assert len(sha256) == 64
+    assert (nbytes, sha256) == file_digest(path)
 
 
-def test_a_shard_has_no_name_until_it_is_published(tmp_path: Path) -> None:
-    with ShardWriter(tmp_path / "a.lmdb", MIB, 1) as writer:
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+def test_what_is_not_published_is_removed(error: type[Exception] | None, tmp_path: Path) -> None:
+    with pytest.raises(error) if error else nullcontext(), ShardWriter(tmp_path / "a.lmdb", MIB, 1) as writer:
         writer.append(b"abc")
-        assert not (tmp_path / "a.lmdb").exists()
-    assert os.listdir(tmp_path) == []
-
-
-def test_an_exception_removes_what_was_written(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), ShardWriter(tmp_path / "a.lmdb", MIB, 1) as writer:
-        writer.append(b"abc")
-        raise ZeroDivisionError
+        if error:
+            raise error
     assert os.listdir(tmp_path) == []
 
 
@@ -182,34 +163,12 @@ def test_records_of_the_size_that_was_said_fit_the_map(tmp_path: Path, records: 
     assert room % MIB == 0
 
 
-@pytest.mark.parametrize(
-    ("records", "record_bytes", "mib"),
-    [(0, 0, 1), (1, 5 * MIB, 326), (1000, 30_000, 35), (MIB - 64, 1000, 5160), (MIB - 63, 1000, 5161)],
-)
-def test_the_size_of_the_map_never_changes(records: int, record_bytes: int, mib: int) -> None:
-    assert map_bytes(records, record_bytes) == mib * MIB, "the bytes of datasets in the field depend on it"
-
-
-@pytest.mark.parametrize(
-    ("record_bytes", "records"), [(0, 16_131), (1, 16_128), (30_000, 1964), (MIB, 63), (64 * MIB, 1), (1 << 40, 1)]
-)
-def test_the_number_of_records_of_a_transaction_never_changes(record_bytes: int, records: int) -> None:
-    assert commit_records(record_bytes) == records, "the bytes of datasets in the field depend on it"
-
-
-def test_large_records_are_committed_sooner(tmp_path: Path) -> None:
-    script = """
-        import resource, sys
-        from pathlib import Path
-        from presize.store.shard import ShardWriter
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        with ShardWriter(Path(sys.argv[1]), 1 << 30, 1000) as writer:
-            for _ in range(50):
-                writer.append(bytes(6 << 20))
-            writer.publish()
-        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
-    """
-    assert int(run_python(script, tmp_path / "a.lmdb")) < 150, "MiB; all records together are 300"
+def test_the_sizes_of_maps_and_transactions_never_change() -> None:
+    """The bytes of datasets in the field depend on them."""
+    maps = {(0, 0): 1, (1, 5 * MIB): 326, (1000, 30_000): 35, (MIB - 64, 1000): 5160, (MIB - 63, 1000): 5161}
+    assert {sizes: map_bytes(*sizes) for sizes in maps} == {sizes: mib * MIB for sizes, mib in maps.items()}
+    commits = {0: 16_131, 1: 16_128, 30_000: 1964, MIB: 63, 64 * MIB: 1, 1 << 40: 1}
+    assert {nbytes: commit_records(nbytes) for nbytes in commits} == commits
 
 
 DISK_FULL = """
@@ -235,56 +194,40 @@ DISK_FULL = """
 """
 
 
-@pytest.mark.parametrize(
-    ("limit", "commit", "records", "at"),
-    [(5000, 1, 1, "open"), (MIB, 1, 100, "append"), (MIB, 7, 100, "append"), (MIB, 1000, 100, "publish")],
-)
-def test_a_file_that_may_not_grow_is_one_clear_line(
-    tmp_path: Path, limit: int, commit: int, records: int, at: str
-) -> None:
-    assert run_python(DISK_FULL, tmp_path, limit, commit, records).splitlines() == [
-        f"{at} cannot write {tmp_path}/a.lmdb: File too large; what is finished is kept, run again to resume",
-        "[]",
-    ]
-
-
 @contextmanager
-def full_disk(place: Path) -> Iterator[Path]:
+def full_disk(place: Path) -> Iterator[None]:
     """A file system of 1 MiB, where this may be made."""
-    place.mkdir()
     mounted = shutil.which("mount") and subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "presize-test", place], capture_output=True, check=False
     )
     if not mounted or mounted.returncode:
         pytest.skip("mounting a small file system is not permitted here")
     try:
-        yield place
+        yield
     finally:
         subprocess.run(["umount", place], check=True)
 
 
-@pytest.mark.parametrize(("commit", "at"), [(1, "append"), (1000, "publish")])
-def test_a_full_disk_is_one_clear_line(tmp_path: Path, commit: int, at: str) -> None:
-    with full_disk(tmp_path / "disk") as disk:
-        assert run_python(DISK_FULL, disk, 0, commit, 100).splitlines() == [
-            f"{at} cannot write {disk}/a.lmdb: No space left on device; what is finished is kept, run again to resume",
+@pytest.mark.parametrize(
+    ("limit", "commit", "records", "at"),
+    [
+        (5000, 1, 1, "open"),
+        (MIB, 1, 100, "append"),
+        (MIB, 7, 100, "append"),
+        (MIB, 1000, 100, "publish"),
+        (0, 1, 100, "append"),
+        (0, 1000, 100, "publish"),
+    ],
+)
+def test_a_file_that_may_not_grow_or_a_full_disk_is_one_clear_line(
+    tmp_path: Path, limit: int, commit: int, records: int, at: str
+) -> None:
+    reason = "File too large" if limit else "No space left on device"
+    with nullcontext() if limit else full_disk(tmp_path):
+        assert run_python(DISK_FULL, tmp_path, limit, commit, records).splitlines() == [
+            f"{at} cannot write {tmp_path}/a.lmdb: {reason}; what is finished is kept, run again to resume",
             "[]",
         ]
-
-
-@contextmanager
-def files_of_at_most(nbytes: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_what_lmdb_reports_as_an_input_output_error_has_its_true_reason(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="File too large; "), files_of_at_most(MIB):
-        write(tmp_path / "a.lmdb", [bytes(100_000)] * 100)
 
 
 class WatchedEnvironment:
@@ -314,16 +257,14 @@ def test_a_shard_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypat
     assert synced == [(True, True)], "LMDB syncs an environment that is opened with sync=False only by force"
 
 
-def test_a_folder_that_is_not_there_cannot_be_written_to(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match=r"cannot write .*/no/a\.lmdb: No such file or directory; "):
-        ShardWriter(tmp_path / "no" / "a.lmdb", MIB, 1)
-
-
-def test_a_name_that_is_taken_by_a_folder_cannot_be_published(tmp_path: Path) -> None:
-    (tmp_path / "a.lmdb").mkdir()
-    with pytest.raises(BuildError, match=r"a\.lmdb: Is a directory; "):
-        write(tmp_path / "a.lmdb", [b"x"])
-    assert os.listdir(tmp_path) == ["a.lmdb"]
+@pytest.mark.parametrize(
+    ("name", "message"), [("no/a.lmdb", "No such file or directory; "), ("taken", "Is a directory; ")]
+)
+def test_a_place_that_cannot_be_written_to_is_named(name: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(BuildError, match=f"^cannot write {tmp_path}/{name}: {message}"):
+        write(tmp_path / name, [b"x"])
+    assert os.listdir(tmp_path) == ["taken"]
 
 
 def test_names_need_not_be_utf8(tmp_path: Path) -> None:
@@ -335,52 +276,7 @@ def test_names_need_not_be_utf8(tmp_path: Path) -> None:
 # --- reading ---
 
 
-def truncated(path: Path) -> int:
-    nbytes = path.stat().st_size
-    os.truncate(path, nbytes - 4096)
-    return nbytes
-
-
-def truncated_and_certified(path: Path) -> int:
-    os.truncate(path, path.stat().st_size - 4096)
-    return path.stat().st_size
-
-
-def longer(path: Path) -> int:
-    with path.open("ab") as file:
-        file.write(b"x")
-    return path.stat().st_size - 1
-
-
-def gone(path: Path) -> int:
-    path.unlink()
-    return 8192
-
-
-def empty(path: Path) -> int:
-    path.write_bytes(b"")
-    return 0
-
-
-def zeros(path: Path) -> int:
-    path.write_bytes(bytes(8192))
-    return 8192
-
-
-def a_folder(path: Path) -> int:
-    path.unlink()
-    path.mkdir()
-    return path.stat().st_size
-
-
-def a_pipe(path: Path) -> int:
-    path.unlink()
-    os.mkfifo(path)
-    return 0
-
-
 def engine_1(path: Path) -> int:
-    path.unlink()
     with (
         lmdb.open(str(path), subdir=False, lock=False, map_size=MIB, lib_version=1) as env,
         env.begin(write=True) as txn,
@@ -389,29 +285,36 @@ def engine_1(path: Path) -> int:
     return path.stat().st_size
 
 
+def empty(path: Path) -> int:
+    path.touch()
+    return 0
+
+
+def a_folder(path: Path) -> int:
+    path.mkdir()
+    return path.stat().st_size
+
+
+def a_pipe(path: Path) -> int:
+    os.mkfifo(path)
+    return 0
+
+
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("make", "words"),
     [
-        (truncated, "truncated or replaced; copy or build the dataset again"),
-        (longer, "truncated or replaced; copy or build the dataset again"),
-        (truncated_and_certified, "is damaged: "),
-        (gone, "No such file or directory; the dataset is incomplete, or was moved or replaced"),
         (empty, "is damaged: it is empty"),
-        (zeros, "is damaged: it is no LMDB file of engine 0.9"),
         (engine_1, "is damaged: it is no LMDB file of engine 0.9"),
         (a_folder, "truncated or replaced"),
         (a_pipe, "truncated or replaced"),
     ],
 )
-def test_a_file_that_is_not_the_shard_is_refused_before_it_is_mapped(
-    tmp_path: Path, spoil: Callable[[Path], int], words: str
+def test_what_is_no_shard_is_refused_before_it_is_mapped(
+    tmp_path: Path, make: Callable[[Path], int], words: str
 ) -> None:
     path = tmp_path / "a.lmdb"
-    write(path, [bytes(10_000)] * 3)
-    reader = ShardReader(path, spoil(path))
-    with pytest.raises(DatasetError, match=words) as caught, reader:
+    with pytest.raises(DatasetError, match=f"{path} .*{words}") as caught, ShardReader(path, make(path)):
         pass
-    assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -421,14 +324,6 @@ def test_a_row_that_is_not_there_is_named(shards: list[ShardReader], row: int) -
         with pytest.raises(DatasetError, match=f"has no row {row}: the index belongs to another dataset"):
             get(row)
         assert bytes(get(3)) == record(0, 3), "and reading goes on"
-
-
-def test_a_damaged_page_is_an_error_and_no_crash(tmp_path: Path) -> None:
-    reader = write(tmp_path / "a.lmdb", [b"x" * 100] * 5)
-    content = (tmp_path / "a.lmdb").read_bytes()
-    (tmp_path / "a.lmdb").write_bytes(content[:8192] + bytes(len(content) - 8192))
-    with pytest.raises(DatasetError, match=r"a\.lmdb is damaged: .*; copy or build the dataset again"), reader as get:
-        get(0)
 
 
 def test_a_page_that_is_damaged_while_its_shard_is_open_is_an_error_and_no_crash(tmp_path: Path) -> None:
@@ -481,17 +376,12 @@ def is_mapped_for_random_reading(path: Path) -> bool:
     return "rr" in mappings.split("VmFlags:", 1)[1].partition("\n")[0].split()
 
 
-@pytest.mark.parametrize("readahead", [True, False])
-def test_the_kernel_is_told_whether_to_read_ahead(tmp_path: Path, readahead: bool) -> None:
+@pytest.mark.parametrize("options", [(), (True,), (False,)])
+def test_the_kernel_is_told_whether_to_read_ahead(tmp_path: Path, options: tuple[bool, ...]) -> None:
     written = write(tmp_path / "a.lmdb", [b"x" * 9000] * 20)
-    reader = pickle.loads(pickle.dumps(ShardReader(written.path, written.nbytes, readahead)))
+    reader = pickle.loads(pickle.dumps(ShardReader(written.path, written.nbytes, *options)))
     assert len(read(reader, 20)) == 20
-    assert is_mapped_for_random_reading(tmp_path / "a.lmdb") is not readahead
-
-
-def test_a_reader_reads_ahead_unless_told_otherwise(tmp_path: Path) -> None:
-    read(write(tmp_path / "a.lmdb", [b"x"]), 1)
-    assert not is_mapped_for_random_reading(tmp_path / "a.lmdb")
+    assert is_mapped_for_random_reading(tmp_path / "a.lmdb") is (options == (False,)), "it reads ahead by default"
 
 
 def test_of_two_readers_of_a_file_the_first_to_read_decides_about_readahead(tmp_path: Path) -> None:
@@ -549,20 +439,14 @@ def test_a_shard_in_use_is_never_closed(tmp_path: Path, shards: list[ShardReader
     assert len(open_files(tmp_path)) == 3
 
 
-def test_a_closed_reader_leaves_the_file_to_others_and_reads_again(tmp_path: Path, shards: list[ShardReader]) -> None:
-    read(shards[0], 4)
-    shards[0].close()
+def test_a_reader_is_open_from_its_first_use_until_it_is_closed(tmp_path: Path, shards: list[ShardReader]) -> None:
+    for _ in range(2):
+        assert not shards[0].is_open
+        assert read(shards[0], 4) == [record(0, row) for row in range(4)]
+        assert shards[0].is_open
+        shards[0].close()
     assert open_files(tmp_path) == []
-    assert read(shards[0], 4) == [record(0, row) for row in range(4)]
-
-
-def test_a_reader_is_open_from_its_first_use_until_it_is_closed(shards: list[ShardReader]) -> None:
-    found = [shards[0].is_open]
-    read(shards[0], 4)
-    found.append(shards[0].is_open)
-    shards[0].close()
-    found.append(shards[0].is_open)
-    assert found == [False, True, False]
+    assert not shards[0].is_open
 
 
 def test_close_leaves_a_shard_open_that_is_read_from(tmp_path: Path, shards: list[ShardReader]) -> None:
@@ -623,23 +507,27 @@ def test_the_garbage_collector_may_end_a_reader_while_a_shard_is_opened(
     assert not thread.is_alive(), "the lock was taken twice by one thread"
 
 
-MANY_SHARDS = """
-    import os, random, resource, sys, threading
+WRITE = """
+    import os, random, resource, sys, threading, time
     from pathlib import Path
+    from presize.errors import DatasetError
     from presize.store.shard import ShardWriter
     from presize.store.shard_reader import ShardReader
-    folder = Path(sys.argv[1])
-    resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
 
     def record(shard, row):
         return f"{shard}/{row} ".encode() * 700
 
-    readers = []
-    for k in range(100):
-        with ShardWriter(folder / f"{k}.lmdb", 1 << 20, 10) as writer:
-            for row in range(3):
-                writer.append(record(k, row))
-            readers.append(ShardReader(folder / f"{k}.lmdb", writer.publish()[0]))
+    def write(name, shard, rows):
+        path = Path(sys.argv[1], name)
+        with ShardWriter(path, 1 << 22, 10) as writer:
+            for row in range(rows):
+                writer.append(record(shard, row))
+            return ShardReader(path, writer.publish()[0])
+"""
+
+MANY_SHARDS = """
+    resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
+    readers = [write(f"{k}.lmdb", k, 3) for k in range(100)]
     wrong = []
 
     def read(seed):
@@ -664,19 +552,13 @@ MANY_SHARDS = """
 
 @pytest.mark.slow
 def test_more_shards_than_files_allowed_are_read_by_many_threads(tmp_path: Path) -> None:
-    wrong, still_open = run_python(MANY_SHARDS, tmp_path).split()
+    wrong, still_open = run_python(WRITE + MANY_SHARDS, tmp_path).split()
     assert wrong == "0"
     assert int(still_open) <= 24 + 8, "half of the limit, and those in use while others were opened"
 
 
 NO_FILES_LEFT = """
-    import os, resource, sys
-    from pathlib import Path
-    from presize.errors import DatasetError
-    from presize.store.shard import ShardWriter
-    from presize.store.shard_reader import ShardReader
-    with ShardWriter(Path(sys.argv[1]), 1 << 20, 10) as writer:
-        reader = ShardReader(sys.argv[1], writer.publish()[0])
+    reader = write("a.lmdb", 0, 1)
     used = len(os.listdir("/proc/self/fd")) - 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (used, used))
     try:
@@ -689,27 +571,14 @@ NO_FILES_LEFT = """
 
 def test_a_program_that_has_no_files_left_is_told_what_to_do(tmp_path: Path) -> None:
     words = f"{tmp_path}/a.lmdb cannot be opened as a shard: Too many open files; allow more with ulimit -n\n"
-    assert run_python(NO_FILES_LEFT, tmp_path / "a.lmdb") == words
+    assert run_python(WRITE + NO_FILES_LEFT, tmp_path) == words
 
 
 # --- fork ---
 
 FORKS = """
-    import os, random, sys, threading, time
-    from pathlib import Path
-    from presize.store.shard import ShardWriter
-    from presize.store.shard_reader import ShardReader
-    folder, forks = Path(sys.argv[1]), int(sys.argv[2])
-
-    def record(shard, row):
-        return f"{shard}/{row} ".encode() * 5000
-
-    readers = []
-    for k in range(6):
-        with ShardWriter(folder / f"{k}.lmdb", 1 << 22, 10) as writer:
-            for row in range(8):
-                writer.append(record(k, row))
-            readers.append(ShardReader(folder / f"{k}.lmdb", writer.publish()[0]))
+    forks = int(sys.argv[2])
+    readers = [write(f"{k}.lmdb", k, 8) for k in range(6)]
 
     def right(draw, shards):
         k, row = draw.randrange(shards), draw.randrange(8)
@@ -741,18 +610,11 @@ FORKS = """
 
 @pytest.mark.slow
 def test_children_forked_while_threads_read_read_the_same(tmp_path: Path) -> None:
-    assert run_python(FORKS, tmp_path, 50) == "50\n"
+    assert run_python(WRITE + FORKS, tmp_path, 50) == "50\n"
 
 
 CHILD_MEMORY = """
-    import os, sys
-    from pathlib import Path
-    from presize.store.shard import ShardWriter
-    from presize.store.shard_reader import ShardReader
-    with ShardWriter(Path(sys.argv[1]), 1 << 20, 10) as writer:
-        for row in range(10):
-            writer.append(bytes(1000))
-        reader = ShardReader(sys.argv[1], writer.publish()[0])
+    reader = write("a.lmdb", 0, 10)
 
     def read(times):
         for k in range(times):
@@ -776,7 +638,7 @@ CHILD_MEMORY = """
 
 
 def test_reading_in_a_forked_child_keeps_no_memory(tmp_path: Path) -> None:
-    grown_kib = int(run_python(CHILD_MEMORY, tmp_path / "a.lmdb"))
+    grown_kib = int(run_python(WRITE + CHILD_MEMORY, tmp_path))
     assert grown_kib < 300, "a transaction for each read would leave 5000 KiB behind"
 
 

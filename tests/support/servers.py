@@ -20,6 +20,8 @@ from presize.remote.bucket import Bucket
 from presize.remote.fetch import fetch_dataset
 
 BUCKET = "data"
+URL = f"s3://{BUCKET}/sets/64"
+"""Where tests/remote has a dataset."""
 SHARDS = BuildOptions(SMALL.image, shard_samples=8)
 UPDATE = RunOptions(engine="sequential", report=False, update=True)
 

@@ -53,6 +53,18 @@ def write_table(root: Path, table: pa.Table, rows_per_batch: int | None = None) 
     index_has_changed(root)
 
 
+def reseal(root: Path) -> None:
+    """Make all sizes and hashes in the manifest right again, as somebody would who hides what was done."""
+
+    def change(values: dict[str, Any]) -> None:
+        companions = [file for companion in values.get("companions", ()) for file in companion["shards"]]
+        files = [values["index"], values["rejects"], values["report"], *values["shards"], *companions]
+        for file in filter(None, files):
+            file["bytes"], file["sha256"] = file_digest(root / file["file"])
+
+    change_manifest(root, change)
+
+
 def index_has_changed(root: Path) -> None:
     nbytes, sha256 = file_digest(root / "index.arrow")
     change_manifest(root, lambda values: values["index"].update(bytes=nbytes, sha256=sha256))
