@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 import presize.system.pagecache
 from presize.datasets import LMDBDataset, Loader, Resize
 from presize.errors import DatasetError, OptionError
-from presize.system.pagecache import MappedFile, drop, preload, readahead_pays, window_bytes
+from presize.system.pagecache import MappedFile, drop, preload, readahead_pays
 from presize.system.resources import Memory
+from presize.system.storage import window_bytes
 from processes import run_python
 from tampering import change_manifest
 
