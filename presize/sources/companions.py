@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from presize.errors import ImageError, OptionError, SourceError
 from presize.options import SPELLINGS, Companion
 from presize.sources.columns import with_column
+from presize.sources.contents import Source
 from presize.sources.folder import RefusedFile, look_up_files
-from presize.sources.scan import Source
 from presize.sources.source_files import starts_like_an_image
 from presize.store.index import COMPANION_COLUMNS
 from presize.store.rejects import NOT_AN_IMAGE, UNREADABLE, Reject, claims_to_be_an_image, of_companion

@@ -21,7 +21,7 @@ from presize.errors import DatasetError, SourceError
 from presize.formatting import plural
 from presize.options import Size, Stream
 from presize.sources.classes import check_classes, naming
-from presize.sources.scan import Source
+from presize.sources.contents import Source
 from presize.store.data_files import DataFile
 from presize.store.filenames import path_problem
 from presize.store.index import (

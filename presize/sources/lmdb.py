@@ -233,8 +233,7 @@ def list_lmdb(path: str, name: str, options: SourceOptions) -> Contents:
         "source_nbytes": pa.array(values.nbytes[rows]),
         "offset": pa.array(values.offset[rows]),
     }
-    samples = pa.table(places | chosen.fields)
-    return Contents(samples, rejects=chosen.rejects, containers=(Container(name, values.version),))
+    return Contents(Container(name, values.version), pa.table(places | chosen.fields), rejects=chosen.rejects)
 
 
 def _chooser(keys: str | None, label_keys: str | None) -> _Choose | None:

@@ -158,8 +158,8 @@ def list_parquet(path: str, name: str, options: SourceOptions) -> Contents:
         "run": pa.array(number),
     }
     columns = {field_name(one): fields.column(one) for one in fields.column_names}
-    containers = (Container(name, version, column=image),)
-    return Contents(pa.table(samples | columns), _class_names(schema), containers=containers, left_out=left_out)
+    container = Container(name, version, column=image)
+    return Contents(container, pa.table(samples | columns), _class_names(schema), left_out=left_out)
 
 
 def _image_column(schema: pa.Schema, asked: str | None) -> str:

@@ -151,9 +151,7 @@ class SourceReader:
         try:
             return self._content(file)
         except OSError as error:
-            if _is_about(file, error) and Path(self.root).is_dir():
-                raise UnreadableError(f"cannot be read: {error.strerror}") from None
-            raise self._unreadable(file, f"{error.strerror}; run again to resume") from None
+            raise self._failure(file, error) from None
 
     def read_again(self, file: SourceFile) -> bytes:
         """read() of a file that has been read before, for report.html, whose bytes must not depend on luck.
@@ -169,10 +167,7 @@ class SourceReader:
         try:
             return self._content(file)
         except OSError as error:
-            if _is_about(file, error) and error.errno not in _BAD_SECTOR and Path(self.root).is_dir():
-                raise UnreadableError(f"cannot be read: {error.strerror}") from None
-            again = f"again for report.html: {error.strerror}; run again to resume, with --no-report if it fails again"
-            raise self._unreadable(file, again) from None
+            raise self._failure(file, error, for_report=True) from None
 
     def can_read(self, file: SourceFile) -> bool:
         """Whether the disk can read a file now. The page cache is not asked: it may outlive the disk."""
@@ -207,9 +202,10 @@ class SourceReader:
         except ImageError:
             return None
         except OSError as error:
-            if _is_about(file, error) and Path(self.root).is_dir():
+            failure = self._failure(file, error)
+            if isinstance(failure, UnreadableError):
                 return None
-            raise self._unreadable(file, f"{error.strerror}; run again to resume") from None
+            raise failure from None
         return crc32
 
     def _content(self, wanted: SourceFile) -> bytes:
@@ -252,8 +248,15 @@ class SourceReader:
         """With the credentials that the environment has now."""
         return Bucket(str(self.root))
 
-    def _unreadable(self, file: SourceFile, reason: str) -> BuildError:
-        return unreadable(self.root, file.path if file.container is None else file.container.path, reason)
+    def _failure(self, file: SourceFile, error: OSError, for_report: bool = False) -> UnreadableError | BuildError:
+        """Return the error to raise: UnreadableError if it is about one sample, and not about all others, too."""
+        about_one = _BAD_SECTOR if file.container else _ABOUT_THE_FILE
+        if error.errno in about_one and not (for_report and error.errno in _BAD_SECTOR) and Path(self.root).is_dir():
+            return UnreadableError(f"cannot be read: {error.strerror}")
+        reason = f"{error.strerror}; run again to resume"
+        if for_report:
+            reason = f"again for report.html: {reason}, with --no-report if it fails again"
+        return unreadable(self.root, file.container.path if file.container else file.path, reason)
 
 
 class _Here(threading.local):
@@ -289,11 +292,6 @@ class _OpenFile:
 
     def __del__(self) -> None:
         os.close(self.descriptor)
-
-
-def _is_about(file: SourceFile, error: OSError) -> bool:
-    """Whether an error is about one sample, and not about all others of its container, too."""
-    return error.errno in (_ABOUT_THE_FILE if file.container is None else _BAD_SECTOR)
 
 
 def _open(path: str) -> int:

@@ -25,7 +25,7 @@ from presize.options import Repeated, SourceOptions, ValueType
 from presize.sources.bucket import look_up_objects
 from presize.sources.classes import class_labels
 from presize.sources.columns import joined, one_line, plain_column, rows_table, with_types
-from presize.sources.contents import Contents, is_utf8
+from presize.sources.contents import Source, is_utf8
 from presize.sources.folder import RefusedFile, look_up_files
 from presize.sources.source_files import Url
 from presize.sources.splits import with_folder_labels
@@ -61,7 +61,7 @@ def list_table(
     options: SourceOptions,
     follow_links: bool,
     types: Mapping[str, ValueType],
-) -> Contents:
+) -> Source:
     """List the samples of a label table, in its order; `base` is the source `root`, resolved.
 
     Raises:
@@ -94,7 +94,7 @@ def list_table(
             f"{refused} of its {len(paths)} paths cannot be used, the first: {first}; source {str(base)!r}"
         )
     files = {"path": paths, "source_nbytes": facts[:, 0], "source_mtime_ns": facts[:, 1]}
-    return Contents(pa.table(files | columns), classes)
+    return Source(base, pa.table(files | columns), classes)
 
 
 def read_table(

@@ -325,10 +325,8 @@ class _Samples:
     def listing(self, version: FileVersion) -> Contents:
         self._flush()
         samples = joined(self._tables, count_left_out(self._left_out))
-        containers = (Container(self._tar, version),)
-        return Contents(
-            samples, rejects=self._rejects, hidden=self._hidden, containers=containers, left_out=self._left_out
-        )
+        container = Container(self._tar, version)
+        return Contents(container, samples, None, self._rejects, self._hidden, self._left_out)
 
 
 @functools.lru_cache(64)  # the samples of a tar have the same

@@ -21,7 +21,8 @@ from presize.builder.parts_listing import SharedListing, read_listing, write_lis
 from presize.builder.repair import repair_dataset
 from presize.errors import BuildError, PresizeError, PresizeWarning, SourceError
 from presize.options import BuildOptions, BuildPart, Companion, RunOptions, SourceOptions
-from presize.sources.scan import Source, scan
+from presize.sources.contents import Source
+from presize.sources.scan import scan
 from presize.sources.source_files import Url
 from presize.store.rejects_file import read_rejects
 from processes import run_python

@@ -8,7 +8,6 @@ import re
 import tarfile
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,30 +16,19 @@ from hypothesis import strategies as st
 from effort import examples
 from foreign import FIXTURES, picture, tar_samples, write_tar
 from listings import listed, rejected, values
-from presize.errors import PresizeWarning, SourceError
+from presize.errors import SourceError
 from presize.options import SourceOptions
-from presize.sources.scan import Source, scan
+from presize.sources.contents import Source
+from presize.sources.scan import scan
 from presize.sources.tar import END_MARK, CutShort, list_tar, members
 
 
-def test_shards_of_webdataset_are_read_sample_by_sample() -> None:
-    source = scan(FIXTURES / "webdataset")
-    assert listed(source) == [
-        {
-            "path": f"{'ant bee cow'.split()[number % 3]}/{number:04d}.jpg",
-            "label": number % 3,
-            "caption": f"picture {number}",
-            "width_": 24 + number,  # the index has a width of its own
-            "score": number / 4,
-            "txt": f"a text of {number}",
-        }
-        for number in range(9)
-    ]
+def test_images_are_those_that_tarfile_reads() -> None:
     images = []
     for name in ("shard-000000.tar", "shard-000001.tar"):
         with tarfile.open(FIXTURES / "webdataset" / name) as tar:
             images += [tar.extractfile(one).read() for one in tar if one.name.endswith(".jpg")]
-    assert values(source) == images
+    assert values(scan(FIXTURES / "webdataset")) == images
 
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -72,103 +60,14 @@ def test_a_size_of_more_than_8_gib_is_read(tmp_path: Path) -> None:
         assert found.rejects == []
 
 
-CAT = picture(1)
-HIDDEN = [("./._1.png", b"mac"), ("./1.png", CAT), ("./x/.hidden.png", b"")]
-ELSEWHERE = ["../1.png", "/etc/2.png", "a/../../3.png", "x" * 5000 + "/5.png"]
-NO_PATH = "its name is no relative path of UTF-8 text"
-SAMPLES: dict[str, tuple[list[tuple[str, bytes]], list[dict[str, Any]], dict[str, str]]] = {
-    "files of one stem up to the first dot": (
-        [("a/1.left.png", CAT), ("a/1.json", b'{"x": 1}'), ("b/1.PNG", CAT), ("b/1.json", b'{"x": 2}')],
-        [{"path": "a/1.left.png", "x": 1}, {"path": "b/1.PNG", "x": 2}], {},
-    ),
-    "a leading dot is no part of a name": (HIDDEN, [{"path": "1.png"}], {}),
-    "what has no extension or no image": (
-        [("README", b"text"), ("1.txt", b"text"), ("2.png", CAT)], [{"path": "2.png"}],
-        {"README": "its name has no extension",
-         "1.txt": "no image among .txt; the files of a sample have to follow each other"},
-    ),
-    "names that lead elsewhere": (
-        [*((name, CAT) for name in ELSEWHERE), ("4.png", CAT)], [{"path": "4.png"}], dict.fromkeys(ELSEWHERE, NO_PATH),
-    ),
-    "of two samples of one name the first is taken": (
-        [("1.png", CAT), ("2.png", CAT), ("1.png", b"other")], [{"path": "1.png"}, {"path": "2.png"}],
-        {"1.png": "an earlier sample of the file has its name"},
-    ),
-    "no label among others": (
-        [("1.png", CAT), ("1.cls", b"7"), ("2.png", CAT)], [{"path": "1.png", "label": 7}],
-        {"2.png": "it has no label"},
-    ),
-    "JSON of all kinds of values becomes columns": (
-        [("0.png", CAT), ("0.json", b'{"tags": ["a", "b"], "box": {"x": 1.5}, "n": null}'),
-         ("1.png", CAT), ("1.json", b'{"tags": [], "n": 3, "flag": true}')],
-        [{"path": "0.png", "tags": ["a", "b"], "box": {"x": 1.5}, "n": None, "flag": None},
-         {"path": "1.png", "tags": [], "box": None, "n": 3, "flag": True}], {},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("files", "samples", "rejects"), SAMPLES.values(), ids=SAMPLES)
-def test_files_that_follow_each_other_are_samples(
-    files: list[tuple[str, bytes]], samples: list[dict[str, Any]], rejects: dict[str, str], tmp_path: Path
-) -> None:
-    write_tar(tmp_path / "a.tar", files)
-    source = scan(tmp_path)
-    assert listed(source) == samples
-    assert values(source) == [CAT] * len(samples)
-    assert rejected(source) == {f"a.tar/{name}": reason for name, reason in rejects.items()}
-    assert source.hidden == sum(".hidden" in name or "._1" in name for name, _ in files)
-
-
-def test_links_and_names_that_are_not_utf_8_are_rejected(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "a.tar", [(os.fsdecode(b"\xff.png"), CAT), ("2.png", CAT)], tarfile.GNU_FORMAT)
+def test_links_are_rejected_and_folders_are_nothing(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", tar_samples(2))
     with tarfile.open(path, "a") as tar:
         for name, kind in (("3.png", tarfile.SYMTYPE), ("folder.png", tarfile.DIRTYPE)):
             member = tarfile.TarInfo(name)
             member.type, member.linkname = kind, "/etc/passwd"
             tar.addfile(member)
-    assert rejected(scan(tmp_path)) == {
-        "a.tar/\\xff.png": "its name is not UTF-8", "a.tar/3.png": "it is a link, or no regular file",
-    }  # fmt: skip
-
-
-def test_an_extension_chooses_among_several_images(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", [("1.jpg", picture(1)), ("1.png", picture(2)), ("1.cls", b"5")])
-    with pytest.raises(
-        SourceError, match=r"its sample has several images, \.jpg and \.png; choose one, such as --keys"
-    ):
-        scan(tmp_path)
-    with pytest.warns(PresizeWarning, match=r"\.jpg \(1\); it is left out"):
-        assert listed(scan(tmp_path, SourceOptions(keys="png"))) == [{"path": "1.png", "label": 5}]
-
-
-@pytest.mark.parametrize(
-    ("extension", "content", "reason"),
-    [
-        ("cls", b"cat", "its .cls cannot be read: expected a whole number, got 'cat'"),
-        ("json", b"[1]", "its .json cannot be read: expected a JSON object"),
-        ("json", b'{"a": ', "its .json cannot be read: Expecting value"),
-        ("json", b"[" * 100_000, "its .json cannot be read: "),
-        ("txt", b"\xff\xfe", "its .txt cannot be read: "),
-        ("txt", b"a" * (1 << 20) + b"a", "its .txt has 1.05 MB, too many for a label"),
-    ],
-)
-def test_a_label_that_cannot_be_read_costs_one_sample(
-    extension: str, content: bytes, reason: str, tmp_path: Path
-) -> None:
-    files = [("1.png", picture(1)), (f"1.{extension}", content), ("2.png", picture(2))]
-    write_tar(tmp_path / "a.tar", files)
-    source = scan(tmp_path)
-    assert [row["path"] for row in listed(source)] == ["2.png"]
-    ((path, found),) = rejected(source).items()
-    assert path == "a.tar/1.png"
-    assert found.startswith(reason)
-
-
-def test_fields_without_one_type_are_left_out_and_said(tmp_path: Path) -> None:
-    files = [("1.png", picture(1)), ("1.json", b'{"x": 1, "y": 1}'), ("2.png", picture(2)), ("2.json", b'{"x": "a"}')]
-    write_tar(tmp_path / "a.tar", files)
-    with pytest.warns(PresizeWarning, match=r"number of samples that have it: x \(2\); it is left out"):
-        assert listed(scan(tmp_path)) == [{"path": "1.png", "y": 1}, {"path": "2.png", "y": None}]
+    assert rejected(scan(tmp_path)) == {"a.tar/3.png": "it is a link, or no regular file"}
 
 
 # Tars that are cut short, or no tars
@@ -319,30 +218,6 @@ def test_of_a_tar_that_is_cut_short_behind_another_what_is_whole_is_kept(tmp_pat
     source = joined(tmp_path, tar_bytes(tmp_path, tar_samples(1)) + second[:700])
     assert [row["path"] for row in listed(source)] == ["000000.png"]
     assert "bytes of '000001.png'; what lies before is kept" in rejected(source)["all.tar"]
-
-
-@pytest.mark.parametrize("mode", ["gz", "bz2", "xz"])
-def test_a_compressed_tar_is_refused_with_the_cure(mode: str, tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / f"a.tar.{mode}", f"w:{mode}") as tar:
-        tar.addfile(tarfile.TarInfo("a"), io.BytesIO())
-    with pytest.raises(SourceError, match=rf"it is compressed, .*; decompress it first: \w+ -d a\.tar\.{mode}$"):
-        scan(tmp_path)
-
-
-def test_a_file_that_is_no_tar_is_left_out_and_said(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", tar_samples(2))
-    (tmp_path / "b.tar").write_bytes(b"<html>" * 200)
-    with pytest.warns(PresizeWarning, match=r"1 file left out with all that is in them; .*'b\.tar': it is no tar"):
-        source = scan(tmp_path)
-    assert len(source.table) == 2
-    assert rejected(source) == {"b.tar": "it is no tar: its first block is no header"}
-
-
-@pytest.mark.parametrize("content", [b"", b"a", bytes(100), b"x" * 600], ids=["nothing", "a byte", "zeros", "text"])
-def test_a_file_that_is_too_small_or_no_tar_is_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(content)
-    with pytest.raises(SourceError, match=r"holds no samples in 1 file; the first, 'a\.tar': it is no tar"):
-        scan(tmp_path)
 
 
 @pytest.mark.parametrize("size", ["9" * 5000, "-5", "1_0"])
