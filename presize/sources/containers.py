@@ -98,12 +98,6 @@ def list_containers(
 ) -> Source:
     """List the samples of all containers, in the order of their names. What cannot be a sample becomes a reject.
 
-    Args:
-        source: the containers.
-        options: how they are read.
-        follow_links: read containers that are links out of the source.
-        types: the types of columns, by their names.
-
     Raises:
         SourceError: not one sample was found, or class lists disagree.
         OptionError: ``keys`` or ``label_keys`` is no pattern.
@@ -271,17 +265,8 @@ def _common_classes(listings: Sequence[Contents]) -> tuple[str, ...] | None:
 def _number_labels(
     listed: _Listed, own: tuple[str, ...] | None, classes: Sequence[str] | None, by_value: bool
 ) -> tuple[str, ...] | None:
-    """Make labels the numbers of classes. Samples without one are rejected.
-
-    Args:
-        listed: the samples.
-        own: the class list of the containers.
-        classes: the class list to use.
-        by_value: see class_labels.
-
-    Returns:
-        The class list; None where labels are no classes.
-    """
+    """Make labels the numbers of `classes`, of the containers' `own`, or of their names. Those without one
+    are rejected. Returns the class list; None where labels are no classes."""
     if "label" not in listed.table.column_names:
         if classes is not None:
             raise SourceError("--classes needs labels, and the samples have none")

@@ -38,13 +38,7 @@ _SIZES = 16
 
 
 def check_options(kind: SourceKind, source: str | os.PathLike[str], **given: object) -> None:
-    """Raise SourceError for an option that makes no sense for a source of this kind.
-
-    Args:
-        kind: of the source.
-        source: the source.
-        given: the values of options by their names; what is false was not given.
-    """
+    """Raise SourceError for an option that makes no sense for a source of this kind. What is false was not given."""
     for option in (option for option, value in given.items() if value and option not in kind.options):
         kinds = [each.plural for each in (FOLDER, TABLE, BUCKET, BUCKET_TABLE, *KINDS) if option in each.options]
         fix = "; copy it to a disk first" if kind in (BUCKET, BUCKET_TABLE) else "; leave it out"
@@ -55,14 +49,10 @@ def check_options(kind: SourceKind, source: str | os.PathLike[str], **given: obj
 
 
 def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Containers | None:
-    """The containers that a source consists of; None for a folder of image files.
+    """Return the containers that a source consists of; None for a folder of image files.
 
-    A folder has containers when there are some at any depth, and no image file. Names decide in folders, and the first
-    bytes where the source is a file.
-
-    Args:
-        source: the source.
-        among_images: take containers, although there are image files, too.
+    A folder has containers when there are some at any depth, and no image file, but for `among_images`. Names decide in
+    folders, and the first bytes where the source is a file.
 
     Raises:
         SourceError: it is a URL, a zip, a dataset of presize, or has containers of several kinds.

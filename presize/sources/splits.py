@@ -87,13 +87,8 @@ def with_folder_labels(table: pa.Table, samples: SourceOptions) -> pa.Table:
 
 
 def draw_splits(paths: pa.ChunkedArray, shares: dict[str, Fraction], seed: int) -> pa.ChunkedArray:
-    """The split of each path, decided by a hash of (seed, path) alone, so that other paths have no say.
-
-    Args:
-        paths: those of the samples.
-        shares: the share of each split; they add up to 1.
-        seed: random seed, from 0.
-    """
+    """Return the split of each path, decided by a hash of (seed, path) alone, so that other paths have no say. The
+    shares add up to 1."""
     names = pa.array(list(shares), pa.large_string())
     bounds = np.array([int(share * 2**64) for share in accumulate(shares.values())][:-1], np.uint64)
     hash_of = partial(hashlib.blake2b, digest_size=8, key=seed.to_bytes(8, "little"))

@@ -143,11 +143,8 @@ def read_table(
 
 
 def read_paths(path: str | os.PathLike[str]) -> list[str]:
-    """The paths that a file lists, of any kind that read_table takes; other columns do not matter.
-
-    Raises:
-        SourceError: the file cannot be read, or has no paths.
-    """
+    """Return the paths that a file lists, of any kind that read_table takes; other columns do not matter. Raises
+    SourceError when there are none."""
     paths = plain_column("path", _with_path(_read_file(os.fspath(path))).column("path")).drop_null()
     if len(paths) == 0 or not pa.types.is_large_string(paths.type):
         raise SourceError("it lists no paths")
@@ -155,15 +152,7 @@ def read_paths(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _read_file(path: str, types: Types = None) -> pa.Table:
-    """All columns of a file, as they are read. The suffix decides how.
-
-    Args:
-        path: the file.
-        types: see Types.
-
-    Raises:
-        SourceError: the file cannot be read, or is not what its suffix says.
-    """
+    """Return all columns of a file, whose suffix decides how it is read. Raises SourceError when it cannot be."""
     read = _READERS.get(os.path.splitext(path)[1].lower())
     if read is None:
         raise SourceError(f"expected a name that ends with {', '.join(_READERS)}")

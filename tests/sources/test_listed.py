@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from foreign import FIXTURES, image_column, picture, tar_samples, text_recognition, write_lmdb
+from foreign import FIXTURES, image_column, picture, tar_bytes, tar_samples, text_recognition, write_lmdb
 from listings import (
     OUT,
     Make,
@@ -18,6 +18,7 @@ from listings import (
     classes_in_parquet,
     facts,
     files,
+    holding,
     in_lmdb,
     in_parquet,
     in_tar,
@@ -28,6 +29,7 @@ from listings import (
     table,
 )
 from presize.errors import PresizeWarning
+from presize.formatting import size_text
 from presize.options import ColumnType, Companion, SourceOptions
 from presize.sources.scan import scan
 
@@ -238,6 +240,25 @@ ELSEWHERE = ["../1.png", "/etc/2.png", "a/../../3.png", "x" * 5000 + "/5.png"]
 NO_PATH = "its name is no relative path of UTF-8 text"
 
 
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+FAR = "very/long/" + "folder/" * 30 + "0001.png"
+"""No name in USTAR."""
+TWO_SAMPLES = tar_bytes(tar_samples(2))
+KEPT = "what lies before is kept"
+
+
+def end_of(tar: bytes) -> int:
+    """Where its end mark is."""
+    return -(-len(tar.rstrip(b"\0")) // 512) * 512
+
+
+def damaged(tar: bytes, at: int) -> bytes:
+    """A tar with a wrong byte in the header of its third sample."""
+    content = bytearray(tar)
+    content[end_of(TWO_SAMPLES) + at] ^= 0x55
+    return bytes(content)
+
+
 def one_field(extension: str, content: bytes) -> Make:
     """Two samples, the first of which has a file beside its image."""
     return in_tar(("1.png", CAT), (f"1.{extension}", content), ("2.png", CAT))
@@ -296,6 +317,37 @@ TARS = [
           ("txt", b"\xff\xfe", "its .txt cannot be read: 'utf-8' codec can't decode byte 0xff in position 0: invalid "
            "start byte"),
           ("txt", b"a" * (1 << 20) + b"a", "its .txt has 1.05 MB, too many for a label"))),
+    *(of(f"{form} of {name[:30]}", in_tar((name, CAT), ("z.png", picture(2)), form=number), paths=[name, "z.png"],
+         values=[CAT, picture(2)])
+      for form, number in FORMATS.items()
+      for name in ("a.png", "folder/" * 20 + "0001.png", "été/ü.png", *[FAR] * (form != "ustar"))),
+    *(of(f"a size of {size[:9]} is not taken", holding("a.tar", tar_bytes([("1.png", CAT)], size=size)), values=[CAT])
+      for size in ("9" * 5000, "-5", "1_0")),
+    *(of(f"tars with {padding} bytes between them",
+         holding("a.tar", bytes(padding).join(tar_bytes(tar_samples(3, n), tarfile.GNU_FORMAT) for n in (0, 3, 6))),
+         values=[picture(n) for n in range(9)], labels=[n % 3 for n in range(9)])
+      for padding in (0, 512, 10240, 3 << 20)),
+    of("a sample has no files of the next tar",
+       holding("a.tar", tar_bytes([*tar_samples(2), ("x.png", CAT)])
+               + tar_bytes([("x.cls", b"1"), *tar_samples(1, 5)])),
+       paths=["000000.png", "000001.png", "000005.png"],
+       rejected={"a.tar/x.png": "it has no label",
+                 "a.tar/x.cls": "no image among .cls; the files of a sample have to follow each other"}),
+    of("of joined tars with the same names the first is taken", holding("a.tar", TWO_SAMPLES * 2), labels=[0, 1],
+       rejected=dict.fromkeys(("a.tar/000000.png", "a.tar/000001.png"), "an earlier sample of the file has its name")),
+    *(of(f"{rest[:8]!r} behind an end mark and {padding} bytes", holding("a.tar", TWO_SAMPLES + bytes(padding) + rest),
+         labels=[0, 1], rejected={"a.tar": f"byte {len(TWO_SAMPLES) + padding:,}, behind its end mark at byte "
+                                           f"{end_of(TWO_SAMPLES):,}, begins no header; {KEPT}"})
+      for rest in (b"\n", b"<html>" * 1000, b"\x1f\x8b" + bytes(2000) + b"x") for padding in (0, 2 << 20)),
+    of("a tar that is cut short behind another",
+       holding("a.tar", tar_bytes(tar_samples(1)) + tar_bytes(tar_samples(3, 1))[:700]), paths=["000000.png"],
+       rejected={"a.tar": f"it ends after 188 of the {len(CAT):,} bytes of '000001.png'; {KEPT}"}),
+    *(of(f"a third header that is damaged at {at}", holding("a.tar", damaged(tar_bytes(tar_samples(5)), at)),
+         labels=[0, 1], rejected={"a.tar": f"byte {end_of(TWO_SAMPLES):,} begins no header; {KEPT}"})
+      for at in (0, 3, 124, 150, 345)),
+    of("a download that stopped in a file of its full size", holding("a.tar", TWO_SAMPLES.ljust(3 << 20, b"\0")),
+       labels=[0, 1], rejected={"a.tar": f"its end mark at byte {end_of(TWO_SAMPLES):,} is followed by "
+                                         f"{size_text((3 << 20) - end_of(TWO_SAMPLES))} of zeros; {KEPT}"}),
     of("shards of WebDataset", lambda _: FIXTURES / "webdataset",
        listed=[{"path": f"{'ant bee cow'.split()[n % 3]}/{n:04d}.jpg", "label": n % 3, "caption": f"picture {n}",
                 "width_": 24 + n,  # the index has a width of its own

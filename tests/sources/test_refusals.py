@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from foreign import image_column, picture, tar_samples, write_lmdb, write_parquet, write_tar
+from foreign import image_column, picture, tar_bytes, tar_samples, write_lmdb, write_parquet, write_tar
 from listings import Make, at, classes_in_parquet, files, holding, in_lmdb, in_parquet, in_tar, labelled, table
 from presize.errors import OptionError, SourceError
 from presize.options import ColumnType, Companion, SourceOptions
@@ -224,6 +224,8 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
       for kind, module in (("gz", gzip), ("bz2", bz2), ("xz", lzma))),
     *((holding("a.tar", content), {}, "holds no samples in 1 file; the first, 'a.tar': it is no tar", reason)
       for content, reason in ((b"", "nothing"), (b"a", "a byte"), (bytes(100), "zeros"), (b"x" * 600, "text"))),
+    (holding("a.tar", tar_bytes(tar_samples(1))[: 1124 + len(picture(0)) // 512 * 512]), {},
+     "the first, 'a.tar/000000.png': the tar ends before this sample does", "a first sample that may lack a file"),
     (in_tar(*tar_samples(1), name="raw/0.tar"), {"split": "folders"},
      "--split folders: '0.tar' lies in no folder of the source", "beside the splits"),
     # Splits

@@ -6,8 +6,6 @@ import datetime
 import decimal
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,6 +26,7 @@ from presize.sources.classes import naming
 from presize.sources.columns import plain_column
 from presize.sources.table import read_table
 from presize.store.index import INDEX_COLUMNS
+from processes import run_python
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:
@@ -521,18 +520,16 @@ def test_what_lies_under_nulls_has_no_say(kind: str) -> None:
 
 def test_what_memory_held_before_has_no_say(tmp_path: Path) -> None:
     paths = [jsonl(tmp_path, *NASTY), parquet(tmp_path, pa.Table.from_pylist(NASTY), row_group_size=9)]
-    script = (
-        "import sys; from presize.sources.table import read_table; from presize.builder.plan import table_digest\n"
-        "for path in sys.argv[1:]: print(table_digest(read_table(path)))"
-    )
-    digests = set()
-    for fill in ("85", "170"):  # what glibc fills fresh memory with
-        environment = os.environ | {"MALLOC_PERTURB_": fill, "ARROW_DEFAULT_MEMORY_POOL": "system"}
-        ran = subprocess.run(
-            [sys.executable, "-c", script, *paths], env=environment, capture_output=True, text=True, check=True
-        )
-        digests |= set(ran.stdout.split())
-    assert digests == {table_digest(read_table(paths[0]))}
+    script = """
+        import sys
+        from presize.builder.plan import table_digest
+        from presize.sources.table import read_table
+        print({table_digest(read_table(path)) for path in sys.argv[1:]})
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MALLOC_PERTURB_", "85")  # what glibc fills fresh memory with
+        patch.setenv("ARROW_DEFAULT_MEMORY_POOL", "system")
+        assert run_python(script, *paths).strip() == str({table_digest(read_table(paths[0]))})
 
 
 def test_a_time_in_nanoseconds_that_are_whole_microseconds_is_taken(tmp_path: Path) -> None:
