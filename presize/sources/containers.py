@@ -18,7 +18,7 @@ from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
 from presize.options import SourceOptions, ValueType
 from presize.sources.classes import check_classes, class_labels
-from presize.sources.columns import count_left_out, joined, with_column, with_types
+from presize.sources.columns import joined, with_column, with_types
 from presize.sources.contents import (
     LINK_OUT,
     PLACE_COLUMNS,
@@ -109,7 +109,7 @@ def list_containers(
     left_out = sum((one.left_out for one in listings), Counter[str]())
     containers = [one.container for one in listings]
     rejects = refused + [reject for one in listings for reject in one.rejects]
-    listed = _Listed(joined([one.samples for one in listings], count_left_out(left_out)), containers, rejects)
+    listed = _Listed(joined([one.samples for one in listings], left_out), containers, rejects)
     _warn_of_fields(source.root, left_out)
     classes = None
     if len(listed.table):

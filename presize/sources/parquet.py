@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from presize.errors import ImageError, SourceError
 from presize.options import SourceOptions
-from presize.sources.columns import count_left_out, plain_table
+from presize.sources.columns import plain_table
 from presize.sources.contents import Contents, field_name
 from presize.sources.source_files import Container, row_place
 from presize.store.filenames import unsafe_paths
@@ -150,7 +150,7 @@ def list_parquet(path: str, name: str, options: SourceOptions) -> Contents:
     if names is None and "path" in others and pa.types.is_string(schema.field("path").type):
         names = table.column("path").combine_chunks()
         others.remove("path")
-    fields = plain_table(table.select(others), count_left_out(left_out))
+    fields = plain_table(table.select(others), left_out)
     samples = {
         "path": _paths(names, len(number), os.path.splitext(name)[0]),
         "source_nbytes": pa.array(np.repeat(np.array(sizes, np.int64), rows)),

@@ -225,13 +225,19 @@ class SourceReader:
 
     def _value(self, container: Container, nbytes: int, offset: int) -> bytes:
         here = self._here
-        is_new = here.file is None or here.file.container != container
-        file = here.opened(self.root, container)
+        opened = here.file
+        is_new = opened is None or opened.container != container
+        if opened is None or is_new:
+            here.close()
+            here.file = opened = _OpenFile(container, open_container(self.root, container))
         try:
             if not container.column:
-                return _read(file, nbytes, offset, nbytes)
-            path = self._folder + container.path
-            value = here.row_reader().read(path, container.column, *group_and_row(offset))
+                return _read(opened.descriptor, nbytes, offset, nbytes)
+            if here.rows is None:
+                from presize.sources.parquet import RowReader  # pyarrow, which other sources do not need
+
+                here.rows = RowReader()
+            value = here.rows.read(self._folder + container.path, container.column, *group_and_row(offset))
             if is_new:  # pyarrow has opened it by its path
                 check_containers(self.root, [container])
             return value
@@ -264,20 +270,6 @@ class _Here(threading.local):
 
     file: _OpenFile | None = None
     rows: RowReader | None = None
-
-    def opened(self, root: Path | Url, container: Container) -> int:
-        """The descriptor of a container."""
-        if self.file is None or self.file.container != container:
-            self.close()
-            self.file = _OpenFile(container, open_container(root, container))
-        return self.file.descriptor
-
-    def row_reader(self) -> RowReader:
-        if self.rows is None:
-            from presize.sources.parquet import RowReader  # pyarrow, which other sources do not need
-
-            self.rows = RowReader()
-        return self.rows
 
     def close(self) -> None:
         self.file = self.rows = None

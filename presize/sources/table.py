@@ -283,14 +283,8 @@ def _read_json(file: BinaryIO, _: Types) -> pa.Table:
         lines = enumerate(text, 1)
         while block := list(islice(lines, JSON_ROWS_AT_ONCE)):
             rows = [_json_row(number, line) for number, line in block if not line.isspace()]
-            tables.append(rows_table(rows, _refuse))
-    return joined(tables, _refuse)
-
-
-def _refuse(name: str, _: int, error: Exception) -> None:
-    if isinstance(error, UnicodeError):
-        raise error
-    raise SourceError(f"column {name!r}: {one_line(error)}") from None
+            tables.append(rows_table(rows))
+    return joined(tables)
 
 
 def _json_row(number: int, line: str) -> dict[str, Any]:

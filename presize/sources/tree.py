@@ -185,7 +185,12 @@ def _classify(tree: FileTree, options: SourceOptions) -> tuple[list[Run], tuple[
     names = tuple(sorted({_name(folder) for folders in by_split.values() for folder in folders}))
     if not names and not tree.refused_folders:
         if in_splits:
-            _warn_of_no_classes(tree.root, parents)
+            some = ", ".join(parents[:4]) + (", ..." if len(parents) > 4 else "")
+            warn(
+                f"source {tree.root!r}: its {plural(len(parents), 'split')} ({some}) hold no class folders, so that no "
+                "sample has a label; if these are the classes, leave out --split, and if none are wanted, add --labels "
+                "none"
+            )
         return [*runs, *(("", tree.files_in(parent)) for parent in parents)], None
     for parent, folders in by_split.items():
         runs.append((None, tree.files_in(parent)))
@@ -198,14 +203,6 @@ def _classify(tree: FileTree, options: SourceOptions) -> tuple[list[Run], tuple[
             "--split folders"
         )
     return runs, names
-
-
-def _warn_of_no_classes(root: str, splits: list[str]) -> None:
-    some = ", ".join(splits[:4]) + (", ..." if len(splits) > 4 else "")
-    warn(
-        f"source {root!r}: its {plural(len(splits), 'split')} ({some}) hold no class folders, so that no sample has a "
-        "label; if these are the classes, leave out --split, and if none are wanted, add --labels none"
-    )
 
 
 def _warn_of_differences(root: str, by_split: dict[str, set[str]], names: tuple[str, ...]) -> None:
