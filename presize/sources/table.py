@@ -8,6 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -241,10 +242,6 @@ def _separator(file: BinaryIO, separators: str) -> str:
     return next((separator for separator in names if not {*PATH_NAMES}.isdisjoint(names[separator])), likeliest)
 
 
-def _read_tsv(file: BinaryIO, types: Types) -> pa.Table:
-    return _read_csv(file, types, "\t")
-
-
 def _read_list(file: BinaryIO, types: Types) -> pa.Table:
     """One path per line, with or without a label behind each: after a tab, or after a name with the suffix of an image
     format, as in ``cats/1.jpg 3``. Labels that are all whole numbers, without zeros before them, are numbers; quotes
@@ -306,7 +303,7 @@ def _read_parquet(file: BinaryIO, _: Types) -> pa.Table:
 
 _READERS = {
     ".csv": _read_csv,
-    ".tsv": _read_tsv,
+    ".tsv": partial(_read_csv, separators="\t"),
     ".txt": _read_list,
     ".jsonl": _read_json,
     ".ndjson": _read_json,

@@ -157,22 +157,6 @@ def test_objects_that_stand_for_folders_are_none(prefix: str, photos: Path, tmp_
     build_dataset(source, tmp_path / "out", SHARDS, SERIAL)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", ["splits", "flat"])
-@pytest.mark.usefixtures("server")
-def test_a_bucket_of_another_shape_is_listed_as_the_folder_is(shape: str, raw: Path, tmp_path: Path) -> None:
-    for path in raw.rglob("*.jpg"):
-        names = [f"{path.parent.name}-{path.name}"]
-        if shape == "splits":
-            names = [f"{split}/{path.relative_to(raw)}" for split in ("train", "val")]
-        for name in names:
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, tmp_path / name)
-    options = SourceOptions(split="folders" if shape == "splits" else None)
-    upload(tmp_path, tmp_path.name)
-    assert listed(scan(f"s3://{BUCKET}/{tmp_path.name}/", options)) == listed(scan(tmp_path, options))
-
-
 def assert_same_shards(one: Path, other: Path) -> None:
     assert files(one / "shards") == files(other / "shards")
     rejects = [[(r.path, r.reason) for r in read_rejects(out / "rejects.jsonl")] for out in (one, other)]
