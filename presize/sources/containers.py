@@ -49,30 +49,21 @@ where it cannot be read, or OptionError."""
 
 
 @dataclass(frozen=True)
-class SourceKind:
-    """A kind of source.
+class ContainerKind:
+    """A kind of file that holds samples.
 
     Attributes:
         name: a word for it.
         plural: several of them, in messages.
         options: those that make sense for it, of the options that do not make sense for every source.
-    """
-
-    name: str
-    plural: str
-    options: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ContainerKind(SourceKind):
-    """A kind of file that holds samples.
-
-    Attributes:
         list: the function that lists one.
         suffixes: of names, in lower case.
         magic: what such a file holds, and where.
     """
 
+    name: str
+    plural: str
+    options: tuple[str, ...]
     list: ListContainer
     suffixes: tuple[str, ...]
     magic: tuple[int, bytes]

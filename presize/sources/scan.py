@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,10 @@ from presize.sources.bucket import walk_bucket
 from presize.sources.classes import check_classes, naming
 from presize.sources.columns import python_values
 from presize.sources.companions import add_companions
-from presize.sources.containers import SourceKind, list_containers
+from presize.sources.containers import list_containers
 from presize.sources.contents import Source
 from presize.sources.folder import resolve, walk_folder
-from presize.sources.recognize import BUCKET, BUCKET_TABLE, FOLDER, TABLE, check_options, recognize
+from presize.sources.recognize import check_options, recognize
 from presize.sources.source_files import Url, starts_like_an_image
 from presize.sources.splits import with_splits
 from presize.sources.table import IMAGE_NAMES, is_list, list_table
@@ -64,19 +65,18 @@ def scan(
             samples = replace(samples, classes=check_classes(samples.classes))
     url, given = Url.of(root), dict(types)
     containers = None if samples.table is not None or url else recognize(root, samples.keys is not None)
+    check = partial(
+        check_options, source=root, keys=samples.keys, label_keys=samples.label_keys, column_type=types, pair=companions
+    )
     if containers is not None:
-        kind: SourceKind = containers.kind
-    elif samples.table is not None:
-        kind = BUCKET_TABLE if url else TABLE
-    else:
-        kind = BUCKET if url else FOLDER
-    check_options(kind, root, keys=samples.keys, label_keys=samples.label_keys, column_type=types, pair=companions)
-    if containers is not None:
+        check(containers.kind.plural)
         source = list_containers(containers, samples, follow_links, given)
     elif samples.table is not None:
+        check("label tables of buckets" if url else "label tables")
         with naming(f"labels {os.fspath(samples.table)!r}"):
             source = list_table(samples.table, root, url or Path(resolve(root)), samples, follow_links, given)
     else:
+        check("buckets" if url else "folders")
         source = list_tree(walk_bucket(url) if url else walk_folder(root, follow_links), samples)
     _warn_of_backslashes(source, samples)
     return add_companions(with_splits(source, samples), companions, follow_links)

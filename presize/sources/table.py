@@ -7,7 +7,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -301,7 +301,7 @@ def _read_parquet(file: BinaryIO, _: Types) -> pa.Table:
         return table.read(use_threads=False)
 
 
-_READERS = {
+_READERS: Mapping[str, Callable[[BinaryIO, Types], pa.Table]] = {
     ".csv": _read_csv,
     ".tsv": partial(_read_csv, separators="\t"),
     ".txt": _read_list,
