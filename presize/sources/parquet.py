@@ -205,7 +205,7 @@ def _paths(names: pa.Array | None, rows: int, stem: str) -> pa.Array:
     usable = np.zeros(rows, np.bool_)
     codes = pc.fill_null(given.dictionary_encode().indices, -1).to_numpy(zero_copy_only=False)
     usable[np.unique(codes, return_index=True)[1]] = True
-    usable &= (codes >= 0) & ~pc.fill_null(unsafe_paths(given), True).to_numpy(zero_copy_only=False)
+    usable &= ~pc.fill_null(unsafe_paths(given), True).to_numpy(zero_copy_only=False)
     return pc.if_else(pa.array(usable), given, numbered)
 
 

@@ -21,7 +21,7 @@ from presize.builder.parts import build_part
 from presize.builder.parts_listing import SharedListing, read_listing, write_listing
 from presize.builder.repair import repair_dataset
 from presize.errors import BuildError, PresizeError, PresizeWarning, SourceError
-from presize.options import BuildOptions, BuildPart, Companion, RunOptions, SourceOptions
+from presize.options import BuildOptions, BuildPart, RunOptions, SourceOptions
 from presize.sources.contents import Source
 from presize.sources.scan import scan
 from presize.sources.source_files import Url
@@ -189,8 +189,6 @@ def test_a_web_server_is_read_with_a_label_table(photos: Path, tmp_path: Path) -
     options = labelled(tmp_path, paths)
     with http(photos) as port:
         build_dataset(f"http://127.0.0.1:{port}", tmp_path / "web", SHARDS, SERIAL, options)
-        with pytest.raises(SourceError, match="a web server does not list its files; give their paths with --labels"):
-            scan(f"http://127.0.0.1:{port}")
         with pytest.raises(SourceError, match=r"'nowhere\.jpg' does not exist"):
             scan(f"http://127.0.0.1:{port}", labelled(tmp_path, ["nowhere.jpg"]))
     build_dataset(photos, tmp_path / "local", SHARDS, SERIAL, labelled(tmp_path, paths))
@@ -271,15 +269,6 @@ def test_a_place_that_is_empty_or_not_there_is_one_line(url: str) -> None:
         scan(f"{url}/nothing")
     with pytest.raises(SourceError, match=r"^source s3://nowhere/raw: .*(404|NoSuchBucket)"):
         scan("s3://nowhere/raw")
-
-
-def test_pairs_want_a_folder(url: str, tmp_path: Path) -> None:
-    options = BuildOptions(SMALL.image, companions=(Companion("mask", "{stem}.png"),))
-    with pytest.raises(
-        SourceError,
-        match=f"^--pair is for folders, label tables, not for buckets; source '{url}'; copy it to a disk first",
-    ):
-        build_dataset(url, tmp_path / "out", options, SERIAL)
 
 
 def test_parts_agree_on_the_listing_of_a_bucket(url: str, tmp_path: Path) -> None:

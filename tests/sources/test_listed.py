@@ -162,8 +162,10 @@ def lines(text: str, *names: str) -> Make:
 
 
 TABLES = [
-    of("a table has its own order", table("label,path,score\nb,dogs/0.jpg,1.5\na,cats/1.jpg,\n", *CATS), CSV,
-       paths=["dogs/0.jpg", "cats/1.jpg"], labels=[1, 0], classes=("a", "b"), score=[1.5, None], source_nbytes=[1, 1]),
+    of("a table has its own order",
+       table("label,path,score\nb,dogs/0.jpg,1.5\na,cats/1.jpg,\n", *CATS, "dogs/0.jpg = 12345"),
+       CSV, paths=["dogs/0.jpg", "cats/1.jpg"], labels=[1, 0], classes=("a", "b"), score=[1.5, None],
+       source_nbytes=[5, 1], columns=["path", "source_nbytes", "source_mtime_ns", "label", "score"]),
     of("whole numbers", table("path,label\ncats/0.jpg,70\ncats/1.jpg,-1\n", *CATS), CSV, classes=None, labels=[70, -1]),
     of("no labels are needed", table("path\ncats/0.jpg\n", *CATS), CSV, paths=["cats/0.jpg"], **FLAT),
     of("hidden and other files", table("path\n.hidden.jpg\nnotes.txt\n", ".hidden.jpg", "notes.txt"), CSV,

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from foreign import image_column, picture, tar_bytes, tar_samples, write_lmdb, write_parquet, write_tar
-from listings import Make, at, classes_in_parquet, files, holding, in_lmdb, in_parquet, in_tar, labelled, table
+from listings import Make, at, classes_in_parquet, files, holding, in_lmdb, in_parquet, in_tar, labelled, several, table
 from presize.errors import OptionError, SourceError
 from presize.options import ColumnType, Companion, SourceOptions
 from presize.sources.scan import scan
@@ -140,6 +140,11 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (at("OUT", f"OUT/64 -> {FIXTURE}"), {}, "is a presize dataset, whose images are resized; build from the raw "
      "images, or make another dataset of it with presize derive", "sizes of a dataset"),
     (at("OUT/64", f"OUT/64 -> {FIXTURE}"), {}, "'OUT/64' is a presize dataset, whose images are resized", "a dataset"),
+    (several(in_tar(*tar_samples(2), name="x"), files("1.tar -> ../x")), {},
+     "the first, '1.tar': it is a link out of the source; use --follow-links", "a container elsewhere"),
+    (at("s3://data/x"), {"companions": [Companion("mask", "{stem}.png")]},
+     "--pair is for folders, label tables, not for buckets; source 's3://data/x'; copy it to a disk first", "a bucket"),
+    (at("http://127.0.0.1:9/x"), {}, "a web server does not list its files; give their paths with --labels", ""),
     (at("images/1.png", "images/1.png"), {}, f"source 'images/1.png' is a file; {FOLDER}", "an image"),
     (both(""), {}, "holds files of several kinds (parquet, tar); give a folder of one", "which?"),
     (both("1.parquet"), {"classes": ["a"]}, "--classes needs labels, and the samples have none", "no labels"),

@@ -49,7 +49,7 @@ def test_links_are_rejected_and_folders_are_nothing(tmp_path: Path) -> None:
     with tarfile.open(path, "a") as tar:
         for name, kind in (("3.png", tarfile.SYMTYPE), ("folder.png", tarfile.DIRTYPE)):
             member = tarfile.TarInfo(name)
-            member.type, member.linkname = kind, "/etc/passwd"
+            member.type, member.linkname, member.size = kind, "/etc/passwd", 700  # which it does not have
             tar.addfile(member)
     assert rejected(scan(tmp_path)) == {"a.tar/3.png": "it is a link, or no regular file"}
 

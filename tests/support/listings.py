@@ -106,6 +106,10 @@ def paths(source: Source) -> list[str]:
     return source.table.column("path").to_pylist()
 
 
+def columns(source: Source) -> list[str]:
+    return source.table.column_names
+
+
 def labels(source: Source) -> list[Any] | None:
     return source.table.column("label").to_pylist() if "label" in source.table.column_names else None
 
